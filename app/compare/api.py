@@ -51,7 +51,7 @@ class ComparedRunOut(BaseModel):
 
 
 class SideOut(BaseModel):
-    """The runs, oldest first. `differ_in`: why they are no reruns of one job; empty when they are."""
+    """The runs, oldest first. `differ_in`: why they are not reruns of one job; empty when they are."""
 
     runs: list[ComparedRunOut]
     reruns: bool
@@ -68,7 +68,7 @@ class LossOut(_FromDomain):
 
 
 class DistributionOut(BaseModel):
-    """Step times in the steady window of one run, in ms."""
+    """Step times in ms in the steady window of one run."""
 
     run: int
     side: Literal["a", "b"]
@@ -83,7 +83,7 @@ class DistributionOut(BaseModel):
 
 
 class TestOut(BaseModel):
-    """What the measured change rests on. Run-to-run variation and the smallest shift are in percent of step time."""
+    """The inputs of the test. Run-to-run variation and the smallest shift are in percent of step time."""
 
     baseline_runs: list[int]
     candidate_runs: list[int]

@@ -19,7 +19,7 @@ HEIGHT = 280
 
 
 def series_chart(overlay: Overlay) -> dict[str, Any]:
-    """Values beyond the axis are drawn at its edge."""
+    """Return the chart of all lines. Values beyond the axis are drawn at its edge."""
     points = [row for line in overlay.lines for row in _rows(line, overlay)]
     ranges = any(row["stretch"] > 1 for row in points)
     spec = dict(_specification(overlay.title, len(overlay.lines) > 2, ranges))
@@ -76,7 +76,7 @@ def _specification(title: str, many: bool, ranges: bool) -> dict[str, Any]:
 
 
 def stretch_of(overlay: Overlay) -> int:
-    """How many iterations a point stands for at most."""
+    """Return the most iterations that one point represents."""
     return max((drawn(line, len(overlay.lines)).stretch for line in overlay.lines), default=1)
 
 
@@ -148,13 +148,13 @@ def distribution_chart(comparison: Comparison) -> dict[str, Any]:
 
 
 def chart_height(comparison: Comparison) -> int:
-    """Of the rows, without the axis below them."""
+    """Return the height of the rows, without the axis below them."""
     shown = sum(distribution is not None for distribution in comparison.distributions.values())
     return shown * (_ROW if shown == 2 else _ROW_OF_MANY)
 
 
 def axis(comparison: Comparison) -> tuple[float, float]:
-    """Ends of the common axis in ms. Spikes beyond it are counted in words."""
+    """Return the ends of the common axis in ms. Text reports the spikes beyond it."""
     ends = [readable_range(values) for values in comparison.windows.values() if len(values)]
     low, high = min(end[0] for end in ends), max(end[1] for end in ends)
     margin = (high - low) * _MARGIN or high * 0.01
@@ -162,13 +162,13 @@ def axis(comparison: Comparison) -> tuple[float, float]:
 
 
 def beyond_axis(comparison: Comparison) -> int:
-    """Iterations of the windows that the axis does not reach."""
+    """Return the number of window iterations beyond the axis."""
     low, high = axis(comparison)
     return sum(int(((values < low) | (values > high)).sum()) for values in comparison.windows.values())
 
 
 def _named(frame: dict[str, Any], labels: list[str], of_a: int) -> dict[str, Any]:
-    """The layer that sets the axes, with a row's run and median as its label, in the colour of its side."""
+    """Return the layer that sets the axes, with each row's run and median as label in the colour of its side."""
     colour = {"condition": {"test": f"datum.value < {of_a}", "value": SIDE_COLOURS["a"]}, "value": SIDE_COLOURS["b"]}
     axis = {
         "values": [index + 0.5 for index in range(len(labels))],

@@ -42,7 +42,7 @@ from app.web.templating import render
 
 @dataclass(frozen=True, slots=True)
 class SideCard:
-    """One side as the head of the page shows it. `left_out`: why a run counts for nothing, by its number."""
+    """One side in the head of the page. `left_out`: by run number, why a run is not used."""
 
     side: Side
     letter: str
@@ -53,7 +53,7 @@ class SideCard:
 
 
 class ComparePage:
-    """Reads what it is asked for; keeps it for the length of one request."""
+    """The data of the page, each part read when first needed and kept for the request."""
 
     def __init__(self, session: Session, selection: Selection) -> None:
         self._session = session
@@ -140,7 +140,7 @@ class ComparePage:
 
     @property
     def shown_series(self) -> str:
-        """What was asked for; where nothing was, step time, or the first series that a run has."""
+        """Return the requested series, else step time, else the first series of any run."""
         asked = self.selection.series
         return next(iter(self.series), asked) if asked == Selection().series and asked not in self.series else asked
 
@@ -170,7 +170,7 @@ class ComparePage:
 
     @property
     def chart_notes(self) -> list[str]:
-        """What a reader of the chart must know and cannot see."""
+        """Return what a reader of the chart must know but cannot see."""
         shown, notes = self.overlay, []
         stretch = charts.stretch_of(shown)
         if stretch > 1:
@@ -193,10 +193,10 @@ class ComparePage:
 
 
 def chosen_runs(session: Session, numbers: Sequence[str]) -> Selection:
-    """The earlier run is the baseline. Of more than two, reruns of one job stand together if that makes two sides;
-    else the earliest is compared with all the others. One alone becomes the candidate.
+    """Assign the runs to sides; the earlier run is the baseline.
 
-    Raises InvalidQuery for what is no number of a run, and NotFound.
+    Of more than two, reruns of one job share a side if that makes two sides; else the earliest is compared with all
+    others. A single run becomes the candidate. Raises InvalidQuery for anything but run numbers, and NotFound.
     """
     runs = [int(number) for number in numbers if number.isascii() and number.isdigit() and len(number) <= 9]
     if len(runs) != len(numbers) or len(runs) > 2 * MOST_RUNS:
@@ -223,7 +223,7 @@ _LOOKED_AT = 60
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """`a` is the earlier one. `differs` in words; `matched`: exactly one knob does."""
+    """`a` is the earlier run. `differs`: in words; `matched`: exactly one knob differs."""
 
     a: int
     b: int
@@ -235,7 +235,7 @@ class Pair:
 
 
 def recent_pairs(session: Session) -> tuple[Pair, ...]:
-    """Among the newest runs with figures: each with the one before it in its stack, if that has other knobs."""
+    """Return the newest runs with figures, each with the previous run of its stack if that has other knobs."""
     rows = session.execute(
         select_any(RunRow.id, RunRow.name, RunRow.stack_key, RunRow.config_key)
         .where(col(RunRow.status) == "ready", col(RunRow.quarantine) == "", col(RunRow.step_time_ms).is_not(None))
@@ -273,7 +273,7 @@ def _pair(a: int, b: int, records: dict[str, RunRecord], names: dict[int, str]) 
 
 
 class Picker:
-    """`gone`: a run that is named does not exist, so nothing that is chosen can be kept."""
+    """`gone`: a requested run does not exist, so the selection cannot be kept."""
 
     def __init__(
         self, session: Session, selection: Selection, *, offer_pairs: bool = False, gone: bool = False
@@ -284,7 +284,7 @@ class Picker:
 
     @property
     def side(self) -> Side | None:
-        """For which a run is chosen: the one asked for, else the first that has none. None: nothing is asked."""
+        """Return the side to choose a run for: the requested one, else the first empty one; None when both are set."""
         if self.selection.pick:
             return "a" if self.selection.pick == "a" else "b"
         if not self.selection.a:
@@ -302,7 +302,7 @@ class Picker:
 
     @cached_property
     def same_stack(self) -> set[int]:
-        """Which of the offered runs are of the stack of what is chosen already."""
+        """Return the offered runs that share the stack of the chosen ones."""
         if self._near is None:
             return set()
         stack = select_any(RunRow.stack_key).where(col(RunRow.id) == self._near).scalar_subquery()
@@ -316,7 +316,7 @@ class Picker:
 
     @property
     def _near(self) -> int | None:
-        """The run whose stack is wanted: one of the other side, else one of this side."""
+        """Return the run whose stack is preferred: one of the other side, else one of this side."""
         if self.side is None:
             return None
         other = self.selection.side("b" if self.side == "a" else "a")
@@ -331,7 +331,7 @@ _STATUS = {NotFound: 404, NotReady: 409, InvalidQuery: 422}
 @router.get("/compare")
 @requires(Action.READ)
 def show_comparison(request: Request, session: ReadSession, run: Annotated[Sequence[str], Query()] = ()) -> Response:
-    """`run`, as often as it stands there: what was ticked in the list of runs."""
+    """Show the comparison. `run` repeats for each run that was ticked in the list of runs."""
     if run:
         return RedirectResponse(chosen_runs(session, run).address(), status_code=303)
     try:
@@ -383,7 +383,7 @@ def _shown(request: Request, session: Session, page: ComparePage, block: str, an
 def _choose(
     request: Request, session: Session, selection: Selection, error: ThreewallsError | None = None
 ) -> HTMLResponse:
-    """The page on which runs are chosen: nothing is yet, or what was asked for cannot be compared."""
+    """Render the page to choose runs, when a side is empty or the selection cannot be compared."""
     context: dict[str, Any] = {
         "s": selection,
         "picker": Picker(session, selection, offer_pairs=True, gone=isinstance(error, NotFound)),

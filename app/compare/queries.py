@@ -38,7 +38,7 @@ _HIDDEN = ("iteration", "log_line", "log_file", "step_time_true_ms")
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """A run as pages show it and as matching sees it; `columns` of its series that every comparison needs."""
+    """A run for pages and for matching; `columns`: the series that every comparison needs."""
 
     detail: RunDetail
     record: RunRecord
@@ -50,7 +50,7 @@ class ComparedRun:
 
 
 def read_runs(session: Session, run_ids: Sequence[int]) -> dict[int, ComparedRun]:
-    """By number, with losses over iterations that all of them have. Raises NotFound and NotReady, naming the runs."""
+    """Return runs by number, with losses over shared iterations. Raises NotFound and NotReady, naming the runs."""
     rows = session.execute(
         select(RunRow, ProjectRow)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
@@ -67,7 +67,7 @@ def read_runs(session: Session, run_ids: Sequence[int]) -> dict[int, ComparedRun
 
 
 def read_columns(session: Session, run_ids: Sequence[int], names: Iterable[str]) -> dict[int, dict[str, FloatArray]]:
-    """Of each run those of the columns that it has; in one query for all of them."""
+    """Return, in one query, those of the columns that each run has."""
     columns: dict[int, dict[str, FloatArray]] = {number: {} for number in run_ids}
     rows = session.execute(
         select_any(SeriesRow.run_id, SeriesRow.metric, SeriesRow.blob).where(
@@ -154,9 +154,9 @@ _TITLE = "Invalid filter."
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`a` is the baseline, `b` the candidate: numbers of runs. `series`, `view` and `page` are of the chart.
+    """`a` is the baseline, `b` the candidate: run numbers.
 
-    `pick` is the side for which a run is being chosen, `q` what is looked for.
+    `series`, `view` and `page` belong to the chart. `pick`: the side to choose a run for; `q`: the search text.
     """
 
     a: tuple[int, ...] = ()
@@ -195,14 +195,14 @@ class Selection:
 
     @property
     def complete(self) -> bool:
-        """Something stands on both sides."""
+        """Return whether both sides have a run."""
         return bool(self.a and self.b)
 
     def side(self, name: Side) -> tuple[int, ...]:
         return self.a if name == "a" else self.b
 
     def query(self, **changes: object) -> str:
-        """The query string with `changes` applied; what is as by default is left out."""
+        """Return the query string with `changes` applied, without values that equal the default."""
         changed, default = replace(self, **changes), Selection()  # type: ignore[arg-type]
         pairs = {
             field.name: ",".join(map(str, value)) if isinstance(value, tuple) else value
@@ -222,7 +222,7 @@ class Selection:
         return self.address(**{side: tuple(chosen for chosen in self.side(side) if chosen != run)})
 
     def instead(self, side: Side, run: int) -> str:
-        """The address with `run` alone on `side`."""
+        """Return the address with `run` as the only run of `side`."""
         return self.address(**{side: (run,)}, pick="", q="")
 
     def added(self, side: Side, run: int) -> str:
@@ -252,7 +252,7 @@ def _numbers(side: str, text: str, errors: list[FieldError]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LossAtEnd:
-    """Medians over the last iterations that all runs share; None where a side has no loss."""
+    """Medians over the last shared iterations; None where a side has no loss."""
 
     baseline: float | None
     candidate: float | None
@@ -262,7 +262,7 @@ class LossAtEnd:
 
 
 class Comparison:
-    """Both sides of a selection that has something on each. Raises NotFound and NotReady when it is made."""
+    """Both sides of a complete selection. The constructor raises NotFound and NotReady."""
 
     def __init__(self, session: Session, selection: Selection) -> None:
         runs = read_runs(session, selection.runs)
@@ -289,7 +289,7 @@ class Comparison:
 
     @property
     def left_out(self) -> Mapping[int, str]:
-        """Why a run counts for nothing in the figures of its side, by its number."""
+        """Return, by run number, why a run is not used for its side."""
         refused = {int(run.run): run.why for run in self.sides.left_out}
         outliers = self.sides.measured.dropped if self.sides.measured is not None else ()
         return refused | {int(run.run): run.why for run in outliers}
@@ -308,7 +308,7 @@ class Comparison:
 
     @property
     def loss(self) -> LossAtEnd | None:
-        """None where no run has one."""
+        """Return the loss at the end; None when no run has one."""
         a, b = (_middle([run.record.estimate.loss for run in side]) for side in (self.a, self.b))
         if a is None and b is None:
             return None
@@ -319,7 +319,7 @@ class Comparison:
 
     @cached_property
     def windows(self) -> Mapping[int, FloatArray]:
-        """Step times of each run's steady window, in ms."""
+        """Return step times of each run's steady window, in ms."""
         return {run.id: window_step_times(dict(run.columns), run.detail.steady_state) for run in self.runs}
 
     @cached_property
@@ -328,7 +328,7 @@ class Comparison:
 
 
 def _middle(values: list[float | None]) -> float | None:
-    """The median, with None for a set of which a run knows nothing."""
+    """Return the median; None when one of the values is unknown."""
     present = sorted(value for value in values if value is not None)
     if not present or len(present) < len(values):
         return None
@@ -337,7 +337,7 @@ def _middle(values: list[float | None]) -> float | None:
 
 
 def _prior(session: Session, run: ComparedRun) -> Prior:
-    """That of the verdict of side b, so that a comparison says of a run and its baseline what its verdict says."""
+    """Return the prior of side b's verdict, so that a comparison of a run with its baseline agrees with its verdict."""
     detail, record = run.detail, run.record
     gpu = record.contract.get("gpu")
     place = detail.ordered_at or detail.created_at

@@ -21,7 +21,7 @@ _BY_HAND = "stated by "
 
 @dataclass(frozen=True, slots=True)
 class SideValue:
-    """`text` None: nobody states it. `said`: who does; `address`: where it stands, or can be supplied."""
+    """`text` None: unknown. `source`: who states it; `address`: where it is stated, or can be supplied."""
 
     text: str | None
     said: str
@@ -31,7 +31,7 @@ class SideValue:
 
 @dataclass(frozen=True, slots=True)
 class DifferenceRow:
-    """`follows`: the field that this one only follows. `part`: of the stack, a knob, or beside both."""
+    """`follows`: the field that this difference results from. `part`: stack, knob, or other."""
 
     field: str
     meaning: str
@@ -44,7 +44,7 @@ class DifferenceRow:
 
 @dataclass(frozen=True, slots=True)
 class AxisGroup:
-    """`folded`: variables of the environment that are known on one side only, which stand further down."""
+    """`folded`: environment variables known on one side only, listed further down."""
 
     axis: Axis
     rows: tuple[DifferenceRow, ...]
@@ -53,7 +53,7 @@ class AxisGroup:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A field that holds a comparison up, and the ways to state it. `both`: neither side does."""
+    """A field that limits a comparison, and the ways to state it. `both`: unknown on both sides."""
 
     field: str
     meaning: str
@@ -72,7 +72,7 @@ def axis_groups(comparison: Comparison) -> tuple[AxisGroup, ...]:
 
 
 def missing_fields(comparison: Comparison) -> tuple[Missing, ...]:
-    """Members that somebody left unknown, those of the stack first."""
+    """Return unknown key members, those of the stack first."""
     contracts = [run.record.contract for run in (comparison.newest_a, comparison.newest_b)]
     return tuple(
         Missing(
@@ -88,7 +88,7 @@ def missing_fields(comparison: Comparison) -> tuple[Missing, ...]:
 
 
 def environment_rows(comparison: Comparison) -> tuple[DifferenceRow, ...]:
-    """Variables, packages and driver that are known on a side and not equal on both."""
+    """Return variables, packages and the driver that are known on a side and not equal on both."""
     a, b = comparison.newest_a.record.contract, comparison.newest_b.record.contract
     return tuple(
         _row(comparison, Difference(name, FIELDS[name].role, axis_of(name), a.get(name), b.get(name)))
@@ -98,18 +98,18 @@ def environment_rows(comparison: Comparison) -> tuple[DifferenceRow, ...]:
 
 
 def environment_same(comparison: Comparison) -> int:
-    """How many of them are equal on both sides."""
+    """Return how many of them are equal on both sides."""
     a, b = comparison.newest_a.record.contract, comparison.newest_b.record.contract
     return sum(name in a and name in b and _equal(a[name], b[name]) for name in _environment())
 
 
 def same_rows(same: Iterable[SameField]) -> tuple[tuple[str, str, str], ...]:
-    """Field, unit and the value that both sides have."""
+    """Return field, unit and the shared value."""
     return tuple((value.field, FIELDS[value.field].unit, contract_value(value.a.value)) for value in same)
 
 
 def _environment() -> Sequence[str]:
-    """The container itself is a difference of its own."""
+    """Return the fields of the environment. The container is a difference of its own."""
     software = [name for name, field in FIELDS.items() if field.group == "Software" and field.role != "stack"]
     return [*software, "driver", *(name for name in FIELDS if name.startswith(PREFIX))]
 
@@ -160,9 +160,9 @@ _MACRO_DECISIONS = {"better": "improvement", "worse": "regression", "no_worse": 
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """`a` and `b` are texts, empty where the figure is unknown; `half` is of the run's own 95 % interval.
+    """`a` and `b` as text, empty where unknown; `half`: half of each run's own 95 % interval.
 
-    `decision` is a word of a comparison, `word` the same as the pieces of pages know it.
+    `decision`: the word of a comparison; `word`: the same as templates name it.
     """
 
     name: str
@@ -223,7 +223,7 @@ def _metrics_view_row(comparison: Comparison, name: str, outcome: MetricOutcome,
 
 
 def _texts(name: str, a: float | None, b: float | None) -> tuple[str, str]:
-    """Both in the same unit: milliseconds beside seconds would have to be worked out."""
+    """Return both values in the same unit, so that readers need not convert ms to s."""
     sizes = [abs(value) for value in (a, b) if value is not None]
     if name == "step_time_ms" and sizes and max(sizes) >= _SECONDS_FROM_MS:
         first, second = ("" if value is None else f"{significant(value / 1000)}{THIN}s" for value in (a, b))
@@ -233,7 +233,7 @@ def _texts(name: str, a: float | None, b: float | None) -> tuple[str, str]:
 
 
 def _half(metric: Metric | None, name: str, in_seconds: bool) -> str:
-    """Half of the run's own interval, in the unit of the row."""
+    """Return half of the run's own interval, in the unit of the row."""
     if metric is None:
         return ""
     if in_seconds and metric.value < _SECONDS_FROM_MS:
@@ -252,7 +252,7 @@ _WIDTH = 100.0
 
 @dataclass(frozen=True, slots=True)
 class TimerRow:
-    """Medians over the steady window, in ms; over the runs of a side their median. `*_bar`: 0 to 100, on one axis."""
+    """Medians over the steady window in ms; for several runs, the median of those. `*_bar`: 0 to 100 on one axis."""
 
     label: str
     a: str
@@ -266,7 +266,7 @@ class TimerRow:
 
 @dataclass(frozen=True, slots=True)
 class TimerTable:
-    """`only`: timers that one side alone has, by side."""
+    """`only`: by side, timers that the other side lacks."""
 
     rows: tuple[TimerRow, ...]
     only: tuple[tuple[str, tuple[str, ...]], ...]
@@ -282,7 +282,7 @@ def timer_table(comparison: Comparison) -> TimerTable:
 
 
 def _timers(runs: Sequence[ComparedRun]) -> dict[str, tuple[float, float]]:
-    """Median and share of the step of each timer that all runs of a side have."""
+    """Return median and share of the step for each timer that all runs of a side have."""
     by_run = [{timer.name: (timer.median_ms, timer.share_of_step) for timer in run.detail.timers} for run in runs]
     names = set.intersection(*map(set, by_run)) if by_run else set()
     return {
@@ -314,7 +314,10 @@ _LEAST_POINTS = 120
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One run. `offsets`: iterations since its steady window began, negative before; `inside` the window or not."""
+    """One run.
+
+    `offsets`: iterations since its steady window began, negative before; `inside`: whether in the window.
+    """
 
     run: int
     side: Side
@@ -338,12 +341,12 @@ class Overlay:
 
     @property
     def outside(self) -> int:
-        """Values that lie beyond the axis."""
+        """Return the number of values beyond the axis."""
         return sum(int(((line.values < self.low) | (line.values > self.high)).sum()) for line in self.lines)
 
 
 def overlay(comparison: Comparison, columns: Mapping[int, Mapping[str, FloatArray]], name: str, unit: str) -> Overlay:
-    """The series `name` of all runs; `columns` hold it beside those that every comparison has."""
+    """Return the series `name` of all runs; `columns` hold it in addition to those that every comparison has."""
     sides: list[tuple[Side, ComparedRun]] = [("a", run) for run in comparison.a]
     sides += [("b", run) for run in comparison.b]
     lines = [line for side, run in sides if (line := _line(side, run, columns[run.id], name)) is not None]
@@ -368,9 +371,9 @@ def overlay(comparison: Comparison, columns: Mapping[int, Mapping[str, FloatArra
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What is drawn of a line: its points, or of each stretch of them the median, the lowest and the highest.
+    """The drawn part of a line: its points, or the median, lowest and highest of each stretch.
 
-    `stretch`: iterations that a point stands for, 1 when it is one.
+    `stretch`: iterations that a point represents; 1 when every point is drawn.
     """
 
     offsets: IntArray
@@ -382,7 +385,7 @@ class Drawn:
 
 
 def drawn(line: Line, lines: int) -> Drawn:
-    """A line that has as many points as a screen can show beside `lines` - 1 others."""
+    """Return a line with as many points as a screen can show among `lines` lines."""
     budget = max(MOST_POINTS // max(lines, 1), _LEAST_POINTS)
     n = len(line.values)
     if n <= budget:
@@ -418,7 +421,7 @@ def _line(side: Side, run: ComparedRun, columns: Mapping[str, FloatArray], name:
 
 
 def _scale(lines: Sequence[Line]) -> tuple[float, float]:
-    """An axis on which the windows can be read; it does not start at zero."""
+    """Return an axis that shows the windows in detail; it does not start at zero."""
     if not lines:
         return 0.0, 1.0
     # Of the windows, where there are any: what lies far off, before or within them, is drawn at the edge.
@@ -468,7 +471,7 @@ def aligned_table(overlay: Overlay, page: int) -> AlignedTable:
 
 
 def _at(line: Line, offsets: list[int]) -> dict[int, float]:
-    """Values of a line at `offsets`; of an iteration that was printed twice the later one."""
+    """Return values of a line at `offsets`; of an iteration printed twice, the later one."""
     wanted = set(offsets)
     pairs = zip(line.offsets.tolist(), line.values.tolist(), strict=True)
     return {offset: value for offset, value in pairs if offset in wanted}

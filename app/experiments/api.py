@@ -40,7 +40,7 @@ def list_all_experiments(
     session: ReadSession,
     query: Annotated[ExperimentQuery, Query()],
 ) -> ExperimentListOut:
-    """Experiments, newest first."""
+    """List experiments, newest first."""
     wanted = ExperimentFilter(query.project, query.state or "", query.rule, query.run)
     page = find_experiments(session, wanted, query.page, query.page_size)
     return ExperimentListOut.of(page, public_address(request))
@@ -61,7 +61,7 @@ def create_experiment(
 @router.get("/experiments/{experiment_id}", responses=documented(404, 422))
 @requires(Action.READ, of="experiment")
 def read_experiment(request: Request, session: ReadSession, experiment_id: ExperimentId) -> ExperimentOut:
-    """One experiment: its plan, its runs and why some do not count, and its A/B as it stands."""
+    """Return one experiment: its plan, its runs with reasons for those left out, and its current result."""
     return ExperimentOut.of(get_experiment(session, experiment_id), public_address(request))
 
 
@@ -93,7 +93,7 @@ def read_journey(
     run_id: Annotated[int, Path(ge=1, lt=2**31)],
     form: Annotated[str, Query(pattern="^(json|mermaid|dot|svg)$", alias="format")] = "json",
 ) -> JourneyOut | Response:
-    """The tuning journey that a run is part of: runs as nodes, knobs as edges. Also as Mermaid, DOT or SVG."""
+    """Return the tuning journey of a run: runs as nodes, knobs as edges. Also as Mermaid, DOT or SVG."""
     journey = journey_of(session, run_id)
     if form == "svg":
         page = JourneyPage(journey, run_id)

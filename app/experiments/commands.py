@@ -27,9 +27,9 @@ log = structlog.get_logger(__name__)
 
 
 def accept(engine: Engine, experiment_id: int, who: str, note: str = "") -> None:
-    """The change is taken over: the next suggestions come from a run of the candidate.
+    """Accept the candidate: the next suggestions start from one of its runs.
 
-    It needs a note where the result does not show that the candidate is better. Raises NotFound, InvalidChange.
+    Requires a note when the result does not show that the candidate is better. Raises NotFound, InvalidChange.
     """
     with transaction(engine, durable=True) as session:
         row = _open(session, experiment_id)
@@ -40,21 +40,21 @@ def accept(engine: Engine, experiment_id: int, who: str, note: str = "") -> None
 
 
 def reject(engine: Engine, experiment_id: int, who: str, note: str) -> None:
-    """The baseline stays. The note says why. Raises NotFound, InvalidChange."""
+    """Reject the candidate, so that the baseline stays. The note says why. Raises NotFound, InvalidChange."""
     with transaction(engine, durable=True) as session:
         _decide(session, _open(session, experiment_id), "rejected", who, note, needs_note=True)
 
 
 def withdraw(engine: Engine, experiment_id: int, who: str, note: str = "") -> None:
-    """It will not be run, or not to its end. Its runs stay as they are. Raises NotFound, InvalidChange."""
+    """End the experiment without a decision. Its runs stay unchanged. Raises NotFound, InvalidChange."""
     with transaction(engine, durable=True) as session:
         _decide(session, _open(session, experiment_id), "withdrawn", who, note, needs_note=False)
 
 
 def set_runs_each(engine: Engine, experiment_id: int, runs_each: int, who: str, note: str = "") -> None:
-    """Another number of runs a side. Once there is something to see, the test asks for more certainty for it.
+    """Change the number of runs per side.
 
-    Raises NotFound, InvalidChange.
+    Once there is a result, the test then requires more certainty. Raises NotFound, InvalidChange.
     """
     with transaction(engine, durable=True) as session:
         row = _open(session, experiment_id)
@@ -74,7 +74,7 @@ def set_runs_each(engine: Engine, experiment_id: int, runs_each: int, who: str, 
 
 
 def _open(session: Session, experiment_id: int) -> ExperimentRow:
-    """Locked, and not decided yet."""
+    """Lock and return an experiment that is not decided yet."""
     row: ExperimentRow | None = session.execute(
         select(ExperimentRow).where(col(ExperimentRow.id) == experiment_id).with_for_update()
     ).scalar_one_or_none()
@@ -94,7 +94,7 @@ def _decide(session: Session, row: ExperimentRow, state: State, who: str, note: 
 
 
 def _record(session: Session, row: ExperimentRow, who: str, action: str, note: str, **sides: Mapping[str, Any]) -> None:
-    """With `before` and `after`."""
+    """Record the action with `before` and `after`."""
     audit.record(
         session, who=who, subject="experiment", subject_id=row.id or 0, action=action, project_id=row.project_id,
         note=note, **sides,
@@ -113,7 +113,7 @@ _NOT_IN_A_TAG = re.compile(r"[^a-z0-9]+")
 
 
 def plan_experiment(engine: Engine, settings: Settings, wish: Wish, who: str, note: str = "") -> int:
-    """The number of the new experiment. Raises NotFound, NotReady, and InvalidChange naming fields."""
+    """Plan an experiment and return its number. Raises NotFound, NotReady, and InvalidChange naming fields."""
     who, note = checked(who, note)
     with read_session(engine) as session:
         proposal = propose(session, settings, wish)
@@ -130,7 +130,7 @@ def plan_experiment(engine: Engine, settings: Settings, wish: Wish, who: str, no
 
 
 def _add(session: Session, proposal: Proposal, who: str, note: str) -> ExperimentRow:
-    """With the first tag that is free; somebody else may take it in the same moment."""
+    """Add the experiment with the first free tag; another user may take one at the same moment."""
     project_id = proposal.run.project_id
     of_project = select_any(ExperimentRow.tag).where(col(ExperimentRow.project_id) == project_id)
     taken = set(session.execute(of_project).scalars())
@@ -176,7 +176,7 @@ def _free_tag(proposal: Proposal, taken: set[str]) -> str:
 
 
 def _parent(session: Session, run_id: int) -> int | None:
-    """The newest experiment whose candidate is the baseline here: the journey goes on from it."""
+    """Return the newest experiment whose candidate is this baseline: the journey continues from it."""
     baseline_id: int | None = session.execute(
         select_any(ExperimentRunRow.experiment_id)
         .where(col(ExperimentRunRow.run_id) == run_id, col(ExperimentRunRow.side) == "candidate")

@@ -27,14 +27,14 @@ from app.web.templating import render
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`column` is the number of steps from the root, `row` counts from the top."""
+    """`column`: number of steps from the root; `row` counts from the top."""
 
     column: int
     row: int
 
 
 def places(root: str, children: Mapping[str, Sequence[str]]) -> dict[str, Place]:
-    """The place of every node that can be reached from `root`, in the order of reading: each branch to its end."""
+    """Return the place of every node reachable from `root`, in reading order (depth first)."""
     placed: dict[str, Place] = {}
     row = -1
     # A stack instead of recursion: a journey may be longer than Python's stack is deep.
@@ -66,7 +66,7 @@ _TITLE_LETTERS, _BOX_LETTERS, _LINE_LETTERS = 21, 24, 26
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`kind`: root, won, lost, open or undecided; `lines` stand under the title. `href` is its page."""
+    """`kind`: root, won, lost, open or undecided; `lines` are below the title. `href`: its page."""
 
     key: str
     title: str
@@ -77,8 +77,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """`knob` is what was turned, `values` from what to what, `effect` what that did, `tone` its colour: improvement,
-    regression or empty."""
+    """`knob`: the changed field; `values`: from what to what; `effect`: its result.
+
+    `tone`: improvement, regression or empty.
+    """
 
     start: str
     end: str
@@ -101,7 +103,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`path` as SVG writes it; the texts begin at `text_x`: the knob above `text_y`, the others below."""
+    """`path` in SVG syntax; texts begin at `text_x`: the knob above `text_y`, the others below."""
 
     path: str
     text_x: int
@@ -121,7 +123,7 @@ class Picture:
 
 
 def picture(nodes: Mapping[str, Node], edges: Sequence[Edge], root: str) -> Picture:
-    """Of the tree below `root`; the first edge of a node goes straight on, the others below it."""
+    """Lay out the tree below `root`; the first edge of a node goes straight on, the others below it."""
     children: dict[str, list[str]] = {}
     for edge in edges:
         children.setdefault(edge.start, []).append(edge.end)
@@ -156,7 +158,7 @@ def _line(edge: Edge, start: tuple[int, int], end: tuple[int, int]) -> Line:
 
 
 def cut(text: str, letters: int) -> str:
-    """`text`, or as much of it as fits with an ellipsis."""
+    """Return `text`, shortened with an ellipsis if needed."""
     return text if len(text) <= letters else text[: letters - 1].rstrip() + "…"
 
 
@@ -174,7 +176,7 @@ _ENDS = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A run of the journey with the experiment that led to it; the root has none. `facts`: its figures in words."""
+    """A run of the journey and the experiment that led to it; the root has none. `facts`: its figures as text."""
 
     node: JourneyNode
     edge: JourneyEdge | None
@@ -192,7 +194,7 @@ class Row:
 
 
 class JourneyPage:
-    """What the template asks for."""
+    """The data of the template."""
 
     box_width, box_height = BOX_WIDTH, BOX_HEIGHT
 
@@ -203,7 +205,7 @@ class JourneyPage:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """In the order of reading: each branch to its end, the way to the winner first."""
+        """Return runs in reading order: depth first, the path to the winner first."""
         edges: dict[str, list[JourneyEdge]] = {}
         for edge in self._ordered:
             edges.setdefault(edge.source, []).append(edge)
@@ -230,7 +232,7 @@ class JourneyPage:
 
     @property
     def current(self) -> Row:
-        """Where the journey stands: the last winner, or where it began."""
+        """Return the current run of the journey: the last winner, or the root."""
         return next((row for row in self.rows if row.node.run_id == self.journey.current_run_id), self.root)
 
     @property
@@ -249,7 +251,7 @@ class JourneyPage:
 
     @property
     def beside(self) -> list[Row]:
-        """Accepted, and not on the way that was taken: a later one from the same run was accepted, too."""
+        """Return accepted runs off the path: a later candidate of the same run was accepted too."""
         return [row for row in self.rows if row.kind == "accepted"]
 
     @cached_property
@@ -263,7 +265,7 @@ class JourneyPage:
 
     @property
     def _ordered(self) -> list[JourneyEdge]:
-        """The way to the winner first, else as they were planned."""
+        """Return edges with the path to the winner first, else as planned."""
         return sorted(self.journey.edges, key=lambda edge: (not self.nodes[edge.target].on_path, edge.experiment_id))
 
 
@@ -362,7 +364,7 @@ _STYLE = (
 
 
 def svg(picture: Picture, title: str) -> str:
-    """The whole file; `title` is what it is called to readers."""
+    """Return the SVG file; `title` is its accessible name."""
     width, height = picture.width + 2 * _MARGIN, picture.height + 2 * _MARGIN
     return "\n".join(
         [

@@ -50,7 +50,7 @@ _RECENT = 12
 @router.get("/experiments/new")
 @requires(Action.CONTRIBUTE)
 def choose_run(request: Request, session: ReadSession) -> Response:
-    """Which run to begin from; one that is named leads on."""
+    """Offer baseline runs; a named run leads on to its page."""
     typed = request.query_params.get("run", "").strip()[:40]
     run_id, problem = whole_number(typed), ""
     if run_id is not None:
@@ -88,7 +88,7 @@ def offer_plan(request: Request, session: ReadSession, settings: AppSettings, ru
 @router.post("/runs/{run_id}/experiments")
 @requires(Action.CONTRIBUTE, of="run")
 async def plan_by_form(request: Request, engine: AppEngine, settings: AppSettings, run_id: RunId) -> Response:
-    """The same as the API's POST."""
+    """Plan an experiment like the API's POST."""
 
     def plan(form: PlanForm) -> str:
         if form.value("runs_each") and form.runs_each is None:
@@ -118,12 +118,12 @@ ARROW = "\N{RIGHTWARDS ARROW}"
 
 
 def knob_text(knob: KnobChange) -> str:
-    """`ep_overlap off → on`."""
+    """Format a knob: `ep_overlap off → on`."""
     return f"{knob.field} {knob.before_text} {ARROW} {knob.after_text}"
 
 
 def values_text(knobs: Sequence[KnobChange]) -> str:
-    """`off → on`, or how many there are."""
+    """Format the values: `off → on`, or the number of knobs."""
     return " ".join((knobs[0].before_text, ARROW, knobs[0].after_text)) if len(knobs) == 1 else f"{len(knobs)} knobs"
 
 
@@ -132,7 +132,7 @@ def knobs_text(knobs: Sequence[KnobChange]) -> str:
 
 
 def gain_text(gain: Gain | None) -> str:
-    """`+31.8 % throughput (30.1 to 33.2)`; empty where nothing was measured."""
+    """Format a gain: `+31.8 % throughput (30.1 to 33.2)`; empty without a measurement."""
     if gain is None:
         return ""
     return f"{signed(gain.pct)} throughput ({_end(gain.low_pct)} to {_end(gain.high_pct)})"
@@ -143,7 +143,7 @@ def short_gain(gain: Gain | None) -> str:
 
 
 def tone(gain: Gain | None) -> str:
-    """The colour of a gain: none where its interval holds both directions."""
+    """Return the colour of a gain: none where its interval includes both directions."""
     if gain is None or gain.low_pct <= 0 <= gain.high_pct:
         return ""
     return "improvement" if gain.pct > 0 else "regression"
@@ -168,7 +168,7 @@ JOINED = {
 
 @dataclass(frozen=True, slots=True)
 class RunLine:
-    """`at`: its place on the axis of step times, in percent as text, empty where there is none."""
+    """`at`: its position on the axis of step times in percent, as text; empty without one."""
 
     run: ExperimentRun
     letter: str
@@ -177,7 +177,7 @@ class RunLine:
 
 
 def run_lines(experiment: Experiment) -> tuple[RunLine, ...]:
-    """Side A first, each side in the order in which its runs came."""
+    """Return the runs, side A first, each side in order of arrival."""
     times = [run.step_time_ms for run in experiment.runs if run.step_time_ms is not None]
     low, high = _axis(times)
     return tuple(
@@ -210,7 +210,7 @@ def _place(value: float | None, low: float, high: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """`number` counts from 1; `run` is None while it is empty. `next`: the first empty one."""
+    """`number` counts from 1; `run` is None while the slot is empty. `next`: the first empty one."""
 
     number: int
     side: Side
@@ -220,7 +220,7 @@ class Slot:
 
 
 def slots(experiment: Experiment) -> tuple[Slot, ...]:
-    """The runs that count fill the places of their side in the order in which they came; more than places stay out."""
+    """Return the slots of both sides, filled by the runs that count in order of arrival; surplus runs are left out."""
     left = {side: [run for run in experiment.side(side) if _fills(run)] for side in LETTERS}
     filled = [(side, left[side].pop(0) if left[side] else None) for side in experiment.sequence]
     first = next((number for number, (_, run) in enumerate(filled) if run is None), -1)
@@ -230,7 +230,7 @@ def slots(experiment: Experiment) -> tuple[Slot, ...]:
 
 
 def next_side(places: Sequence[Slot]) -> Side | None:
-    """Whose run comes next; None when every place is filled."""
+    """Return the side that needs the next run; None when every slot is filled."""
     return next((slot.side for slot in places if slot.next), None)
 
 
@@ -247,7 +247,10 @@ def _fills(run: ExperimentRun) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """For one trainer: `command` is whole, "" where the run's own is not known; then `add` and `remove` say it."""
+    """Commands for one trainer:
+
+    `command` is complete, or "" when the run's own is unknown; then see `add` and `remove`.
+    """
 
     trainer: str
     command: str
@@ -257,7 +260,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class SideCommands:
-    """`meta`: the metadata of the upload where it is too long for the command line, else empty."""
+    """`meta`: upload metadata that are too long for the command line, else empty."""
 
     side: Side
     letter: str
@@ -299,7 +302,7 @@ def _run_problem(text: str) -> str:
 
 
 class ExperimentListQuery(ListQuery):
-    """Filters of the list of experiments. `run` is the number of a run that belongs to them."""
+    """Filters of the list of experiments. `run`: number of a run that belongs to them."""
 
     max_text = 100
     not_narrowing = ("state",)
@@ -325,7 +328,7 @@ def projects_with_experiments(session: Session) -> tuple[str, ...]:
 
 
 def is_generated(session: Session, project: str) -> bool:
-    """That nobody measured its figures."""
+    """Return whether the project has generated, not measured, figures."""
     wanted = select_any(ProjectRow.generated).where(col(ProjectRow.slug) == project)
     return bool(session.execute(wanted).scalar_one_or_none())
 
@@ -338,7 +341,7 @@ _STEPS: tuple[State, ...] = ("planned", "waiting", "done")
 
 
 class ExperimentPage:
-    """What the template asks for. Raises NotFound."""
+    """The data of the template. Raises NotFound."""
 
     def __init__(
         self,
@@ -356,14 +359,14 @@ class ExperimentPage:
 
     @property
     def token(self) -> str:
-        """What this page has seen: another one means news."""
+        """Return the state of the page; a different token means news."""
         runs = ".".join(f"{run.run_id}{run.status[:2]}{'' if run.counts else '-'}" for run in self.experiment.runs)
         at = f"{self.experiment.result_at.timestamp():.0f}" if self.experiment.result_at else "0"
         return f"{self.experiment.state}.{at}.{runs}"[:400]
 
     @property
     def follows(self) -> bool:
-        """Something may still come by itself."""
+        """Return whether the page may still change by itself."""
         return self.experiment.state in ("planned", "waiting") or any(
             run.status == "processing" for run in self.experiment.runs
         )
@@ -382,7 +385,7 @@ class ExperimentPage:
 
     @property
     def steps(self) -> tuple[tuple[str, str], ...]:
-        """Each step of its life with `done`, `current` or `open`."""
+        """Return each step of the experiment with `done`, `current` or `open`."""
         last = self.experiment.state if self.experiment.state not in _STEPS else "decided"
         place = _STEPS.index(self.experiment.state) if self.experiment.state in _STEPS else len(_STEPS)
         if self.experiment.state == "withdrawn":
@@ -402,7 +405,7 @@ class ExperimentPage:
 
     @property
     def answer(self) -> str:
-        """Where it stands and what to do next, in plain words."""
+        """Return the state of the experiment and the next action, as a sentence."""
         experiment, result = self.experiment, self.experiment.result
         if experiment.state == "withdrawn":
             return "Withdrawn before a result."
@@ -417,7 +420,7 @@ class ExperimentPage:
 
     @property
     def advice(self) -> str:
-        """The next thing to do; empty when nothing is left to run."""
+        """Return the next action; empty when no run is left to do."""
         side = self.next_side
         if side is None:
             return ""
@@ -426,7 +429,7 @@ class ExperimentPage:
 
     @cached_property
     def sides(self) -> tuple[SideCommands, ...]:
-        """Whose turn it is first."""
+        """Return both sides, the one that needs the next run first."""
         order: tuple[Side, ...] = ("candidate", "baseline") if self.next_side == "candidate" else tuple(LETTERS)
         return tuple(side_commands(self.experiment, side, self._base_url) for side in order)
 
@@ -450,18 +453,18 @@ class ExperimentPage:
 
     @property
     def offered_runs(self) -> int:
-        """The number of runs a side that the form offers."""
+        """Return the number of runs per side that the form offers."""
         return max(self.experiment.runs_each, runs_that_decide(self.experiment.result.verdict) or 0)
 
     @property
     def compare_query(self) -> str:
-        """Empty while a side has no run that counts."""
+        """Return the query of the compare page; empty while a side has no run that counts."""
         a, b = (",".join(self.experiment.result.counted(side)) for side in LETTERS)
         return f"a={a}&b={b}" if a and b else ""
 
     @property
     def goes_on_from(self) -> int | None:
-        """The run whose next steps follow: the newest of the side that was decided for."""
+        """Return the run to continue from: the newest of the side that was decided for."""
         if self.experiment.state == "rejected":
             return self.experiment.baseline_run_id
         return (
@@ -472,19 +475,19 @@ class ExperimentPage:
 
     @cached_property
     def first_next(self) -> tuple[str, str] | None:
-        """Rule and title of what to do first from there."""
+        """Return rule and title of the first next step from there."""
         run_id = self.goes_on_from
         return self._next_step(self._session, run_id) if run_id is not None and self._next_step else None
 
     def done(self, event: AuditEvent) -> str:
-        """What somebody did to it, behind the name."""
+        """Describe an action of a user, to follow the name."""
         if event.action == "runs_each":
             return f"planned {counted(event.after['runs_each'], 'run')} a side instead of {event.before['runs_each']}"
         return {"plan": "planned it"}.get(event.action, f"{event.action} it")
 
     @cached_property
     def events(self) -> tuple[AuditEvent, ...]:
-        """Who did what to it, newest first."""
+        """Return the actions on the experiment, newest first."""
         return events(self._session, "experiment", self.experiment.id)
 
 
@@ -525,14 +528,14 @@ def show_news(
     experiment_id: ExperimentId,
     seen: Annotated[str, Query(max_length=500)] = "",
 ) -> HTMLResponse:
-    """What the page asks for while runs are to come; to anybody else the page itself."""
+    """Return the changes while runs are expected; to other clients the page itself."""
     return _render_experiment(request, session, experiment_id, block="experiment_news", seen=seen)
 
 
 @router.post("/experiments/{experiment_id}")
 @requires(Action.CONTRIBUTE, of="experiment")
 async def decide_by_form(request: Request, engine: AppEngine, experiment_id: ExperimentId) -> Response:
-    """The same as the API's decisions."""
+    """Decide like the API."""
 
     def decide(form: DecisionForm) -> str:
         _apply(engine, experiment_id, form)
@@ -574,7 +577,7 @@ def _render_experiment(
 
 
 def _answer(states: Mapping[str, int]) -> str:
-    """What needs somebody, in plain words."""
+    """Summarise the experiments that need a decision or runs."""
     if not states:
         return "Nothing was planned yet."
     wait, decide = states.get("planned", 0) + states.get("waiting", 0), states.get("done", 0)

@@ -31,7 +31,7 @@ class _Form(Form):
         return _PLACES.get(name, name)
 
     def refused(self, error: ThreewallsError) -> Self:
-        """The same form with `error` where it belongs; what has no input of its own stands above the form."""
+        """Return the form with `error` at its field; errors without an input stand above the form."""
         errors = self.errors_by_input(error)
         placed = {name: text for name, text in errors.items() if name in self.inputs}
         elsewhere = [f"{name} {text}." for name, text in errors.items() if name not in self.inputs]
@@ -47,14 +47,14 @@ class DecisionForm(_Form):
 
 
 class PlanForm(_Form):
-    """A suggestion's experiment (`run`, `rule`), or a person's own (`run`, `field`, `value`)."""
+    """An experiment from a suggestion (`run`, `rule`), or from the user's own idea (`run`, `field`, `value`)."""
 
     inputs = ("run", "field", "value", "author", "runs_each")
     hidden = ("rule",)
 
     @property
     def run_id(self) -> int | None:
-        """None where nobody named one, or what was typed is no number of a run."""
+        """Return the number of the run; None without a valid one."""
         return whole_number(self.value("run"))
 
     @property
@@ -76,7 +76,7 @@ _OF_THE_TASK = ("gpu", "gpus", "gpus_per_node")
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What planning would give, or why it cannot be planned (`refused`); `form` is what the plan is made from."""
+    """The plan, or why it cannot be planned (`refused`); `form`: its inputs."""
 
     run_id: int
     form: PlanForm
@@ -104,12 +104,12 @@ def wish_of(run_id: int, form: PlanForm) -> Wish:
 
 
 def offer_of_rule(session: Session, settings: Settings, run_id: int, rule: str) -> Offer:
-    """For the page of a step."""
+    """Return the offer for the page of a suggestion."""
     return offer(session, settings, run_id, PlanForm({"run": str(run_id), "rule": rule}))
 
 
 class IdeaPage:
-    """What the template of a person's own idea asks for. Raises NotFound, and NotReady while the run was never read."""
+    """The data of the template for the user's own idea. Raises NotFound, and NotReady until the run was read."""
 
     def __init__(self, session: Session, settings: Settings, run_id: int, form: PlanForm) -> None:
         self.run = read_run(session, run_id).run
@@ -125,7 +125,7 @@ class IdeaPage:
 
     @cached_property
     def groups(self) -> Mapping[str, list[tuple[str, str]]]:
-        """Fields that can be turned, by their group, each with what the run has."""
+        """Return the changeable fields by group, each with the run's value."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for name, contract_field in FIELDS.items():
             if contract_field.role == "info" or axis_of(name) == "workload" or name in _OF_THE_TASK:
@@ -137,7 +137,7 @@ class IdeaPage:
 
     @property
     def chosen(self) -> str:
-        """The field that was chosen, "" where none was."""
+        """Return the chosen field, "" without one."""
         name = self.form.value("field")
         return name if name in FIELDS else ""
 
@@ -148,7 +148,7 @@ class IdeaPage:
 
     @property
     def input(self) -> ContractInput | None:
-        """For the new value of the chosen field."""
+        """Return the input for the new value of the chosen field."""
         if not self.chosen:
             return None
         typed = PlanForm({PREFIX + self.chosen: self.form.value("value")})

@@ -60,7 +60,7 @@ _MOST_LISTED = 20
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The change of a rule, or knobs to turn. `runs_each` None: as many as it takes to see `effect_pct`."""
+    """The change of a rule, or knobs. `runs_each` None: as many as needed to detect `effect_pct`."""
 
     run_id: int
     rule_id: str = ""
@@ -72,7 +72,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """`candidate_key` is "" where it cannot be told beforehand; `tag_words` what the tag is made of."""
+    """`candidate_key` is "" when it cannot be known in advance; `tag_words`: words of the tag."""
 
     run: RunDetail
     rule_id: str
@@ -85,7 +85,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What is to change: `rule` None is a person's own idea."""
+    """The change; `rule` None: the user's own idea."""
 
     changing: Changing
     knobs: tuple[KnobChange, ...]
@@ -184,7 +184,7 @@ def _refused(field: str, message: str) -> InvalidChange:
 
 
 def _knobs_of(suggestion: Suggestion, contract: Mapping[str, Stated]) -> tuple[KnobChange, ...]:
-    """The contract fields that a suggestion changes; what the run has so already is none."""
+    """Return the contract fields that a suggestion changes, without those that the run already has."""
     wanted = dict(suggestion.set) | {PREFIX + name: value for name, value in suggestion.env.items()}
     changes = []
     for name, raw in wanted.items():
@@ -209,7 +209,10 @@ def _idea(knobs: tuple[KnobChange, ...]) -> OwnIdea:
 
 
 def _candidate_key(record: RunRecord, candidate: Mapping[str, Stated], turn: _Turn) -> str:
-    """ "" where a member that was known is not any more, or where nothing would set the two sides apart."""
+    """Return the candidate's config key.
+
+    "" when a known key member becomes unknown, or when no member would distinguish the sides.
+    """
     members = (*STACK_FIELDS, *CONFIG_FIELDS)
     if (turn.rule and turn.rule.open) or any(name in record.contract and name not in candidate for name in members):
         return ""
@@ -218,7 +221,7 @@ def _candidate_key(record: RunRecord, candidate: Mapping[str, Stated], turn: _Tu
 
 
 def _sizing(session: Session, record: RunRecord, wish: Wish) -> Sizing:
-    """From the newest level of the configuration's own history, and from its family."""
+    """Return the sizing from the newest level of the configuration's history, and from its family."""
     row = session.get_one(RunRow, wish.run_id)
     family = Family(
         session,
@@ -245,7 +248,7 @@ def _sizing(session: Session, record: RunRecord, wish: Wish) -> Sizing:
 def _hold(
     contract: Mapping[str, Stated], knobs: tuple[KnobChange, ...], more: tuple[str, ...]
 ) -> tuple[tuple[str, str], ...]:
-    """Fields of the stack, and those that the rule names, with the values that they keep."""
+    """Return the stack fields, and those that the rule names, with the values to keep."""
     changed = {knob.field for knob in knobs}
     return tuple(
         (name, shown(contract[name].value))
@@ -255,7 +258,7 @@ def _hold(
 
 
 def _identity(advised: AdvisedRun) -> dict[str, Any]:
-    """What an upload states of itself beside the contract."""
+    """Return the metadata of an upload outside the contract."""
     run, stated = advised.run, advised.run.metadata_stated
     identity: dict[str, Any] = {
         "project": run.project,

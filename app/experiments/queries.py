@@ -18,7 +18,7 @@ MOST_STEPS = 500
 
 
 def journey_of(session: Session, run_id: int) -> Journey:
-    """The journey that a run is part of, from its root; a run without experiments is a journey of one. NotFound."""
+    """Return the journey of a run from its root; a run without experiments is its own journey. Raises NotFound."""
     root_id = _root_of(session, run_id)
     steps: list[ExperimentRow] = []
     began_here = col(ExperimentRow.baseline_run_id) == root_id
@@ -38,7 +38,7 @@ def journey_of(session: Session, run_id: int) -> Journey:
 
 
 def _root_of(session: Session, run_id: int) -> int:
-    """The run from which the first experiment of the journey began."""
+    """Return the run from which the first experiment of the journey started."""
     here = run_id
     seen: set[int] = set()
     while True:
@@ -52,7 +52,7 @@ def _root_of(session: Session, run_id: int) -> int:
 
 
 def _experiment_of(session: Session, run_id: int) -> Any:
-    """The newest one whose candidate the run is; else the newest one in which it stood for the baseline."""
+    """Return the newest experiment with the run as candidate, else the newest with it as baseline."""
     for side in ("candidate", "baseline"):
         row = session.execute(
             select_any(ExperimentRow.id, ExperimentRow.baseline_run_id)

@@ -22,7 +22,7 @@ _ROOM = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`a` and `b` are texts, empty where the figure is unknown; `word` is a decision as the pieces of pages know it."""
+    """`a` and `b` as text, empty where unknown; `word`: a decision as templates name it."""
 
     name: str
     label: str
@@ -44,7 +44,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The change of step time on an axis, in percent of its width; the band holds what counts as the same."""
+    """The change of step time on an axis, in percent of its width; the band is the range of `no change`."""
 
     low: str
     width: str
@@ -66,7 +66,7 @@ def result_rows(result: ExperimentResult) -> tuple[Row, ...]:
 
 
 def effect(verdict: Verdict | None) -> Effect | None:
-    """None while the step times of both sides cannot be compared."""
+    """Return the effect; None until the step times of both sides can be compared."""
     time = verdict.step_time if verdict else None
     if time is None or not all(map(math.isfinite, (time.ci_low_pct, time.ci_high_pct))):
         return None
@@ -95,7 +95,7 @@ def effect(verdict: Verdict | None) -> Effect | None:
 
 
 def would_decide(verdict: Verdict | None) -> str:
-    """How many more runs an inconclusive result takes; empty for another."""
+    """Return how many more runs an inconclusive result needs; empty otherwise."""
     time = verdict.step_time if verdict else None
     if verdict is None or time is None or time.decision != "inconclusive":
         return ""
@@ -154,7 +154,7 @@ class _Pct:
 
 
 def _texts(name: str, a: float, b: float) -> tuple[str, str]:
-    """Both in the same unit: milliseconds beside seconds would have to be worked out."""
+    """Return both values in the same unit, so that readers need not convert ms to s."""
     if name == "step_time_ms" and max(a, b) >= _SECONDS_FROM_MS:
         return f"{significant(a / 1000)}{THIN}s", f"{significant(b / 1000)}{THIN}s"
     texts = [figure(Metric(value, value, value, 0), name).text for value in (a, b)]

@@ -26,7 +26,7 @@ _ROWS_AT_ONCE = 500
 
 
 def history_values(page: HistoryPage) -> dict[str, Any]:
-    """Everything that the page shows, runs in commit order. Step times in ms, shifts of step time in percent."""
+    """Return everything that the page shows, runs in commit order. Step times in ms, shifts in percent of step time."""
     history, stack = page.history, page.stack
     return {
         "stack_key": stack.stack_key,
@@ -62,7 +62,7 @@ def history_values(page: HistoryPage) -> dict[str, Any]:
 
 
 def csv_rows(page: HistoryPage) -> Iterator[str]:
-    """The runs in commit order, one line each, in pieces. All is read at once, while the session lasts."""
+    """Yield the runs in commit order as CSV lines, in pieces. All data is read first, while the session is open."""
     rows = [_flat(run) for run in _runs(page)]
     lines = [list(rows[0]), *(list(row.values()) for row in rows)] if rows else []
     return (csv_text(lines[start : start + _ROWS_AT_ONCE]) for start in range(0, len(lines), _ROWS_AT_ONCE))
@@ -165,7 +165,7 @@ def _metric(metric: Metric | None) -> dict[str, Any] | None:
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """One cell a value: `step_time_ms`, `step_time_ms_ci_low`, ..."""
+    """Return one cell for each value: `step_time_ms`, `step_time_ms_ci_low`, ..."""
     flat = {name: value for name, value in row.items() if name != "metrics"}
     for name, metric in row["metrics"].items():
         for part in ("value", "ci_low", "ci_high", "n"):
@@ -179,7 +179,7 @@ StackKey = Annotated[str, Path(max_length=100, description="A stack key, or at l
 
 
 class HistoryQuery(BaseModel):
-    """Which runs: of one configuration, and between two runs of the order."""
+    """Select the runs of one configuration, or those between two runs."""
 
     config: Annotated[str, Query(description="A config key, or its first digits; else all configurations.")] = ""
     first: Annotated[int, Query(ge=0, description="The number of the run to begin with.")] = 0
@@ -187,7 +187,7 @@ class HistoryQuery(BaseModel):
 
 
 class HistoryOut(BaseModel):
-    """`change_points` newest first, `runs` in commit order. A run that does not count makes no level."""
+    """`change_points` newest first, `runs` in commit order. Runs that do not count are in no level."""
 
     stack_key: str
     title: str
@@ -212,7 +212,7 @@ class HistoryOut(BaseModel):
 def read_history(
     request: Request, session: ReadSession, stack: StackKey, query: Annotated[HistoryQuery, Query()]
 ) -> Response:
-    """The history of a stack: runs, levels, change points, golden runs. Its runs as CSV with `Accept: text/csv`."""
+    """Return the history of a stack: runs, levels, change points, golden runs. CSV with `Accept: text/csv`."""
     accept = request.headers.get("accept", "*/*")
     given = {name: str(value) for name, value in query.model_dump().items() if value}
     keys = matching_keys(session, stack)

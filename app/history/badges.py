@@ -31,7 +31,7 @@ _MOVED = ("regression", "improvement")
 
 
 def project_of_key(session: Session, stack_key: str, key: str) -> int | None:
-    """The project whose badges of this stack the key opens. It is asked for before anything is known of the caller."""
+    """Return the project whose badges of this stack the key opens. Called before the caller is known."""
     secrets = (
         select_any(ProjectRow.id, ProjectRow.badge_secret)
         .join(RunRow, col(RunRow.project_id) == ProjectRow.id)
@@ -42,7 +42,7 @@ def project_of_key(session: Session, stack_key: str, key: str) -> int | None:
 
 
 def verdict_badge(session: Session, stack_key: str) -> Badge | None:
-    """None when there is no such stack for the caller."""
+    """Return the badge; None when the caller can see no such stack."""
     row = _newest(session, stack_key, col(RunRow.verdict) != "")
     if row is None:
         return Badge("threewalls", "not judged") if _exists(session, stack_key) else None
@@ -52,7 +52,7 @@ def verdict_badge(session: Session, stack_key: str) -> Badge | None:
 
 
 def step_time_badge(session: Session, stack_key: str) -> Badge | None:
-    """None when there is no such stack for the caller."""
+    """Return the badge; None when the caller can see no such stack."""
     counts = and_(col(RunRow.step_time_ms).is_not(None), col(RunRow.is_steady).is_(True), col(RunRow.short).is_(False))
     row = _newest(session, stack_key, counts)
     if row is None:
@@ -61,7 +61,7 @@ def step_time_badge(session: Session, stack_key: str) -> Badge | None:
 
 
 def _newest(session: Session, stack_key: str, condition: ColumnElement[bool]) -> Any:
-    """The newest run of the baseline branch's jobs that nobody left out; of any other but an experiment, if none."""
+    """Return the newest eligible CI run of the baseline branch, else the newest other run except experiments."""
     own = (col(ProjectRow.baseline_branch) == ANY_BRANCH) | (col(RunRow.branch) == col(ProjectRow.baseline_branch))
     newest = (
         select_any(RunRow.verdict, RunRow.verdict_delta_pct, RunRow.step_time_ms)
@@ -102,7 +102,7 @@ def show_step_time(request: Request, engine: AppEngine, stack: StackKey, key: Ke
 @router.post("/badges/{stack}/renew")
 @requires(Action.MANAGE, of="stack")
 async def renew(request: Request, engine: AppEngine, stack: StackKey) -> Response:
-    """New addresses for the badges of the whole project; those that stand elsewhere show nothing from then on."""
+    """Replace the badge addresses of the project; existing links stop working."""
     async with sent_form(request, max_files=0, max_fields=2) as sent:
         who = author(str(sent.get(AUTHOR, ""))).strip()
 

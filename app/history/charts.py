@@ -51,9 +51,9 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Drawing:
-    """`places` of the runs that are drawn, in order, at least one; `shown`: their configurations.
+    """`places`: indices of the drawn runs, in order, at least one; `shown`: their configurations.
 
-    `figures`: the metric of each of these runs, by number. `versions`: where versions change among them.
+    `figures`: the metric of each of these runs, by number. `versions`: version changes among them.
     """
 
     history: History
@@ -66,7 +66,7 @@ class Drawing:
 
     @cached_property
     def scale(self) -> float:
-        """What a value is multiplied by: step times are drawn in seconds from 10 s on."""
+        """Return the factor for values: step times are drawn in seconds from 10 s on."""
         values = [metric.value for place in self.places if (metric := self.metric_at(place))]
         slow = self.metric == "step_time_ms" and values and float(np.median(values)) >= _SECONDS_FROM_MS
         return 1e-3 if slow else 1.0
@@ -79,7 +79,7 @@ class Drawing:
 
     @cached_property
     def range(self) -> tuple[float, float]:
-        """The value axis. It does not start at zero."""
+        """Return the value axis. It does not start at zero."""
         values = [self.scale * metric.value for place in self._deciding if (metric := self.metric_at(place))]
         if not values:
             return 0.0, 1.0
@@ -97,7 +97,7 @@ class Drawing:
         return [place for place in self.places if self.counts(place)] or self.places
 
     def at(self, place: float) -> float:
-        """Where a place stands on the axis: its number from 1, or milliseconds since 1970."""
+        """Return the position of a run on the axis: its number from 1, or milliseconds since 1970."""
         if self.axis != DATE:
             return place + 1
         return self.history.runs[math.ceil(place)].ordered_at.timestamp() * 1000
@@ -109,7 +109,7 @@ class Drawing:
         return self.history.standings[place] == "counts"
 
     def level_values(self) -> Iterator[tuple[Configuration, StackSegment, float]]:
-        """The levels that reach into what is drawn, in the unit of the metric."""
+        """Yield the levels that overlap the drawn runs, in the unit of the metric."""
         for configuration in self.shown:
             per_step = self._per_step(configuration)
             for level in configuration.levels:
@@ -117,7 +117,7 @@ class Drawing:
                     yield configuration, level, per_step(level.step_time_ms) * self.scale
 
     def _per_step(self, configuration: Configuration) -> Any:
-        """From a step time to the metric; None where that is not a matter of step time alone."""
+        """Return the conversion from step time to the metric; None when step time alone does not determine it."""
         if self.metric == "step_time_ms":
             return float
         runs = [(self.metric_at(place), self.history.runs[place].log_step_time) for place in configuration.counted]
@@ -129,7 +129,7 @@ class Drawing:
 
 
 def datasets(drawing: Drawing) -> dict[str, list[Row]]:
-    """The rows of each layer, by its name."""
+    """Return the rows of each layer, by name."""
     points = [_point(drawing, place) for place in drawing.places]
     called = [{"at": row["at"], "shown": row["shown"], "verdict": row["called"]} for row in points if row["called"]]
     return {
@@ -146,7 +146,7 @@ def datasets(drawing: Drawing) -> dict[str, list[Row]]:
 
 
 def _frame(drawing: Drawing) -> list[Row]:
-    """Two corners: half a run beside the outermost ones, so that no mark stands on the edge."""
+    """Return two corners half a run outside the outermost runs, so that no mark lies on the edge."""
     first, last = drawing.at(drawing.places[0]), drawing.at(drawing.places[-1])
     beside = max((last - first) * 0.02, _DAY_MS / 2) if drawing.axis == DATE else 0.5 + (last - first) * 0.01
     low, high = drawing.range
@@ -187,7 +187,7 @@ def _point(drawing: Drawing, place: int) -> Row:
 
 
 def _called(drawing: Drawing, run: StackRun) -> str:
-    """The verdict that the mark of a run shows. An experiment has none: it raises no regression."""
+    """Return the verdict that the mark of a run shows. Experiments have none: they raise no regression."""
     quiet = run.verdict in _QUIET and len(drawing.places) > MOST_QUIET_MARKS
     return run.verdict if run.verdict in _CALLED and not quiet and run.purpose != "experiment" else ""
 
@@ -202,7 +202,7 @@ def _intervals(drawing: Drawing) -> Iterator[Row]:
 
 
 def _levels(drawing: Drawing) -> Iterator[Row]:
-    """One line a level; the last of each configuration has its figure and, where there are several, its letter."""
+    """Yield one line per level; the last of each configuration is labelled with its figure, and letter if needed."""
     newest = {configuration.config_key: level for configuration, level, _ in drawing.level_values()}
     for configuration, level, value in drawing.level_values():
         first, last = max(level.first, drawing.places[0]), min(level.last, drawing.places[-1])
@@ -220,7 +220,7 @@ def _levels(drawing: Drawing) -> Iterator[Row]:
 
 
 def _changes(drawing: Drawing) -> list[Row]:
-    """Labels of many stand in two rows, so that neighbours do not run into each other."""
+    """Return change labels, in two alternating rows when there are many, so that neighbours do not overlap."""
     if drawing.metric == NOT_OF_STEP_TIME:
         return []
     first, last = drawing.places[0], drawing.places[-1]
@@ -250,7 +250,7 @@ def _changes(drawing: Drawing) -> list[Row]:
 
 
 def _events(drawing: Drawing) -> list[Row]:
-    """What happened beside the speed. Several at one run stand above each other."""
+    """Return events other than speed changes; several at one run are stacked."""
     shown, heights = set(drawing.places), Counter[int]()
     rows = []
     for place, kind, text in sorted(_all_events(drawing)):
@@ -285,7 +285,7 @@ def _all_events(drawing: Drawing) -> Iterator[tuple[int, str, str]]:
 
 
 def _ticks(drawing: Drawing) -> list[Row]:
-    """Days below the places, so that the order can be read as time."""
+    """Return days below the run positions, so that the order can be read as time."""
     n = len(drawing.places)
     chosen = sorted({round(k * (n - 1) / max(1, _TICKS - 1)) for k in range(_TICKS)}) if n > 1 else [0]
     times = [(drawing.places[k], drawing.history.runs[drawing.places[k]].ordered_at) for k in chosen]
@@ -321,7 +321,7 @@ _TIP = {
 
 
 def history_chart(drawing: Drawing, rows: dict[str, list[Row]]) -> dict[str, Any]:
-    """A Vega-Lite specification that charts.js embeds. `rows`: of each layer (`chart_rows.datasets`)."""
+    """Return the Vega-Lite specification that charts.js embeds. `rows`: of each layer (`chart_rows.datasets`)."""
     drawn = frozenset(name for name, of_name in rows.items() if of_name)
     spec = dict(_specification(drawing.title, drawing.axis, len(drawing.places) > _DENSE, drawn))
     # A layer without data would have no extent, which Vega warns of.
@@ -365,7 +365,7 @@ def _y(alt: Any, title: str) -> Any:
 
 
 def _parts(alt: Any, axis: str, title: str, dense: bool) -> list[tuple[str, list[Any]]]:
-    """The layers from back to front, with the dataset that each needs. What answers the pointer lies above the rest."""
+    """Return the layers from back to front, each with its dataset. Marks that react to the pointer are on top."""
     x, y = _x(alt, axis), _y(alt, title)
     return [
         ("intervals", [_charts_intervals(alt, x)]),
@@ -407,13 +407,13 @@ def _charts_changes(alt: Any, x: Any) -> list[Any]:
 
 
 def _charts_levels(alt: Any, axis: str) -> Any:
-    """Over the points, in the colour of the text: in their own it would be lost where runs stand close."""
+    """Draw levels over the points in the text colour; in their own colour dense runs would hide them."""
     rule = alt.Chart(alt.NamedData("levels")).mark_rule(strokeWidth=1.5, clip=True, color=charts.TEXT)
     return rule.encode(_x(alt, axis, "from"), alt.X2("to"), alt.Y("value:Q"))
 
 
 def _level_labels(alt: Any, axis: str) -> list[Any]:
-    """A rim of the page's colour keeps the figure readable over points."""
+    """Draw labels with a rim in the page's colour, readable over points."""
     data = alt.Chart(alt.NamedData("levels"))
     text: dict[str, Any] = {"align": "right", "baseline": "bottom", "dy": -5, "fontWeight": 600}
     rim = data.mark_text(**text, stroke=charts.BACKGROUND, strokeWidth=4, color=charts.BACKGROUND)
@@ -448,7 +448,7 @@ def _marks(alt: Any, x: Any, y: Any, dense: bool) -> Any:
 
 
 def _verdicts(alt: Any, x: Any, y: Any, name: str, *, size: int, up: int = 0) -> Any:
-    """Rings around the point, arrows above it, so that the point keeps the colour of its dispatcher."""
+    """Draw rings around the point and arrows above it, so that the point keeps the colour of its dispatcher."""
     colours = alt.Scale(domain=list(VERDICT_MARKS), range=[colour for colour, _ in VERDICT_MARKS.values()])
     shapes = alt.Scale(domain=list(VERDICT_MARKS), range=[shape for _, shape in VERDICT_MARKS.values()])
     dashed = alt.when("datum.verdict == 'no_baseline'").then(alt.value([2, 2])).otherwise(alt.value([1, 0]))
@@ -479,7 +479,7 @@ def _charts_events(alt: Any, x: Any) -> Any:
 
 
 def _hit_area(alt: Any, x: Any, y: Any, title: str) -> Any:
-    """Invisible marks that answer for the nearest run, so that nobody has to hit three pixels."""
+    """Draw invisible marks that make the nearest run respond, so that readers need not hit three pixels."""
     nearest = alt.selection_point(
         name="nearest", fields=["id"], nearest=True, on="pointerover", clear="pointerout", empty=False
     )
@@ -490,7 +490,10 @@ def _hit_area(alt: Any, x: Any, y: Any, title: str) -> Any:
 
 
 def _tip(title: str) -> str:
-    """The row of the nearest run, as an expression: tooltip fields of such marks are read one level too high."""
+    """Return the expression for the row of the nearest run.
+
+    Tooltip fields of such marks are read one level too high.
+    """
     row = "(datum.datum || datum)"
     parts = (f"{json.dumps(label or title)}: {row}.{name}" for name, label in _TIP.items())
     return "{" + ", ".join(parts) + "}"

@@ -26,7 +26,7 @@ UNKNOWN = "unknown"
 
 
 class StackQuery(ListQuery):
-    """Filters of the list of stacks. `q`: words that must all occur; `verdict`: that of the run judged last."""
+    """Filters of the list of stacks. `q`: words that must all occur; `verdict`: that of the last judged run."""
 
     page_size: int = 25
     q: str = ""
@@ -46,7 +46,7 @@ _LEAST_RANGE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Sparkline:
-    """`points` as SVG writes them; `last_x`, `last_y` are of the newest; `label` says the same in words."""
+    """`points` as in SVG; `last_x`, `last_y`: the newest; `label`: the same in words."""
 
     points: str
     last_x: float
@@ -55,7 +55,7 @@ class Sparkline:
 
 
 def sparkline(milliseconds: Sequence[float]) -> Sparkline | None:
-    """Oldest first. None for fewer than two: that is no line."""
+    """Return the sparkline, oldest first; None for fewer than two values."""
     if len(milliseconds) < 2:
         return None
     low, high = min(milliseconds), max(milliseconds)
@@ -84,9 +84,9 @@ _TOLD = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "pp_layout", "gr
 
 @dataclass(frozen=True, slots=True)
 class StackItem:
-    """One row of the list. `container` empty, `model` and the like None: unknown. `also`: what else tells it apart.
+    """One row of the list. `container` empty, `model` etc. None: unknown. `also`: further distinguishing fields.
 
-    `last_run` is the newest in the order of the history, `verdict` that of the run that was judged last.
+    `last_run`: the newest in history order; `verdict`: that of the last judged run.
     """
 
     stack_key: str
@@ -111,7 +111,7 @@ class StackItem:
 
 @dataclass(frozen=True, slots=True)
 class StackOptions:
-    """The values that the select boxes offer."""
+    """Choices of the select boxes."""
 
     projects: tuple[str, ...]
     models: tuple[str, ...]
@@ -120,7 +120,7 @@ class StackOptions:
 
 
 def find_stacks(session: Session, query: StackQuery) -> ListPage[StackItem]:
-    """The stacks that match. A page past the end is empty, with the true total."""
+    """Return the matching stacks. A page past the end is empty, with the true total."""
     last_at = func.max(col(RunRow.ordered_at)).label("last_at")
     grouped: Any = (
         select_any(RunRow.stack_key, last_at, func.count().label("runs"))
@@ -148,14 +148,14 @@ def stack_options(session: Session) -> StackOptions:
 
 
 def stacks_of(session: Session, keys: Sequence[str]) -> tuple[StackItem, ...]:
-    """The stacks of these keys, those with the newest runs first."""
+    """Return the stacks of these keys, those with the newest runs first."""
     counted = select_any(RunRow.stack_key, func.count()).where(col(RunRow.stack_key).in_(keys), _READ)
     runs: dict[str, int] = dict(session.execute(counted.group_by(col(RunRow.stack_key))).all())
     return tuple(sorted(_items(session, runs), key=lambda item: item.last_at, reverse=True))
 
 
 def _items(session: Session, runs: dict[str, int]) -> list[StackItem]:
-    """One row for each key, in their order."""
+    """Return one row for each key, in their order."""
     recent: dict[str, list[Any]] = {key: [] for key in runs}
     for row in session.execute(_recent(list(runs))):
         recent[row.stack_key].append(row)
@@ -173,7 +173,7 @@ def _items(session: Session, runs: dict[str, int]) -> list[StackItem]:
 def _item(
     rows: Sequence[Any], runs: int, contract: dict[str, Stated], dispatchers: tuple[str, ...], judged: Any
 ) -> StackItem:
-    """`rows`: the newest runs of the stack, newest first."""
+    """Return the row of a stack. `rows`: its newest runs, newest first."""
     newest = rows[0]
     # The line is of one configuration: a step between two would look like a change of the code.
     leading = next((row for row in rows if _counts(row)), newest)
@@ -202,12 +202,12 @@ def _item(
 
 
 def _counts(row: Any) -> bool:
-    """Roughly what levels are made of; the page of the stack says it exactly."""
+    """Return whether a run roughly counts for levels; the page of the stack decides exactly."""
     return bool(row.step_time_ms and row.is_steady and not row.short and not row.quarantine and row.purpose == "ci")
 
 
 def _recent(keys: Sequence[str]) -> Any:
-    """The newest runs of each stack, newest first."""
+    """Select the newest runs of each stack, newest first."""
     order = (col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
     number = func.row_number().over(partition_by=col(RunRow.stack_key), order_by=order).label("number")
     columns = (
@@ -225,7 +225,7 @@ def _recent(keys: Sequence[str]) -> Any:
 
 
 def _judged(keys: Sequence[str]) -> Any:
-    """Of each stack the run that was judged last in the order of its history."""
+    """Select the last judged run of each stack in history order."""
     order = (col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
     number = func.row_number().over(partition_by=col(RunRow.stack_key), order_by=order).label("number")
     numbered = (
@@ -252,7 +252,7 @@ def _dispatchers(session: Session, keys: Sequence[str]) -> dict[str, tuple[str, 
 
 
 def _conditions(query: StackQuery) -> list[ColumnElement[bool]]:
-    """On single runs: what they ask for is the same for all runs of a stack, but for the dispatcher and names."""
+    """Return conditions on single runs, which hold for all runs of a stack (dispatcher and names excepted)."""
     conditions: list[ColumnElement[bool]] = []
     if query.project:
         conditions.append(col(ProjectRow.slug) == query.project)
@@ -268,13 +268,13 @@ def _conditions(query: StackQuery) -> list[ColumnElement[bool]]:
 
 
 def _some_run(condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Stacks of which at least one run meets the condition."""
+    """Select stacks with at least one run that meets the condition."""
     newest = select_any(RunRow.stack_key).join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
     return col(RunRow.stack_key).in_(newest.where(_READ, condition))
 
 
 def _last_verdict() -> Any:
-    """The verdict of the run of a stack that was judged last; one look at an index for each stack."""
+    """Return the verdict of the last judged run of a stack, by one index lookup per stack."""
     other = aliased(RunRow, name="judged")
     return (
         select(col(other.verdict))

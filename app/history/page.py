@@ -125,7 +125,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One page of the table, newest runs first; `first` to `last` of `total`, from 1."""
+    """One page of the table, newest runs first; `first` to `last` of `total`, counted from 1."""
 
     items: tuple[TableRow, ...]
     page: int
@@ -136,7 +136,7 @@ class Table:
 
 
 class HistoryPage:
-    """Reads what it is asked for; keeps it for the length of one request. Raises InvalidQuery for a strange view."""
+    """The data of the page, each part read when first needed and kept for the request. Raises InvalidQuery."""
 
     def __init__(
         self, session: Session, stack: Stack, address: str, view: HistoryView, form: PinForm | None = None
@@ -152,7 +152,7 @@ class HistoryPage:
 
     @property
     def spoken_of(self) -> Configuration:
-        """The configuration that the answer is about."""
+        """Return the configuration that the answer is about."""
         return self.shown[0] if self.view.config else self.history.last_used
 
     @property
@@ -162,7 +162,7 @@ class HistoryPage:
 
     @property
     def facts(self) -> list[tuple[str, Any]]:
-        """What the stack's runs have in common, beside what its title says."""
+        """Return what the runs of the stack have in common beyond its title."""
         return [(name, self.stack.contract[name].value) for name in _FACTS if name in self.stack.contract]
 
     def badges(self, base_url: str) -> BadgeOffer:
@@ -182,7 +182,7 @@ class HistoryPage:
 
     @property
     def choices(self) -> list[tuple[str, str]]:
-        """The configurations to choose from: value and label."""
+        """Return the selectable configurations: value and label."""
         return [
             (
                 configuration.config_key[:_SHORT_KEY],
@@ -197,7 +197,7 @@ class HistoryPage:
 
     @staticmethod
     def p_text(p_value: float) -> str:
-        """A p-value as people read one; below a millionth its digits say nothing."""
+        """Format a p-value; below one millionth its digits carry no information."""
         return "below 0.000001" if p_value < 1e-6 else f"= {p_value:.1g}" if p_value < 1e-3 else f"= {p_value:.2f}"
 
     @property
@@ -206,7 +206,7 @@ class HistoryPage:
 
     @cached_property
     def versions(self) -> tuple[VersionChange, ...]:
-        """Where versions change between the first and the last of the runs that are shown."""
+        """Return version changes between the first and the last shown run."""
         first, last = self.drawn[0], self.drawn[-1]
         return read_versions(self._session, self.history.runs[first : last + 1], first)
 
@@ -235,7 +235,7 @@ class HistoryPage:
 
     @property
     def version_lines(self) -> list[tuple[int, datetime, str]]:
-        """Newest first: the first run with other versions, its place in time, what changed."""
+        """Return version changes, newest first: the first run, its history position, what changed."""
         runs = self.history.runs
         return [
             (runs[version.run].id, runs[version.run].ordered_at, version_text(version, runs))
@@ -252,7 +252,7 @@ class HistoryPage:
 
     @property
     def standing_alarms(self) -> list[Alarm]:
-        """Regressions that stand open and no change point below shows; newest first."""
+        """Return active regressions that no change point below shows, newest first."""
         shown, keys = (
             {row.regression_id for row in self.changes},
             {configuration.config_key for configuration in self.shown},
@@ -275,7 +275,7 @@ class HistoryPage:
 
     @property
     def proposed_pin(self) -> str:
-        """The run that the form proposes: what was typed, else the newest that counts."""
+        """Return the run that the form proposes: the typed one, else the newest run that counts."""
         counted = self.history.last_used.counted
         return self.form.value("run") or (str(self.history.runs[counted[-1]].id) if counted else "")
 
@@ -291,7 +291,7 @@ class HistoryPage:
         return Table(rows, start // TABLE_ROWS + 1, pages, start + 1, start + len(rows), total)
 
     def all_figures(self) -> dict[int, Mapping[str, Metric | None]]:
-        """All headline figures of the runs between the ends of the zoom, by number."""
+        """Return the headline figures of the runs in the zoom, by number."""
         return read_all_figures(self._session, [self.history.runs[place].id for place in self.places])
 
     def table_address(self, page: int) -> str:
@@ -342,7 +342,7 @@ class HistoryPage:
 
 
 def render_history(request: Request, page: HistoryPage, *, block: str | None, status: int = 200) -> HTMLResponse:
-    """The page, or one part of it to htmx."""
+    """Render the page, or one block of it for htmx."""
     query = page.view.query()
     return render(
         request,

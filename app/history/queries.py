@@ -46,9 +46,10 @@ _HEX = frozenset("0123456789abcdef")
 
 @dataclass(frozen=True, slots=True)
 class HistoryView:
-    """`config`: the first digits of a config key, empty for all configurations. `first` and `last`: numbers of the runs
-    that the zoom begins and ends with, so that an address shows the same runs when later ones came; 0 is not asked for.
-    `page` is of the table.
+    """The state of the page in its address.
+
+    `config`: first digits of a config key, empty for all. `first` and `last`: numbers of the runs at the ends of the
+    zoom, so that an address shows the same runs after later uploads; 0: not requested. `page` belongs to the table.
     """
 
     config: str = ""
@@ -82,7 +83,7 @@ class HistoryView:
         return bool(self.first or self.last)
 
     def query(self, **changes: str | int) -> str:
-        """The query string with `changes` applied; what is as by default is left out."""
+        """Return the query string with `changes` applied, without values that equal the default."""
         changed = replace(self, **changes)  # type: ignore[arg-type]
         default = HistoryView()
         return urlencode(
@@ -91,7 +92,7 @@ class HistoryView:
 
 
 def is_key(text: str) -> bool:
-    """Whether these may be the first digits of a key, enough of them to mean one."""
+    """Return whether these may be the first digits of a key, and enough of them."""
     return _SHORTEST_KEY <= len(text) <= 64 and set(text) <= _HEX
 
 
@@ -106,7 +107,7 @@ MOST_CANDIDATES = 20
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A stack as its newest run of figures states it. `contract` is that run's, `run_id` its number."""
+    """A stack as stated by its newest run with figures. `contract` is that run's, `run_id` its number."""
 
     stack_key: str
     project_id: int
@@ -124,7 +125,7 @@ class Stack:
 
 
 def matching_keys(session: Session, text: str) -> tuple[str, ...]:
-    """The keys of stacks that begin with `text`, at most MOST_CANDIDATES and one; the key itself where it is one."""
+    """Return stack keys that begin with `text`, at most MOST_CANDIDATES + 1; only the key itself if it is one."""
     if not is_key(text):
         return ()
     key = col(RunRow.stack_key)
@@ -135,7 +136,7 @@ def matching_keys(session: Session, text: str) -> tuple[str, ...]:
 
 
 def get_stack(session: Session, stack_key: str) -> Stack | None:
-    """None when no run of it was read."""
+    """Return the stack; None when none of its runs was read."""
     newest = (
         select_any(RunRow.id, RunRow.contract, ProjectRow)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
@@ -168,7 +169,7 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """`runs` in their order, `standings` of each; a place is an index of them."""
+    """`runs` in history order, `standings` of each; a place is an index into them."""
 
     stack: Stack
     runs: tuple[StackRun, ...]
@@ -178,7 +179,7 @@ class History:
 
     @property
     def last_used(self) -> Configuration:
-        """The configuration of the run that was counted last."""
+        """Return the configuration of the last counted run."""
         return next(configuration for configuration in self.configurations if configuration.is_last)
 
     @property
@@ -192,7 +193,7 @@ STANDING = ("open", "acknowledged")
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A regression that has the stack as a member: `run_id` is the slow run, `fixed_by` the run that ended it."""
+    """A regression that includes the stack: `run_id` is the slow run, `fixed_by` the run that ended it."""
 
     regression_id: int
     run_id: int
@@ -204,7 +205,7 @@ class Alarm:
 
 
 def read_history(session: Session, stack: Stack) -> History:
-    """Without figures, which take longer to read than all else of a long history (`read_figures`)."""
+    """Read the history without figures, which take longest for a long history (`read_figures`)."""
     runs = tuple(stack_runs(session, stack.project_id, stack.stack_key, with_metrics=False))
     version = max((run.definition_version for run in runs), default=0)
     standings = tuple(eligibility(run, stack.baseline_branch, version) for run in runs)
@@ -218,7 +219,7 @@ def read_history(session: Session, stack: Stack) -> History:
 
 
 def read_figures(session: Session, runs: Sequence[StackRun], metric: str) -> dict[int, Metric | None]:
-    """One headline figure of each of these runs, by number."""
+    """Return one headline figure of each of these runs, by number."""
     figures: dict[int, Metric | None] = {}
     column = col(RunRow.metrics)[metric].label("stored")
     for start in range(0, len(runs), _AT_ONCE):
@@ -229,7 +230,7 @@ def read_figures(session: Session, runs: Sequence[StackRun], metric: str) -> dic
 
 
 def read_all_figures(session: Session, run_ids: Sequence[int]) -> dict[int, Mapping[str, Metric | None]]:
-    """The headline figures of each of these runs, by number."""
+    """Return the headline figures of each of these runs, by number."""
     figures: dict[int, Mapping[str, Metric | None]] = {}
     for start in range(0, len(run_ids), _AT_ONCE):
         wanted = col(RunRow.id).in_(run_ids[start : start + _AT_ONCE])
@@ -260,7 +261,7 @@ def read_alarms(session: Session, stack_key: str) -> tuple[Alarm, ...]:
 
 
 def read_versions(session: Session, runs: Sequence[StackRun], first: int = 0) -> tuple[VersionChange, ...]:
-    """Where versions change along `runs`, of which the first stands at place `first`."""
+    """Return version changes along `runs`; the first of them has index `first` in the history."""
     if len(runs) > MOST_PROBES:
         chosen = sorted({round(k * (len(runs) - 1) / (MOST_PROBES - 1)) for k in range(MOST_PROBES)})
     else:
@@ -271,7 +272,7 @@ def read_versions(session: Session, runs: Sequence[StackRun], first: int = 0) ->
 
 
 def _priors(session: Session, runs: Sequence[StackRun], standings: Sequence[Eligibility]) -> Mapping[str, Prior]:
-    """What the newest verdict of each configuration assumed of the run-to-run variation: levels must agree with it."""
+    """Return the prior of each configuration's newest verdict, so that levels agree with verdicts."""
     judged = {
         run.config_key: run.id for run, why in zip(runs, standings, strict=True) if run.verdict and why == "counts"
     }
@@ -306,7 +307,7 @@ class Neighbour:
 
 
 def read_neighbours(session: Session, stack: Stack, since: datetime) -> tuple[Neighbour, ...]:
-    """Oldest first. `since`: the place of the first run of `stack`."""
+    """Return neighbours, oldest first. `since`: history position of the first run of `stack`."""
     neighbours = []
     rows = {str(row.newest): row for row in session.execute(_stacks_alike(stack))}
     records = full_records(session, [stack.run_id, *map(int, rows)])
@@ -323,7 +324,7 @@ def read_neighbours(session: Session, stack: Stack, since: datetime) -> tuple[Ne
 
 
 def _stacks_alike(stack: Stack) -> Any:
-    """Stacks of the same project, model and hardware, each with its newest run."""
+    """Select stacks of the same project, model and hardware, each with its newest run."""
     same = {name: stack.contract[name].value if name in stack.contract else None for name in ("model", "gpu", "gpus")}
     newest = func.max(col(RunRow.id))
     return (
@@ -359,13 +360,13 @@ VERDICTS = {
 
 
 def difference_text(difference: Difference) -> str:
-    """`driver 550.54 to 560.35`; what nobody stated is unknown."""
+    """Format a difference: `driver 550.54 to 560.35`, or `unknown` for a side that no source states."""
     a, b = (contract_value(side.value) if side else "unknown" for side in (difference.a, difference.b))
     return f"{difference.field} {a} to {b}"
 
 
 def version_text(change: VersionChange, runs: Sequence[HistoryRun]) -> str:
-    """What changed, and between which runs where they are no neighbours."""
+    """Describe what changed, and between which runs unless they are adjacent."""
     differences = "; ".join(difference_text(difference) for difference in change.differences)
     between = "" if change.run == change.before + 1 else f" (after #{runs[change.before].id})"
     return f"{differences}{between}"

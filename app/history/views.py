@@ -20,9 +20,9 @@ MOST_CONFIGURATIONS = 12
 
 @dataclass(frozen=True, slots=True)
 class ChangeRow:
-    """A change point. `run` is the first one of the new level, `before` the last one of the old.
+    """A change point. `run` is the first run of the new level, `before` the last of the old.
 
-    `called_by`: the run whose verdict said so; `regression_id` and its state: what it opened, or ended.
+    `called_by`: the run whose verdict reported it; `regression_id` and its state: what it opened or ended.
     """
 
     letter: str
@@ -38,7 +38,7 @@ class ChangeRow:
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationRow:
-    """`differences`: its knobs against the configuration that was used last; None for that one itself."""
+    """`differences`: its knobs against the configuration used last; None for that one itself."""
 
     configuration: Configuration
     dispatcher: str | None
@@ -47,7 +47,7 @@ class ConfigurationRow:
 
 
 def change_rows(history: History, shown: Sequence[Configuration], alarms: Sequence[Alarm]) -> tuple[ChangeRow, ...]:
-    """Newest first."""
+    """Return change points, newest first."""
     places = {run.id: place for place, run in enumerate(history.runs)}
     rows = []
     for configuration in shown:
@@ -80,7 +80,7 @@ def change_rows(history: History, shown: Sequence[Configuration], alarms: Sequen
 
 
 def configuration_rows(session: Session, history: History) -> tuple[ConfigurationRow, ...]:
-    """At most MOST_CONFIGURATIONS: those with runs that count come first, then those with newer runs."""
+    """Return at most MOST_CONFIGURATIONS: first those with runs that count, then those with newer runs."""
     ordered = sorted(
         history.configurations,
         key=lambda configuration: (configuration.is_last, bool(configuration.counted), configuration.runs[-1]),
@@ -111,7 +111,7 @@ _SHORT = 16
 
 @dataclass(frozen=True, slots=True)
 class StackBadge:
-    """`path`: to show it here. `markdown`: with the service's own address, and a link to the history."""
+    """`path`: for this page. `markdown`: with the service's address and a link to the history."""
 
     name: str
     path: str
@@ -120,7 +120,7 @@ class StackBadge:
 
 @dataclass(frozen=True, slots=True)
 class BadgeOffer:
-    """`is_public`: everybody may see the project, so the addresses need no key."""
+    """`is_public`: the project is public, so the addresses need no key."""
 
     is_public: bool
     badges: tuple[StackBadge, ...]

@@ -46,7 +46,7 @@ _BY_MEMORY, _BY_TFLOPS = "memory_headroom", "tflops_per_gpu"
 
 
 def ordered(items: Iterable[KeptStandings], rank: str) -> tuple[KeptStandings, ...]:
-    """Readings, sentences and gains stay: they are about speed, whatever the order."""
+    """Return the boards in another order. Readings, sentences and gains stay, because they are about speed."""
     return tuple(
         replace(
             item,
@@ -71,7 +71,7 @@ def _board(board: Board, rank: str) -> Board:
 
 
 class GainOut(BaseModel):
-    """A dispatcher's best configuration against that of `over`, in one stack. Percent of throughput, 99 % interval."""
+    """A dispatcher's best configuration against that of `over` in one stack. Percent of throughput, 99 % interval."""
 
     stack_key: str
     name: str
@@ -124,7 +124,7 @@ class GainOut(BaseModel):
 
 
 class GainsOut(BaseModel):
-    """Of one page of stacks; `total` counts the stacks that match."""
+    """Gains on one page of stacks; `total` counts the matching stacks."""
 
     items: list[GainOut]
     total: int
@@ -168,7 +168,7 @@ _CHANGE = (
 
 
 def standings_csv(items: Sequence[KeptStandings]) -> str:
-    """What stands in no ranking has a row, too: dispatchers that could not run, or ran in no run that counts."""
+    """Return the standings as CSV. Unranked dispatchers, and those that could not run, have rows too."""
     return csv_text([_STANDING, *(row for stack, board in _boards(items) for row in _standing_rows(stack, board))])
 
 
@@ -258,7 +258,7 @@ _JSON = ("application/json", "application/*", "*/*")
 @router.get("/leaderboards", response_model=StandingsOut, dependencies=_FILTERS, responses=_ANSWERS)
 @requires(Action.READ)
 def list_standings(request: Request, session: ReadSession, query: Annotated[LeaderboardQuery, Query()]) -> Response:
-    """Stacks with their rankings, and counts across all that match. One row a result with `Accept: text/csv`."""
+    """List stacks with their rankings, and counts over all that match. With `Accept: text/csv` one row per result."""
     wants_csv = _wants_csv(request)
     page, index = _found(session, query)
     items = ordered(page.items, query.ordered_by)
@@ -272,7 +272,7 @@ def list_standings(request: Request, session: ReadSession, query: Annotated[Lead
 @router.get("/leaderboards/gains", response_model=GainsOut, dependencies=_FILTERS, responses=_ANSWERS)
 @requires(Action.READ)
 def list_gains(request: Request, session: ReadSession, query: Annotated[LeaderboardQuery, Query()]) -> Response:
-    """Gains over alltoall of the same stacks, as the chart draws them: by stack, and in each by its order."""
+    """List gains over alltoall of the same stacks, as the chart draws them: by stack, in each by its order."""
     wants_csv = _wants_csv(request)
     page, _ = _found(session, query)
     items = ordered(page.items, query.ordered_by)
@@ -286,7 +286,7 @@ def list_gains(request: Request, session: ReadSession, query: Annotated[Leaderbo
 )
 @requires(Action.READ)
 def list_leader_changes(session: ReadSession, query: Annotated[ChangesQuery, Query()]) -> LeaderChangesOut:
-    """The history of leaders: what changed at the head of rankings, newest first."""
+    """List changes of the leaders of rankings, newest first."""
     index = _index(session, query)
     changes = leader_changes(
         session,
@@ -310,7 +310,7 @@ def _found(session: Session, query: LeaderboardQuery) -> tuple[StandingsPage, Se
 
 
 def _index(session: Session, query: LeaderboardQuery | ChangesQuery) -> Sequence[HardwareFamily]:
-    """At least one where hardware or family are named: NotFound says what there is instead."""
+    """Return at least one leaderboard when hardware or family are given; NotFound lists the existing ones."""
     check_project(session, query.project)
     return leaderboards_named(hardware_and_families(session, query.project), query.hardware, query.family)
 
@@ -323,7 +323,7 @@ def _wants_csv(request: Request) -> bool:
 
 
 def _csv(request: Request, name: str, text: str, page: StandingsPage) -> Response:
-    """A table has no room for its pages, so its header tells where the others are, as RFC 8288 does."""
+    """Return CSV with the addresses of the other pages in the Link header (RFC 8288)."""
     numbers = {"first": 1, "prev": page.page - 1, "next": page.page + 1, "last": page.pages}
     links = [
         f'<{_address(request, number)}>; rel="{rel}"' for rel, number in numbers.items() if 1 <= number <= page.pages

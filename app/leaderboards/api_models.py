@@ -39,7 +39,7 @@ Stack = Annotated[str, StringConstraints(pattern="^[0-9a-f]*$", max_length=64)]
 
 
 class LeaderboardQuery(BaseModel):
-    """Which stacks; an empty filter means any."""
+    """Filters of stacks; an empty filter means any."""
 
     hardware: Hardware = ""
     family: ModelFamily = ""
@@ -81,7 +81,7 @@ class LeaderboardQuery(BaseModel):
 
 
 class ChangesQuery(BaseModel):
-    """Of which stacks; an empty filter means any."""
+    """Filters of the stacks; an empty filter means any."""
 
     hardware: Hardware = ""
     family: ModelFamily = ""
@@ -91,7 +91,7 @@ class ChangesQuery(BaseModel):
 
 
 class LeaderboardOut(BaseModel):
-    """One hardware and family. `rankings`: stacks with a ranking at the usual floor of evidence."""
+    """One hardware and family. `rankings`: stacks with a ranking at the default evidence floor."""
 
     hardware: str
     hardware_slug: str
@@ -110,7 +110,7 @@ class LeaderboardOut(BaseModel):
 
 
 class StackStandingsOut(BaseModel):
-    """One stack. `boards`: one for each routing mode and semantic class, which never mix; runs are named by number."""
+    """One stack. `boards`: one for each routing mode and semantic class, which never mix; runs are numbers."""
 
     stack_key: str
     name: str = Field(description="The title with what sets the stack apart from others of that title.")
@@ -139,7 +139,7 @@ class StackStandingsOut(BaseModel):
 
 
 class StandingsOut(BaseModel):
-    """`summaries` are over all stacks that match, `items` one page of them, those with the newest runs first."""
+    """`summaries` cover all matching stacks; `items` are one page of them, those with the newest runs first."""
 
     dispatchers: list[str] = list(DISPATCHERS)
     evidence: str
@@ -154,7 +154,7 @@ class StandingsOut(BaseModel):
 
 
 class LeaderChangeOut(BaseModel):
-    """`before` null: the first known. `at`: when it was noticed; `run_id`: the run that made it."""
+    """`before` null: the first ranking. `at`: when the service noticed it; `run_id`: the run that caused it."""
 
     project: str
     stack_key: str
@@ -178,7 +178,7 @@ class LeaderChangeOut(BaseModel):
 
 
 class LeaderChangesOut(BaseModel):
-    """Newest first."""
+    """Changes of leaders, newest first."""
 
     items: list[LeaderChangeOut]
 
@@ -186,7 +186,7 @@ class LeaderChangesOut(BaseModel):
 def page_values(
     page: StandingsPage, items: Iterable[KeptStandings], query: LeaderboardQuery, index: list[LeaderboardOut]
 ) -> dict[str, Any]:
-    """As `StandingsOut`, but plain: what is kept is JSON already, and hundreds of results need no second check."""
+    """Return `StandingsOut` as plain values: stored standings are JSON already and need no second validation."""
     return {
         "dispatchers": DISPATCHERS,
         "evidence": query.filters.floor,

@@ -20,9 +20,10 @@ from app.web import charts
 
 @dataclass(frozen=True, slots=True)
 class GainRow:
-    """Percent more throughput than alltoall, with the 99 % interval of the test. `memory`: empty where unknown.
+    """Percent more throughput than alltoall, with the 99 % interval of the test.
 
-    `name`: of the stack; `short_name`: without what all stacks on the page share. `tie`: why it is one, else empty.
+    `memory`: empty where unknown. `name`: of the stack; `short_name`: without the part that all stacks on the page
+    share. `tie`: why it is one, else empty.
     """
 
     name: str
@@ -39,7 +40,7 @@ class GainRow:
 
 
 def gain_rows(items: Sequence[KeptStandings], page: str = "") -> tuple[GainRow, ...]:
-    """In the order of the stacks, and in each of its ranking. `page`: the address on which their cards stand."""
+    """Return rows in the order of the stacks and, in each, of its ranking. `page`: the address with their cards."""
     shorter = without_common([stack.name for stack in items])
     return tuple(
         _row(stack, short + _class(stack, board), entry, gain, page)
@@ -50,7 +51,7 @@ def gain_rows(items: Sequence[KeptStandings], page: str = "") -> tuple[GainRow, 
 
 
 def gain_text(gain: Gain) -> str:
-    """`+18.2 % (16.0 to 20.4 %)`."""
+    """Format a gain: `+18.2 % (16.0 to 20.4 %)`."""
     duel = gain.duel
     interval = range_text(duel.low_pct, duel.high_pct)
     sign = "+" if duel.gain_pct > 0 else ""
@@ -58,7 +59,7 @@ def gain_text(gain: Gain) -> str:
 
 
 def memory_text(gain: Gain) -> str:
-    """`12.0 % more memory`, `the same memory`; empty where it is unknown."""
+    """Format the memory: `12.0 % more memory`, `the same memory`; empty where unknown."""
     more = gain.memory_more_pct
     if more is None:
         return ""
@@ -89,7 +90,7 @@ def _row(standings: KeptStandings, short: str, entry: Entry, gain: Gain, page: s
 
 
 def _class(standings: KeptStandings, board: Board) -> str:
-    """Said where a stack has several boards: they are never one."""
+    """Return the class of a board for stacks that have several boards."""
     if len(standings.standings.boards) < 2:
         return ""
     return f"{SEPARATOR}{routing_words(board.routing_mode)}, {board.semantic_class.replace('_', ' ')}"
@@ -100,10 +101,10 @@ def _class(standings: KeptStandings, board: Board) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reign:
-    """The time from one change at the head of a board to the next. `row`: of the chart, one for each board.
+    """The time from one change of leaders to the next. `row`: of the chart, one for each board.
 
-    `leader` is empty for a tie and where nobody leads; `text` says which. `lasts`: it has not ended; `ends` is then the
-    last measurement of the stack, and not now: nobody knows who would lead today.
+    `leader` is empty for a tie and without a leader; `text` says which. `lasts`: it has not ended; `ends` is then the
+    last measurement of the stack, not now.
     """
 
     row: int
@@ -118,9 +119,9 @@ class Reign:
 
 
 def reigns_of(changes: Sequence[LeaderChange], shown: Sequence[str] = ()) -> tuple[Reign, ...]:
-    """From changes, newest first. Times are places in the history of the stack.
+    """Return leadership periods from changes, newest first. Times are history positions in the stack.
 
-    `shown`: names of all stacks on the page: what those of the changes share with them is not repeated.
+    `shown`: names of all stacks on the page; the part that they share with those of the changes is not repeated.
     """
     shared = set(common_parts([*shown, *(change.name for change in changes)]))
     boards: dict[tuple[str, str, str], list[LeaderChange]] = {}
@@ -136,12 +137,12 @@ def reigns_of(changes: Sequence[LeaderChange], shown: Sequence[str] = ()) -> tup
 
 
 def told_class(head: Head) -> str:
-    """`forced balance, benchmark only`."""
+    """Format a class: `forced balance, benchmark only`."""
     return f"{routing_words(head.routing_mode)}, {head.semantic_class.replace('_', ' ')}"
 
 
 def _reigns(row: int, own: Sequence[LeaderChange], name: str) -> list[Reign]:
-    """Of one board, oldest change first. A run that came late may lie before the change that it follows."""
+    """Return the periods of one board, oldest change first. A late run may lie before the change that it follows."""
     begins: list[datetime] = []
     for period in own:
         begins.append(max([period.happened_at, *begins[-1:]]))
@@ -183,12 +184,15 @@ _COLOURS = [f"--{name}" for name in _DISPATCHERS]
 
 
 def chart_height(rows: int) -> int:
-    """Of the rows, without the axis below them."""
+    """Return the height of the rows, without the axis below them."""
     return rows * ROW
 
 
 def gain_chart(rows: Sequence[GainRow]) -> dict[str, Any]:
-    """A Vega-Lite specification that charts.js embeds: a dot and its 99 % interval a row, right is faster."""
+    """Return the Vega-Lite specification that charts.js embeds.
+
+    Each row has a dot with its 99 % interval; faster is to the right.
+    """
     spec = dict(_gain_specification(chart_height(len(rows))))
     drawn = [
         {
@@ -214,7 +218,7 @@ def gain_chart(rows: Sequence[GainRow]) -> dict[str, Any]:
 
 
 def leader_chart(reigns: Sequence[Reign], stacks: int) -> dict[str, Any]:
-    """A bar for each time between two changes at the head of a stack, in the colour of who led."""
+    """Return a bar for each leadership period of a stack, in the colour of the leader."""
     spec = dict(_leader_specification(chart_height(stacks)))
     heads = {period.row: period.text for period in reigns if period.lasts}
     drawn = [
@@ -312,7 +316,7 @@ def _leader_specification(height: int) -> dict[str, Any]:
 
 
 def _names(alt: Any, data: Any, y: Any) -> Any:
-    """Of each row above its mark, from the left edge of the drawing, as wide as that is."""
+    """Draw the name of each row above its mark, from the left edge, over the full width."""
     limit = alt.expr("width - 12")
     return data.mark_text(align="left", dy=-12, limit=limit, color=charts.TEXT).encode(
         x=alt.value(6), y=y, text="name:N"

@@ -70,9 +70,9 @@ MOST_CHANGES = 50
 
 
 class LeaderboardPage:
-    """Reads what it is asked for; keeps it for the length of one request.
+    """The data of the page, each part read when first needed and kept for the request.
 
-    Raises NotFound where there never was one, and InvalidQuery on a filter that no stack of it can match.
+    Raises NotFound for a leaderboard that never existed, and InvalidQuery for a filter that no stack of it can match.
     """
 
     def __init__(self, session: Session, hardware: str, family: str, filters: BoardQuery) -> None:
@@ -107,7 +107,7 @@ class LeaderboardPage:
 
     @cached_property
     def cards(self) -> tuple[StackCard, ...]:
-        """Stacks with something to rank, and a stack that was asked for alone."""
+        """Return the stacks with something to rank, and a stack that was requested alone."""
         wanted = [stack for stack in self.found.items if self.found.total == 1 or has_rivals(stack)]
         knobs = knobs_apart(self._session, wanted)
         return tuple(stack_card(stack, self.filters.rank, knobs) for stack in wanted)
@@ -118,14 +118,14 @@ class LeaderboardPage:
 
     @cached_property
     def alone(self) -> tuple[LoneLine, ...]:
-        """Stacks in which nothing is compared: a line for each class of their runs."""
+        """Return stacks without a comparison: a line for each class of their runs."""
         if self.found.total == 1:
             return ()
         return lone_lines(self._lone, knobs_apart(self._session, self._lone))
 
     @property
     def alone_unit(self) -> TimeUnit:
-        """Of their step times, which stand in one column."""
+        """Return the unit of their step times, which share one column."""
         figures = (line.figures.get("step_time_ms") for line in self.alone)
         return time_unit_of(line.value for line in figures if line is not None)
 
@@ -135,7 +135,7 @@ class LeaderboardPage:
 
     @property
     def alone_share(self) -> str:
-        """What the names of all of them have in common, and their lines do not repeat."""
+        """Return the part that all their names share, which their lines do not repeat."""
         return SEPARATOR.join(common_parts([line.name for line in self._lone]))
 
     @property
@@ -144,28 +144,28 @@ class LeaderboardPage:
 
     @cached_property
     def meanings(self) -> dict[str, str]:
-        """Of the badges that the page shows."""
+        """Return the meanings of the badges on the page."""
         return meanings_of([board for item in self.found.items for board in item.standings.boards])
 
     @property
     def query(self) -> str:
-        """Of this very page."""
+        """Return the query string of this page."""
         return self.filters.query(self.found.page)
 
     @property
     def asked(self) -> str:
-        """The query with its question mark; empty where nothing is asked for."""
+        """Return the query with its question mark; empty without filters."""
         return f"?{self.query}" if self.query else ""
 
     @property
     def api_query(self) -> str:
-        """The same standings from the API, which knows the filters by the same names."""
+        """Return the query for the same standings in the API, which has filters of the same names."""
         shown = {"page": self.found.page, "page_size": self.found.page_size}
         return urlencode({**self._named, **self.filters.active, **shown})
 
     @property
     def changes_query(self) -> str:
-        """The history of leaders from the API: of one stack where the page shows one."""
+        """Return the query for the history of leaders in the API: of one stack where the page shows one."""
         items = self.found.items
         narrowed = {"project": self.filters.project, "stack": items[0].stack_key if len(items) == 1 else ""}
         return urlencode(self._named | {name: value for name, value in narrowed.items() if value})
@@ -184,7 +184,7 @@ class LeaderboardPage:
 
     @cached_property
     def changes(self) -> tuple[LeaderChange, ...]:
-        """Newest first; of the stacks on this page where it is narrowed to some."""
+        """Return changes of leaders, newest first; with filters only of the stacks on this page."""
         keys = [item.stack_key for item in self.found.items] if self.filters.active else []
         if self.filters.active and not keys:
             return ()
@@ -202,7 +202,7 @@ class LeaderboardPage:
 
     @property
     def leaders(self) -> list[str]:
-        """Those that have a colour in the chart."""
+        """Return the leaders that have a colour in the chart."""
         return sorted({period.leader for period in self.reigns if period.leader})
 
     @property
@@ -219,7 +219,7 @@ class LeaderboardPage:
 
     @cached_property
     def availability(self) -> AvailabilityTable:
-        """Of the containers of the stacks on this page."""
+        """Return the availability table for the containers of the stacks on this page."""
         containers = {item.container for item in self.found.items if item.container}
         return availability_table(find_availability(self._session, containers=containers))
 
@@ -284,7 +284,7 @@ def show_leaderboard(request: Request, page: Page) -> HTMLResponse:
 @router.get("/leaderboards/{hardware}/{family}/gains")
 @requires(Action.READ)
 def show_gains(request: Request, page: Page) -> HTMLResponse:
-    """Charts come after the figures: drawing must not keep them waiting."""
+    """Return the chart alone: it loads after the figures, so that drawing does not delay them."""
     return _render(request, page, "gain_chart")
 
 

@@ -38,7 +38,7 @@ _BESIDE = 0.016
 
 
 def scaling_chart(section: Section) -> dict[str, Any]:
-    """A Vega-Lite specification that charts.js embeds."""
+    """Return the Vega-Lite specification that charts.js embeds."""
     shown = [view for view in section.series if view.series.compared][:MOST_DRAWN]
     sizes = sorted({row.point.size for view in shown for row in view.points if row.efficiency})
     spec = dict(_specification(section.words.axis, tuple(sizes)))
@@ -59,7 +59,10 @@ def scaling_chart(section: Section) -> dict[str, Any]:
 
 
 def _beside(series: int, span: float) -> list[float]:
-    """Of each series a factor on its sizes, about 1; `span`: the largest size over the smallest."""
+    """Return a factor near 1 for the sizes of each series, so that points do not overlap.
+
+    `span`: the largest size over the smallest.
+    """
     return [span ** (_BESIDE * (number - (series - 1) / 2)) for number in range(series)]
 
 

@@ -28,7 +28,7 @@ from app.web.templating import render
 
 @dataclass(frozen=True, slots=True)
 class ScalingPage:
-    """`offers`: what has several sizes, of any project. `chosen` None: not exactly one of them was asked for."""
+    """`offers`: workloads with several sizes, of any project. `chosen` None: the filters do not select exactly one."""
 
     query: ScalingQuery
     offers: tuple[Workloads, ...]
@@ -80,9 +80,9 @@ _KEYS = ("project", "hardware", "hardware_slug", "family", "family_slug")
 
 
 def scaling_values(page: ScalingPage) -> dict[str, Any]:
-    """Everything that the page shows. Efficiencies in percent of the smallest size, with their 99 % interval.
+    """Return everything that the page shows. Efficiencies in percent of the smallest size, with 99 % intervals.
 
-    They are null for a size that was not measured on the code that is `compared`: `changed_at` says when that changed.
+    They are null for a size that was not measured on the code that is `compared`; `changed_at` says when that changed.
     """
     chosen = page.chosen
     return {
@@ -100,7 +100,7 @@ def scaling_values(page: ScalingPage) -> dict[str, Any]:
 
 
 def points_csv(page: ScalingPage) -> str:
-    """One line a point, the heading first."""
+    """Return a header and one line per point."""
     rows = [
         {"kind": view.series.kind, "series": view.name, "dispatcher": view.series.dispatcher, **_flat(_point(row))}
         for section in page.sections
@@ -153,7 +153,7 @@ def _interval(value: Interval | None) -> dict[str, float | None] | None:
 
 
 def _flat(point: Mapping[str, Any]) -> dict[str, Any]:
-    """One cell a value: `step_time_ms`, `step_time_ms_low`, ..."""
+    """Return one cell for each value: `step_time_ms`, `step_time_ms_low`, ..."""
     flat: dict[str, Any] = {}
     for name, value in point.items():
         if name in ("step_time_ms", "efficiency_pct", "tokens_pct"):
@@ -185,7 +185,7 @@ def show_scaling(request: Request, page: Page) -> HTMLResponse:
 @router.get("/scaling/chart")
 @requires(Action.READ)
 def show_chart(request: Request, page: Page, draw: str) -> HTMLResponse:
-    """The chart of one kind comes after the figures: drawing must not keep them waiting."""
+    """Return the chart of one kind alone: it loads after the figures, so that drawing does not delay them."""
     section = next((section for section in page.sections if section.kind == draw and section.drawn), None)
     if section is None:
         kinds = ", ".join(section.kind for section in page.sections if section.drawn) or "none"
@@ -242,7 +242,7 @@ def read_scaling(
     kind: Annotated[str, Query(description="weak, strong, sequence_batch or sequence_tokens.")] = "",
     dispatcher: Annotated[str, Query(description="`unknown`: where unknown.")] = "",
 ) -> JSONResponse:
-    """Efficiency against the smallest size. Where these names fit several workloads, `offers` says which there are."""
+    """Return the efficiency against the smallest size. If several workloads match, `offers` lists them."""
     params = {"project": project, "hardware": hardware, "family": family, "container": container}
     query = ScalingQuery.from_params(params | {"kind": kind, "dispatcher": dispatcher})
     check_names(session, query)

@@ -20,10 +20,10 @@ from app.web.lists import FilterQuery, OneOf
 
 
 class ScalingQuery(FilterQuery):
-    """Filters of the scaling view. `hardware` and `family` are the words of addresses, as on the leaderboards.
+    """Filters of the scaling view. `hardware` and `family`: as in the addresses of leaderboards.
 
-    `container` empty: the one with the most sizes, of several the one that ran last; `unknown`: runs whose container
-    nobody states.
+    `container` empty: the one with the most sizes, of several the one that ran last; `unknown`: runs without a
+    container.
     """
 
     max_text = 500
@@ -47,10 +47,10 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class Workloads:
-    """The stacks of one project, hardware and family of which another size is among them.
+    """The stacks of one project, hardware and family that exist in another size, by container.
 
-    By container, the one with the most sizes first, and of several the one that ran last; that of runs of which nobody
-    states it is UNKNOWN. `sizes`: the most that a series of a container may have.
+    Containers with the most sizes come first, then those that ran last; runs without a container are under UNKNOWN.
+    `sizes`: the most sizes that a series of a container may have.
     """
 
     project: str
@@ -77,7 +77,7 @@ class Measured:
 
 
 def workloads(session: Session) -> tuple[Workloads, ...]:
-    """All there are, by project, family and hardware."""
+    """Return all workloads by project, family and hardware."""
     groups: dict[tuple[str, str, str], list[Any]] = {}
     for row in session.execute(_heads()):
         groups.setdefault((row.slug, row.family_slug, row.hardware_slug), []).append(row)
@@ -86,7 +86,7 @@ def workloads(session: Session) -> tuple[Workloads, ...]:
 
 
 def _workloads(rows: Sequence[Any]) -> Workloads:
-    """Of one project, family and hardware; the rows are newest first."""
+    """Return the workloads of one project, family and hardware; the rows are newest first."""
     values = {row.stack_key: _known(row.about) for row in rows}
     keys = may_scale(values)
     containers: dict[str, list[str]] = {}
@@ -108,9 +108,9 @@ def _workloads(rows: Sequence[Any]) -> Workloads:
 
 
 def measure(session: Session, chosen: Workloads, query: ScalingQuery) -> Measured:
-    """The series of the workloads in the container, of the kind and the dispatcher that are asked for.
+    """Return the requested series of the workloads in one container.
 
-    What the configurations are worth was worked out when their stacks were ranked.
+    The results of configurations were computed when their stacks were ranked.
     """
     stack_keys = chosen.containers.get(container_of(chosen, query), ())
     documents = select_any(
@@ -130,7 +130,7 @@ def measure(session: Session, chosen: Workloads, query: ScalingQuery) -> Measure
 
 
 def container_of(chosen: Workloads, query: ScalingQuery) -> str:
-    """A series never crosses containers, so one is shown at a time."""
+    """Return the container to show. A series never crosses containers, so there is one at a time."""
     return query.container or next(iter(chosen.containers))
 
 

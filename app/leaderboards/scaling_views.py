@@ -20,7 +20,7 @@ _WHOLE = Interval(100.0, 100.0, 100.0)
 
 @dataclass(frozen=True, slots=True)
 class KindWords:
-    """`axis`: what the sizes are. `meaning`: what grows, what stays, and what the efficiency counts."""
+    """`axis`: the sizes. `meaning`: what grows, what stays constant, and what the efficiency counts."""
 
     title: str
     axis: str
@@ -47,17 +47,17 @@ KINDS: Mapping[Kind, KindWords] = {
 
 
 def efficiency(point: ScalingPoint) -> Interval | None:
-    """In percent of the smallest size: by FLOPs, and where no log shows them, by tokens. None on other code."""
+    """Return percent of the smallest size, by FLOPs, or by tokens when no log shows FLOPs; None on other code."""
     return point.efficiency_pct or point.tokens_pct
 
 
 def counts_tokens(series: ScalingSeries) -> bool:
-    """True where a log lacks the FLOPs, so that the series can only be told in tokens."""
+    """Return True when a log lacks the FLOPs, so that the series is reported in tokens."""
     return any(point.efficiency_pct is None for point in series.compared)
 
 
 def told(series: ScalingSeries, name: str) -> str:
-    """`alltoall keeps 92.4 % (91.8 to 93.1) of its throughput per GPU from 16 to 128 GPUs, in runs of 2026-09-04.`"""
+    """Describe a series: `alltoall keeps 92.4 % (91.8 to 93.1) of its throughput per GPU from 16 to 128 GPUs, ...`"""
     compared, unit = series.compared, KINDS[series.kind].unit
     if not compared:
         sizes = listed([grouped(point.size) for point in series.points])
@@ -78,7 +78,7 @@ def told(series: ScalingSeries, name: str) -> str:
 
 
 def _when(first: ScalingPoint, last: ScalingPoint) -> str:
-    """That no change is known between runs that lie apart is not that there was none."""
+    """Give the dates of the runs. Far apart, the absence of a known change does not prove that there was none."""
     if last.days_apart < 1:
         return f"in runs of {span(min(first.first_at, last.first_at), max(first.last_at, last.last_at))}"
     return (
@@ -96,19 +96,19 @@ def _left_out(series: ScalingSeries) -> str:
 
 
 def changed(points: Sequence[ScalingPoint]) -> str:
-    """`the speed changed on 2026-09-10 and 2026-09-14`: what lies between these points and those compared."""
+    """List changes between these points and the compared ones: `the speed changed on 2026-09-10 and 2026-09-14`."""
     days = sorted({f"{at:%Y-%m-%d}" for point in points for at in point.changed_at})
     return f"the speed changed on {listed(days)}" if days else "their runs overlap a speed change"
 
 
 def span(first: datetime, last: datetime) -> str:
-    """`2026-09-01 to 2026-09-09`, or one day."""
+    """Format a range of days: `2026-09-01 to 2026-09-09`, or one day."""
     days = [f"{first:%Y-%m-%d}", f"{last:%Y-%m-%d}"]
     return days[0] if days[0] == days[1] else " to ".join(days)
 
 
 def interval(value: Interval) -> str:
-    """` (91.8 to 93.1)`; empty for the smallest size, which is 100 by definition."""
+    """Format an interval: ` (91.8 to 93.1)`; empty for the smallest size, which is 100 by definition."""
     if value.low is None or value.high is None or value.low == value.high:
         return ""
     return f" ({grouped(value.low, 1)} to {grouped(value.high, 1)})"
@@ -120,9 +120,9 @@ _MOST_APART = 6
 
 @dataclass(frozen=True, slots=True)
 class PointRow:
-    """One size. `efficiency` is by FLOPs where the series has them, None on other code than that which is compared.
+    """One size. `efficiency` is by FLOPs where the series has them, None on code other than the compared one.
 
-    `is_first`: of its series; `is_least`: what the others are held against.
+    `is_first`: of its series; `is_least`: the reference of the others.
     """
 
     point: ScalingPoint
@@ -146,9 +146,9 @@ class PointRow:
 
 @dataclass(frozen=True, slots=True)
 class SeriesView:
-    """`name`: its dispatcher, with more where several have it. `apart`: what else differs.
+    """`name`: its dispatcher, with a suffix when several series have it. `apart`: how else it differs.
 
-    On the chart its colour is that of its dispatcher; `look` tells it from the others of that one, from 0.
+    On the chart its colour is that of its dispatcher; `look` numbers the series of one dispatcher from 0.
     """
 
     look: int
@@ -170,17 +170,17 @@ class Section:
 
     @property
     def time_unit(self) -> TimeUnit:
-        """Of its step times, which stand in one column."""
+        """Return the unit of its step times, which share one column."""
         return time_unit_of(row.point.step_time_ms.value for view in self.series for row in view.points)
 
     @property
     def drawn(self) -> bool:
-        """Whether there is an efficiency to draw."""
+        """Return whether there is an efficiency to draw."""
         return any(view.series.compared for view in self.series)
 
 
 def sections(measured: Measured) -> tuple[Section, ...]:
-    """By kind, in their order; within one, the series that spans the most sizes first."""
+    """Return sections in the order of their kinds; in each, the series with the widest span comes first."""
     result = []
     for kind in ORDER:
         series = sorted((each for each in measured.series if each.kind == kind), key=_widest_first)
@@ -190,7 +190,7 @@ def sections(measured: Measured) -> tuple[Section, ...]:
 
 
 def answer(sections: Sequence[Section]) -> str:
-    """The first sentence of the page: what the widest series of each kind says."""
+    """Return the first sentence of the page: the result of the widest series of each kind."""
     if not sections:
         return "No workload has several comparable sizes."
     return " ".join(f"{section.words.title}: {section.series[0].sentence}" for section in sections)
@@ -224,13 +224,13 @@ def _views(series: Sequence[ScalingSeries], measured: Measured) -> tuple[SeriesV
 
 
 def _widest_first(series: ScalingSeries) -> tuple[float, int, str, str]:
-    """Of the sizes that are held against each other."""
+    """Return the sort key for the span of compared sizes."""
     sizes = [point.size for point in series.compared] or [1]
     return (-sizes[-1] / sizes[0], -len(series.compared), series.dispatcher, series.points[0].config_key)
 
 
 def _names(series: Sequence[ScalingSeries], apart: Sequence[Sequence[tuple[str, str]]]) -> list[str]:
-    """Of each its dispatcher; with the one field that sets several of a dispatcher apart, else with a number."""
+    """Return the dispatcher of each series, with the one differing field, else a number, when several share it."""
     dispatchers = [each.dispatcher or "unknown dispatcher" for each in series]
     with_field = [
         f"{dispatcher} ({' '.join(fields[0])})" if len(fields) == 1 else dispatcher
@@ -247,7 +247,7 @@ def _names(series: Sequence[ScalingSeries], apart: Sequence[Sequence[tuple[str, 
 
 
 def _apart(contracts: Sequence[Mapping[str, Value]]) -> list[tuple[tuple[str, str], ...]]:
-    """Fields in which the series differ among themselves, at their smallest size, with each one's value."""
+    """Return the fields that differ among the series at their smallest size, with each one's value."""
     fields = [name for name in (*STACK_FIELDS, *CONFIG_FIELDS) if name not in _GROWS and not name.startswith(PREFIX)]
     differing = [name for name in fields if len({_value(contract, name) for contract in contracts}) > 1]
     shown = [name for name in differing if name != "dispatcher"][:_MOST_APART]

@@ -68,7 +68,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class ClassView:
-    """All stacks of one routing mode and semantic class. `groups`: all of them, then by precision and EP size."""
+    """All stacks of one routing mode and semantic class. `groups`: all together, then by precision and EP size."""
 
     summary: ClassSummary
     routing: str
@@ -97,7 +97,7 @@ def class_sentence(summary: ClassSummary) -> str:
 
 
 def page_answer(summaries: Sequence[ClassSummary], total: int, evidence: str) -> str:
-    """The first sentence of a leaderboard."""
+    """Return the first sentence of a leaderboard."""
     if not total:
         return "No matching stacks."
     if len(summaries) == 1:
@@ -122,7 +122,7 @@ def _class_words(summary: ClassSummary) -> str:
 
 
 def gain_text(low_pct: float, high_pct: float) -> str:
-    """Over how many stacks stands beside it: `−1.2 to 18.2 %`."""
+    """Format a range of gains over stacks: `−1.2 to 18.2 %`."""
     if low_pct == high_pct:
         return f"{range_text(low_pct, high_pct).partition(' to ')[0]}{THIN}%"
     return f"{range_text(low_pct, high_pct)}{THIN}%"
@@ -136,7 +136,7 @@ def _label(group: TallyGroup) -> str:
 
 
 def quarantines_of(session: Session, stacks: Iterable[KeptStandings]) -> Mapping[str, Quarantine]:
-    """By run, of the runs of these stacks that are left out because of it."""
+    """Return, by run, who quarantined the runs that are left out of these stacks, and when."""
     left_out = (run for stack in stacks for run in _left_out(stack.standings) if run.why == "quarantined")
     runs = sorted({int(run.run) for run in left_out})
     if not runs:
@@ -162,7 +162,7 @@ _CONFIGURATIONS_MOST_TOLD = 3
 
 
 def against_best(duel: PairwiseComparison) -> str:
-    """`24.3 % less throughput (16.4 to 31.4 %)`, `is not significantly different (−8.6 to 8.5 %)`."""
+    """Format a comparison: `24.3 % less throughput (16.4 to 31.4 %)`, `is not significantly different (...)`."""
     interval = range_text(duel.low_pct, duel.high_pct)
     if duel.tie:
         text = "is as fast" if duel.outcome == "equal" else "is not significantly different"
@@ -175,9 +175,10 @@ def against_best(duel: PairwiseComparison) -> str:
 def configurations_sentence(
     entry: Entry, knobs: Mapping[str, str], unit: TimeUnit | None = None, most: int = _CONFIGURATIONS_MOST_TOLD
 ) -> str:
-    """`Fastest of 3 configurations: ep_overlap on, 31.17 s. With ep_overlap off it has 24.3 % less throughput (...).`
+    """Summarise the configurations of a dispatcher; empty if there is only one.
 
-    `knobs`: by config key, what sets it apart. Empty where there is one configuration.
+    `Fastest of 3 configurations: ep_overlap on, 31.17 s. With ep_overlap off it has 24.3 % less throughput (...).`
+    `knobs`: by config key, its distinguishing knobs.
     """
     if len(entry.configurations) < 2:
         return ""
@@ -192,7 +193,7 @@ def configurations_sentence(
 
 
 def _apart(configuration: Configuration, best: str, knobs: Mapping[str, str]) -> str:
-    """Its knobs that are not those of the best one."""
+    """Return the knobs that differ from the best configuration's."""
     shared = best.split(", ")
     parts = [part for part in knobs.get(configuration.config_key, "").split(", ") if part and part not in shared]
     return ", ".join(parts) or configuration.config_key[:8]
@@ -207,7 +208,7 @@ def _told(configuration: Configuration) -> str:
 
 
 def _less(duel: PairwiseComparison) -> tuple[float | None, float | None]:
-    """The interval of how much, without the sign that a word says already."""
+    """Return the interval as magnitudes, because the sentence says `less` or `more`."""
     low, high = duel.low_pct, duel.high_pct
     if low is None or high is None or duel.gain_pct >= 0:
         return low, high
@@ -222,7 +223,7 @@ _MOST = 4
 
 
 def knobs_apart(session: Session, stacks: Sequence[KeptStandings]) -> dict[str, str]:
-    """Config key -> `permute_fusion on, tp 2`, for dispatchers of these stacks that have several configurations."""
+    """Return config key -> `permute_fusion on, tp 2`, for dispatchers of these stacks with several configurations."""
     several = [
         [configuration.config_key for configuration in entry.configurations]
         for stack in stacks
@@ -266,7 +267,7 @@ _ROOM = 0.06
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """In percent of the axis, as text; `low` is `high` where there is no interval."""
+    """Positions in percent of the axis, as text; `low` equals `high` without an interval."""
 
     at: str
     low: str
@@ -275,7 +276,10 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From `low` to `high`, and not from zero: differences of a few per cent are what is looked for."""
+    """`low` and `high` end the axis.
+
+    It does not start at zero, because readers look for differences of a few per cent.
+    """
 
     low: float
     high: float
@@ -291,7 +295,7 @@ class Axis:
 
 
 def axis_of(figures: Iterable[Interval]) -> Axis | None:
-    """One that holds all figures with their intervals; None without any."""
+    """Return an axis for all figures with their intervals; None without any."""
     ends = [
         end
         for figure in figures
@@ -315,10 +319,10 @@ _IN_TITLE = ("model", "gpu", "gpus", "container", "routing_mode", "force_balance
 
 @dataclass(frozen=True, slots=True)
 class EntryRow:
-    """`place` empty where this is no ranking; `ties`: with whom and why. `dot` and `said` are of what the board is by.
+    """`place` is empty without a ranking; `ties`: with whom and why. `dot` and `said`: of the board's order.
 
-    `figures` by the names of headline figures, None where unknown; their n is the number of runs. `knobs`: what sets
-    its configuration apart from others of the dispatcher.
+    `figures`: by name, None where unknown; their n is the number of runs. `knobs`: how its configuration differs from
+    the dispatcher's others.
     """
 
     entry: Entry
@@ -333,7 +337,7 @@ class EntryRow:
 
 @dataclass(frozen=True, slots=True)
 class OutsideRow:
-    """A dispatcher that was measured on other code only: its figure stands beside the ranking, without a place."""
+    """A dispatcher measured only on other code: its figure is shown next to the ranking, without a place."""
 
     outside: UncomparedResult
     dot: Dot | None
@@ -341,7 +345,7 @@ class OutsideRow:
 
 @dataclass(frozen=True, slots=True)
 class GlimpseRow:
-    """A dispatcher that ran, with nothing that may be ranked. Step time is all that is known of it."""
+    """A dispatcher that ran without a rankable result. Only its step time is known."""
 
     glimpse: UnrankedResult
     dot: Dot | None
@@ -349,12 +353,12 @@ class GlimpseRow:
 
 @dataclass(frozen=True, slots=True)
 class BoardView:
-    """`axis` says from where to where the dots go, empty without any. `notes`: what must be known to read the order.
+    """`axis`: the range of the dots, empty without any. `notes`: what qualifies the order.
 
-    `configurations`: what those of the only dispatcher say of its knobs, empty in a ranking and where there is one.
-    `runs_over`: those of the dispatcher that gains are over. `costs`: by dispatcher, whether it pays for its gain with
-    memory, or for less memory with throughput. `knobs`: by config key, what sets configurations of a dispatcher apart.
-    `time_unit`: of all step times of the board, which are read down one column.
+    `configurations`: comparison of the knobs of the only dispatcher, empty in a ranking and for a single configuration.
+    `runs_over`: runs of the dispatcher that gains refer to. `costs`: by dispatcher, whether a gain costs memory or less
+    memory costs throughput. `knobs`: by config key, the distinguishing knobs. `time_unit`: one unit for all step times
+    of the board, which share a column.
     """
 
     board: Board
@@ -373,13 +377,13 @@ class BoardView:
 
     @property
     def has_configurations(self) -> bool:
-        """Whether more can be told of them than the board does."""
+        """Return whether there are details of configurations that the board does not show."""
         return any(len(row.entry.configurations) > 1 or row.entry.left_out for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class StackCard:
-    """`facts`: what the name does not say of the stack. `left_out`: why runs are ranked nowhere, in a few words."""
+    """`facts`: fields that the stack's name does not contain. `left_out`: why runs are not ranked, in a few words."""
 
     kept: KeptStandings
     facts: tuple[str, ...]
@@ -396,7 +400,7 @@ def stack_card(standings: KeptStandings, rank: str, knobs: Mapping[str, str]) ->
 
 
 def figure_of(entry: Entry, rank: str) -> Interval | None:
-    """What a board orders by; of memory, what is used: the headroom is the rest of the GPU."""
+    """Return the figure that orders a board; for memory the memory used."""
     if rank == BY_MEMORY:
         return None if entry.peak_memory_gib is None else Interval(entry.peak_memory_gib)
     if rank == BY_STEP_TIME:
@@ -442,7 +446,7 @@ def _costs(entry: Entry) -> bool:
 
 
 def _ordered(board: Board, rank: str) -> Sequence[Entry]:
-    """As asked for, where that is known of all; else by step time, as they are kept."""
+    """Return entries in the requested order if that figure is known for all, else by step time, as stored."""
     if rank != BY_MEMORY or not board.by_memory:
         return board.entries
     order = [place.name for place in board.by_memory]
@@ -505,7 +509,7 @@ def _notes(board: Board, rank: str) -> Iterable[str]:
 
 
 def _said(figure: Interval, rank: str, unit: TimeUnit) -> str:
-    """A figure in words, for who does not see the dot."""
+    """Format a figure as text, for readers who do not see the dot."""
     value, low, high = (
         None if end is None else _view_value(end, rank, unit) for end in (figure.value, figure.low, figure.high)
     )
@@ -529,10 +533,10 @@ def _view_value(value: float, rank: str, unit: TimeUnit) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LoneLine:
-    """One class of runs of a stack; `board` None where none of its results reaches the evidence that is asked for.
+    """One class of runs of a stack; `board` None where no result reaches the requested evidence.
 
-    `name`: of the stack, without what all of them share. `configurations`: what those of its dispatcher say of its
-    knobs, empty where there is one. `beside`: what else is known of its dispatchers.
+    `name`: of the stack, without the part that all share. `configurations`: comparison of its dispatcher's knobs, empty
+    for one configuration. `beside`: other facts about its dispatchers.
     """
 
     kept: KeptStandings
@@ -545,12 +549,12 @@ class LoneLine:
 
 
 def has_rivals(standings: KeptStandings) -> bool:
-    """Whether results of several dispatchers stand in one of its boards, ranked or not."""
+    """Return whether one of its boards has results of several dispatchers, ranked or not."""
     return any(board.is_ranking or board.outside for board in standings.standings.boards)
 
 
 def lone_lines(stacks: Sequence[KeptStandings], knobs: Mapping[str, str]) -> tuple[LoneLine, ...]:
-    """`knobs`: by config key, what sets it apart from others of its dispatcher."""
+    """Return a line for each class. `knobs`: by config key, its distinguishing knobs."""
     names = without_common([stack.name for stack in stacks])
     return tuple(line for stack, name in zip(stacks, names, strict=True) for line in _lines(stack, name, knobs))
 

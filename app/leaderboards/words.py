@@ -74,7 +74,7 @@ def meanings_of(boards: Sequence[Board]) -> dict[str, str]:
 
 
 def label(name: str) -> str:
-    """`matched A/B`, `benchmark only`."""
+    """Return the label of an evidence level or class: `matched A/B`, `benchmark only`."""
     return LABELS.get(name, name.replace("_", " "))
 
 
@@ -83,7 +83,7 @@ def routing_words(routing_mode: str) -> str:
 
 
 def range_text(low_pct: float | None, high_pct: float | None) -> str:
-    """`−0.4 to 3.1`, in percent; empty without an interval."""
+    """Format percent: `−0.4 to 3.1`; empty without an interval."""
     return "" if low_pct is None or high_pct is None else f"{_signed(low_pct)} to {_signed(high_pct)}"
 
 

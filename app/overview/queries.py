@@ -25,7 +25,7 @@ _NEED_SOMEBODY = ("open", "acknowledged")
 
 @dataclass(frozen=True, slots=True)
 class OverviewRegression:
-    """`since`: its first slow run, with that run's commit and stack; `stacks` counts the stacks that it made slower."""
+    """`since_run`: its first slow run, with that run's commit and stack; `stacks`: number of stacks affected."""
 
     id: int
     state: str
@@ -49,7 +49,7 @@ class OverviewRegression:
 
 @dataclass(frozen=True, slots=True)
 class NeedsAttention:
-    """`hours`: known cost of the open ones a day, None without one; `without_cost` counts those of unknown cost."""
+    """`hours`: known GPU-hours a day of the open ones, None without one; `without_cost`: number of unknown cost."""
 
     items: tuple[OverviewRegression, ...]
     open: int
@@ -59,7 +59,7 @@ class NeedsAttention:
 
 
 def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAttention:
-    """Of runs on `branch` in `project`; empty for any."""
+    """Return regressions of runs on `branch` in `project`; empty for any."""
     open_ones = col(RegressionRow.state).in_(_NEED_SOMEBODY)
     conditions = [open_ones, *_on_branch(branch), *in_project(RegressionRow, project)]
     cost = col(RegressionRow.gpu_hours_per_day)
@@ -81,7 +81,7 @@ def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAt
 
 
 def in_project(table: type[RunRow] | type[RegressionRow], project: str) -> list[ColumnElement[bool]]:
-    """What the rows of a project meet, by its name; nothing for any."""
+    """Return the condition for rows of the project with this name; none for any."""
     if not project:
         return []
     of_it: Any = select(col(ProjectRow.id)).where(col(ProjectRow.slug) == project)
@@ -162,19 +162,19 @@ class OverviewQuery(FilterQuery):
         return PERIODS[self.days]
 
     def runs_query(self, **more: str) -> str:
-        """The query string of the list of runs, with this project and branch."""
+        """Return the query string of the list of runs, with this project and branch."""
         return urlencode(self.of_project() | ({"branch": self.branch} if self.branch else {}) | more)
 
     def of_project(self) -> dict[str, str]:
         return {"project": self.project} if self.project else {}
 
     def project_query(self, **more: str) -> str:
-        """That of a list which knows no branches."""
+        """Return the query string of a list that has no branch filter."""
         return urlencode(self.of_project() | more)
 
     @property
     def where(self) -> str:
-        """As a part of a sentence; empty for everywhere."""
+        """Return the filters as part of a sentence; empty without filters."""
         on = f" on {self.branch}" if self.branch else ""
         return on + (f" in {self.project}" if self.project else "")
 
@@ -191,12 +191,12 @@ _WITHOUT_FIGURE: ColumnElement[bool] = col(RunRow.status) == "failed"
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Of the project that is asked for. `by_status` counts all runs; `by_outcome` (those that ended badly) and
-    `without_figure` those of the branch that is asked for, as the list filters them.
+    """Counts and newest rows for the requested project.
 
-    `recent` counts the runs of the period that is asked for: those that ended badly, and the others without a figure.
-    `verdicts`: the newest runs that were judged in it. `standings`: who came to lead in it, on whichever branch.
-    `branches` and `projects`: what can be asked for. `experiments`: how many are in which state, over all times.
+    `by_status` counts all runs; `by_outcome` (failed runs) and `without_figure` those of the requested branch, as the
+    list filters them. `recent` counts runs of the requested period: failed ones, and others without a figure.
+    `verdicts`: the newest runs judged in it. `standings`: new leaders in it, on any branch. `branches` and `projects`:
+    choices. `experiments`: number in each state, of any time.
     """
 
     by_status: Mapping[str, int]
@@ -224,7 +224,7 @@ class Overview:
 
 
 def overview(session: Session, query: OverviewQuery, now: datetime) -> Overview:
-    """The state of the house at `now` (aware)."""
+    """Return the state of the service at `now` (aware)."""
     of_project = in_project(RunRow, query.project)
     on_branch = [*of_project, *([col(RunRow.branch) == query.branch] if query.branch else [])]
     recent = [col(RunRow.created_at) >= now - timedelta(days=int(query.days)), *on_branch]

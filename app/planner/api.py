@@ -22,7 +22,7 @@ from app.web.templating import public_address
 
 
 class PlanQuery(BaseModel):
-    """Contract fields of a plan, as texts; an empty one is not decided."""
+    """Contract fields of a plan, as text; empty means undecided."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -54,7 +54,7 @@ class PlanQuery(BaseModel):
 
 
 class ViolationOut(BaseModel):
-    """A constraint that a layout breaks. `constraint` is the id of the rule, where there is one."""
+    """A constraint that a layout breaks. `constraint` is the id of the rule, where one exists."""
 
     constraint: str
     text: str
@@ -70,7 +70,7 @@ class ViolationOut(BaseModel):
 
 
 class OfferOut(BaseModel):
-    """A layout. null: does not come out, or is unknown."""
+    """A layout. null: not a whole number, or unknown."""
 
     url: str = Field(description="The planner's page with this layout.")
     tp: int
@@ -114,7 +114,7 @@ class OfferOut(BaseModel):
 
 
 class RejectedOut(BaseModel):
-    """`count`: combinations that break it; `alone`: and nothing else."""
+    """`count`: combinations that break it; `alone`: those that break no other constraint."""
 
     constraint: str
     title: str
@@ -123,7 +123,7 @@ class RejectedOut(BaseModel):
 
 
 class UsedOut(BaseModel):
-    """A layout that somebody ran for the same model. `differs`: in what its setting is another."""
+    """A layout used for the same model. `differs`: fields in which its setting differs."""
 
     title: str
     url: str
@@ -192,8 +192,9 @@ router = APIRouter(prefix="/api/v1", tags=["plan"])
 @router.get("/plan", responses=documented(422))
 @requires(Action.READ)
 def read_plan(request: Request, session: ReadSession, query: Annotated[PlanQuery, Query()]) -> PlanOut:
-    """Feasible layouts of a model over GPUs, best first; a layout that is stated in full is judged. 422 names each
-    field that cannot be understood.
+    """Return feasible layouts of a model over GPUs, best first; judge a complete layout.
+
+    422 names each invalid field.
     """
     values = query.values
     plan = plan_of(values)

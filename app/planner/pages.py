@@ -36,7 +36,7 @@ EXAMPLES = (
 
 @dataclass(frozen=True, slots=True)
 class PlanForm:
-    """Texts by input, and what is wrong with them."""
+    """Texts by input, with their errors."""
 
     values: Mapping[str, str]
     errors: Mapping[str, str] = field(default_factory=dict)
@@ -48,13 +48,13 @@ class PlanForm:
         return self.errors.get(name, "")
 
     def any(self, names: tuple[str, ...]) -> bool:
-        """True when one of them is filled in or wrong."""
+        """Return whether one of the inputs is filled in or wrong."""
         return any(self.values.get(name) or name in self.errors for name in names)
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """A layout that somebody ran, the fields in which its setting differs, and the planner with its degrees."""
+    """A used layout, the fields in which its setting differs, and the planner's address with its degrees."""
 
     layout: UsedLayout
     differs: tuple[str, ...]
@@ -62,7 +62,7 @@ class Used:
 
 
 class PlanPage:
-    """What the template asks for. Without a plan: the empty form, or one that was refused."""
+    """The data of the template. Without a plan: an empty form, or a refused one."""
 
     def __init__(self, form: PlanForm, plan: Plan | None = None, used: tuple[Used, ...] = ()) -> None:
         self.form = form
@@ -115,17 +115,17 @@ class PlanPage:
         return [sources[key] for key in keys if key in sources]
 
     def fixed(self, layout: Layout) -> str:
-        """The planner with this layout, and the same work."""
+        """Return the planner's address for this layout and the same work."""
         return with_degrees(self.form.values, layout_values(layout))
 
     @property
     def free(self) -> str:
-        """The planner with the same work and nothing fixed."""
+        """Return the planner's address for the same work with nothing fixed."""
         return with_degrees(self.form.values, {})
 
 
 def layout_values(layout: Layout) -> dict[str, str]:
-    """The inputs that state it."""
+    """Return the inputs that state the layout."""
     degrees = {"tp": layout.tp, "pp": layout.pp, "cp": layout.cp, "ep": layout.ep, "etp": layout.etp}
     values = {name: str(size) for name, size in degrees.items()}
     if layout.pp_layout is not None:
@@ -134,7 +134,7 @@ def layout_values(layout: Layout) -> dict[str, str]:
 
 
 def with_degrees(typed: Mapping[str, str], degrees: Mapping[str, str]) -> str:
-    """An address of the planner with the work that was typed and these degrees."""
+    """Return the planner's address for the typed work with these degrees."""
     work = {name: text for name, text in typed.items() if text and name not in (*DEGREES, *_CUT)}
     return f"{PATH}?{urlencode(work | dict(degrees))}"
 
@@ -165,6 +165,6 @@ def _used(session: ReadSession, plan: Plan, values: dict[str, str]) -> tuple[Use
 
 
 def _stated(layout: UsedLayout) -> dict[str, str]:
-    """The inputs that state its layout; a layout string says VPP by itself."""
+    """Return the inputs that state its layout; a layout string contains VPP."""
     names = [name for name in LAYOUT if name != "vpp" or not layout.values.get("pp_layout")]
     return {name: str(layout.values[name]) for name in names if layout.values.get(name) is not None}

@@ -19,7 +19,7 @@ _RUNS = 40
 
 
 def used_layouts(session: Session, request: PlanRequest) -> list[UsedLayout]:
-    """Published ones and our own."""
+    """Return published layouts and those of our own runs."""
     return [*_published(session, request), *_runs(session, request)]
 
 
@@ -38,7 +38,7 @@ def _published(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
 
 
 def _runs(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
-    """Of every project; a run without figures shows no layout that works."""
+    """Yield layouts of every project's runs; a run without figures does not prove that its layout works."""
     columns = (RunRow.id, RunRow.name, RunRow.contract, RunRow.tflops_per_gpu)
     rows = session.execute(
         select_any(*columns)
@@ -68,7 +68,7 @@ _REFUSED = "This cannot be planned as it is asked. Correct what is named, and as
 
 
 def asked(params: Mapping[str, str]) -> dict[str, str]:
-    """The planner's inputs of a query string; anything else is refused by `plan_of`."""
+    """Return the planner's inputs of a query string; `plan_of` refuses anything else."""
     return {name: text.strip() for name, text in params.items()}
 
 
@@ -82,12 +82,12 @@ def plan_of(values: Mapping[str, str]) -> Plan:
 
 
 def nearby(session: Session, plan: Plan) -> tuple[tuple[UsedLayout, tuple[str, ...]], ...]:
-    """Layouts that were used for the same model, nearest first."""
+    """Return layouts used for the same model, nearest first."""
     return nearest_layouts(plan.request, used_layouts(session, plan.request))
 
 
 def is_asked(values: Mapping[str, str]) -> bool:
-    """False for an empty form."""
+    """Return whether the form has a value."""
     return any(values.get(name) for name in INPUTS) or any(name not in INPUTS for name in values)
 
 
@@ -102,14 +102,14 @@ NOT_ESTIMATED = (
 
 
 def degrees(layout: Layout, *, experts: bool = True) -> str:
-    """`TP1 PP8 VPP4 CP1 EP32 ETP1`."""
+    """Format the degrees: `TP1 PP8 VPP4 CP1 EP32 ETP1`."""
     vpp = f" VPP{layout.vpp}" if layout.vpp > 1 else ""
     expert_degrees = f" EP{layout.ep} ETP{layout.etp}" if experts else ""
     return f"TP{layout.tp} PP{layout.pp}{vpp} CP{layout.cp}{expert_degrees}"
 
 
 def answer(plan: Plan) -> str:
-    """What the page says first."""
+    """Return the first sentence of the page."""
     experts = plan.request.model.experts is not None
     reasons = []
     if plan.given is not None:
@@ -128,7 +128,7 @@ def answer(plan: Plan) -> str:
 
 
 def sizing(plan: Plan) -> list[tuple[str, str]]:
-    """What follows from the work alone: title and sentence."""
+    """Return what follows from the work alone: title and sentence."""
     request = plan.request
     parts = [
         (
@@ -153,7 +153,7 @@ def sizing(plan: Plan) -> list[tuple[str, str]]:
 
 
 def static_memory(offer: Offer, plan: Plan) -> str:
-    """`60 GB of 80 GB`, or "" when it is unknown."""
+    """Format the static memory: `60 GB of 80 GB`, or "" when unknown."""
     if offer.static_gb is None:
         return ""
     of = f" of {plan.gpu_memory_gb:g} GB" if plan.gpu_memory_gb is not None else ""

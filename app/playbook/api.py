@@ -129,7 +129,7 @@ class PublishedOut(BaseModel):
 
 
 class RuleMeasuredOut(BaseModel):
-    """Matched A/Bs of this service on the knob, of requirement stack; gains in percent of throughput."""
+    """Matched A/Bs of this service on the knob, by stack; gains in percent of throughput."""
 
     stack_key: str
     n: int
@@ -170,7 +170,7 @@ class FiredInOut(_FromDomain):
 
 
 class RuleOut(RuleSummaryOut):
-    """One rule whole. `{fact}` in a text stands for the fact of a run."""
+    """One complete rule. `{fact}` in a text stands for a fact of the run."""
 
     when: str = Field(description="The condition, in CEL.")
     facts: list[str] = Field(description="What it asks for.")
@@ -202,7 +202,7 @@ RuleName = Annotated[str, Path(max_length=100, description="Id of the rule.")]
 def list_all_rules(
     request: Request, session: ReadSession, rules: Rules, query: Annotated[RuleQuery, Query()]
 ) -> RuleListOut:
-    """Every rule that suggestions come from, with how often it fired, was tried and paid off here."""
+    """List every rule that suggestions come from, with how often it fired, was tried and paid off here."""
     items = find_rules(session, rules, query)
     return RuleListOut.of(ListPage.cut(items, query.page, query.page_size), rules, public_address(request))
 
@@ -216,7 +216,7 @@ def read_rule(
     rule: RuleName,
     project: Annotated[str, Query(max_length=300, description="Whose runs are counted; empty for all.")] = "",
 ) -> RuleOut:
-    """One rule whole: condition, change, evidence, what was measured here, where has conflicting sources."""
+    """Return one rule: condition, change, evidence, results measured here, conflicting sources."""
     page = RulePageOf(session, rules, rule, project)
     definition = page.rule
     return RuleOut.model_validate(

@@ -81,8 +81,11 @@ class RuleQuery(ListQuery):
 
 @dataclass(frozen=True, slots=True)
 class ChangedField:
-    """`value`: what it becomes; `computed`: an expression over the run's facts. `megatron_lm`, `bridge`: how it is
-    written, one flag or override a line; of a computed value the flags that hold it."""
+    """`value`: the new value; `computed`: an expression over the run's facts.
+
+    `megatron_lm`, `bridge`: how it is written, one flag or override per line; for a computed value the flags that hold
+    it.
+    """
 
     name: str
     meaning: str
@@ -113,7 +116,7 @@ def variables(rule: Rule) -> tuple[Variable, ...]:
 
 
 def flags_of(rule: Rule) -> tuple[str, ...]:
-    """Every flag and override that the rule touches, to be searched."""
+    """Return every flag and override of the rule, for the search."""
     spelled = [line for field in changed_fields(rule) for line in (*field.megatron_lm, *field.bridge, field.name)]
     return (*spelled, *rule.change.megatron_lm, *rule.change.bridge, *rule.change.env)
 
@@ -152,7 +155,7 @@ NO_PROJECT = -1
 
 @dataclass(frozen=True, slots=True)
 class RuleItem:
-    """A rule and what became of it here. `disputed`: how many contradictions of the sources it takes part in."""
+    """A rule with its results here. `disputed`: number of contradictions of sources that involve it."""
 
     rule: Rule
     sources: tuple[Source, ...]
@@ -163,7 +166,7 @@ class RuleItem:
 
 
 def find_rules(session: Session, rules: RulesInForce, query: RuleQuery) -> tuple[RuleItem, ...]:
-    """All that match, in the order that is asked for."""
+    """Return the matching rules in the requested order."""
     project_id = counted_project(session, query.project)
     fired = fired_counts(session, project_id)
     results = rule_results(session, rules.book.rules.values(), project_id)
@@ -178,13 +181,13 @@ def find_rules(session: Session, rules: RulesInForce, query: RuleQuery) -> tuple
 
 
 def item_of(session: Session, rules: RulesInForce, rule: Rule, project: str = "") -> RuleItem:
-    """One rule, counted like those of the list."""
+    """Return one rule with the counts of the list."""
     project_id = counted_project(session, project)
     return _item(rule, rules, fired_counts(session, project_id), rule_results(session, [rule], project_id))
 
 
 def counted_project(session: Session, project: str) -> int | None:
-    """Whose runs count; None for all."""
+    """Return the project whose runs count; None for all."""
     if not project:
         return None
     project_id = project_id_of(session, project)
@@ -196,7 +199,7 @@ def projects(session: Session) -> tuple[str, ...]:
 
 
 def summary_of_list(items: Sequence[RuleItem], rules: RulesInForce) -> str:
-    """The first sentence of the page: of what was found, what became of it here."""
+    """Return the first sentence of the page: how many rules match, and their results here."""
     if not items:
         return "No rule matches."
     team = sum(item.rule.origin == "team" for item in items)
@@ -231,12 +234,12 @@ def _matches(rule: Rule, query: RuleQuery) -> bool:
 
 @lru_cache(maxsize=4)
 def _texts(rules: RulesInForce) -> Mapping[str, str]:
-    """What is searched, by rule; worked out once for the rules that are in force."""
+    """Return the searched text by rule, computed once for the rules in force."""
     return {rule.id: _text(rule, rules.book) for rule in rules.book.rules.values()}
 
 
 def _text(rule: Rule, book: RuleBook) -> str:
-    """Id, title, why, change, condition, flags, sources; what contradicts it, too, so that old flags lead here."""
+    """Return the searched text of a rule, with contradicting statements, so that old flags lead here."""
     sources = [book.sources[key] for key in rule.sources]
     evidence = [contradiction for effect in rule.effect.evidence for contradiction in (effect.text, effect.setting)]
     disputes = [
@@ -313,7 +316,7 @@ class Threshold:
 
 
 def thresholds(rules: RulesInForce, names: Iterable[str] = SETTINGS) -> tuple[Threshold, ...]:
-    """Those of `names` that are thresholds, with how many rules ask for each."""
+    """Return the thresholds among `names`, with the number of rules that use each."""
     conditions = [rule.when.names for rule in rules.book.rules.values()]
     return tuple(
         Threshold(
@@ -344,7 +347,7 @@ LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A published result with where it stands; `href` "" where that is no address."""
+    """A published result with its source; `href` is "" without an address."""
 
     text: str
     setting: str
@@ -357,7 +360,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Dispute:
-    """Two statements of the sources, and which of them counts."""
+    """Two contradicting statements of sources, and which one counts."""
 
     contradiction: Contradiction
     ruling: Overruling
@@ -366,7 +369,7 @@ class Dispute:
 
 
 class RulePageOf:
-    """What the template asks for. Raises NotFound for a rule that is none."""
+    """The data of the template. Raises NotFound for an unknown rule."""
 
     def __init__(self, session: Session, rules: RulesInForce, name: str, project: str = "") -> None:
         self.rules = rules
@@ -383,7 +386,7 @@ class RulePageOf:
 
     @property
     def facts(self) -> tuple[Fact, ...]:
-        """What the condition asks for, without thresholds."""
+        """Return the facts of the condition, without thresholds."""
         return tuple(FACTS[name] for name in self.rule.when.names if name in FACTS and name not in SETTINGS)
 
     @property
@@ -400,7 +403,7 @@ class RulePageOf:
 
     @property
     def megatron_lm(self) -> tuple[str, ...]:
-        """Further flags, as written."""
+        """Return further flags, as written."""
         return tuple(with_names(flag).replace("`", "") for flag in self.rule.change.megatron_lm)
 
     @property
@@ -413,7 +416,7 @@ class RulePageOf:
 
     @property
     def measured(self) -> tuple[MeasuredHere, ...]:
-        """Matched A/Bs of this service on the knob, by stack, the best first."""
+        """Return matched A/Bs of this service on the knob, by stack, best first."""
         return self.item.results.by_stack(self.rule.id)
 
     @property
@@ -423,13 +426,13 @@ class RulePageOf:
 
     @property
     def planned_abs(self) -> tuple[int, ...]:
-        """Experiments among what was measured."""
+        """Return the experiments among the measured results."""
         measurement = self.item.results.together(self.rule.id)
         return () if measurement is None else measurement.experiments
 
     @property
     def overridden(self) -> str:
-        """By what was measured here; "" where it was not, or agrees."""
+        """Return why local measurements override the rule; "" where they do not, or agree."""
         return standing(self.rule, {}, self._own).overridden
 
     @property

@@ -47,7 +47,7 @@ ReferenceId = Annotated[str, Path(max_length=200, description="Of one that a tea
 
 
 class EnteredOut(BaseModel):
-    """By whom, for whom and when. `withdrawn_at` null: it counts."""
+    """Who entered it, for which project and when. `withdrawn_at` null: it counts."""
 
     project: str | None = Field(description="null: offered to every project.")
     added_by: str
@@ -57,7 +57,7 @@ class EnteredOut(BaseModel):
 
 
 class ReferenceOut(BaseModel):
-    """A published figure: another lab's measurement, never ranked with runs."""
+    """A published figure of another lab, never ranked with runs."""
 
     id: str
     url: str = Field(description="Its page, for people.")
@@ -83,7 +83,7 @@ class ReferenceOut(BaseModel):
 
 
 class EventOut(BaseModel):
-    """What somebody did to it. `before` and `after` compare_with_references what changed, by name."""
+    """A change by a user. `before` and `after` contain the changed values by name."""
 
     at: datetime
     who: str
@@ -121,7 +121,7 @@ class ReferenceListOut(BaseModel):
 
 
 class ReferenceChange(BaseModel):
-    """What is left out stays as it is, and null takes it away; so does null for a contract field."""
+    """Omitted fields stay; null removes a value, also of a contract field."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -186,7 +186,7 @@ class OursOut(BaseModel):
 
 
 class NearestOut(BaseModel):
-    """The claim check. `reference` null: nobody published a figure of this model on this GPU."""
+    """The claim check. `reference` null: there is no published figure of this model on this GPU."""
 
     ours: OursOut
     reference: ReferenceOut | None
@@ -250,7 +250,7 @@ router = APIRouter(prefix="/api/v1", tags=["references"])
 def list_references(
     request: Request, session: ReadSession, query: Annotated[ReferenceQuery, Query()]
 ) -> ReferenceListOut:
-    """Published figures that count, newest first. Each is another lab's measurement, and is never ranked with runs."""
+    """List published figures that count, newest first. They are measurements of other labs, never ranked with runs."""
     matching = find_references(session, query)
     return ReferenceListOut.of(ListPage.cut(matching, query.page, query.page_size), public_address(request))
 
@@ -263,7 +263,7 @@ def read_nearest(
     run: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Number of the run.")] = None,
     stack: Annotated[str, Query(max_length=64, description="A stack key or its first digits, no run.")] = "",
 ) -> NearestOut:
-    """The claim check: the nearest published figure of the same model and GPU, what differs, and the likely causes."""
+    """Claim check: the nearest published figure of the same model and GPU, what differs, and the likely causes."""
     comparison = compare_with_references(session, run=run, stack=stack)
     return NearestOut.of(comparison, summary(comparison), public_address(request))
 
@@ -271,7 +271,7 @@ def read_nearest(
 @router.get("/references/{reference_id}", responses=documented(404, 422))
 @requires(Action.READ)
 def read_reference_point(request: Request, session: ReadSession, reference_id: ReferenceId) -> ReferenceDetailOut:
-    """One published figure, also a withdrawn one, and who did what to it."""
+    """Return one published figure, also a withdrawn one, with its changes."""
     return _detail(session, reference_id, public_address(request))
 
 

@@ -40,9 +40,9 @@ _REFUSED = "Nothing was changed."
 
 @dataclass(frozen=True, slots=True)
 class ReferenceStatement:
-    """What is said of a figure, as it came from outside: contract fields, and FACTS, by name.
+    """Contract fields and FACTS by name, as received.
 
-    Of one that is there, None takes a field away and what is not named stays.
+    For an existing figure, None removes a field and omitted names stay.
     """
 
     contract: Mapping[str, object] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class ReferenceStatement:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceAuthor:
-    """Who changes it, why, and `seen`: its `changed_at` when it was read, None for whatever it is now."""
+    """Who changes it, why, and `seen`: the `changed_at` that the user saw, None to skip the check."""
 
     author: str
     reason: str = ""
@@ -59,7 +59,7 @@ class ReferenceAuthor:
 
 
 def add_reference(engine: Engine, statement: ReferenceStatement, by: ReferenceAuthor, project: str = "") -> int:
-    """The number of the new figure, which is offered to `project`, or to all. Raises InvalidChange."""
+    """Add a figure for `project`, or for all, and return its number. Raises InvalidChange."""
     by, errors = _checked(by)
     point = _point({}, statement, errors)
     with transaction(engine, durable=True) as session:
@@ -122,7 +122,7 @@ def withdraw_reference(engine: Engine, number: int, by: ReferenceAuthor) -> None
 
 
 def stated_values(point: ReferencePoint) -> dict[str, Any]:
-    """All that a point says, by name, without what it leaves open."""
+    """Return all values of a point by name, without those that it leaves open."""
     facts = {name: getattr(point, name) for name in FACTS}
     return {**point.contract, **{name: value for name, value in facts.items() if value not in (None, "", False)}}
 
@@ -150,7 +150,7 @@ def _cleaned(value: object) -> object:
 
 
 def _checked(by: ReferenceAuthor) -> tuple[ReferenceAuthor, Sequence[FieldError]]:
-    """It on one line, with what is wrong with it."""
+    """Return the author with a one-line note, and the errors."""
     author, reason = one_line(by.author), one_line(by.reason)
     errors = []
     if not 0 < len(author) <= MAX_AUTHOR:
@@ -169,7 +169,7 @@ def _locked(session: Session, number: int) -> ReferencePointRow:
 
 
 def number_of(session: Session, reference_id: str) -> int:
-    """Of a figure that may be changed, by what an address names. Raises NotFound, InvalidChange."""
+    """Return the number of a figure that may be changed, by its address. Raises NotFound, InvalidChange."""
     reference = find_reference(session, reference_id)
     if reference is None:
         raise NotFound(f"There is no reference point {reference_id[:80]} that a team added.")
@@ -238,7 +238,7 @@ def _record(
     project_id: int | None,
     **sides: Mapping[str, Any],
 ) -> None:
-    """With `before` and `after`, as far as there is one, for those who may read the project."""
+    """Record the change with `before` and `after`, for readers of the project."""
     audit.record(
         session, who=by.author, subject="reference", subject_id=row.id or 0, action=action, project_id=project_id,
         note=by.reason, **sides,

@@ -77,7 +77,7 @@ class ReferenceForm(ContractForm):
         return self.value("project")
 
     def said(self) -> ReferenceStatement:
-        """An empty input takes its field away."""
+        """Return the statement; an empty input removes its field."""
         contract = {name.removeprefix(PREFIX): text for name, text in self.values.items() if name.startswith(PREFIX)}
         if self.value(ANOTHER_VALUE):
             contract[self.value(ANOTHER)] = self.value(ANOTHER_VALUE)
@@ -90,19 +90,19 @@ class ReferenceForm(ContractForm):
         return ReferenceAuthor(self.value("author"), self.value("reason"), _time(self.value("seen")))
 
     def offered(self) -> tuple[ContractInput, ...]:
-        """Those that are offered, and those that are stated besides."""
+        """Return the offered contract fields and those that are stated in addition."""
         stated = (name.removeprefix(PREFIX) for name in self.values if name.startswith(PREFIX))
         names = (name for name in dict.fromkeys((*OFFERED, *stated)) if name in FIELDS)
         return tuple(_with_some_fp8(contract_input(name, self)) for name in names)
 
 
 def offered_form(params: Mapping[str, str]) -> ReferenceForm:
-    """An empty form, with the contract fields that the address names."""
+    """Return an empty form with the contract fields of the address."""
     return ReferenceForm({PREFIX + name: value[:300] for name, value in params.items() if name in FIELDS})
 
 
 def filled_form(reference: Reference) -> ReferenceForm:
-    """The form of a figure as it is."""
+    """Return the form with the values of a figure."""
     stated = stated_values(reference.point)
     values = {(PREFIX + name if name in FIELDS else name): _shown(value) for name, value in stated.items()}
     if reference.entered:
@@ -127,7 +127,7 @@ def _shown(value: Value) -> str:
 
 
 def _number(text: str) -> object:
-    """As the figure that it spells; a text that spells none is refused by its name."""
+    """Return the number that the text spells; any other text stays and is refused by name."""
     try:
         return float(text)
     except ValueError:
@@ -187,7 +187,7 @@ def offer_form(request: Request, session: ReadSession) -> HTMLResponse:
 @router.post("/references/new")
 @requires(Action.CONTRIBUTE)
 async def add_by_form(request: Request, engine: AppEngine) -> Response:
-    """The same as the API's POST."""
+    """Add a figure like the API's POST."""
 
     def add(form: ReferenceForm) -> str:
         if not form.project:
@@ -208,7 +208,7 @@ def show_nearest(
     run: Annotated[int | None, Query(ge=1, lt=2**31)] = None,
     stack: Annotated[str, Query(max_length=64)] = "",
 ) -> HTMLResponse:
-    """The claim check: by itself to htmx, which puts it on the page of a run or a stack; else a page of its own."""
+    """Return the claim check: the block alone for htmx, on the page of a run or a stack; else its own page."""
     nearest = compare_with_references(session, run=run, stack=stack)
     return render(
         request,
@@ -233,7 +233,7 @@ def show_reference(request: Request, session: ReadSession, reference_id: Referen
 @router.post("/references/{number}/change")
 @requires(Action.CONTRIBUTE, of="reference")
 async def change_by_form(request: Request, engine: AppEngine, number: ReferenceNumber) -> Response:
-    """The same as the API's PATCH."""
+    """Change a figure like the API's PATCH."""
 
     def change(form: ReferenceForm) -> None:
         if not form.project:
@@ -246,7 +246,7 @@ async def change_by_form(request: Request, engine: AppEngine, number: ReferenceN
 @router.post("/references/{number}/withdraw")
 @requires(Action.CONTRIBUTE, of="reference")
 async def withdraw_by_form(request: Request, engine: AppEngine, number: ReferenceNumber) -> Response:
-    """The same as the API's DELETE."""
+    """Withdraw a figure like the API's DELETE."""
     return await _decide(request, number, "withdraw", lambda form: withdraw_reference(engine, number, form.by()))
 
 
@@ -275,7 +275,7 @@ def _render_reference(
     refused: tuple[str, ReferenceForm] | None = None,
     status: int = 200,
 ) -> HTMLResponse:
-    """`refused`: which form was sent, and it with what is wrong."""
+    """Render a figure. `refused`: the form that was sent, with its errors."""
     reference = find_reference(session, reference_id)
     if reference is None:
         raise NotFound(f"There is no reference point {reference_id[:80]}. The list of them is at /references.")
@@ -303,7 +303,10 @@ def _render_reference(
 
 
 def _may_change(request: Request, session: Session, reference: Reference) -> bool:
-    """As the forms' routes check it: what is offered to all, only whoever may do everything changes."""
+    """Return whether the user may change the figure, by the rule of the forms' routes.
+
+    Figures for all projects can be changed only by users who may do everything.
+    """
     if reference.entered is None or not reference.counts:
         return False
     where = _where(request)
@@ -311,13 +314,13 @@ def _may_change(request: Request, session: Session, reference: Reference) -> boo
 
 
 def _where(request: Request) -> Collection[int] | None:
-    """Ids of the projects that the reader may enter figures for; None: any, and for all of them."""
+    """Return ids of the projects that the user may enter figures for; None: any project, and all projects."""
     access = access_of(request)
     return granted(access.principal, Action.CONTRIBUTE, access.public)
 
 
 def _form_parts(request: Request, session: Session, form: ReferenceForm) -> dict[str, Any]:
-    """What the inputs offer."""
+    """Return the choices of the inputs."""
     where = _where(request)
     projects = reference_options(session).projects if where is None else project_slugs(session, where)
     groups: dict[str, list[str]] = {}

@@ -49,7 +49,7 @@ class ReferenceQuery(ListQuery):
     project: str = Field("", description="What teams added for it or for all, beside what comes with the service.")
 
     def keep(self, candidates: Iterable[Reference]) -> tuple[Reference, ...]:
-        """Those that match, in their order."""
+        """Return the matching candidates in their order."""
         words = self.q.casefold().split()
         return tuple(
             reference
@@ -92,9 +92,9 @@ FLOORS = ("screen", "smoke")
 
 @dataclass(frozen=True, slots=True)
 class ComparedResult:
-    """What is held against published figures: a run, or the best result of a stack, which is that of `dispatcher`.
+    """A run, or the best result of a stack, to compare with published figures.
 
-    `run_id`: of a stack, the newest run behind the result. `model`, `gpu` empty: unknown.
+    `dispatcher`: that of a stack's result; `run_id`: the newest run behind it. `model`, `gpu` empty: unknown.
     """
 
     run_id: int
@@ -125,7 +125,7 @@ class ComparedResult:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceComparison:
-    """Ours against the nearest published figure; `nearest` and `reference` None where there is none."""
+    """Our figures against the nearest published one; `nearest` and `reference` are None without one."""
 
     ours: ComparedResult
     nearest: Nearest | None
@@ -133,7 +133,7 @@ class ReferenceComparison:
 
 
 def compare_with_references(session: Session, *, run: int | None = None, stack: str = "") -> ReferenceComparison:
-    """The claim check of a run, or of a stack. Raises InvalidQuery when neither or both are named, NotFound."""
+    """Run the claim check of a run or a stack. Raises NotFound, and InvalidQuery unless exactly one is named."""
     if (run is None) == (not stack):
         error = FieldError("run", "or `stack` is required, and not both")
         raise InvalidQuery("Name a run or a stack.", (error,))
@@ -142,7 +142,7 @@ def compare_with_references(session: Session, *, run: int | None = None, stack: 
 
 
 def compare_result(ours: ComparedResult, offered: Sequence[Reference]) -> ReferenceComparison:
-    """`known`: the figures that are offered to the project of ours."""
+    """Compare with `offered`, the figures that the project of `ours` can use."""
     nearest = nearest_reference(ours.contract, ours.figures, [reference.point for reference in offered])
     if nearest is None:
         return ReferenceComparison(ours, None, None)
@@ -160,7 +160,7 @@ def _run(session: Session, run_id: int) -> ComparedResult:
 
 
 def our_stack(session: Session, stack_key: str) -> ComparedResult:
-    """Its fastest result; of a stack where nothing can be ranked, the contract alone."""
+    """Return the fastest result of a stack, or only its contract when nothing can be ranked."""
     standings: KeptStandings | None = None
     for floor in FLOORS:
         standings = stack_standings(session, stack_key, floor)
@@ -205,7 +205,7 @@ def _read(session: Session, run_id: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceOptions:
-    """Values of the filters, as they occur."""
+    """Existing values of the filters."""
 
     models: tuple[str, ...]
     gpus: tuple[str, ...]
@@ -215,7 +215,7 @@ class ReferenceOptions:
 
 
 def find_references(session: Session, query: ReferenceQuery) -> tuple[Reference, ...]:
-    """All that count and match, newest first."""
+    """Return all matching figures that count, newest first."""
     return query.keep(references(session, query.project or None))
 
 
@@ -231,7 +231,7 @@ def reference_options(session: Session) -> ReferenceOptions:
 
 
 def told(items: tuple[Reference, ...]) -> str:
-    """The first sentence of the page."""
+    """Return the first sentence of the page."""
     if not items:
         return "No published figure matches."
     models = len({reference.point.family for reference in items})
@@ -251,7 +251,7 @@ _LAST = ("rounded", "measured_by", "source", "url", "date", "window", "note")
 
 
 def csv_rows(items: Sequence[Reference]) -> Iterator[str]:
-    """In the order of `found`, with the heading first. What is not stated is an empty cell."""
+    """Yield the header, then the items in their order. Unknown values are empty cells."""
     stated = {name for reference in items for name in reference.point.contract}
     names = [name for name in FIELDS if name in stated]
     yield csv_text([("id", "label", "kind", *names, *FIGURES, *_LAST, "project", "added_by")])
@@ -267,7 +267,7 @@ def csv_rows(items: Sequence[Reference]) -> Iterator[str]:
 
 
 def summary(comparison: ReferenceComparison) -> str:
-    """`7.8 % less tokens/s/GPU than another lab's measurement (...); it differs in ...`"""
+    """Summarise a comparison: `7.8 % less tokens/s/GPU than another lab's measurement (...); it differs in ...`"""
     if comparison.nearest is not None:
         return comparison.nearest.sentence
     missing = [name for name, value in (("model", comparison.ours.model), ("GPU", comparison.ours.gpu)) if not value]
@@ -277,7 +277,7 @@ def summary(comparison: ReferenceComparison) -> str:
 
 
 def whose(ours: ComparedResult) -> str:
-    """What was held against it: `run #12`, `alltoall, the fastest result of the stack`."""
+    """Name the compared result: `run #12`, `alltoall, the fastest result of the stack`."""
     if not ours.of_stack:
         return f"run #{ours.run_id}"
     if ours.figures.step_time_ms is None:

@@ -24,7 +24,7 @@ _LAYOUT = (("tp", "TP"), ("pp", "PP"), ("vpp", "VPP"), ("cp", "CP"), ("ep", "EP"
 
 @dataclass(frozen=True, slots=True)
 class PointRow:
-    """One row of the list. Empty text: the publisher does not say it. `figures`: texts by name."""
+    """One row of the list. Empty text: unknown. `figures`: texts by name."""
 
     id: str
     title: str
@@ -55,7 +55,7 @@ class FieldRow:
 
 @dataclass(frozen=True, slots=True)
 class FigureRow:
-    """One figure, ours and theirs; empty text: unknown. `more`: how far apart they are, "" where not comparable."""
+    """One figure, ours and theirs; empty text: unknown. `more`: the difference, "" where not comparable."""
 
     label: str
     ours: str
@@ -94,7 +94,7 @@ def point_row(reference: Reference) -> PointRow:
 
 
 def title_of(point: ReferencePoint) -> str:
-    """`Qwen3-30B-A3B · 16 × H100 · bf16`."""
+    """Format the title: `Qwen3-30B-A3B · 16 × H100 · bf16`."""
     return f"{point.family.name} · {point.contract['gpus']} × {point.contract['gpu']} · {precision_of(point)}"
 
 
@@ -103,7 +103,7 @@ def precision_of(point: ReferencePoint) -> str:
 
 
 def figures_text(point: ReferencePoint) -> str:
-    """`about 370 TFLOP/s/GPU`, `13,011 tokens/s/GPU, 299.4 TFLOP/s/GPU, 20.15 s a step`."""
+    """Format the figures: `about 370 TFLOP/s/GPU`, `13,011 tokens/s/GPU, 299.4 TFLOP/s/GPU, 20.15 s a step`."""
     texts = figure_texts(point.figures)
     parts = [f"{texts[name]} {'a step' if name == 'step_time_ms' else LABELS[name]}" for name in FIGURES if texts[name]]
     return f"{'about ' if point.rounded else ''}{', '.join(parts)}"
@@ -114,13 +114,13 @@ def figure_texts(figures: Mapping[str, float | None]) -> dict[str, str]:
 
 
 def field_rows(point: ReferencePoint) -> tuple[FieldRow, ...]:
-    """All that is known, in the order of the registry."""
+    """Return the known fields in the order of the registry."""
     names = [name for name in FIELDS if name in point.contract]
     return tuple(FieldRow(name, _shown(name, point.contract[name]), FIELDS[name].meaning) for name in names)
 
 
 def figure_rows(comparison: ReferenceComparison) -> tuple[FigureRow, ...]:
-    """Figures that are known on a side."""
+    """Return the figures that are known on either side."""
     if comparison.nearest is None:
         return ()
     ours = {name: getattr(comparison.ours.figures, name) for name in FIGURES}
@@ -131,7 +131,7 @@ def figure_rows(comparison: ReferenceComparison) -> tuple[FigureRow, ...]:
 
 
 def difference_rows(comparison: ReferenceComparison) -> tuple[DifferenceRow, ...]:
-    """What is known to differ first, then what a side leaves open."""
+    """Return known differences first, then fields that one side leaves open."""
     differences = comparison.nearest.differences if comparison.nearest else ()
     rows = [
         DifferenceRow(
@@ -183,7 +183,10 @@ MOST = 20
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """A stack that it could be held against. `nearer` None: the figure is the nearest to it; else `why` that one is."""
+    """A stack that the figure could be compared with.
+
+    `nearer` None: the figure is the nearest to it; else the nearest one, and `why` it is nearer.
+    """
 
     name: str
     href: str
@@ -193,14 +196,14 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class BesideAll:
-    """Those that were looked at, of `total`; the ones it is the nearest to first."""
+    """The stacks that were checked, of `total`; those whose nearest figure this is come first."""
 
     stacks: tuple[Beside, ...]
     total: int
 
     @property
     def sentence(self) -> str:
-        """`It is the nearest published figure to 2 of 3 stacks of this model on this GPU.`"""
+        """Summarise: `It is the nearest published figure to 2 of 3 stacks of this model on this GPU.`"""
         if not self.total:
             return "No stack of this model on this GPU is ranked here yet."
         nearest, seen = sum(stack.nearer is None for stack in self.stacks), len(self.stacks)
@@ -213,7 +216,7 @@ class BesideAll:
 
 
 def stacks_beside(session: Session, reference: Reference) -> BesideAll:
-    """Of the projects that the figure is offered to; none where it counts no more."""
+    """Return the stacks of the projects that the figure is offered to; none once it is withdrawn."""
     if not reference.counts:
         return BesideAll((), 0)
     project = reference.entered.project if reference.entered else ""
@@ -239,7 +242,7 @@ def _beside(reference: Reference, ours: ComparedResult, names: Iterable[Referenc
 
 
 def _stacks(session: Session, reference: Reference) -> list[Any]:
-    """Of its model and GPU, the newest runs first."""
+    """Return stacks of its model and GPU, the newest runs first."""
     columns = (StandingRow.stack_key, StandingRow.title, StandingRow.hardware, StandingRow.hardware_slug)
     chosen = (
         select_any(*columns, StandingRow.family_slug, ProjectRow.slug)

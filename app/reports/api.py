@@ -38,7 +38,7 @@ Wait = Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to
 )
 @requires(Action.READ, of="run", own=Action.UPLOAD)
 async def report_as_markdown(request: Request, run_id: RunId, wait: Wait = 0) -> Response:
-    """Line 1 verdict, worst change and confidence; line 2 baseline and what differs; what moved; the rest folded."""
+    """Return the comment: line 1 the verdict and worst change, line 2 the baseline, then the details."""
     body, _ = await _once_judged(request, run_id, wait)
     return Response(body, media_type=MARKDOWN)
 
@@ -46,7 +46,7 @@ async def report_as_markdown(request: Request, run_id: RunId, wait: Wait = 0) ->
 @router.get("/runs/{run_id}/report", response_class=JSONResponse, responses=documented(404, 422))
 @requires(Action.READ, of="run", own=Action.UPLOAD)
 async def report_as_json(request: Request, run_id: RunId, wait: Wait = 0) -> JSONResponse:
-    """The same as values, `schema` = `threewalls.report/1`."""
+    """Return the report as values, `schema` = `threewalls.report/1`."""
     _, document = await _once_judged(request, run_id, wait)
     return JSONResponse(document)
 
@@ -56,7 +56,7 @@ NextStep = Callable[[Session, int], tuple[str, str] | None]
 
 
 async def _once_judged(request: Request, run_id: int, wait: float) -> tuple[str, dict[str, Any]]:
-    """The report, as Markdown and as JSON, when the run was judged or after `wait` seconds."""
+    """Return the report as Markdown and JSON once the run is judged, or after `wait` seconds."""
     until = time.monotonic() + wait
     while True:
         body, document = await run_in_threadpool(_read, request, run_id)
@@ -102,7 +102,7 @@ def _read(request: Request, run_id: int) -> tuple[str, dict[str, Any]]:
 
 
 def _exit_code(report: RunReport, verdict: StoredVerdict | None) -> int | None:
-    """That of the command line for the same result; None as long as there is none."""
+    """Return the exit code of the command line for the same result; None while there is no result."""
     if verdict is None:
         return {"failed": FAILED, "unread": UNREAD}.get(report.status)
     return exit_code(verdict.document.decision, raises_regression=verdict.document.raises_regression)

@@ -36,7 +36,7 @@ _LONGEST_JOB = timedelta(days=35)
 def get_report(
     session: Session, settings: Settings, run_id: int, address: str
 ) -> tuple[RunReport, StoredVerdict | None, tuple[RankedSuspect, ...]]:
-    """With the verdict that it rests on, and its suspects. `address`: of the service. Raises NotFound."""
+    """Return the report with its verdict and suspects. `address`: of the service. Raises NotFound."""
     row = session.get(RunRow, run_id)
     if row is None:
         raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
@@ -53,7 +53,7 @@ def get_report(
 
 
 def where_reported(session: Session, run_id: int) -> dict[str, str]:
-    """By which the reports of one job are told from others where they are posted."""
+    """Return the fields that identify a run's report among those of its job."""
     row = session.get_one(RunRow, run_id)
     project = session.get_one(ProjectRow, row.project_id)
     is_read = row.status == "ready" and row.reception != "receiving"  # before, the stack is of what came so far
@@ -64,7 +64,7 @@ def where_reported(session: Session, run_id: int) -> dict[str, str]:
 
 
 def _earlier_of_its_job(session: Session, row: RunRow) -> list[dict[str, object]]:
-    """What those state that came before it with the same address of a job."""
+    """Return the metadata of earlier runs with the same job address."""
     if not row.ci_url:
         return []
     same_job = (col(RunRow.project_id) == row.project_id, col(RunRow.ci_url) == row.ci_url, col(RunRow.id) < row.id)
@@ -97,7 +97,7 @@ def _judged(
 
 
 def _label(run: str) -> str:
-    """Short and safe: names follow in the list of the baseline."""
+    """Return a short, safe label; names follow in the list of the baseline."""
     return f"run {run}"
 
 
@@ -122,7 +122,7 @@ def _problems(row: RunRow) -> tuple[str, ...]:
 
 
 def _regressions(session: Session, row: RunRow, document: VerdictDocument, address: str) -> Iterable[RegressionOfRun]:
-    """Those that the run, or a rerun of it, made, and those that explain why it is slow. Newest first."""
+    """Yield active regressions that the run or a rerun opened, or that explain its slowness. Newest first."""
     runs = [int(run) for run in document.candidates]
     opened = set(
         session.execute(

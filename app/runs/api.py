@@ -140,7 +140,7 @@ async def append_to_log(
 
 @asynccontextmanager
 async def _sent_piece(request: Request) -> AsyncIterator[tuple[BinaryIO | None, FormData]]:
-    """The piece, as the body or as the field `log` of a form, and the form's fields. None when no byte was sent."""
+    """Yield the piece, sent as the body or as the form's field `log`, with the form's fields. None when it is empty."""
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         async with sent_form(request, max_files=1, max_fields=8) as form:
             sent = form.get("log")
@@ -234,7 +234,7 @@ def json_columns(series: Series) -> dict[str, list[Number]]:
 
 
 def csv_rows(series: Series) -> Iterator[str]:
-    """A header of column names, then a row an iteration; empty where nothing was printed."""
+    """Yield the header and a row for each iteration; a value that was not printed is an empty cell."""
     columns = list(json_columns(series).values())
     yield _written([list(series.columns)])
     for start in range(0, len(columns[0]) if columns else 0, _ROWS_AT_ONCE):
@@ -264,13 +264,13 @@ _SHOWN = 50
 
 
 def uploaded_files(form: FormData) -> list[UploadedFile]:
-    """Its files by kind, in the order they were sent. Raises InvalidUpload naming a part that is none of an upload."""
+    """Return the files by kind, in the order in which they were sent. Raises InvalidUpload for an unknown part."""
     _check_names(form)
     return [UploadedFile(kind, sent.filename or kind, sent.file) for kind in KINDS for sent in _sent(form, kind)]
 
 
 def metadata_of(form: FormData, max_bytes: int) -> bytes | None:
-    """`meta` as a text or as a file: clients send either."""
+    """Return `meta`, which clients send as text or as a file; None without it."""
     value = form.get(META)
     if value is None or isinstance(value, str):
         return None if value is None else value.encode()
@@ -317,7 +317,7 @@ _POLL_SECONDS = (0.02, 0.5)
 
 
 async def settled(engine: Engine, run_id: int, seconds: float) -> RunState:
-    """The run's state when nothing of it waits to be read or judged any more, or after so many seconds."""
+    """Return the state of a run once it has been read and judged, or after `seconds`."""
     pause, end = _POLL_SECONDS[0], time.monotonic() + seconds
     before: int | None = None
     while True:
@@ -331,7 +331,7 @@ async def settled(engine: Engine, run_id: int, seconds: float) -> RunState:
 
 
 def _is_settled(state: RunState, verdict_before: int) -> bool:
-    """Its stack may be judged for the sake of others, again and again: a new verdict is enough."""
+    """Return whether reading and judging are done. A new verdict is enough: its stack may be judged again and again."""
     if state.updating or state.status in ("received", "processing"):
         return False
     return state.receiving or not state.judged.waiting or state.judged.verdict_id != verdict_before
@@ -420,7 +420,7 @@ def list_runs(session: ReadSession, query: Annotated[RunQuery, Query()]) -> RunL
 @router.get("/runs/{run_id}", responses=documented(404, 422))
 @requires(Action.READ, of="run")
 def read_run(request: Request, session: ReadSession, run_id: RunId) -> RunOut:
-    """One run: its state, contract, figures and health."""
+    """Return one run: its state, contract, figures and health."""
     return RunOut.of(get_run(session, run_id), _page(request, run_id))
 
 
@@ -431,7 +431,7 @@ def read_run(request: Request, session: ReadSession, run_id: RunId) -> RunOut:
 )
 @requires(Action.READ, of="run")
 def read_series(request: Request, session: ReadSession, run_id: RunId) -> Response:
-    """Every per-iteration metric; CSV with `Accept: text/csv`. Parquet is not offered: its library takes 165 MB."""
+    """Return every per-iteration metric; CSV with `Accept: text/csv`. No Parquet: its library takes 165 MB."""
     accept = request.headers.get("accept", "*/*")
     series = get_series(session, run_id)
     if "text/csv" in accept:
@@ -461,7 +461,7 @@ def read_log(
         int | None, Query(ge=0, description="One of the logs (from 0, as `log_file` of the series); else all as one.")
     ] = None,
 ) -> Response:
-    """Lines of the run's logs, at most 5,000 at once; as plain text with `Accept: text/plain`."""
+    """Return lines of the run's logs, at most 5,000 at once; as plain text with `Accept: text/plain`."""
     logs = get_run(session, run_id).log_files
     if file is not None:
         if file >= len(logs):
@@ -485,7 +485,7 @@ def read_log(
 )
 @requires(Action.READ, of="run")
 def download_file(session: ReadSession, log_files: AppLogFiles, run_id: RunId, position: int) -> Response:
-    """An uploaded file, decompressed."""
+    """Return an uploaded file, decompressed."""
     run = get_run(session, run_id)
     file = next((file for file in run.files if file.position == position), None)
     if file is None:
@@ -530,7 +530,7 @@ def _accept(
 
 
 async def _once_read(engine: Engine, settings: Settings, accepted: Accepted, wait: float) -> dict[str, Any]:
-    """What the answer says of a run that was read: its state, and which fields to supply; else why it was not."""
+    """Return the state of an uploaded run and the fields to supply, or why the run could not be read."""
     state = await settled(engine, accepted.run_id, wait)
 
     def explain() -> dict[str, Any]:
@@ -563,7 +563,7 @@ def _page(request: Request, run_id: int) -> str:
 
 
 def _plain_name(name: str) -> str:
-    """What is downloaded is decompressed, so its name must not say otherwise."""
+    """Return the name without the suffix of a compression, because downloads are decompressed."""
     return name.removesuffix(".gz").removesuffix(".zst")
 
 

@@ -27,7 +27,7 @@ class StatedOut(FromDomain):
 
 
 class EvidenceOut(FromDomain):
-    """A line of the run's log number `file` (from 0, among its logs)."""
+    """A line of log file `file` (counted from 0)."""
 
     file: int
     line: int
@@ -47,7 +47,7 @@ class FailureOut(FromDomain):
 
 
 class ActivityOut(FromDomain):
-    """A field as it was asked for and as it ran; null where nobody says."""
+    """A field as requested and as active; null where no source states it."""
 
     requested: StatedOut | None
     active: StatedOut | None
@@ -62,7 +62,7 @@ class AvailabilityOut(FromDomain):
 
 
 class UnknownFieldOut(BaseModel):
-    """A contract field that nobody stated and no log shows, and the ways to supply it."""
+    """A contract field that neither the upload nor a log states, and the ways to supply it."""
 
     name: str
     role: Literal["stack", "config", "info"] = Field(description="stack: figures that rest on it are provisional.")
@@ -91,7 +91,7 @@ class UnknownFieldOut(BaseModel):
 
 
 def unknown_fields(names: Sequence[str]) -> list[UnknownFieldOut]:
-    """In the order of what they hold up: fields of the stack key first."""
+    """Return the unknown fields, those of the stack key first."""
     unknown = [UnknownFieldOut.of(name) for name in names if name in FIELDS]
     return sorted(unknown, key=lambda unknown: unknown.role != "stack")
 
@@ -118,7 +118,7 @@ class UploadAnswer(BaseModel):
 
 
 class SteadyStateOut(FromDomain):
-    """The window that the figures are of; iterations as printed, inclusive."""
+    """The window of the figures; iteration numbers as printed, inclusive."""
 
     first_iteration: int
     last_iteration: int
@@ -267,7 +267,7 @@ class RunOut(FromDomain):
 
 
 class SeriesOut(BaseModel):
-    """Columns of one length; null where nothing was printed. Empty before the run is ready."""
+    """Columns of equal length; null where nothing was printed. Empty until the run is ready."""
 
     columns: dict[str, list[float | int | None]]
     units: dict[str, str]
@@ -284,7 +284,7 @@ class LogOut(BaseModel):
 
 
 def metrics_out(metrics: Mapping[str, Metric | None]) -> dict[str, MetricOut | None]:
-    """All headline figures, in their order everywhere, also those that a run does not have."""
+    """Return all headline figures in canonical order, with None for those that the run does not have."""
     values = {name: metrics.get(name) for name in _METRIC_NAMES}
     return {name: MetricOut.model_validate(metric) if metric else None for name, metric in values.items()}
 

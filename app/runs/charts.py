@@ -37,9 +37,10 @@ _HIDDEN = ("iteration", "log_line", "log_file", "step_time_true_ms")
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """One series of a run, in the order of the log. `values` in `unit`, NaN where nothing was printed.
+    """One series of a run, in the order of the log.
 
-    `log_lines` are lines of the log files `log_files`. `starts` are the first iterations of restarted processes.
+    `values` are in `unit`, NaN where nothing was printed. `log_lines` are lines of the log files `log_files`. `starts`:
+    the first iterations of restarted processes.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """`low` and `high` of the value axis; what lies beyond is drawn at its edge."""
+    """`low` and `high` end the value axis; values beyond it are drawn at its edge."""
 
     low: float
     high: float
@@ -68,7 +69,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Where the runs of the baseline lie, in the unit of the chart: their lowest, their centre, their highest."""
+    """Range of the baseline runs in the unit of the chart: lowest, centre, highest."""
 
     low: float
     value: float
@@ -77,12 +78,12 @@ class Band:
 
 
 def series_names(columns: Mapping[str, FloatArray]) -> tuple[str, ...]:
-    """The columns that can be drawn, in the canonical order: those with a value at all."""
+    """Return the columns with at least one value, in canonical order."""
     return tuple(name for name, values in columns.items() if name not in _HIDDEN and np.isfinite(values).any())
 
 
 def step_times(columns: Mapping[str, FloatArray]) -> FloatArray:
-    """Step times in ms as they were; as printed where the printed value is an artefact that cannot be resolved."""
+    """Return true step times in ms. An artefact that cannot be resolved keeps its printed value."""
     printed = columns["step_time_ms"]
     true = columns.get("step_time_true_ms", printed)
     return np.where(np.isfinite(true), true, printed)
@@ -95,7 +96,10 @@ def points(
     steady: SteadyState | None,
     segment_starts: Sequence[int] = (0,),
 ) -> Points:
-    """The series `name`; `segment_starts` are the rows at which processes began. Raises KeyError when there is none."""
+    """Return the series `name`.
+
+    `segment_starts`: rows at which processes began. Raises KeyError when the run has no such series.
+    """
     iterations = np.nan_to_num(columns["iteration"]).astype(np.int64)
     times = step_times(columns)
     values = times if name == "step_time_ms" else columns[name]
@@ -118,7 +122,7 @@ def points(
 def segment_roles(
     iterations: IntArray, times: FloatArray, steady: SteadyState | None, segment_starts: Sequence[int]
 ) -> list[Role]:
-    """What each row counts as. A process that has no part in the window has a warm-up of its own all the same."""
+    """Return the role of each row. Each process has its own warm-up, also outside the window."""
     starts = sorted({row for row in segment_starts if 0 <= row < len(iterations)} | {0})
     roles = iteration_roles(iterations, times, steady, starts)
     for first, end in pairwise([*starts, len(iterations)]):
@@ -132,14 +136,17 @@ def segment_roles(
 
 
 def between(data: Points, first: int, last: int) -> Points:
-    """The iterations first..last; 0 leaves that side open."""
+    """Return the iterations first..last; 0 leaves that side open."""
     low = first or -np.inf
     high = last or np.inf
     return _chosen(data, np.flatnonzero((data.iterations >= low) & (data.iterations <= high)))
 
 
 def drawable(data: Points, log: bool) -> Points:
-    """The points that the value axis can hold; of very many, the lowest, middle and highest of every stretch."""
+    """Return the points that the value axis can show.
+
+    Of very many points, each stretch keeps its lowest, middle and highest.
+    """
     keep = np.flatnonzero(np.isfinite(data.values) & ((data.values > 0) | (not log)))
     if len(keep) > MAX_POINTS:
         stretches = np.array_split(keep, MAX_POINTS // 3)
@@ -150,7 +157,7 @@ def drawable(data: Points, log: bool) -> Points:
 
 
 def baseline_band(step_times_ms: Sequence[float], centre_ms: float | None, unit: str) -> Band | None:
-    """Of the runs of a baseline, in `unit` (ms or s). None without one."""
+    """Return the band of the baseline runs in `unit` (ms or s); None without a baseline."""
     if not step_times_ms or centre_ms is None:
         return None
     per_ms = 1e-3 if unit == "s" else 1.0
@@ -159,7 +166,7 @@ def baseline_band(step_times_ms: Sequence[float], centre_ms: float | None, unit:
 
 
 def fitting_scale(data: Points, log: bool, band: Band | None = None) -> Scale:
-    """An axis on which the steady window can be read, and the band beside it. It does not start at zero."""
+    """Return an axis that shows the steady window and the band in detail. It does not start at zero."""
     values = data.values[np.isfinite(data.values)]
     if len(values) == 0:
         return Scale(0, 1, False)
@@ -182,7 +189,7 @@ def fitting_scale(data: Points, log: bool, band: Band | None = None) -> Scale:
 
 
 def outside(data: Points, scale: Scale) -> int:
-    """How many values lie beyond the axis."""
+    """Return the number of values beyond the axis."""
     return 0 if scale.log else int(((data.values < scale.low) | (data.values > scale.high)).sum())
 
 
@@ -215,7 +222,10 @@ _HATCH_SLANT = 10
 def series_chart(
     data: Points, scale: Scale, steady: SteadyState | None, pointed_at: int = 0, baseline: Band | None = None
 ) -> dict[str, Any]:
-    """A Vega-Lite specification that app.js embeds; `pointed_at` is the iteration that a log line led to, or 0."""
+    """Return the Vega-Lite specification that app.js embeds.
+
+    `pointed_at`: the iteration of the selected log line, or 0.
+    """
     low, high = int(data.iterations.min()), int(data.iterations.max())
     datasets = _datasets(data, scale, steady, low, high)
     datasets["baseline"] = _baseline_rows(baseline, scale, low, max(high, low + 1))
@@ -261,12 +271,12 @@ def _specification(title: str, log: bool, drawn: frozenset[str]) -> dict[str, An
 
 
 def _frame(alt: Any, x: Any, y: Any) -> Any:
-    """Invisible points in two corners: they set both axes, whatever else is drawn."""
+    """Draw invisible points in two corners, which set both axes whatever else is drawn."""
     return alt.Chart(alt.NamedData("frame")).mark_point(opacity=0, tooltip=None).encode(x, y)
 
 
 def _behind(alt: Any) -> list[tuple[str, list[Any]]]:
-    """What lies under the points, by the dataset that it needs."""
+    """Return the layers behind the points, each with the name of its dataset."""
     return [
         ("baseline", _baseline(alt)),
         ("hatch", [_hatching(alt)]),
@@ -360,7 +370,7 @@ def _pointer(alt: Any) -> Any:
 
 
 def _hit_area(alt: Any, x: Any, y: Any, title: str) -> Any:
-    """Invisible marks that answer for the nearest point, so that nobody has to hit three pixels."""
+    """Draw invisible marks that make the nearest point respond, so that readers need not hit three pixels."""
     nearest = alt.selection_point(
         name="nearest", fields=["iteration"], nearest=True, on="pointerover", clear="pointerout", empty=False
     )
@@ -371,9 +381,9 @@ def _hit_area(alt: Any, x: Any, y: Any, title: str) -> Any:
 
 
 def _tip(title: str) -> str:
-    """The row of the nearest point, as an expression.
+    """Return the expression for the row of the nearest point.
 
-    Vega-Lite's own tooltip fields read text fields of such marks wrongly ("undefined"): the row is one level deeper.
+    Vega-Lite's own tooltip fields read text fields of such marks as "undefined": the row is one level deeper.
     """
     row = "(datum.datum || datum)"
     parts = {
@@ -406,7 +416,7 @@ def _rows(data: Points, scale: Scale) -> list[dict[str, Any]]:
 def _figure_rows(
     data: Points, scale: Scale, steady: SteadyState | None, first: int, last: int
 ) -> list[dict[str, float]]:
-    """The figure and its interval, cut to the axis: it must not stretch what the points fit."""
+    """Return the figure and its interval, cut to the axis so that they do not stretch it."""
     if data.name != "step_time_ms" or steady is None or first >= last:
         return []
     per_ms = 1e-3 if data.unit == "s" else 1.0
@@ -415,7 +425,7 @@ def _figure_rows(
 
 
 def _baseline_rows(band: Band | None, scale: Scale, first: int, last: int) -> list[dict[str, float]]:
-    """Over the whole width, cut to the axis; nothing where it lies beyond."""
+    """Return the band over the full width, cut to the axis; nothing where it lies beyond the axis."""
     if band is None or not scale.low <= band.value <= scale.high:
         return []
     low, high = max(band.low, scale.low), min(band.high, scale.high)
@@ -429,7 +439,7 @@ def _shown_window(steady: SteadyState | None, low: int, high: int) -> tuple[int,
 
 
 def _warm_ups(data: Points) -> Iterator[tuple[int, int]]:
-    """Where each warm-up begins, and where what follows it begins."""
+    """Yield the first iteration of each warm-up and the first one after it."""
     begun: int | None = None
     for iteration, role in zip(data.iterations, data.roles, strict=True):
         is_warm, at_start = role == "warm-up", int(iteration) in data.starts
@@ -443,7 +453,10 @@ def _warm_ups(data: Points) -> Iterator[tuple[int, int]]:
 
 
 def _hatch(first: int, last: int, width: int) -> list[dict[str, float]]:
-    """Slanted lines over a warm-up, cut at its sides, on an axis `width` long; heights in pixels from the top."""
+    """Return slanted lines over a warm-up, cut at its sides.
+
+    The axis is `width` long; heights are pixels from the top.
+    """
     if last <= first:
         return []
     step = max(width, 1) / _HATCH_LINES
@@ -465,7 +478,7 @@ def _window_label(steady: SteadyState | None) -> str:
 
 
 def _description(data: Points, steady: SteadyState | None) -> str:
-    """For those who hear the page: the table below holds the same values."""
+    """Describe the chart for screen readers; the table below it has the same values."""
     text = f"{data.title} by iteration, {len(data.iterations)} points."
     if steady is not None:
         text += f" The steady window is {steady.first_iteration} to {steady.last_iteration}."
@@ -489,12 +502,12 @@ def timer_name(name: str) -> str:
 
 
 def chart_height(timers: Sequence[Timer]) -> int:
-    """Of the bars, without the axis below them."""
+    """Return the height of the bars, without the axis below them."""
     return min(len(timers), SHOWN) * ROW
 
 
 def timer_chart(timers: Sequence[Timer]) -> dict[str, Any]:
-    """A Vega-Lite specification that charts.js embeds."""
+    """Return the Vega-Lite specification that charts.js embeds."""
     shown = sorted_timers(timers)[:SHOWN]
     # Labels stand behind the bars, so the axis is a quarter longer than the longest of them.
     longest = max((timer.share_of_step for timer in shown), default=1.0)

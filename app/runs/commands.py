@@ -64,7 +64,7 @@ def amend_contract(engine: Engine, run_id: int, *, fields: Mapping[str, object],
 
 
 def _checked(fields: Mapping[str, object], author: str, note: str) -> dict[str, Stated | None]:
-    """What each field states; None where the correction is taken back."""
+    """Return the statement for each field; None where a correction is withdrawn."""
     errors: list[FieldError] = []
     if not fields:
         errors.append(FieldError("fields", "must name at least one contract field"))
@@ -97,7 +97,7 @@ RUN_DECISIONS: tuple[RunDecision, ...] = ("quarantine", "release", "pin", "unpin
 
 
 def decide(engine: Engine, run_id: int, action: RunDecision, *, author: str, note: str = "") -> None:
-    """`note` is the reason of a quarantine, which must have one. Raises NotFound, and InvalidChange naming fields."""
+    """Carry out a decision. `note` is required for a quarantine. Raises NotFound, and InvalidChange naming fields."""
     with transaction(engine, durable=True) as session:
         asked = _DO[action](session, run_id, author, note)
     log.info("run_decided", run_id=run_id, action=action)

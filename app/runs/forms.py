@@ -26,7 +26,7 @@ class UploadForm(Form):
     inputs = (*TEXTS, *WINDOW, JSON)
 
     def metadata(self) -> bytes:
-        """The `meta` document: the JSON field with the other fields added. Raises InvalidMetadata."""
+        """Return the `meta` document: the JSON field with the other fields added. Raises InvalidMetadata."""
         document = self._json()
         stated = {name: self.value(name) for name in TEXTS if self.value(name)}
         twice = [name for name in stated if name in document]
@@ -46,7 +46,7 @@ class UploadForm(Form):
         return json.dumps(document).encode()
 
     def refused(self, error: ThreewallsError) -> Self:
-        """The same form with `error` where it belongs; what has no field of its own stands above the form."""
+        """Return the form with `error` at its field; errors without a field stand above the form."""
         errors: dict[str, str] = {}
         for wrong in error.errors:
             name = wrong.field.removeprefix("meta.")
@@ -71,7 +71,7 @@ class UploadForm(Form):
 
 
 def _number(text: str) -> int | str:
-    """A number where it is one; else the text, which `read_metadata` refuses with its name."""
+    """Return a number where `text` is one, else the text, which `read_metadata` then refuses by name."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else text
 
 
@@ -86,7 +86,7 @@ class AmendForm(ContractForm):
     hidden = (UNSET,)
 
     def stated(self) -> dict[str, object]:
-        """The contract fields that were filled in, as they were typed, and the one that is taken back."""
+        """Return the contract fields that were filled in, as typed, and the one that is withdrawn."""
         fields: dict[str, object] = dict(stated(self.values))
         if self.value(UNSET):
             fields[self.value(UNSET)] = TAKE_BACK
@@ -99,7 +99,7 @@ class AmendForm(ContractForm):
         )
 
     def refused(self, error: ThreewallsError) -> Self:
-        """The same form with `error` where it belongs; what has no input of its own stands above the form."""
+        """Return the form with `error` at its field; errors without a field stand above the form."""
         errors = self.errors_by_input(error)
         elsewhere = [text for name, text in errors.items() if name not in self.values and name not in self.inputs]
         return replace(self, errors=errors, problem=" ".join(elsewhere) if errors else error.detail)
@@ -110,7 +110,7 @@ class AmendForm(ContractForm):
 
 @dataclass(frozen=True, slots=True)
 class DecisionForm(Form):
-    """`action` None: none was sent."""
+    """`action` is None when none was sent."""
 
     action: RunDecision | None = None
     inputs = ("author", "note")

@@ -21,9 +21,9 @@ _STATED_AT = re.compile(r"^line (\d+)")
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """`iteration` when the line was read as one, else None; `fields` are the contract fields that it states.
+    """`iteration`: that of a parsed iteration line, else None; `fields`: the contract fields that the line states.
 
-    `shows` is the anchor of what the line is evidence of: how the job ended, a failure; empty for none.
+    `shows`: the anchor of what the line is evidence of (how the job ended, a failure); empty for none.
     """
 
     number: int
@@ -35,7 +35,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """Lines of one file of a run, counted from 1 in it. `chosen` is the line that was asked for, 0 for none."""
+    """Lines of one log file, counted from 1. `chosen` is the requested line, 0 for none."""
 
     files: tuple[RunFile, ...]
     file: int
@@ -61,7 +61,7 @@ class LogPage:
 
 @dataclass(frozen=True, slots=True)
 class LogMarks:
-    """Of one file: which line is which iteration (both sorted by line), which states fields, which is evidence."""
+    """For one log file: lines of iterations (both sorted by line), lines that state fields, lines that are evidence."""
 
     lines: FloatArray
     iterations: FloatArray
@@ -89,7 +89,7 @@ def marks(columns: Mapping[str, FloatArray], run: RunDetail, file: int) -> LogMa
 
 
 def stated_at(entry: Stated) -> tuple[int, int] | None:
-    """The log file (its index) and line that a contract value comes from, when its detail names one."""
+    """Return the log file (index) and line that a contract value comes from, when its detail names one."""
     match = _STATED_AT.match(entry.detail)
     return (entry.file, int(match.group(1))) if match else None
 
@@ -97,9 +97,9 @@ def stated_at(entry: Stated) -> tuple[int, int] | None:
 def log_page(
     log_files: LogFiles, files: Sequence[RunFile], marked: LogMarks, file: int, line: int, *, seek_ending: bool = False
 ) -> LogPage:
-    """The lines around `line` (from 1) of `files[file]`. Raises Unavailable.
+    """Return the lines around `line` (from 1) of `files[file]`. Raises Unavailable.
 
-    When `line` is 0: the first lines, or with `seek_ending` those that say how the job ended, else the last ones.
+    With `line` 0: the first lines; with `seek_ending` those that show how the job ended, else the last ones.
     """
     keys = files[file].keys
     total = log_files.line_count(keys)
@@ -120,7 +120,7 @@ def log_page(
 
 
 def visible(text: str) -> str:
-    """A line without colours; other control characters become U+FFFD. The tab stays."""
+    """Return the line without colours. Other control characters become U+FFFD; tabs stay."""
     return _ANSI.sub("", text).translate(_CONTROL)
 
 

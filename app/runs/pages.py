@@ -107,7 +107,7 @@ def show_timers(request: Request, page: Page) -> HTMLResponse:
 def show_news(
     *, request: Request, session: ReadSession, log_files: AppLogFiles, run_id: RunId, seen: str = ""
 ) -> Response:
-    """What a page asks for while it may be behind. 204 while it is not, so that nothing on it moves."""
+    """Return what an open page needs to catch up; 204 when nothing changed, so that the page does not move."""
     before, now = Token.parse(seen), token_of(get_state(session, run_id))
     if before == now:
         return Response(status_code=204, headers={"Vary": "HX-Request", "Cache-Control": "no-cache"})
@@ -118,7 +118,7 @@ def show_news(
 @router.get("/runs/{run_id}/series.csv")
 @requires(Action.READ, of="run")
 def export_series(session: ReadSession, run_id: RunId) -> Response:
-    """The API's CSV under an address of its own: a link cannot ask for a media type."""
+    """Return the CSV of the API under its own address, because a link cannot request a media type."""
     return csv_download(csv_rows(get_series(session, run_id)), f"run-{run_id}.csv")
 
 
@@ -145,7 +145,7 @@ def show_upload(request: Request, engine: AppEngine, settings: AppSettings) -> H
 )
 @requires(Action.UPLOAD)
 async def upload_run(request: Request, engine: AppEngine, log_files: AppLogFiles, settings: AppSettings) -> Response:
-    """The same upload as the API's. Async only to read the form; the work is done in a thread."""
+    """Upload a run like the API. Async only to read the form; a thread does the work."""
     async with sent_form(
         request, max_files=MAX_FILES, max_fields=MAX_UPLOAD_FIELDS, max_part_size=settings.max_metadata_bytes
     ) as sent:
@@ -168,7 +168,7 @@ async def upload_run(request: Request, engine: AppEngine, log_files: AppLogFiles
 @router.post("/runs/{run_id}/contract")
 @requires(Action.CONTRIBUTE, of="run")
 async def amend_run(request: Request, engine: AppEngine, log_files: AppLogFiles, run_id: RunId) -> Response:
-    """The same correction as the API's."""
+    """Correct a run like the API."""
 
     def amend(form: AmendForm) -> str:
         amend_contract(engine, run_id, fields=form.stated(), author=form.value("author"), note=form.value("note"))
@@ -191,7 +191,10 @@ def _chosen_project(request: Request, engine: Engine, stated: str | None) -> str
 def _render_upload(
     request: Request, engine: Engine, settings: Settings, form: UploadForm, status: int = 200
 ) -> HTMLResponse:
-    """With log-ins the project is one of those that there are: none begins by a word that was mistyped or left out."""
+    """Render the upload form.
+
+    With log-ins it offers the existing projects, so that a mistyped name does not create one.
+    """
     access = access_of(request)
     with read_session(engine) as session:
         slugs = slugs_by_id(session)
@@ -214,7 +217,7 @@ MAX_DECISION_FIELDS = 8
 def _route(action: RunDecision) -> Callable[..., Awaitable[Response]]:
     @requires(Action.CONTRIBUTE, of="run")
     async def decide_run(request: Request, engine: AppEngine, log_files: AppLogFiles, run_id: RunId) -> Response:
-        """The same as the API's."""
+        """Quarantine, release, pin or unpin like the API."""
 
         def act(form: DecisionForm) -> str:
             decide(engine, run_id, action, author=form.value("author"), note=form.value("note"))

@@ -45,7 +45,7 @@ UNKNOWN = "unknown"
 
 
 class RunQuery(ListQuery):
-    """Filters of the list of runs. `unknown` for model, gpu and dispatcher: the runs of which it is not known."""
+    """Filters of the list of runs. `unknown` selects runs without a model, GPU or dispatcher."""
 
     q: str = Field("", description="Words that must all occur in the name, branch, commit, model, GPU or project.")
     project: str = ""
@@ -68,7 +68,7 @@ class RunQuery(ListQuery):
 
 
 def find_runs(session: Session, query: RunQuery) -> ListPage[RunListItem]:
-    """The runs that match, in the order asked for. A page past the end is empty, with the true total."""
+    """Return the matching runs in the requested order. A page past the end is empty, with the true total."""
     conditions = _conditions(query)
     total = count_runs(session, *conditions)
     wanted = list_runs().where(*conditions).order_by(*_order(query.sort))
@@ -93,7 +93,7 @@ def get_run(session: Session, run_id: int) -> RunDetail:
 
 
 def get_state(session: Session, run_id: int) -> RunState:
-    """The processing state alone: cheap enough to be polled. Raises NotFound."""
+    """Return only the processing state, which is cheap enough to poll. Raises NotFound."""
     row = session.execute(
         select_any(
             RunRow.id, RunRow.status, RunRow.attempts, RunRow.created_at, RunRow.processed_at, RunRow.reception,
@@ -131,7 +131,7 @@ def _judged(session: Session, run_id: int) -> Judged:
 
 
 def get_series(session: Session, run_id: int) -> Series:
-    """Every stored column of a run, in the canonical order; no columns at all before it is ready. Raises NotFound."""
+    """Return every stored column in canonical order; no columns until the run is ready. Raises NotFound."""
     get_state(session, run_id)
     rows = session.execute(select(SeriesRow).where(col(SeriesRow.run_id) == run_id)).scalars().all()
     ordered = sorted(rows, key=lambda row: (_column_rank(row.metric), row.metric))
@@ -141,7 +141,7 @@ def get_series(session: Session, run_id: int) -> Series:
 
 
 def filter_options(session: Session) -> FilterOptions:
-    """All values that occur, sorted: what a select box may offer without ever giving an empty list."""
+    """Return all values that occur, sorted, so that no choice of a select box gives an empty list."""
     projects = tuple(session.execute(select_any(ProjectRow.slug).order_by(ProjectRow.slug)).scalars())
     model, gpu, dispatcher, branch = (
         tuple(value for value in session.execute(select(column).distinct().order_by(column)).scalars() if value)
@@ -198,7 +198,7 @@ _CANONICAL: Sequence[str] = (
 
 
 def _column_rank(name: str) -> int:
-    """Columns that are not of the canonical list follow it by name; the line numbers come last of all."""
+    """Rank columns: the canonical order, then other columns by name, then the line numbers."""
     if name in _CANONICAL:
         return _CANONICAL.index(name)
     return len(_CANONICAL) + (name == "log_line")

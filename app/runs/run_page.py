@@ -46,9 +46,11 @@ _MAX_NUMBER = 10**12
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """`first` and `last` zoom the chart to iterations, `page` is of its table; `line` (from 1) of log file `file`
-    (from 0) places the log viewer; `iteration` is the chart point that a log line leads to. 0: not asked for.
-    `amend` is a contract field that somebody wants to correct.
+    """The state of the page in its address.
+
+    `first` and `last` zoom the chart to iterations; `page` belongs to its table. `line` (from 1) of log file `file`
+    (from 0) positions the log viewer; `iteration` is the chart point of a log line. 0: not requested. `amend`: the
+    contract field to correct.
     """
 
     series: str = "step_time_ms"
@@ -82,7 +84,7 @@ class RunView:
         return replace(view, page=max(1, view.page))
 
     def query(self, **changes: str | int) -> str:
-        """The query string with `changes` applied; what is as by default is left out."""
+        """Return the query string with `changes` applied, without values that equal the default."""
         changed = replace(self, **changes)  # type: ignore[arg-type]
         default = RunView()
         return urlencode(
@@ -113,7 +115,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class ActivityRow:
-    """`word` is agrees, differs or not proven; a side is None when nobody says."""
+    """`word` is agrees, differs or not proven. A side is None when no source states it."""
 
     field: str
     requested: Said | None
@@ -122,7 +124,7 @@ class ActivityRow:
 
 
 def activity_rows(activity: Mapping[str, Activity]) -> tuple[ActivityRow, ...]:
-    """Those that differ first."""
+    """Return a row for each field; differing fields come first."""
     ordered = sorted(activity.items(), key=lambda item: _ORDER[item[1].agrees])
     return tuple(
         ActivityRow(name, _said(entry.requested), _said(entry.active), WORDS[entry.agrees]) for name, entry in ordered
@@ -130,7 +132,7 @@ def activity_rows(activity: Mapping[str, Activity]) -> tuple[ActivityRow, ...]:
 
 
 def differing(activity: Mapping[str, Activity]) -> tuple[str, ...]:
-    """A few words for each field that ran otherwise: `dispatcher: asked for deepep, ran alltoall`."""
+    """Describe each field that was not active as requested: `dispatcher: requested deepep, active alltoall`."""
     return tuple(
         f"{name}: requested {_value(entry.requested)}, active {_value(entry.active)}"
         for name, entry in activity.items()
@@ -159,9 +161,9 @@ _BY_HAND = "stated by "
 
 @dataclass(frozen=True, slots=True)
 class ContractRow:
-    """`value` is None when it is unknown. `line` of log file `file` states it, 0 when no line does.
+    """`value` is None when unknown. `line` of log file `file` states it, 0 for none.
 
-    `said` is who said so, for the page: the source, or the person who stated it later.
+    `source`: who stated it, for the page: a source, or the user who stated it later.
     """
 
     name: str
@@ -175,7 +177,7 @@ class ContractRow:
 
     @property
     def by_default(self) -> bool:
-        """Nobody chose it."""
+        """Return whether the value is a default that no user chose."""
         return self.said == "default" or self.value == UNSET
 
 
@@ -201,9 +203,9 @@ def contract_groups(contract: Mapping[str, Stated], unknown: Sequence[str]) -> t
 
 
 def amend_command(base_url: str, run_id: int, blocking: Sequence[str]) -> str:
-    """The call of the API that states `blocking`, the unknown fields that hold a comparison up.
+    """Return the API call that states `blocking`, the unknown fields that limit comparisons.
 
-    Each value is null, which the API refuses as stating nothing: what is pasted unread never becomes a fact.
+    Each value is null, which the API refuses, so that a command pasted unread never becomes a fact.
     """
     body = json.dumps({"fields": dict.fromkeys(blocking), "author": ""})
     address = f"{base_url}/api/v1/runs/{run_id}/contract"
@@ -226,7 +228,7 @@ def _row(name: str, stated: Stated | None) -> ContractRow:
 
 @dataclass(frozen=True, slots=True)
 class HealthRow:
-    """`text` is None when the log does not say. `line` of log file `file` shows it, None when no line does."""
+    """`text` is None when the log does not show it. `line` of log file `file` shows it, None for none."""
 
     label: str
     text: str | None
@@ -235,7 +237,7 @@ class HealthRow:
 
 
 def health_rows(health: Mapping[str, Any]) -> tuple[HealthRow, ...]:
-    """In the order in which an engineer asks: did it end well, did it learn, what did it cost."""
+    """Return the rows in the order of questions: did it end well, did it learn, what did it cost."""
     outcome = health.get("outcome")
     return (
         HealthRow("Ended", OUTCOMES.get(str(outcome), outcome)),
@@ -295,10 +297,10 @@ def _memory(health: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class PinView:
-    """`pin`: of this run, `other`: of another run of its stack, in force. Drifts are those of this run.
+    """`pin` of this run, `other` of another run of its stack, both in force. Drifts are those of this run.
 
-    `since_pin`: against the run that is pinned, or was pinned last before this one; `since_release`: against the newest
-    release before it. None: no such run, or no figure.
+    `since_pin`: against the run pinned now, or last before this one; `since_release`: against the newest earlier
+    release. None: no such run, or no figure.
     """
 
     pin: Pin | None
@@ -357,9 +359,9 @@ class SliceRow:
 
 
 def slice_rows(slices: Sequence[Slice], names: Sequence[str], log_lines: FloatArray) -> tuple[SliceRow, ...]:
-    """In the order of the run. `names` are those of the log files, `log_lines` of each iteration.
+    """Return the process starts in the order of the run.
 
-    One start that went through is nothing to show.
+    `names`: of the log files; `log_lines`: of each iteration. A single successful start gives no rows.
     """
     if len(slices) < 2 and not any(piece.crash_loop for piece in slices):
         return ()
@@ -402,7 +404,7 @@ TABLE_ROWS = 100
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One iteration; `values` in the order of the columns, as text."""
+    """One iteration; `values` as text, in the order of the columns."""
 
     iteration: int
     role: str
@@ -423,7 +425,7 @@ class Table:
 
 
 def table_of(whole: Points, page: int) -> Table:
-    """Page `page`, from 1; past the end the last one."""
+    """Return page `page` (from 1); past the end the last page."""
     pages = max(1, -(-len(whole.iterations) // TABLE_ROWS))
     start = (min(page, pages) - 1) * TABLE_ROWS
     rows = tuple(
@@ -520,7 +522,10 @@ def report(run: RunDetail) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`status` decides the shape of the page, `stamp` changes with every new reading, `verdict` with every judging."""
+    """What a page has seen:
+
+    `status` decides its shape, `stamp` changes with every reading, `verdict` with every verdict.
+    """
 
     status: str
     phase: str
@@ -532,7 +537,7 @@ class Token:
 
     @classmethod
     def parse(cls, text: str) -> "Token":
-        """What another page sent; anything may be sent, and then it has simply seen nothing."""
+        """Parse the token that a page sends. Any other text means that the page has seen nothing."""
         parts = text[:80].split(".")
         return cls(*parts) if len(parts) == 4 else cls("", "", "", "")
 
@@ -545,12 +550,12 @@ def token_of(run: RunState | RunDetail) -> Token:
 
 
 def is_settled(token: Token) -> bool:
-    """Nothing more will come by itself."""
+    """Return whether the run will not change by itself any more."""
     return token.phase == "settled" and token.status in PROCESSED
 
 
 def news_of(before: Token, now: Token) -> str:
-    """What a screen reader is told: a change of state, and not every figure that moved."""
+    """Return the announcement for screen readers: changes of state, but not every changed figure."""
     if before.status != now.status:
         return f"The run is {now.status}."
     if before.phase == "receiving" and now.phase != "receiving":
@@ -566,7 +571,7 @@ MOST_EXPERIMENTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """One of the five headline figures; `metric` is None when it is not known."""
+    """One of the five headline figures; `metric` is None when unknown."""
 
     name: str
     label: str
@@ -575,7 +580,7 @@ class Headline:
 
 
 class RunPage:
-    """Reads what it is asked for; keeps it for the length of one request."""
+    """The data of the page, each part read when first needed and kept for the request."""
 
     def __init__(
         self,
@@ -620,12 +625,12 @@ class RunPage:
 
     @cached_property
     def pins(self) -> PinView | None:
-        """None for a run that cannot be pinned."""
+        """Return the pins of the stack; None for a run that cannot be pinned."""
         return pin_view(self._session, self.run) if self.run.status == "ready" and self.run.stack_key else None
 
     @cached_property
     def decided(self) -> tuple[AuditEvent, ...]:
-        """Who quarantined and released the run, newest first."""
+        """Return who quarantined and released the run, newest first."""
         return events(self._session, "run", self.run.id)
 
     def rerun_command(self, base_url: str) -> str:
@@ -641,18 +646,18 @@ class RunPage:
 
     @property
     def plan_address(self) -> str:
-        """The planner, filled in with the run's own facts; "" while too little is known to plan with."""
+        """Return the planner's address with the facts of the run; "" while too few are known."""
         values = {name: stated.value for name, stated in self.run.contract.items()}
         return plan_address(values) if all(values.get(name) for name in ("model", *REQUIRED)) else ""
 
     @cached_property
     def experiments(self) -> ExperimentPage:
-        """The newest planned A/Bs that the run belongs to, or is the baseline of."""
+        """Return the newest experiments that the run belongs to, or is the baseline of."""
         return find_experiments(self._session, ExperimentFilter(run_id=self.run.id), page_size=MOST_EXPERIMENTS)
 
     @property
     def unknown_stack(self) -> list[str]:
-        """Members of the stack key that nobody states: while there is one, comparisons are provisional."""
+        """Return unknown members of the stack key; while there are any, comparisons are provisional."""
         return [name for name in self.run.unknown if name in FIELDS and FIELDS[name].role == "stack"]
 
     @property
@@ -664,14 +669,14 @@ class RunPage:
 
     @property
     def corrected(self) -> list[str]:
-        """Fields that are known and asked for all the same: somebody wants to correct them."""
+        """Return known fields that the user asked to correct."""
         typed = (name for name in self.form.stated() if name in self.run.contract)
         asked = (self.view.amend,) if self.view.amend in self.run.contract and self.view.amend in FIELDS else ()
         return list(dict.fromkeys((*asked, *typed)))
 
     @property
     def taken_back(self) -> set[str]:
-        """Fields whose correction stands, and can be taken back."""
+        """Return the fields whose correction is in force and can be withdrawn."""
         newest = {change.field: change for change in self.run.amendments}
         return {name for name, change in newest.items() if not change.removed}
 
@@ -713,7 +718,7 @@ class RunPage:
 
     @property
     def report(self) -> str:
-        """The lines that were not understood, as a text to send to whoever maintains the reader."""
+        """Return the lines that the reader did not understand, as text for its maintainers."""
         return report(self.run)
 
     @cached_property
@@ -734,14 +739,14 @@ class RunPage:
 
     @property
     def shown_series(self) -> str:
-        """What was asked for; where nothing was, step time, or the first series that the run has."""
+        """Return the requested series, else step time, else the first series of the run."""
         names = self.series_choices
         asked = self.view.series
         return names[0] if asked == RunView().series and asked not in names and names else asked
 
     @cached_property
     def points(self) -> charts.Points:
-        """The series that is shown, zoomed. Raises InvalidQuery when the run has none of that name."""
+        """Return the zoomed series that is shown. Raises InvalidQuery when the run has none of that name."""
         if self.shown_series not in self.series_choices:
             choices = ", ".join(self.series_choices) or "none: this run has no series yet"
             error = FieldError("series", f"must be one of {choices}, not {self.view.series[:60]!r}")
@@ -765,7 +770,7 @@ class RunPage:
 
     @cached_property
     def baseline_band(self) -> charts.Band | None:
-        """Behind the step times: where the runs of the baseline lie."""
+        """Return the range of the baseline runs, drawn behind the step times."""
         if self.verdict is None or self.shown_series != "step_time_ms":
             return None
         return charts.baseline_band(self.verdict.baseline_times, self.verdict.baseline_ms, self.points.unit)
@@ -784,7 +789,7 @@ class RunPage:
 
     @property
     def chart_notes(self) -> list[str]:
-        """What a reader of the chart must know and cannot see."""
+        """Return what a reader of the chart must know but cannot see."""
         notes = []
         if outside := charts.outside(self.points, self.scale):
             verb = "lies" if outside == 1 else "lie"
@@ -797,7 +802,7 @@ class RunPage:
 
     @cached_property
     def table(self) -> Table:
-        """The same data as the chart, with the other series beside it."""
+        """Return the data of the chart as a table, with the other series."""
         return table_of(self.points, self.view.page)
 
     def table_address(self, page: int) -> str:
@@ -805,7 +810,7 @@ class RunPage:
 
     @cached_property
     def log(self) -> log_view.LogPage | None:
-        """The shown page of the log; None when the run has no log file, or it cannot be read (`log_problem`)."""
+        """Return the shown page of the log; None without a log file or when it cannot be read (`log_problem`)."""
         try:
             return self._read_log()
         except Unavailable as error:
@@ -834,9 +839,9 @@ def render_run(
     whole: bool = True,
     announce: str = "",
 ) -> HTMLResponse:
-    """The page, or one part of it to htmx.
+    """Render the page, or one block of it for htmx.
 
-    `anchor`: where in the page the part stands, for the address. `whole`: news changed the shape of the page.
+    `anchor`: position of the block in the page, for the address. `whole`: the change affects the shape of the page.
     """
     query = page.view.query()
     return render(

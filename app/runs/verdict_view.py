@@ -35,7 +35,7 @@ _LONGEST_META = 1500
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Runs of the stack that are no part of the baseline, for one reason; `more` of them are not listed."""
+    """Runs of the stack left out of the baseline for one reason; `more` of them are not listed."""
 
     why: str
     runs: tuple[str, ...]
@@ -52,7 +52,7 @@ class DiffersIn:
 
 @dataclass(frozen=True, slots=True)
 class SuspectRow:
-    """`standing`: supported, open or unlikely, as the evidence says. `commits`: for the code, with its links."""
+    """`standing`: supported, open or unlikely by the evidence. `commits`: for a code change, with links."""
 
     differs: DiffersIn
     reason: str
@@ -63,7 +63,7 @@ class SuspectRow:
 
 @dataclass(frozen=True, slots=True)
 class MissRow:
-    """The run that came closest of its stack; `why` is not empty when it could be no baseline in any case."""
+    """The closest run of the stack; `why` is not empty when it could not be a baseline in any case."""
 
     run: str
     differs: tuple[DiffersIn, ...]
@@ -73,7 +73,7 @@ class MissRow:
 
 @dataclass(frozen=True, slots=True)
 class OlderVerdict:
-    """What was said before. `superseded_by`: why it was judged again."""
+    """An earlier verdict. `superseded_by`: why the run was judged again."""
 
     made_at: datetime
     decision: str
@@ -83,9 +83,9 @@ class OlderVerdict:
 
 @dataclass(frozen=True, slots=True)
 class VerdictView:
-    """`names`: of the runs that are mentioned, by number. `baseline_times`: step times (ms) of the baseline.
+    """`names`: of mentioned runs, by number. `baseline_times`: step times (ms) of the baseline.
 
-    `ab`: an experiment, of which nothing is a regression.
+    `ab`: the run belongs to an experiment, which cannot be a regression.
     """
 
     document: VerdictDocument
@@ -107,7 +107,7 @@ class VerdictView:
 
     @property
     def is_verdict(self) -> bool:
-        """False of a contrast: what was measured decides nothing."""
+        """Return whether the result decides; a contrast does not."""
         return bool(self.baseline)
 
     @property
@@ -116,7 +116,7 @@ class VerdictView:
 
     @property
     def metrics(self) -> Mapping[str, MetricChange | None]:
-        """Of the verdict; of the contrast where there is no baseline."""
+        """Return the changes of the verdict, or of the contrast when there is no baseline."""
         contrast = self.document.contrast
         return contrast.metrics if contrast is not None and not self.baseline else self.document.metrics
 
@@ -130,13 +130,13 @@ class VerdictView:
 
     @property
     def baseline_ms(self) -> float | None:
-        """Its centre, as the verdict counts it."""
+        """Return the centre of the baseline as the verdict computed it."""
         time = self.document.verdict.step_time
         return None if time is None else time.baseline_ms
 
     @property
     def compared_with(self) -> tuple[str, ...]:
-        """For the page of comparison: the baseline, the other side of the contrast, or the nearest run."""
+        """Return the runs for the compare page: the baseline, the other side of the contrast, or the nearest run."""
         contrast, misses = self.document.contrast, self.document.misses
         if self.baseline or contrast is not None:
             return self.baseline or (contrast.runs if contrast else ())
@@ -144,18 +144,18 @@ class VerdictView:
 
     @property
     def compare_query(self) -> str:
-        """Empty when there is nothing to compare with."""
+        """Return the query of the compare page; empty without a run to compare with."""
         a, b = ",".join(self.compared_with), ",".join(self.document.candidates)
         return f"a={a}&b={b}" if a else ""
 
     @property
     def reruns(self) -> tuple[str, ...]:
-        """The other runs that were judged together with this one: all are one candidate."""
+        """Return the other runs of the candidate, judged together with this one."""
         return self.document.candidates if len(self.document.candidates) > 1 else ()
 
 
 def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
-    """None until the run was judged."""
+    """Return the verdict for the page; None until the run is judged."""
     stored = verdicts_of(session, run.id)
     if not stored:
         return None
@@ -187,7 +187,7 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
 
 
 def rerun_command(base_url: str, run: RunDetail) -> str:
-    """The upload of one more run of this commit, with the metadata of this one: pooled with it by commit and config."""
+    """Return the command that uploads one more run of this commit, which is pooled with it by commit and config."""
     meta = json.dumps({**run.metadata_stated, "project": run.project, "purpose": run.purpose, "commit": run.commit})
     part = f"meta={meta}" if len(meta) <= _LONGEST_META else "meta=@meta.json"
     return f"curl --fail-with-body -F log=@train.log -F {shlex.quote(part)} {base_url}/api/v1/runs"
@@ -227,7 +227,7 @@ def _differs(difference: Difference) -> DiffersIn:
 
 
 def _older(stored: tuple[StoredVerdict, ...]) -> tuple[OlderVerdict, ...]:
-    """Each with the reason of the one after it."""
+    """Return earlier verdicts, each with the reason of the one that replaced it."""
     pairs = zip(stored[1:], stored, strict=False)
     return tuple(
         OlderVerdict(earlier.made_at, earlier.document.decision, answer(earlier.document), later.because)

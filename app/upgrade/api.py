@@ -29,7 +29,10 @@ def read_upgrade(
     from_: Annotated[str, Query(alias="from", max_length=500, description="The value before.")] = "",
     to: Annotated[str, Query(max_length=500, description="The value after.")] = "",
 ) -> JSONResponse:
-    """One value of a field against another over all stacks. Without both, `values` and `offers` say what there is."""
+    """Compare one value of a field with another over all stacks.
+
+    Without both, `values` and `offers` list the choices.
+    """
     params = {"project": project, "field": field, "from": from_, "to": to}
     page = upgrade_page(session, UpgradeQuery.from_params(params))
     return JSONResponse(storable(_document(page)))

@@ -18,12 +18,12 @@ _SHAPES = ("triangle-down", "triangle-up", "square", "circle")
 
 
 def chart_height(rows: Sequence[StackRow]) -> int:
-    """Of the rows, without the axis below them."""
+    """Return the height of the rows, without the axis below them."""
     return len(rows) * ROW
 
 
 def upgrade_chart(rows: Sequence[StackRow]) -> dict[str, Any]:
-    """A Vega-Lite specification that charts.js embeds."""
+    """Return the Vega-Lite specification that charts.js embeds."""
     shown = [row for row in rows if row.time is not None]
     drawn = [_row(row, name) for row, name in zip(shown, _names([row.title for row in shown]), strict=True)]
     spec = dict(_specification(chart_height(rows)))
@@ -33,7 +33,7 @@ def upgrade_chart(rows: Sequence[StackRow]) -> dict[str, Any]:
 
 
 def _names(titles: Sequence[str]) -> list[str]:
-    """Titles without what all of them share: a phone has no room to repeat it."""
+    """Return titles without the part that all share: a phone has no room to repeat it."""
     parts = [title.split(SEPARATOR) for title in titles]
     common = set.intersection(*map(set, parts)) if len(parts) > 1 else set()
     return [

@@ -98,7 +98,7 @@ def _side(values: Sequence[SideValue], value: str) -> SideValue:
 
 
 def _offers(field: str, values: Sequence[SideValue]) -> tuple[Offer, ...]:
-    """From each value to each that appeared later, the latest first."""
+    """Return pairs from each value to each later one, the latest first."""
     newest = values[:_NEWEST_VALUES]
     pairs = [(old, new) for k, new in enumerate(newest) for old in newest[k + 1 :]]
     offers = (Offer(old.value, new.value, shared_stacks(field, old.configs, new.configs)) for old, new in pairs)
@@ -137,7 +137,7 @@ def show_upgrade(request: Request, page: Page) -> HTMLResponse:
 @router.get("/upgrade/chart")
 @requires(Action.READ)
 def show_chart(request: Request, page: Page) -> HTMLResponse:
-    """The chart comes after the figures: drawing must not keep them waiting."""
+    """Return the chart alone: it loads after the figures, so that drawing does not delay them."""
     return _render(request, page, block="upgrade_chart")
 
 

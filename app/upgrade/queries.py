@@ -26,7 +26,8 @@ _MOST_KEY = 200
 
 @dataclass(frozen=True, slots=True)
 class SideValue:
-    """A value of the field that usable CI runs have. `since`: the place of the first of them, None without any.
+    """A value of the field in usable CI runs. `since`: position of the first of them, None without any.
+
     `configs`: one record of each configuration.
     """
 
@@ -49,7 +50,7 @@ class OpenedRegression:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredUpgrade:
-    """`costs`: GPU-hours a day of each pair that got slower, by its newest run; None where a factor is unknown."""
+    """`costs`: GPU-hours a day of each slower pair, by its newest run; None where a factor is unknown."""
 
     report: UpgradeReport
     costs: dict[str, float | None]
@@ -76,7 +77,7 @@ def get_project(session: Session, slug: str) -> ProjectRow:
 
 
 def values_of(session: Session, project: ProjectRow, field: str) -> tuple[SideValue, ...]:
-    """The values of `field` that usable CI runs have, those that appeared last first."""
+    """Return the values of `field` in usable CI runs, the latest to appear first."""
     value: ColumnElement[Any] = col(RunRow.contract)[field]["value"].as_string()
     by_run = FIELDS[field].role == "info"  # no key holds it, so runs of one configuration may differ in it
     keys = (col(RunRow.config_key), value) if by_run else (col(RunRow.config_key),)
@@ -105,7 +106,7 @@ def measure(session: Session, project: ProjectRow, field: str, old: SideValue, n
 
 
 def _usable(project: ProjectRow) -> tuple[ColumnElement[bool], ...]:
-    """What can be a baseline at all. The rest of the rule is that of matching (`RunFacts`)."""
+    """Return the conditions for a possible baseline. Matching (`RunFacts`) checks the rest of the rule."""
     return (
         col(RunRow.project_id) == project.id,
         col(RunRow.purpose) == "ci",
@@ -127,7 +128,7 @@ def _side(value: str, configs: Sequence[RunRecord], counts: Mapping[int, tuple[i
 def _configs(
     session: Session, project: ProjectRow, field: str, side: SideValue, branch: str | None
 ) -> list[ConfigRuns]:
-    """Each configuration with its runs, oldest first, all of the version of the definitions that its newest run has."""
+    """Return each configuration with its runs, oldest first, of the definitions version of its newest run."""
     chosen: Select[Any] = select_any(*COMPARED).where(
         *_usable(project), col(RunRow.config_key).in_({config.config_key for config in side.configs})
     )
@@ -153,7 +154,7 @@ def _is_slower(pair: Pair) -> bool:
 
 
 def _cost(session: Session, pair: Pair) -> float | None:
-    """GPU-hours a day."""
+    """Return GPU-hours a day; None when a factor is unknown."""
     assert pair.measured.step_time is not None  # noqa: S101  # only slower pairs cost
     extra = pair.measured.step_time.candidate_ms - pair.measured.step_time.baseline_ms
     stacks = (pair.old.stack_key, pair.new.stack_key)
@@ -161,7 +162,7 @@ def _cost(session: Session, pair: Pair) -> float | None:
 
 
 def _regressions(session: Session, project: ProjectRow, cause_key: str) -> tuple[OpenedRegression, ...]:
-    """Those that this upgrade opened, one a metric, whatever became of them; the newest first."""
+    """Return the regressions that this upgrade opened, one per metric, in any state; newest first."""
     members = select(func.count()).where(col(RegressionMemberRow.regression_id) == col(RegressionRow.id))
     rows = session.execute(
         select(RegressionRow, members.scalar_subquery())

@@ -19,7 +19,7 @@ _MOST_APART = 2
 
 @dataclass(frozen=True, slots=True)
 class StackRow:
-    """One stack on both sides. `cost` is None where it is unknown or costs nothing; `is_slower` tells which."""
+    """One stack on both sides. `cost` is None where unknown or zero; `is_slower` tells which."""
 
     title: str
     stack_key: str
@@ -36,7 +36,10 @@ class StackRow:
 
 @dataclass(frozen=True, slots=True)
 class NearRow:
-    """A stack of the new side that differs in more from its nearest of the old. `apart`: in what."""
+    """A stack of the new side that differs in more fields from its nearest one of the old side.
+
+    `apart`: those fields.
+    """
 
     title: str
     run: str
@@ -77,7 +80,7 @@ def lonely_rows(report: UpgradeReport) -> tuple[LonelyRow, ...]:
 
 
 def titles_of(runs: Sequence[RunRecord], field: str) -> list[str]:
-    """Stacks in one line each, told apart: where two are called the same, what differs between them is added."""
+    """Return a one-line title per stack, with the differing fields where two have the same title."""
     contracts = [{name: stated for name, stated in run.contract.items() if name != field} for run in runs]
     titles = [stack_title(contract) for contract in contracts]
     alike: dict[str, list[Mapping[str, Stated]]] = {}
@@ -91,7 +94,7 @@ def titles_of(runs: Sequence[RunRecord], field: str) -> list[str]:
 
 
 def _apart(alike: Sequence[Mapping[str, Stated]]) -> list[str]:
-    """The first fields in which contracts of one title differ."""
+    """Return the first fields in which contracts with one title differ."""
     names = (name for name in (*STACK_FIELDS, *CONFIG_FIELDS) if name not in _IN_TITLE)
     return [name for name in names if len({_comparable(name, run) for run in alike}) > 1][:_MOST_APART]
 

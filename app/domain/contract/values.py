@@ -64,7 +64,7 @@ GPUS_PER_NODE = {"H100": 8, "H200": 8, "B200": 8, "B300": 8, "GB200": 4, "GB300"
 
 
 def gpu_sku(name: str) -> str | None:
-    """The SKU in a GPU's name, for instance H100 for `NVIDIA H100 80GB HBM3`; None when no known one is in it."""
+    """Return the SKU in a GPU's name, for instance H100 for `NVIDIA H100 80GB HBM3`; None without a known one."""
     upper = name.upper()
     for sku in _SKUS:
         if re.search(rf"(?<![A-Z0-9]){sku}(?![0-9])", upper.replace("_", " ")):

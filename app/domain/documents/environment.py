@@ -96,7 +96,7 @@ class Image:
 
     @property
     def name(self) -> str:
-        """`registry/repository:tag`, the contract's `container`."""
+        """Return `registry/repository:tag`, the contract's `container`."""
         path = f"{self.registry}/{self.repository}" if self.registry else self.repository
         return f"{path}:{self.tag}" if self.tag else path
 

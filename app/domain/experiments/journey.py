@@ -17,10 +17,10 @@ Mark = Literal["", "root", "winner", "current"]
 
 @dataclass(frozen=True, slots=True)
 class JourneyNode:
-    """One configuration, by the run that stands for it: `run_id` None while no run of it counts yet.
+    """One configuration, represented by a run: `run_id` None while none of its runs counts.
 
-    `gain_from_root_pct`: throughput against the root, by the steps on the way; None where one is not measured.
-    `on_path`: on the way from the root to where the journey stands now.
+    `gain_from_root_pct`: throughput against the root, chained over the steps; None where one is not measured.
+    `on_path`: on the path from the root to the current node.
     """
 
     key: str
@@ -36,7 +36,7 @@ class JourneyNode:
 
 @dataclass(frozen=True, slots=True)
 class JourneyEdge:
-    """An experiment: what it turned, its state, and what it did to throughput."""
+    """An experiment: its knobs, its state, and its effect on throughput."""
 
     source: str
     target: str
@@ -51,7 +51,7 @@ class JourneyEdge:
 
 @dataclass(frozen=True, slots=True)
 class Journey:
-    """`nodes`: the root first, each before those that come from it. `current`: the run to go on from."""
+    """`nodes`: the root first, each before its children. `current`: the run to continue from."""
 
     run_id: int
     project: str
@@ -62,7 +62,7 @@ class Journey:
 
 @dataclass(frozen=True, slots=True)
 class JourneyRun:
-    """What is shown of a run."""
+    """The displayed values of a run."""
 
     run_id: int
     name: str
@@ -72,7 +72,7 @@ class JourneyRun:
 
 @dataclass(frozen=True, slots=True)
 class JourneyStep:
-    """An experiment of the journey. `candidate`: the run that stands for its candidate, None while none counts."""
+    """An experiment of the journey. `candidate`: the run that represents its candidate, None while none counts."""
 
     experiment_id: int
     parent_id: int | None
@@ -86,9 +86,10 @@ class JourneyStep:
 
 
 def make_journey(run_id: int, project: str, root: JourneyRun, steps: Sequence[JourneyStep]) -> Journey:
-    """`steps`: all experiments that began from `root`, or from a candidate of one of them, in any order.
+    """Build the journey.
 
-    A step whose parent is not among them begins from the root.
+    `steps`: all experiments that started from `root` or from a candidate of one of them, in any order. A step whose
+    parent is not among them starts from the root.
     """
     ids = {step.experiment_id for step in steps}
     children: dict[int | None, list[JourneyStep]] = {}
@@ -114,7 +115,7 @@ def make_journey(run_id: int, project: str, root: JourneyRun, steps: Sequence[Jo
 def _walk(
     children: Mapping[int | None, Sequence[JourneyStep]], parent: int | None, gain: float | None, depth: int
 ) -> Iterator[tuple[JourneyStep, float | None, int]]:
-    """Each step before those that come from it, with the gain from the root and its depth."""
+    """Yield each step before its children, with the gain from the root and its depth."""
     for step in children.get(parent, ()):
         own = _together(gain, step.gain)
         yield step, own, depth
@@ -122,14 +123,14 @@ def _walk(
 
 
 def _together(before_pct: float | None, gain: Gain | None) -> float | None:
-    """Two gains one after the other: 10 % and 10 % are 21 %."""
+    """Chain two gains: 10 % and 10 % are 21 %."""
     if before_pct is None or gain is None:
         return None
     return 100 * ((1 + before_pct / 100) * (1 + gain.pct / 100) - 1)
 
 
 def _path(children: Mapping[int | None, Sequence[JourneyStep]]) -> list[JourneyStep]:
-    """The accepted steps from the root to where the journey stands: of several the one accepted last counts."""
+    """Return the accepted steps from the root to the current node; of several, the one accepted last counts."""
     path: list[JourneyStep] = []
     parent: int | None = None
     while accepted := [step for step in children.get(parent, ()) if step.state == "accepted"]:
@@ -171,7 +172,7 @@ _MOST = 80
 
 
 def mermaid(journey: Journey) -> str:
-    """A flowchart. https://mermaid.js.org/syntax/flowchart.html"""
+    """Return a flowchart. https://mermaid.js.org/syntax/flowchart.html"""
     ids = _ids(journey)
     lines = ["flowchart TD"]
     for node in journey.nodes:
@@ -184,7 +185,7 @@ def mermaid(journey: Journey) -> str:
 
 
 def dot(journey: Journey) -> str:
-    """A digraph. https://graphviz.org/doc/info/lang.html"""
+    """Return a digraph. https://graphviz.org/doc/info/lang.html"""
     ids = _ids(journey)
     lines = ["digraph journey {", "    node [shape=box];"]
     for node in journey.nodes:
@@ -222,7 +223,10 @@ def _short(text: str) -> str:
 
 
 def _mermaid(text: str) -> str:
-    """Its entity codes, because quotes and brackets end a label: https://mermaid.js.org/syntax/flowchart.html#entity-codes-to-escape-characters"""
+    """Escape quotes and brackets, which end a label.
+
+    https://mermaid.js.org/syntax/flowchart.html#entity-codes-to-escape-characters
+    """
     return "".join(
         character if character.isalnum() or character in " .,:=+-%()/_…" else f"#{ord(character)};"
         for character in text

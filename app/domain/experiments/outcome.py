@@ -42,7 +42,7 @@ _MOST_LISTED = 4
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """What decides who belongs to an experiment. `baseline`: the run that it was planned from."""
+    """What decides which runs belong to an experiment. `baseline`: the run that it was planned from."""
 
     baseline: RunRecord
     tag: str
@@ -52,13 +52,13 @@ class Enrolment:
     since: datetime
 
     def expected(self, side: Side) -> Mapping[str, Stated]:
-        """The contract that the runs of a side should have."""
+        """Return the contract that runs of a side should have."""
         return self.baseline.contract if side == "baseline" else turned(self.baseline.contract, self.knobs)
 
 
 @dataclass(frozen=True, slots=True)
 class Applicant:
-    """A run that may belong to an experiment. `activity`: what it was asked for beside what ran."""
+    """A run that may belong to an experiment. `activity`: requested and active values."""
 
     run: RunRecord
     created_at: datetime
@@ -70,7 +70,7 @@ class Applicant:
         return self.run.run
 
     def requested(self, field: str) -> Value:
-        """What was asked for where a log tells it apart from what ran, else as in the contract."""
+        """Return the requested value where a log distinguishes it from the active one, else the contract's."""
         activity = (self.activity or {}).get(field)
         if activity is not None and activity.requested is not None:
             return activity.requested.value
@@ -79,7 +79,7 @@ class Applicant:
 
 
 def side_of(applicant: Applicant, enrolment: Enrolment) -> tuple[Side, JoinedBy] | None:
-    """None where the run is not of this experiment. The answer depends on nothing but the two."""
+    """Return the side of a run; None when it does not belong to the experiment. Depends only on its arguments."""
     run = applicant.run
     if run.project != enrolment.baseline.project:
         return None
@@ -95,12 +95,15 @@ def side_of(applicant: Applicant, enrolment: Enrolment) -> tuple[Side, JoinedBy]
 
 
 def _is_meant(run: RunRecord, baseline: RunRecord) -> bool:
-    """Nightly runs of other commits have the configuration of the baseline, too: they are no part of an experiment."""
+    """Return whether a run is meant for the experiment.
+
+    Nightly runs of other commits also have the configuration of the baseline, but are not part of an experiment.
+    """
     return run.purpose == "experiment" or (run.commit != "" and run.commit == baseline.commit)
 
 
 def _tagged_side(applicant: Applicant, enrolment: Enrolment) -> Side:
-    """As its upload says, else by what it was asked to run."""
+    """Return the side that the upload states, else that of the requested configuration."""
     sides = [side for side in SIDES if side in applicant.tags]
     if len(sides) == 1:
         return sides[0]
@@ -109,7 +112,7 @@ def _tagged_side(applicant: Applicant, enrolment: Enrolment) -> Side:
 
 
 def why_not(applicant: Applicant, side: Side, enrolment: Enrolment) -> str:
-    """Why a run does not count on its side by itself; empty when it does."""
+    """Return why a run by itself does not count on its side; empty when it does."""
     run = applicant.run
     not_finite = run.estimate.not_finite_iterations
     return (
@@ -134,7 +137,7 @@ def _measured_otherwise(run: RunRecord, baseline: RunRecord) -> str:
 
 
 def _not_active(applicant: Applicant, side: Side, knobs: Sequence[KnobChange]) -> str:
-    """A knob that was asked for, and another value ran."""
+    """Return the reason when a knob was requested but another value was active."""
     for knob in knobs:
         wanted = knob.after if side == "candidate" else knob.before
         activity = (applicant.activity or {}).get(knob.field)
@@ -147,7 +150,7 @@ def _not_active(applicant: Applicant, side: Side, knobs: Sequence[KnobChange]) -
 
 
 def _other_configuration(run: RunRecord, expected: Mapping[str, Stated]) -> str:
-    """Members of the keys that are known to be other than those of its side."""
+    """Return the reason when known key members differ from those of its side."""
     differing_fields = [difference for difference in differences(run, expected) if difference.is_certain]
     if not differing_fields:
         return ""
@@ -159,7 +162,7 @@ def _other_configuration(run: RunRecord, expected: Mapping[str, Stated]) -> str:
 
 
 def differences(run: RunRecord, expected: Mapping[str, Stated]) -> list[Difference]:
-    """`a` is what the side should have, `b` what the run has; uncertain where one is unknown."""
+    """Return differences: `a` is the side's value, `b` the run's; uncertain where one is unknown."""
     return list(differing((*STACK_FIELDS, *CONFIG_FIELDS), expected, run.contract))
 
 
@@ -176,7 +179,7 @@ _WINNERS = {
 
 
 def result_sentence(result: ExperimentResult, runs_each: int) -> str:
-    """With the gain in throughput and its interval, and on how many runs it rests."""
+    """Return the result with the gain in throughput, its interval, and the number of runs."""
     verdict = result.verdict
     if verdict is None:
         return _nothing_yet(result, runs_each)
@@ -205,7 +208,7 @@ def _nothing_yet(result: ExperimentResult, runs_each: int) -> str:
 
 
 def _guards(verdict: Verdict) -> str:
-    """Memory and loss, where they are the reason."""
+    """Return the sentence on memory and loss where they decide the result."""
     reasons = []
     if verdict.memory is not None and verdict.memory.decision == "regression":
         reasons.append(f"memory changed by {verdict.memory.delta_pct:+.1f}{THIN}%")
@@ -238,8 +241,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """`runs_each`: the planned number; `prior`: what is known of run-to-run variation beforehand; `extensions`: how
-    often the number was changed after there was something to see."""
+    """`runs_each`: the planned number; `prior`: the run-to-run variation assumed beforehand.
+
+    `extensions`: how often the number was changed after a result existed.
+    """
 
     runs_each: int
     prior: Prior
@@ -247,12 +252,12 @@ class Rules:
 
     @property
     def looks(self) -> int:
-        """How often the result can be looked at until the planned number is there."""
+        """Return how many looks at the result are possible until the planned number is reached."""
         return max(1, 2 * self.runs_each - 1)
 
 
 def outcome(members: Sequence[Member], enrolment: Enrolment, rules: Rules) -> ExperimentResult:
-    """`members`: in the order in which they came. The same members give the same result."""
+    """Compute the result. `members`: in order of arrival. The same members give the same result."""
     left_out = {member.name: why for member in members if (why := why_not(member.applicant, member.side, enrolment))}
     left_out |= _of_other_commits([member for member in members if member.name not in left_out])
     sides: dict[Side, list[Member]] = {"baseline": [], "candidate": []}
@@ -274,7 +279,10 @@ def outcome(members: Sequence[Member], enrolment: Enrolment, rules: Rules) -> Ex
 
 
 def _of_other_commits(members: Sequence[Member]) -> dict[str, str]:
-    """Once a commit ran on both sides, what ran on one side only says as much about the code as about the knob."""
+    """Return reasons for runs of commits that ran on one side only, once another commit ran on both.
+
+    Their difference may come from the code instead of the knob.
+    """
     of = {side: {member.run.commit for member in members if member.side == side} for side in ("baseline", "candidate")}
     both = (of["baseline"] & of["candidate"]) - {""}
     if not both:
@@ -318,7 +326,7 @@ def _measured(
 
 
 def _attribution(compared: Comparability) -> dict[str, str]:
-    """The one field that differs and its values; nothing where the code may be the cause."""
+    """Return the only differing field and its values; nothing when the code may be the cause."""
     field = compared.attributed_to
     if field is None or compared.other_code:
         return {}
@@ -329,7 +337,7 @@ def _attribution(compared: Comparability) -> dict[str, str]:
 def _decided(
     verdict: Verdict, sides: Mapping[Side, Sequence[Member]], rules: Rules, *, enough: bool, directional: bool
 ) -> Decision:
-    """What the test says at this look, of step time alone."""
+    """Return the decision of the test at this look, for step time alone."""
     time = verdict.step_time
     if time is None or time.reruns_apart_pct is not None or (directional and not enough):
         return "inconclusive"
@@ -342,7 +350,7 @@ def _decided(
 
 
 def _winner(decided: Decision, verdict: Verdict, *, alarmed: bool) -> Winner:
-    """A faster side that needs more memory, or whose loss is worse, has not won."""
+    """Return the winner. A faster side that needs more memory, or whose loss is worse, does not win."""
     if decided == "regression" or alarmed:
         return "baseline"
     return "candidate" if decided == "improvement" and verdict.decision == "improvement" else ""
@@ -386,7 +394,7 @@ def _is_unproven(candidates: Sequence[Member], field: str) -> bool:
 def _level(
     sides: Mapping[Side, Sequence[Member]], compared: Comparability, verdict: Verdict, *, finished: bool
 ) -> tuple[EvidenceLevel, str]:
-    """The level of the result, and why it is no higher."""
+    """Return the evidence level of the result, and why it is not higher."""
     members = [member for side in sides.values() for member in side]
     weakest = min((member.level for member in members), key=_place)
     if verdict.step_time is None or _place(weakest) == 0:

@@ -66,8 +66,10 @@ def size(
     effect_pct: float = DEFAULT_EFFECT_PCT,
     runs_each: int | None = None,
 ) -> Sizing:
-    """`history`: earlier launches of the baseline's configuration in its current level, without those of the experiment
-    itself; `noise`: standard error inside one run (ln). `runs_each`: chosen by a person, else by the effect.
+    """Return how many runs the experiment needs.
+
+    `history`: earlier launches of the baseline's configuration in its current level, without those of the experiment;
+    `noise`: standard error within one run (ln). `runs_each`: chosen by the user, else by the effect.
     """
     values = select_baseline(history, family.variance).log_step_times
     prior = family
@@ -94,7 +96,7 @@ def size(
 
 
 def smallest_pct(sizing: Sizing, runs_each: int) -> float:
-    """What another number of runs a side would see."""
+    """Return the smallest effect that another number of runs per side would detect."""
     return _seen_pct(_comparison(sizing.prior, sizing.noise), runs_each)
 
 
@@ -111,7 +113,7 @@ def _source(own: int, family: Prior) -> SpreadSource:
 
 
 def _seen_pct(comparison: Comparison, runs_each: int) -> float:
-    """In percent of step time, of a step that gets shorter."""
+    """Return the detectable effect in percent of step time, for a faster step."""
     return -100 * math.expm1(-comparison.smallest_seen_shift(POWER, runs_each, runs_each))
 
 
@@ -126,7 +128,10 @@ def planned_warnings(
     change: PlannedChange,
     ran_before: Sequence[int],
 ) -> tuple[str, ...]:
-    """`ran_before`: runs that have the candidate's configuration already, newest first."""
+    """Return the warnings of a plan.
+
+    `ran_before`: runs that already have the candidate's configuration, newest first.
+    """
     return (
         *_of_suggestion(suggestion),
         *_of_knobs(baseline, candidate, knobs),
@@ -213,9 +218,9 @@ _ABBA: tuple[Side, ...] = ("baseline", "candidate", "candidate", "baseline")
 
 
 def interleaved(runs_each: int) -> tuple[Side, ...]:
-    """`runs_each` of either side. At no point is one side ahead by more than one run.
+    """Return the order of `runs_each` runs per side. No side is ever more than one run ahead.
 
-    It begins with the baseline, because the run that the plan is made from is there already.
+    It starts with the baseline, because the run that the plan is made from already exists.
     """
     return tuple(islice(cycle(_ABBA), 2 * runs_each))
 
@@ -241,9 +246,9 @@ MOST_KNOBS = 20
 
 
 def read_knobs(stated: Mapping[str, object], contract: Contract) -> tuple[KnobChange, ...]:
-    """What a person wants to turn, by field. What is so already is left out.
+    """Return the knobs to change, by field, without those that already have the value.
 
-    Raises InvalidChange naming each field that is none, that takes no such value, or that would be another task.
+    Raises InvalidChange naming each field that is unknown, that refuses the value, or that would change the task.
     """
     errors, knobs = [], []
     if len(stated) > MOST_KNOBS:
@@ -280,7 +285,7 @@ def knob_change(name: str, value: Value, contract: Contract) -> KnobChange:
 
 
 def turned(contract: Contract, knobs: Sequence[KnobChange]) -> dict[str, Stated]:
-    """The contract of a run like this one, with the knobs turned and all that follows from them."""
+    """Return the contract of a similar run with the knobs changed, and everything derived from them."""
     wanted = _with_dispatcher({knob.field: Stated(knob.after, "metadata", "the plan") for knob in knobs})
     base = _base(contract, wanted)
     before, after = derive(_base(contract, {})), derive(base | wanted)
@@ -298,7 +303,7 @@ def _is_same(name: str, a: Stated | None, b: Stated | None) -> bool:
 
 
 def _base(contract: Contract, wanted: Contract) -> dict[str, Stated]:
-    """What does not follow from other fields; of knobs that were not in use what was stated of them."""
+    """Return the fields that are not derived from others; for inactive knobs their stated values."""
     base: dict[str, Stated] = {}
     for name, stated in contract.items():
         if name in wanted or any(other in wanted for other in _INPUTS.get(name, ())):
@@ -311,7 +316,7 @@ def _base(contract: Contract, wanted: Contract) -> dict[str, Stated]:
 
 
 def _not_worked_out_again(contract: Contract, wanted: Contract) -> dict[str, Stated]:
-    """Derived while the log was read (the precision from `bf16 = True`), which nothing but that log derives."""
+    """Return fields that only the log can derive (the precision from `bf16 = True`)."""
     again = derive({name: stated for name, stated in contract.items() if stated.source != "derived"})
     return {
         name: stated
@@ -330,7 +335,7 @@ def _stated_under(name: str, stated: Stated) -> Stated | None:
 
 
 def _with_dispatcher(wanted: dict[str, Stated]) -> dict[str, Stated]:
-    """The name of a dispatcher and its two flags say the same."""
+    """Keep the name of a dispatcher and its two flags consistent."""
     named = wanted.get("dispatcher")
     if named is None:
         return wanted
@@ -358,8 +363,10 @@ def planned_change(
     text: str = "",
     open_fields: tuple[str, ...] = (),
 ) -> PlannedChange:
-    """`facts`: typed, as the rules know the run; `launch`: its own arguments, without credentials.
-    `arguments`: the trainer's own dump of them, so that a flag that is no contract field is seen to change, too.
+    """Return the change for both trainers.
+
+    `facts`: typed, as rules use them; `launch`: the run's own arguments, without credentials. `arguments`: the
+    trainer's dump of its arguments, which also shows changed flags that are not contract fields.
     """
     diff = change_of(changing, facts, launch, arguments)
     own = " \\\n  ".join(item.text for item in read_command(launch))
@@ -394,9 +401,9 @@ def upload_meta(
     candidate: Mapping[str, Stated],
     knobs: Sequence[KnobChange],
 ) -> dict[Side, dict[str, Any]]:
-    """The metadata of an upload of either side: what the baseline run stated, and of the candidate what is turned.
+    """Return the upload metadata of both sides: what the baseline run stated, and for the candidate the changes.
 
-    Only what a person stated: the log of each run shows the rest. A knob that no log showed is stated, too.
+    Only stated values: the log of each run shows the rest. A knob that no log showed is stated too.
     """
     meta: dict[Side, dict[str, Any]] = {}
     for side in SIDES:
@@ -412,7 +419,7 @@ def upload_meta(
 
 
 def with_launch(meta: Mapping[Side, Mapping[str, Any]], change: PlannedChange) -> dict[Side, dict[str, Any]]:
-    """With the whole command of either side, for runs whose logs do not show their arguments."""
+    """Add the complete command of each side, for runs whose logs do not show their arguments."""
     whole = next((command for command in change.commands if command.candidate), None)
     if whole is None:
         return {side: dict(stated) for side, stated in meta.items()}
@@ -425,12 +432,12 @@ def _plain(value: object) -> object:
 
 
 def tagged(meta: Mapping[str, Any], tag: str, side: Side) -> dict[str, Any]:
-    """With the tag of the experiment and the side: by these an upload joins, whatever its log shows."""
+    """Add the tag of the experiment and the side, by which an upload joins whatever its log shows."""
     return {**meta, "tags": [tag, side]}
 
 
 def upload_command(meta: Mapping[str, Any], base_url: str) -> str:
-    """The upload of one run of a side. Metadata that are too long for a command line stand in `meta.json`."""
+    """Return the command that uploads one run of a side. Long metadata go into `meta.json`."""
     text = json.dumps(meta)
     part = f"meta={text}" if len(text) <= LONGEST_META else "meta=@meta.json"
     return f"curl --fail-with-body -F log=@train.log -F {shlex.quote(part)} {base_url}/api/v1/runs"

@@ -23,7 +23,7 @@ UNDECIDED: tuple[State, ...] = ("planned", "waiting", "done")
 
 @dataclass(frozen=True, slots=True)
 class KnobChange:
-    """A contract field that is turned. `known`: false where nobody states what the baseline run has."""
+    """A contract field that is changed. `known`: False when the baseline run's value is unknown."""
 
     field: str
     before: Value
@@ -45,10 +45,10 @@ class KnobChange:
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """What to paste for one trainer. `baseline`, `candidate`: whole commands, "" where the run's own is not known.
+    """Text to paste for one trainer.
 
-    `add`: flags or overrides to add to it, `remove`: those to take out; `diff`: the lines that change, each behind
-    `-` or `+`.
+    `baseline`, `candidate`: complete commands, "" when the run's own is unknown. `add`: flags or overrides to add,
+    `remove`: those to remove; `diff`: the changed lines, each after `-` or `+`.
     """
 
     trainer: str
@@ -61,9 +61,10 @@ class Commands:
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """The change as flags and variables. `environment`: lines that change; `export`: what to paste for the candidate.
+    """The change as flags and variables.
 
-    `open`: fields whose value depends on facts that nobody stated, so that a person has to choose it.
+    `environment`: changed lines; `export`: text to paste for the candidate. `open`: fields whose value depends on
+    unknown facts, so that the user must choose it.
     """
 
     text: str = ""
@@ -75,7 +76,7 @@ class PlannedChange:
 
 @dataclass(frozen=True, slots=True)
 class SizePoint:
-    """With so many runs a side an effect of `smallest_pct` of step time is called, with the plan's power."""
+    """With this number of runs per side, an effect of `smallest_pct` of step time is detected at the plan's power."""
 
     runs_each: int
     smallest_pct: float
@@ -86,12 +87,13 @@ SpreadSource = Literal["series", "family", "default"]
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """How many runs a side, and why. `effect_pct`: the change of step time that is to be seen; `power`: how likely.
+    """The number of runs per side, and why.
 
-    `needed`: runs a side for it, None when more than `most` would be; `smallest_pct`: what the chosen number sees.
-    `noise`: standard error inside one run (ln). `prior`: what is known about run-to-run variation before the first run
-    of this experiment, which its result uses, too. `spread_from`: the series' own runs (`spread_runs` of them), its
-    family's (`prior.configurations`), or the default where neither is known. `curve`: other numbers of runs.
+    `effect_pct`: the change of step time to detect; `power`: the probability. `needed`: runs per side for it, None when
+    more than `most`; `smallest_pct`: what the chosen number detects. `noise`: standard error within one run (ln).
+    `prior`: run-to-run variation assumed before the first run, also by the result. `spread_from`: the source of the
+    variation: the series' own runs (`spread_runs` of them), its family (`prior.configurations`), or the default.
+    `curve`: other numbers of runs.
     """
 
     effect_pct: float
@@ -110,11 +112,11 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything of a plan that is shown and has no column. `hold`: fields to keep as they are, with their values.
+    """All displayed parts of a plan that have no column.
 
-    `verify`: how to see that the change is active. `expected`: what is published of it. `meta`: what each upload of a
-    side states, but for its commit. `warnings`: what to know before it is run. `extensions`: how often the number of
-    runs was changed after there was something to see.
+    `hold`: fields to keep, with their values. `verify`: how to check that the change is active. `expected`: published
+    results. `meta`: what each upload of a side states, except for its commit. `warnings`: what to know before running
+    it. `extensions`: how often the number of runs was changed after a result existed.
     """
 
     sizing: Sizing
@@ -127,14 +129,14 @@ class Plan:
     extensions: int = 0
 
     def resized(self, runs_each: int, smallest_pct: float, *, seen: bool) -> "Plan":
-        """With another number of runs a side, which see effects from `smallest_pct` on. `seen`: there is a result."""
+        """Return the plan with another number of runs per side. `seen`: there is a result."""
         sizing = replace(self.sizing, runs_each=runs_each, smallest_pct=smallest_pct)
         return replace(self, sizing=sizing, extensions=self.extensions + seen)
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """In percent of throughput; positive is faster. `low` and `high` bound the interval of the test."""
+    """Percent of throughput; positive is faster. `low` and `high` bound the interval of the test."""
 
     pct: float
     low_pct: float
@@ -143,13 +145,14 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentResult:
-    """The A/B as it was last computed. `baseline`, `candidate`: names of the runs that count, oldest first.
+    """The result of the A/B as last computed.
 
-    `left_out`: runs that joined and do not count, each with the reason. `verdict`: the verdict's own test of the
-    candidate against the baseline, None while a side has no run. `gain`: None while nothing was measured. `finished`:
-    enough runs are there, or it was decided before (`early`). `looks`: how often it could have been looked at so far.
-    `winner`: "" while none is shown. `attributed_to`: the one knob that explains the difference, "" where several
-    changed, with its values `from_value` and `to_value`. `sentence` says it; `warnings`: what it rests on.
+    `baseline`, `candidate`: names of the runs that count, oldest first. `left_out`: joined runs that do not count, each
+    with the reason. `verdict`: the test of the candidate against the baseline, None while a side has no run. `gain`:
+    None without a measurement. `finished`: enough runs exist, or the test decided earlier (`early`). `looks`: how often
+    the result could be evaluated so far. `winner`: "" without one. `attributed_to`: the only knob that explains the
+    difference, "" when several changed, with its values `from_value` and `to_value`. `sentence`: the result as text;
+    `warnings`: its limits.
     """
 
     baseline: tuple[str, ...] = ()

@@ -92,7 +92,10 @@ def detail_of(kind: str, events: Sequence[LogEvent]) -> Iterator[str]:
 
 
 def _sizes(text: str) -> Iterator[str]:
-    """`Tried to allocate 1.50 GiB. GPU 0 has a total capacity of 79.11 GiB of which 1.02 GiB is free.`"""
+    """Yield sizes of `Tried to allocate 1.50 GiB.
+
+    GPU 0 has a total capacity of 79.11 GiB of which 1.02 GiB is free.`
+    """
     asked, total, free = (pattern.search(text) for pattern in (_ASKED, _TOTAL, _FREE))
     if asked is None:
         return
@@ -109,7 +112,7 @@ Outcome = Literal["completed", "truncated", "failed", "out_of_memory", "not_fini
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of failure. `outcome`: that of a run which ends with it; None when a run survives it."""
+    """A kind of failure. `outcome`: that of a run that ends with it; None when a run survives it."""
 
     title: str
     explanation: str

@@ -21,23 +21,23 @@ MS = 1000.0
 
 
 def tokens_per_s_per_gpu(step_time_ms: float, tokens_per_step: float, gpus: int) -> float:
-    """Tokens a second on each GPU. Raises ValueError on a non-positive time or GPU count."""
+    """Return tokens per second and GPU. Raises ValueError for a non-positive time or GPU count."""
     _check(step_time_ms, gpus)
     return tokens_per_step * MS / (step_time_ms * gpus)
 
 
 def tflops_per_gpu(step_time_ms: float, flops_per_step: float, gpus: int) -> float:
-    """Model TFLOP/s of each GPU.
+    """Return model TFLOP/s per GPU.
 
-    Counts model FLOPs only, without recomputation, as Megatron-LM's `num_floating_point_operations` does. Raises
-    ValueError on a non-positive time or GPU count.
+    Counts model FLOPs without recomputation, like Megatron-LM's `num_floating_point_operations`. Raises ValueError for
+    a non-positive time or GPU count.
     """
     _check(step_time_ms, gpus)
     return flops_per_step * MS / (step_time_ms * gpus * 1e12)
 
 
 def mfu_pct(tflops: float, peak_tflops: float) -> float:
-    """Share of the dense peak, in per cent. Raises ValueError on a peak that is not positive."""
+    """Return the percentage of the dense peak. Raises ValueError for a non-positive peak."""
     if peak_tflops <= 0:
         raise ValueError(f"a peak must be positive, got {peak_tflops}")
     return 100 * tflops / peak_tflops
@@ -49,23 +49,23 @@ def _check(step_time_ms: float, gpus: int) -> None:
 
 
 def step_time_metric(steady: SteadyState) -> Metric:
-    """The steady step time itself, in ms."""
+    """Return the steady step time in ms."""
     return Metric(steady.step_time_ms, steady.ci_low_ms, steady.ci_high_ms, steady.n)
 
 
 def inverse_metric(value: float, steady: SteadyState, note: str = "") -> Metric:
-    """A figure that is a constant over step time and has `value` at the median: its interval is the time's, flipped."""
+    """Return a figure that is a constant divided by step time and has `value` at the median, with inverted interval."""
     constant = value * steady.step_time_ms
     return Metric(value, constant / steady.ci_high_ms, constant / steady.ci_low_ms, steady.n, note)
 
 
 def scaled_metric(metric: Metric, factor: float, note: str = "") -> Metric:
-    """A figure that is `factor` times another one, with the same relative interval."""
+    """Return a figure that is `factor` times another one, with the same relative interval."""
     return Metric(metric.value * factor, metric.ci_low * factor, metric.ci_high * factor, metric.n, note)
 
 
 def rounded_metric(metric: Metric, half_digit: float) -> Metric:
-    """A figure that was printed rounded: its interval is wider by what rounding may have taken, relative to it."""
+    """Return a metric whose interval includes the rounding of the printed figure."""
     if half_digit >= metric.value:
         return metric
     share = half_digit / metric.value
@@ -90,7 +90,7 @@ SMALLEST = 1e-9
 
 
 class Figures:
-    """Computes the metrics of one run; what is missing for one is told in `warnings`."""
+    """Computes the metrics of one run; `warnings` say what is missing for a metric."""
 
     def __init__(self, log: ParsedLog, contract: Mapping[str, Stated], steady: SteadyState | None) -> None:
         self.warnings: list[str] = []
@@ -129,7 +129,7 @@ class Figures:
         self.warnings.append(f"{what} needs {listed}. State {'it' if len(names) == 1 else 'them'} in the metadata.")
 
     def _sequences_of_a_step(self) -> int | None:
-        """The batch that the window's iterations print, unless the metadata state another one."""
+        """Return the batch size printed in the window, unless the metadata state another one."""
         stated = self._contract.get("gbs")
         printed = self._in_window("global_batch_size")
         printed = printed[(printed >= 1) & (printed <= MAX_WHOLE)]
@@ -138,14 +138,14 @@ class Figures:
         return self._count("gbs")
 
     def _in_window(self, column: str) -> FloatArray:
-        """Finite values of a column in the window; empty when it was not printed."""
+        """Return the finite values of a column in the window; empty when it was not printed."""
         if column not in self._log.columns:
             return np.empty(0)
         inside: FloatArray = self._log.columns[column][self._rows]
         return inside[np.isfinite(inside)]
 
     def _printed(self, name: str) -> FloatArray:
-        """A figure as the trainer prints it in the window; some versions print 0 where they cannot compute it."""
+        """Return a figure as printed in the window; some trainer versions print 0 when they cannot compute it."""
         printed = self._in_window(name)
         possible = printed[(printed >= SMALLEST) & (printed <= LARGEST[name])]
         damaged = printed[printed > LARGEST[name]]
@@ -196,7 +196,7 @@ class Figures:
         return [*(name for name, value in needed if not value), *self._shape.missing]
 
     def _compare(self, printed: float, computed: float) -> None:
-        """Printed and computed figures differ: one of the formula's inputs is not what the run had."""
+        """Warn when printed and computed figures differ: an input of the formula is not what the run had."""
         shape, seq_len = self._shape.shape, self._count("seq_len")
         if shape is None or seq_len is None:
             return
@@ -229,7 +229,7 @@ class Figures:
         return scaled_metric(tflops, mfu_pct(1.0, peak.tflops), note)
 
     def _peak_memory(self, steady: SteadyState | None) -> Metric | None:
-        """The most that any rank had allocated, up to the end of the window."""
+        """Return the most memory that any rank had allocated up to the end of the window."""
         last = steady.last_iteration if steady else None
         reports = [r for r in self._log.memory if last is None or r.iteration is None or r.iteration <= last]
         values = [report.max_allocated_bytes for report in reports]
@@ -250,12 +250,12 @@ class Figures:
 
 
 def _half_digit(printed: FloatArray) -> float:
-    """What rounding may have taken from the figures; 0 where they have more decimals, as those of documents do."""
+    """Return half the last printed digit; 0 for figures with more decimals, as in documents."""
     return PRINTED_DIGIT if np.array_equal(printed, np.round(printed, 1)) else 0.0
 
 
 def _discounts(log: ParsedLog) -> bool:
-    """Megatron-Bridge counts what a window leaves of attention, Megatron-LM counts all of it."""
+    """Return whether the trainer discounts windowed attention: Megatron-Bridge does, Megatron-LM does not."""
     return "bridge" in log.trainer.lower()
 
 

@@ -27,10 +27,10 @@ FACTOR = FORWARD_AND_BACKWARD * MULTIPLY_ADD
 
 
 def flops_per_step(shape: ModelShape, sequences: int, seq_len: int, *, discount_window: bool) -> float:
-    """FLOPs of one step over `sequences` unpacked sequences of `seq_len` tokens.
+    """Return the FLOPs of one step over `sequences` unpacked sequences of `seq_len` tokens.
 
-    `discount_window`: windowed layers count only the tokens they see, as Megatron-Bridge does; Megatron-LM counts the
-    full causal half for them too. Raises ValueError on a batch that is not positive.
+    `discount_window`: windowed layers count only the tokens they see, as in Megatron-Bridge; Megatron-LM counts the
+    full causal half for them too. Raises ValueError for a non-positive batch.
     """
     if sequences <= 0 or seq_len <= 0:
         raise ValueError(f"a step needs sequences and tokens, got {sequences} x {seq_len}")
@@ -38,7 +38,7 @@ def flops_per_step(shape: ModelShape, sequences: int, seq_len: int, *, discount_
 
 
 def flops_per_token(shape: ModelShape, seq_len: int, *, discount_window: bool) -> float:
-    """FLOPs of one token in unpacked sequences of `seq_len` tokens."""
+    """Return the FLOPs of one token in unpacked sequences of `seq_len` tokens."""
     if shape.hybrid is not None:
         products = _hybrid_products(shape, shape.hybrid, seq_len)
     else:
@@ -55,7 +55,7 @@ def _logit_products(shape: ModelShape) -> float:
 
 
 def _matrices(shape: ModelShape) -> int:
-    """Matrices of a feed-forward block: gated ones have a third."""
+    """Return the matrices of a feed-forward block: gated ones have a third."""
     return 3 if shape.gated else 2
 
 
@@ -72,7 +72,7 @@ def _dense_layer_products(shape: ModelShape) -> float:
 
 
 def _feed_forward_products(shape: ModelShape) -> float:
-    """All feed-forward blocks; a multi-token-prediction layer is of the kind of the last layer."""
+    """Return products of all feed-forward blocks; a multi-token-prediction layer equals the last layer."""
     if shape.experts is None:
         return (shape.layers + shape.mtp_layers) * _dense_layer_products(shape)
     pattern = shape.experts.pattern
@@ -82,7 +82,7 @@ def _feed_forward_products(shape: ModelShape) -> float:
 
 
 def _attention_products(shape: ModelShape, seq_len: int, *, discount_window: bool) -> float:
-    """All attention layers, multi-token-prediction layers included."""
+    """Return products of all attention layers, including multi-token prediction."""
     layers = shape.layers + shape.mtp_layers
     attention = shape.attention
     if isinstance(attention, LatentAttention):
@@ -107,7 +107,7 @@ def _grouped_projections(attention: GroupedQueryAttention, hidden: int) -> float
 
 
 def _context_of_layers(attention: GroupedQueryAttention, layers: int, seq_len: int, *, discount_window: bool) -> float:
-    """Tokens that a token sees on average, summed over the layers: half the sequence, or what a window leaves of it."""
+    """Return the mean tokens that a token attends to, summed over layers: half the sequence, less with a window."""
     full = seq_len / 2
     window = attention.window
     if not discount_window or window is None or window >= seq_len:
@@ -152,7 +152,7 @@ def _mamba_layer_products(hybrid: HybridLayers, hidden: int) -> float:
 
 
 def _hybrid_products(shape: ModelShape, hybrid: HybridLayers, seq_len: int) -> float:
-    """Layers by kind. The joining projection of multi-token prediction is not counted here, as upstream."""
+    """Return products by kind of layer. Upstream does not count the joining projection of multi-token prediction."""
     products = hybrid.mamba * _mamba_layer_products(hybrid, shape.hidden) if hybrid.mamba else 0.0
     products += hybrid.dense * _dense_layer_products(shape)
     if shape.experts is not None:
@@ -180,9 +180,9 @@ _FACTORS = (2, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What the FLOPs of a step depend on. `times`: how much more tokens a GPU has than the contract says.
+    """The inputs of a step's FLOPs. `times`: ratio of actual tokens per GPU to the contract's.
 
-    `masked` is False where attention is counted in full, without its causal half.
+    `masked` is False when attention is counted in full, without its causal half.
     """
 
     shape: ModelShape
@@ -197,9 +197,9 @@ _Change = tuple[str, Callable[[Inputs], Inputs]]
 
 
 def explain_difference(printed: float, computed: float, inputs: Inputs, *, digit: float) -> str | None:
-    """A sentence on the difference of two TFLOP/s figures, or None when they agree.
+    """Return a sentence on the difference of two TFLOP/s figures, or None when they agree.
 
-    `digit`: half the last printed digit, which a small figure's rounding may explain.
+    `digit`: half the last printed digit, because rounding may explain the difference of small figures.
     """
     tolerance = max(TOLERANCE, digit / printed)
     if abs(computed / printed - 1) <= tolerance:
@@ -238,14 +238,14 @@ def _fitting(wanted: float, inputs: Inputs, tolerance: float) -> list[str]:
 
 
 def _flops(inputs: Inputs) -> float:
-    """FLOPs of a GPU's tokens in a step, in units of its own."""
+    """Return the FLOPs of a GPU's tokens in a step, in arbitrary units."""
     context = inputs.seq_len if inputs.masked else 2 * inputs.seq_len
     per_token = flops_per_token(inputs.shape, context, discount_window=inputs.discount_window)
     return inputs.times * inputs.seq_len * per_token
 
 
 def _groups(inputs: Inputs) -> Iterator[Iterator[_Change]]:
-    """The inputs that may be wrong, each with the values to try."""
+    """Yield the inputs that may be wrong, each with the values to try."""
     yield _batch()
     yield _sequence(inputs)
     yield _multi_token_prediction(inputs)
@@ -290,7 +290,7 @@ def _multi_token_prediction(inputs: Inputs) -> Iterator[_Change]:
 
 
 def _vocabulary(inputs: Inputs) -> Iterator[_Change]:
-    """Padded where it was not; without the padding it has; or not counted, as trainers that skip the logits do."""
+    """Yield vocabularies: padded, unpadded, or not counted, as in trainers that skip the logits."""
     size = inputs.shape.vocabulary
     for tp in sorted({1, inputs.tp, 2, 4, 8}):
         padded = pad_vocabulary(size, _PADDING, tp)
@@ -337,7 +337,7 @@ def _attention(inputs: Inputs) -> Iterator[_Change]:
 
 
 def _hybrid(inputs: Inputs) -> Iterator[_Change]:
-    """A hybrid model counted as if all its layers were alike."""
+    """Yield a hybrid model counted as if all its layers were alike."""
     if inputs.shape.hybrid is not None:
         yield "the layers are counted as those of a plain transformer (no `hybrid_layer_pattern`)", _shape(hybrid=None)
 
@@ -369,7 +369,7 @@ _FORMATS: dict[str, Format] = {
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """A GPU's dense peak, and who says so."""
+    """A GPU's dense peak with its source."""
 
     tflops: float
     gpu: str
@@ -378,7 +378,7 @@ class Peak:
 
 
 def peak_flops(gpu: str, precision: str) -> Peak | None:
-    """The peak of a GPU (SKU) at a precision (canonical value); None where the sources state none."""
+    """Return the peak of a GPU (SKU) at a precision (canonical value); None when the sources state none."""
     number_format = _FORMATS.get(precision)
     if number_format is None:
         return None

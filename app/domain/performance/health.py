@@ -36,7 +36,7 @@ _LOSSES = ("lm_loss", "loss", "reduced_train_loss")
 
 
 def outcome_of(log: ParsedLog) -> tuple[Outcome, LogEvent | str]:
-    """How the run ended, and the event that says so, or a sentence where none does."""
+    """Return how the run ended, and the event that shows it, or a sentence without one."""
     fatal = fatal_event(log)
     if fatal is not None:
         return KINDS[failure_kind(fatal) or "exception"].outcome or "failed", fatal
@@ -50,7 +50,7 @@ def outcome_of(log: ParsedLog) -> tuple[Outcome, LogEvent | str]:
 
 
 def _ending(log: ParsedLog) -> tuple[Outcome, LogEvent | str]:
-    """The end of a run whose iterations were fine: the trainer's word, the plan, or none."""
+    """Return the end of a run whose iterations were fine: as the trainer or the plan states it, or unknown."""
     last = int(log.columns["iteration"][-1])
     ends = [event for event in events_of_last_process(log) if event.kind in _ENDS]
     stops = [event for event in ends if _ENDS[event.kind] == "stopped"]
@@ -67,7 +67,7 @@ def _ending(log: ParsedLog) -> tuple[Outcome, LogEvent | str]:
 
 
 def fatal_event(log: ParsedLog) -> LogEvent | None:
-    """The most telling failure that ended the run; None when training went on, or had ended well, all the same."""
+    """Return the most specific failure that ended the run; None when training continued or ended well."""
     events = [event for event in events_of_last_process(log) if not _steps_follow(event, log)]
     if any(event.kind == "training_done" for event in events):
         return None
@@ -89,7 +89,7 @@ def _steps_follow(event: LogEvent, log: ParsedLog) -> bool:
 
 
 def root_of(events: Sequence[LogEvent]) -> LogEvent | None:
-    """The cause among the failures of one process: what ended the job from outside when it came first, else by kind."""
+    """Return the cause among the failures of one process: an external stop that came first, else by kind."""
     failures = [(kind, event) for event in events if (kind := failure_kind(event)) is not None]
     if not failures:
         return None
@@ -101,7 +101,10 @@ def root_of(events: Sequence[LogEvent]) -> LogEvent | None:
 
 
 def ends_a_run(event: LogEvent, log: ParsedLog) -> bool:
-    """Exceptions that iterations follow were caught; one after the last planned iteration came on the way out."""
+    """Return whether an event ended the run.
+
+    An exception followed by iterations was caught; one after the last planned iteration came during shutdown.
+    """
     if event.kind in _ENDS or failure_kind(event) is None:
         return False
     if event.kind in ("error", "scheduler") and log.n and not is_after_last_iteration(event, log):
@@ -110,14 +113,14 @@ def ends_a_run(event: LogEvent, log: ParsedLog) -> bool:
 
 
 def reached_the_end(log: ParsedLog) -> bool:
-    """True when the last planned iteration was printed."""
+    """Return whether the last planned iteration was printed."""
     if log.n == 0 or log.total_iterations is None:
         return False
     return bool(log.columns["iteration"][-1] >= log.total_iterations)
 
 
 def loss_of(log: ParsedLog) -> FloatArray | None:
-    """The column of the training loss, whatever the trainer calls it."""
+    """Return the column of the training loss under any trainer's name."""
     return next((log.columns[name] for name in _LOSSES if name in log.columns), None)
 
 
@@ -128,10 +131,10 @@ def counts_of(log: ParsedLog, name: str) -> FloatArray | None:
 
 
 def lost_losses(log: ParsedLog) -> npt.NDArray[np.bool_] | None:
-    """Rows whose loss is not finite though the step was made; None when the log prints neither loss nor gradient norm.
+    """Return rows whose loss is not finite although the step was made; None without loss and gradient norm.
 
-    Megatron-LM leaves a NaN loss out of the line, so a missing loss counts, too; not that of a line that was cut, nor
-    that of a skipped step.
+    Megatron-LM omits a NaN loss from the line, so a missing loss counts too, except in truncated lines and skipped
+    steps.
     """
     loss, norm = loss_of(log), log.columns.get("grad_norm")
     values = loss if loss is not None else norm
@@ -159,7 +162,7 @@ BYTES_PER_GIB = 2**30
 
 
 def read_health(log: ParsedLog) -> dict[str, object]:
-    """Outcome with its evidence, losses, skipped and NaN iterations, gradient norm, memory. None: not printed."""
+    """Return outcome with evidence, losses, skipped and NaN iterations, gradient norm, memory. None: not printed."""
     outcome, evidence = outcome_of(log)
     loss, lost = loss_of(log), lost_losses(log)
     return {
@@ -204,13 +207,13 @@ def _largest(values: FloatArray | None) -> float | None:
 
 
 def _total(counts: FloatArray | None) -> int | None:
-    """A sum of counts; None when no line prints a possible one, or when no job could count so far."""
+    """Return the sum of counts; None when no line prints a plausible one, or when no process could count yet."""
     possible = _finite(counts)
     return int(total) if len(possible) and (total := possible.sum()) <= MAX_WHOLE else None
 
 
 def _last_iteration(iterations: FloatArray) -> int | None:
-    """The last number that can be one."""
+    """Return the last plausible number."""
     possible = iterations[np.abs(iterations) <= MAX_WHOLE]
     return int(possible[-1]) if len(possible) else None
 
@@ -231,13 +234,13 @@ _SURVIVED = frozenset({"error", "scheduler", "exit_code"})
 
 
 def explain_failures(log: ParsedLog) -> tuple[Failure, ...]:
-    """All failures: how the run ended, then what it survived, then how earlier processes of it ended, last first."""
+    """Return all failures: how the run ended, what it survived, then ends of earlier processes, last first."""
     failures = [*_end(log), *_values(log), *_crash_loops(log), *_earlier(log)]
     return tuple(failures[:MAX_FAILURES])
 
 
 def _end(log: ParsedLog) -> Iterator[Failure]:
-    """How the last process ended, unless it ended well."""
+    """Yield how the last process ended, unless it ended well."""
     outcome, evidence = outcome_of(log)
     if isinstance(evidence, LogEvent):
         if failure_kind(evidence) is not None and outcome != "completed":
@@ -249,7 +252,7 @@ def _end(log: ParsedLog) -> Iterator[Failure]:
 
 
 def _from_events(root: LogEvent, chain: Iterable[LogEvent], log: ParsedLog, *, earlier: bool = False) -> Failure:
-    """One failure of a chain: the root's own lines first, then one line of every other kind that followed from it."""
+    """Return one failure of a chain: the root's own lines, then one line of each kind that followed from it."""
     kind = failure_kind(root) or "exception"
     same = [event for event in chain if failure_kind(event) == kind and event != root]
     others = {event.kind: event for event in reversed(list(chain)) if failure_kind(event) != kind}
@@ -267,7 +270,7 @@ def _from_events(root: LogEvent, chain: Iterable[LogEvent], log: ParsedLog, *, e
 
 
 def _iteration_before(event: LogEvent, log: ParsedLog) -> int | None:
-    """The last iteration printed before the event: by its own file, else by any."""
+    """Return the last iteration printed before the event: in its own file, else in any."""
     row = last_row_before(event, log)
     if row is None and log.n and "log_file" in log.columns and event in events_of_last_process(log):
         row = log.n - 1
@@ -275,7 +278,7 @@ def _iteration_before(event: LogEvent, log: ParsedLog) -> int | None:
 
 
 def _from_rows(kind: str, log: ParsedLog, rows: npt.NDArray[np.intp], explanation: str) -> Failure:
-    """A failure that iteration lines show: the first of them are the evidence."""
+    """Return a failure shown by iteration lines: the first of them are the evidence."""
     files = log.columns.get("log_file")
     return Failure(
         kind=kind,
@@ -291,7 +294,7 @@ def _from_rows(kind: str, log: ParsedLog, rows: npt.NDArray[np.intp], explanatio
 
 
 def _shown(log: ParsedLog, row: int) -> str:
-    """What was read of an iteration line that matters to a failure."""
+    """Return the values of an iteration line that matter for a failure."""
     parts = [f"iteration {log.columns['iteration'][row]:.0f}"]
     for name in ("lm_loss", "loss", "grad_norm", "loss_scale", "skipped_iterations", "nan_iterations"):
         if name in log.columns:
@@ -301,7 +304,7 @@ def _shown(log: ParsedLog, row: int) -> str:
 
 
 def _values(log: ParsedLog) -> Iterator[Failure]:
-    """Losses that were lost, and steps that were skipped."""
+    """Yield failures for lost losses and skipped steps."""
     lost = lost_losses(log)
     if lost is not None and lost.any():
         rows = np.flatnonzero(lost)
@@ -332,7 +335,7 @@ def _crash_loops(log: ParsedLog) -> Iterator[Failure]:
 
 
 def _earlier(log: ParsedLog) -> Iterator[Failure]:
-    """How processes ended that a restart replaced; an exception alone may have been caught."""
+    """Yield how processes ended that a restart replaced; an exception alone may have been caught."""
     for events in reversed(list(events_of_earlier_processes(log))):
         chain: Sequence[LogEvent] = [event for event in events if failure_kind(event) is not None]
         if any(event.kind not in _SURVIVED for event in chain) and (root := root_of(chain)) is not None:

@@ -17,8 +17,8 @@ MAX_LAYERS = 10_000
 class GroupedQueryAttention:
     """Attention with `query_groups` key and value heads (as many as `heads`: multi-head attention).
 
-    `window`: tokens that a windowed layer sees, itself included; None without windows. `full_every`: every n-th layer
-    sees everything; 0 when all layers are windowed.
+    `window`: tokens that a windowed layer sees, including the token itself; None without windows. `full_every`: every
+    n-th layer sees everything; 0 when all layers are windowed.
     """
 
     heads: int
@@ -95,14 +95,17 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class ShapeReading:
-    """A shape, or the names of the fields that are missing for it (or a sentence on why there can be none)."""
+    """A shape, or the names of missing fields (or a sentence on why there is none)."""
 
     shape: ModelShape | None
     missing: tuple[str, ...] = ()
 
 
 def read_shape(values: Mapping[str, Value]) -> ShapeReading:
-    """The shape stated by contract values (canonical names); what may be left out means what it means to trainers."""
+    """Return the shape stated by contract values (canonical names).
+
+    Omitted optional fields mean the trainers' defaults.
+    """
     reader = _Reader(values)
     variant = values.get("experimental_attention_variant")
     if variant not in (None, "gated_delta_net"):
@@ -126,7 +129,7 @@ def read_shape(values: Mapping[str, Value]) -> ShapeReading:
 
 
 class _Reader:
-    """Takes values by name and remembers which ones were missing, so that all are named at once."""
+    """Reads values by name and collects the missing ones, so that one message names them all."""
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         self.values = values
@@ -165,7 +168,7 @@ def _read_experts(reader: _Reader, layers: int) -> Experts | None:
 
 
 def _moe_pattern(reader: _Reader, layers: int) -> tuple[int, ...]:
-    """One flag a layer. A frequency n means: every n-th layer, beginning with the first (Megatron-LM's rule)."""
+    """Return one flag per layer. A frequency n means every n-th layer, starting with the first (Megatron-LM's rule)."""
     stated = reader.values.get("moe_layer_freq")
     if not isinstance(stated, tuple):
         every = reader.number("moe_layer_freq") or 1
@@ -196,7 +199,7 @@ def _read_attention(reader: _Reader, heads: int, hidden: int) -> GroupedQueryAtt
 
 
 def window_tokens(stated: Value) -> int | None:
-    """Tokens that a windowed layer sees: left + right + itself from `127,0` or `(127, 0)`; a single number as it is."""
+    """Return the tokens that a windowed layer sees: left + right + itself from `127,0` or `(127, 0)`, or a number."""
     if stated is None:
         return None
     numbers = [int(word) for word in re.findall(r"-?\d+", str(stated))]
@@ -245,6 +248,6 @@ def _when(wanted: bool, read: Callable[[str], int], name: str) -> int:
 
 
 def pad_vocabulary(entries: int, divisible_by: int, tp: int) -> int:
-    """Entries after padding to a multiple of `divisible_by` x `tp`, as trainers do."""
+    """Return the entries after padding to a multiple of `divisible_by` x `tp`, as in trainers."""
     multiple = divisible_by * tp
     return -(-entries // multiple) * multiple

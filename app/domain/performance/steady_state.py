@@ -23,13 +23,13 @@ MAX_STEP_MS = 1e9
 
 
 def usable(step_times_ms: FloatArray) -> npt.NDArray[np.bool_]:
-    """True where a step time is finite and within what a step can take."""
+    """Return True where a step time is finite and in the plausible range."""
     # NaN compares as False
     return np.asarray((step_times_ms >= MIN_STEP_MS) & (step_times_ms <= MAX_STEP_MS))
 
 
 def left_out(log: ParsedLog) -> list[str]:
-    """Sentences on the iterations whose step time counts for nothing; the log's reader tells of artefacts itself."""
+    """Return sentences on iterations whose step time does not count; the log reader reports artefacts itself."""
     if not log.n:
         return []
     printed, true = log.columns["step_time_ms"], log.columns["step_time_true_ms"]
@@ -78,7 +78,7 @@ MAX_TREND_POINTS = 600
 
 
 def median(values: FloatArray) -> float:
-    """The median of a series that is not empty, to the last digit that of numpy, whose own takes longer for a few."""
+    """Return the median of a non-empty series, to the last digit of numpy's, which is slower for short series."""
     if not 0 < len(values) <= _FEW:
         return float(np.median(values))
     ordered = np.sort(values)  # NaN goes to the end
@@ -89,21 +89,21 @@ def median(values: FloatArray) -> float:
 
 
 def mad(values: FloatArray) -> float:
-    """The scaled median absolute deviation from the median."""
+    """Return the scaled median absolute deviation."""
     return NORMAL_CONSISTENCY * median(np.abs(values - median(values)))
 
 
 def readable_range(values: FloatArray) -> tuple[float, float]:
-    """The ends of an axis on which most of `values`, at least one, can be told apart: a spike does not set it."""
+    """Return the ends of an axis that shows most of `values` (at least one) in detail, without spikes."""
     low, middle, high = (float(value) for value in np.quantile(values, (0.25, 0.5, 0.75)))
     reach = _REACH * max(high - low, _LEAST_REACH * abs(middle))
     return max(float(values.min()), low - reach), min(float(values.max()), high + reach)
 
 
 def lag_one_correlation(values: FloatArray) -> float:
-    """The lag-1 autocorrelation, corrected for its bias in short series (Marriott and Pope 1954), within 0 to 0.9.
+    """Return the lag-1 autocorrelation, corrected for short series (Marriott and Pope 1954), in 0 to 0.9.
 
-    0.9 is where an AR(1) correction of a short window stops meaning anything. Needs five values or more.
+    Above 0.9 an AR(1) correction of a short window has no meaning. Requires at least five values.
     """
     k = len(values)
     centred = values - values.mean()
@@ -113,19 +113,19 @@ def lag_one_correlation(values: FloatArray) -> float:
 
 
 def long_run_variance(residuals: FloatArray) -> float:
-    """Variance of an AR(1) series as its sums feel it: `var (1 + rho) / (1 - rho)`."""
+    """Return the long-run variance of an AR(1) series: `var (1 + rho) / (1 - rho)`."""
     rho = lag_one_correlation(residuals)
     return float(residuals.var(ddof=1)) * (1 + rho) / (1 - rho)
 
 
 def clip_around_median(values: FloatArray, spread: float, widths: float) -> FloatArray:
-    """The values, none further from their median than `widths` x `spread`."""
+    """Return the values, clipped to `widths` x `spread` around their median."""
     centre = median(values)
     return np.clip(values, centre - widths * spread, centre + widths * spread)
 
 
 def theil_sen_slope(values: FloatArray) -> float:
-    """The median of all pairwise slopes, per step."""
+    """Return the median of all pairwise slopes, per step."""
     block = -(-len(values) // MAX_TREND_POINTS)
     length = len(values) - len(values) % block
     points = values[:length].reshape(-1, block).mean(axis=1)
@@ -150,7 +150,7 @@ MEDIAN_EFFICIENCY = 1.2533
 
 
 def reasons_not_steady(window: FloatArray, from_warm_up: FloatArray) -> tuple[str, ...]:
-    """Why a window of ln(step time) is not steady, in plain words; empty when it is.
+    """Return why a window of ln(step time) is not steady, as sentences; empty when it is.
 
     `from_warm_up`: the logarithms from the first end of warm-up on, on which the slope is measured.
     """
@@ -243,11 +243,11 @@ def steady_state(
     segment_starts: Sequence[int] = (0,),
     declared: Window | None = None,
 ) -> SteadyState | None:
-    """The steady window and its step time; None when fewer than four usable step times exist.
+    """Return the steady window and its step time; None with fewer than four usable step times.
 
     `step_times_ms`: true step times in the order of the log; those that are not `usable` are left out.
-    `segment_starts`: rows at which a process (re)started; the longest segment is used, of equals the last.
-    `declared`: the uploader's window, first and last iteration inclusive; it replaces detection when it holds enough.
+    `segment_starts`: rows at which a process (re)started; the longest segment is used, of equals the last. `declared`:
+    the uploader's window, first and last iteration inclusive; it replaces detection if it is long enough.
     """
     notes: list[str] = []
     part, span = _declared_span(iterations, step_times_ms, declared, notes)
@@ -267,7 +267,7 @@ def _usable(step_times_ms: FloatArray, rows: npt.NDArray[np.intp]) -> _Part:
 def _declared_span(
     iterations: FloatArray | IntArray, step_times_ms: FloatArray, declared: Window | None, notes: list[str]
 ) -> tuple[_Part, _Span | None]:
-    """The declared window as a part of its own, or None and a note when it holds too little."""
+    """Return the declared window as its own part, or None and a note when it is too short."""
     if declared is None:
         return _Part(np.empty(0, np.intp), np.empty(0)), None
     inside = np.flatnonzero((iterations >= declared.first) & (iterations <= declared.last))
@@ -282,7 +282,7 @@ def _declared_span(
 
 
 def _longest_segment(step_times_ms: FloatArray, segment_starts: Sequence[int], notes: list[str]) -> _Part:
-    """A process that restarts warms up again, so windows never reach across a restart."""
+    """Return the longest segment: a restarted process warms up again, so windows never cross a restart."""
     bounds = sorted({0, *segment_starts, len(step_times_ms)})
     parts = [_usable(step_times_ms, np.arange(a, b)) for a, b in pairwise(bounds)]
     if not parts:
@@ -301,7 +301,7 @@ def _times(n: int) -> str:
 
 
 def _detected_span(y: FloatArray) -> _Span:
-    """Steps 2 and 3: the end of warm-up by a scan, then refined."""
+    """Find the end of warm-up by a scan, then refine it (steps 2 and 3)."""
     centre, spread = _second_half(y)
     warm_from = _scan(y, centre, spread)
     start = _refine(y, warm_from, centre, spread)
@@ -309,13 +309,16 @@ def _detected_span(y: FloatArray) -> _Span:
 
 
 def _second_half(y: FloatArray) -> tuple[float, float]:
-    """Median and spread of the second half, which is taken to be warm."""
+    """Return median and spread of the second half, which is assumed to be warm."""
     tail = y[len(y) // 2 :]
     return median(tail), max(mad(tail), TAIL_SPREAD_FLOOR)
 
 
 def _scan(y: FloatArray, centre: float, spread: float) -> int:
-    """The first value near the second half that is followed by its like; never the very first of a longer run."""
+    """Return the first value near the second half that is followed by similar ones.
+
+    In longer runs this is never the very first value.
+    """
     limit = centre + max(4 * spread, WARM_UP_MARGIN)
     half = len(y) // 2
     threes = np.median(np.lib.stride_tricks.sliding_window_view(y, 3)[:half], axis=1)
@@ -325,7 +328,7 @@ def _scan(y: FloatArray, centre: float, spread: float) -> int:
 
 
 def _refine(y: FloatArray, warm_from: int, centre: float, spread: float) -> int:
-    """MSER-5: drop leading batches of five while that makes the mean of the rest more certain (White et al. 2000)."""
+    """Drop leading batches of five while that makes the mean of the rest more precise (MSER-5, White et al. 2000)."""
     n = len(y)
     if n - warm_from < MIN_REFINED:
         return warm_from
@@ -339,7 +342,7 @@ def _refine(y: FloatArray, warm_from: int, centre: float, spread: float) -> int:
 
 
 def _mser_drop(z: FloatArray) -> int:
-    """How many leading batches, at most half of them, to drop so that `sum of squares / kept^2` is least."""
+    """Return how many leading batches (at most half) to drop to minimise `sum of squares / kept^2`."""
     batches = len(z) // BATCH
     means = z[len(z) - BATCH * batches :].reshape(batches, BATCH).mean(axis=1)
     centred = means - means.mean()
@@ -350,7 +353,7 @@ def _mser_drop(z: FloatArray) -> int:
 
 
 def _describe(iterations: FloatArray | IntArray, part: _Part, span: _Span, notes: tuple[str, ...]) -> SteadyState:
-    """Steps 4 to 7 on a chosen window."""
+    """Apply steps 4 to 7 to a chosen window."""
     window = part.y[span.start : span.stop]
     rows = part.rows[span.start : span.stop]
     y_hat, k = median(window), len(window)
@@ -379,21 +382,21 @@ def _describe(iterations: FloatArray | IntArray, part: _Part, span: _Span, notes
 
 
 def standard_error(window: FloatArray) -> float:
-    """Standard error of the median of a window of logarithms: the larger of two that see different dependence."""
+    """Return the standard error of the median of a window of logarithms: the larger of two estimates."""
     if len(window) < 5:
         return max(mad(window), 0.01)
     return max(_error_by_batches(window), _error_by_autocorrelation(window))
 
 
 def _error_by_batches(window: FloatArray) -> float:
-    """From the medians of four (three in short windows) contiguous batches: sees slow wandering."""
+    """Estimate from medians of four (three in short windows) contiguous batches, which shows slow drift."""
     batches = 3 if len(window) < 16 else 4
     medians = [median(batch) for batch in np.array_split(window, batches)]
     return float(np.std(medians, ddof=1)) / math.sqrt(batches)
 
 
 def _error_by_autocorrelation(window: FloatArray) -> float:
-    """From clipped deviations and their autocorrelation: sees neighbours that depend on each other."""
+    """Estimate from clipped deviations and their autocorrelation, which shows short-range dependence."""
     k = len(window)
     deviations = window - median(window)
     width = 1.5 * mad(window)
@@ -409,7 +412,7 @@ def iteration_roles(
     steady: SteadyState | None,
     segment_starts: Sequence[int] = (0,),
 ) -> list[Role]:
-    """What each row of the log is in the run's chart. Rows before the window in its own segment are warm-up."""
+    """Return the role of each row in the run's chart. Rows of a segment before its window are warm-up."""
     if steady is None:
         return ["outside"] * len(iterations)
     in_window = (iterations >= steady.first_iteration) & (iterations <= steady.last_iteration)

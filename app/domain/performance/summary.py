@@ -35,9 +35,9 @@ _TRAINERS = {"golden values": "Megatron-LM", "bridge configuration": "Megatron-B
 
 
 def with_documents(log: ParsedLog, documents: Sequence[Document]) -> ParsedLog:
-    """`log` with the series that it lacks, by iteration. A log without iterations takes those of the first document.
+    """Return `log` with the series that only documents have, by iteration.
 
-    What a log printed stays as printed: documents add columns, they replace none.
+    A log without iterations takes those of the first document. Printed columns are never replaced.
     """
     for document in documents:
         if "iteration" in document.columns and len(document.columns["iteration"]):
@@ -47,7 +47,7 @@ def with_documents(log: ParsedLog, documents: Sequence[Document]) -> ParsedLog:
 
 
 def _instead(log: ParsedLog, document: Document) -> ParsedLog:
-    """The document's series as the run's. It has no lines, so their numbers are 0."""
+    """Use the document's series as the run's. It has no lines, so their numbers are 0."""
     iterations = document.columns["iteration"]
     total = document.facts.get("train_iters", "")
     return replace(
@@ -73,7 +73,7 @@ def _beside(log: ParsedLog, document: Document) -> ParsedLog:
 
 
 def _places(wanted: FloatArray, iterations: FloatArray) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-    """The row of the document that each iteration of the log has, -1 where it has none."""
+    """Return the row of the document for each iteration of the log, -1 without one."""
     order = np.argsort(iterations, kind="stable")
     at = np.minimum(np.searchsorted(iterations[order], wanted), len(order) - 1)
     return np.where(iterations[order][at] == wanted, order[at], -1)
@@ -103,9 +103,9 @@ def summarise(
     documents: Sequence[Document] = (),
     project_defaults: Mapping[str, Value] | None = None,
 ) -> RunSummary:
-    """Everything that a processed run shows. `error` is set when neither log nor documents hold an iteration.
+    """Return all displayed data of a processed run. `error` is set when nothing holds an iteration.
 
-    `documents` add contract fields and series; `project_defaults` (raw values by contract field) fill what nobody
+    `documents` add contract fields and series; `project_defaults` (raw values by contract field) fill what no source
     states.
     """
     log = with_documents(log, documents)
@@ -167,7 +167,7 @@ def _steady(log: ParsedLog, metadata: Metadata) -> SteadyState | None:
 
 
 def no_iterations(log: ParsedLog) -> str:
-    """Why a log without iteration lines is no measurement: the failure, explained, else its first and last lines."""
+    """Return why a log without iteration lines is no measurement: the failure, else its first and last lines."""
     if failures := explain_failures(log):
         where = ", ".join(_line_of(line.file, line.line, log) for line in failures[0].evidence[:1])
         title = f"{failures[0].title} ({where})" if where else failures[0].title
@@ -220,14 +220,14 @@ def _unknown_warning(contract: Contract) -> list[str]:
 
 
 def _problems(log: ParsedLog) -> list[str]:
-    """The reader's remarks as sentences, with their lines."""
+    """Return the reader's remarks as sentences with their lines."""
     sentences = [f"{_place(log, problem)}{problem.message}" for problem in log.problems[:MAX_PROBLEMS]]
     more = len(log.problems) - MAX_PROBLEMS
     return [*sentences, f"{more} more remarks on the log are not listed."] if more > 0 else sentences
 
 
 def _place(log: ParsedLog, problem: Problem) -> str:
-    """Where a remark belongs: the line, and the file when there are several."""
+    """Return the position of a remark: the line, and the file when there are several."""
     if not problem.line:
         return ""
     return f"{log.files[problem.file]}, line {problem.line}: " if len(log.files) > 1 else f"Line {problem.line}: "

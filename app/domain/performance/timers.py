@@ -27,7 +27,7 @@ _LEVEL_ZERO = frozenset(
 
 
 def read_timers(log: ParsedLog, steady: SteadyState | None) -> tuple[Timer, ...]:
-    """Timers of the step, the largest share first. Timers nest, so shares may add up to more than the step."""
+    """Return the timers of the step, the largest share first. Timers nest, so shares may sum to more than the step."""
     if steady is None:
         return ()
     iterations = log.columns["iteration"]
@@ -61,14 +61,14 @@ def timer_names(log: ParsedLog) -> list[str]:
 
 
 def _spread(slowest: np.ndarray[tuple[int], np.dtype[np.float64]], fastest: object) -> float | None:
-    """Median over the window of slowest over fastest rank."""
+    """Return the median over the window of slowest over fastest rank."""
     low = np.asarray(fastest, dtype=np.float64)
     usable = (low >= MIN_TIMER_MS) & (low <= MAX_STEP_MS)
     return float(np.median(slowest[usable] / low[usable])) if usable.any() else None
 
 
 def unfair_because(log: ParsedLog) -> str | None:
-    """A sentence when barriers of timers slowed the steps down; None for a run that is fair for timing."""
+    """Return a sentence when timer barriers slowed the steps; None for a run that is fair for timing."""
     arguments: Mapping[str, Value] = log.arguments
     if arguments.get("barrier_with_L1_time") is False:
         return None

@@ -32,7 +32,7 @@ _SHORT = 4
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A legal cut for one PP. `vpp` 1: no virtual pipeline. `layers`: of a chunk, the larger ones."""
+    """A legal split of layers into stages for one PP. `vpp` 1: no virtual pipeline. `layers`: of the larger chunks."""
 
     vpp: int
     account: tuple[str, ...] = ()
@@ -41,12 +41,15 @@ class Split:
 
     @property
     def kind(self) -> int:
-        """0 even, 1 even with embedding and loss counted, 2 by a layout string: the simpler first."""
+        """Return the rank of the split, simplest first.
+
+        0: even; 1: even with embedding and loss counted; 2: by a layout string.
+        """
         return 2 if self.pp_layout else 1 if self.account else 0
 
 
 def splits_of(request: PlanRequest, pp: int) -> tuple[Split, ...]:
-    """Every legal cut for this PP that agrees with what is fixed, by rising VPP; empty where there is none."""
+    """Return every legal split for this PP that agrees with the fixed values, by rising VPP; may be empty."""
     return _splits(request.model, pp, request.fix("vpp"), request.pp_layout, request.account)
 
 
@@ -73,7 +76,7 @@ def _stated(model: PlannedModel, pp: int, vpp: int | None, text: str) -> tuple[S
 
 
 def _cut(model: PlannedModel, pp: int, vpp: int, account: tuple[str, ...] | None) -> Split | None:
-    """The simplest cut into PP x VPP chunks."""
+    """Return the simplest split into PP x VPP chunks."""
     for counted in ((), _BOTH) if account is None else (account,):
         if model.hybrid and counted:
             continue
@@ -86,9 +89,10 @@ def _cut(model: PlannedModel, pp: int, vpp: int, account: tuple[str, ...] | None
 
 
 def written_layout(layers: int, mtp: int, parts: int) -> str | None:
-    """A layout string of `parts` stages: all but the first and the last hold the same number of layers, those no more.
+    """Return a layout string of `parts` stages, or None when there is none.
 
-    The last holds what is left with multi-token prediction and the loss. None where that does not come out.
+    All stages but the first and last hold the same number of layers, and these two no more. The last one holds the
+    remaining layers, multi-token prediction and the loss.
     """
     if parts < 2:
         return None
@@ -106,14 +110,14 @@ def _layers(count: int, written_out: int = _SHORT) -> str:
 
 
 def unsplit(request: PlanRequest, pp: int) -> Split:
-    """What is stated of the cut where no legal one agrees with it: the constraints name what is wrong with it."""
+    """Return the stated split when no legal one agrees with it: the constraints then report the problem."""
     parts = stages(request.pp_layout) if request.pp_layout is not None else None
     chunks = len(parts) // pp if parts and len(parts) % pp == 0 else 1
     return Split(request.fix("vpp") or chunks, request.account or (), request.pp_layout)
 
 
 def choose(splits: tuple[Split, ...], *, interleaved: bool) -> Split | None:
-    """The cut to begin with: the middle VPP of the simplest kind; without `interleaved` only one with no VPP."""
+    """Return the split to start with: the middle VPP of the simplest kind; one without VPP unless `interleaved`."""
     virtual = [split for split in splits if split.vpp > 1] if interleaved else []
     if not virtual:
         return next((split for split in splits if split.vpp == 1), None)
@@ -136,7 +140,7 @@ _CP_BEYOND = 2
 
 
 class Mesh(NamedTuple):
-    """Degrees as arrays, one entry a combination."""
+    """Degrees as arrays with one entry per combination."""
 
     tp: IntArray
     cp: IntArray
@@ -149,7 +153,7 @@ class Mesh(NamedTuple):
 
     @property
     def attention(self) -> IntArray:
-        """GPUs that one replica of the attention takes."""
+        """Return the GPUs of one replica of the attention."""
         return self.tp * self.cp * self.pp
 
     @property
@@ -159,7 +163,10 @@ class Mesh(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """One entry a combination. `broken`: bits of `BITS`, 0: feasible. `virtual`: 1 where a virtual pipeline may be."""
+    """One entry per combination.
+
+    `broken`: bits of `BITS`, 0: feasible. `virtual`: 1 if a virtual pipeline is possible.
+    """
 
     mesh: Mesh
     broken: IntArray
@@ -169,7 +176,7 @@ class Candidates:
         return len(self.broken)
 
     def layout(self, request: PlanRequest, index: int) -> Layout:
-        """The combination with its cut into stages."""
+        """Return the layout of one combination, with its split into stages."""
         tp, cp, pp, ep, etp = (int(column[index]) for column in self.mesh)
         split = chosen_split(request, pp, interleaved=bool(self.virtual[index]))
         return Layout(tp, cp, pp, ep, etp, split.vpp, split.account, split.pp_layout)
@@ -181,9 +188,9 @@ def chosen_split(request: PlanRequest, pp: int, *, interleaved: bool) -> Split:
 
 
 def candidates(request: PlanRequest) -> Candidates:
-    """All combinations that are worth trying: divisors of what they must divide, and whatever is fixed.
+    """Return all combinations worth trying: divisors, and the fixed values.
 
-    Raises InvalidPlan when they are more than `MOST`.
+    Raises InvalidPlan when there are more than `MOST`.
     """
     degrees, stages = _degrees(request), _pp_values(request)
     count = math.prod(map(len, degrees)) * len(stages)
@@ -197,7 +204,7 @@ def candidates(request: PlanRequest) -> Candidates:
 
 
 def _degrees(request: PlanRequest) -> tuple[Sequence[int], ...]:
-    """Values of TP, CP, EP and ETP."""
+    """Return the values of TP, CP, EP and ETP to try."""
     model, gpus = request.model, request.gpus
     widest = _CP_BEYOND * first_cp(request.seq_len)
     tp = _values(
@@ -216,7 +223,7 @@ def _degrees(request: PlanRequest) -> tuple[Sequence[int], ...]:
 
 
 def _widest_tp(request: PlanRequest) -> int:
-    """TP is tried within an NVLink domain; across it, every layer would wait for slow links."""
+    """Return the largest TP to try: one NVLink domain. Beyond it every layer would wait for slow links."""
     domain = FACTS["nvlink_domain"](request.gpu)
     return domain if isinstance(domain, int) else request.gpus
 
@@ -232,7 +239,7 @@ def _values(request: PlanRequest, name: str, free: Iterable[int]) -> Sequence[in
 
 
 def _of_stages(request: PlanRequest, pp: int, degrees: tuple[Sequence[int], ...]) -> Candidates:
-    """All combinations with this PP."""
+    """Return all combinations with this PP."""
     grids = np.meshgrid(*(np.asarray(values, dtype=np.int64) for values in degrees), indexing="ij")
     tp, cp, ep, etp = (grid.ravel() for grid in grids)
     mesh = Mesh(tp, cp, np.full_like(tp, pp), ep, etp)
@@ -241,7 +248,7 @@ def _of_stages(request: PlanRequest, pp: int, degrees: tuple[Sequence[int], ...]
 
 
 def _broken(request: PlanRequest, mesh: Mesh) -> IntArray:
-    """Bits of what does not depend on the cut into stages."""
+    """Return the bits of constraints that do not depend on the split into stages."""
     model, gpus, length = request.model, request.gpus, request.seq_len
     attention, experts, tp, cp = mesh.attention, mesh.experts, mesh.tp, mesh.cp
     checks = {
@@ -279,7 +286,7 @@ def _broken(request: PlanRequest, mesh: Mesh) -> IntArray:
 
 
 def _pipeline(request: PlanRequest, pp: int, attention: IntArray) -> tuple[IntArray, IntArray]:
-    """Where a virtual pipeline is possible, and the bits of what depends on the cut into stages."""
+    """Return where a virtual pipeline is possible, and the bits of constraints that depend on the split."""
     splits = splits_of(request, pp)
     none = np.zeros_like(attention)
     if not splits:
@@ -298,7 +305,7 @@ def _pipeline(request: PlanRequest, pp: int, attention: IntArray) -> tuple[IntAr
 
 
 def _fills(request: PlanRequest, pp: int, attention: IntArray) -> npt.NDArray[np.bool_]:
-    """True where the micro-batches of a step fill a virtual pipeline, or nobody knows their number yet."""
+    """Return True where the micro-batches of a step fill a virtual pipeline, or their number is unknown."""
     if request.gbs is None:
         return np.ones(len(attention), dtype=np.bool_)
     dp = np.maximum(request.gpus // attention, 1)
@@ -309,6 +316,6 @@ def _fills(request: PlanRequest, pp: int, attention: IntArray) -> npt.NDArray[np
 
 
 def divisors(whole: int) -> tuple[int, ...]:
-    """In rising order."""
+    """Return the divisors in rising order."""
     small = [divisor for divisor in range(1, int(whole**0.5) + 1) if whole % divisor == 0]
     return tuple(sorted({*small, *(whole // divisor for divisor in small)}))

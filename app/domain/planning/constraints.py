@@ -16,7 +16,7 @@ Check = Callable[[PlanRequest, Layout], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """`sources`: keys of the rule book's sources. `todo`: what to change."""
+    """`sources`: keys of the rule book's sources. `todo`: how to satisfy it."""
 
     id: str
     title: str
@@ -26,7 +26,7 @@ class Constraint:
 
     @property
     def is_rule(self) -> bool:
-        """True when the rule book has a blocker of this id."""
+        """Return whether the rule book has a blocker with this id."""
         return not self.id.startswith("plan-")
 
 
@@ -39,7 +39,7 @@ class Violation:
 
 
 def judge(request: PlanRequest, layout: Layout) -> tuple[Violation, ...]:
-    """Every constraint that the layout breaks; empty: it satisfies them all."""
+    """Return every constraint that the layout breaks; empty when it is feasible."""
     problems = ((constraint, constraint.check(request, layout)) for constraint in CONSTRAINTS)
     return tuple(Violation(constraint, text) for constraint, text in problems if text)
 

@@ -18,7 +18,7 @@ SHARD_FLOOR, SHARD_CEILING = 4096, 8192
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`vpp` 1: no virtual pipeline. `account`: what counts as a layer of its own in an even split."""
+    """`vpp` 1: no virtual pipeline. `account`: what counts as a layer in an even split."""
 
     tp: int
     cp: int
@@ -31,12 +31,12 @@ class Layout:
 
     @property
     def attention(self) -> int:
-        """GPUs that one replica of the attention takes."""
+        """Return the GPUs of one replica of the attention."""
         return self.tp * self.cp * self.pp
 
     @property
     def experts(self) -> int:
-        """GPUs that one replica of the experts takes."""
+        """Return the GPUs of one replica of the experts."""
         return self.etp * self.ep * self.pp
 
     @property
@@ -55,18 +55,18 @@ class Layout:
         return quotient(request.gpus, self.experts)
 
     def ga(self, request: PlanRequest) -> int | None:
-        """Micro-batches of a step on each replica; None while the batch is open or does not divide."""
+        """Return the micro-batches per step and replica; None when the batch is undecided or not divisible."""
         dp = self.dp(request)
         return None if dp is None or request.gbs is None else quotient(request.gbs, request.mbs * dp)
 
 
 def quotient(whole: int, part: int) -> int | None:
-    """The whole number that comes out, or None where none does."""
+    """Return the quotient if it is a whole number, else None."""
     return whole // part if whole % part == 0 else None
 
 
 def first_cp(seq_len: int) -> int:
-    """The first guess of CP: a rank for every 4096 tokens, as the nearest power of two."""
+    """Return a first guess of CP: a rank per 4096 tokens, as the nearest power of two."""
     return 1 << max(0, round(math.log2(seq_len / SHARD_FLOOR)))
 
 
@@ -93,8 +93,10 @@ Number = TypeVar("Number", float, npt.NDArray[np.float64])
 def static_gb(
     request: PlanRequest, shards: Number, replicas: Number, expert_mesh: Number, edp: Number
 ) -> Number | None:
-    """GB (1e9 bytes) for each GPU, of the mean stage. `shards`: TP x PP, `replicas`: DP x CP,
-    `expert_mesh`: PP x EP x ETP. None: parameters are unknown."""
+    """Return GB (1e9 bytes) per GPU of the mean stage; None when the parameters are unknown.
+
+    `shards`: TP x PP, `replicas`: DP x CP, `expert_mesh`: PP x EP x ETP.
+    """
     total, experts = request.model.total_billions, request.model.expert_billions
     if total is None or experts is None:
         return None

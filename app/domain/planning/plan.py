@@ -59,7 +59,7 @@ REASONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 
 
 def best_first(request: PlanRequest, options: Candidates, among: IntArray) -> IntArray:
-    """The indices of `among`, the preferred one first."""
+    """Return the indices of `among`, best first."""
     mesh = options.mesh.at(among)
     keys = (
         _outside(request, mesh),
@@ -76,7 +76,7 @@ def best_first(request: PlanRequest, options: Candidates, among: IntArray) -> In
 
 
 def _too_large(request: PlanRequest, mesh: Mesh) -> npt.NDArray[np.bool_]:
-    """True where the static part alone takes more of the memory than it should; nowhere while that is unknown."""
+    """Return True where static memory alone exceeds its limit; False while it is unknown."""
     memory = gpu_memory_gb(request)
     shards, experts = (mesh.tp * mesh.pp).astype(np.float64), mesh.experts.astype(np.float64)
     replicas, edp = np.maximum(request.gpus / shards, 1.0), np.maximum(request.gpus / experts, 1.0)
@@ -88,7 +88,7 @@ def _too_large(request: PlanRequest, mesh: Mesh) -> npt.NDArray[np.bool_]:
 
 
 def _outside(request: PlanRequest, mesh: Mesh) -> npt.NDArray[np.bool_]:
-    """True where a rank holds more or fewer tokens of a sequence than usual."""
+    """Return True where a rank holds more or fewer tokens of a sequence than usual."""
     ranks = mesh.cp * mesh.tp if FACTS["nvl72"](request.gpu) else mesh.cp
     shard = request.seq_len // np.maximum(ranks, 1)
     outside: npt.NDArray[np.bool_] = (shard > SHARD_CEILING) | ((mesh.cp > 1) & (shard < SHARD_FLOOR))
@@ -96,7 +96,7 @@ def _outside(request: PlanRequest, mesh: Mesh) -> npt.NDArray[np.bool_]:
 
 
 def _leaving(request: PlanRequest, mesh: Mesh) -> npt.NDArray[np.bool_]:
-    """True where the expert group is larger than an NVLink domain."""
+    """Return True where the expert group is larger than an NVLink domain."""
     domain = FACTS["nvlink_domain"](request.gpu)
     leaving: npt.NDArray[np.bool_] = mesh.ep * mesh.etp > (domain if isinstance(domain, int) else request.gpus)
     return leaving
@@ -111,7 +111,7 @@ _NVL72, _TILED = 72, 64
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """`rule`: of the rule book, or "" for one of the planner's own. `sources`: keys of the rule book's sources."""
+    """`rule`: id in the rule book, or "" for a note of the planner. `sources`: keys of the rule book's sources."""
 
     rule: str
     text: str
@@ -135,7 +135,7 @@ def notes_of(request: PlanRequest, layout: Layout, static: float | None) -> tupl
 
 
 def placement(request: PlanRequest, layout: Layout) -> str:
-    """Where the TP and the expert groups lie, in a sentence."""
+    """Return a sentence on where the TP and expert groups lie."""
     domain = FACTS["nvlink_domain"](request.gpu)
     if not isinstance(domain, int):
         return f"No source gives the NVLink domain of {request.gpu}."
@@ -152,7 +152,10 @@ def _group(name: str, size: int, domain: int) -> str:
 
 
 def _tiling(layout: Layout, domain: int) -> str:
-    """A group that does not divide the 72 GPUs of a rack leaves some of them over, or straddles two."""
+    """Return a sentence when a group does not divide the 72 GPUs of a rack.
+
+    It then leaves some unused or spans two racks.
+    """
     if domain != _NVL72 or all(domain % size == 0 for size in (layout.tp, layout.expert_group)):
         return ""
     return f" Its groups do not divide {_NVL72}: {_TILED} GPUs of each rack tile easily."
@@ -250,9 +253,10 @@ _CLOSEST = 3
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A layout with what follows from it. Counts that do not come out are None. `other_vpp`: sizes that fit as well.
+    """A layout with derived figures. Counts that are not whole are None.
 
-    `static_gb`: weights, gradients and optimizer states on each GPU; None where the parameters are unknown.
+    `other_vpp`: other valid sizes. `static_gb`: weights, gradients and optimizer states per GPU; None when the
+    parameters are unknown.
     """
 
     layout: Layout
@@ -271,7 +275,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """How many combinations break a constraint; `alone`: and no other."""
+    """How many combinations break a constraint; `alone`: those that break no other."""
 
     constraint: Constraint
     count: int
@@ -280,10 +284,10 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`given`: the layout that the request states, where it states one; then the others are those with free degrees.
+    """`given`: the layout that the request states, if any; the others then have free degrees.
 
-    `tried` and `feasible` count combinations of TP, CP, PP, EP and ETP. `closest`: of those that break a constraint,
-    the ones that break the fewest; only where nothing is feasible.
+    `tried` and `feasible` count combinations of TP, CP, PP, EP and ETP. `closest`: infeasible layouts that break the
+    fewest constraints; only when nothing is feasible.
     """
 
     request: PlanRequest
@@ -298,7 +302,7 @@ class Plan:
 
 
 def make_plan(request: PlanRequest, *, first: int = OFFERED) -> Plan:
-    """The `first` layouts for a request. A complete layout is judged, and its alternatives are planned beside it."""
+    """Return the `first` layouts for a request. A complete layout is judged, and alternatives are planned."""
     asked = replace(request, fixed={}, pp_layout=None, account=None) if request.is_complete else request
     options = candidates(asked)
     feasible = np.flatnonzero(options.broken == 0)
@@ -317,13 +321,13 @@ def make_plan(request: PlanRequest, *, first: int = OFFERED) -> Plan:
 
 
 def given_layout(request: PlanRequest) -> Layout:
-    """The layout of a complete request; what it leaves open of the cut into stages is chosen."""
+    """Return the layout of a complete request, with the undecided part of its split chosen."""
     fixed = replace(request, fixed={"ep": 1, "etp": 1} | dict(request.fixed or {}))
     return candidates(fixed).layout(fixed, 0)
 
 
 def offer_of(request: PlanRequest, layout: Layout) -> Offer:
-    """All that is said of one layout."""
+    """Return one layout with its derived figures and notes."""
     dp, edp, experts = layout.dp(request), layout.edp(request), request.model.experts
     static = None
     if dp is not None and edp is not None:
@@ -357,7 +361,7 @@ def _closest(request: PlanRequest, options: Candidates) -> tuple[Offer, ...]:
 
 
 def _rejected(broken: IntArray) -> tuple[Rejected, ...]:
-    """The constraint that rejects most first."""
+    """Return the constraints, the one that rejects most first."""
     rows = [
         Rejected(BY_ID[name], int(np.count_nonzero(broken & bit)), int(np.count_nonzero(broken == bit)))
         for name, bit in BITS.items()
@@ -375,7 +379,7 @@ _SHOWN = 6
 
 @dataclass(frozen=True, slots=True)
 class UsedLayout:
-    """A layout that somebody ran. `values`: contract fields. `figure`: how fast, "" when unknown. `whose`: by whom."""
+    """A layout that was used. `values`: contract fields. `figure`: its speed, "" when unknown. `whose`: its source."""
 
     title: str
     href: str
@@ -389,7 +393,7 @@ class UsedLayout:
 
     @property
     def degrees(self) -> str:
-        """`TP1 PP8 VPP4 CP1 EP32`: what is stated of it."""
+        """Format the stated degrees: `TP1 PP8 VPP4 CP1 EP32`."""
         names = [name for name in LAYOUT if name not in ("pp_layout", "mtp")]
         return " ".join(f"{name.upper()}{self.values[name]}" for name in names if self.values.get(name) is not None)
 
@@ -397,7 +401,7 @@ class UsedLayout:
 def nearest_layouts(
     request: PlanRequest, used: Iterable[UsedLayout], *, shown: int = _SHOWN
 ) -> tuple[tuple[UsedLayout, tuple[str, ...]], ...]:
-    """The nearest ones with different layouts, each with the fields in which its setting differs from the request."""
+    """Return the nearest different layouts, each with the fields in which its setting differs from the request."""
     stated = [
         layout
         for layout in used
@@ -417,7 +421,7 @@ def _distance(request: PlanRequest, layout: UsedLayout) -> float:
 
 
 def _apart(ours: int, theirs: Value) -> float:
-    """Doublings between the two; an unknown one counts as one."""
+    """Return the distance in doublings; an unknown value counts as one."""
     return abs(math.log2(theirs / ours)) if isinstance(theirs, int) and theirs > 0 else 1.0
 
 
@@ -433,7 +437,7 @@ def _differs(request: PlanRequest, layout: UsedLayout) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LayoutFlags:
-    """`without`: flags of Megatron-LM that the command must not have."""
+    """`without`: flags of Megatron-LM that the command must not contain."""
 
     megatron_lm: str
     bridge: str
@@ -441,7 +445,7 @@ class LayoutFlags:
 
 
 def settings_of(request: PlanRequest, layout: Layout) -> dict[str, Setting]:
-    """Contract fields of the layout; ETP is always stated, because left out it takes the value of TP."""
+    """Return the contract fields of the layout. ETP is always stated, because its default is the value of TP."""
     settings: dict[str, Setting] = {"tp": layout.tp, "pp": layout.pp}
     if layout.pp_layout is not None:
         settings["pp_layout"] = layout.pp_layout
@@ -459,7 +463,7 @@ def settings_of(request: PlanRequest, layout: Layout) -> dict[str, Setting]:
 
 
 def layout_flags(request: PlanRequest, layout: Layout) -> LayoutFlags:
-    """Every field of the layout in both spellings."""
+    """Return every field of the layout in both spellings."""
     flags: list[str] = []
     overrides: list[str] = []
     without: list[str] = []

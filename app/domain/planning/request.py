@@ -36,8 +36,10 @@ SHAPE = ("num_layers", "num_attention_heads", "num_query_groups", "num_experts",
 
 @dataclass(frozen=True, slots=True)
 class PlannedModel:
-    """`kv_groups` None: as many as heads, or latent attention. `experts` None: a dense model. `hybrid`: layers of
-    several kinds by a pattern. Sizes are in billions of parameters, without multi-token prediction; None: unknown.
+    """A model for planning.
+
+    `kv_groups` None: as many as heads, or latent attention. `experts` None: a dense model. `hybrid`: layers of several
+    kinds in a pattern. Sizes are in billions of parameters, without multi-token prediction; None: unknown.
     """
 
     name: str
@@ -59,9 +61,9 @@ def named_models() -> tuple[str, ...]:
 
 
 def planned_model(values: Mapping[str, Value]) -> tuple[PlannedModel | None, dict[str, str]]:
-    """The model that contract values describe: a known name, a shape, or a known name with some of its shape changed.
+    """Return the model that contract values describe, else None and the missing or wrong fields.
 
-    The second part says what is missing or wrong, by field; the model is None then.
+    The values may be a known name, a shape, or a known name with some of its shape changed.
     """
     name = canonical_model(str(values.get("model") or ""))
     known_shape = known_model(name)
@@ -112,7 +114,7 @@ def _count(values: Mapping[str, Value], name: str) -> int | None:
 
 
 def _sizes(model: KnownModel) -> tuple[float | None, float | None, float | None]:
-    """Total, in routed experts, and active for a token; the experts by their matrices."""
+    """Return billions of parameters: total, in routed experts, and active per token; experts by their matrices."""
     name: Mapping[str, object] = {"model": model.name}
     total, active = _SIZES["total_billions"](name), _SIZES["active_billions"](name)
     dense = _SIZES["dense_layers"](name)
@@ -148,7 +150,7 @@ LEAST: Mapping[str, int] = {"count": 1, "whole": 0}
 
 
 class InvalidPlan(ValueError):  # noqa: N818  # named for what it is said of
-    """`fields`: what is wrong or missing, by the name of the field."""
+    """`fields`: what is wrong or missing, by field name."""
 
     def __init__(self, fields: Mapping[str, str]) -> None:
         super().__init__("; ".join(f"{name}: {why}" for name, why in fields.items()))
@@ -157,8 +159,10 @@ class InvalidPlan(ValueError):  # noqa: N818  # named for what it is said of
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """`gbs` None: not decided, so nothing that depends on it is checked. `fixed`: degrees that stay as they are; a
-    `vpp` of 1 means no virtual pipeline. `account` None: embedding and loss may count as layers or not.
+    """`gbs` None: undecided, so nothing that depends on it is checked.
+
+    `fixed`: fixed degrees; a `vpp` of 1 means no virtual pipeline. `account` None: embedding and loss may count as
+    layers or not.
     """
 
     model: PlannedModel
@@ -177,13 +181,13 @@ class PlanRequest:
 
     @property
     def is_complete(self) -> bool:
-        """True when one layout is stated: its degrees, those of the experts only where there are any."""
+        """Return whether all degrees of one layout are stated; those of experts only for models with experts."""
         wanted = ("tp", "pp", "cp", "ep") if self.model.experts else ("tp", "pp", "cp")
         return all(self.fix(name) for name in wanted)
 
 
 def read_request(stated: Mapping[str, str]) -> PlanRequest:
-    """A request from texts by field name, as in an address; blanks say nothing. Raises InvalidPlan."""
+    """Parse a request from texts by field name; blanks are undecided. Raises InvalidPlan."""
     wrong = {name: "is not known to the planner" for name in stated if name not in INPUTS}
     values: dict[str, Value] = {}
     for name in INPUTS:
@@ -234,7 +238,7 @@ def _int(value: Value) -> int:
 
 
 def _no_vpp(values: Mapping[str, Value]) -> dict[str, int]:
-    """A virtual pipeline that is stated as unset."""
+    """Set a virtual pipeline that is stated as unset to 1."""
     return {"vpp": 1} if "vpp" in values and values["vpp"] is None else {}
 
 
@@ -248,7 +252,7 @@ PATH = "/plan"
 
 
 def plan_address(values: Mapping[str, Value], *, free: tuple[str, ...] = ()) -> str:
-    """The planner for a contract's values by field name, without the fields in `free`. A known model needs no shape."""
+    """Return the planner's address for contract values, without the fields in `free`. A known model needs no shape."""
     shape = () if known_model(str(values.get("model"))) else SHAPE
     names = [name for name in INPUTS if name not in free and (name not in SHAPE or name in shape)]
     texts = {name: _text(values[name]) for name in names if name in values}

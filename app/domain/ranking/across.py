@@ -22,7 +22,7 @@ could_not_run  its package is not in the container"""
 
 @dataclass(frozen=True, slots=True)
 class StackResult:
-    """How one dispatcher did in one stack. `gain_pct` over alltoall, None where there is no full-length one."""
+    """The result of one dispatcher in one stack. `gain_pct` over alltoall, None without a full-length result."""
 
     stack_key: str
     dispatcher: str
@@ -34,7 +34,7 @@ class StackResult:
 
 @dataclass(frozen=True, slots=True)
 class BoardResults:
-    """What is told of one board across stacks: slim enough to be kept beside it and read for hundreds of stacks."""
+    """The summary of one board: small enough to store with it and to read for hundreds of stacks."""
 
     stack_key: str
     hardware: str
@@ -48,7 +48,7 @@ class BoardResults:
 
 @dataclass(frozen=True, slots=True)
 class GainRange:
-    """The lowest and the highest gain in throughput over alltoall, percent, each with its stack."""
+    """The lowest and highest throughput gain over alltoall in percent, each with its stack."""
 
     lowest_pct: float
     lowest_stack: str
@@ -74,7 +74,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class TallyGroup:
-    """Tallies of stacks with one precision and size of expert parallelism; None and None: all of them."""
+    """Tallies of stacks with one precision and size of expert parallelism; None and None: all stacks."""
 
     precision: str | None
     ep_size: EpSize | None
@@ -83,7 +83,7 @@ class TallyGroup:
 
 @dataclass(frozen=True, slots=True)
 class ClassSummary:
-    """All stacks of one hardware, family, routing mode and semantic class at one floor of evidence."""
+    """All stacks of one hardware, family, routing mode and semantic class at one evidence floor."""
 
     hardware: str
     family: str
@@ -97,12 +97,12 @@ class ClassSummary:
 
 
 def across(standings: Iterable[StackStandings], floor: str) -> tuple[ClassSummary, ...]:
-    """One summary for each hardware, family and class among `standings`. Different classes are never added up."""
+    """Return a summary for each hardware, family and class among `standings`. Different classes are never added up."""
     return summaries(board_results(stack, board) for stack in standings for board in stack.boards_at(floor))
 
 
 def summaries(boards: Iterable[BoardResults]) -> tuple[ClassSummary, ...]:
-    """The same from the results of boards, all of one floor."""
+    """Return the summaries of board results that share one evidence floor."""
     classes: dict[tuple[str, str, str, str], list[BoardResults]] = {}
     for board in sorted(boards, key=lambda board: board.stack_key):
         key = (board.hardware, board.family, board.routing_mode, board.semantic_class)
@@ -118,7 +118,7 @@ def board_results(stack: StackStandings, board: Board) -> BoardResults:
 
 
 def results_of(stack: StackStandings, board: Board) -> tuple[StackResult, ...]:
-    """How each dispatcher did on one board, or beside it."""
+    """Return the result of each dispatcher on one board or next to it."""
     done = [
         StackResult(
             stack.stack_key, entry.dispatcher, _result(entry, board), ep_size(entry.ep), stack.precision,
@@ -181,7 +181,7 @@ def _summary(boards: Sequence[BoardResults]) -> ClassSummary:
 
 
 def _tallies(results: Sequence[StackResult]) -> tuple[Tally, ...]:
-    """In the order of the dispatchers' names: an order by wins would be a ranking of unlike things."""
+    """Return tallies in the order of names: an order by wins would rank unlike things."""
     present = {result.dispatcher for result in results}
     names = [name for name in DISPATCHERS if name in present] + sorted(present.difference(DISPATCHERS))
     return tuple(_tally(name, [result for result in results if result.dispatcher == name]) for name in names)

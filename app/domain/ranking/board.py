@@ -167,8 +167,10 @@ def _fastest_first(pool: Pool) -> tuple[float, str, str]:
 
 
 def _best_first(pools: Sequence[Pool]) -> list[Pool]:
-    """Of one dispatcher, fastest first. Among those that tie with the fastest the better evidenced one stands: the
-    fastest of many that were tried once was lucky. However fast it looks, no short one stands before a full one.
+    """Return the results of one dispatcher, fastest first.
+
+    Among those that tie with the fastest, better evidence comes first, because the fastest of many results with one run
+    is often lucky. A short result never precedes a full one.
     """
     ordered = sorted(pools, key=lambda pool: pool.directional)
     fastest = ordered[0]
@@ -184,7 +186,7 @@ def _tie(pool: Pool, fastest: Pool) -> bool:
 
 
 def _evidence(pool: Pool) -> tuple[int, int]:
-    """Of those alike the first one is taken, which is the fastest."""
+    """Return the sort key by evidence; among equals the first, which is the fastest, is taken."""
     strength = next((place for place, level in enumerate(LEVELS) if level == pool.level), 0)
     return strength, min(len(pool.runs), ENOUGH_RUNS)
 

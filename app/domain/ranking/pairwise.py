@@ -117,7 +117,7 @@ class PairwiseComparison:
 
     @property
     def winner(self) -> str:
-        """Empty for a tie."""
+        """Return the better one; empty for a tie."""
         return {"first": self.first, "second": self.second}.get(self.outcome, "")
 
     def turned(self) -> "PairwiseComparison":
@@ -307,7 +307,7 @@ class Place:
 
     @property
     def text(self) -> str:
-        """`1`, or `1–2`."""
+        """Format the range: `1`, or `1–2`."""
         return str(self.first) if self.first == self.last else f"{self.first}–{self.last}"
 
 

@@ -30,9 +30,9 @@ FEWEST_VALIDATED = 2
 
 @dataclass(frozen=True)
 class Pool:
-    """Runs of one configuration that stand for it, oldest first, at least one. `dropped`: eligible ones that do not.
+    """Runs that represent one configuration, oldest first, at least one. `dropped`: eligible runs that do not count.
 
-    `directional`: only runs that are too short for more than a direction.
+    `directional`: all runs are short, so the result shows only a direction.
     """
 
     runs: tuple[RankedRun, ...]
@@ -62,17 +62,17 @@ class Pool:
 
     @cached_property
     def noise(self) -> float:
-        """Mean squared standard error inside the runs."""
+        """Return the mean squared standard error within runs."""
         return float(np.mean([estimate.se**2 for estimate in self.estimates]))
 
     @cached_property
     def variance(self) -> float:
-        """Of ln(step time) between launches, drawn towards the family's."""
+        """Return the variance of ln(step time) between launches, shrunk towards the family's."""
         return moderated_variance(self.prior, self.values)
 
     @cached_property
     def half_width(self) -> float:
-        """Of the 95 % interval of the configuration's step time over launches, in ln."""
+        """Return the half width of the 95 % interval of the configuration's step time over launches, in ln."""
         runs = len(self.runs)
         error = math.sqrt(max(self.variance, self.noise) / runs)
         return t_quantile(INTERVAL_P, degrees_of_freedom(self.prior, runs)) * error
@@ -85,7 +85,7 @@ class Pool:
 
     @cached_property
     def level(self) -> str:
-        """The strongest evidence level that at least half of its runs reach; a single run only screens."""
+        """Return the strongest evidence level that at least half of its runs reach; at most `screen` for one run."""
         needed = (len(self.runs) + 1) // 2
         level = next((level for level in reversed(LEVELS) if self.runs_at(level) >= needed), LEVELS[0])
         return "screen" if reaches(level, "screen") and len(self.runs) < FEWEST_VALIDATED else level
@@ -95,11 +95,10 @@ class Pool:
 
 
 def pool(runs: Sequence[RankedRun], prior: Prior) -> Pool:
-    """The result of one configuration on one stretch of the stack's code, from its eligible runs there, oldest first,
-    at least one.
+    """Pool the eligible runs of one configuration in one segment, oldest first, at least one.
 
-    Short runs count only where there are no others. The newest 20 runs stand for it, without those far off the others:
-    what a verdict would take as its baseline.
+    Short runs count only when there are no others. The newest 20 runs represent it, without outliers, by the rule for
+    the baseline of a verdict.
     """
     full = [run for run in runs if not run.directional]
     offered = full or list(runs)
@@ -113,7 +112,7 @@ def pool(runs: Sequence[RankedRun], prior: Prior) -> Pool:
 
 
 class Pools:
-    """The results of one family's prior, each made once: most floors of evidence leave the same runs."""
+    """Caches results by their runs, because most evidence floors leave the same runs."""
 
     def __init__(self, prior: Prior) -> None:
         self._prior = prior
@@ -127,7 +126,7 @@ class Pools:
 
 
 def log_work(pool: Pool, figures: Sequence[float | None]) -> float | None:
-    """ln of figure (of each run) times step time: what a step is worth in units of the figure. No mean of ratios."""
+    """Return the mean of ln(figure x step time) over runs: the work of a step in units of the figure."""
     pairs = zip(figures, pool.estimates, strict=True)
     logs = [math.log(value) + estimate.log_step_time for value, estimate in pairs if value is not None and value > 0]
     return sum(logs) / len(logs) if logs else None
@@ -153,8 +152,9 @@ HistoryPosition = tuple[float, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """After the run at `last` of the old level, and not later than at `first`, the first one of the new level, which
-    stands in the history at `at`.
+    """A change of speed: after the run at `last` of the old level, at the latest at `first` of the new level.
+
+    `at`: history position of `first`.
     """
 
     last: HistoryPosition
@@ -162,7 +162,10 @@ class Change:
     at: datetime
 
     def passed(self, place: HistoryPosition) -> int:
-        """0 before it, 2 after it, 1 in between: runs of one commit are on one side, whichever came in first."""
+        """Return 0 before the change, 2 after it, 1 within it.
+
+        Runs of one commit are on one side in any order of arrival.
+        """
         by_commit = self.last[0] < self.first[0]
         before = place[0] <= self.last[0] if by_commit else place <= self.last
         after = place[0] >= self.first[0] if by_commit else place >= self.first
@@ -170,7 +173,7 @@ class Change:
 
 
 class Segments:
-    """Numbers the segments of a stack from `runs`, oldest first, of one class, that may be ranked."""
+    """Numbers the segments of a stack from its eligible `runs` of one class, oldest first."""
 
     def __init__(self, runs: Sequence[RankedRun], prior: Prior) -> None:
         self.changes = merged(_changes(runs, prior))
@@ -178,26 +181,29 @@ class Segments:
         self.newest = max(self._numbers.values(), default=0)
 
     def number(self, run: RankedRun) -> int | None:
-        """Even, ascending with time; odd within a change; None for a run that is older than was looked at."""
+        """Return the segment of a run, None for a run before LOOK_BACK.
+
+        Numbers are even and ascend with time; odd ones lie within a change.
+        """
         return self._numbers.get(run.name)
 
     def changes_between(self, first: int, second: int) -> int:
-        """How many changes lie between runs of two segments, or may."""
+        """Return how many changes lie, or may lie, between runs of two segments."""
         return len(between(self.changes, first, second))
 
     def changed_after(self, number: int) -> Change | None:
-        """The first change after a stretch."""
+        """Return the first change after a segment."""
         place = (number + 1) // 2
         return self.changes[place] if place < len(self.changes) else None
 
 
 def number_of(place: HistoryPosition, changes: Iterable[Change]) -> int:
-    """Even, ascending with time; odd within a change."""
+    """Return the segment of a position: even, ascending with time; odd within a change."""
     return sum(change.passed(place) for change in changes)
 
 
 def between(changes: Sequence[Change], a: int, b: int) -> Sequence[Change]:
-    """Those that lie between runs of two segments, or may."""
+    """Return the changes that lie, or may lie, between runs of two segments."""
     first, last = sorted((a, b))
     return changes[first // 2 : (last + 1) // 2]
 
@@ -214,7 +220,7 @@ def _by_configuration(runs: Sequence[RankedRun]) -> dict[str, list[RankedRun]]:
 
 
 def _changes(runs: Sequence[RankedRun], prior: Prior) -> list[Change]:
-    """Of every configuration by itself. Short runs tell no level, unless they are declared to count in full."""
+    """Return the changes of each configuration. Short runs form no level, unless they are declared to count in full."""
     changes = []
     for group in _by_configuration([run for run in runs if not run.directional]).values():
         recent = group[-LOOK_BACK:]
@@ -225,12 +231,12 @@ def _changes(runs: Sequence[RankedRun], prior: Prior) -> list[Change]:
 
 
 def _in_full(facts: RunFacts) -> RunFacts:
-    """As one that a level may be made of: a verdict's baseline would leave out each short run."""
+    """Return facts that level detection accepts; a baseline would leave out short runs."""
     return replace(facts, estimate=replace(facts.estimate, short=False)) if facts.estimate.short else facts
 
 
 def merged(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """In the order of time. Those that may be one, since they overlap, are one: where all of them allow it."""
+    """Return changes in order of time; overlapping changes become one, in the range that all of them allow."""
     result: list[Change] = []
     for change in sorted(changes, key=lambda change: (change.first, change.last)):
         if result and change.last < result[-1].first:

@@ -191,7 +191,7 @@ class HeadChange:
 
     @property
     def sentence(self) -> str:
-        """`from alltoall to deepep`, `from deepep to alltoall and deepep (tie)`; for the first ranking `deepep`."""
+        """Format the change: `from alltoall to deepep`, `from deepep to alltoall and deepep (tie)`; first: `deepep`."""
         if self.before is None:
             return head_text(self.after)
         return f"from {head_text(self.before)} to {head_text(self.after)}"

@@ -57,12 +57,15 @@ class RankedRun:
 
     @property
     def dispatcher(self) -> str | None:
-        """The dispatcher that the run counts for: the active one, else the requested one."""
+        """Return the dispatcher that the run counts for: the active one, else the requested one."""
         return self.active or self.requested
 
     @property
     def directional(self) -> bool:
-        """Whether the run is too short to show that warm-up was over, unless its window was declared after 50 steps."""
+        """Return whether the run is too short to prove that warm-up was over.
+
+        A window declared after 50 steps is accepted.
+        """
         return self.facts.estimate.short and self.evidence_level != "validated"
 
     @property

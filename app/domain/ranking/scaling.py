@@ -49,7 +49,7 @@ MOST_STORED = 60
 
 @dataclass(frozen=True, slots=True)
 class StoredChange:
-    """A change of the speed of a stack, after the run `last` and not later than at `first`; by places and names."""
+    """A change of a stack's speed, after the run `last` and at the latest at `first`; by position and name."""
 
     last_at: float
     last: str
@@ -64,11 +64,11 @@ class StoredChange:
 
 @dataclass(frozen=True, slots=True)
 class ScalingRuns:
-    """The runs of one configuration that may count, oldest first: names, places in the history, ln(step time) and its
-    standard error. Short ones only where there are no others (`directional`).
+    """The eligible runs of one configuration, oldest first.
 
-    `log_flops`: ln of TFLOP of a step and GPU; None where no log shows them. `known`: members of both keys, as far as
-    they are known. `changes`: of the speed of the stack.
+    Names, history positions, ln(step time) and its standard error. Short runs only when there are no others
+    (`directional`). `log_flops`: ln of TFLOP per step and GPU; None when no log shows them. `known`: known members of
+    both keys. `changes`: changes of the stack's speed.
     """
 
     config_key: str
@@ -91,10 +91,10 @@ class ScalingRuns:
 
 
 class ScalingPool:
-    """Some runs of one configuration as one result: what a duel needs of a `Pool`."""
+    """Some runs of one configuration as one result, with the attributes of `Pool` that comparisons read."""
 
     def __init__(self, of: ScalingRuns, chosen: Sequence[int]) -> None:
-        """`chosen`: places in `of`, ascending, at least one. The newest 20 of them count, without outliers."""
+        """Use the newest 20 of `chosen` (indices in `of`, ascending, at least one) without outliers."""
         offered = {of.runs[k]: k for k in chosen}
         estimates = [
             RunEstimate(name, of.log_step_times[k], of.errors[k], FEWEST_ITERATIONS) for name, k in offered.items()
@@ -127,7 +127,7 @@ class ScalingPool:
 
     @cached_property
     def half_width(self) -> float:
-        """Of the 95 % interval of ln(step time) over launches."""
+        """Return the half width of the 95 % interval of ln(step time) over launches."""
         runs = len(self.runs)
         error = math.sqrt(max(self.variance, self.noise) / runs)
         return t_quantile(INTERVAL_P, degrees_of_freedom(self.prior, runs)) * error
@@ -136,7 +136,10 @@ class ScalingPool:
 def scaling_runs(
     runs: Iterable[RankedRun], contracts: Mapping[str, Mapping[str, Stated]], prior: Priors = DEFAULT_PRIOR
 ) -> tuple[ScalingRuns, ...]:
-    """Of the runs of one stack: one for each configuration that has a run which counts; `contracts` by config key."""
+    """Return, for the runs of one stack, an entry per configuration with an eligible run.
+
+    `contracts`: by config key.
+    """
     configurations: dict[str, list[RankedRun]] = {}
     classes: dict[Class, list[RankedRun]] = {}
     for run in _eligible(runs):
@@ -153,7 +156,7 @@ def scaling_runs(
 
 
 def _eligible(runs: Iterable[RankedRun]) -> list[RankedRun]:
-    """Oldest first."""
+    """Return eligible runs, oldest first."""
     ordered = [run for run in sorted(runs, key=lambda run: run.history_position) if refusal(run) is None]
     refused = {odd.run for odd in other_shapes(ordered)}
     return [run for run in ordered if run.name not in refused]
@@ -187,7 +190,7 @@ def _stored_runs(
 
 
 def _newest_of_each(runs: Sequence[RankedRun], segments: Segments) -> list[RankedRun]:
-    """Of each stretch; those that are older than the segments reach are left out, unless there are no others."""
+    """Return the newest runs of each segment. Runs older than the segments count only if there are no others."""
     by_number: dict[int, list[RankedRun]] = {}
     for run in runs:
         number = segments.number(run)
@@ -225,7 +228,7 @@ Code = tuple[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A configuration of one size: `tokens` of a step, over `gpus`."""
+    """A configuration of one size: `tokens` per step, over `gpus`."""
 
     size: int
     tokens: int
@@ -235,15 +238,16 @@ class Sized:
 
     @property
     def log_tokens(self) -> float:
-        """Of a step and GPU."""
+        """Return ln of the tokens per step and GPU."""
         return math.log(self.tokens / self.gpus)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a size came to. `compared`: it is held against others of the same code, `smallest` of them; None is itself.
+    """The result of one size.
 
-    `changed_at`: see `ScalingPoint`.
+    `compared`: it is compared with other sizes on the same code, `smallest` of them; None is itself. `changed_at`: see
+    `ScalingPoint`.
     """
 
     size: Sized
@@ -275,11 +279,14 @@ class Measured:
 
     @property
     def flops_pct(self) -> Interval | None:
-        """None, too, where a log shows no FLOPs."""
+        """Return the efficiency by FLOPs; None also when a log shows no FLOPs."""
         return self._throughput(lambda measured: measured.pool.of.log_flops)
 
     def _throughput(self, log_work: Callable[["Measured"], float | None]) -> Interval | None:
-        """Percent of the smallest size's; that one is 100 by definition, without an interval. `log_work` of a step."""
+        """Return percent of the smallest size's throughput; the smallest is 100 by definition.
+
+        `log_work`: of a step.
+        """
         work, least = log_work(self), log_work(self.smallest or self)
         if not self.compared or work is None or least is None:
             return None
@@ -295,7 +302,7 @@ Made = dict[tuple[str, tuple[int, ...]], ScalingPool]
 
 
 def measured(sizes: Sequence[Sized], pools: Made) -> tuple[Measured, ...]:
-    """One for each size, smallest first; `sizes`: configurations of one series, several of a size where there are."""
+    """Return a result per size, smallest first. `sizes`: configurations of one series, possibly several of a size."""
     changes = merged(dated.change for dated in {change for size in sizes for change in size.runs.changes})
     by_code: dict[Code, dict[int, list[_Chosen]]] = {}
     for size in sizes:
@@ -318,7 +325,7 @@ def measured(sizes: Sequence[Sized], pools: Made) -> tuple[Measured, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """Runs of one configuration on one stretch, by their places in it."""
+    """Runs of one configuration in one segment, by index."""
 
     size: Sized
     runs: tuple[int, ...]
@@ -331,7 +338,7 @@ class _Candidate:
 
     @property
     def order(self) -> tuple[bool, float, str]:
-        """Of several configurations of one size, a full one, and then the fastest, stands for it."""
+        """Return the sort key by which one configuration represents its size: full results first, then the fastest."""
         return self.pool.directional, self.pool.log_step_time, self.pool.of.config_key
 
 
@@ -353,7 +360,7 @@ def _by_code(runs: ScalingRuns, changes: Sequence[Change]) -> Mapping[Code, Sequ
 
 
 def _full(sizes: Mapping[int, Sequence[_Chosen]]) -> int:
-    """How many sizes have full runs."""
+    """Return how many sizes have full runs."""
     return sum(any(not chosen.size.runs.directional for chosen in own) for own in sizes.values())
 
 
@@ -382,14 +389,14 @@ _ALONG: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ScalingPoint:
-    """One size. `size`: GPUs, or tokens of a sequence. Efficiencies are against the smallest size, in percent.
+    """One size of a series.
 
-    `efficiency_pct`: throughput per GPU, with its 99 % interval; of sequences it counts FLOPs, because longer ones cost
-    more a token, and is None where a log shows none. `tokens_pct`: tokens/s/GPU. `ideal` is 100 for both. Both are None
-    where no other size was measured on the same code (`compared` is False): then `changed_at` are the changes of the
-    speed that lie between its runs and those that are compared, each by the place of the first run after it.
-    `first_at` and `last_at`: places of its runs in the history. `days_apart`: how far these are from those of the
-    smallest size, 0 where the two overlap.
+    `size`: GPUs, or tokens of a sequence. Efficiencies are in percent of the smallest size. `efficiency_pct`:
+    throughput per GPU with its 99 % interval; for sequences by FLOPs, because longer ones cost more per token, and None
+    when a log shows none. `tokens_pct`: tokens/s/GPU. `ideal` is 100 for both. Both are None when no other size was
+    measured on the same code (`compared` is False): then `changed_at` are the changes of speed between its runs and the
+    compared ones, each as the position of the first run after it. `first_at`, `last_at`: history positions of its runs.
+    `days_apart`: distance to the runs of the smallest size, 0 when they overlap.
     """
 
     size: int
@@ -411,7 +418,7 @@ class ScalingPoint:
 class ScalingSeries:
     """At least two sizes of one workload, smallest first. `along`: the contract field that grows.
 
-    `unknown`: members of the keys that nobody states: they are assumed to be equal, so the series is provisional.
+    `unknown`: unknown members of the keys, assumed to be equal, so that the series is provisional.
     """
 
     kind: Kind
@@ -428,26 +435,26 @@ class ScalingSeries:
 
     @property
     def compared(self) -> tuple[ScalingPoint, ...]:
-        """Those that were measured on the same code: none, or at least two. The first one is what they are held to."""
+        """Return the points on the same code: none, or at least two. The first one is the reference."""
         return tuple(point for point in self.points if point.compared)
 
 
 def may_scale(stacks: Mapping[Key, Mapping[str, Value]]) -> frozenset[Key]:
-    """Of the stacks of one project, by what is known of them, those of which another size is among them.
+    """Return the stacks of one project that exist in another size, judged by their known fields.
 
-    A first sieve, by the stack keys alone: whether they make a series is for their configurations to say.
+    A first filter by stack keys; their configurations decide whether they form a series.
     """
     several = (names for sizes in _by_size(stacks) if len(sizes) > 1 for names in sizes.values())
     return frozenset(name for names in several for name in names)
 
 
 def most_sizes(stacks: Sequence[Mapping[str, Value]]) -> int:
-    """How many sizes the longest series of these stacks may have, by the same sieve."""
+    """Return the most sizes that a series of these stacks can have, by the same filter."""
     return max((len(sizes) for sizes in _by_size(dict(enumerate(stacks)))), default=0)
 
 
 def _by_size(stacks: Mapping[Key, Mapping[str, Value]]) -> Iterable[Mapping[int, Sequence[Key]]]:
-    """Stacks in which everything else is equal, by size, for each kind of series."""
+    """Return, for each kind of series, stacks by size in which everything else is equal."""
     sizes: dict[tuple[object, ...], dict[int, list[Key]]] = {}
     for name, fields in stacks.items():
         gpus, gbs, seq_len = (_count(fields.get(field)) for field in ("gpus", "gbs", "seq_len"))
@@ -462,7 +469,7 @@ def _by_size(stacks: Mapping[Key, Mapping[str, Value]]) -> Iterable[Mapping[int,
 
 
 def scaling_series(runs: Iterable[ScalingRuns]) -> tuple[ScalingSeries, ...]:
-    """All series that the configurations of one project make. One may be part of several, of different kinds."""
+    """Return all series of one project's configurations. A configuration may be in several, of different kinds."""
     by_key: dict[tuple[Kind, tuple[object, ...]], list[Sized]] = {}
     for configuration in runs:
         values = {name: _known(configuration.known, name) for name in (*STACK_FIELDS, *CONFIG_FIELDS)}
@@ -479,7 +486,7 @@ def scaling_series(runs: Iterable[ScalingRuns]) -> tuple[ScalingSeries, ...]:
 
 
 def _size(runs: ScalingRuns, kind: Kind) -> Sized | None:
-    """None where a number that the series rests on is unknown."""
+    """Return the configuration with its size; None when a number that the series needs is unknown."""
     gpus, gbs, seq_len, cp = (_count(runs.known.get(name)) for name in ("gpus", "gbs", "seq_len", "cp"))
     if gpus is None or gbs is None or seq_len is None:
         return None
@@ -491,7 +498,7 @@ def _count(value: Value) -> int | None:
 
 
 def _key(size: Sized, kind: Kind, values: Mapping[str, object]) -> tuple[object, ...]:
-    """What must be equal in all points; `values`: of all members of both keys."""
+    """Return what must be equal in all points; `values`: of all members of both keys."""
     contract = size.runs.known
     gpus, gbs, seq_len = (_count(contract.get(name)) or 0 for name in ("gpus", "gbs", "seq_len"))
     members = tuple(values[name] for name in _members(kind))
@@ -499,7 +506,7 @@ def _key(size: Sized, kind: Kind, values: Mapping[str, object]) -> tuple[object,
 
 
 def _invariant(kind: Kind, gpus: int, gbs: int, seq_len: int) -> object:
-    """What of the numbers stays the same along the series, beside those that do not move at all."""
+    """Return the derived number that stays constant along the series."""
     if kind == "weak":
         return Fraction(gbs, gpus)
     return gbs * seq_len if kind == "sequence_tokens" else None

@@ -28,7 +28,7 @@ REFERENCE = "alltoall"
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A figure with its 95 % interval over launches of the job; without one for memory."""
+    """A figure with its 95 % interval over launches; memory has no interval."""
 
     value: float
     low: float | None = None

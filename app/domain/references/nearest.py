@@ -23,7 +23,7 @@ _LAYOUT = ("tp", "pp", "vpp", "cp", "ep", "etp")
 
 @dataclass(frozen=True, slots=True)
 class ReferenceDifference:
-    """A contract field that differs, or may: `is_known` false where a side does not state it."""
+    """A contract field that differs, or may differ: `is_known` is False when one side does not state it."""
 
     field: str
     ours: Value
@@ -38,7 +38,7 @@ class ReferenceDifference:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A likely part of the gap. `field`: the contract field it rests on, or what it is about."""
+    """A likely part of the gap. `field`: the contract field behind it, or its topic."""
 
     field: str
     sentence: str
@@ -47,7 +47,7 @@ class Cause:
 def likely_causes(
     point: ReferencePoint, differences: Sequence[ReferenceDifference], our_gflops_per_token: float | None
 ) -> tuple[Cause, ...]:
-    """`differences`: ours against the point's."""
+    """Return the likely causes of the gap. `differences`: ours against the point's."""
     certain = {difference.field: difference for difference in differences if difference.is_known}
     return (
         *_flops(point, our_gflops_per_token),
@@ -72,7 +72,7 @@ def _flops(point: ReferencePoint, ours: float | None) -> Iterator[Cause]:
 
 
 def _rounding(point: ReferencePoint) -> float:
-    """What whole numbers in a table may hide of their ratio."""
+    """Return how much the rounding of whole numbers in a table may change their ratio."""
     figures = (point.tokens_per_s_per_gpu, point.tflops_per_gpu)
     return sum(0.5 / value for value in figures if value and value == int(value))
 
@@ -189,7 +189,7 @@ WEIGHTS: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class OurFigures:
-    """Of a stack's leader, or of a run. None: unknown."""
+    """Figures of a stack's leader, or of a run. None: unknown."""
 
     tokens_per_s_per_gpu: float | None = None
     tflops_per_gpu: float | None = None
@@ -204,9 +204,10 @@ class OurFigures:
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """A point and where we stand to it. `more_pct`: our figure is that much more than theirs, by name of the figure.
+    """A point compared with our figures.
 
-    A figure is left out where it is not comparable: step time of other work, tokens/s of another sequence length.
+    `more_pct`: by figure, how much higher ours is. Figures that are not comparable are missing: step time of other
+    work, tokens/s of another sequence length.
     """
 
     point: ReferencePoint
@@ -216,12 +217,15 @@ class Nearest:
 
     @property
     def differs_in(self) -> tuple[str, ...]:
-        """Fields that are known to differ."""
+        """Return the fields that are known to differ."""
         return tuple(difference.field for difference in self.differences if difference.is_known)
 
     @property
     def sentence(self) -> str:
-        """`12.3 % less tokens/s/GPU than another lab's measurement (..., 2026-07-27); no known field differs.`"""
+        """Summarise:
+
+        `12.3 % less tokens/s/GPU than another lab's measurement (..., 2026-07-27); no known field differs.`
+        """
         fields = ", ".join(f"`{name}`" for name in self.differs_in)
         differences = f"differences: {fields}" if fields else "no known field differs"
         whose = f"{self.point.label} ({self.point.measured_by}, {self.point.source}, {self.point.date})"
@@ -239,9 +243,9 @@ class Nearest:
 def nearest_reference(
     contract: Mapping[str, Stated], figures: OurFigures, points: Iterable[ReferencePoint]
 ) -> Nearest | None:
-    """The closest of the points of the same model and GPU; None when there is none, however near another model is.
+    """Return the closest point of the same model and GPU; None without one, even if another model is similar.
 
-    Known differences decide first, however much another figure leaves open (`nearness`); of equals the newest.
+    Known differences decide first (`nearness`); among equals the newest wins.
     """
     ours = {name: stated.value for name, stated in contract.items()}
     model, gpu = ours.get("model"), ours.get("gpu")
@@ -259,7 +263,7 @@ def nearest_reference(
 
 
 def compare(ours: Mapping[str, Value], point: ReferencePoint) -> tuple[ReferenceDifference, ...]:
-    """Fields that differ, or that one side leaves open; in the order of what they move."""
+    """Return fields that differ, or that one side leaves open, in order of their usual effect."""
     differences = []
     for name in WEIGHTS:
         we, they = name in ours, name in point.contract
@@ -274,9 +278,9 @@ def compare(ours: Mapping[str, Value], point: ReferencePoint) -> tuple[Reference
 
 
 def nearness(point: ReferencePoint, differences: Sequence[ReferenceDifference]) -> tuple[float, bool, float]:
-    """The least is the nearest: what is known to differ, then what is left open.
+    """Return the sort key, nearest first: known differences, then open fields.
 
-    A team's own figure in which nothing is known to differ stands before those of others: it was entered for this job.
+    A team's own figure without known differences comes before those of others, because it was entered for this job.
     """
     known_weight = sum(WEIGHTS[difference.field] for difference in differences if difference.is_known)
     left_open = sum(WEIGHTS[difference.field] for difference in differences if not difference.is_known)
@@ -284,7 +288,7 @@ def nearness(point: ReferencePoint, differences: Sequence[ReferenceDifference]) 
 
 
 def why_farther(ours: Mapping[str, Value], point: ReferencePoint, nearer: ReferencePoint) -> str:
-    """Why `nearer` is held against ours and `point` is not, said of `point`."""
+    """Return why `nearer` was compared with ours instead of `point`, as a clause about `point`."""
     mine, theirs = compare(ours, point), compare(ours, nearer)
     (differing, not_own, left_open), (less, other_not_own, less_open) = nearness(point, mine), nearness(nearer, theirs)
     if differing > less:
@@ -315,7 +319,7 @@ def _same(name: str, mine: Value, theirs: Value) -> bool:
 
 
 def _image(value: Value) -> str:
-    """Without registry and digest: the same image has many addresses."""
+    """Return the image without registry and digest: the same image has many addresses."""
     return str(value).partition("@")[0].rpartition("/")[2]
 
 

@@ -27,10 +27,11 @@ _LARGEST = 1e9
 
 @dataclass(frozen=True, slots=True)
 class ReferencePoint:
-    """`contract`: contract fields by canonical name, as far as the publisher states them; what is left out is unknown.
+    """A published figure.
 
-    `date`: ISO 8601, of the publication: a day, or a month where no more is known. `window`: the iterations that the
-    figure is a mean of, "" when not stated. `rounded`: written as about so many.
+    `contract`: contract fields by canonical name, as far as the publisher states them. `date`: ISO 8601, of the
+    publication: a day, or a month if only that is known. `window`: the iterations that the figure is a mean of, "" when
+    not stated. `rounded`: printed as an approximate number.
     """
 
     kind: Kind
@@ -48,7 +49,7 @@ class ReferencePoint:
 
     @property
     def key(self) -> str:
-        """Its address: what it is of, and eight digits of all that it says."""
+        """Return its address: its title, and eight digits of the hash of all values."""
         parts = [self.kind, self.measured_by, self.source, self.date, self.note, *self.figures.values()]
         text = json.dumps([parts, sorted(self.contract.items())], default=list)
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
@@ -70,12 +71,12 @@ class ReferencePoint:
 
     @property
     def label(self) -> str:
-        """Said beside the figure wherever it stands."""
+        """Return the label shown with the figure everywhere."""
         return f"{LABEL}, entered by hand" if self.kind == "own" else LABEL
 
 
 class InvalidReference(ValueError):  # noqa: N818  # named for what it is said of
-    """`fields`: what is wrong, by the name of the field."""
+    """`fields`: what is wrong, by field name."""
 
     def __init__(self, fields: Mapping[str, str]) -> None:
         super().__init__("; ".join(f"{name}: {why}" for name, why in fields.items()))
@@ -83,10 +84,10 @@ class InvalidReference(ValueError):  # noqa: N818  # named for what it is said o
 
 
 def read_reference(stated: Mapping[str, object]) -> ReferencePoint:
-    """A point from plain values by name: contract fields, figures, and who, where and when.
+    """Build a point from plain values by name: contract fields, figures, and who, where and when.
 
-    Required: model, gpu, gpus, precision, at least one figure, `measured_by`, `source`, `date`. Raises
-    InvalidReference with a sentence for each field that is wrong.
+    Required: model, gpu, gpus, precision, at least one figure, `measured_by`, `source`, `date`. Raises InvalidReference
+    with a sentence for each wrong field.
     """
     wrong: dict[str, str] = {}
     contract = _contract(stated, wrong)
@@ -197,10 +198,10 @@ ABOUT = "~"
 def read_rows(
     rows: str, columns: str, *, notes: Mapping[str, str] | None = None, **common: object
 ) -> Iterator[ReferencePoint]:
-    """The points of a table whose columns are named by `columns`; `common` holds for all rows.
+    """Yield the points of a table with these `columns`; `common` holds for all rows.
 
-    A last column `note` may be missing in a row; its words name entries of `notes`. A figure after `~` is rounded.
-    Raises ValueError, with the line, on a row that is not of this form or no valid point.
+    The last column `note` is optional; its words name entries of `notes`. A figure after `~` is rounded. Raises
+    ValueError, with the line, for an invalid row or point.
     """
     names = columns.split()
     for line in rows.strip().splitlines():

@@ -252,7 +252,7 @@ def guide_points() -> tuple[ReferencePoint, ...]:
 
 
 def _smokes() -> list[ReferencePoint]:
-    """Qwen3-30B-A3B on 16 H100, made-up data, windows of a few iterations."""
+    """Return Qwen3-30B-A3B on 16 H100, generated data, windows of a few iterations."""
     points: list[ReferencePoint] = []
     for name, rows in SMOKES.items():
         for line in rows.strip().splitlines():
@@ -437,6 +437,6 @@ qwen3.6-35b-a3b 2026-07-30 26.06 Qwen3.6-35B-A3B GB200 8 fp8_mx - 480 3 1 1 - 1 
 
 @cache
 def published() -> tuple[ReferencePoint, ...]:
-    """Newest first."""
+    """Return the published points, newest first."""
     points = (*bridge_release_points(), *verification_card_points(), *model_zoo_points(), *guide_points())
     return tuple(sorted(points, key=lambda point: (point.date, point.key), reverse=True))
