@@ -59,7 +59,7 @@ def _specification(title: str, many: bool, ranges: bool) -> dict[str, Any]:
     nearest = alt.selection_point(
         name="nearest", fields=["offset", "run"], nearest=True, on="pointerover", clear="pointerout", empty=False
     )
-    # The row of a mark that answers for its neighbourhood stands one level deeper.
+    # The row of a mark that reacts for its neighbourhood is one level deeper.
     row = "(datum.datum || datum)"
     tip = (
         f"{{'run': (({row}.side == 'a') ? 'A #' : 'B #') + {row}.run, 'iteration': {row}.iteration, "
@@ -101,14 +101,14 @@ def _rows(line: Line, overlay: Overlay) -> list[dict[str, Any]]:
     ]
 
 
-# --- The steady windows of all runs on one axis: a row a run, its density above, quartiles and median below.
+# --- The steady windows of all runs on one axis: a row per run, density above, quartiles and median below.
 #
-# A run of few iterations is drawn as its values, because a density of eight values is an invention.
+# A run of few iterations is drawn as single values, because a density of eight values would be invented.
 
 _ROW, _ROW_OF_MANY = 96, 58
 """Pixels of a row, with two runs and with more."""
 _TOP, _BASE, _BOX = 0.06, 0.68, 0.83
-"""In a row of height 1: where a density has its top and its foot, and where the quartiles lie."""
+"""In a row of height 1: top and foot of a density, and the position of the quartiles."""
 _MARGIN = 0.06
 
 
@@ -138,7 +138,7 @@ def distribution_chart(comparison: Comparison) -> dict[str, Any]:
     row = _ROW if len(shown) == 2 else _ROW_OF_MANY
     drawn = frozenset(name for name, rows in datasets.items() if rows)
     unit = "s" if per_ms < 1 else "ms"
-    # Two corners set the axes, so that the specification is the same for any values, and kept.
+    # Two corners set the axes, so that the cached specification fits any values.
     datasets["frame"] = [{"x": low * per_ms, "y": 0}, {"x": high * per_ms, "y": len(shown)}]
     spec = dict(_distribution_chart_specification(unit, len(shown), row, drawn))
     spec["layer"] = [_named(spec["layer"][0], labels, sum(side == "a" for side in sides.values())), *spec["layer"][1:]]

@@ -37,7 +37,7 @@ from app.web.charts import grouped_series
 from app.web.dependencies import ReadSession
 from app.web.templating import render
 
-# --- All that the page of a comparison shows. A part is computed when a template asks for it.
+# --- The data of a comparison's page. A part is computed when a template first needs it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class ComparePage:
         return notes
 
 
-# --- What was ticked in the list of runs becomes two sides.
+# --- Runs ticked in the list become two sides.
 
 
 def chosen_runs(session: Session, numbers: Sequence[str]) -> Selection:
@@ -215,7 +215,7 @@ def chosen_runs(session: Session, numbers: Sequence[str]) -> Selection:
     return Selection(a=tuple(a[:MOST_RUNS]), b=tuple(b[:MOST_RUNS]))
 
 
-# --- Comparisons that are worth offering: the newest runs of a stack that differ in their knobs.
+# --- Comparisons worth offering: the newest runs of a stack that differ in their knobs.
 
 MOST_PAIRS = 6
 _LOOKED_AT = 60
@@ -269,7 +269,7 @@ def _pair(a: int, b: int, records: dict[str, RunRecord], names: dict[int, str]) 
     )
 
 
-# --- Runs to choose from for one side. Works by links alone.
+# --- Runs to choose from for one side. Uses links only.
 
 
 class Picker:
@@ -288,7 +288,7 @@ class Picker:
         if self.selection.pick:
             return "a" if self.selection.pick == "a" else "b"
         if not self.selection.a:
-            # With a candidate alone, its baseline is what is missing; with nothing, the baseline comes first, too.
+            # With only a candidate, its baseline is missing; with nothing, the baseline comes first too.
             return "a"
         return None if self.selection.b else "b"
 

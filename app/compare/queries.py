@@ -141,11 +141,11 @@ def _mentions(word: str) -> ColumnElement[bool]:
     return or_(by_id, *(func.lower(col(text)).contains(word.lower(), autoescape=True) for text in texts))
 
 
-# --- Which runs stand on which side, and what of them is shown: the query string of `/compare`, checked as input.
+# --- The runs of each side and the view: the query string of `/compare`, validated as input.
 
 Side = Literal["a", "b"]
 MOST_RUNS = 20
-"""A verdict takes no more baseline runs than these, and nobody reads more beside each other."""
+"""As many baseline runs as a verdict takes; more are unreadable side by side."""
 _MAX_ID = 2**31 - 1
 _MAX_TEXT = 300
 _CHOICES = {"view": ("chart", "table"), "pick": ("", "a", "b")}
@@ -266,7 +266,7 @@ class Comparison:
 
     def __init__(self, session: Session, selection: Selection) -> None:
         runs = read_runs(session, selection.runs)
-        # Oldest first by their place in the history, as verdicts take them.
+        # Oldest first by history position, as verdicts take them.
         self.a, self.b = (
             tuple(sorted((runs[number] for number in side), key=lambda run: (run.detail.ordered_at, run.id)))
             for side in (selection.a, selection.b)

@@ -16,7 +16,7 @@ from app.domain.verdict.differences import AXES, Axis, Difference, axis_of
 from app.web.charts import Bar, bar_of, bar_span, series_label
 
 _BY_HAND = "stated by "
-"""How the detail of a value begins that a person stated after the upload."""
+"""Start of the detail of a value that a user stated after the upload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def _side(name: str, stated: Stated | None, run: int) -> SideValue:
     )
 
 
-# --- Figures of both sides as rows of one table, with the change drawn as a bar on a common axis.
+# --- Figures of both sides in one table, with the change as a bar on a common axis.
 
 _SECONDS_FROM_MS = 10_000
 _MACRO_DECISIONS = {"better": "improvement", "worse": "regression", "no_worse": "no_change", "not_finite": "failed"}
@@ -245,7 +245,7 @@ def _number(value: float | None) -> str:
     return "" if value is None else grouped(value, 4)
 
 
-# --- Where the step goes on both sides: timers that a run of each side printed, the largest difference first.
+# --- Where the step time goes on both sides: timers that a run of each side printed, the largest difference first.
 
 _WIDTH = 100.0
 
@@ -308,7 +308,7 @@ def _timers_view_row(name: str, a: tuple[float, float], b: tuple[float, float], 
 # --- Series of several runs on one axis: iterations counted from the start of each run's steady window.
 
 MOST_POINTS = 1200
-"""Of all lines together: a screen has no more columns. Of longer ones every stretch is a median and a range."""
+"""Points of all lines together: a screen has no more columns. Longer lines become medians and ranges of stretches."""
 _LEAST_POINTS = 120
 
 
@@ -391,7 +391,7 @@ def drawn(line: Line, lines: int) -> Drawn:
     if n <= budget:
         return Drawn(line.offsets, line.iterations, line.values, line.values, line.values, 1)
     width = -(-n // budget)
-    # What is left over at the end is filled up with the last value, so that all stretches have one length.
+    # The last stretch is padded with its last value, so that all have one length.
     filled = np.pad(line.values, (0, -n % width), mode="edge").reshape(-1, width)
     middles = np.minimum(np.arange(len(filled)) * width + width // 2, n - 1)
     return Drawn(
@@ -424,14 +424,14 @@ def _scale(lines: Sequence[Line]) -> tuple[float, float]:
     """Return an axis that shows the windows in detail; it does not start at zero."""
     if not lines:
         return 0.0, 1.0
-    # Of the windows, where there are any: what lies far off, before or within them, is drawn at the edge.
+    # Use the windows where there are any; values far off are drawn at the edge.
     ends = [readable_range(window if len(window := line.values[line.inside > 0]) else line.values) for line in lines]
     low, high = min(end[0] for end in ends), max(end[1] for end in ends)
     margin = (high - low) * 0.06 or abs(high) * 0.05 or 1.0
     return low - margin, high + margin
 
 
-# --- The overlaid series as a table: a row an iteration since the windows began, of a set of runs the median.
+# --- The overlaid series as a table: a row per iteration since the windows began; for several runs the median.
 
 ROWS = 100
 

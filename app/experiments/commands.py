@@ -105,7 +105,7 @@ def _refused(field: str, message: str) -> InvalidChange:
     return InvalidChange(f"{message} Nothing was changed.", (FieldError(field, message),))
 
 
-# --- An experiment is planned: its row, with a tag that is its own, and the run that it begins from.
+# --- Plan an experiment: store its row, with a unique tag, and the run that it starts from.
 
 _MOST_WORDS = 60
 _ATTEMPTS = 5

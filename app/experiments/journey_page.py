@@ -20,9 +20,9 @@ from app.web.dependencies import ReadSession
 from app.web.identity import access_of
 from app.web.templating import render
 
-# --- Where the runs of a tuning journey stand in its picture: a column a step, a row a branch.
+# --- Layout of a journey's picture: a column per step, a row per branch.
 #
-# The first child of a run stands in its own row, so that whatever goes first is a straight line.
+# The first child of a run is in its parent's row, so that the first branch is a straight line.
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def places(root: str, children: Mapping[str, Sequence[str]]) -> dict[str, Place]
     """Return the place of every node reachable from `root`, in reading order (depth first)."""
     placed: dict[str, Place] = {}
     row = -1
-    # A stack instead of recursion: a journey may be longer than Python's stack is deep.
+    # Uses a stack because a journey may be longer than Python's recursion limit.
     todo: list[tuple[str, int, bool]] = [(root, 0, False)]
     while todo:
         key, column, goes_on = todo.pop()
@@ -50,18 +50,17 @@ def places(root: str, children: Mapping[str, Sequence[str]]) -> dict[str, Place]
     return placed
 
 
-# --- The picture of a tuning journey: boxes for runs, lines for knobs, in the units of its drawing.
+# --- The picture of a tuning journey: boxes for runs, lines for knobs, in drawing units.
 #
-# Texts are cut to what their places hold, because text in a drawing does not wrap; titles and the table have them
-# whole.
+# Texts are shortened to fit, because drawn text does not wrap; titles and the table have the full text.
 
 BOX_WIDTH, BOX_HEIGHT = 176, 66
 _STEP, _ROW, _EDGE = BOX_WIDTH + 206, 92, 2
 _BEND = 14
-"""From a box to where its lines turn down."""
+"""From a box to the point where its lines turn down."""
 _CORNER = 6
 _TITLE_LETTERS, _BOX_LETTERS, _LINE_LETTERS = 21, 24, 26
-"""Of the title of a box, of its lines, and along a line between boxes."""
+"""Characters of a box's title, of its lines, and along a line between boxes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,7 @@ def picture(nodes: Mapping[str, Node], edges: Sequence[Edge], root: str) -> Pict
     at = {key: (_EDGE + place.column * _STEP, _EDGE + place.row * _ROW) for key, place in placed.items()}
     boxes = tuple(_box(nodes[key], *at[key]) for key in placed)
     drawn = [edge for edge in edges if edge.start in at and edge.end in at]
-    # What leads to the winner is drawn last, above the lines that leave the same box.
+    # The path to the winner is drawn last, above other lines of the same box.
     drawn.sort(key=lambda edge: edge.kind == "won")
     return Picture(
         width=max(x for x, _ in at.values()) + BOX_WIDTH + _EDGE,
@@ -325,7 +324,7 @@ def _edge(row: Row) -> Edge:
     )
 
 
-# --- The page of the tuning journey that a run is part of; the tree for other tools is in the API.
+# --- The page of a run's tuning journey; the API has the tree for other tools.
 
 router = APIRouter(include_in_schema=False)
 
@@ -347,9 +346,9 @@ def show_journey(request: Request, session: ReadSession, run_id: RunId) -> HTMLR
     )
 
 
-# --- The picture of a journey as a file of its own, for documents and slides: SVG with its styles, always on white.
+# --- The picture as an SVG file for documents and slides, with its styles, always on white.
 #
-# https://www.w3.org/TR/SVG2/. Titles come from outside, so every text is escaped.
+# https://www.w3.org/TR/SVG2/. Titles come from users, so every text is escaped.
 
 _MARGIN = 16
 _STYLE = (

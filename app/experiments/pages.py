@@ -38,7 +38,7 @@ from app.web.forms import answer_form, status_of
 from app.web.lists import ListQuery, OneOf, Passes
 from app.web.templating import public_address, render
 
-# --- Planning an experiment by a form: a suggestion's change, or a person's own idea. It works without script.
+# --- The form that plans an experiment: a suggestion's change, or the user's own idea. It works without script.
 
 router = APIRouter(include_in_schema=False)
 
@@ -102,7 +102,7 @@ async def plan_by_form(request: Request, engine: AppEngine, settings: AppSetting
     return await answer_form(request, PlanForm, plan, again, max_fields=_MAX_FIELDS, catch=catch)
 
 
-# --- How experiments are put into words.
+# --- Experiments as text.
 
 STATE_LABELS: dict[State, str] = {
     "planned": "No run has arrived yet.",
@@ -112,7 +112,7 @@ STATE_LABELS: dict[State, str] = {
     "rejected": "The result was rejected.",
     "withdrawn": "Withdrawn before a result.",
 }
-"""State -> what it means."""
+"""State -> meaning."""
 LETTERS: dict[Side, str] = {"baseline": "A", "candidate": "B"}
 ARROW = "\N{RIGHTWARDS ARROW}"
 
@@ -153,12 +153,12 @@ def _end(pct: float) -> str:
     return grouped(pct, 1 if abs(pct) >= 1 else 2)
 
 
-# --- The runs of an experiment as rows: their figures, their places on one axis, and why some do not count.
+# --- The runs of an experiment as rows: figures, positions on one axis, and why some do not count.
 
 _ROOM = 0.08
 """Free share of the axis at each end: a dot has a radius."""
 _LEAST_SPAN = 0.02
-"""Of the middle, so that noise of a tenth of a per cent does not look like a difference."""
+"""Least range as a share of the middle, so that noise of 0.1 % does not look like a difference."""
 JOINED = {
     "plan": "planned from",
     "tag": "by its tag",
@@ -205,7 +205,7 @@ def _place(value: float | None, low: float, high: float) -> str:
     return "" if value is None else f"{100 * (value - low) / (high - low):.2f}"
 
 
-# --- The interleaved order of an experiment's runs as places: which are filled, and which comes next.
+# --- The interleaved order of an experiment's runs as slots: which are filled, and which one is next.
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ def _fills(run: ExperimentRun) -> bool:
     return run.counts and run.status not in ("failed", "unread")
 
 
-# --- What to paste for each side of an experiment: the command of the job, and the upload of its log with the tag.
+# --- Commands to paste for each side: the job, and the upload of its log with the tag.
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,7 @@ class SideCommands:
 
 def side_commands(experiment: Experiment, side: Side, base_url: str) -> SideCommands:
     change = experiment.plan.change
-    # Where the run's own command is known, the flags of another trainer are of no use.
+    # When the run's own command is known, the flags of another trainer are useless.
     own = [command for command in change.commands if command.candidate or command.baseline]
     launches = own or (change.commands if side == "candidate" else ())
     meta = tagged(experiment.plan.meta.get(side, {}), experiment.tag, side)
@@ -293,7 +293,7 @@ def _launch(commands: Commands, side: Side) -> Launch:
     return Launch(commands.trainer, commands.candidate, commands.add, commands.remove)
 
 
-# --- What the list of experiments can be asked for. The query string is its whole state, so it is checked as input.
+# --- Filters of the list of experiments. The query string is its whole state, so it is validated as input.
 
 
 def _run_problem(text: str) -> str:
@@ -318,7 +318,7 @@ class ExperimentListQuery(ListQuery):
         return ExperimentFilter(project=self.project, state=self.state, rule=self.rule, run_id=run_id)
 
 
-# --- The projects of experiments: those that have one, and those whose runs are generated.
+# --- The projects of experiments, and those with generated runs.
 
 
 def projects_with_experiments(session: Session) -> tuple[str, ...]:
@@ -333,10 +333,10 @@ def is_generated(session: Session, project: str) -> bool:
     return bool(session.execute(wanted).scalar_one_or_none())
 
 
-# --- All that the page of one experiment shows. Parts are computed when a template asks for them.
+# --- The data of an experiment's page. A part is computed when a template first needs it.
 
 NextStep = Callable[[Session, int], tuple[str, str] | None]
-"""Rule and title of what to do first with a run; None where there is nothing."""
+"""Rule and title of the first next step for a run; None without one."""
 _STEPS: tuple[State, ...] = ("planned", "waiting", "done")
 
 

@@ -16,11 +16,11 @@ from app.settings import Settings
 from app.storage.rules import read_run
 from app.web.forms import PREFIX, ContractInput, Form, contract_input
 
-# --- The forms of experiments as they were sent: planning one, and deciding about one.
+# --- The submitted forms: plan an experiment, or decide about one.
 
 DECISIONS = ("accept", "reject", "withdraw", "runs")
 _PLACES = {"who": "author", "knobs": "value", "rule_id": "rule"}
-"""Where an error of the service belongs, by the name that it gives the field."""
+"""Form field of each field that errors of the service name."""
 
 
 class _Form(Form):

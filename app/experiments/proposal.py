@@ -37,7 +37,7 @@ from app.storage.runs import RunDetail
 from app.storage.stacks import Family, Relative, full_record, stack_runs
 from app.storage.tables import RunRow, select_any, utc_now
 
-# --- What the rules say against a configuration that nobody ran yet: the same blockers as for a run of it.
+# --- Blockers of rules for a configuration that has not run: the same as for a run of it.
 
 
 def blockers_of(
@@ -52,7 +52,7 @@ def blockers_of(
 
 
 LEAST_EFFECT_PCT, MOST_EFFECT_PCT = 1.2, 50.0
-"""Below 1 % nothing is called, so an effect of hardly more would take more runs than anybody has."""
+"""A change below 1 % is never called, so an effect just above it would take unrealistically many runs."""
 _HISTORY = 60
 _MOST_TITLE = 300
 _MOST_LISTED = 20
@@ -197,7 +197,7 @@ def _knobs_of(suggestion: Suggestion, contract: Mapping[str, Stated]) -> tuple[K
         now = contract.get(name)
         if now is not None and same_value(name, now.value, value):
             continue
-        # What nobody stated and is to be off is made sure of, not turned.
+        # A knob that is unknown and should be off is set explicitly, not counted as changed.
         if is_stated(name, value) and (now is not None or value not in (False, None, ())):
             changes.append(knob_change(name, value, contract))
     return tuple(changes)

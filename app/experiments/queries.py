@@ -14,7 +14,7 @@ from app.storage.json_text import from_json
 from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunRow, select_any
 
 MOST_STEPS = 500
-"""Experiments of one journey that are shown; nobody tunes for longer."""
+"""Most experiments shown in one journey."""
 
 
 def journey_of(session: Session, run_id: int) -> Journey:
@@ -46,7 +46,7 @@ def _root_of(session: Session, run_id: int) -> int:
         if row is None or row.id in seen:
             return here
         seen.add(row.id)
-        if row.baseline_run_id == here:  # a run of the baseline's side, or none that led here
+        if row.baseline_run_id == here:  # a run of the baseline's side, or the root of the journey
             return here
         here = row.baseline_run_id
 

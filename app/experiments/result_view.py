@@ -71,7 +71,7 @@ def effect(verdict: Verdict | None) -> Effect | None:
     if time is None or not all(map(math.isfinite, (time.ci_low_pct, time.ci_high_pct))):
         return None
     limit = 100 * EQUIVALENCE_LIMIT
-    # Not from edge to edge of a symmetric axis: an effect of 20 % would leave half of it empty.
+    # Not symmetric: with an effect of 20 %, half of a symmetric axis would be empty.
     low, high = min(time.ci_low_pct, -1.5 * limit), max(time.ci_high_pct, 1.5 * limit)
     low, high = low - _ROOM * (high - low), high + _ROOM * (high - low)
 

@@ -81,7 +81,7 @@ def _exists(session: Session, stack_key: str) -> bool:
 router = APIRouter(include_in_schema=False)
 
 MAX_AGE_SECONDS = 120
-"""A badge is fetched by the proxies of forges, which ask again after this."""
+"""Seconds after which the proxies of forges fetch a badge again."""
 
 StackKey = Annotated[str, Path(max_length=100)]
 Key = Annotated[str, Query(max_length=100)]
@@ -131,12 +131,12 @@ def _show(
     else:
         with read_session(engine) as session:
             badge = find(session, stack)
-    # The same for what is not there and for what the caller may not see.
+    # The same answer for a missing badge and for one that the caller may not see.
     picture = svg(badge or Badge("threewalls", "no such badge"))
     headers = {
         "Cache-Control": f"{'public' if opened is not None else 'private'}, max-age={MAX_AGE_SECONDS}",
         "ETag": f'"{hashlib.sha256(picture.encode()).hexdigest()[:20]}"',
-        "Cross-Origin-Resource-Policy": "cross-origin",  # it is made for the pages of others
+        "Cross-Origin-Resource-Policy": "cross-origin",  # embedded in pages of other sites
     }
     if badge is not None and headers["ETag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)

@@ -26,25 +26,26 @@ from app.web.charts import HEIGHT, series_label
 # --- What the chart of a history draws: rows of values for its points, levels and marks.
 
 MOST_INTERVALS = 250
-"""Bars of more runs than these run into each other; the interval of one stands in its tooltip."""
+"""With more runs their interval bars would overlap; tooltips show the intervals."""
 NOT_OF_STEP_TIME = "peak_memory_gib"
-"""The one headline figure that is no constant over the step time, so that levels of step time say nothing of it."""
+"""The only headline figure that is not a constant over step time, so levels of step time do not apply to it."""
 _SECONDS_FROM_MS = 10_000
 _BESIDE = 0.5
-"""The axis reaches so many times the range of the middle 96 % beyond it; what lies farther off is drawn at its edge."""
+"""Multiple of the range of the middle 96 % that the axis extends beyond it; values farther off are drawn at its
+edge."""
 _TICKS = 6
 _DAY_MS = 86_400_000
 _WITH_YEAR = timedelta(days=300)
 _IN_ONE_ROW, _LABEL_ROW = 5, 15
-"""So many labels of change points stand beside each other; the second row is so many pixels lower."""
+"""Most labels of change points in one row, and the offset of the second row in pixels."""
 _LATE = 0.88
-"""In shares of the width: a label that begins behind it would leave the chart."""
+"""Share of the width behind which a label would leave the chart."""
 _CALLED = ("regression", "improvement", "inconclusive", "no_baseline", "failed")
 """Verdicts with a mark of their own; a run without a change is a plain point."""
 _ARROWS = ("regression", "improvement")
 _QUIET = ("inconclusive", "no_baseline")
 MOST_QUIET_MARKS = 150
-"""Among more runs than these, rings of verdicts that call nothing would bury the marks of those that do."""
+"""With more runs, rings of verdicts without a call would hide the marks of those with one."""
 
 Row = dict[str, Any]
 
@@ -89,7 +90,7 @@ class Drawing:
         beside = _BESIDE * (high - low)
         low, high = max(low - beside, min([*values, low])), min(high + beside, max([*values, high]))
         margin = (high - low) * 0.1 or abs(high) * 0.02 or 1.0
-        return low - margin, high + 2 * margin  # labels of change points stand above
+        return low - margin, high + 2 * margin  # room for labels of change points
 
     @property
     def _deciding(self) -> Sequence[int]:
@@ -295,7 +296,7 @@ def _ticks(drawing: Drawing) -> list[Row]:
 
 _DAY_OR_MONTH = "utcFormat(datum.value, utcdate(datum.value) == 1 ? '%b %Y' : '%-d %b')"
 _DENSE = 400
-"""With more runs than these their marks are smaller."""
+"""With more runs their marks are smaller."""
 _DISPATCHERS = ("alltoall", "deepep", "hybridep", "ncclep", "allgather")
 COLOURS = {name: f"--{name}" for name in _DISPATCHERS} | {"unknown": charts.ACCENT}
 _ARROW_DOWN = "M-1,-0.7L0.8,0.8M0.8,-0.2L0.8,0.8L-0.2,0.8"
@@ -355,7 +356,7 @@ def _x(alt: Any, axis: str, field: str = "at") -> Any:
             alt.Axis(labelOverlap=True, labelSeparation=12, format="%-d %b"),
         )
         return alt.X(f"{field}:T", title="commit date (UTC)", scale=scale, axis=days)
-    # The labels are days, drawn as a layer: a place in the order is no number that anyone knows.
+    # The labels are days, drawn as a layer, because readers do not know positions by number.
     hidden = alt.Axis(labels=False, titlePadding=26)
     return alt.X(f"{field}:Q", title="runs in commit order", scale=alt.Scale(zero=False, nice=False), axis=hidden)
 
@@ -499,7 +500,7 @@ def _tip(title: str) -> str:
     return "{" + ", ".join(parts) + "}"
 
 
-# --- What stands below the chart of a history: a key of the marks that are drawn, and what a reader cannot see.
+# --- Below the chart: a key of the drawn marks, and notes on what is not visible.
 
 _MOST_CONFIGURATIONS = 8
 _EVENTS = {

@@ -19,10 +19,10 @@ from app.storage.runs import aware, stated
 from app.storage.tables import ProjectRow, RunRow, select_any
 from app.web.lists import ListQuery, OneOf
 
-# --- What the list of stacks can be asked for. The query string is its whole state, so it is checked as input.
+# --- Filters of the list of stacks. The query string is its whole state, so it is validated as input.
 
 UNKNOWN = "unknown"
-"""A value of the model, gpu and dispatcher filters: the stacks of which it is not known."""
+"""Value of the model, gpu and dispatcher filters for unknown."""
 
 
 class StackQuery(ListQuery):
@@ -37,11 +37,11 @@ class StackQuery(ListQuery):
     verdict: Annotated[str, OneOf(VERDICTS)] = ""
 
 
-# --- The last steady step times of a stack as a line of a few pixels: where it stands, and whether it moved.
+# --- Sparkline: the last steady step times of a stack on a few pixels.
 
 WIDTH, HEIGHT, EDGE = 120, 28, 3
 _LEAST_RANGE = 0.02
-"""Of the value: noise must not look like a change."""
+"""Least range of the axis as a share of the value: noise must not look like a change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ SPARK_RUNS = 40
 _READ = col(RunRow.status).in_(("ready", "failed"))
 _IS_JUDGED = and_(col(RunRow.verdict) != "", col(RunRow.purpose) != "experiment")
 _TOLD = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "pp_layout", "graph_modules", "task", "data_mode")
-"""What tells two stacks apart that have the same title, when it is known."""
+"""Fields that distinguish stacks with the same title, where known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ def _item(
 ) -> StackItem:
     """Return the row of a stack. `rows`: its newest runs, newest first."""
     newest = rows[0]
-    # The line is of one configuration: a step between two would look like a change of the code.
+    # The line is of one configuration: a step between two would look like a code change.
     leading = next((row for row in rows if _counts(row)), newest)
     values = [row.step_time_ms for row in reversed(rows) if _counts(row) and row.config_key == leading.config_key]
     container = contract.get("container")

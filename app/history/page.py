@@ -52,7 +52,7 @@ from app.web.charts import series_label
 from app.web.forms import Form
 from app.web.templating import public_address, render
 
-# --- The forms by which a golden run is pinned and unpinned on the page of its history.
+# --- The forms that pin and unpin a golden run on its history page.
 
 log = structlog.get_logger(__name__)
 
@@ -105,7 +105,7 @@ def _refused(name: str, message: str) -> InvalidChange:
 
 TABLE_ROWS = 25
 MOST_DRAWN = 2000
-"""Runs of a chart; of more the newest are drawn, and the zoom leads to the others."""
+"""Runs of a chart. With more, the newest are drawn, and the zoom leads to the others."""
 _SHORT_KEY = 12
 _FACTS = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "graph_modules", "task", "data_mode")
 

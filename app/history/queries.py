@@ -39,7 +39,7 @@ ORDER, DATE = "order", "date"
 _CHOICES: Mapping[str, tuple[str, ...]] = {"metric": tuple(UNITS), "axis": (ORDER, DATE)}
 _NUMBERS = ("first", "last", "page")
 _MOST_DIGITS = 18
-"""Numbers of runs fit in 63 bits."""
+"""Run numbers fit in 63 bits."""
 _SHORTEST_KEY = 8
 _HEX = frozenset("0123456789abcdef")
 
@@ -100,7 +100,7 @@ def refused(name: str, message: str) -> InvalidQuery:
     return InvalidQuery("Invalid filter.", (FieldError(name, message),))
 
 
-# --- Which stack an address means: a key, or the first digits of one.
+# --- The stack of an address: a key, or the first digits of one.
 
 MOST_CANDIDATES = 20
 
@@ -162,7 +162,7 @@ def get_stack(session: Session, stack_key: str) -> Stack | None:
 
 
 MOST_PROBES = 100
-"""Contracts are large. In a longer history versions are looked up at so many runs, evenly spread."""
+"""Contracts are large. In a longer history, versions are read at this many runs, evenly spread."""
 _AT_ONCE = 500
 """Numbers in one query."""
 
@@ -188,7 +188,7 @@ class History:
 
 
 STANDING = ("open", "acknowledged")
-"""States of a regression that somebody has to do something about."""
+"""States of a regression that needs action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,10 +288,10 @@ def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, 
     }
 
 
-# --- Stacks that differ in the container alone: where a history goes on after an upgrade, and where it came from.
+# --- Stacks that differ only in the container: where a history continues after an upgrade, and where it came from.
 
 MOST_NEIGHBOURS = 40
-"""So many stacks of the same model and hardware are looked at, those with the newest runs."""
+"""Stacks of the same model and hardware that are checked, those with the newest runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +347,7 @@ def _stacks_alike(stack: Stack) -> Any:
     )
 
 
-# --- Words of the history pages that more than one of their parts uses.
+# --- Texts that several parts of the history pages use.
 
 VERDICTS = {
     "regression": "regression",

@@ -15,7 +15,7 @@ from app.storage.stacks import StackRun, full_records
 from app.storage.tables import ProjectRow
 
 MOST_CONFIGURATIONS = 12
-"""A stack of experiments may have hundreds; those are listed whose runs make levels, newest first."""
+"""A stack of experiments may have hundreds; those whose runs form levels are listed, newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +103,10 @@ def configuration_rows(session: Session, history: History) -> tuple[Configuratio
     return tuple(rows)
 
 
-# --- The addresses of a stack's badges as its page offers them: Markdown to paste into a README.
+# --- Badge addresses as Markdown to paste into a README.
 
 _SHORT = 16
-"""Digits of a stack's key in the link, which no other stack begins with."""
+"""Digits of a stack's key in the link, enough to be unique."""
 
 
 @dataclass(frozen=True, slots=True)

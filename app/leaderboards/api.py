@@ -40,7 +40,7 @@ from app.web.errors import as_content, documented
 from app.web.lists import csv_text, only_these
 from app.web.templating import public_address
 
-# --- A board in the order that the API is asked for: its entries, and their places.
+# --- A board in the requested order: its entries and their positions.
 
 _BY_MEMORY, _BY_TFLOPS = "memory_headroom", "tflops_per_gpu"
 
@@ -145,7 +145,7 @@ def _gains(standings: KeptStandings) -> Iterable[tuple[KeptStandings, Board, Ent
                 yield standings, board, entry, entry.gain
 
 
-# --- The tables of a leaderboard as CSV: a row for each result, for each gain, for each change at a head.
+# --- The tables of a leaderboard as CSV: a row per result, per gain, per change of leaders.
 
 _OF_BOARD = (
     "stack_key", "stack", "project", "seq_len", "gbs", "mbs", "routing_mode", "semantic_class", "floor", "reading",

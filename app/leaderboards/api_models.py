@@ -26,7 +26,7 @@ from app.storage.standings import (
 )
 from app.web.lists import one_of
 
-# --- What the API of the leaderboards can be asked for: the filters of the page, by the same names.
+# --- Query parameters of the leaderboard API: the filters of the page, by the same names.
 
 ROUTINGS = ("forced", "natural", "unknown", *FIELDS["routing_mode"].choices)
 

@@ -174,7 +174,7 @@ def _name(change: LeaderChange, shared: Set[str], *, with_class: bool) -> str:
 
 
 ROW = 40
-"""Pixels a row: its name above, its mark below. Names beside the marks would leave a phone no room."""
+"""Pixels per row: name above, mark below. Names next to the marks would leave a phone no room."""
 AXIS = 84
 """Pixels of the axis and its title below the rows."""
 _GAIN, _TIME = "throughput vs. alltoall, %; right is faster", "time of the runs (UTC)"
@@ -279,7 +279,7 @@ def _gain_specification(height: int) -> dict[str, Any]:
         alt.Tooltip("tie:N"),
         alt.Tooltip("memory:N", title="memory"),
     ]
-    # A piece for each row, beside its mark: one line through all rows would run through their names.
+    # One piece per row: a line through all rows would cross their names.
     zero = data.mark_tick(color=charts.MUTED, thickness=2, size=22, yOffset=8).encode(alt.X("zero:Q", title=_GAIN), y)
     interval = data.mark_rule(strokeWidth=3, opacity=0.55, yOffset=8).encode(
         x=alt.X("low:Q"), x2="high:Q", y=y, color=colour
@@ -307,7 +307,7 @@ def _leader_specification(height: int) -> dict[str, Any]:
     bars = data.mark_bar(height=12, yOffset=8, stroke=charts.BACKGROUND, strokeWidth=1, cursor="pointer").encode(
         x, alt.X2("to:T"), y, _colour(alt, alt.Color, "leader"), tooltip=tip
     )
-    # In the leader's colour, with a size of its own: a lead may begin with the last measurement, and has no width then.
+    # In the leader's colour, with a fixed size: a period that begins with the last measurement has no width.
     ended = alt.Chart(alt.NamedData("ends")).mark_point(
         filled=True, opacity=1, size=170, stroke=charts.TEXT, strokeWidth=2, yOffset=8, cursor="pointer"
     )

@@ -64,7 +64,7 @@ from app.web.charts import AvailabilityTable, availability_table
 from app.web.dependencies import ReadSession
 from app.web.templating import render
 
-# --- All that the leaderboard of one hardware and family shows. Parts are computed when a template asks for them.
+# --- The data of the leaderboard of one hardware and family. A part is computed when a template first needs it.
 
 MOST_CHANGES = 50
 
@@ -224,7 +224,7 @@ class LeaderboardPage:
         return availability_table(find_availability(self._session, containers=containers))
 
 
-# --- The list of leaderboards: which hardware and model families there are, and what changed at the head of stacks.
+# --- The list of leaderboards: hardware and model families, and the newest changes of leaders.
 
 NEWEST = 10
 

@@ -16,7 +16,7 @@ RANKINGS = {
     "tflops_per_gpu": "TFLOP/s/GPU",
     "memory_headroom": "memory headroom",
 }
-"""What a board can be ordered by. The first three are one test, so they give one order."""
+"""Orders of a board. The first three are one test, so they give one order."""
 BY_STEP_TIME = "step_time"
 ROUTINGS = ("forced", "natural", "unknown", *FIELDS["routing_mode"].choices)
 _MOST_NAMED = 20

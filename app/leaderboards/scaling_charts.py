@@ -9,7 +9,7 @@ from app.leaderboards.scaling_views import PointRow, Section, SeriesView, interv
 from app.web import charts
 
 MOST_DRAWN = 8
-"""More lines than these are no picture; the table has all of them."""
+"""Most lines that stay readable; the table has all."""
 _DISPATCHERS = ("alltoall", "deepep", "hybridep", "ncclep", "allgather")
 LOOKS = (
     ("circle", (1, 0)),
@@ -21,7 +21,7 @@ LOOKS = (
     ("triangle-right", (8, 2, 2, 2, 2, 2)),
     ("triangle-left", (1, 2)),
 )
-"""Mark and dashes of the series of one dispatcher, in their order: they share its colour."""
+"""Mark and dashes of the series of one dispatcher, which share its colour, in order."""
 MARKS = {
     "circle": "M20 3a4 4 0 1 0 .01 0z",
     "square": "M16.5 3.5h7v7h-7z",
@@ -32,9 +32,9 @@ MARKS = {
     "triangle-right": "M24.5 7l-8 4.5v-9z",
     "triangle-left": "M15.5 7l8 4.5v-9z",
 }
-"""The marks as paths about (20, 7), for what is written of a series."""
+"""The marks as paths around (20, 7), for text about a series."""
 _BESIDE = 0.016
-"""Share of the axis by which series stand beside each other, so that their intervals do not hide one another."""
+"""Offset of series along the axis as a share of it, so that their intervals do not overlap."""
 
 
 def scaling_chart(section: Section) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from app.web.errors import documented
 from app.web.lists import csv_download, csv_text, only_these
 from app.web.templating import render
 
-# --- What the scaling page shows: the question as it stands in the address, what could be asked, and the answer.
+# --- The scaling page: the filters of the address, the available workloads, and the answer.
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def _asked(offers: tuple[Workloads, ...], matching: int) -> str:
     return f"{counted(matching, 'workload')} ran at several sizes. Choose one."
 
 
-# --- Scaling as values: what the API answers as JSON, and the same points as CSV.
+# --- Scaling as values: the JSON of the API, and the same points as CSV.
 
 SCHEMA = "threewalls.scaling/1"
 _KEYS = ("project", "hardware", "hardware_slug", "family", "family_slug")

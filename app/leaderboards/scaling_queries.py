@@ -16,7 +16,7 @@ from app.storage.standings import check_project, hardware_and_families, leaderbo
 from app.storage.tables import ProjectRow, StandingRow, select_any
 from app.web.lists import FilterQuery, OneOf
 
-# --- What the scaling view can be asked for. Its query string is its whole state, so it is checked as input.
+# --- Filters of the scaling view. The query string is its whole state, so it is validated as input.
 
 
 class ScalingQuery(FilterQuery):

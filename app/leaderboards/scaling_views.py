@@ -13,7 +13,7 @@ from app.domain.ranking.standings import Interval, listed
 from app.domain.run import Value
 from app.leaderboards.scaling_queries import Measured
 
-# --- Scaling in words: what a kind of series is, and what one of them says.
+# --- Scaling in words: the kinds of series, and the sentence of each series.
 
 _WHOLE = Interval(100.0, 100.0, 100.0)
 

@@ -53,10 +53,10 @@ from app.storage.runs import Quarantine, aware
 from app.storage.standings import KeptStandings
 from app.storage.tables import RunRow, select_any
 
-# --- What is said of many stacks at once: who is ahead in how many, and between which values the gain lies.
+# --- Summary over many stacks: which dispatcher leads in how many, and the range of its gain.
 
 _MOST_TOLD = 2
-"""Classes in the first sentence, real training first; each has its own below."""
+"""Classes in the first sentence, real training first; each has its own sentence below."""
 NO_PRECISION = "precision unknown"
 
 
@@ -78,7 +78,7 @@ class ClassView:
 
 def class_view(summary: ClassSummary) -> ClassView:
     parts = [GroupView(_label(group), group) for group in summary.groups]
-    # A single part is the whole: it gives its label to it.
+    # A single part is the whole, which takes its label.
     groups = [GroupView("all stacks", summary.overall), *parts] if len(parts) > 1 else parts
     return ClassView(summary, routing_words(summary.routing_mode), class_sentence(summary), tuple(groups))
 
@@ -132,7 +132,7 @@ def _label(group: TallyGroup) -> str:
     return f"{group.precision or NO_PRECISION}, EP {EP_SIZES.get(group.ep_size or 'unknown', group.ep_size)}"
 
 
-# --- Who took a run out of every ranking, and when: the reason alone does not say whom to ask.
+# --- Who quarantined a run, and when: the reason alone does not say whom to ask.
 
 
 def quarantines_of(session: Session, stacks: Iterable[KeptStandings]) -> Mapping[str, Quarantine]:
@@ -152,13 +152,12 @@ def _left_out(standings: StackStandings) -> Iterable[Refusal]:
     return (*standings.refused, *(result for board in standings.boards for result in board.unranked))
 
 
-# --- Configurations of one dispatcher in words: which is the fastest, and how far the others are from it.
+# --- Configurations of one dispatcher in words: the fastest one, and how far the others are from it.
 #
-# Where a stack has one dispatcher this is what its runs say: it is an A/B of its knobs, and no ranking of
-# dispatchers.
+# In a stack with one dispatcher the runs are an A/B of its knobs, not a ranking of dispatchers.
 
 _CONFIGURATIONS_MOST_TOLD = 3
-"""Beside the fastest one; the table has all."""
+"""Configurations described in addition to the fastest; the table has all."""
 
 
 def against_best(duel: PairwiseComparison) -> str:
@@ -215,11 +214,11 @@ def _less(duel: PairwiseComparison) -> tuple[float | None, float | None]:
     return -high, -low
 
 
-# --- What sets the configurations of one dispatcher apart: the knobs in which they differ, by their values.
+# --- The knobs in which the configurations of one dispatcher differ, by value.
 
 _KNOBS = tuple(name for name in CONFIG_FIELDS if name != "dispatcher")
 _MOST = 4
-"""Knobs that are told; a comparison of two runs lists all."""
+"""Most knobs named; the comparison of two runs lists all."""
 
 
 def knobs_apart(session: Session, stacks: Sequence[KeptStandings]) -> dict[str, str]:
@@ -256,8 +255,7 @@ def _text(contract: Mapping[str, Stated], name: str) -> str:
     return contract_value(contract[name].value) if name in contract else "unknown"
 
 
-# --- Figures with their intervals as dots and lines on one axis, drawn into the table that holds them: no script
-# needed.
+# --- Figures with their intervals as dots and lines on one axis, drawn into their table without script.
 #
 # Positions are in percent of the axis, so that a plot is as wide as its cell and a dot stays round.
 
@@ -305,7 +303,7 @@ def axis_of(figures: Iterable[Interval]) -> Axis | None:
     if not ends:
         return None
     low, high = min(ends), max(ends)
-    # A single figure without an interval stands in the middle.
+    # A single figure without an interval is drawn in the middle.
     room = (high - low) * _ROOM / (1 - 2 * _ROOM) or abs(high) * 0.01 or 1.0
     return Axis(low - room, high + room)
 
@@ -313,7 +311,7 @@ def axis_of(figures: Iterable[Interval]) -> Axis | None:
 BY_MEMORY = "memory_headroom"
 BY_TFLOPS = "tflops_per_gpu"
 MOST_COMPARED = 20
-"""Runs of a side that the link to a comparison names."""
+"""Runs per side in the link to a comparison."""
 _IN_TITLE = ("model", "gpu", "gpus", "container", "routing_mode", "force_balance", "dispatcher", "dispatcher_type")
 
 
@@ -528,7 +526,7 @@ def _view_value(value: float, rank: str, unit: TimeUnit) -> str:
     return significant(value)
 
 
-# --- Stacks in which one dispatcher has a result, or none: a line each, under a heading that says so.
+# --- Stacks with a result of at most one dispatcher: a line each, under their own heading.
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from app.web.dependencies import AppSettings, ReadSession
 from app.web.identity import Access, access_of
 from app.web.templating import OUTCOMES, render
 
-# --- What the first page says to somebody for whom it has no runs: why, and whom to ask.
+# --- The message of the first page without visible runs: why, and whom to ask.
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from app.storage.runs import ENDED_BADLY, RunListItem, aware, count_runs, latest
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any
 from app.web.lists import FilterQuery, OneOf
 
-# --- The regressions that need somebody, the dearest first, as the first page shows them.
+# --- Regressions that need action, the most expensive first.
 
 SHOWN = 10
 _NEED_SOMEBODY = ("open", "acknowledged")
@@ -144,10 +144,10 @@ def _item(row: RegressionRow, project: str, commit_url: str, members: list[Row[A
     )
 
 
-# --- What the first page can be asked for: a period, a project and a branch. The query string is its whole state.
+# --- Filters of the first page: period, project and branch. The query string is its whole state.
 
 PERIODS = {"1": "24 hours", "7": "7 days", "30": "30 days", "90": "90 days"}
-"""Days -> words."""
+"""Days -> text."""
 
 
 class OverviewQuery(FilterQuery):

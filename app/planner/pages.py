@@ -21,11 +21,11 @@ from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.templating import render
 
-# --- What the planner's page shows: the form as it was filled in, and the plan where there is one.
+# --- The planner's page: the form as filled in, and the plan if there is one.
 
 GPUS = ("H100", "H200", "B200", "B300", "GB200", "GB300", "VR200", "A100")
 IN_FULL = 5
-"""Offers with their flags; the others are rows of a table, each a link to its flags."""
+"""Offers shown with their flags; the others are rows of a table that link to theirs."""
 _CUT = ("vpp", "pp_layout", "pp_account")
 EXAMPLES = (
     ("DeepSeek-V3 on 256 H100", "model=DeepSeek-V3&mtp=1&gpu=H100&gpus=256&seq_len=4096&gbs=8192&precision=fp8_sc"),

@@ -15,7 +15,7 @@ from app.storage.runs import stated
 from app.storage.tables import RunRow, select_any
 
 _RUNS = 40
-"""The newest runs that are looked at: a contract is 15 KB of JSON."""
+"""Newest runs that are checked: a contract has 15 KB of JSON."""
 
 
 def used_layouts(session: Session, request: PlanRequest) -> list[UsedLayout]:
@@ -62,7 +62,7 @@ def _runs(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
         )
 
 
-# --- A plan from what was asked: what the page and the API share.
+# --- A plan from query parameters, shared by page and API.
 
 _REFUSED = "This cannot be planned as it is asked. Correct what is named, and ask again."
 
@@ -98,7 +98,7 @@ NOT_ESTIMATED = (
     "source gives a formula for them, so whether a layout fits is decided by a run.",
     "Speed: nothing here is measured. The order is a prior; a matched A/B of the first few decides.",
 )
-"""What a plan does not say."""
+"""The limits of a plan."""
 
 
 def degrees(layout: Layout, *, experts: bool = True) -> str:

@@ -10,7 +10,7 @@ from app.settings import Settings
 from app.storage.rules import read_folder
 
 FINE, WRONG = 0, 2
-"""1 is a regression, whatever the command."""
+"""1 always means a regression, in every command."""
 
 
 def check_rules(folder: Path | None, settings: Settings) -> int:

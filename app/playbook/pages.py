@@ -41,7 +41,7 @@ from app.web.dependencies import ReadSession, Rules
 from app.web.lists import ListQuery, OneOf
 from app.web.templating import render
 
-# --- What the playbook can be asked for. Its query string is its whole state, so it is checked.
+# --- Filters of the playbook. The query string is its whole state, so it is validated as input.
 
 ORIGINS: Mapping[str, str] = {"built-in": "this service", "team": "a team"}
 ORDERS: Mapping[str, str] = {
@@ -76,7 +76,7 @@ class RuleQuery(ListQuery):
     )
 
 
-# --- The change of a rule by itself, without a run: its fields, and how both trainers spell them.
+# --- The change of a rule without a run: its fields, and how both trainers spell them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +147,10 @@ def _shown(value: Setting | Expression) -> str:
     return value.source if isinstance(value, Expression) else shown(value)
 
 
-# --- The playbook as a list: the rules that match, what became of each here, a page of them. Evaluates no rule.
+# --- The playbook as a list: the matching rules, their results here, a page of them. Evaluates no rule.
 
 NO_PROJECT = -1
-"""Counts of a project that does not exist: of nothing."""
+"""Project id that has no counts, for a project that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ _ORDERS: Mapping[str, Callable[[RuleItem], tuple[object, ...]]] = {
 }
 
 
-# --- The thresholds that no source gives: what counts now, what this service would take by itself, and who says so.
+# --- Thresholds without a published source: the value in force, the default, and who set it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +332,7 @@ def thresholds(rules: RulesInForce, names: Iterable[str] = SETTINGS) -> tuple[Th
     )
 
 
-# --- One rule whole, without a run: what it asks, what it changes, on what evidence, and what became of it here.
+# --- One complete rule without a run: its condition, its change, its evidence, and its results here.
 
 LAST_RUNS = 10
 LEVELS = {
@@ -342,7 +342,7 @@ LEVELS = {
     "seed": "founding document",
     "heuristic": "rule of thumb",
 }
-"""Of published evidence, in words."""
+"""Kinds of published evidence as text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,14 @@ from app.storage.tables import ProjectRow, ReferencePointRow, select_any, utc_no
 log = structlog.get_logger(__name__)
 
 MAX_IN_FORCE = 2000
-"""All are read to find the nearest one; with more, somebody pours a data base of their own in here."""
+"""All are read to find the nearest one; a larger number suggests an import of another database."""
 FACTS = (
     *("measured_by", "source", "url", "date", "window", "note", "rounded"),
     *("tokens_per_s_per_gpu", "tflops_per_gpu", "step_time_ms"),
 )
-"""What a figure says beside its contract."""
+"""Values of a figure outside its contract."""
 CONTRACT = "contract."
-"""By this errors name a contract field."""
+"""Prefix of contract fields in errors."""
 _REFUSED = "Nothing was changed."
 
 
@@ -98,7 +98,7 @@ def change_reference(
         _refuse_twin(session, point, project, but=number)
         row.point, row.changed_at = to_json(point), utc_now()
         session.add(row)
-        # What it was stays with those who could read it; whom it went to is told there.
+        # The old values stay visible to the old project's readers; the entry there says where the figure went.
         _record(session, row, by, "change", project_id=owner, before=before, after=after)
         if moves and row.project_id is not None:
             _record(session, row, by, "change", project_id=row.project_id, after={"project": project})

@@ -58,13 +58,13 @@ from app.web.identity import access_of, require_everything
 from app.web.lists import csv_download
 from app.web.templating import render
 
-# --- The forms by which a team adds a published figure, corrects it and withdraws it. They work without script.
+# --- The forms that add, correct and withdraw a published figure. They work without script.
 
 OFFERED = (
     *("model", "gpu", "gpus", "precision", "seq_len", "gbs", "mbs", "routing_mode", "dispatcher", "data_mode"),
     *("tp", "pp", "vpp", "cp", "ep", "mtp", "container", "task"),
 )
-"""What a published table most often states, in the order in which it does."""
+"""The fields that published tables state most often, in their usual order."""
 
 
 class ReferenceForm(ContractForm):

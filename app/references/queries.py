@@ -30,7 +30,7 @@ KINDS: Mapping[str, str] = {
     "founding_document": "short run of a guide",
     "own": "added by a team",
 }
-"""Where a figure comes from, in words."""
+"""Where a figure comes from, as text."""
 assert set(KINDS) == set(get_args(Kind))  # noqa: S101  # told when the module is loaded, not on some page
 
 
@@ -82,12 +82,12 @@ def _text(reference: Reference) -> str:
     return " ".join(parts).casefold()
 
 
-# --- The published figure nearest to a run, or to the head of a stack: how far, what differs, the likely causes.
+# --- The published figure nearest to a run or to the leader of a stack: distance, differences, likely causes.
 #
-# It is another lab's measurement. It stands beside our figures, and is never ranked with them.
+# It is another lab's measurement: shown next to our figures and never ranked with them.
 
 FLOORS = ("screen", "smoke")
-"""The leader of a stack stands for it: on evidence that a leaderboard shows, else on any."""
+"""A stack is represented by its leader: at the evidence that a leaderboard shows, else at any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ def _read(session: Session, run_id: int) -> Any:
     return session.execute(chosen.where(col(RunRow.id) == run_id)).one_or_none()
 
 
-# --- The list of published figures: those that match, a page of them, and what the filters can offer.
+# --- The list of published figures: the matching ones, a page of them, and the choices of the filters.
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ def csv_rows(items: Sequence[Reference]) -> Iterator[str]:
         yield csv_text([(reference.id, point.label, point.kind, *contract, *figures, *who)])
 
 
-# --- What the claim check says first, in plain words.
+# --- The first sentence of the claim check.
 
 
 def summary(comparison: ReferenceComparison) -> str:

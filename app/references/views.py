@@ -175,10 +175,10 @@ def _words(value: Value) -> str:
     return "" if value is None else contract_value(value).replace("-", " ") if isinstance(value, str) else str(value)
 
 
-# --- The stacks of a published figure's model and GPU: to which it is the nearest, and what is nearer to the rest.
+# --- The stacks of a published figure's model and GPU: those it is nearest to, and what is nearer to the others.
 
 MOST = 20
-"""Stacks that are looked at, those with the newest runs."""
+"""Stacks that are checked, those with the newest runs."""
 
 
 @dataclass(frozen=True, slots=True)

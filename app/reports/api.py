@@ -52,7 +52,7 @@ async def report_as_json(request: Request, run_id: RunId, wait: Wait = 0) -> JSO
 
 
 NextStep = Callable[[Session, int], tuple[str, str] | None]
-"""The first suggestion for a run, as rule and title; None where no rule asks for anything."""
+"""The first suggestion for a run, as rule and title; None without one."""
 
 
 async def _once_judged(request: Request, run_id: int, wait: float) -> tuple[str, dict[str, Any]]:
@@ -68,7 +68,7 @@ async def _once_judged(request: Request, run_id: int, wait: float) -> tuple[str,
 
 def _read(request: Request, run_id: int) -> tuple[str, dict[str, Any]]:
     state = request.app.state
-    next_step: NextStep = state.next_step  # another feature's answer, put together in `app/main.py`
+    next_step: NextStep = state.next_step  # another feature's function, connected in `app/main.py`
     with read_session(state.engine) as session:
         report, verdict, suspects = get_report(session, state.settings, run_id, public_address(request))
         of = where_reported(session, run_id)

@@ -28,9 +28,9 @@ from app.storage.verdicts import StoredVerdict, current_verdict
 from app.storage.what_changed import what_changed_of
 
 ACTIVE = ("open", "acknowledged", "expected")
-"""States of a regression that still stands: the level is slow, whatever people think of it."""
+"""States of a regression whose level is still slow, whatever users decided."""
 _LONGEST_JOB = timedelta(days=35)
-"""CI systems end jobs by then."""
+"""CI systems end jobs before that."""
 
 
 def get_report(
@@ -56,10 +56,12 @@ def where_reported(session: Session, run_id: int) -> dict[str, str]:
     """Return the fields that identify a run's report among those of its job."""
     row = session.get_one(RunRow, run_id)
     project = session.get_one(ProjectRow, row.project_id)
-    is_read = row.status == "ready" and row.reception != "receiving"  # before, the stack is of what came so far
+    is_read = (
+        row.status == "ready" and row.reception != "receiving"
+    )  # before that, the stack key covers only the data received so far
     key = report_key(row.metadata_stated, _earlier_of_its_job(session, row), row.stack_key if is_read else "")
     if not key and row.status in ("failed", "unread"):
-        key = f"run {run_id}"  # nothing will ever be known of it, and it is to be told
+        key = f"run {run_id}"  # its stack will never be known, but its report must be posted
     return {"project": project.slug, "stack_key": row.stack_key, "report_key": key}
 
 

@@ -54,7 +54,7 @@ from app.web.forms import sent_form
 from app.web.identity import Author, author, author_field, require_contributor, upload_project, uploader
 from app.web.templating import public_address
 
-# --- `POST /api/v1/runs/{id}/logs`: more of a run's logs, while it goes on or after.
+# --- `POST /api/v1/runs/{id}/logs`: append to a run's logs, during the job or after it.
 
 router = APIRouter(prefix="/api/v1", tags=["runs"])
 
@@ -93,7 +93,7 @@ class AppendAnswer(BaseModel):
                 "multipart/form-data": {"schema": _PIECE_FORM},
                 "text/plain": _RAW,
                 "application/octet-stream": _RAW,
-                "application/x-www-form-urlencoded": _RAW,  # as curl calls what it sends by --data-binary
+                "application/x-www-form-urlencoded": _RAW,  # as sent by curl --data-binary
             }
         }
     },
@@ -182,7 +182,7 @@ def _refused(field: str, message: str) -> InvalidUpload:
     return InvalidUpload(f"{field} {message}. Nothing was kept.", (FieldError(field, message),))
 
 
-# --- `POST /api/v1/runs/{id}/quarantine`, `/release`, `/pin`, `/unpin`: what a person decides about a run.
+# --- `POST /api/v1/runs/{id}/quarantine`, `/release`, `/pin`, `/unpin`: decisions of users about a run.
 
 
 class Decision(BaseModel):
@@ -221,7 +221,7 @@ for _action, _meaning in _MEANINGS.items():
     )
 
 
-# --- Series on their way out: JSON without NaN, and CSV.
+# --- Series as JSON without NaN, and as CSV.
 
 _ROWS_AT_ONCE = 1000
 
@@ -243,7 +243,7 @@ def csv_rows(series: Series) -> Iterator[str]:
 
 def _numbers(values: FloatArray) -> list[Number]:
     finite = np.isfinite(values)
-    # Iteration 7 is 7, not 7.0, to every reader; beyond 2^53 a float64 is no exact integer.
+    # Integers stay integers: iteration 7, not 7.0. Beyond 2^53 a float64 is not exact.
     if np.all(~finite | ((values == np.trunc(values)) & (np.abs(values) < 2**53))):
         return [int(value) if is_finite else None for value, is_finite in zip(values, finite, strict=True)]
     return [float(value) if is_finite else None for value, is_finite in zip(values, finite, strict=True)]
@@ -255,7 +255,7 @@ def _written(rows: object) -> str:
     return buffer.getvalue()
 
 
-# --- The parts of an upload's form: its files, its metadata, and nothing that would be left lying unread.
+# --- The parts of an upload's form: files and metadata. Unknown parts are refused, so that none is lost unnoticed.
 
 META = "meta"
 KINDS: tuple[Kind, ...] = ("log", "config", "events")
@@ -311,7 +311,7 @@ def _sent(form: FormData, kind: Kind) -> Iterator[UploadFile]:
             )
 
 
-# --- Waiting for a run to be read and judged, without a thread for each who waits.
+# --- Wait for a run to be read and judged, without occupying a thread per waiting client.
 
 _POLL_SECONDS = (0.02, 0.5)
 
@@ -391,7 +391,7 @@ async def upload_run(
     idempotency_key: Annotated[str | None, Header(description="The same key is the same upload.")] = None,
 ) -> UploadAnswer:
     """Upload a run. The answer comes when it is stored safely; `status` says whether it is processed yet."""
-    # Async because of `wait`: a thread for each waiting client would leave none for the others.
+    # Async because of `wait`: one thread per waiting client would leave none for others.
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise InvalidUpload("Send a form (multipart/form-data) with the log as its field `log`.")
     async with sent_form(
@@ -490,7 +490,7 @@ def download_file(session: ReadSession, log_files: AppLogFiles, run_id: RunId, p
     file = next((file for file in run.files if file.position == position), None)
     if file is None:
         raise NotFound(f"Run {run_id} has no file {position}. Its files are listed in the run itself.")
-    log_files.text(file.keys)  # a store that is down is a 503, and not an answer that breaks off
+    log_files.text(file.keys)  # a failing store gives a 503, not a truncated response
     return StreamingResponse(
         log_files.stream(file.keys),
         media_type="application/octet-stream",
@@ -567,10 +567,10 @@ def _plain_name(name: str) -> str:
     return name.removesuffix(".gz").removesuffix(".zst")
 
 
-# --- `PATCH /api/v1/runs/{id}/contract`: a person states contract fields of a run that is there already.
+# --- `PATCH /api/v1/runs/{id}/contract`: users state contract fields of an existing run.
 
 MAX_AMENDED_FIELDS = 300
-"""More than the contract has."""
+"""More fields than the contract has."""
 
 
 class Amend(BaseModel):

@@ -23,13 +23,13 @@ from app.web.charts import series_label
 # --- A stored series -> what a chart and its table show: which iterations, their roles, and the scale that fits them.
 
 MAX_POINTS = 3000
-"""More marks than a screen has columns only cost time; the slowest of a stretch is never thinned out."""
+"""More marks than screen columns only cost time. The slowest value of each stretch is always kept."""
 
 _BESIDE_WINDOW = 0.5
-"""The axis reaches this many times the window's range beyond it; warm-up that lies farther off is drawn at its edge."""
+"""Multiple of the window's range that the axis extends beyond it; warm-up farther off is drawn at its edge."""
 
 _BAND_REACH = 1.5
-"""A baseline farther off than this is not worth an axis on which the run itself becomes a line."""
+"""A baseline farther off than this is left out, because the run itself would shrink to a line."""
 
 _SECONDS_FROM_MS = 10_000
 _HIDDEN = ("iteration", "log_line", "log_file", "step_time_true_ms")
@@ -212,11 +212,11 @@ def _whole(columns: Mapping[str, FloatArray], name: str, n: int) -> IntArray:
 
 
 _JOINED_POINTS = 1000
-"""More points than this are not joined by a line: it would cover what it joins."""
+"""More points than this are not joined: the line would cover them."""
 _HATCH_LINES = 110
-"""Lines of a hatch over the whole width; a warm-up of a tenth of it gets a tenth of them."""
+"""Hatch lines over the full width; a warm-up of a tenth of it gets a tenth of them."""
 _HATCH_SLANT = 10
-"""Lines that one line crosses on its way up: at 110 lines on a usual chart that is a slope of about 60 degrees."""
+"""Hatch lines that a line crosses on its way up: a slope of about 60 degrees with 110 lines on a usual chart."""
 
 
 def series_chart(
@@ -485,12 +485,12 @@ def _description(data: Points, steady: SteadyState | None) -> str:
     return text
 
 
-# --- Where the step goes: the timers of a run as horizontal bars, the longest first.
+# --- Where the step time goes: the timers of a run as horizontal bars, longest first.
 
 ROW = 26
-"""Pixels a bar."""
+"""Pixels per bar."""
 SHOWN = 16
-"""More bars than this nobody compares; the table has them all."""
+"""Most bars; the table has all timers."""
 
 
 def sorted_timers(timers: Sequence[Timer]) -> list[Timer]:
@@ -509,7 +509,7 @@ def chart_height(timers: Sequence[Timer]) -> int:
 def timer_chart(timers: Sequence[Timer]) -> dict[str, Any]:
     """Return the Vega-Lite specification that charts.js embeds."""
     shown = sorted_timers(timers)[:SHOWN]
-    # Labels stand behind the bars, so the axis is a quarter longer than the longest of them.
+    # Labels follow the bars, so the axis is a quarter longer than the longest bar.
     longest = max((timer.share_of_step for timer in shown), default=1.0)
     spec = dict(_timer_chart_specification(chart_height(timers), math.ceil(longest * 1.25 * 10) / 10))
     spec["datasets"] = {"timers": [_row(timer) for timer in shown]}

@@ -23,7 +23,7 @@ from app.storage.tables import AmendmentRow, RunRow
 log = structlog.get_logger(__name__)
 
 TAKE_BACK = {"unset": True}
-"""In place of a value: the field's correction is taken back, and what the run says of itself counts again."""
+"""Replaces a value to withdraw the correction of its field."""
 
 
 def amend_contract(engine: Engine, run_id: int, *, fields: Mapping[str, object], author: str, note: str = "") -> None:
@@ -90,7 +90,7 @@ def _check_taken_back(session: Session, run_id: int, stated: Mapping[str, Stated
         raise refused([FieldError(f"fields.{name}", "has no correction to undo") for name in wrong])
 
 
-# --- What a person decides about a run: quarantine and release, pin and unpin. Recorded, then judged again.
+# --- Decisions of users about a run: quarantine and release, pin and unpin. Recorded, then judged again.
 
 RunDecision = Literal["quarantine", "release", "pin", "unpin"]
 RUN_DECISIONS: tuple[RunDecision, ...] = ("quarantine", "release", "pin", "unpin")

@@ -53,7 +53,7 @@ class UploadForm(Form):
             place = next((field for field in (*TEXTS, *WINDOW, FILES) if name == field), "")
             if not place and name.startswith("window"):
                 place = WINDOW[0]
-            # Whatever the form has no field for was written in the JSON.
+            # Values without a field of their own were written in the JSON.
             text = wrong.message if place else f"{name}: {wrong.message}"
             errors[place or JSON] = "; ".join(filter(None, (errors.get(place or JSON), text)))
         if not errors:
@@ -75,10 +75,10 @@ def _number(text: str) -> int | str:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else text
 
 
-# --- The form in which a person states contract fields of a run that is there already: unknown ones, or a correction.
+# --- The form to state contract fields of an existing run: unknown ones, or a correction.
 
 UNSET = "take_back"
-"""The input that names a field whose correction is taken back."""
+"""The input that names a field whose correction is withdrawn."""
 
 
 class AmendForm(ContractForm):
@@ -105,7 +105,7 @@ class AmendForm(ContractForm):
         return replace(self, errors=errors, problem=" ".join(elsewhere) if errors else error.detail)
 
 
-# --- The forms of what a person decides about a run: which was sent, what was typed, what is wrong with it.
+# --- The forms of decisions about a run: which one was sent, the typed text, the errors.
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from app.storage.runs import RunDetail, RunFile
 
 LINES = 200
 LEAD = 3
-"""Lines shown before the line that was asked for: a line is read in its company."""
+"""Context lines before the requested line."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*(?:\x07|$)|[@-Z\\-_])")
 _CONTROL = dict.fromkeys([*range(9), *range(10, 32), *range(127, 160)], "\ufffd")

@@ -32,7 +32,7 @@ from app.storage.tables import AmendmentRow, ProjectRow, RunRow, SeriesRow, Stac
 from app.web.lists import ListQuery, OneOf
 from app.web.templating import OUTCOMES
 
-# --- What the run list can be asked for. The query string is the whole state of the list, so it is checked as input.
+# --- Filters of the run list. The query string is the whole state of the list, so it is validated as input.
 
 STATUSES = ("received", "processing", "ready", "failed", "unread")
 PURPOSES = ("ci", "experiment", "release")
@@ -41,7 +41,7 @@ VERDICTS = ("regression", "improvement", "no_change", "inconclusive", "no_baseli
 EVIDENCE_LEVELS = ("smoke", "screen", "matched_ab", "validated")
 SORTS = ("created", "name", "step_time_ms", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_memory_gib")
 UNKNOWN = "unknown"
-"""A value of the model, gpu and dispatcher filters: the runs of which it is not known."""
+"""Value of the model, gpu and dispatcher filters for unknown."""
 
 
 class RunQuery(ListQuery):

@@ -96,7 +96,7 @@ def _invalid(name: str, message: str) -> InvalidQuery:
     return InvalidQuery("Invalid filter.", (FieldError(name, message),))
 
 
-# --- What was asked for beside what ran, field by field: agrees, differs, or nobody proves it.
+# --- Requested and active values by field: agree, differ, or not proven.
 
 _ORDER = {False: 0, True: 1, None: 2}
 WORDS = {False: "differs", True: "agrees", None: "not proven"}
@@ -156,7 +156,7 @@ def _said(stated: Stated | None) -> Said | None:
 OTHER = "Other"
 UNSET = contract_value(None)
 _BY_HAND = "stated by "
-"""How the detail of a value begins that a person stated after the upload."""
+"""Start of the detail of a value that a user stated after the upload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ def _row(name: str, stated: Stated | None) -> ContractRow:
     return ContractRow(name, meaning, contract_value(stated.value), unit, source, stated.detail, file, line)
 
 
-# --- Health as the run page shows it: how the job ended and who says so, the loss, what was skipped, memory.
+# --- Health for the run page: how the job ended and which line shows it, loss, skipped steps, memory.
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,7 @@ def _memory(health: Mapping[str, Any]) -> str | None:
     return ", ".join(parts) or None
 
 
-# --- Whether a run is the golden baseline of its stack, and what would drift out of sight if it were made so.
+# --- Whether a run is the golden baseline of its stack, and the drift that pinning it would accept.
 
 
 @dataclass(frozen=True, slots=True)
@@ -517,7 +517,7 @@ def report(run: RunDetail) -> str:
     return "\n".join([head, *lines])
 
 
-# --- Whether a run's page is behind: what it has seen, as a short text that it sends back when it asks for news.
+# --- Detects changes since the page was rendered: the page sends a token of its state when it asks for news.
 
 
 @dataclass(frozen=True, slots=True)
@@ -566,7 +566,7 @@ def news_of(before: Token, now: Token) -> str:
 
 
 MOST_EXPERIMENTS = 3
-"""Of a run that are named on its page."""
+"""The run's experiments that its page names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from app.web import charts
 SEPARATOR = " · "
 """Between the parts of a stack's title."""
 ROW = 46
-"""Pixels a stack: its name above, its dot and line below. Names beside the dots would leave a phone no room."""
+"""Pixels per stack: name above, dot and line below. Names next to the dots would leave a phone no room."""
 _WORDS = ("worse", "better", "no change", "inconclusive")
 _COLOURS = ("--regression", "--improvement", "--no-change", "--inconclusive")
 _SHAPES = ("triangle-down", "triangle-up", "square", "circle")

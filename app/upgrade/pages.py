@@ -20,10 +20,10 @@ from app.web.dependencies import ReadSession
 from app.web.lists import csv_download, csv_text
 from app.web.templating import render
 
-# --- What the page of an upgrade shows: the question as it stands in the address, and its answer.
+# --- The page of an upgrade: the question in its address, and the answer.
 
 _NEWEST_VALUES = 8
-"""Values between which upgrades are offered; older ones are still in the select boxes."""
+"""Newest values between which upgrades are offered; select boxes also list older ones."""
 _MAX_VALUE = 500
 
 

@@ -21,7 +21,7 @@ from app.storage.verdicts import slowdown_cost
 ANY_BRANCH = "*"
 _EVER = datetime.min.replace(tzinfo=UTC)
 _MOST_KEY = 200
-"""Characters of a cause key that are stored."""
+"""Characters of a stored cause key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def get_project(session: Session, slug: str) -> ProjectRow:
 def values_of(session: Session, project: ProjectRow, field: str) -> tuple[SideValue, ...]:
     """Return the values of `field` in usable CI runs, the latest to appear first."""
     value: ColumnElement[Any] = col(RunRow.contract)[field]["value"].as_string()
-    by_run = FIELDS[field].role == "info"  # no key holds it, so runs of one configuration may differ in it
+    by_run = FIELDS[field].role == "info"  # not part of a key, so runs of one configuration may differ in it
     keys = (col(RunRow.config_key), value) if by_run else (col(RunRow.config_key),)
     grouped = (
         select(func.max(col(RunRow.id)), func.count(), func.min(col(RunRow.ordered_at)))

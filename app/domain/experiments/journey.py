@@ -166,7 +166,7 @@ def _edge(step: JourneyStep, ids: set[int]) -> JourneyEdge:
     )
 
 
-# --- A journey for other tools: Mermaid for documents, DOT for Graphviz. Names come from outside, so they are quoted.
+# --- Export for other tools: Mermaid for documents, DOT for Graphviz. Names come from users, so they are quoted.
 
 _MOST = 80
 

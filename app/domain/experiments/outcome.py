@@ -31,11 +31,10 @@ from app.domain.verdict.step_time import (
     within,
 )
 
-# --- Which side of an experiment a run is on, and why it does not count where it does not.
+# --- Which side of an experiment a run is on, and why it may not count.
 #
-# By its tag a run belongs to the experiment whatever it turned out to be; without one by its config key. It counts
-# when it is the configuration of its side, as it ran and not only as it was asked for, and its figures can be
-# compared.
+# A run with the tag belongs to the experiment whatever it is; without a tag its config key decides. It counts when its
+# active values, not only the requested ones, are those of its side, and when its figures are comparable.
 
 _MOST_LISTED = 4
 
@@ -170,7 +169,7 @@ def _value(stated: Stated | None) -> str:
     return "unknown" if stated is None else shown(stated.value)
 
 
-# --- What an experiment's result is, in the sentence that is read first. How sure it is: the verdict's own words.
+# --- The sentence of an experiment's result. Certainty uses the words of verdicts.
 
 _WINNERS = {
     "candidate": "The change is faster",
@@ -296,7 +295,7 @@ def _measured(
     new, old = (tuple(item.run.estimate for item in sides[side]) for side in ("candidate", "baseline"))
     directional = all(estimate.short for estimate in old)
     looks = len(new) + len(old) - 1
-    # Its looks are planned and paid for (`_decided`), so the verdict has none to warn of.
+    # The test accounts for these looks (`_decided`), so the verdict needs no warning about them.
     verdict = judge(new, old, rules.prior, directional=directional)
     enough = min(len(new), len(old)) >= rules.runs_each
     decided = _decided(verdict, sides, rules, enough=enough, directional=directional)

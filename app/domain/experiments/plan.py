@@ -39,22 +39,22 @@ from app.domain.verdict.step_time import (
 )
 from app.errors import FieldError, InvalidChange
 
-# --- How many runs a side it takes to see an effect, by the power of the verdict's own test (`docs/experiments.md`).
+# --- How many runs per side detect an effect, by the power of the verdict's test (`docs/experiments.md`).
 #
-# What launches of the job vary is known from its own earlier runs, from other configurations of its family, or, where
-# neither is there, by default. All of it is drawn together as for a verdict, and becomes the prior of the experiment.
+# Run-to-run variation comes from the job's own earlier runs, from other configurations of its family, or from the
+# default. They are combined as for a verdict and become the prior of the experiment.
 
 DEFAULT_EFFECT_PCT = 100 * EQUIVALENCE_LIMIT
-"""Within 2 % two step times count as the same, so 2 % is the smallest effect that an experiment has to tell from it."""
+"""Step times within 2 % count as equal, so 2 % is the smallest effect that an experiment must distinguish."""
 POWER = 0.8
 MOST_EACH = 10
-"""Runs a side that are planned without being asked for; from there on the test gains little by another one."""
+"""Default number of runs per side; more improve the test only slightly."""
 MOST_ASKED_EACH = 20
 """A verdict takes the newest 20 runs of a baseline."""
 RUNS_EACH = f"must be a whole number from 1 to {MOST_ASKED_EACH}"
-"""What is said of another number of runs a side."""
+"""Other numbers of runs that the plan describes."""
 _OWN_FROM = 5
-"""Own launches from which their spread weighs as much as the default prior's four degrees of freedom."""
+"""Own launches from which their spread weighs as much as the default prior with its four degrees of freedom."""
 _CURVE = (1, 2, 3, 5, 8, 10, 15, 20)
 
 
@@ -212,7 +212,7 @@ def _names(fields: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in fields)
 
 
-# --- The interleaved order of an experiment's runs: ABBA, so that a cluster that drifts slows both sides alike.
+# --- The interleaved order of runs: ABBA, so that drift of the cluster affects both sides equally.
 
 _ABBA: tuple[Side, ...] = ("baseline", "candidate", "candidate", "baseline")
 
@@ -225,10 +225,10 @@ def interleaved(runs_each: int) -> tuple[Side, ...]:
     return tuple(islice(cycle(_ABBA), 2 * runs_each))
 
 
-# --- One or several knobs turned in a contract: what the candidate's contract will be, and so its config key.
+# --- Change knobs in a contract: the candidate's expected contract and config key.
 #
-# Values that follow from a turned knob are worked out again; those that cannot be (a value that only the log of a run
-# shows) stay as they are. What nobody can tell beforehand is left unknown, and a candidate's key with it.
+# Derived values are computed again; values that only a log shows stay as they are. Values that cannot be predicted stay
+# unknown, and so does the candidate's key.
 
 Contract = Mapping[str, Stated]
 _INPUTS = {
@@ -238,9 +238,9 @@ _INPUTS = {
     "edp": ("gpus", "pp", "ep", "etp"),
     "ga": ("gbs", "mbs", "dp", "tp", "pp", "cp"),
 }
-"""Fields that follow from others, also where a log or a person stated them."""
+"""Derived fields, also when a log or a user stated them."""
 _STATED_UNDER = "(stated: "
-"""How the detail of a knob that is not in use keeps what was stated of it (`contract/unused_knobs.py`)."""
+"""Start of the detail of an unused knob, which keeps its stated value (`contract/unused_knobs.py`)."""
 _OF_THE_TASK = ("gpu", "gpus", "gpus_per_node")
 MOST_KNOBS = 20
 
@@ -347,10 +347,10 @@ def _with_dispatcher(wanted: dict[str, Stated]) -> dict[str, Stated]:
     return flags | wanted
 
 
-# --- What to paste for either side of an experiment: the run's own command with and without the change, and its upload.
+# --- Commands to paste for both sides: the run's own command with and without the change, and its upload.
 
 LONGEST_META = 4000
-"""Characters of metadata that a command line holds; longer ones go into a file."""
+"""Most characters of metadata on a command line; longer ones go into a file."""
 _NOT_STATED = ("dp", "edp", "ga")
 
 

@@ -13,12 +13,12 @@ from app.domain.verdict.step_time import DroppedRun, Prior, Verdict
 Side = Literal["baseline", "candidate"]
 State = Literal["planned", "waiting", "done", "accepted", "rejected", "withdrawn"]
 JoinedBy = Literal["plan", "tag", "config"]
-"""`plan`: the run that it was planned from; by the `tag` of the upload; by its `config` key."""
+"""`plan`: the run that the plan was made from; `tag`: by the tag of the upload; `config`: by its config key."""
 Winner = Literal["", "baseline", "candidate"]
 SIDES: tuple[Side, ...] = get_args(Side)
 STATES: tuple[State, ...] = get_args(State)
 UNDECIDED: tuple[State, ...] = ("planned", "waiting", "done")
-"""States in which runs join and the result moves; the others are a person's decision."""
+"""States in which runs join and the result may change; the others are decisions of users."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,17 +76,17 @@ FORMULA = "FLOPs formula of Megatron-LM, 2026-08"
 """The formula's name in notes; its version is `flops` of `definitions.py`."""
 
 PRINTED_DIGIT = 0.05
-"""Half of the last digit: trainers print TFLOP/s with one decimal, which is 3 % of a figure of 1.6."""
+"""Half of the last printed digit: trainers print TFLOP/s with one decimal, which is 3 % of a figure of 1.6."""
 
 MEDIANS_DIFFER = 1e-4
 """The median of printed figures is not that of step times where an even window has two middle values."""
 
 LARGEST = {"tokens_per_s_per_gpu": 1e12, "tflops_per_gpu": 1e5, "peak_memory_gib": 1e4}
-"""What no GPU reaches, by metric: seven times the fastest peak stated anywhere (14,700 TFLOP/s), thirty times the
-largest memory (288 GB), and a token a picosecond. Beyond it a number is damage."""
+"""Upper limits by metric: seven times the fastest peak stated anywhere (14,700 TFLOP/s), thirty times the largest
+memory (288 GB), and a token per picosecond. A larger number is damage."""
 
 SMALLEST = 1e-9
-"""In every metric's unit; the smallest test models come nowhere near it."""
+"""Lower limit in every metric's unit; the smallest test models are far above it."""
 
 
 class Figures:

@@ -62,7 +62,9 @@ def _matrices(shape: ModelShape) -> int:
 def _moe_layer_products(shape: ModelShape, experts: Experts) -> float:
     inner = experts.width * experts.topk * _matrices(shape)
     routed = inner * shape.hidden
-    if experts.latent_width is not None:  # routed experts work in the latent width; two projections lead there and back
+    if (
+        experts.latent_width is not None
+    ):  # routed experts work in the latent width; two projections convert to it and back
         routed = inner * experts.latent_width + 2 * experts.latent_width * shape.hidden
     return routed + shape.hidden * experts.shared_width * _matrices(shape)
 
@@ -163,16 +165,16 @@ def _hybrid_products(shape: ModelShape, hybrid: HybridLayers, seq_len: int) -> f
     return products
 
 
-# --- Compares printed TFLOP/s with those of the FLOPs formula, and looks for the inputs that would explain a gap.
+# --- Compares printed TFLOP/s with the FLOPs formula and searches for inputs that explain a gap.
 #
-# Every input is changed alone, and when no single change explains the gap, two together: systematically, so that a
-# sentence names all that fit and nothing is guessed. A trainer that counts otherwise is explained the same way.
+# Every input is changed alone, then two together when no single change explains the gap, so that the sentence names all
+# that fit. A trainer that counts differently is explained the same way.
 
 TOLERANCE = 0.005
-"""FLOPs of a token are a constant of model and sequence length: half a per cent is no rounding any more."""
+"""FLOPs of a token are a constant of model and sequence length: half a per cent is more than rounding."""
 
 MAX_NAMED = 4
-"""Explanations named in a sentence; of a small model more may fit by chance."""
+"""Most explanations in a sentence; for a small model more may fit by chance."""
 
 _PADDING = 128
 _FACTORS = (2, 4, 8)
@@ -342,7 +344,7 @@ def _hybrid(inputs: Inputs) -> Iterator[_Change]:
         yield "the layers are counted as those of a plain transformer (no `hybrid_layer_pattern`)", _shape(hybrid=None)
 
 
-# --- Peak dense TFLOP/s of one GPU by precision, each with its source. What no source states stays unknown: no guesses.
+# --- Peak dense TFLOP/s of one GPU by precision, each with its source. Others stay unknown.
 
 Format = Literal["BF16", "FP8", "NVFP4"]
 

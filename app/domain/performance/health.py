@@ -31,7 +31,7 @@ _ENDS: dict[str, Outcome] = {
 }
 _ORDER = {kind: place for place, kind in enumerate(KINDS)}
 _REPORTS = frozenset({"error", "exit_code", "process_failed", "scheduler"})
-"""Events that tell of an end only when training had stopped, and not when it was over."""
+"""Events that indicate an end only if training had stopped unfinished."""
 _LOSSES = ("lm_loss", "loss", "reduced_train_loss")
 
 
@@ -96,7 +96,7 @@ def root_of(events: Sequence[LogEvent]) -> LogEvent | None:
     kind, first = min(failures, key=lambda pair: (pair[1].file, pair[1].line))
     if kind in FROM_OUTSIDE:
         return first
-    # A kind that is known by name says more than torchrun's report of an exit code, and that more than its headline
+    # A specific kind says more than torchrun's exit code, and the exit code more than its headline.
     return min(failures, key=lambda pair: (_ORDER[pair[0]], pair[1].kind == "process_failed", pair[1].line))[1]
 
 
@@ -140,7 +140,7 @@ def lost_losses(log: ParsedLog) -> npt.NDArray[np.bool_] | None:
     values = loss if loss is not None else norm
     if log.n == 0 or values is None:
         return None
-    # A document leaves out what was not recorded at a step: only infinity is a lost loss there
+    # A document omits values that were not recorded: only infinity is a lost loss there.
     lost = ~np.isfinite(values) if log.line_count else np.isinf(values)
     skipped = counts_of(log, "skipped_iterations")
     if skipped is not None:
@@ -223,14 +223,14 @@ def _gib(values: Sequence[float | None]) -> float | None:
     return max(finite) / BYTES_PER_GIB if finite else None
 
 
-# --- From the events and columns of a log to failures that a person can act on.
+# --- From the events and columns of a log to failures with advice.
 
 MAX_EVIDENCE = 8
 MAX_FAILURES = 20
-"""A job that was restarted a hundred times shows its last ends; health tells how many restarts there were."""
+"""A job restarted a hundred times shows its last ends; health shows the number of restarts."""
 
 _SURVIVED = frozenset({"error", "scheduler", "exit_code"})
-"""Events of an earlier process that mean something only beside a failure that is known by name."""
+"""Events of an earlier process that are meaningful only next to a specific failure."""
 
 
 def explain_failures(log: ParsedLog) -> tuple[Failure, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from app.domain.run import Value
 
 MAX_LAYERS = 10_000
-"""Fifty times the deepest published model. Layers are listed one by one, so an absurd count would fill the memory."""
+"""Fifty times the deepest published model. Layers are expanded one by one, so an absurd count would fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)

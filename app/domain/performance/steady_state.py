@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from app.domain.run import FloatArray, IntArray, ParsedLog, SteadyState, Window
 
-# --- Which step times can be one: what a log prints may be negative, zero, missing or absurd, and none of it may count.
+# --- Plausible step times: printed values may be negative, zero, missing or absurd, and none of those may count.
 
 MIN_STEP_MS = 1e-3
-"""A microsecond: launching a single kernel takes longer, so no optimizer step is faster."""
+"""A microsecond: launching a single kernel takes longer."""
 MAX_STEP_MS = 1e9
-"""Eleven days: no scheduler lets a job hang so long in one step, and a larger number is damage."""
+"""Eleven days: no scheduler lets one step hang for so long, so a larger number is damage."""
 
 
 def usable(step_times_ms: FloatArray) -> npt.NDArray[np.bool_]:
@@ -68,13 +68,13 @@ def _iteration(log: ParsedLog, row: int) -> str:
 # --- Robust statistics of one series: location, spread, autocorrelation, trend. All on float64 arrays in time order.
 
 NORMAL_CONSISTENCY = 1.4826
-"""The median absolute deviation times this is the standard deviation of normal data."""
+"""Factor from the median absolute deviation to the standard deviation of normal data."""
 _REACH = 3.0
-"""So many times the distance of the quartiles an axis reaches beyond them: far for normal data, which end at 1.5."""
+"""Multiple of the interquartile range that an axis extends beyond the quartiles: normal data end at 1.5."""
 _LEAST_REACH = 0.004
 _FEW = 64
 MAX_TREND_POINTS = 600
-"""Longer series are averaged down to so many blocks before slopes are taken pairwise: cost grows with the square."""
+"""Longer series are averaged to this many blocks before pairwise slopes, whose cost grows with the square."""
 
 
 def median(values: FloatArray) -> float:
@@ -136,9 +136,9 @@ def theil_sen_slope(values: FloatArray) -> float:
 # --- Whether a window is steady: a spread that one mode explains, and no drift from its start to its end.
 
 MIN_WINDOW = 5
-"""Under five values neither spread nor drift can be told."""
+"""Fewer than five values show neither spread nor drift."""
 SHORT_WINDOW = 15
-"""Under fifteen values no drift test has power: a run that still warms up looks steady but slow."""
+"""With fewer than fifteen values no drift test has power: a run still warming up looks steady but slow."""
 MAX_SPREAD = 0.15
 """A larger MAD of the logarithms is two modes, not noise."""
 MIN_DRIFT = 0.02
@@ -205,18 +205,18 @@ Role = Literal["warm-up", "window", "spike", "outside"]
 MIN_VALUES = 4
 """Fewer step times give no estimate."""
 TAIL_SPREAD_FLOOR = 0.002
-"""Least spread assumed of the second half: a constant series has none, and its rounding must not count as warm-up."""
+"""Least spread assumed for the second half: rounding of a constant series must not count as warm-up."""
 WARM_UP_MARGIN = 0.03
-"""Within 3 % of the second half's median an iteration is warm, however small the spread is."""
+"""Within 3 % of the second half's median an iteration is warm, however small the spread."""
 MIN_REFINED = 20
-"""MSER-5 needs four batches of five or more to say anything."""
+"""MSER-5 needs at least four batches of five."""
 BATCH = 5
 MIN_REFINEMENT = 0.005
-"""A refinement must change the median by half a per cent, or the start stays."""
+"""A refinement that changes the median by less than half a per cent is ignored."""
 T_BATCHES, DRIFT_SE, Z95 = 2.447, 0.0075, 1.96
 """t(0.975, 6) for few batches; slow drift between windows, which no window of 50 iterations can see (sd 0.75 %)."""
 SPIKE_MARGIN = math.log(1.05)
-"""A spike is at least 5 % over the median, however quiet the window is."""
+"""A spike is at least 5 % above the median, however quiet the window."""
 
 
 @dataclass(frozen=True, slots=True)

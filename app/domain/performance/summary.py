@@ -28,7 +28,7 @@ from app.domain.run import (
     semantic_class,
 )
 
-# --- Takes the series of documents (TensorBoard, golden values) into a run: beside a log's, or in place of a log.
+# --- Adds the series of documents (TensorBoard, golden values) to those of a log, or uses them in place of a log.
 
 _TRAINERS = {"golden values": "Megatron-LM", "bridge configuration": "Megatron-Bridge"}
 """Whose documents they are."""
@@ -80,7 +80,7 @@ def _places(wanted: FloatArray, iterations: FloatArray) -> np.ndarray[tuple[int]
 
 
 MAX_PROBLEMS = 10
-"""Remarks of the log's reader that a run lists; the rest are counted."""
+"""Remarks of the log reader that a run lists; the rest are counted."""
 
 _UNITS = {
     "step_time_ms": "ms",

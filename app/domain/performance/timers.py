@@ -10,7 +10,7 @@ from app.domain.run import ParsedLog, SteadyState, Timer, Value
 PREFIX, SUFFIX, MIN_SUFFIX = "timer_", "_ms", "_min_ms"
 
 MIN_TIMER_MS = 1e-3
-"""Megatron prints timers with two decimals; what is smaller cannot stand below a fraction bar."""
+"""Megatron prints timers with two decimals; smaller values cannot be divisors."""
 
 _LEVEL_ZERO = frozenset(
     {

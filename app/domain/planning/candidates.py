@@ -20,14 +20,14 @@ from app.domain.planning.request import InvalidPlan, PlannedModel, PlanRequest
 from app.domain.rules.derive import FACTS
 from app.domain.run import IntArray
 
-# --- How the layers are cut into pipeline stages and virtual chunks: evenly, with embedding and loss counted, or by a
-# layout string of the form that published recipes use.
+# --- How layers are split into pipeline stages and virtual chunks: evenly, with embedding and loss counted, or by a
+# layout string in the form that published recipes use.
 
 _BOTH = ("embedding", "loss")
 _ROOMY = 2
-"""Layers of a chunk: with fewer, sends between stages outweigh what smaller bubbles gain."""
+"""Fewest layers of a chunk: with fewer, sends between stages cost more than smaller bubbles gain."""
 _SHORT = 4
-"""So many layers of a repeated stage are written out; more as t*5."""
+"""More layers than this in a repeated stage are written as t*5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +132,11 @@ _OF_SPLIT = (
     "scale-layers-pp", "scale-vpp-divisible", "scale-interleave-pp", "scale-layout-invalid", "scale-vpp-sources",
 )  # fmt: skip
 MOST = 1_000_000
-"""Far more than any model and cluster that was built leaves; numbers with very many divisors would fill the memory."""
+"""Far more than any real model and cluster gives; numbers with very many divisors would fill the memory."""
 _ETP = (1, 2, 4, 8)
-"""Experts are cut by width last, and never over more than the GPUs of a node."""
+"""Experts are split by width last, and never over more than the GPUs of a node."""
 _CP_BEYOND = 2
-"""CP is tried up to this multiple of its first guess; beyond it shards are under half of the usual band."""
+"""CP is tried up to this multiple of its first guess; beyond it shards are under half of the usual range."""
 
 
 class Mesh(NamedTuple):
@@ -229,7 +229,7 @@ def _widest_tp(request: PlanRequest) -> int:
 
 
 def _pp_values(request: PlanRequest) -> Sequence[int]:
-    most = request.model.layers + 2  # embedding and loss may have stages of their own
+    most = request.model.layers + 2  # embedding and loss may have their own stages
     return _values(request, "pp", (divisor for divisor in divisors(request.gpus) if divisor <= most))
 
 

@@ -13,7 +13,7 @@ from app.domain.planning.request import PlanRequest
 from app.domain.rules.derive import FACTS
 
 SHARD_FLOOR, SHARD_CEILING = 4096, 8192
-"""Tokens of a sequence for each CP x TP rank: the founding documents' band for long sequences."""
+"""Tokens of a sequence per CP x TP rank: the range that sources state for long sequences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ def first_cp(seq_len: int) -> int:
     return 1 << max(0, round(math.log2(seq_len / SHARD_FLOOR)))
 
 
-# --- What weights, gradients and optimizer states take on each GPU, by Megatron-LM's own formula on both meshes.
+# --- Memory of weights, gradients and optimizer states per GPU, by Megatron-LM's formula on both meshes.
 #
-# Megatron-LM `megatron/training/theoretical_memory_usage.py`: 6 bytes a parameter for BF16 weights and FP32
+# Megatron-LM `megatron/training/theoretical_memory_usage.py`: 6 bytes per parameter for BF16 weights and FP32
 # gradients, and 12 for FP32 weights and moments, which the distributed optimizer shares between ranks with the same
 # weights: 6 + 12 / (DP x CP), and 6 + 12 / EDP for routed experts, which lie on the expert mesh. Activations, buffers
-# of the dispatcher and kernels, graphs and fragmentation are not in it, and no source gives a formula for them.
+# of the dispatcher and kernels, graphs and fragmentation are not included: no source gives a formula for them.
 
 SOURCE = "Megatron-LM code: theoretical_memory_usage.py"
 SOURCE_URL = (
@@ -84,8 +84,8 @@ SOURCE_URL = (
 )
 HELD, SHARED = 6.0, 12.0
 STATIC_SHARE = 0.75
-"""A layout whose static part is larger comes after those whose is not: the rest is for activations and buffers. Our own
-default. The published DeepSeek-V3 layout on 256 H100 (TP1 PP8 EP32) has 0.74."""
+"""Layouts with a larger static share come after the others: the rest is for activations and buffers. Our own default.
+The published DeepSeek-V3 layout on 256 H100 (TP1 PP8 EP32) has 0.74."""
 
 Number = TypeVar("Number", float, npt.NDArray[np.float64])
 

@@ -25,7 +25,7 @@ from app.domain.rules.flags import written
 from app.domain.rules.rule import Setting
 from app.domain.run import IntArray, Value
 
-# --- The order in which feasible layouts are offered: the founding documents' order of preference, with its reasons.
+# --- The order of feasible layouts, with the reasons and sources of each preference.
 
 REASONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
@@ -55,7 +55,7 @@ REASONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("A virtual pipeline", "Stages without one have larger bubbles.", ("U-par", "D-perf")),
     ("A small expert group", "Of what fits, the smaller group dispatches over fewer links.", ("S0",)),
 )
-"""Title, reason, sources; the first that differs decides."""
+"""Title, reason, sources; the first difference decides."""
 
 
 def best_first(request: PlanRequest, options: Candidates, among: IntArray) -> IntArray:
@@ -102,7 +102,7 @@ def _leaving(request: PlanRequest, mesh: Mesh) -> npt.NDArray[np.bool_]:
     return leaving
 
 
-# --- What a feasible layout should be warned of, and where its groups lie on the hardware. Warnings forbid nothing.
+# --- Warnings about feasible layouts, and where their groups lie on the hardware. Warnings forbid nothing.
 
 _LONG = 131_072
 _SMALL_ACTIVE, _WIDE_CP = 5.0, 16
@@ -369,11 +369,11 @@ def _rejected(broken: IntArray) -> tuple[Rejected, ...]:
     return tuple(sorted((row for row in rows if row.count), key=lambda row: -row.count))
 
 
-# --- Layouts that others or our own runs have used for the same model, the nearest to a request first.
+# --- Layouts that others or our own runs used for the same model, the nearest to a request first.
 
 LAYOUT = ("tp", "pp", "vpp", "cp", "ep", "etp", "pp_layout", "mtp")
 _GPU, _PRECISION, _SEQUENCE = 4.0, 1.0, 2.0
-"""What another GPU, precision and a doubled sequence count against a doubling of the GPUs. Our judgement."""
+"""Distance of another GPU, another precision and a doubled sequence; doubling the GPUs is 1. Our judgement."""
 _SHOWN = 6
 
 

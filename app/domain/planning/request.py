@@ -9,7 +9,7 @@ from app.domain.contract.values import KNOWN_MODELS, KnownModel, canonical_model
 from app.domain.rules import derive
 from app.domain.run import Value
 
-# --- The outline of a model as far as its layout depends on it: layers, heads, experts, and where its parameters lie.
+# --- The properties of a model that its layout depends on: layers, heads, experts, and where its parameters lie.
 
 _KV_GROUPS: Mapping[str, int] = {
     "Qwen3-30B-A3B": 4,
@@ -23,15 +23,15 @@ _KV_GROUPS: Mapping[str, int] = {
     "Nemotron-3-Super-120B-A12B": 2,
     "Nemotron-3-Ultra-550B-A55B": 2,
 }
-"""Key and value heads of the public configurations; models of latent attention have none."""
+"""Key and value heads of the public configurations; models with latent attention have none."""
 _HYBRID = ("Nemotron-3-Nano-30B-A3B", "Nemotron-3-Super-120B-A12B", "Nemotron-3-Ultra-550B-A55B")
-"""Their layers are a pattern of several kinds, which holds the pipeline stages itself."""
+"""Models whose layers follow a pattern of several kinds, which contains the pipeline stages."""
 _MATRICES = 3
-"""Of a gated expert; the experts of hybrid models, which have two, are left out."""
+"""Matrices of a gated expert; experts of hybrid models have two and are not covered."""
 _SIZES = dict(derive.MODEL_RULES)
 
 SHAPE = ("num_layers", "num_attention_heads", "num_query_groups", "num_experts", "hidden_size")
-"""Contract fields that describe a model which is not known by name, or overrule one that is."""
+"""Contract fields that describe an unknown model, or override a known one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ WORK = ("model", "gpu", "gpus", "seq_len", "gbs", "mbs", "precision")
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp")
 SPLIT = ("pp_layout", "pp_account", "mtp")
 INPUTS = (*WORK, *DEGREES, *SPLIT, *SHAPE)
-"""Contract fields that a plan takes, in the order in which they are asked for."""
+"""Contract fields that a plan takes, in the order of the form."""
 REQUIRED = ("gpu", "gpus", "seq_len")
 LARGEST: Mapping[str, int] = {
     "gpus": 2**17,
@@ -144,7 +144,7 @@ LARGEST: Mapping[str, int] = {
     "num_experts": 8192,
     "mtp": 100,
 }
-"""Beyond what is built today, and small enough that every layout can be tried in a moment."""
+"""Larger than anything built today, and small enough to try every layout quickly."""
 LEAST: Mapping[str, int] = {"count": 1, "whole": 0}
 """By the kind of the field."""
 

@@ -15,8 +15,8 @@ Result = Literal["won", "tied", "lost", "directional", "alone", "could_not_run"]
 """won            clearly faster than every other dispatcher of the stack
 tied           beaten by none, and not clearly faster than all
 lost           clearly slower than at least one
-directional    it rests on runs that are too short, or all that it met do: counted for neither side
-alone          the only one with a result on its stretch of the stack's code
+directional    it, or everything it was compared with, rests on short runs: counted for neither side
+alone          the only dispatcher with a result in its segment
 could_not_run  its package is not in the container"""
 
 

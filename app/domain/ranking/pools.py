@@ -25,7 +25,7 @@ from app.domain.verdict.step_time import (
 
 INTERVAL_P = 0.975
 FEWEST_VALIDATED = 2
-"""Runs that a validated result takes: of one launch nobody knows whether another one is like it."""
+"""Fewest runs of a validated result: one launch does not show how much another would differ."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def pool(runs: Sequence[RankedRun], prior: Prior) -> Pool:
     """
     full = [run for run in runs if not run.directional]
     offered = full or list(runs)
-    # A short run is no baseline of a verdict. Here one may stand for itself, and the result says that it is short.
+    # A verdict's baseline excludes short runs. Here they may represent the configuration, and the result says so.
     estimates = [replace(run.facts.estimate, short=False) for run in offered]
     chosen = {estimate.run for estimate in select_baseline(estimates, prior.variance).used}
     used = tuple(run for run in offered if run.name in chosen) or tuple(offered[-1:])
@@ -138,14 +138,13 @@ def _why(run: RankedRun, full_runs_exist: bool) -> str:
     return "far off the other runs of this configuration, or older than the newest 20"
 
 
-# --- The code of a stack in segments: between two changes of its speed, dispatchers may be compared, across one never.
+# --- Segments of a stack's history: dispatchers are compared only between two changes of the stack's speed.
 #
-# A change that any configuration of the stack shows is taken for a change of the code that all of them run. It lies
-# somewhere between the last run of the old level and the first of the new one; runs of others in between are of
-# neither.
+# A change in any configuration counts as a change of the code that all of them run. It lies between the last run of the
+# old level and the first run of the new one; runs of other configurations in between belong to neither.
 
 LOOK_BACK = 400
-"""The newest runs of a configuration in which its levels are looked for, as for a verdict."""
+"""The newest runs of a configuration in which levels are detected, as for a verdict."""
 
 HistoryPosition = tuple[float, int, str]
 

@@ -40,11 +40,11 @@ from app.domain.verdict.step_time import (
     select_baseline,
 )
 
-# --- What one configuration is worth at its size. Its runs are kept beside the standings of its stack, with the changes
-# of the stack's speed: which of them may be held against those of another stack, only the series tells.
+# --- The result of one configuration at its size. Its runs are stored with the standings of its stack and the changes
+# of its speed, because which runs are comparable with those of another stack depends on the series.
 
 MOST_STORED = 60
-"""Newest runs of a configuration that are kept of each stretch of the stack: another stack may cut it shorter."""
+"""Newest runs of a configuration stored for each segment: another stack may cut the segment shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ def _stored_runs(
         log_step_times=tuple(estimate.log_step_time for estimate in estimates),
         errors=tuple(estimate.se for estimate in estimates),
         log_flops=_log_flops(own),
-        prior=replace(prior, degrees_of_freedom=float(prior.degrees_of_freedom)),  # as it is read again
+        prior=replace(prior, degrees_of_freedom=float(prior.degrees_of_freedom)),  # as it is read back
         known={name: contract[name].value for name in (*STACK_FIELDS, *CONFIG_FIELDS) if name in contract},
         changes=tuple(
             StoredChange(change.last[0], change.last[2], change.first[0], change.first[2])
@@ -213,17 +213,17 @@ def _place(at: float, name: str) -> HistoryPosition:
     return at, len(name), name
 
 
-# --- The same code for every size of a series: an efficiency across a change of the code says nothing of scaling.
+# --- The same code for every size of a series: an efficiency across a code change is no result about scaling.
 #
-# The sizes of a series are of different stacks, which have no history in common. What is known of the code they ran
-# is when any of these stacks changed its speed: the changes of all of them together cut the time into segments. Runs
-# of one stretch are held against each other, and within a change runs of one commit are. Of the segments that of
-# most sizes is taken, of several the newest; a size that was not measured on it has its figures, and no efficiency.
+# The sizes of a series are different stacks without a common history. Their code is known only by the times at which
+# any of them changed its speed: all these changes together cut the time into segments. Runs of one segment are
+# compared, and within a change runs of one commit. The segment with most sizes is used, of several the newest; a size
+# that was not measured in it has figures but no efficiency.
 
 _DAY = 86_400.0
 
 Code = tuple[int, float]
-"""A stretch; within a change also the place of the commit, else 0. Ascending with time."""
+"""A segment; within a change also the position of the commit, else 0. Ascending with time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +298,7 @@ class Measured:
 
 
 Made = dict[tuple[str, tuple[int, ...]], ScalingPool]
-"""Results by configuration and runs: one is part of series of several kinds, and made once."""
+"""Results by configuration and runs, shared by series of several kinds."""
 
 
 def measured(sizes: Sequence[Sized], pools: Made) -> tuple[Measured, ...]:
@@ -312,7 +312,7 @@ def measured(sizes: Sequence[Sized], pools: Made) -> tuple[Measured, ...]:
     several = len(by_code[here]) > 1
     sizes_measured: list[Measured] = []
     for number in sorted({size.size for size in sizes}):
-        # Where it was not measured: on the nearest code to it, of two as near the newer.
+        # A size without runs there uses the nearest segment, of two equally near the newer one.
         codes = [code for code, of_sizes in by_code.items() if number in of_sizes]
         code = min(codes, key=lambda code: (len(_apart(changes, code, here)), code != here, -code[0], -code[1]))
         best = min((_measured(size, pools) for size in by_code[code][number]), key=lambda size: size.order)

@@ -12,10 +12,10 @@ from app.domain.ranking.runs import family_of
 from app.domain.references.point import FP8_OF_SOME_KIND, ReferencePoint
 from app.domain.run import Stated, Value
 
-# --- The claim check: what a gap between our figure and a published one may be made of, most telling first.
+# --- The claim check: likely parts of the gap between our figure and a published one, most specific first.
 
 SAME_FLOPS = 0.005
-"""FLOPs per token are a constant of model and sequence length: who counts alike agrees to within 0.5 %."""
+"""FLOPs per token are a constant of model and sequence length: equal conventions agree to within 0.5 %."""
 _FORCED = frozenset({"forced-balance", "forced-biased"})
 _DROPPING = frozenset({"drop-and-pad", "capacity-drop"})
 _LAYOUT = ("tp", "pp", "vpp", "cp", "ep", "etp")
@@ -184,7 +184,7 @@ WEIGHTS: Mapping[str, float] = {
     "permute_fusion": 1,
     "container": 1,
 }
-"""What is compared, and how much a difference counts for nearness: more for what moves a figure more. Our judgement."""
+"""Compared fields with their weights: higher for fields that change a figure more. Our judgement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +268,7 @@ def compare(ours: Mapping[str, Value], point: ReferencePoint) -> tuple[Reference
     for name in WEIGHTS:
         we, they = name in ours, name in point.contract
         mine, theirs = ours.get(name), point.contract.get(name)
-        if not they and mine is None:  # unknown to both, or unset here and not worth a word there
+        if not they and mine is None:  # unknown to both, or unset here and not stated there
             continue
         if we and they and _same(name, mine, theirs):
             continue

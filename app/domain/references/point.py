@@ -18,7 +18,7 @@ Kind = Literal["release_table", "verification_card", "model_zoo", "guide", "foun
 FIGURES = ("tokens_per_s_per_gpu", "tflops_per_gpu", "step_time_ms")
 LABEL = "another lab's measurement"
 FP8_OF_SOME_KIND = "fp8"
-"""A precision that publishers write without saying which recipe."""
+"""A precision that publishers state without its recipe."""
 
 _TEXTS = ("measured_by", "source", "url", "window", "note")
 _LONGEST = 500
@@ -188,7 +188,7 @@ def _date(stated: Mapping[str, object], wrong: dict[str, str]) -> str:
     return raw
 
 
-# --- Reads the tables of published figures: a row a line, columns parted by spaces, `-` for what is not stated.
+# --- Reads the tables of published figures: a row per line, columns separated by spaces, `-` for not stated.
 
 _NUMBERS = (*FIGURES, "gpus", "seq_len", "gbs", "mbs", "tp", "pp", "vpp", "cp", "ep", "etp", "mtp")
 NOT_STATED = "-"
