@@ -44,13 +44,13 @@ def profiled(engine: Engine) -> int:
     return run
 
 
-def test_without_a_profile_there_is_nothing_to_retune(client: TestClient, plain: int) -> None:
+def test_without_a_profile_only_what_a_matched_ab_found_faster_is_offered(client: TestClient, plain: int) -> None:
     told = suggestions(client, plain)
     assert (told["wall"]["wall"], told["wall"]["certainty"]) == ("communication", "inferred")
     states = {step["phase"]: step["state"] for step in told["phases"]}
-    assert (states["profile"], states["retune"]) == ("open", "blocked")
-    assert not [one for one in told["suggestions"] if one["phase"] == "retune"]
-    assert [one["kind"] for one in told["suggestions"][:2]] == ["gate", "gate"]
+    assert (states["profile"], states["retune"]) == ("open", "open")
+    assert [one["rule"] for one in told["suggestions"] if one["phase"] == "retune"] == ["eo-enable"]
+    assert told["suggestions"][0]["why"].startswith("The wall of this run was not measured. A matched A/B found")
     lacking = {one["fact"]: one for one in told["missing"]}["exposed_comm_frac"]
     assert "eo-enable" in (*lacking["unlocks"], *lacking["together"])
     assert "state `exposed_comm_frac` in the metadata" in lacking["supply"]
@@ -111,7 +111,10 @@ def test_blockers_stand_first_and_hold_candidates_back(client: TestClient, engin
     told = suggestions(client, run)
     assert told["suggestions"][0]["kind"] == "blocker"
     assert told["suggestions"][0]["doubt"].startswith("The run completed 2 iterations despite this")
-    assert {one["withheld"] for one in told["withheld"]} == {"Resolve the blockers first."}
+    assert {one["withheld"] for one in told["withheld"]} == {
+        "Resolve the blockers first.",
+        "Make the run healthy first: The loss or some steps are not healthy.",
+    }
     page = client.get(f"/runs/{run}/next").text
     assert "Resolve this blocker first" in page
     assert "Deferred" in page

@@ -612,6 +612,11 @@ def _profiled(values: Values) -> bool:
     return any(name in values for name in ("exposed_comm_frac", "gpu_idle_frac", "launch_starved_frac", "sm_util"))
 
 
+def _nothing(empty: object) -> Rule:
+    """Known always: the service states it where it is otherwise."""
+    return lambda _: empty
+
+
 def _expandable(conf: object) -> bool:
     return "expandable_segments:true" in str(conf or "").lower().replace(" ", "")
 
@@ -662,5 +667,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("mfu", mfu),
     ("profiler_slowdown", _slowdown),
     ("profiled", _profiled),
+    ("failure", _nothing("")),
+    ("regression_pct", _nothing(0.0)),
+    ("fitted_differs", _nothing([])),
 )
 """In the order in which one needs another."""

@@ -4,80 +4,62 @@ A rule whose condition depends on a fact that nobody stated neither fires nor pa
 that are missing, how somebody supplies each, and which suggestions they would unlock.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from app.domain.rules.derive import WallReading, derive, read_wall
 from app.domain.rules.evidence import OwnResult, Standing, standing
 from app.domain.rules.expression import Expression, FactContext, RuleError, Unknown, filled
 from app.domain.rules.facts import FACTS, Fact
-from app.domain.rules.rule import PHASES, Facts, Kind, Requirement, Rule, RuleBook, Setting
+from app.domain.rules.ranking import Place, expected_gain, follow, place_of
+from app.domain.rules.rule import Facts, Kind, Recipe, Requirement, Rule, RuleBook, Setting
 
-# --- In which order suggestions stand, and which are kept back for now.
-#
-# Blockers first; then by phase: gates, sizing, candidates for the measured wall. Candidates for another wall than the
-# measured one stand last. Defaults of the bring-up come between contract and fit, for that is when they are needed.
-# What gained in this project's own A/Bs on this contract stands, whatever its phase and wall, before every prior:
-# behind the gates that say whether a measurement can be trusted, before another layout. Steps of a profile change
-# nothing, so they come behind what there is to try.
+# --- Which suggestions are kept back for now, and why.
 
-ORDER = 50
-"""Place of a rule whose order depends on facts that nobody stated."""
-_KINDS = {"blocker": 0, "warning": 1, "gate": 2, "sizing": 3, "candidate": 4}
-_PHASES = {phase: 2 * place for place, phase in enumerate(PHASES)}
-_BRING_UP = 1
-_GAINED = _PHASES["profile"]
-"""Its kind puts it behind the gates of the profile."""
-
-Key = tuple[int, int, int, int, float, int, int, str]
+STRONG_LEVEL = 3
+"""A matched A/B here, or published on this model, GPU and shape: evidence that may stand in for a profile."""
+LAYOUT = frozenset(("tp", "pp", "vpp", "cp", "ep", "etp", "pp_layout"))
+"""Fields of the parallel layout: a change of them is a suggestion only when the planner says that it fits."""
 
 
-def order_of(rule: Rule, context: FactContext, wall: WallReading, standing: Standing) -> Key:
-    """The key by which suggestions are sorted, small first."""
-    gained = rule.kind == "candidate" and standing.own_order < 0
-    measured = wall.certainty == "measured" and rule.kind == "candidate" and not gained
-    return (
-        0 if rule.kind == "blocker" else 1,
-        1 if measured and rule.wall not in (wall.wall, "none") and not rule.hints.bring_up else 0,
-        _BRING_UP if rule.hints.bring_up else _GAINED if gained else _phase(rule, context),
-        _KINDS[rule.kind],
-        standing.own_order,
-        _order(rule.hints.order, context),
-        standing.level,
-        rule.id,
-    )
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What the planner predicts for another layout of this run. `fits` None: it cannot tell, and `why` says why not.
+
+    `gain_pct`: predicted change of throughput; None without a prediction of time.
+    """
+
+    fits: bool | None
+    why: str
+    gain_pct: float | None = None
 
 
-def _phase(rule: Rule, context: FactContext) -> int:
-    """A profile says whether another layout is worth it, for a job that fits and runs: its gates come before."""
-    runs = context.values.get("fits") is True or context.values.get("profiled") is True
-    if runs and rule.phase == "scale" and rule.kind == "candidate":
-        return _PHASES["profile"] + 1
-    if rule.is_step_of_the_profile:
-        return _PHASES["retune"] + 1
-    return _PHASES[rule.phase]
+Forecaster = Callable[[Mapping[str, Setting]], Forecast]
 
 
-def _order(order: int | Expression, context: FactContext) -> int:
-    if isinstance(order, int):
-        return order
-    try:
-        answer = context.ask(order)
-    except RuleError:
-        return ORDER
-    return answer if isinstance(answer, int) else ORDER
+def withheld_because(
+    rule: Rule, values: Mapping[str, object], standing: Standing, *, blocked: bool = False, unhealthy: str = ""
+) -> str:
+    """Why a suggestion is kept back; "" when it is not. `unhealthy`: title of the rule that says so, "" for none.
 
-
-def withheld_because(rule: Rule, values: Mapping[str, object], blocked: bool) -> str:
-    """Why a suggestion is kept back; "" when it is not. Retuning takes a launch that is valid, and a profile."""
-    if rule.kind != "candidate" or rule.phase != "retune" or rule.hints.bring_up:
+    Retuning takes a launch that is valid, a healthy run, and a profile or a matched A/B that was faster.
+    """
+    if rule.kind != "candidate" or rule.hints.bring_up or rule.hints.urgency:
         return ""
-    if blocked:
+    retunes = rule.phase == "retune"
+    if retunes and blocked:
         return "Resolve the blockers first."
-    if not values.get("profiled"):
+    if unhealthy and not (values.get("oom") is True and rule.phase == "fit"):
+        return f"Make the run healthy first: {unhealthy}."
+    if retunes and not values.get("profiled") and not _is_strong(standing, values):
         return "Profile first: retuning needs a measured wall."
     return ""
+
+
+def _is_strong(standing: Standing, values: Mapping[str, object]) -> bool:
+    expected = expected_gain(standing, values)
+    return expected is not None and expected.pct > 0 and expected.statement.level <= STRONG_LEVEL
 
 
 # --- What a run that ran says of the blockers that its contract fires: the trainer did not stop it.
@@ -186,7 +168,7 @@ def _worth_asking(asking: UndecidedRule, values: Mapping[str, object], wall: Wal
     if wall.certainty == "measured" and rule.kind == "candidate" and rule.wall not in (wall.wall, "none"):
         return ()
     profile = [name for name in asking.missing if name in FACTS and FACTS[name].section == "profile"]
-    if withheld_because(rule, values, blocked=False):  # nothing is retuned before a profile: that is what is missing
+    if withheld_because(rule, values, standing(rule, values)):  # nothing is retuned before a profile: that is missing
         return profile[:1] if len(asking.missing) == len(profile) else ()
     return asking.missing if len(asking.missing) == 1 else ()
 
@@ -219,6 +201,8 @@ class Suggestion:
     `set`, `env`: the change with its expressions worked out; `unset` names those whose value depends on unknown facts.
     `withheld`: why it is kept back for now, "" where it is not. `doubt`: of a blocker in a run that made iterations in
     spite of it; `disproved`: it made steady ones, so the blocker is a warning here and holds nothing back.
+    `place`: where it stands and why. `assumed`: profile facts that its condition needs and nobody measured: it is here
+    because of its evidence. `also`: other rules that ask for the same change. `forecast`: of another layout.
     """
 
     rule: Rule
@@ -232,9 +216,14 @@ class Suggestion:
     bridge: tuple[str, ...]
     open: tuple[str, ...]
     standing: Standing
+    place: Place
+    recipes: tuple[Recipe, ...] = ()
     withheld: str = ""
     doubt: str = ""
     disproved: bool = False
+    assumed: tuple[str, ...] = ()
+    also: "tuple[Suggestion, ...]" = ()
+    forecast: Forecast | None = None
 
     @property
     def kind(self) -> Kind:
@@ -246,7 +235,8 @@ class Suggestion:
 class Evaluation:
     """`blockers` and `warnings` by phase; `suggestions` ranked (gates, sizing, candidates); `withheld` ones after
     them. `missing`: what to supply, the most useful first. `broken`: rules of a team that do not suit their facts.
-    A blocker that the run ran in spite of is among the warnings."""
+    A blocker that the run ran in spite of is among the warnings. `conditional`: candidates that would fire if the
+    unknown part of a profile showed their wall, and whose evidence is too weak to offer them without one."""
 
     facts: Mapping[str, object]
     wall: WallReading
@@ -258,11 +248,13 @@ class Evaluation:
     asks: tuple[UndecidedRule, ...]
     missing: tuple[MissingFact, ...]
     broken: tuple[tuple[Rule, str], ...] = ()
+    conditional: tuple[Suggestion, ...] = ()
 
     @property
     def fired(self) -> tuple[Suggestion, ...]:
-        """Everything that fires."""
-        return (*self.blockers, *self.warnings, *self.suggestions, *self.withheld)
+        """Everything that fires, also what asks for the same as a suggestion before it."""
+        shown = (*self.blockers, *self.warnings, *self.suggestions, *self.withheld)
+        return tuple(item for suggestion in shown for item in (suggestion, *suggestion.also))
 
     def find(self, rule: str) -> Suggestion | None:
         """What fires under that id."""
@@ -283,8 +275,12 @@ def evaluate(
     *,
     own: Sequence[OwnResult] = (),
     settings: Mapping[str, float] | None = None,
+    undo: Mapping[str, Mapping[str, Setting]] | None = None,
+    forecast: Forecaster | None = None,
 ) -> Evaluation:
     """What the rules say of a run. `own`: this project's matched A/Bs; `settings`: thresholds other than ours.
+    `undo`: by rule, the earlier values of contract fields that it goes back to. `forecast`: what the planner says of
+    another layout; without one no layout is held back.
 
     Raises ValueError on a fact that is none, or whose value does not suit it.
     """
@@ -292,26 +288,107 @@ def evaluate(
     answers = _ask_all(context, book)
     wall = read_wall(context.values)
     blocked = any(rule.kind == "blocker" and not ran_in_spite(rule, context.values) for rule in answers.fires)
-    suggestions = [_suggestion(rule, context, own, blocked) for rule in answers.fires]
-    ranked = sorted(suggestions, key=lambda fired: order_of(fired.rule, context, wall, fired.standing))
+    asked = _Asked(context, wall, own, undo or {}, blocked, _unhealthy(answers.fires, context.values), forecast)
+    suggestions = [asked.suggestion(rule) for rule in answers.fires]
+    conditional = [asked.suggestion(rule, assumed) for rule, assumed in _if_profiled(answers.asks, context, wall)]
+    promoted = [item for item in conditional if not item.withheld and _is_strong(item.standing, context.values)]
+    ranked = _ranked([*suggestions, *promoted])
+    offered = [suggestion for suggestion in ranked if _is_suggestion(suggestion.rule)]
     return Evaluation(
         facts=context.values,
         wall=wall,
         blockers=tuple(suggestion for suggestion in ranked if suggestion.kind == "blocker"),
-        warnings=tuple(suggestion for suggestion in ranked if suggestion.kind == "warning"),
-        suggestions=tuple(
-            suggestion for suggestion in ranked if _is_suggestion(suggestion.rule) and not suggestion.withheld
-        ),
-        withheld=tuple(suggestion for suggestion in ranked if _is_suggestion(suggestion.rule) and suggestion.withheld),
+        warnings=tuple(item for item in ranked if item.kind == "warning" and not _is_suggestion(item.rule)),
+        suggestions=_merged([suggestion for suggestion in offered if not suggestion.withheld], context.values),
+        withheld=tuple(suggestion for suggestion in offered if suggestion.withheld),
         silent=tuple(answers.silent),
         asks=tuple(answers.asks),
         missing=missing_facts(answers.asks, context.values, wall),
         broken=tuple(answers.broken),
+        conditional=tuple(item for item in conditional if item not in promoted),
+    )
+
+
+def _unhealthy(fires: Sequence[Rule], values: Mapping[str, object]) -> str:
+    """Title of a rule that says that the run failed or is not healthy, "" for none or when a person dismissed it."""
+    if values.get("health_dismissed") is True:
+        return ""
+    if values.get("oom") is True:
+        return "it ran out of GPU memory"
+    return next((rule.title for rule in fires if rule.hints.urgency == "health"), "")
+
+
+_PROFILE = tuple(fact for fact in FACTS.values() if fact.section == "profile" and fact.type == "double")
+_LOW = ("sm_util", "comm_hidden_frac")
+"""Shares that are a wall when they are small."""
+
+
+def _if_profiled(
+    asks: "Sequence[UndecidedRule]", context: FactContext, wall: WallReading
+) -> Iterator[tuple[Rule, tuple[str, ...]]]:
+    """Candidates of a run that ran which fire if the unknown part of its profile shows their wall."""
+    if not ran(context.values):
+        return
+    unknown = {fact.name: 0.0 if fact.name in _LOW else 1.0 for fact in _PROFILE if fact.name not in context.values}
+    assumed: FactContext | None = None
+    for asking in asks:
+        rule = asking.rule
+        if rule.kind != "candidate" or not rule.changes_something or not unknown.keys() >= set(asking.missing):
+            continue
+        if wall.certainty == "measured" and rule.wall != wall.wall:
+            continue
+        assumed = assumed or FactContext({**context.values, **unknown})
+        if assumed.ask(rule.when) is True:
+            yield rule, asking.missing
+
+
+def _ranked(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
+    """By place; inside a tier behind what has to come before."""
+    by_id = {suggestion.rule.id: suggestion for suggestion in suggestions}
+    order = sorted(by_id, key=lambda name: by_id[name].place.key)
+    after: dict[str, list[str]] = {}
+    for name, suggestion in by_id.items():
+        rivals = [other for other in suggestion.rule.hints.after if other in by_id]
+        after[name] = [other for other in rivals if by_id[other].place.tier == suggestion.place.tier]
+    return [by_id[name] for name in follow(order, {name: before for name, before in after.items() if before})]
+
+
+def _merged(ranked: Sequence[Suggestion], values: Mapping[str, object]) -> tuple[Suggestion, ...]:
+    """Rules that change the same fields to the same values are one suggestion with several reasons."""
+    merged: dict[object, Suggestion] = {}
+    for suggestion in ranked:
+        change = _effective(suggestion, values) if suggestion.rule.kind == "candidate" else None
+        key = change or suggestion.rule.id
+        first = merged.get(key)
+        merged[key] = suggestion if first is None else replace(first, also=(*first.also, suggestion))
+    return tuple(merged.values())
+
+
+def _effective(suggestion: Suggestion, values: Mapping[str, object]) -> tuple[object, ...] | None:
+    """The change in a form that can be compared; None where nothing changes or a value is open."""
+    settings = dict(suggestion.set)
+    if settings.get("dispatcher_type") == "flex" and settings.get("flex_backend") is not None:
+        settings = {"dispatcher": settings["flex_backend"]} | {
+            name: value for name, value in settings.items() if name not in ("dispatcher_type", "flex_backend")
+        }
+    changed = {
+        name: value
+        for name, value in settings.items()
+        if (values.get(name) or False) != (list(value) if isinstance(value, tuple) else value or False)
+    }
+    if suggestion.open or not (changed or suggestion.env or suggestion.megatron_lm or suggestion.bridge):
+        return None
+    return (
+        tuple(sorted(changed.items(), key=str)),
+        tuple(sorted(suggestion.env.items(), key=str)),
+        suggestion.megatron_lm,
+        suggestion.bridge,
     )
 
 
 def _is_suggestion(rule: Rule) -> bool:
-    return rule.kind not in ("blocker", "warning")
+    """A warning about the health of the run is the next step, not a remark."""
+    return rule.kind not in ("blocker", "warning") or (rule.kind == "warning" and rule.hints.urgency != "")
 
 
 def _ask_all(context: FactContext, book: RuleBook) -> _Answers:
@@ -346,26 +423,77 @@ def base_facts(missing: Sequence[str], values: Mapping[str, object]) -> tuple[st
     return tuple(dict.fromkeys(bases))
 
 
-def _suggestion(rule: Rule, context: FactContext, own: Sequence[OwnResult], blocked: bool) -> Suggestion:
-    values = context.values
-    settings, open_settings = _worked_out(rule.change.set, context)
-    env, open_env = _worked_out(rule.change.env, context)
-    return Suggestion(
-        rule=rule,
-        why=filled(rule.why, values),
-        facts=tuple(ShownFact(FACTS[name], values[name]) for name in rule.when.names if name in values),
-        needs=tuple(check(need, context) for need in rule.needs),
-        conflicts=tuple(check(conflict, context) for conflict in rule.conflicts),
-        set=settings,
-        env=env,
-        megatron_lm=tuple(filled(flag, values) for flag in rule.change.megatron_lm),
-        bridge=tuple(filled(flag, values) for flag in rule.change.bridge),
-        open=(*open_settings, *open_env),
-        standing=standing(rule, values, own),
-        withheld=withheld_because(rule, values, blocked),
-        doubt=doubt_of(rule, values),
-        disproved=ran_in_spite(rule, values),
-    )
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What all suggestions of one run depend on."""
+
+    context: FactContext
+    wall: WallReading
+    own: Sequence[OwnResult]
+    undo: Mapping[str, Mapping[str, Setting]]
+    blocked: bool
+    unhealthy: str
+    forecast: Forecaster | None
+
+    def suggestion(self, rule: Rule, assumed: tuple[str, ...] = ()) -> Suggestion:
+        context, values = self.context, self.context.values
+        settings, open_settings = _worked_out(rule.change.set, context)
+        settings |= self.undo.get(rule.id, {})
+        env, open_env = _worked_out(rule.change.env, context)
+        evidence = standing(rule, values, self.own)
+        withheld = withheld_because(rule, values, evidence, blocked=self.blocked, unhealthy=self.unhealthy)
+        forecast = None if withheld else self._forecast(rule, settings, open_settings)
+        if forecast is not None and forecast.fits is not True:
+            withheld = forecast.why
+        gain = None if forecast is None else forecast.gain_pct
+        return Suggestion(
+            rule=rule,
+            why=_by_evidence(evidence, values) if assumed else filled(rule.why, values),
+            facts=tuple(ShownFact(FACTS[name], values[name]) for name in rule.when.names if name in values),
+            needs=tuple(check(need, context) for need in rule.needs),
+            conflicts=tuple(check(conflict, context) for conflict in rule.conflicts),
+            set=settings,
+            env=env,
+            megatron_lm=tuple(filled(flag, values) for flag in rule.change.megatron_lm),
+            bridge=tuple(filled(flag, values) for flag in rule.change.bridge),
+            open=(*open_settings, *open_env),
+            standing=evidence,
+            place=place_of(rule, context, self.wall, evidence, forecast_gain_pct=gain),
+            recipes=tuple(_recipes(rule, context)),
+            withheld=withheld,
+            doubt=doubt_of(rule, values),
+            disproved=ran_in_spite(rule, values),
+            assumed=assumed,
+            forecast=forecast,
+        )
+
+    def _forecast(self, rule: Rule, settings: Mapping[str, Setting], unknown: tuple[str, ...]) -> Forecast | None:
+        """Only of a candidate that changes the layout of a job that did not run out of memory."""
+        if self.forecast is None or rule.kind != "candidate" or self.context.values.get("oom") is True:
+            return None
+        if not LAYOUT & rule.change.set.keys():
+            return None
+        if LAYOUT & set(unknown):
+            return Forecast(None, f"The target layout depends on unknown facts: {', '.join(unknown)}.")
+        return self.forecast(settings)
+
+
+def _by_evidence(evidence: Standing, values: Mapping[str, object]) -> str:
+    """The reason of a suggestion that is offered without a profile."""
+    expected = expected_gain(evidence, values)
+    if expected is None:
+        return ""
+    statement = expected.statement
+    where = f" ({statement.setting})" if statement.setting and statement.own is None else ""
+    source = "This project measured" if statement.own is not None else "A matched A/B found"
+    return f"The wall of this run was not measured. {source} {statement.text}{where}."
+
+
+def _recipes(rule: Rule, context: FactContext) -> Iterator[Recipe]:
+    """Commands for this run; those for another situation are left out."""
+    for recipe in rule.change.recipes:
+        if recipe.when is None or context.ask(recipe.when) is True:
+            yield replace(recipe, run=filled(recipe.run, context.values), then=filled(recipe.then, context.values))
 
 
 def check(requirement: Requirement, context: FactContext) -> CheckedRequirement:

@@ -54,7 +54,10 @@ class OwnResult:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One piece of evidence where it stands: its level after expiry, and why it dropped."""
+    """One piece of evidence where it stands: its level after expiry, and why it dropped.
+
+    `gain`: lowest and highest published gain of throughput in percent, empty without a figure; `at`: its setting.
+    """
 
     level: int
     text: str
@@ -63,6 +66,8 @@ class Statement:
     date: str
     expired: tuple[str, ...] = ()
     own: OwnResult | None = None
+    gain: tuple[float, ...] = ()
+    at: Values = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,16 @@ def _published(evidence: Evidence, values: Values) -> Statement:
             if values.get(name) != wanted
         )
         level = 4 if expired or not evidence.at else level
-    return Statement(level, evidence.text, evidence.setting, evidence.source, evidence.date, expired)
+    return Statement(
+        level,
+        evidence.text,
+        evidence.setting,
+        evidence.source,
+        evidence.date,
+        expired,
+        gain=evidence.gain,
+        at=evidence.at,
+    )
 
 
 def changed_since(contract: Values, values: Values) -> tuple[str, ...]:

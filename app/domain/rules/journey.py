@@ -126,13 +126,13 @@ def _profile(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
 def _retune(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
     if any(step.state == "blocked" and step.phase != "profile" for step in before) and evaluation.blockers:
         return "blocked", "Resolve the blockers first."
-    if before[-1].state != "done":
-        return "blocked", "Profile first: retuning needs a measured wall. Bring-up defaults are the exception."
     candidates = [
         suggestion
         for suggestion in evaluation.suggestions
         if suggestion.rule.phase == "retune" and suggestion.rule.kind == "candidate"
     ]
+    if before[-1].state != "done" and not candidates:
+        return "blocked", "Profile first: retuning needs a measured wall. Bring-up defaults are the exception."
     if candidates:
         return "open", f"{counted(len(candidates), 'candidate')}; first: {candidates[0].rule.title}."
     return "done", "No candidates remain for the measured wall."

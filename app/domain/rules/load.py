@@ -32,6 +32,7 @@ from app.domain.rules.rule import (
     Hints,
     Mistake,
     Origin,
+    Recipe,
     Requirement,
     Rule,
     RuleBook,
@@ -49,6 +50,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 KEYS = {
     *("id", "phase", "wall", "kind", "title", "when", "why", "change", "needs", "conflicts", "effect", "verify"),
     *("sources", "valid", "confidence", "examples", "order", "bring_up", "blocks", "unlocks", "hold", "overrides"),
+    *("urgency", "general", "after"),
 }
 
 
@@ -237,7 +239,7 @@ def _settings(raw: object, what: str) -> dict[str, Setting | Expression]:
 
 def _change(raw: object) -> Change:
     row = _mapping(raw, "change")
-    if unknown := sorted(set(row) - {"text", "set", "megatron_lm", "bridge", "env"}):
+    if unknown := sorted(set(row) - {"text", "set", "megatron_lm", "bridge", "env", "recipes"}):
         raise RuleError(f"change has unknown keys: {', '.join(unknown)}")
     return Change(
         text=_text(row, "text"),
@@ -245,7 +247,17 @@ def _change(raw: object) -> Change:
         megatron_lm=_texts(row, "megatron_lm"),
         bridge=_texts(row, "bridge"),
         env=_settings(row.get("env"), "change.env"),
+        recipes=tuple(_recipe(item) for item in cast(Iterable[object], row.get("recipes") or [])),
     )
+
+
+def _recipe(raw: object) -> Recipe:
+    row = _mapping(raw, "change.recipes")
+    when = _expression(_text(row, "when")) if "when" in row else None
+    run = str(row.get("run") or "").strip()
+    if not run:
+        raise RuleError("change.recipes lacks run")
+    return Recipe(_text(row, "title"), run, _text(row, "then"), when)
 
 
 def _requirements(row: Mapping[str, object], name: str) -> tuple[Requirement, ...]:
@@ -274,7 +286,18 @@ def _evidence(raw: object) -> Evidence:
         source=_text(row, "source"),
         date=str(row.get("date", "")),
         at=cast(Mapping[str, Setting], _mapping(row.get("at") or {}, "effect.evidence.at")),
+        gain=_gain(row.get("gain")),
     )
+
+
+def _gain(raw: object) -> tuple[float, ...]:
+    """One figure in percent, or the lowest and the highest of several."""
+    figures = [] if raw is None else raw if isinstance(raw, list) else [raw, raw]
+    if len(figures) not in (0, 2) or any(
+        isinstance(figure, bool) or not isinstance(figure, int | float) for figure in figures
+    ):
+        raise RuleError("effect.evidence.gain must be a number in percent, or a list of the lowest and the highest")
+    return tuple(sorted(float(figure) for figure in figures))
 
 
 def _examples(raw: object) -> Examples:
@@ -300,6 +323,9 @@ def _hints(row: Mapping[str, object]) -> Hints:
         blocks=str(row.get("blocks") or ""),
         unlocks=_texts(row, "unlocks"),
         hold=_texts(row, "hold"),
+        urgency=_one_of(row, "urgency", ("health", "regression")) if "urgency" in row else "",
+        general=row.get("general") is True,
+        after=_texts(row, "after"),
     )
 
 
@@ -351,17 +377,18 @@ def _references(rule: Rule, book: RuleBook) -> Iterator[str]:
     for key in (*rule.sources, *(evidence.source for evidence in rule.effect.evidence)):
         if key not in book.sources:
             yield f"{key} is not in sources.yaml: add it there with title, where and date"
-    for other in rule.hints.unlocks:
-        if other not in book.rules:
-            yield f"unlocks {other}, which is not a rule"
+    for key, others in (("unlocks", rule.hints.unlocks), ("after", rule.hints.after)):
+        for other in others:
+            if other not in book.rules:
+                yield f"{key} names {other}, which is not a rule"
 
 
 def expressions(rule: Rule) -> Iterator[Expression]:
     """All expressions of a rule: its condition first."""
     yield rule.when
-    for requirement in (*rule.needs, *rule.conflicts):
-        if requirement.when is not None:
-            yield requirement.when
+    for conditional in (*rule.needs, *rule.conflicts, *rule.change.recipes):
+        if conditional.when is not None:
+            yield conditional.when
     for value in (*rule.change.set.values(), *rule.change.env.values(), rule.hints.order):
         if isinstance(value, Expression):
             yield value
@@ -389,7 +416,8 @@ def places(text: str) -> list[str]:
 
 
 def _lint_texts(rule: Rule) -> Iterator[str]:
-    shown = (rule.title, rule.why, rule.change.text, *rule.change.megatron_lm, *rule.change.bridge)
+    recipes = [text for recipe in rule.change.recipes for text in (recipe.run, recipe.then)]
+    shown = (rule.title, rule.why, rule.change.text, *rule.change.megatron_lm, *rule.change.bridge, *recipes)
     for text in shown:
         for name in places(text):
             if name not in FACTS:

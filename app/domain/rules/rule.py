@@ -63,7 +63,10 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One published result. `at`: facts that must be equal for it to be a result on the same model, GPU and shape."""
+    """One published result. `at`: facts that must be equal for it to be a result on the same model, GPU and shape.
+
+    `gain`: lowest and highest change of throughput that it found, in percent, positive is faster; empty without one.
+    """
 
     text: str
     setting: str
@@ -71,6 +74,7 @@ class Evidence:
     source: str
     date: str = ""
     at: Mapping[str, Setting] = field(default_factory=dict)
+    gain: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +86,29 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
+class Recipe:
+    """Exact commands for one tool: `run` as written, with {facts} filled in; `then` says what to do with the result.
+
+    `when`: the situation that it is for; None: any.
+    """
+
+    title: str
+    run: str
+    then: str
+    when: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """What to change. `set`: canonical field -> value or expression; `megatron_lm`, `bridge`: further flags as written,
-    with {facts} filled in; `env`: environment variables, None unsets one."""
+    with {facts} filled in; `env`: environment variables, None unsets one; `recipes`: commands of tools to run."""
 
     text: str
     set: Mapping[str, Setting | Expression] = field(default_factory=dict)
     megatron_lm: tuple[str, ...] = ()
     bridge: tuple[str, ...] = ()
     env: Mapping[str, Setting | Expression] = field(default_factory=dict)
+    recipes: tuple[Recipe, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +126,17 @@ class Hints:
 
     `order`: place among its like, small first; an expression where it depends on facts. `bring_up`: a default of the
     first bring-up, offered before any profile. `blocks`: the phase, or `claim`, that an open gate holds up.
-    `unlocks`: rules that become possible once this one is done. `hold`: further fields to hold fixed.
+    `unlocks`: rules that become possible once this one is done. `hold`: further fields to hold fixed. `urgency`: a
+    rule about the health of the run, or about its regression, which comes before all tuning. `general`: it applies to
+    nearly every run and has no evidence, so it comes after what is particular. `after`: rules that come first where
+    they fire, too.
     """
 
     order: int | Expression = 50
     bring_up: bool = False
+    urgency: Literal["", "health", "regression"] = ""
+    general: bool = False
+    after: tuple[str, ...] = ()
     blocks: str = ""
     unlocks: tuple[str, ...] = ()
     hold: tuple[str, ...] = ()

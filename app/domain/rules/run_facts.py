@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.domain.contract.values import read_value
+from app.domain.performance.failures import FROM_OUTSIDE
 from app.domain.ranking.runs import headroom_pct
 from app.domain.rules.facts import FACTS, typed
 from app.domain.rules.launch import read_command
@@ -88,6 +89,7 @@ def reading_of(summary: RunSummary, **more: object) -> RunReading:
 def facts_of(run: RunReading) -> dict[str, object]:
     """Facts of a run, ready for `engine.evaluate`."""
     return {
+        **_without_proof(run),
         **_from_extra({**run.extra, **run.stated}),
         **_from_arguments(run.arguments),
         **_from_figures(run),
@@ -244,13 +246,27 @@ def _from_health(run: RunReading) -> dict[str, object]:
             facts["oom_ranks"] = [oom.rank]
     if isinstance(steps, int):
         facts["steps_done"] = steps
-    facts |= _fits(run, steps, oom)
+    facts |= _fits(run, steps, oom) | _failure(run)
     for name, key in (("skipped", "skipped_iterations"), ("nan", "nan_iterations"), ("alloc_retries", "alloc_retries")):
         if isinstance(run.health.get(key), int):
             facts[name] = run.health[key]
     if isinstance(run.health.get("loss_finite"), bool):
         facts["loss_finite"] = run.health["loss_finite"]
     return facts | _memory(run)
+
+
+_NO_FAILURE_OF_THE_RUN = frozenset({*_IMPORTS, "import_error", "out_of_memory", "loss_not_finite"}) | FROM_OUTSIDE
+"""Failures with rules of their own, and those that say nothing about the run."""
+
+
+def _failure(run: RunReading) -> dict[str, object]:
+    """What ended the run, where that is a failure of its own."""
+    if run.health.get("outcome") not in ("failed", "not_finite"):
+        return {}
+    failure = next((failure for failure in run.failures if failure.kind not in _NO_FAILURE_OF_THE_RUN), None)
+    if failure is None:
+        return {}
+    return {"failure": failure.kind, "failure_text": f"{failure.title}. {failure.advice}"}
 
 
 def _oom_phase(run: RunReading, oom: Failure) -> str:
@@ -281,6 +297,12 @@ def _memory(run: RunReading) -> dict[str, object]:
     return facts
 
 
+def _without_proof(run: RunReading) -> dict[str, object]:
+    """What no line of the log shows is unproven, unless a person states the proof."""
+    proofs = {"backend_proof": "dispatcher", "capture_proof": "graph_impl"}
+    return {fact: False for fact, name in proofs.items() if name in run.activity}
+
+
 def _from_activity(run: RunReading) -> dict[str, object]:
     facts: dict[str, object] = {}
     dispatcher = run.activity.get("dispatcher")
@@ -288,11 +310,11 @@ def _from_activity(run: RunReading) -> dict[str, object]:
         facts["requested_dispatcher"] = dispatcher.requested.value
     if dispatcher is not None and dispatcher.active is not None and isinstance(dispatcher.active.value, str):
         facts["resolved_dispatcher"] = dispatcher.active.value
-    if dispatcher is not None:
-        facts["backend_proof"] = dispatcher.active is not None and dispatcher.agrees is not False
+    if dispatcher is not None and (dispatcher.active is not None or dispatcher.agrees is False):
+        facts["backend_proof"] = dispatcher.agrees is not False
     graphs = run.activity.get("graph_impl")
-    if graphs is not None:
-        facts["capture_proof"] = graphs.active is not None
+    if graphs is not None and graphs.active is not None:
+        facts["capture_proof"] = True
     installed = _installed(run)
     return facts if installed is None else {**facts, "installed_flex_backends": installed}
 

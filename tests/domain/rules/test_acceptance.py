@@ -182,4 +182,4 @@ def test_a_gain_of_ones_own_comes_before_every_prior_where_all_facts_of_a_run_ar
 
     assert candidates(gain)[0] == "eo-enable"
     assert {"scale-hot-local", "scale-pp-multinode", "profile-comm"} <= set(candidates(gain)[1:])
-    assert candidates()[0] != "eo-enable"
+    assert candidates()[0] == "eo-enable"  # by the published matched A/B on this very model and GPU

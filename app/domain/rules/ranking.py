@@ -1,0 +1,232 @@
+"""Which suggestion comes first, and why: one function from top to bottom, whose reasons are data.
+
+The order: what stops the run; what makes its figures worthless; a regression with its cause; what the project's own
+matched A/Bs gained; what evidence promises here (level x gain x likeness); the workflow by phase; everything else.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from app.domain.rules.derive import WallReading
+from app.domain.rules.evidence import LOWEST, Standing, Statement
+from app.domain.rules.expression import Expression, FactContext, RuleError
+from app.domain.rules.rule import PHASES, Confidence, Rule
+
+Values = Mapping[str, object]
+
+# --- What a suggestion can be expected to gain here: its best statement, weakened by how unlike the setting is.
+
+STRENGTH = {1: 1.0, 2: 1.0, 3: 0.8, 4: 0.5, 5: 0.3, LOWEST: 0.2}
+"""Weight of a level of evidence. The numbers are this service's own; no source gives any."""
+LIKENESS = {"family": 3.0, "gpu": 3.0, "ep": 1.0, "precision": 1.0, "dispatcher": 1.0, "gpus": 1.0, "seq_len": 1.0}
+"""Weight of each fact that makes two situations alike: model and GPU count most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """How alike this run and the setting of a published result are: `score` from 0 to 1, and the facts behind it."""
+
+    score: float
+    same: tuple[str, ...] = ()
+    differs: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A change of throughput in percent, positive is faster. `low`, `high`: over all figures of that level."""
+
+    pct: float
+    low: float
+    high: float
+    statement: Statement
+    likeness: Likeness
+
+
+def likeness(at: Values, values: Values) -> Likeness:
+    """Compare a run with the setting `at` of a result. What either leaves open counts half."""
+    groups: dict[str, list[str]] = {"same": [], "differs": [], "unknown": []}
+    score = 0.0
+    for name, weight in LIKENESS.items():
+        if name not in at or name not in values:
+            group, share = "unknown", 0.5
+        elif at[name] == values[name]:
+            group, share = "same", 1.0
+        else:
+            group, share = "differs", 0.0
+        groups[group].append(name)
+        score += weight * share
+    return Likeness(score / sum(LIKENESS.values()), *(tuple(names) for names in groups.values()))
+
+
+def expected_gain(standing: Standing, values: Values) -> Expected | None:
+    """Return the gain by the strongest statement with a figure; None where none has one."""
+    figures = [(statement, *_gain(statement)) for statement in standing.statements if _gain(statement)]
+    if not figures:
+        return None
+    level = figures[0][0].level
+    rivals = [
+        Expected((low + high) / 2, low, high, statement, _likeness(statement, values))
+        for statement, low, high in figures
+        if statement.level == level
+    ]
+    best = max(rivals, key=lambda expected: expected.likeness.score)
+    return Expected(
+        best.statement.own.median_gain_pct if best.statement.own is not None else best.pct,
+        min(expected.low for expected in rivals),
+        max(expected.high for expected in rivals),
+        best.statement,
+        best.likeness,
+    )
+
+
+def _gain(statement: Statement) -> tuple[float, ...]:
+    if statement.own is not None:
+        return statement.own.low_pct, statement.own.high_pct
+    return statement.gain
+
+
+def _likeness(statement: Statement, values: Values) -> Likeness:
+    if statement.own is not None and statement.own.same_contract and not statement.expired:
+        return Likeness(1.0, ("stack",))
+    return likeness(statement.own.contract if statement.own is not None else statement.at, values)
+
+
+# --- Where a suggestion stands, with its reasons.
+
+Tier = Literal["stops", "health", "regression", "measured", "evidence", "workflow", "other"]
+TIERS: Mapping[Tier, str] = {
+    "stops": "It stops the launch or makes its result wrong.",
+    "health": "The run failed or is not healthy, so its figures support no tuning.",
+    "regression": "The run is slower than its baseline, and this is the most likely cause.",
+    "measured": "Matched A/Bs of this project gained from it.",
+    "evidence": "It moves the wall that was measured here, or a matched A/B on this model and GPU gained from it.",
+    "workflow": "It is the next step of the workflow.",
+    "other": "It applies to nearly every run, or moves another wall than the one that was measured.",
+}
+"""In their order: what each says of a suggestion."""
+_TIER_ORDER: Mapping[Tier, int] = {tier: place for place, tier in enumerate(TIERS)}
+_KINDS = {"blocker": 0, "warning": 1, "gate": 2, "sizing": 3, "candidate": 4}
+_PHASES = {phase: 2 * place for place, phase in enumerate(PHASES)}
+_BRING_UP = 1
+"""Defaults of the first bring-up come between contract and fit, when they are needed."""
+DEFAULT_ORDER = 50
+"""Order of a rule whose order depends on unknown facts."""
+_SURE_LEVEL, _SURE_LIKENESS, _FAIR_LEVEL = 3, 0.6, 4
+
+Key = tuple[int, int, int, float, int, float, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Why a suggestion stands where it does. `key` sorts, small first; the rest explains it.
+
+    `expected`: None without any figure. `worth`: level x gain x likeness, 0 without a figure. `confidence`: in
+    the expected gain, not in the rule. `forecast_gain_pct`: what the planner predicts for another layout.
+    """
+
+    key: Key
+    tier: Tier
+    worth: float
+    expected: Expected | None
+    confidence: Confidence
+    forecast_gain_pct: float | None = None
+
+    @property
+    def because(self) -> str:
+        return TIERS[self.tier]
+
+
+def place_of(
+    rule: Rule,
+    context: FactContext,
+    wall: WallReading,
+    standing: Standing,
+    *,
+    forecast_gain_pct: float | None = None,
+) -> Place:
+    """Return where a rule that fires stands among all that fire in this run."""
+    values = context.values
+    order = _order(rule.hints.order, context)
+    expected = expected_gain(standing, values)
+    worth = forecast_gain_pct or 0.0
+    if expected is not None:
+        worth = STRENGTH[expected.statement.level] * expected.pct * expected.likeness.score
+    tier = _tier(rule, values, wall, standing, expected)
+
+    # Inside a tier: what is left of the workflow by phase and kind; memory by its ladder, narrowest first; speed by
+    # worth, without a figure last; then the number of the rule, which only breaks ties.
+    by_phase = _phase(rule, values) if tier in ("workflow", "other") else 0
+    by_kind = _KINDS[rule.kind] if tier in ("health", "workflow", "other") else 0
+    is_ladder = rule.kind != "candidate" or rule.phase == "fit"
+    by_worth = 0.0 if is_ladder else -round(worth, 3)
+    key = (_TIER_ORDER[tier], by_phase, by_kind, by_worth, order, standing.own_order, standing.level, rule.id)
+    return Place(key, tier, worth, expected, _confidence(expected), forecast_gain_pct)
+
+
+def _tier(rule: Rule, values: Values, wall: WallReading, standing: Standing, expected: Expected | None) -> Tier:
+    candidate = rule.kind == "candidate"
+    loses = expected is not None and expected.pct <= 0 and rule.phase != "fit"
+    other_wall = wall.certainty == "measured" and rule.wall not in (wall.wall, "none") and not rule.hints.bring_up
+    tiers: tuple[tuple[bool, Tier], ...] = (
+        (rule.kind == "blocker", "stops"),
+        (rule.hints.urgency == "health", "health"),
+        (candidate and values.get("oom") is True and rule.phase == "fit" and rule.wall == "memory", "health"),
+        (rule.hints.urgency == "regression", "regression"),
+        (candidate and standing.own_order < 0, "measured"),
+        (rule.hints.general or (candidate and (loses or other_wall)), "other"),
+        (candidate and values.get("steps_done") != 0 and _moves_the_wall(rule, wall, standing, expected), "evidence"),
+    )
+    return next((tier for applies, tier in tiers if applies), "workflow")
+
+
+def _moves_the_wall(rule: Rule, wall: WallReading, standing: Standing, expected: Expected | None) -> bool:
+    """A change for the measured wall, or one that a matched A/B on this model and GPU found faster."""
+    if rule.hints.bring_up:
+        return False
+    if wall.certainty == "measured" and rule.wall == wall.wall and rule.phase in ("fit", "retune"):
+        return True
+    return rule.changes_something and expected is not None and expected.pct > 0 and standing.level <= _SURE_LEVEL
+
+
+def _phase(rule: Rule, values: Values) -> int:
+    """A profile says whether another layout is worth it, for a job that fits and runs: its gates come before."""
+    if rule.hints.bring_up:
+        return _BRING_UP
+    runs = values.get("fits") is True or values.get("profiled") is True
+    if runs and rule.phase == "scale" and rule.kind == "candidate":
+        return _PHASES["profile"] + 1
+    if rule.is_step_of_the_profile:
+        return _PHASES["retune"] + 1
+    return _PHASES[rule.phase]
+
+
+def _order(order: int | Expression, context: FactContext) -> int:
+    if isinstance(order, int):
+        return order
+    try:
+        answer = context.ask(order)
+    except RuleError:
+        return DEFAULT_ORDER
+    return answer if isinstance(answer, int) else DEFAULT_ORDER
+
+
+def _confidence(expected: Expected | None) -> Confidence:
+    if expected is None:
+        return "low"
+    level = expected.statement.level
+    if level <= _SURE_LEVEL and expected.likeness.score >= _SURE_LIKENESS:
+        return "high"
+    return "medium" if level <= _FAIR_LEVEL else "low"
+
+
+def follow(ids: Sequence[str], after: Mapping[str, Sequence[str]]) -> list[str]:
+    """Move each id behind the ids that it has to come after, where those are in the list."""
+    ordered = list(ids)
+    for name, before in after.items():
+        last = max((ordered.index(other) for other in before if other in ordered), default=-1)
+        if name in ordered and ordered.index(name) < last:
+            ordered.remove(name)
+            ordered.insert(last, name)
+    return ordered
