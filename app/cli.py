@@ -230,6 +230,12 @@ def _compare(options: argparse.Namespace, settings: "Settings") -> int:
     return apply_allow(options.allow, OUTCOME_OF_CODE[code], code)
 
 
+def _profile(options: argparse.Namespace, settings: "Settings") -> int:
+    from app.analysis.profile import profile
+
+    return profile(options, settings)
+
+
 def _log_reader(settings: "Settings") -> "ReadLog":
     """Return a function that reads local logs within the limits of an upload and refuses what an upload refuses."""
     from app.domain.logs import parse_log
@@ -274,6 +280,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, "Settings"], int | None]] = {
     "admin": _admin,
     "analyze": _analyze,
     "compare": _compare,
+    "profile": _profile,
 }
 
 if __name__ == "__main__":

@@ -116,6 +116,12 @@ class Settings(BaseSettings):
         512 * 1024**2, ge=0, description="Free disk that uploads must leave, in bytes; they are refused before. 0: any."
     )
     max_log_bytes: int = Field(4 * 1024**3, gt=0, description="Largest decompressed log file, in bytes.")
+    max_profile_bytes: int = Field(
+        32 * 1024**3, gt=0, description="Largest decompressed file of a profile (a GPU trace), in bytes."
+    )
+    profile_seconds: float = Field(
+        600, gt=0, description="Processor time after which an Nsight export is given up, in seconds."
+    )
     max_compression_ratio: int = Field(
         200, gt=1, description="Decompressed bytes a compressed byte may become, once past 64 MiB (a bomb guard)."
     )

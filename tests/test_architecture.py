@@ -28,7 +28,7 @@ SMALL = {
     "workers.celery_app",
     "workers.temporary",
 }
-THIRD_PARTY_OF_DOMAIN = {"numpy", "hyperscan", "yaml", "cel", "argon2", "pyotp"}
+THIRD_PARTY_OF_DOMAIN = {"numpy", "hyperscan", "msgspec", "yaml", "cel", "argon2", "pyotp"}
 """Arithmetic, hashing and reading of texts; they touch no file, network, clock or environment here."""
 THIRD_PARTY_OF_CLIENT = {"httpx2", "zstandard"}
 """The dependencies of pyproject.toml without its extra."""

@@ -38,6 +38,11 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     _add_statements(compare, "baseline-", "the baseline runs")
     _add_statements(compare, "candidate-", "the run to judge")
     compare.add_argument("--looks", type=_looks, default=1, help="how often this commit was judged, including now")
+    profile = commands.add_parser("profile", help="print where the steps of a GPU trace go, without a server")
+    profile.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="traces of PyTorch or exports of Nsight Systems, one a rank"
+    )
+    profile.add_argument("--json", action="store_true", help="print JSON, one object a file (docs/profiles.md)")
     for command in (analyze, compare):
         command.add_argument("--lenient", action="store_true", help="accept --set with unknown fields")
         command.add_argument("--json", action="store_true", help="print one JSON document (docs/cli.md)")

@@ -1,0 +1,230 @@
+"""Explains the difference of two profiles in milliseconds that add up to the difference of their steps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.domain.profiles.kernels import group_of
+
+_SHOWN = 3
+MAX_KERNELS = 20
+_SAME = 1e-9
+IDLE_LABELS = {
+    "idle.launch_starved": "waiting for launches",
+    "idle.host_sync": "host synchronization",
+    "idle.issued_other": "idle although issued",
+    "idle.unresolved": "idle without a known reason",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelDifference:
+    """One kernel of a class. `calls_ms` and `per_call_ms` add up to the difference of its work."""
+
+    name: str
+    calls: tuple[float, float]
+    work_ms: tuple[float, float]
+    calls_ms: float
+    per_call_ms: float
+    state: str = ""
+    """new, gone, or renamed (another kernel of the class with as many launches took its place)."""
+
+    @property
+    def difference_ms(self) -> float:
+        return self.calls_ms + self.per_call_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One class or idle reason. The differences of all rows add up to the difference of the step."""
+
+    name: str
+    before_ms: float
+    after_ms: float
+    calls: tuple[float, float]
+    kernels: tuple[KernelDifference, ...]
+
+    @property
+    def difference_ms(self) -> float:
+        return self.after_ms - self.before_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileDifference:
+    """Two profiles beside each other. `contract`: what differs between them besides time."""
+
+    before_ms: float
+    after_ms: float
+    rows: tuple[Row, ...]
+    contract: tuple[str, ...]
+    per_step: bool
+    """False: the windows are no steps, so that their lengths must not be compared."""
+
+    @property
+    def difference_ms(self) -> float:
+        return self.after_ms - self.before_ms
+
+
+def compare_profiles(before: Mapping[str, Any], after: Mapping[str, Any]) -> ProfileDifference | None:
+    """Compare two documents of `describe_profile`. None when one of them has no device."""
+    if not before.get("view") or not after.get("view"):
+        return None
+    old, new = before["view"], after["view"]
+    names = dict.fromkeys([*old["credited_ms"], *new["credited_ms"]])
+    rows = [
+        _row(name, old, new, old["credited_ms"].get(name, 0.0), new["credited_ms"].get(name, 0.0)) for name in names
+    ]
+    rows.sort(key=lambda row: -abs(row.difference_ms))
+    return ProfileDifference(
+        sum(old["credited_ms"].values()),
+        sum(new["credited_ms"].values()),
+        tuple(rows),
+        tuple(_contract(before, after)),
+        before["quality"]["steps"] > 0 and after["quality"]["steps"] > 0,
+    )
+
+
+def _row(name: str, old: Mapping[str, Any], new: Mapping[str, Any], before: float, after: float) -> Row:
+    mine, theirs = _kernels(old, name), _kernels(new, name)
+    calls = (sum(k["calls"] for k in mine.values()), sum(k["calls"] for k in theirs.values()))
+    return Row(name, before, after, calls, tuple(_kernel_rows(mine, theirs)))
+
+
+def _kernels(view: Mapping[str, Any], kernel_class: str) -> dict[str, Mapping[str, Any]]:
+    return {kernel["name"]: kernel for kernel in view["kernels"] if kernel["class"] == kernel_class}
+
+
+def _kernel_rows(
+    before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]
+) -> list[KernelDifference]:
+    rows = [
+        _kernel_row(
+            name, (before[name]["calls"], after[name]["calls"]), (before[name]["work_ms"], after[name]["work_ms"])
+        )
+        for name in before
+        if name in after
+    ]
+    gone = {name: kernel for name, kernel in before.items() if name not in after}
+    fresh = {name: kernel for name, kernel in after.items() if name not in before}
+    for name, kernel in list(gone.items()):
+        same = [other for other, row in fresh.items() if abs(row["calls"] - kernel["calls"]) < _SAME]
+        if same:
+            other = max(same, key=lambda candidate: fresh[candidate]["work_ms"])
+            row = fresh.pop(other)
+            del gone[name]
+            rows.append(
+                _kernel_row(
+                    f"{name} → {other}", (kernel["calls"], row["calls"]), (kernel["work_ms"], row["work_ms"]), "renamed"
+                )
+            )
+    rows += [_kernel_row(name, (k["calls"], 0.0), (k["work_ms"], 0.0), "gone") for name, k in gone.items()]
+    rows += [_kernel_row(name, (0.0, k["calls"]), (0.0, k["work_ms"]), "new") for name, k in fresh.items()]
+    return sorted(rows, key=lambda row: -abs(row.difference_ms))
+
+
+def _kernel_row(name: str, calls: tuple[float, float], work: tuple[float, float], state: str = "") -> KernelDifference:
+    (n1, n2), (work1, work2) = calls, work
+    mean1 = work1 / n1 if n1 else (work2 / n2 if n2 else 0.0)
+    mean2 = work2 / n2 if n2 else mean1
+    return KernelDifference(name, (n1, n2), (work1, work2), (n2 - n1) * mean1, n2 * (mean2 - mean1), state)
+
+
+def _contract(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Return what differs between the profiles besides their times."""
+    differences = []
+    for label, values in (
+        ("GPU", [_first(side, "gpu") for side in (before, after)]),
+        ("world size", [side["quality"]["world_size"] for side in (before, after)]),
+        ("captured ranks", [side["quality"]["ranks"] for side in (before, after)]),
+        ("steps in the window", [side["quality"]["steps"] for side in (before, after)]),
+        ("what separates the steps", [side["quality"]["step_source"] for side in (before, after)]),
+        ("CUDA graphs", [side["quality"]["graphs"] for side in (before, after)]),
+        ("format", [", ".join(side["quality"]["formats"]) for side in (before, after)]),
+        ("dispatcher", [side["facts"].get("resolved_dispatcher") for side in (before, after)]),
+        ("low precision", [side["facts"].get("precision_proof") for side in (before, after)]),
+    ):
+        if values[0] != values[1]:
+            differences.append(f"{label}: {_word(values[0])}, then {_word(values[1])}")
+    return differences
+
+
+def _first(document: Mapping[str, Any], field: str) -> Any:
+    return next((file[field] for file in document["files"] if file[field]), None)
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "unknown" if value in (None, "") else str(value)
+
+
+def first_sentence(difference: ProfileDifference) -> str:
+    """Return what the step gained or lost, and by which rows, in one sentence."""
+    total = difference.difference_ms
+    share = total / difference.before_ms if difference.before_ms else 0.0
+    what = "step" if difference.per_step else "profiled window"
+    if abs(total) < _SAME:
+        return f"The {what} takes the same time, {difference.after_ms:.1f} ms."
+    longer = "longer" if total > 0 else "shorter"
+    parts = []
+    shown = difference.rows[:_SHOWN]
+    for row in shown:
+        if abs(row.difference_ms) < 0.005 * abs(total):
+            continue
+        parts.append(f"{row.difference_ms:+.1f} ms {label_of(row.name)}{_why(row)}")
+    rest = total - sum(row.difference_ms for row in shown[: len(parts)])
+    if abs(rest) >= 0.05:
+        parts.append(f"{rest:+.1f} ms other")
+    return f"The {what} is {abs(share):.1%} ({abs(total):.1f} ms) {longer}: {', '.join(parts)}."
+
+
+def label_of(row: str) -> str:
+    """Return the name of a class or idle reason for people."""
+    return IDLE_LABELS.get(row, row)
+
+
+def _why(row: Row) -> str:
+    n1, n2 = row.calls
+    if row.name.startswith("idle.") or not n1 or not n2 or group_of(row.name) == "copy":
+        return ""
+    work1 = sum(k.work_ms[0] for k in row.kernels)
+    work2 = sum(k.work_ms[1] for k in row.kernels)
+    if abs(n2 - n1) < _SAME * max(n1, 1) and work1:
+        change = work2 / work1 - 1
+        return f" (same calls, {abs(change):.0%} {'longer' if change > 0 else 'shorter'} each)"
+    return f" ({n1:g} calls, then {n2:g})"
+
+
+def difference_document(difference: ProfileDifference) -> dict[str, Any]:
+    """Return the comparison as the API answers it."""
+    return {
+        "before_ms": round(difference.before_ms, 6),
+        "after_ms": round(difference.after_ms, 6),
+        "difference_ms": round(difference.difference_ms, 6),
+        "sentence": first_sentence(difference),
+        "per_step": difference.per_step,
+        "contract": list(difference.contract),
+        "rows": [_row_document(row) for row in difference.rows],
+    }
+
+
+def _row_document(row: Row) -> dict[str, Any]:
+    return {
+        "row": row.name,
+        "before_ms": round(row.before_ms, 6),
+        "after_ms": round(row.after_ms, 6),
+        "difference_ms": round(row.difference_ms, 6),
+        "calls": list(row.calls),
+        "kernels": [_kernel_document(kernel) for kernel in row.kernels[:MAX_KERNELS]],
+    }
+
+
+def _kernel_document(kernel: KernelDifference) -> dict[str, Any]:
+    return {
+        "name": kernel.name,
+        "calls": list(kernel.calls),
+        "work_ms": list(kernel.work_ms),
+        "calls_ms": round(kernel.calls_ms, 6),
+        "per_call_ms": round(kernel.per_call_ms, 6),
+        "state": kernel.state,
+    }

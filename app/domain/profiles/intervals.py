@@ -1,0 +1,70 @@
+"""Unions of half-open intervals of nanoseconds, and how much of a window they cover."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Times = npt.NDArray[np.int64]
+"""Nanoseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Disjoint intervals in order. `before` of a moment is the time that they cover up to it."""
+
+    start: Times
+    end: Times
+    _done: Times
+    """Covered time before each interval."""
+
+    @classmethod
+    def of(cls, start: Times, end: Times) -> "Coverage":
+        """Return the union of the intervals, which may overlap and come in any order."""
+        whole = end > start
+        if not whole.all():
+            start, end = start[whole], end[whole]
+        if not start.size:
+            empty = np.zeros(0, np.int64)
+            return cls(empty, empty, empty)
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+        reach = np.maximum.accumulate(end)
+        begins = np.flatnonzero(np.concatenate(([True], start[1:] > reach[:-1])))
+        first, last = start[begins], reach[np.concatenate((begins[1:] - 1, [start.size - 1]))]
+        return cls(first, last, np.concatenate(([0], np.cumsum(last - first)[:-1])))
+
+    @classmethod
+    def join(cls, parts: Sequence["Coverage"]) -> "Coverage":
+        """Return the union of several unions."""
+        return cls.of(np.concatenate([part.start for part in parts]), np.concatenate([part.end for part in parts]))
+
+    def before(self, moment: Any) -> Any:
+        """Return the covered time before each moment."""
+        if not self.start.size:
+            return np.zeros_like(moment)
+        at = np.searchsorted(self.start, moment, "right") - 1
+        inside = np.minimum(moment, self.end[at]) - self.start[at]
+        return np.where(at < 0, 0, self._done[at] + inside)
+
+    def between(self, first: Any, last: Any) -> Any:
+        """Return the covered time of each window [first, last)."""
+        return self.before(last) - self.before(first)
+
+    def gaps(self, first: int, last: int) -> tuple[Times, Times]:
+        """Return starts and ends of what the intervals leave of the window [first, last)."""
+        edges = (
+            np.concatenate(([first], np.clip(self.end, first, last))),
+            np.concatenate((np.clip(self.start, first, last), [last])),
+        )
+        open_ = edges[1] > edges[0]
+        return edges[0][open_], edges[1][open_]
+
+    def contains(self, moments: Times) -> npt.NDArray[np.bool_]:
+        """Tell of each moment whether an interval covers it."""
+        if not self.start.size:
+            return np.zeros(moments.shape, np.bool_)
+        at = np.searchsorted(self.start, moments, "right") - 1
+        return (at >= 0) & (moments < self.end[at])
