@@ -56,7 +56,7 @@ def test_uploads_have_their_own_limit_before_a_byte_is_read(few: Teams) -> None:
     assert client.post("/api/v1/runs", content=b"--b--\r\n", headers=headers).status_code == 422
     answer = client.post("/api/v1/runs", content=b"--b--\r\n", headers=headers)
     assert answer.status_code == 429
-    assert "1 uploads a minute" in answer.json()["detail"]
+    assert "1 uploads per minute" in answer.json()["detail"]
     assert client.get(READ).status_code == 403
 
 
