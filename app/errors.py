@@ -1,29 +1,30 @@
-"""What can go wrong, as one tree. Errors know nothing of HTTP; `web/errors.py` maps them.
+"""The expected errors, as one tree. They are independent of HTTP; `web/errors.py` maps them to statuses.
 
 ThreewallsError
-├── InvalidUpload            what was sent cannot become a run
-│   ├── BrokenForm           no form can be read out of the body
+├── InvalidUpload            the upload cannot become a run
+│   ├── BrokenForm           the body is not a readable form
 │   ├── EmptyUpload
-│   ├── NotALog              binary data, or an archive instead of a text
+│   ├── NotALog              binary data or an archive instead of text
 │   ├── TooLarge             over a size limit, also after decompression
-│   │   └── OverQuota        of what the files of a project may take
+│   │   └── OverQuota        over the project's storage quota
 │   ├── BrokenCompression
-│   └── InvalidMetadata      carries one FieldError a field
-├── InvalidChange            a change of something that is there already, refused; one FieldError a field
-├── InvalidQuery             a filter or a page number that means nothing
+│   └── InvalidMetadata      one FieldError per field
+├── UnreadLog                no reader recognises the log
+├── InvalidChange            a change of existing data is refused; one FieldError per field
+├── InvalidQuery             an invalid filter or page number
 ├── NotFound
-├── NotAllowed               who asks may not do it there
-├── TooMany                  of what a project may do within a time
-│   ├── TooManyRuns          more than it may begin within 24 hours
-│   └── TooManyMessages      more than it may send
-├── Conflict                 the same Idempotency-Key with another content
-│   ├── OffsetConflict       a piece of a log that does not go on where what is held ends
-│   ├── EditConflict         somebody else changed it since it was read
-│   └── NotReady             a run that must be read first, and is not yet
-└── Unavailable              a service that we need did not answer
-    ├── Overloaded           more requests wait than can be answered soon
-    ├── DiskFull             no room for what was sent, or too little is left
-    └── DamagedObject        a stored log is missing, or is not what was stored
+├── NotAllowed               the caller lacks the permission
+├── TooMany                  over a rate limit
+│   ├── TooManyRuns          over the project's quota of runs within 24 hours
+│   └── TooManyMessages      over the project's limit of messages
+├── Conflict                 the same Idempotency-Key with different content
+│   ├── OffsetConflict       a piece of a log that does not begin where the stored part ends
+│   ├── EditConflict         someone else changed it since it was read
+│   └── NotReady             the run is not processed yet
+└── Unavailable              a required service did not answer
+    ├── Overloaded           too many requests are waiting
+    ├── DiskFull             too little disk space
+    └── DamagedObject        a stored log is missing or damaged
 """
 
 import uuid
@@ -32,16 +33,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One field that was refused: `field` is its path as the user wrote it, e.g. `meta.window.first`."""
+    """An invalid field. `field`: its path as sent, for example `meta.window.first`."""
 
     field: str
     message: str
 
 
 class ThreewallsError(Exception):
-    """`title` names the kind; `detail` says what happened, what was kept and what to do next."""
+    """An expected error. `title`: its kind. `detail`: what happened, what was kept and what to do next."""
 
-    title = "Something went wrong"
+    title = "Error"
 
     def __init__(self, detail: str, errors: tuple[FieldError, ...] = ()) -> None:
         super().__init__(detail)
@@ -50,11 +51,11 @@ class ThreewallsError(Exception):
 
 
 class InvalidUpload(ThreewallsError):
-    title = "This upload cannot be read"
+    title = "Invalid upload"
 
 
 class BrokenForm(InvalidUpload):
-    title = "This form cannot be read"
+    title = "Invalid form"
 
 
 class EmptyUpload(InvalidUpload):
@@ -66,7 +67,7 @@ class NotALog(InvalidUpload):
 
 
 class UnreadLog(ThreewallsError):
-    title = "No reader knows this log"
+    title = "Unknown log format"
 
 
 class TooLarge(InvalidUpload):
@@ -74,7 +75,7 @@ class TooLarge(InvalidUpload):
 
 
 class OverQuota(TooLarge):
-    title = "The project's quota is used up"
+    title = "The project's storage quota is used up"
 
 
 class BrokenCompression(InvalidUpload):
@@ -82,15 +83,15 @@ class BrokenCompression(InvalidUpload):
 
 
 class InvalidMetadata(InvalidUpload):
-    title = "The metadata is not valid"
+    title = "Invalid metadata"
 
 
 class InvalidChange(ThreewallsError):
-    title = "This change cannot be made"
+    title = "Invalid change"
 
 
 class InvalidQuery(ThreewallsError):
-    title = "This filter cannot be understood"
+    title = "Invalid filter"
 
 
 class NotFound(ThreewallsError):
@@ -102,9 +103,9 @@ class NotAllowed(ThreewallsError):
 
 
 class TooMany(ThreewallsError):
-    """`retry_after`: seconds until it may be done again."""
+    """Raised at a rate limit. `retry_after`: seconds until the next attempt."""
 
-    title = "Too often"
+    title = "Too many requests"
 
     def __init__(self, detail: str, retry_after: int) -> None:
         super().__init__(detail)
@@ -112,7 +113,7 @@ class TooMany(ThreewallsError):
 
 
 class TooManyRuns(TooMany):
-    title = "The project's quota of runs is used up"
+    title = "The project's daily run quota is used up"
 
 
 class TooManyMessages(TooMany):
@@ -120,13 +121,13 @@ class TooManyMessages(TooMany):
 
 
 class Conflict(ThreewallsError):
-    title = "This key was used before"
+    title = "This key is already used"
 
 
 class OffsetConflict(Conflict):
-    """`offset` is the byte at which the piece must begin: what is held of the file."""
+    """Raised for a piece at the wrong place. `offset`: the byte at which it must begin, the size of the stored part."""
 
-    title = "The log does not go on here"
+    title = "The log does not continue here"
 
     def __init__(self, detail: str, offset: int) -> None:
         super().__init__(detail)
@@ -134,15 +135,15 @@ class OffsetConflict(Conflict):
 
 
 class EditConflict(Conflict):
-    title = "Somebody changed it meanwhile"
+    title = "Changed by someone else"
 
 
 class NotReady(Conflict):
-    title = "This run is not read yet"
+    title = "This run is not processed yet"
 
 
 class Unavailable(ThreewallsError):
-    """`retry_after`: seconds after which it is worth another attempt."""
+    """Raised when a required service fails. `retry_after`: seconds until another attempt makes sense."""
 
     title = "A service did not answer"
     retry_after = 30
@@ -163,5 +164,5 @@ class DamagedObject(Unavailable):
 
 
 def new_error_id() -> str:
-    """Return an id for an unexpected error: people are told it, and the log has the details under it."""
+    """Return an id for an unexpected error, which the user sees and the log contains."""
     return uuid.uuid4().hex[:8]

@@ -25,7 +25,7 @@ from app.projects.commands import (
 from app.settings import Settings
 from app.storage.suspect_evidence import find_availability
 from app.web.access_rule import requires
-from app.web.charts import availability_table, told
+from app.web.charts import availability_summary, availability_table
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.forms import ANOTHER, ANOTHER_VALUE, ContractForm, ContractInput, Form, answer_form, contract_input, stated
 from app.web.templating import render
@@ -154,8 +154,9 @@ Saved = Literal["", "defaults", "rules"]
 @router.get("/availability")
 @requires(Action.READ)
 def show_availability(request: Request, session: ReadSession) -> HTMLResponse:
-    found = find_availability(session)
-    return render(request, "projects/availability.html", table=availability_table(found), answer=told(found))
+    items = find_availability(session)
+    table, summary = availability_table(items), availability_summary(items)
+    return render(request, "projects/availability.html", table=table, answer=summary)
 
 
 @router.get("/settings/projects/{slug}")

@@ -1,6 +1,6 @@
-"""What browsers load: our own stylesheet and scripts, htmx out of the django-htmx wheel, Vega out of vl-convert.
+"""Static files: our stylesheet and scripts, htmx from the django-htmx wheel, Vega from vl-convert.
 
-Every address carries a hash of its content, so that answers may be kept for a year and no page sees an old script.
+Every address contains a hash of the content, so that browsers may cache files for a year and never use old ones.
 """
 
 import gzip
@@ -32,7 +32,7 @@ _WRITE_BUNDLE = "import sys, vl_convert; sys.stdout.buffer.write(vl_convert.java
 
 
 class _HashedStatic(StaticFiles):
-    """Files asked for with their hash (`?v=`) never change; without it browsers ask again."""
+    """Files requested with their hash (`?v=`) never change; others are checked again."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
@@ -49,7 +49,7 @@ def mount_assets(app: FastAPI) -> None:
 
 
 def asset_url(name: str) -> str:
-    """Address of a file of `static/`, of `htmx.js` or of the chart script `vega.js`, with its content hash."""
+    """Return the address, with the content hash, of a file in `static/`, of `htmx.js` or of the charts' `vega.js`."""
     if name == "vega.js":
         return f"/assets/{vega_bundle().name}"
     path = htmx_path() if name == "htmx.js" else STATIC / name
@@ -59,7 +59,7 @@ def asset_url(name: str) -> str:
 
 @lru_cache
 def htmx_path() -> Path:
-    """htmx 2 in the django-htmx wheel, found without importing it: Django itself is not installed."""
+    """Return the path of htmx 2 in the django-htmx wheel, which is not imported because Django is not installed."""
     spec = importlib.util.find_spec("django_htmx")
     if spec is None or spec.origin is None:
         raise FileNotFoundError("django-htmx is not installed: run `make setup`")
@@ -67,9 +67,9 @@ def htmx_path() -> Path:
 
 
 def vega_bundle() -> Path:
-    """Return the script that draws charts, with its packed copy (`.js.gz`) beside it.
+    """Return the script that draws charts; its compressed copy (`.js.gz`) is in the same folder.
 
-    Rendering it takes two processor seconds, so it is kept in the cache folder, once per version of vl-convert.
+    Building it takes two processor seconds, so it is cached once per version of vl-convert.
     """
     folders = _bundle_folders()
     mark = f"vl{version('vl-convert-python')}"
@@ -82,32 +82,30 @@ def vega_bundle() -> Path:
         for folder in folders:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                # The packed copy goes first: a process that finds the script finds its packed copy too.
+                # The compressed copy first, so that it exists whenever the script does.
                 _write_whole(folder / f"{name}.gz", gzip.compress(script, 9, mtime=0))
                 _write_whole(folder / name, script)
-            except OSError:  # such as a home folder that is read-only
+            except OSError:  # for example a read-only home folder
                 continue
             return folder / name
     raise Unavailable(f"The chart script cannot be written to {' or '.join(map(str, folders))}.")
 
 
 def _bundle_folders() -> tuple[Path, ...]:
-    """The user's cache folder, then the data folder."""
-    kept = get_settings().data_dir / "assets"
+    """Return the user's cache folder and the data folder."""
+    data = get_settings().data_dir / "assets"
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  # never raises
-    return (Path(cache) / "threewalls", kept) if Path(cache).is_absolute() else (kept,)
+    return (Path(cache) / "threewalls", data) if Path(cache).is_absolute() else (data,)
 
 
 def _build_bundle() -> bytes:
-    """In a process of its own: vl-convert starts threads, and the embedded worker forks from ours."""
-    done = subprocess.run(
-        [sys.executable, "-c", _WRITE_BUNDLE], stdout=subprocess.PIPE, timeout=_BUILD_SECONDS, check=True
-    )
-    return done.stdout
+    """Build the script in another process: vl-convert starts threads, and the embedded worker forks from ours."""
+    command = [sys.executable, "-c", _WRITE_BUNDLE]
+    return subprocess.run(command, stdout=subprocess.PIPE, timeout=_BUILD_SECONDS, check=True).stdout
 
 
 def _write_whole(path: Path, content: bytes) -> None:
-    """Write beside and rename: a reader or a second process sees all of the file or none."""
+    """Write to a temporary file and rename it, so that other processes see the whole file or none."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     temporary.write_bytes(content)
     temporary.replace(path)
@@ -122,7 +120,7 @@ def _serve_htmx() -> FileResponse:
 def _serve_bundle(request: Request, name: str) -> FileResponse:
     path = vega_bundle()
     if name != path.name:
-        raise NotFound("There is no such file. Reload the page: it names the one in use.")
+        raise NotFound("There is no such file. Reload the page to get the current address.")
     headers = {"Cache-Control": FOREVER, "Vary": "Accept-Encoding"}
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"
@@ -132,9 +130,9 @@ def _serve_bundle(request: Request, name: str) -> FileResponse:
 
 @lru_cache(maxsize=64)
 def _hash_of(path: Path, _changed_ns: int) -> str:
-    """The time of the last change is part of the key, so that an edited stylesheet shows at once."""
+    """Return the hash of a file, cached by path and time of change."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-if __name__ == "__main__":  # an image is built with the script in it
+if __name__ == "__main__":  # the build of the container image runs this
     print(vega_bundle())

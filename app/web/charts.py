@@ -1,7 +1,7 @@
-"""One theme for all charts: no frame, light horizontal grid, titles with units, marks of 3 px and more.
+"""The theme of all charts (no frame, light horizontal grid), groups of series, and bars and tables of figures.
 
-Colours are names of the stylesheet's tokens (`--accent`); app.js puts in what they are in the theme that is shown, so
-that a colour is chosen in one place only and charts follow the theme switch.
+Colours are names of the stylesheet's variables (`--accent`). app.js replaces them by the colours of the current theme,
+so that colours are defined in one place and charts follow the theme switch.
 """
 
 import math
@@ -41,7 +41,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
-# --- Which series a run has to choose from: in groups, each with the name that people know it by.
+# --- The series of a run, in groups.
 
 _TIMER, _MS, _FASTEST = "timer_", "_ms", "_min_ms"
 
@@ -65,7 +65,7 @@ _PARTS = (
 
 
 def grouped_series(names: Iterable[str]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Groups that have a member, each with (name, label) in the order given."""
+    """Return the non-empty groups, each with its (name, label) pairs in the given order."""
     groups: dict[str, list[tuple[str, str]]] = {group: [] for group in GROUPS}
     for name in names:
         groups[_group(name)].append((name, series_label(name)))
@@ -73,7 +73,7 @@ def grouped_series(names: Iterable[str]) -> list[tuple[str, list[tuple[str, str]
 
 
 def series_label(name: str) -> str:
-    """Throughput is known by its unit; what is no headline figure by its column; a timer by what it times."""
+    """Return the label of a series: for throughput its unit, for timers what they time, otherwise the column's name."""
     if name in METRICS:
         metric = METRICS[name]
         return metric.unit if "/" in metric.unit else metric.label
@@ -97,16 +97,16 @@ def _group(name: str) -> str:
     return next((group for group, parts in _PARTS if any(part in name for part in parts)), "Other")
 
 
-# --- A change with its interval as a small bar on an axis that the rows of a table share; zero stands in the middle.
+# --- A change with its interval as a small bar. The rows of a table share the axis, with zero in the middle.
 
 _MIDDLE = 60.0
-"""Of a drawing that is 120 wide (`.interval` in runs.css)."""
+"""Middle of a drawing that is 120 wide (`.interval` in the stylesheet)."""
 _LEAST_SPAN_PCT = 2.0
-"""So that noise of a tenth of a per cent does not look like a change."""
+"""Keeps noise of 0.1 % from looking like a change."""
 
 
 class Changed(Protocol):
-    """In percent; None where it is unknown."""
+    """A change in percent; None where unknown."""
 
     @property
     def delta_pct(self) -> float | None: ...
@@ -118,7 +118,7 @@ class Changed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """In units of the drawing; `low` and `high` are equal where there is no interval."""
+    """A bar in units of the drawing. `low` and `high` are equal without an interval."""
 
     low: float
     middle: float
@@ -126,11 +126,11 @@ class Bar:
 
 
 def bar_span(changes: Iterable[Changed]) -> float:
-    """How many per cent the axis reaches to each side: the widest interval."""
+    """Return how many percent the axis extends to each side: up to the end of the widest interval."""
     ends = [
         abs(value)
-        for one in changes
-        for value in (one.delta_pct, one.ci_low_pct, one.ci_high_pct)
+        for change in changes
+        for value in (change.delta_pct, change.ci_low_pct, change.ci_high_pct)
         if value is not None and math.isfinite(value)
     ]
     return max([_LEAST_SPAN_PCT, *ends])
@@ -141,41 +141,40 @@ def bar_of(change: Changed, span: float) -> Bar | None:
         return None
     low = change.delta_pct if change.ci_low_pct is None else change.ci_low_pct
     high = change.delta_pct if change.ci_high_pct is None else change.ci_high_pct
-    places = [
-        round(_MIDDLE + (_MIDDLE - 4) * min(max(value / span, -1), 1), 1) for value in (low, change.delta_pct, high)
-    ]
-    return Bar(*places)
+    return Bar(
+        *(round(_MIDDLE + (_MIDDLE - 4) * min(max(value / span, -1), 1), 1) for value in (low, change.delta_pct, high))
+    )
 
 
-# --- Availability as a table: a row a container, a column a dispatcher, in each cell what the runs prove.
+# --- The table of availability: one row per container, one column per dispatcher.
 
 DISPATCHERS = ("alltoall", "deepep", "hybridep", "ncclep", "allgather")
 
 
 @dataclass(frozen=True, slots=True)
 class AvailabilityTable:
-    """`rows` hold one cell a dispatcher: None where no run says anything."""
+    """`rows`: containers with one cell per dispatcher; None where no run shows anything."""
 
     dispatchers: tuple[str, ...]
     rows: tuple[tuple[str | None, tuple[ContainerDispatcher | None, ...]], ...]
 
 
-def availability_table(found: Sequence[ContainerDispatcher]) -> AvailabilityTable:
-    seen = {item.dispatcher for item in found}
+def availability_table(items: Sequence[ContainerDispatcher]) -> AvailabilityTable:
+    seen = {item.dispatcher for item in items}
     columns = (*(name for name in DISPATCHERS if name in seen), *sorted(seen - set(DISPATCHERS)))
-    cells = {(item.container, item.dispatcher): item for item in found}
-    containers = dict.fromkeys(item.container for item in found)
+    cells = {(item.container, item.dispatcher): item for item in items}
+    containers = dict.fromkeys(item.container for item in items)
     rows = tuple((container, tuple(cells.get((container, name)) for name in columns)) for container in containers)
     return AvailabilityTable(columns, rows)
 
 
-def told(found: Sequence[ContainerDispatcher]) -> str:
-    """What the table comes to, in plain words."""
-    if not found:
-        return "No log has shown yet which dispatchers a container has."
-    missing = [item for item in found if not item.available]
+def availability_summary(items: Sequence[ContainerDispatcher]) -> str:
+    """Return the conclusion of the table as a sentence."""
+    if not items:
+        return "No log shows yet which dispatchers a container has."
+    missing = [item for item in items if not item.available]
     if not missing:
-        containers = counted(len({item.container for item in found}), "container")
+        containers = counted(len({item.container for item in items}), "container")
         return f"In {containers}, every dispatcher that was tried works."
-    named = sorted({f"{item.dispatcher} in {item.container or 'a container that nobody states'}" for item in missing})
-    return f"Not available: {', '.join(named[:4])}{' and others' if len(named) > 4 else ''}."
+    names = sorted({f"{item.dispatcher} in {item.container or 'an unknown container'}" for item in missing})
+    return f"Not available: {', '.join(names[:4])}{' and others' if len(names) > 4 else ''}."

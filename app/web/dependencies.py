@@ -1,4 +1,4 @@
-"""What routes ask for: the settings, the database, a session for reading, the artifact store, the rules in force."""
+"""Dependencies of routes: settings, database, read session, log files, rules."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -14,21 +14,21 @@ from app.storage.database import CONNECTIONS, read_session
 from app.storage.log_files import LogFiles, require_room
 from app.storage.rules import RulesInForce, rules_in_force
 
-# --- The session of a request: a page and the frame around it read by the same one, and so by one connection.
+# --- Each request reads in one session, and so through one connection, for the page and its frame.
 #
-# A request that took a second connection while it holds one would lock the service: as soon as requests hold them
-# all, each waits for another (`tests/web/test_one_session.py`).
+# If requests took a second connection while holding one, the service would deadlock as soon as all connections are in
+# use (`tests/web/test_one_session.py`).
 
 THREADS = 40
-"""Of the server, as AnyIO limits them; each needs a connection at times."""
+"""Threads of the server, AnyIO's default limit. Each needs a connection at times."""
 
 READING = CapacityLimiter(CONNECTIONS - THREADS)
-"""Requests that hold a session while they wait for a thread. More of them wait for their turn without a connection."""
+"""Limits requests that hold a session while they wait for a thread. Others wait without a connection."""
 
 
 @contextmanager
 def reading(request: Request) -> Iterator[Session]:
-    """A session for reading, in a thread, until the block ends."""
+    """Open the request's read session until the block ends. Use it in a thread."""
     with read_session(request.app.state.engine) as session:
         request.state.session = session
         try:
@@ -38,7 +38,7 @@ def reading(request: Request) -> Iterator[Session]:
 
 
 def session_of(request: Request) -> Session | None:
-    """The session that the request reads by now."""
+    """Return the open read session of the request; None without one."""
     session: Session | None = getattr(request.state, "session", None)
     return session
 
@@ -74,7 +74,7 @@ Rules = Annotated[RulesInForce, Depends(get_rules)]
 
 
 def room_on_disk(request: Request, settings: AppSettings) -> None:
-    """For routes that store what is sent, before they read it. Raises DiskFull."""
+    """Check before a body is read that the disk has room for it. Raises DiskFull."""
     declared = request.headers.get("content-length", "0")
     require_room(settings, int(declared) if declared.isdigit() else 0)
 
@@ -90,4 +90,4 @@ def get_read_session(
 
 
 ReadSession = Annotated[Session, Depends(get_read_session, scope="function")]
-"""Ends with the handler, before the answer is sent: who reads slowly holds no connection."""
+"""Ends with the handler, before the answer is sent, so that slow clients hold no connection."""

@@ -1,4 +1,4 @@
-"""`/docs`: the API's reference, rendered here from the OpenAPI document. No script, no CDN, works in a text browser."""
+"""`/docs`: the API reference, rendered from the OpenAPI document without scripts or a CDN; and `/glossary`."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ _REF = "#/components/schemas/"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A parameter, a form field, or a field of an object. `type` links to a schema when `schema` is not empty."""
+    """A parameter, a form field or a field of an object. `schema`: the schema that `type` links to, if any."""
 
     name: str
     place: str
@@ -74,7 +74,7 @@ def show_reference(request: Request) -> Response:
 
 
 def operations(document: Mapping[str, Any]) -> tuple[Operation, ...]:
-    """Every call, in the order of the document."""
+    """Return all calls in the order of the document."""
     return tuple(
         Operation(
             anchor=call["operationId"],
@@ -90,7 +90,7 @@ def operations(document: Mapping[str, Any]) -> tuple[Operation, ...]:
 
 
 def schemas(document: Mapping[str, Any]) -> tuple[Schema, ...]:
-    """Every object that a call takes or gives."""
+    """Return all objects that calls accept or return."""
     return tuple(
         Schema(name, schema.get("description", ""), tuple(_properties(schema, "")))
         for name, schema in document.get("components", {}).get("schemas", {}).items()
@@ -120,35 +120,35 @@ def _answers(call: Mapping[str, Any]) -> Iterator[Answer]:
     for status, answer in sorted(call["responses"].items()):
         content = answer.get("content", {})
         kinds = [_type(body["schema"]) for body in content.values() if body.get("schema")]
-        kind, schema = next((found for found in kinds if found[1]), kinds[0] if kinds else ("", ""))
+        kind, schema = next((pair for pair in kinds if pair[1]), kinds[0] if kinds else ("", ""))
         yield Answer(status, answer.get("description", ""), tuple(content), kind, schema)
 
 
 def _type(schema: Mapping[str, Any]) -> tuple[str, str]:
-    """A type in words, and the schema that it names, if any."""
+    """Return the type in words and the schema that it names, if any."""
     match schema:
         case {"$ref": str(reference)}:
             name = reference.removeprefix(_REF)
-            found = (name, name)
+            kind = name
         case {"anyOf": options}:
             parts = [_type(option) for option in options]
-            found = (" or ".join(kind for kind, _ in parts), next((name for _, name in parts if name), ""))
+            kind, name = " or ".join(part for part, _ in parts), next((name for _, name in parts if name), "")
         case {"enum": values}:
-            found = (" or ".join(map(str, values)), "")
+            kind, name = " or ".join(map(str, values)), ""
         case {"const": value}:
-            found = (str(value), "")
+            kind, name = str(value), ""
         case {"items": inner}:
             kind, name = _type(inner)
-            found = (f"list of {kind}", name)
+            kind = f"list of {kind}"
         case {"additionalProperties": dict(inner)}:
             kind, name = _type(inner)
-            found = (f"object of {kind}", name)
+            kind = f"object of {kind}"
         case _:
-            found = (schema.get("format") or schema.get("type", "any"), "")
-    return found
+            kind, name = schema.get("format") or schema.get("type", "any"), ""
+    return kind, name
 
 
-# --- `/glossary`: the words of the service. Terms are those of `docs/glossary.md`, fields those of the registry.
+# --- `/glossary`: the terms of `docs/glossary.md` and the contract fields.
 
 _TERMS = re.compile(r"^## Terms\n(.*?)^## ", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"\*\*(?P<strong>[^*]+)\*\*|\*(?P<em>[^*]+)\*|`(?P<code>[^`]+)`")
@@ -165,9 +165,9 @@ def show_glossary(request: Request) -> HTMLResponse:
 
 @lru_cache
 def terms() -> tuple[Markup, ...]:
-    """Each definition as HTML; what it defines is strong, and an anchor: `/glossary#stack-key`."""
-    found = _TERMS.search((RESOURCES / "docs" / "glossary.md").read_text(encoding="utf-8"))
-    text = found[1] if found else ""
+    """Return the definitions as HTML. The term is strong, and an anchor: `/glossary#stack-key`."""
+    section = _TERMS.search((RESOURCES / "docs" / "glossary.md").read_text(encoding="utf-8"))
+    text = section[1] if section else ""
     items = re.split(r"^- ", text, flags=re.MULTILINE)[1:]
     return tuple(_html(" ".join(item.split())) for item in items)
 
@@ -177,13 +177,13 @@ def anchor(term: str) -> str:
 
 
 def _html(text: str) -> Markup:
-    """The little Markdown of the glossary: strong, emphasis, code."""
+    """Render the Markdown of the glossary: strong, emphasis, code."""
     parts, at = [], 0
-    for found in _INLINE.finditer(text):
-        parts.append(escape(text[at : found.start()]))
-        kind = found.lastgroup or ""
-        word = found[kind]
+    for inline in _INLINE.finditer(text):
+        parts.append(escape(text[at : inline.start()]))
+        kind = inline.lastgroup or ""
+        word = inline[kind]
         mark = Markup('<{0} id="{1}">{2}</{0}>') if kind == "strong" else Markup("<{0}>{2}</{0}>")
         parts.append(mark.format(kind, anchor(word), word))
-        at = found.end()
+        at = inline.end()
     return Markup("").join([*parts, escape(text[at:])])

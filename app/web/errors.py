@@ -1,4 +1,4 @@
-"""Errors to answers, once: a problem document for machines, a page for people."""
+"""Turn errors into answers: a problem document for programs, a page for browsers."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -16,18 +16,18 @@ from app.errors import FieldError, ThreewallsError
 from app.storage.database import fault_of
 from app.web.templating import render_error
 
-# --- Problem documents (RFC 9457): what every error looks like to a machine.
+# --- Problem documents (RFC 9457).
 
 MEDIA_TYPE = "application/problem+json"
 
 
 class ProblemField(BaseModel):
-    field: str = Field(description="Path of the field as it was sent, e.g. `meta.window.first`.")
+    field: str = Field(description="Path of the field as sent, for example `meta.window.first`.")
     message: str
 
 
 class Problem(BaseModel):
-    """An error. `title` names the kind, `detail` says what happened, what was kept and what to do next."""
+    """An error. `title`: its kind. `detail`: what happened, what was kept and what to do next."""
 
     type: str = "about:blank"
     title: str
@@ -35,7 +35,7 @@ class Problem(BaseModel):
     detail: str
     errors: list[ProblemField] = []
     offset: int | None = Field(
-        None, description="Of a log that is appended to: the byte at which the next piece begins."
+        None, description="When appending to a log: the byte at which the next piece must begin."
     )
 
 
@@ -55,7 +55,7 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 def documented(*statuses: int, ok: dict[str, Any] | None = None) -> Responses:
-    """The `responses` of a route in OpenAPI: these statuses answer with a problem document, 200 with `ok` besides."""
+    """Return the `responses` of a route in OpenAPI: problem documents for these statuses, and `ok` for 200."""
     schema = {"$ref": "#/components/schemas/Problem"}
     problems: Responses = {
         status: {"model": Problem, "content": {MEDIA_TYPE: {"schema": schema}}} for status in statuses
@@ -66,9 +66,9 @@ def documented(*statuses: int, ok: dict[str, Any] | None = None) -> Responses:
 
 
 def as_content(media_type: str, schema_format: str = "", *also: str) -> dict[str, Any]:
-    """An `ok` that is also offered as another media type than JSON, or several."""
+    """Return an `ok` for `documented` with these media types besides JSON."""
     schema = {"type": "string"} | ({"format": schema_format} if schema_format else {})
-    return {"content": {one: {"schema": schema} for one in (media_type, *also)}}
+    return {"content": {name: {"schema": schema} for name in (media_type, *also)}}
 
 
 log = structlog.get_logger(__name__)
@@ -86,28 +86,28 @@ STATUS: Mapping[type[ThreewallsError], int] = {
     errors.Unavailable: 503,
     errors.DiskFull: 507,
 }
-"""The nearest class of the error's own line decides; an error that is not listed is unexpected, 500."""
+"""The nearest listed base class of an error decides; other errors are unexpected, 500."""
 
 _TITLES = {
-    404: "There is no such page",
-    405: "This address does not take that method",
-    408: "The request came too slowly",
+    404: "Page not found",
+    405: "Method not allowed",
+    408: "The request was too slow",
     413: "The request is too large",
-    422: "The request is not valid",
+    422: "Invalid request",
 }
 _DETAILS = {
-    404: "No page has this address. It may be mistyped, or the run may have been deleted.",
+    404: "There is no page at this address. It may be mistyped, or the run may have been deleted.",
     500: "Unexpected error (id {request_id}). The service's log has the details under this id. Nothing that was "
     "acknowledged is lost.",
 }
 _MOST_FIELDS = 50
-"""Of a request that is wrong in more places the others are not named."""
+"""An answer names at most this many invalid fields."""
 
 _MACHINE_PATHS = ("/api/", "/healthz", "/readyz", "/metrics")
 
 
 def register(app: FastAPI) -> None:
-    """Let this module answer for every expected error; `unexpected` is for the others (`request_frame.py`)."""
+    """Let this module answer expected errors. `RequestFrameMiddleware` answers the others with `unexpected`."""
     app.add_exception_handler(ThreewallsError, _our_error)
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(HTTPException, _http_error)
@@ -122,14 +122,14 @@ def answer(
     *,
     offset: int | None = None,
 ) -> Response:
-    """The error in the form that the asker reads."""
+    """Return an error as a problem document or a page, whichever the caller reads."""
     if is_machine(request):
         return problem(status, title, detail, fields, offset)
     return render_error(request, status, title, " ".join((detail, *(f"{f.field}: {f.message}." for f in fields))))
 
 
 def is_machine(request: Request) -> bool:
-    # A browser asks for HTML by name; curl and libraries ask for anything.
+    # Browsers accept text/html by name; curl and libraries accept anything.
     return not _is_page(request) or "text/html" not in request.headers.get("accept", "")
 
 
@@ -149,23 +149,21 @@ def answer_error(request: Request, error: ThreewallsError) -> Response:
 
 async def _invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101
-    found = error.errors()[:_MOST_FIELDS]
-    # Whoever reads pages asked for an address; that its number is checked as a field is our matter.
-    if _is_page(request) and any(wrong["loc"][0] == "path" for wrong in found):
+    problems = error.errors()[:_MOST_FIELDS]
+    # For a page, an invalid parameter in the path is simply an address that does not exist.
+    if _is_page(request) and any(problem["loc"][0] == "path" for problem in problems):
         return answer(request, 404, _TITLES[404], _DETAILS[404])
-    fields = tuple(FieldError(_path(wrong["loc"]), wrong["msg"]) for wrong in found)
+    # `("query", "wait")` is `wait` to the caller.
+    fields = tuple(
+        FieldError(".".join(map(str, problem["loc"][1:] or problem["loc"])), problem["msg"]) for problem in problems
+    )
     names = ", ".join(field.field for field in fields)
-    kept = "" if request.method in ("GET", "HEAD") else " Nothing was kept."
-    return answer(request, 422, _TITLES[422], f"Check {names}.{kept}", fields)
+    ending = "" if request.method in ("GET", "HEAD") else " Nothing was kept."
+    return answer(request, 422, _TITLES[422], f"Check {names}.{ending}", fields)
 
 
 def _is_page(request: Request) -> bool:
     return not request.url.path.startswith(_MACHINE_PATHS)
-
-
-def _path(location: tuple[int | str, ...]) -> str:
-    """`("query", "wait")` is `wait` to whoever sent it."""
-    return ".".join(str(part) for part in location[1:] or location)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -179,9 +177,9 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def unexpected(request: Request, error: Exception) -> Response:
-    """Answer an error that no handler answered: 503 while the database is away, 507 on a full disk.
+    """Answer an error that no handler answered: 503 while the database is down, 507 if the disk is full, else 500.
 
-    For all others 500 with an id to find the error by, and nothing of its text.
+    The page of a 500 shows an id that the log has, too, and nothing of the error's text.
     """
     if (fault := fault_of(error)) is not None:
         log.warning("unavailable", path=request.url.path, error=str(getattr(error, "orig", None) or error))

@@ -1,4 +1,4 @@
-"""Forms as they are sent, read within limits; what is wrong with one is said in words that help."""
+"""Forms: read within limits, shown again with errors, answered by one helper."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -21,7 +21,7 @@ from app.web.dependencies import reading
 from app.web.identity import author
 
 AUTHOR = "author"
-"""The input of every form that changes something (templates/components/ui.html)."""
+"""The input for the user's name, in every form that changes something (templates/components/ui.html)."""
 
 _MAX_PART_SIZE = 1024 * 1024
 _URL_ENCODED = "application/x-www-form-urlencoded"
@@ -31,7 +31,7 @@ _URL_ENCODED = "application/x-www-form-urlencoded"
 async def sent_form(
     request: Request, *, max_files: int, max_fields: int, max_part_size: int = _MAX_PART_SIZE
 ) -> AsyncIterator[FormData]:
-    """The form of a request; its files are closed at the end. `max_part_size` is of a text field, in bytes.
+    """Read the form of a request; its files are closed at the end. `max_part_size`: bytes of a text field.
 
     Raises BrokenForm, and InvalidUpload for a text field that is too large.
     """
@@ -45,14 +45,14 @@ async def sent_form(
             raise
         raise _explained(error.detail, max_files, max_fields, max_part_size) from error
     try:
-        yield _signed(form)
+        yield _with_author(form)
     finally:
         await form.close()
 
 
 def _read_pairs(body: bytes, max_fields: int, max_part_size: int) -> FormData:
-    """A form of `name=value&...`. Starlette's parser walks it byte by byte: 0.6 s of processor time a MB."""
-    if 3 * body.count(b"%") > len(body):  # an escape has three bytes; half ones take as long as whole ones
+    """Parse `name=value&...`. Starlette's parser reads byte by byte, which takes 0.6 s of processor time per MB."""
+    if 3 * body.count(b"%") > len(body):  # an escape has three bytes; broken ones take as long to parse
         raise HTTPException(400, "Broken escapes.")
     try:
         pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=max_fields)
@@ -63,8 +63,8 @@ def _read_pairs(body: bytes, max_fields: int, max_part_size: int) -> FormData:
     return FormData([*pairs])
 
 
-def _signed(form: FormData) -> FormData:
-    """With the name of whoever is logged in, where a form says who acts."""
+def _with_author(form: FormData) -> FormData:
+    """Replace the author in the form by the user who is logged in."""
     if AUTHOR not in form:
         return form
     stated = form[AUTHOR]
@@ -72,40 +72,37 @@ def _signed(form: FormData) -> FormData:
     return FormData([*others, (AUTHOR, author(stated) if isinstance(stated, str) else stated)])
 
 
-def _explained(told: str, max_files: int, max_fields: int, max_part_size: int) -> InvalidUpload:
-    """Starlette tells a person's mistake by a few words; these are the first of each."""
-    if told.startswith("Part exceeded"):
+def _explained(message: str, max_files: int, max_fields: int, max_part_size: int) -> InvalidUpload:
+    """Return the error for a message of Starlette's form parser."""
+    if message.startswith("Part exceeded"):
         limit = f"{max_part_size:,} bytes"
         return InvalidUpload(
             f"A text field of this form is larger than {limit}. Nothing was kept. Shorten `meta`, and send logs as "
             "files; with curl: -F log=@FILE.",
-            (FieldError("meta", f"must have at most {limit}, as every text field"),),
+            (FieldError("meta", f"must have at most {limit}, like every text field"),),
         )
-    if told.startswith("Too many"):
-        what = f"holds at most {max_files} files and {max_fields} text fields"
-        kind = told.partition(".")[0]
-        return BrokenForm(f"{kind}: a form {what}. Nothing was kept. Send fewer.", (FieldError("body", what),))
-    if "boundary" in told:
+    if message.startswith("Too many"):
+        limits = f"may have at most {max_files} files and {max_fields} text fields"
+        kind = message.partition(".")[0]
+        return BrokenForm(f"{kind}: a form {limits}. Nothing was kept. Send fewer.", (FieldError("body", limits),))
+    if "boundary" in message:
         why = "says multipart/form-data without a boundary"
         return BrokenForm(
-            f"The Content-Type header {why}. Nothing was kept. Let the HTTP client write this header itself.",
+            f"The Content-Type header {why}. Nothing was kept. Let the HTTP client write this header.",
             (FieldError("Content-Type", why),),
         )
     return BrokenForm(
-        "The body is no whole multipart form: it is damaged, cut off, or not of the boundary that its Content-Type "
-        "names. Nothing was kept. Send it again; let the HTTP client make the form, with curl: -F log=@FILE.",
-        (FieldError("body", told.rstrip(".")),),
+        "The body is not a complete multipart form: it is damaged, cut off, or has another boundary than its "
+        "Content-Type. Nothing was kept. Send it again; let the HTTP client build the form, with curl: -F log=@FILE.",
+        (FieldError("body", message.rstrip(".")),),
     )
-
-
-# --- One form: what was typed, what is wrong with it, and the answer to it.
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What was typed, by input, and what is wrong with it. `problem` belongs to no input and stands above the form.
+    """A form as it was sent. `values` and `errors`: by input. `problem`: an error of no input, shown above the form.
 
-    `chosen` holds the values of inputs that may be sent several times.
+    `chosen`: the values of inputs that may be sent several times.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
@@ -115,10 +112,10 @@ class Form:
 
     inputs: ClassVar[tuple[str, ...]] = ()
     hidden: ClassVar[tuple[str, ...]] = ()
-    """Inputs beside which no error can stand."""
+    """Inputs that cannot show an error."""
     several: ClassVar[tuple[str, ...]] = ()
     longest: ClassVar[int | None] = None
-    """Characters of a text that are read."""
+    """Longer texts are cut to this many characters."""
 
     @classmethod
     def has_input(cls, name: str) -> bool:
@@ -126,10 +123,10 @@ class Form:
 
     @classmethod
     def read(cls, sent: Mapping[str, object]) -> Self:
-        """Return the form as it was sent; what it has no input for is left out."""
+        """Return the form as it was sent, without unknown inputs."""
         names = [name for name in sent if cls.has_input(name) or name in cls.hidden]
         texts = {name: value for name in names if isinstance(value := sent[name], str)}
-        # Browsers send line ends as CRLF, whatever was typed.
+        # Browsers send all line ends as CRLF.
         values = {name: text.strip().replace("\r\n", "\n")[: cls.longest] for name, text in texts.items()}
         lists = {name: sent.getlist(name) for name in cls.several} if isinstance(sent, FormData) else {}
         chosen = {name: tuple(item for item in items if isinstance(item, str)) for name, items in lists.items()}
@@ -142,7 +139,7 @@ class Form:
         return self.errors.get(name, "")
 
     def input_of(self, field: str) -> str:
-        """Return the input that states a field of the service, by which errors name it."""
+        """Return the input for a field that an error names."""
         return field
 
     def errors_by_input(self, error: ThreewallsError) -> dict[str, str]:
@@ -153,7 +150,7 @@ class Form:
         return errors
 
     def refused(self, error: ThreewallsError) -> Self:
-        """Return the same form with `error` where it belongs: at its inputs, else above the form."""
+        """Return the form with `error` at its inputs, or above the form if it has none of them."""
         errors = {name: text for name, text in self.errors_by_input(error).items() if self.has_input(name)}
         return replace(self, errors=errors, problem="" if errors else error.detail)
 
@@ -170,39 +167,38 @@ async def answer_form(
     max_fields: int,
     catch: tuple[type[ThreewallsError], ...] = (InvalidChange,),
 ) -> Response:
-    """Read a form and do its work in a thread: `act` returns the address of the page that follows, or the page itself.
+    """Read a form and handle it in a thread. `act` returns the address of the next page, or the page itself.
 
-    When it raises one of `catch`, `again` renders the page with what was typed and what is wrong with it; None: the
-    page of errors shows it.
+    If `act` raises one of `catch`, `again` renders the form with the errors; without `again` the error page shows them.
     """
     async with sent_form(request, max_files=0, max_fields=max_fields) as sent:
-        read = form.read(sent)
+        filled = form.read(sent)
 
     def answer() -> Response:
         try:
-            done = act(read)
+            result = act(filled)
         except catch as error:
             if again is None:
                 raise
             with reading(request) as session:
-                return again(session, read.refused(error), error)
-        return RedirectResponse(done, status_code=303) if isinstance(done, str) else done
+                return again(session, filled.refused(error), error)
+        return RedirectResponse(result, status_code=303) if isinstance(result, str) else result
 
     return await run_in_threadpool(answer)
 
 
 def status_of(error: ThreewallsError) -> int:
-    """Return the status of a page that shows a form again."""
+    """Return the status of a page that shows the form again with this error."""
     return 409 if isinstance(error, Conflict) else 404 if isinstance(error, NotFound) else 422
 
 
-# --- Inputs by which a person states contract fields: a select or a text box by the field's kind, with why it matters.
+# --- Inputs for contract fields: a select or a text box, with the field's meaning.
 
 PREFIX = "field."
-"""Of the inputs that are contract fields; a form has others beside them."""
+"""Begins the names of inputs for contract fields."""
 ROLES = {"stack": "Must be equal to compare.", "config": "A tuning knob.", "info": "Not compared."}
 ANOTHER, ANOTHER_VALUE = "another", "another_value"
-"""A contract field that has no input yet: its name and its value."""
+"""Inputs for a contract field that the form does not list: its name and its value."""
 _HINTS = {
     "count": "A whole number from 1.",
     "whole": "A whole number from 0.",
@@ -215,7 +211,7 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class ContractInput:
-    """`choices` (value, label) make it a select; `why` is the field's meaning and what depends on it."""
+    """An input. `choices`: (value, label) pairs of a select. `why`: the field's meaning and what depends on it."""
 
     name: str
     field: str
@@ -228,43 +224,43 @@ class ContractInput:
 
 
 def contract_input(name: str, form: Form, before: Value = None) -> ContractInput:
-    """The input of contract field `name`, with what was typed, else with the value `before`."""
-    known = FIELDS[name]
+    """Return the input for the contract field `name`, with the typed value, or else the value `before`."""
+    field = FIELDS[name]
     choices: tuple[tuple[str, str], ...] = ()
-    if known.kind == "flag":
+    if field.kind == "flag":
         choices = (("true", "on"), ("false", "off"))
-    elif known.kind == "choice":
-        choices = tuple((choice, choice) for choice in known.choices)
-    hint = _HINTS.get(known.kind, "")
-    if known.kind == "words" and known.choices:
-        hint = f"Any of {', '.join(known.choices)}."
+    elif field.kind == "choice":
+        choices = tuple((choice, choice) for choice in field.choices)
+    hint = _HINTS.get(field.kind, "")
+    if field.kind == "words" and field.choices:
+        hint = f"Any of {', '.join(field.choices)}."
     typed = form.value(PREFIX + name)
     return ContractInput(
         name=PREFIX + name,
         field=name,
-        why=f"{known.meaning} {ROLES[known.role]}",
-        hint=hint + (f" In {known.unit}." if known.unit else ""),
+        why=f"{field.meaning} {ROLES[field.role]}",
+        hint=hint + (f" In {field.unit}." if field.unit else ""),
         choices=choices,
-        numeric=known.kind in ("count", "whole", "number"),
+        numeric=field.kind in ("count", "whole", "number"),
         value=typed or _shown(before),
         error=form.error(PREFIX + name),
     )
 
 
 def stated(values: Mapping[str, str]) -> dict[str, str]:
-    """The contract fields of a form that were filled in, as they were typed."""
+    """Return the contract fields of a form that are not empty, as typed."""
     return {name.removeprefix(PREFIX): value for name, value in values.items() if name.startswith(PREFIX) and value}
 
 
 class ContractForm(Form):
-    """A form whose inputs are contract fields, beside its own."""
+    """A form with inputs for contract fields besides its own."""
 
     @classmethod
     def has_input(cls, name: str) -> bool:
         return name in cls.inputs or name.removeprefix(PREFIX) in FIELDS
 
     error_path: ClassVar[str] = "fields."
-    """How errors name a contract field."""
+    """Prefix of contract fields in errors."""
 
     def input_of(self, field: str) -> str:
         name = field.replace(self.error_path, PREFIX, 1) if field.startswith(self.error_path) else field

@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, what are its numbers: `/healthz`, `/readyz`, `/metrics`."""
+"""`/healthz`, `/readyz` and `/metrics`."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -38,11 +38,11 @@ class Part(BaseModel):
 
 
 class DiskPart(Part):
-    free_bytes: int | None = Field(None, description="Of the fullest disk that uploads are written to.")
+    free_bytes: int | None = Field(None, description="Free space of the fullest disk that uploads are written to.")
 
 
 class Readiness(BaseModel):
-    """`degraded`: uploads are taken and kept, and processed when the queue or a worker returns."""
+    """`degraded`: uploads are stored, and processed when the queue or a worker is back."""
 
     status: Literal["ok", "degraded", "down"]
     database: Part
@@ -54,20 +54,20 @@ class Readiness(BaseModel):
 
 @router.get("/healthz")
 @requires(Open.ALWAYS)
-async def healthz() -> Alive:  # without a thread, which all may be busy
-    """The process answers. Says nothing of what it needs: restarting it would not help those."""
+async def healthz() -> Alive:  # async, because all threads may be busy
+    """Show that the process answers. It does not check other services, because a restart would not help them."""
     return Alive()
 
 
 @router.get("/readyz", responses={503: {"model": Readiness}})
 @requires(Open.ALWAYS)
 def readyz(engine: AppEngine, log_files: AppLogFiles, settings: AppSettings, response: Response) -> Readiness:
-    """200 while uploads can be taken, 503 when the database or the artifact store is down, or the disk is full."""
-    database = _part("database", lambda: _ask(engine), "Nothing can be read or uploaded.")
-    store = _part("artifact_store", log_files.check, "Uploads and raw logs are not available; figures are.")
+    """Answer 200 while uploads are possible, 503 if the database or artifact store is down or the disk is full."""
+    database = _part("database", lambda: _check_database(engine), "Nothing can be read or uploaded.")
+    store = _part("artifact_store", log_files.check, "Uploads and raw logs are unavailable; figures are not affected.")
     disk = _disk(settings)
-    broker = _part("queue", queue.waiting, "Uploads are kept, and processed when it returns.")
-    worker = _part("worker", lambda: _check_worker(engine, settings), "Uploads are kept, and processed when one runs.")
+    broker = _part("queue", queue.waiting, "Uploads are stored and processed when it is back.")
+    worker = _part("worker", lambda: _check_worker(engine, settings), "Uploads are stored and processed later.")
     if "down" in (database.status, store.status, disk.status):
         response.status_code = 503
         status: Literal["ok", "degraded", "down"] = "down"
@@ -79,7 +79,7 @@ def readyz(engine: AppEngine, log_files: AppLogFiles, settings: AppSettings, res
 @router.get("/metrics", response_class=Response)
 @requires(Open.METRICS)
 def metrics(request: Request, engine: AppEngine) -> Response:
-    """For Prometheus."""
+    """Return metrics for Prometheus."""
     numbers: Metrics = request.app.state.metrics
     _count_runs(engine, numbers)
     return Response(generate_latest(numbers.registry), media_type=CONTENT_TYPE_LATEST)
@@ -88,10 +88,10 @@ def metrics(request: Request, engine: AppEngine) -> Response:
 def _part(name: str, check: Callable[[], Any], consequence: str) -> Part:
     try:
         check()
-    except Exception as error:  # each library has its own; whatever it is, that part does not work
+    except Exception as error:  # each library raises its own; any of them means that the part does not work
         log.warning("not_ready", part=name, error=str(error))
         fault = error if isinstance(error, Unavailable) else fault_of(error)
-        what = fault.detail if fault else f"It failed ({type(error).__name__}); the service's log says why."
+        what = fault.detail if fault else f"The check failed ({type(error).__name__}); see the service's log."
         return Part(status="down", detail=f"{what} {consequence}")
     return Part(status="ok")
 
@@ -104,25 +104,25 @@ def _disk(settings: Settings) -> DiskPart:
         return DiskPart(**part.model_dump())
 
 
-def _ask(engine: Engine) -> None:
+def _check_database(engine: Engine) -> None:
     with read_session(engine) as session:
-        # Also finds a database that was never migrated.
+        # A database that was never migrated fails here, too.
         session.execute(text("SELECT 1 FROM run LIMIT 1"))
 
 
 def _check_worker(engine: Engine, settings: Settings) -> None:
     with read_session(engine) as session:
         if since := silent_since(session, settings):
-            raise Unavailable(f"Nothing has been processed since {absolute(since)}: no worker takes work.")
+            raise Unavailable(f"Nothing has been processed since {absolute(since)}: no worker is active.")
 
 
 def _count_runs(engine: Engine, numbers: Metrics) -> None:
     with read_session(engine) as session:
-        counted = select_any(RunRow.status, func.count().label("runs")).group_by(col(RunRow.status))
-        by_status = {row.status: row.runs for row in session.execute(counted)}
+        query = select_any(RunRow.status, func.count().label("runs")).group_by(col(RunRow.status))
+        by_status = {row.status: row.runs for row in session.execute(query)}
         unfinished = col(RunRow.status).in_(("received", "processing"))
         oldest = session.execute(select(func.min(RunRow.created_at)).where(unfinished)).scalar_one()
-        computed = progress(session)
+        definitions = progress(session)
         resting_runs = select(func.count()).where(col(RunRow.work) == "", col(RunRow.recompute_failed) > 0)
         given_up = {"run": session.execute(resting_runs).scalar_one(), "stack": stack_queue.parked(session)}
     for kind, count in given_up.items():
@@ -131,4 +131,4 @@ def _count_runs(engine: Engine, numbers: Metrics) -> None:
         numbers.runs.labels(status).set(by_status.get(status, 0))
     numbers.oldest_waiting_seconds.set((utc_now() - oldest).total_seconds() if oldest else 0)
     for state in ("current", "waiting", "failed"):
-        numbers.definitions.labels(state).set(getattr(computed, state))
+        numbers.definitions.labels(state).set(getattr(definitions, state))

@@ -1,4 +1,4 @@
-"""Lists: what their query string may say, and their rows as CSV. Pages, API and exports of a list share one query."""
+"""Queries of lists, shared by their pages, API calls and exports, and CSV."""
 
 import csv
 import io
@@ -14,8 +14,6 @@ from starlette.responses import Response, StreamingResponse
 
 from app.errors import FieldError, InvalidQuery
 
-# --- The query of a list. The query string is the whole state of its page, so it is checked as input.
-
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
@@ -29,13 +27,13 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Annotates a filter with a check of its own: `problem` returns what is wrong with a value, or an empty text."""
+    """Annotates a filter with its own check. `problem` returns what is wrong with a value, or an empty text."""
 
     problem: Callable[[str], str]
 
 
 class FilterQuery(BaseModel):
-    """Filters of a page or an API call, one text each; an empty one means its default, which usually means any.
+    """Filters of a page or an API call, one text each. An empty text means the default, which usually means any.
 
     Subclasses declare the filters, with `OneOf` or `Passes` where not every text is allowed. Creating one raises
     InvalidQuery with an error for each bad filter.
@@ -46,9 +44,9 @@ class FilterQuery(BaseModel):
     refusal: ClassVar[str] = "Invalid filter."
     max_text: ClassVar[int] = 300
     not_narrowing: ClassVar[tuple[str, ...]] = ("sort",)
-    """Declared names that order the list or are shown as tabs; in addresses they come last."""
+    """Names of filters that only sort the list or select a tab. In addresses they come last."""
     page_defaults: ClassVar[Mapping[str, str]] = {}
-    """Where the page means something else than the API by an address that does not name a filter."""
+    """Defaults of the page that differ from those of the API."""
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -56,9 +54,9 @@ class FilterQuery(BaseModel):
 
     @classmethod
     def from_params(cls, params: Mapping[str, str]) -> Self:
-        """Return the query of a page's address, in which other names are left alone. Raises InvalidQuery."""
-        given = {name: value for name in cls.names() if (value := params.get(name, "").strip())}
-        return cls(**{**cls.page_defaults, **given})
+        """Return the query of a page's address, ignoring other parameters. Raises InvalidQuery."""
+        values = {name: value for name in cls.names() if (value := params.get(name, "").strip())}
+        return cls(**{**cls.page_defaults, **values})
 
     @property
     def active(self) -> dict[str, str]:
@@ -66,17 +64,17 @@ class FilterQuery(BaseModel):
         return {name: value for name, value in self._changed().items() if name not in self.not_narrowing}
 
     def query(self, page: int = 1, **changes: str) -> str:
-        """Return the query string with `changes` applied; defaults are left out, so that addresses stay short."""
+        """Return the query string with `changes` applied, without defaults."""
         pairs = self.model_copy(update=changes)._changed()
         last = {name: pairs.pop(name) for name in self.not_narrowing if name in pairs}
         return urlencode({**pairs, **last} | ({"page": str(page)} if page > 1 else {}))
 
     def without(self, name: str) -> str:
-        """Return the query string with one filter taken away."""
+        """Return the query string without one filter."""
         return self.model_copy(update={name: self._default(name)}).query()
 
     def sorted_by(self, name: str, descending_first: bool = True) -> str:
-        """Return the value of `sort` that a click on the column `name` asks for."""
+        """Return the value of `sort` for a click on the column `name`."""
         first, second = (f"-{name}", name) if descending_first else (name, f"-{name}")
         return second if getattr(self, "sort", "") == first else first
 
@@ -113,12 +111,12 @@ class FilterQuery(BaseModel):
                 return problem
         if len(value) > self.max_text:
             return f"is longer than {self.max_text} characters"
-        # PostgreSQL refuses NUL in a text; no name holds any control character.
-        return "holds a control character" if any(ord(c) < 32 for c in value) else ""
+        # PostgreSQL refuses NUL in texts, and no name contains control characters.
+        return "contains a control character" if any(ord(c) < 32 for c in value) else ""
 
 
 class ListQuery(FilterQuery):
-    """A query of a list in pages, which count from 1. The address of a page does not choose `page_size`."""
+    """The query of a list with pages, counted from 1. Addresses of pages do not set `page_size`."""
 
     page: int = Field(1, ge=1, le=1_000_000)
     page_size: int = Field(50, ge=1, le=200)
@@ -138,54 +136,51 @@ class ListQuery(FilterQuery):
         return f"{path}?{query}" if query else path
 
 
-# --- Checks of single parameters for the API: what it does not know is refused by name, and never read as "any".
+# --- Checks of single parameters of the API, which refuses unknown ones instead of ignoring them.
 
 
 def only_these(*names: str) -> Any:
-    """A dependency of a route: a parameter by any other name is InvalidQuery that names those there are."""
+    """Return a dependency that raises InvalidQuery for parameters with other names."""
 
     def check(request: Request) -> None:
-        unknown = sorted({name for name in request.query_params if name not in names})
+        unknown = sorted({name for name in request.query_params if name not in names})[:5]
         if unknown:
-            known = f"is no parameter of this call. Those are: {', '.join(names)}"
+            message = f"is not a parameter of this call. Its parameters are {', '.join(names)}"
             raise InvalidQuery(
-                f"There is no {' and no '.join(name[:40] for name in unknown[:5])}.",
-                tuple(FieldError(name[:40], known) for name in unknown[:5]),
+                f"Unknown parameter: {', '.join(name[:40] for name in unknown)}.",
+                tuple(FieldError(name[:40], message) for name in unknown),
             )
 
     return Depends(check)
 
 
 def one_of(names: Sequence[str]) -> tuple[AfterValidator, WithJsonSchema]:
-    """Of a text: empty, or one of `names`, which the refusal and the schema list."""
-    return AfterValidator(_check_of(names)), WithJsonSchema({"type": "string", "enum": ["", *names]})
+    """Return annotations of a text that must be empty or one of `names`; the error and the schema list them."""
 
-
-def _check_of(names: Sequence[str]) -> Callable[[str], str]:
     def check(value: str) -> str:
         if value and value not in names:
-            told = {"names": ", ".join(names), "value": repr(value[:40])}
-            raise PydanticCustomError("choice", "must be one of {names}, not {value}", told)
+            parts = {"names": ", ".join(names), "value": repr(value[:40])}
+            raise PydanticCustomError("choice", "must be one of {names}, not {value}", parts)
         return value
 
-    return check
+    return AfterValidator(check), WithJsonSchema({"type": "string", "enum": ["", *names]})
 
 
-# --- Rows as CSV, in which no text can become a spreadsheet's formula.
+# --- CSV. No text can become a formula in a spreadsheet.
 
 _BEGIN_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-"""Spreadsheets pass over control characters at the beginning, and East Asian ones read full-width signs, too."""
+"""Spreadsheets skip leading control characters, and East Asian ones also accept full-width signs."""
 
 
 def csv_text(rows: Iterable[Sequence[object]]) -> str:
-    """Return the rows as lines. None is an empty cell, and a text that would be a formula begins with an apostrophe."""
+    """Return the rows as lines. None is an empty cell; an apostrophe precedes texts that would be formulas."""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows([_guarded(cell) for cell in row] for row in rows)
     return buffer.getvalue()
 
 
 def csv_download(rows: str | Iterable[str], filename: str) -> Response:
-    """Return lines of CSV as a file to download, in pieces where `rows` are pieces."""
+    """Return CSV text as a download, streamed if `rows` yields pieces."""
     headers = {"Content-Disposition": f'attachment; filename="{filename}"'}
     if isinstance(rows, str):
         return Response(rows, media_type="text/csv", headers=headers)
@@ -196,5 +191,5 @@ def _guarded(cell: object) -> object:
     if not isinstance(cell, str):
         return cell
     text = f"'{cell}" if cell.startswith(_BEGIN_FORMULAS) else cell
-    # Python 3.11 quotes a line feed but not a carriage return, after which a spreadsheet begins a new row.
+    # Python 3.11 quotes line feeds but not carriage returns, at which spreadsheets begin a new row.
     return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -1,4 +1,4 @@
-"""The frame of every request: an id, a log line, its metrics, and the headers that keep a browser in its bounds."""
+"""What every request gets: an id, a log line, metrics and security headers."""
 
 import logging
 import re
@@ -18,23 +18,23 @@ from app.settings import Settings
 from app.storage.visible import NO_PROJECT, seeing
 from app.web.errors import unexpected
 
-# --- What Prometheus scrapes. Requests are labelled by route template, never by address: ids would make endless series.
+# --- Prometheus metrics. Requests are labelled by route, not by address, because ids would create endless series.
 
 REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
 STATUSES = ("received", "processing", "ready", "failed", "unread")
 
 
 class Metrics:
-    """One registry an application, so that tests can have many."""
+    """The metrics of one application, with a registry of its own so that a process can have several applications."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
-            "threewalls_http_requests", "Requests answered.", ("method", "route", "status"), registry=self.registry
+            "threewalls_http_requests", "Answered requests.", ("method", "route", "status"), registry=self.registry
         )
         self.seconds = Histogram(
             "threewalls_http_request_seconds",
-            "Time until the answer was sent whole.",
+            "Time until the whole answer was sent.",
             ("method", "route"),
             buckets=REQUEST_SECONDS,
             registry=self.registry,
@@ -42,18 +42,18 @@ class Metrics:
         self.runs = Gauge("threewalls_runs", "Runs by status.", ("status",), registry=self.registry)
         self.oldest_waiting_seconds = Gauge(
             "threewalls_oldest_waiting_seconds",
-            "Age of the oldest run that is not processed yet; 0 when none waits.",
+            "Age of the oldest unprocessed run; 0 when none waits.",
             registry=self.registry,
         )
         self.given_up = Gauge(
             "threewalls_given_up",
-            "Runs and stacks that workers gave up; they rest until something of them changes.",
+            "Runs and stacks that workers gave up on until something about them changes.",
             ("kind",),
             registry=self.registry,
         )
         self.definitions = Gauge(
             "threewalls_definitions_runs",
-            "Runs by their figures: of the current definitions, waiting to be computed again, failed at that.",
+            "Runs by state of their figures: current definitions, waiting for recomputation, or failed to recompute.",
             ("state",),
             registry=self.registry,
         )
@@ -68,20 +68,22 @@ CONTENT_SECURITY_POLICY = (
 SECURITY_HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",  # for what does not know frame-ancestors
+    "X-Frame-Options": "DENY",  # for browsers without frame-ancestors
     "Referrer-Policy": "same-origin",
     "Permissions-Policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=(), browsing-topics=()",
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",  # a badge, which other pages show, says otherwise itself
+    "Cross-Origin-Resource-Policy": "same-origin",  # badges override it, because other pages embed them
 }
 HTTPS_ONLY = "max-age=31536000"
-"""Sent where the service is reached by HTTPS: for a year browsers ask for it by nothing else."""
+"""Strict-Transport-Security over https: browsers use nothing else for a year."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _QUIET_ROUTES = ("/healthz", "/readyz", "/metrics", "/static", "/assets/{name}")
 
 
 class RequestFrameMiddleware:
+    """The outermost middleware: request id, security headers, log line and metrics; answers unexpected errors."""
+
     def __init__(self, app: ASGIApp, metrics: Metrics, public_url: str) -> None:
         self._app = app
         self._metrics = metrics
@@ -112,7 +114,7 @@ class RequestFrameMiddleware:
             except ClientDisconnect:
                 log.info("client_went_away", path=scope["path"])
             except Exception as error:
-                # Answered here and not by Starlette, which would do so outside of this frame.
+                # Starlette would answer outside this middleware, without its headers and metrics.
                 response = unexpected(Request(scope), error)
                 if status:
                     raise
@@ -129,20 +131,20 @@ class RequestFrameMiddleware:
 
 
 def _request_id(scope: Scope) -> str:
-    """The caller's id, so that a proxy's log and ours can be joined, when it is one."""
-    given = Headers(scope=scope).get("x-request-id", "")
-    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+    """Return the caller's request id if it is valid, so that a proxy's log can be joined with ours; else a new one."""
+    sent = Headers(scope=scope).get("x-request-id", "")
+    return sent if _REQUEST_ID.fullmatch(sent) else uuid.uuid4().hex
 
 
 def _route(scope: Scope) -> str:
     route = scope.get("route")
-    # A mount is known by where it hangs; what matched nothing is one label, whatever was asked for.
+    # Mounts have no route but a root path. All addresses without a route share one label.
     return getattr(route, "path", None) or scope.get("root_path") or "unmatched"
 
 
-# --- The service's own log: structured lines, one request id through all of them; never a body, a header or a secret.
+# --- The service's log: structured lines with the request id, without bodies, headers or secrets.
 #
-# Tracebacks come without the values of variables, which the library shows unless told not to: they hold passwords.
+# Tracebacks omit the values of variables, which may hold passwords.
 
 _SHARED: tuple[Processor, ...] = (
     structlog.contextvars.merge_contextvars,
@@ -153,7 +155,7 @@ _TRACEBACKS = structlog.processors.ExceptionRenderer(ExceptionDictTransformer(sh
 
 
 def configure_logging(settings: Settings) -> None:
-    """Send our lines and those of libraries to standard error, in the shape that the settings ask for."""
+    """Send our log lines and those of libraries to standard error, in the format and level of the settings."""
     level = getattr(logging, settings.log_level.upper())
     as_json = settings.log_format == "json"
     structlog.configure(
@@ -171,7 +173,7 @@ def configure_logging(settings: Settings) -> None:
     )
     root = logging.getLogger()
     root.handlers = [handler]
-    # Libraries tell of their own workings at info; ours is what the level is for.
+    # The level applies to our lines. Libraries log too much at info.
     root.setLevel(max(level, logging.WARNING))
 
 

@@ -1,4 +1,4 @@
-"""Templates in, HTML out: a full page, or one block of it to htmx. Only this module reads and writes `HX-*` headers."""
+"""Render templates: a full page, or one block of it for htmx. Only this module reads and writes `HX-*` headers."""
 
 import re
 from collections.abc import Sequence
@@ -39,22 +39,20 @@ from app.web.assets import asset_url
 from app.web.dependencies import reading, session_of
 from app.web.identity import access_of, acting_as, make_administrator
 
-# --- How figures are written on pages: `app/domain/numbers.py`, and what only HTML has.
-
 _RUN = re.compile(r"(?<![&\w])#(\d{1,18})\b(?!;)")
 
 
 def coded(text: str) -> Markup:
-    """A sentence of the domain as HTML: what stands in backticks is code."""
+    """Return a sentence of the domain as HTML, with text in backticks as code."""
     parts = text.split("`")
-    if len(parts) % 2 == 0:  # a backtick without its partner is one of a log's own
+    if len(parts) % 2 == 0:  # an unpaired backtick comes from a log
         return escape(text)
     return Markup("").join(Markup("<code>{}</code>").format(part) if k % 2 else part for k, part in enumerate(parts))
 
 
 def with_runs(text: str) -> Markup:
-    """The same, and `#12` in it leads to run 12."""
-    return Markup(_RUN.sub(r'<a href="/runs/\1">#\1</a>', str(coded(text))))  # noqa: S704  it is escaped; digits are put in
+    """Return the same as `coded`, with `#12` as a link to run 12."""
+    return Markup(_RUN.sub(r'<a href="/runs/\1">#\1</a>', str(coded(text))))  # noqa: S704  escaped, and only digits added
 
 
 log = structlog.get_logger(__name__)
@@ -84,7 +82,7 @@ _FILTERS = (
 
 @lru_cache
 def environment() -> Environment:
-    """Everything is escaped, also what does not end in .html; a name that nobody passed is an error, not a blank."""
+    """Return the template environment: everything is escaped, and undefined names are errors."""
     env = Environment(
         loader=FileSystemLoader(RESOURCES / "templates"),
         autoescape=True,
@@ -94,7 +92,7 @@ def environment() -> Environment:
     )
     env.filters.update({function.__name__: function for function in _FILTERS})
     env.globals.update(asset=asset_url, app_version=_app_version(), dash=DASH, acting_as=acting_as.get)
-    # As globals, because a block that is rendered alone does not run the imports of its file.
+    # Globals, because rendering a single block does not run the imports of its file.
     for name in ("ui", "figures", "runs"):
         env.globals[name] = env.get_template(f"components/{name}.html").module
     return env
@@ -109,10 +107,10 @@ def render(
     status: int = 200,
     **context: Any,
 ) -> HTMLResponse:
-    """`block` of the template to htmx, the whole page to everyone else.
+    """Render `block` of the template for htmx, and the whole page for all others.
 
-    Templates find the block's name in `fragment`. `address`: what the browser's address bar shows after htmx put the
-    block into the page; None leaves it alone.
+    `fragment` holds the block's name in templates. `address`: what the browser's address bar shows once htmx has put
+    the block into the page; None leaves it unchanged.
     """
     fragment = block if block and _wants_fragment(request) else None
     common: dict[str, Any] = {"now": datetime.now(UTC), "path": request.url.path, "base_url": public_address(request)}
@@ -131,26 +129,26 @@ def render(
 
 
 def shown_params(request: Request) -> dict[str, str]:
-    """The query of the page that htmx asks from: what it shows now."""
+    """Return the query of the page from which htmx sent the request."""
     return dict(parse_qsl(urlsplit(request.headers.get("HX-Current-URL", "")).query))
 
 
 def asked_by_part(request: Request) -> str | None:
-    """The address in the browser's bar when htmx asks for a part of its page; None when it does not ask."""
+    """Return the address of the page for which htmx requests a part; None for other requests."""
     return request.headers.get("HX-Current-URL", "/") if request.headers.get("HX-Request") == "true" else None
 
 
 def leave_for(address: str, status: int) -> Response:
-    """Tells htmx to leave its page for another one."""
+    """Tell htmx to open another page."""
     return Response(status_code=status, headers={"HX-Redirect": address, "Cache-Control": "no-store"})
 
 
 def render_error(
     request: Request, status: int, title: str, detail: str, back: Sequence[tuple[str, str]] = ()
 ) -> HTMLResponse:
-    """Render the page of an error. `back`: pages to go on from, with what their links say.
+    """Render the page of an error. `back`: addresses and labels of links to other pages.
 
-    It asks the database nothing: that may be what does not work, and whose page it is may not be known yet.
+    It does not query the database, which may be what failed, and the caller may not be identified yet.
     """
     return render(
         request,
@@ -160,28 +158,28 @@ def render_error(
         title=title,
         detail=detail,
         back=back,
-        open_regressions=lambda: 0,  # no badge, rather than one of projects that are not the reader's
+        open_regressions=lambda: 0,  # no badge: the caller's projects may be unknown
     )
 
 
 def public_address(request: Request) -> str:
-    """The service's own address without a trailing slash, for the commands that pages show."""
+    """Return the service's address without a trailing slash, as links and shown commands use it."""
     return (_stated_address(request) or str(request.base_url)).rstrip("/")
 
 
 def is_https(request: Request) -> bool:
-    """Whether browsers reach the service by https. Each request asks, and the whole address takes long."""
+    """Return whether browsers use https. Faster than `public_address`, because every request needs it."""
     return (_stated_address(request) or f"{request.scope['scheme']}:").startswith("https:")
 
 
 def _stated_address(request: Request) -> str:
-    state = getattr(request.scope.get("app"), "state", None)  # a check that stands alone has no application
+    state = getattr(request.scope.get("app"), "state", None)  # None in tests of single middlewares
     settings = getattr(state, "settings", None)
     return str(settings.public_url) if settings else ""
 
 
 def _open_regressions(request: Request) -> int | None:
-    """For the navigation; None where they cannot be read, and on pages of errors, which ask the database nothing."""
+    """Return the number of open regressions for the navigation; None if it cannot be read."""
     try:
         if (session := session_of(request)) is not None:
             return open_regressions(session).count
@@ -193,12 +191,12 @@ def _open_regressions(request: Request) -> int | None:
 
 
 def _wants_fragment(request: Request) -> bool:
-    # A history restore replaces the whole body: a block would leave a page without a frame.
+    # Restoring from history replaces the whole body, so a block would leave a page without its frame.
     return request.headers.get("HX-Request") == "true" and request.headers.get("HX-History-Restore-Request") != "true"
 
 
 def _is_at(request: Request, address: str) -> bool:
-    """True when the browser shows `address` already: a part that loads late is no step to go back to."""
+    """Return whether the browser already shows `address`. Parts that load later must not add to its history."""
     current, wanted = urlsplit(request.headers.get("HX-Current-URL", "")), urlsplit(address)
     return (current.path, current.query) == (wanted.path, wanted.query)
 
@@ -209,8 +207,6 @@ def _app_version() -> str:
     except PackageNotFoundError:
         return "development"
 
-
-# --- How a job can end (`health.outcome`), and the words for it on every page.
 
 OUTCOMES = {
     "completed": "completed",

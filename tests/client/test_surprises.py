@@ -139,7 +139,7 @@ def test_a_certificate_that_nobody_trusts_is_not_tried_again(call: Called, log: 
         (Answer(413, {"title": OverQuota.title, "detail": "Full."}), True),
         (Answer(413, {"title": "The upload is too large", "detail": "Too large."}), False),
         (Answer(422, {"title": "This is not a text log", "detail": "Binary."}), False),
-        (Answer(409, {"title": "This key was used before", "detail": "Another."}), False),
+        (Answer(409, {"title": "This key is already used", "detail": "Another."}), False),
     ],
 )
 def test_what_may_be_taken_later_is_kept_and_fine_for_nobody(

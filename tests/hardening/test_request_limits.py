@@ -106,5 +106,5 @@ def test_without_redis_each_process_counts_for_itself(settings: Settings) -> Non
     limit = RateLimitItemPerMinute(1)
     alone = Counting(settings.model_copy(update={"broker_url": f"redis://127.0.0.1:{free_port()}/0"}))
     assert alone.waits
-    assert alone.over(limit, "a") == 0
-    assert alone.over(limit, "a") > 0
+    assert alone.hit(limit, "a") == 0
+    assert alone.hit(limit, "a") > 0

@@ -137,7 +137,7 @@ def test_filters_narrow_the_stacks(
         ("precision=int1", "must be one of bf16, "),
         ("stack=zzzz", "must be the first digits of a stack key"),
         ("page=0", "must be a whole number from 1"),
-        ("precision=%00", "holds a control character"),
+        ("precision=%00", "contains a control character"),
         (f"project={'x' * 201}", "is longer than 200 characters"),
     ],
 )

@@ -274,7 +274,7 @@ def test_what_somebody_else_changed_is_told_and_not_overwritten(client: TestClie
     assert patch(client, number, author="Grace", state="acknowledged", changed_at=seen).status_code == 200
     answer = patch(client, number, state="invalid", note="a bad node", changed_at=seen)
     assert answer.status_code == 409
-    assert answer.json()["title"] == "Somebody changed it meanwhile"
+    assert answer.json()["title"] == "Changed by someone else"
     assert "by Grace" in fields(answer)["changed_at"]
     assert "it is acknowledged" in fields(answer)["changed_at"]
     after = client.get(f"{URL}/{number}").json()

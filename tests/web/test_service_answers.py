@@ -72,7 +72,7 @@ def test_without_a_queue_it_is_degraded_and_still_ready(client: TestClient, monk
     answer = client.get("/readyz")
     assert (answer.status_code, answer.json()["status"]) == (200, "degraded")
     assert answer.json()["queue"]["status"] == "down"
-    assert "Uploads are kept" in answer.json()["queue"]["detail"]
+    assert "Uploads are stored" in answer.json()["queue"]["detail"]
 
 
 def test_without_a_database_it_is_not_ready(settings: Settings) -> None:
