@@ -54,7 +54,7 @@ async function drawChart(area) {
     console.warn("chart", error);
     target.remove();
     const wait = area.querySelector(".chart-wait");
-    if (wait) wait.textContent = "The chart could not be drawn. The table holds the same values.";
+    if (wait) wait.textContent = "The chart could not be drawn. The table has the same values.";
   }
 }
 

@@ -34,20 +34,20 @@ class ValueOut(_FromDomain):
 
 class DifferenceOut(BaseModel):
     field: str
-    role: Role = Field(description="stack: must be equal before runs are ranked. config: a knob. info: in no key.")
-    follows: str | None = Field(description="The field because of which this one differs; it counts as part of it.")
-    a: ValueOut | None = Field(description="null where nobody states it, which is not known to be equal.")
+    role: Role = Field(
+        description="stack: must be equal for runs to be ranked together. config: a knob. info: not part of a key."
+    )
+    follows: str | None = Field(description="The field that this difference results from; both count as one.")
+    a: ValueOut | None = Field(description="null: unknown, so it may differ.")
     b: ValueOut | None
 
 
 class ComparedRunOut(BaseModel):
     id: int
     name: str
-    url: str = Field(description="Page of the run, for people.")
+    url: str = Field(description="Page of the run.")
     commit: str
-    left_out: str | None = Field(
-        description="Why it counts for nothing in the figures of its side; null when it counts."
-    )
+    left_out: str | None = Field(description="Why it is excluded from the figures of its side; null when it counts.")
 
 
 class SideOut(BaseModel):
@@ -88,27 +88,31 @@ class TestOut(BaseModel):
     baseline_runs: list[int]
     candidate_runs: list[int]
     run_to_run_pct: float | None
-    learned_from: int = Field(description="Other configurations from which the variation is known; 0: assumed.")
+    learned_from: int = Field(
+        description="Number of other configurations that the variation is estimated from; 0: default."
+    )
     smallest_callable_pct: float | None
     need_runs: int | None = Field(description="Further runs of B that would decide an inconclusive comparison.")
 
 
 class CompareOut(BaseModel):
-    url: str = Field(description="Page of the comparison, for people.")
+    url: str = Field(description="Page of the comparison.")
     kind: Kind
-    attributed_to: str | None = Field(
-        description="The one field that explains a difference; null where none may be named."
+    attributed_to: str | None = Field(description="The only field that can explain a difference; null without one.")
+    winner: Literal["a", "b"] | None = Field(
+        description="null when neither side is better, or when no winner can be named."
     )
-    winner: Literal["a", "b"] | None = Field(description="null where neither is better, or none may be named.")
     no_winner_because: list[str]
     not_measured_because: str | None
-    differs: str = Field(description="What differs, in a sentence.")
-    result: str = Field(description="What came out, in one to three sentences.")
-    rule: str = Field(description="What may be said of two such sides.")
+    differs: str = Field(description="The differences, in a sentence.")
+    result: str = Field(description="The result, in one to three sentences.")
+    rule: str = Field(description="The rule for comparing two such sides.")
     notes: list[str]
-    provisional: bool = Field(description="It rests on fields that nobody stated: `unknown` names them.")
-    directional: bool = Field(description="Too few iterations for more than a direction.")
-    fewest_iterations: tuple[int, int] | None = Field(description="Of A and of B, where that is why it is directional.")
+    provisional: bool = Field(description="It depends on unknown fields, listed in `unknown`.")
+    directional: bool = Field(description="Too few iterations: the result shows only a direction.")
+    fewest_iterations: tuple[int, int] | None = Field(
+        description="Iterations of A and of B, when they are the reason for `directional`."
+    )
     a: SideOut
     b: SideOut
     differences: dict[Axis, list[DifferenceOut]]

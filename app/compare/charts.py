@@ -32,7 +32,7 @@ def series_chart(overlay: Overlay) -> dict[str, Any]:
     }
     spec["description"] = (
         f"{overlay.title} of {len(overlay.lines)} runs, by iteration since the start of the steady window. "
-        "The table holds the same values."
+        "The table has the same values."
     )
     return spec
 
@@ -143,7 +143,7 @@ def distribution_chart(comparison: Comparison) -> dict[str, Any]:
     spec = dict(_distribution_chart_specification(unit, len(shown), row, drawn))
     spec["layer"] = [_named(spec["layer"][0], labels, sum(side == "a" for side in sides.values())), *spec["layer"][1:]]
     spec["datasets"] = datasets
-    spec["description"] = f"Step times in the steady windows of {len(shown)} runs. The table holds their quantiles."
+    spec["description"] = f"Step times in the steady windows of {len(shown)} runs. The table has their quantiles."
     return spec
 
 

@@ -175,12 +175,12 @@ class ComparePage:
         stretch = charts.stretch_of(shown)
         if stretch > 1:
             notes.append(
-                f"A point stands for {stretch} iterations: the line is their median, the band reaches from the lowest "
+                f"A point represents {stretch} iterations: the line is their median, the band reaches from the lowest "
                 "to the highest."
             )
         if shown.outside:
             verb = "lies" if shown.outside == 1 else "lie"
-            notes.append(f"{counted(shown.outside, 'value')} {verb} off the axis, drawn at the edge.")
+            notes.append(f"{counted(shown.outside, 'value')} {verb} off scale, drawn at the edge.")
         if shown.low > 0:
             notes.append("The axis does not start at zero.")
         if shown.missing:
@@ -200,7 +200,7 @@ def chosen_runs(session: Session, numbers: Sequence[str]) -> Selection:
     """
     runs = [int(number) for number in numbers if number.isascii() and number.isdigit() and len(number) <= 9]
     if len(runs) != len(numbers) or len(runs) > 2 * MOST_RUNS:
-        error = FieldError("run", f"must be at most {2 * MOST_RUNS} numbers of runs")
+        error = FieldError("run", f"must be at most {2 * MOST_RUNS} run numbers")
         raise InvalidQuery("Invalid filter.", (error,))
     ordered = in_order(session, list(dict.fromkeys(runs)))
     if len(ordered) == 1:

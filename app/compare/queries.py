@@ -174,13 +174,13 @@ class Selection:
         a, b = (_numbers(side, params.get(side, ""), errors) for side in ("a", "b"))
         if both := sorted(set(a) & set(b)):
             named = ", ".join(f"#{number}" for number in both)
-            errors.append(FieldError("b", f"holds {named}, as `a` does: a run cannot be compared with itself"))
+            errors.append(FieldError("b", f"contains {named}, like `a`: a run cannot be compared with itself"))
         texts = {name: params.get(name, "").strip() for name in ("series", "view", "pick", "q")}
         for name, text in texts.items():
             if name in _CHOICES and text and text not in _CHOICES[name]:
                 errors.append(FieldError(name, f"must be one of {', '.join(filter(None, _CHOICES[name]))}"))
             if len(text) > _MAX_TEXT or any(ord(c) < 32 for c in text):
-                errors.append(FieldError(name, "is too long, or holds a control character"))
+                errors.append(FieldError(name, "is too long, or contains a control character"))
         page = params.get("page", "").strip() or "1"
         if not (page.isascii() and page.isdigit() and 0 < len(page) <= 9):
             errors.append(FieldError("page", "must be a whole number from 1"))
@@ -237,12 +237,12 @@ def _numbers(side: str, text: str, errors: list[FieldError]) -> tuple[int, ...]:
         if not number:
             continue
         if not (number.isascii() and number.isdigit() and len(number) <= 10 and 0 < int(number) <= _MAX_ID):
-            errors.append(FieldError(side, f"must be numbers of runs, separated by commas, not {word.strip()[:40]!r}"))
+            errors.append(FieldError(side, f"must be run numbers separated by commas, not {word.strip()[:40]!r}"))
             return ()
         numbers.append(int(number))
     distinct = tuple(dict.fromkeys(numbers))
     if len(distinct) > MOST_RUNS:
-        errors.append(FieldError(side, f"names {len(distinct)} runs; {MOST_RUNS} are the most"))
+        errors.append(FieldError(side, f"names {len(distinct)} runs; the maximum is {MOST_RUNS}"))
         return ()
     return distinct
 

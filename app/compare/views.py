@@ -132,7 +132,7 @@ def _row(comparison: Comparison, difference: Difference) -> DifferenceRow:
     field = FIELDS.get(name)
     return DifferenceRow(
         field=name,
-        meaning=field.meaning if field else {"commit": "The code that ran."}.get(name, "The project of the runs."),
+        meaning=field.meaning if field else {"commit": "The code of the run."}.get(name, "The project of the runs."),
         unit=field.unit if field else "",
         part=_PARTS[difference.role],
         follows=difference.follows,
@@ -190,7 +190,7 @@ def metric_rows(comparison: Comparison) -> tuple[MetricRow, ...]:
             MetricRow(
                 "loss",
                 "Loss at the end",
-                "Median over the last iterations that all runs share.",
+                "Median over the last shared iterations.",
                 _number(loss.baseline),
                 "",
                 _number(loss.candidate),

@@ -177,12 +177,11 @@ def _half_width(half: float, decimals: int) -> str:
     return f"<{THIN}{smallest}" if not text.strip("0.,") else text
 
 
-# --- How a change of a figure is written, everywhere: sign, percent, word, interval. `+3.4 % slower (2.1 to 4.7)`.
+# --- The notation of a change, everywhere: percent, word, interval. `3.4 % slower (2.1 to 4.7)`.
 #
-# The word tells the direction, and the interval is given in the direction of the word: what rises may carry a plus,
-# what falls never has a minus beside its word (`2.0 % faster (0.1 to 3.7)`). An interval that holds both directions
-# says both in words: `0.58 % faster (1.0 slower to 2.2 faster)`. In tables whose columns have no words all numbers
-# are `signed`.
+# The word gives the direction, so no number has a sign, and the interval is in the direction of the word. An interval
+# with both directions names both: `0.58 % faster (1.0 slower to 2.2 faster)`. Table columns without words have
+# `signed` numbers.
 
 _WORDS = {
     "step_time_ms": ("slower", "faster"),
@@ -197,7 +196,7 @@ _NO_CHANGE = 0.005
 
 @dataclass(frozen=True, slots=True)
 class ChangeText:
-    """`delta` is signed, to stand without a word; `size` has no sign. `interval` is empty where there is none."""
+    """`delta` has a sign, for use without `word`; `size` has none. `interval` is empty without one."""
 
     delta: str
     size: str
@@ -206,24 +205,19 @@ class ChangeText:
 
     @property
     def figure(self) -> str:
-        """`+3.4 % slower`, `2.0 % faster`, `the same`."""
-        return f"+{self.sentence}" if self.delta.startswith("+") else self.sentence
-
-    @property
-    def sentence(self) -> str:
-        """The same without the plus, as it stands in a sentence."""
+        """Return `3.4 % slower`, `2.0 % faster` or `the same`."""
         return self.word if self.word == THE_SAME else f"{self.size} {self.word}"
 
     @property
     def text(self) -> str:
-        """`+3.4 % slower (2.1 to 4.7)`; `the same (0.20 faster to 0.20 slower)`."""
+        """Return `3.4 % slower (2.1 to 4.7)` or `the same (0.20 faster to 0.20 slower)`."""
         return self.figure + (f" ({self.interval})" if self.interval else "")
 
 
 def change_text(
     delta_pct: float, ci_low_pct: float | None = None, ci_high_pct: float | None = None, metric: str = "step_time_ms"
 ) -> ChangeText:
-    """The change of `metric` in percent of itself, with the ends of its interval."""
+    """Return the text of a change of `metric` in percent, with the ends of its interval."""
     words = _WORDS.get(metric, _OTHERWISE)
     rises = delta_pct > 0 or abs(delta_pct) < _NO_CHANGE
     return ChangeText(
@@ -235,7 +229,7 @@ def change_text(
 
 
 def signed(delta_pct: float) -> str:
-    """`+3.4 %`, `−2.0 %`, `0.00 %`: for where no word stands beside it."""
+    """Format a change without a word: `+3.4 %`, `−2.0 %`, `0.00 %`."""
     value = _shown(delta_pct)
     return f"{'+' if value > 0 else ''}{percent(value)}"
 

@@ -72,7 +72,7 @@ def change_experiment(
 ) -> ExperimentOut:
     """Accept, reject or withdraw it, or change its number of runs. Recorded with who, when and what was before."""
     if (change.state is None) == (change.runs_each is None):
-        message = "or `runs_each` must be given, and not both"
+        message = "or `runs_each` must be given, not both"
         raise InvalidChange(f"state {message}. Nothing was changed.", (FieldError("state", message),))
     if change.runs_each is not None:
         set_runs_each(engine, experiment_id, change.runs_each, change.author, change.note)

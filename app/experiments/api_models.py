@@ -44,16 +44,16 @@ class ExperimentIn(BaseModel):
 
     run: int = Field(ge=1, lt=2**31, description="The baseline: a run with figures.")
     rule: str = Field("", max_length=100, description="A rule that fires in the run.")
-    knobs: dict[str, KnobValue] = Field({}, description="Contract fields by name, with the values to turn them to.")
-    author: Author = author_field("Who plans it.", MAX_AUTHOR)
+    knobs: dict[str, KnobValue] = Field({}, description="Contract fields by name, with their new values.")
+    author: Author = author_field("Author of the plan.", MAX_AUTHOR)
     title: str = Field("", max_length=300)
     note: str = Field("", max_length=MAX_NOTE)
-    runs_each: int | None = Field(None, ge=1, le=MOST_ASKED_EACH, description="null: as many as `effect_pct` takes.")
+    runs_each: int | None = Field(None, ge=1, le=MOST_ASKED_EACH, description="null: as many as `effect_pct` needs.")
     effect_pct: float = Field(
         DEFAULT_EFFECT_PCT,
         ge=LEAST_EFFECT_PCT,
         le=MOST_EFFECT_PCT,
-        description="The change of step time, in percent, that is to be seen with 80 % probability.",
+        description="The change of step time, in percent, to detect with 80 % probability.",
     )
 
 
@@ -62,33 +62,35 @@ class ExperimentChangeIn(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    author: Author = author_field("Who decides it.", MAX_AUTHOR)
+    author: Author = author_field("Author of the decision.", MAX_AUTHOR)
     state: Literal["accepted", "rejected", "withdrawn"] | None = None
     runs_each: int | None = Field(None, ge=1, le=MOST_ASKED_EACH)
-    note: str = Field("", max_length=MAX_NOTE, description="Needed to reject, and to accept what did not win.")
+    note: str = Field(
+        "", max_length=MAX_NOTE, description="Required to reject, and to accept a candidate that did not win."
+    )
 
 
 class ResultOut(BaseModel):
     sentence: str
     finished: bool
     early: bool = Field(
-        description="Decided before all planned runs were there, by the stricter test of an early look."
+        description="Decided before all planned runs had arrived, by the stricter test of an early look."
     )
     looks: int
-    decision: str | None = Field(description="Of the verdict's own test over the runs that count; null without one.")
+    decision: str | None = Field(description="The verdict on the runs that count; null without one.")
     reason: str
     winner: Literal["", "baseline", "candidate"]
     gain: Gain | None
     metrics: dict[str, MetricChange | None]
     evidence_level: str
-    evidence_because: str = Field(description="Why it is no higher.")
+    evidence_because: str = Field(description="Why it is not higher.")
     semantic_class: str
-    attributed_to: str = Field(description="The one field that explains the difference; empty where none may be named.")
+    attributed_to: str = Field(description="The only field that can explain the difference; empty without one.")
     baseline: list[int] = Field(description="Runs that count.")
     candidate: list[int]
-    left_out: list[DroppedRun] = Field(description="Runs that joined and do not count, each with the reason.")
+    left_out: list[DroppedRun] = Field(description="Joined runs that do not count, each with the reason.")
     warnings: list[str]
-    notes: list[str] = Field(description="What else the test says: what would decide, the spread.")
+    notes: list[str] = Field(description="Further results of the test: what would decide, the spread.")
 
     @classmethod
     def of(cls, result: ExperimentResult) -> "ResultOut":
@@ -117,15 +119,15 @@ class ResultOut(BaseModel):
 
 class ExperimentItemOut(BaseModel):
     id: int
-    url: str = Field(description="Page of the experiment, for people.")
+    url: str = Field(description="Page of the experiment.")
     project: str
     title: str
     rule: str = Field(description="Empty for a change without a rule.")
     state: State
-    tag: str = Field(description="To be among the `tags` of each upload of it.")
+    tag: str = Field(description="Include it in the `tags` of each upload.")
     knobs: list[KnobChange]
     baseline_run: int
-    parent: int | None = Field(description="The experiment from whose candidate this one goes on.")
+    parent: int | None = Field(description="The experiment whose candidate this one continues from.")
     stack_key: str
     runs_each: int
     created_by: str
@@ -164,7 +166,7 @@ class ExperimentListOut(BaseModel):
     total: int
     page: int
     page_size: int
-    states: dict[str, int] = Field(description="How many there are of each state, whatever state is asked for.")
+    states: dict[str, int] = Field(description="Number of experiments in each state, whatever the filter.")
 
     @classmethod
     def of(cls, page: ExperimentPage, base_url: str) -> "ExperimentListOut":
@@ -175,11 +177,11 @@ class ExperimentListOut(BaseModel):
 class SizingOut(_FromDomain):
     effect_pct: float
     power: float
-    needed: int | None = Field(description="Runs a side for it; null when more than 20 would be.")
-    smallest_pct: float = Field(description="The effect that the planned number sees.")
+    needed: int | None = Field(description="Runs per side for it; null when more than 20.")
+    smallest_pct: float = Field(description="The effect that the planned number detects.")
     spread_pct: float = Field(description="Standard deviation between launches of the same job.")
     spread_from: Literal["series", "family", "default"]
-    spread_runs: int = Field(description="Own earlier launches that it was learned from.")
+    spread_runs: int = Field(description="The configuration's earlier launches that it is estimated from.")
     curve: list[SizePoint]
 
 
@@ -219,8 +221,8 @@ class ExperimentRunOut(_FromDomain):
 class ExperimentOut(ExperimentItemOut):
     sequence: list[Side] = Field(description="The interleaved order of the runs, the planned baseline run first.")
     baseline_key: str
-    candidate_key: str = Field(description="Empty where it cannot be told beforehand.")
-    winner_run: int | None = Field(description="The run to go on from.")
+    candidate_key: str = Field(description="Empty when it cannot be predicted.")
+    winner_run: int | None = Field(description="The run to continue from.")
     next_url: str = Field(description="Page of its next steps; empty without one.")
     plan: PlanOut
     runs: list[ExperimentRunOut]
@@ -276,7 +278,7 @@ class JourneyEdgeOut(BaseModel):
 class JourneyOut(BaseModel):
     run: int
     project: str
-    current_run: int = Field(description="The run to go on from.")
+    current_run: int = Field(description="The run to continue from.")
     nodes: list[JourneyNode]
     edges: list[JourneyEdgeOut]
 

@@ -145,7 +145,7 @@ def _add(session: Session, proposal: Proposal, who: str, note: str) -> Experimen
             taken.add(row.tag)
         else:
             return row
-    raise Conflict("Others are planning experiments of this run in this moment. Nothing was planned; try again.")
+    raise Conflict("Other experiments of this run are being planned right now. Nothing was planned; try again.")
 
 
 def _row(proposal: Proposal, who: str, note: str) -> ExperimentRow:

@@ -162,14 +162,14 @@ def cut(text: str, letters: int) -> str:
 
 
 _KINDS = {"rejected": "lost", "withdrawn": "lost", "planned": "open", "waiting": "open", "done": "undecided"}
-_MARKS = {"root": "where it began", "winner": "accepted", "current": "where it stands"}
+_MARKS = {"root": "start", "winner": "accepted", "current": "current"}
 _ENDS = {
     "planned": "planned",
     "waiting": "runs are coming in",
-    "done": "to be decided",
+    "done": "decision due",
     "rejected": "rejected",
     "withdrawn": "withdrawn",
-    "accepted": "accepted, not on the way",
+    "accepted": "accepted, off the path",
 }
 
 
@@ -237,7 +237,7 @@ class JourneyPage:
     @property
     def answer(self) -> str:
         if self.empty:
-            return "No experiment began from this run yet."
+            return "No experiment started from this run yet."
         edges = self.journey.edges
         states = [edge.state for edge in edges]
         accepted, ended = states.count("accepted"), states.count("rejected") + states.count("withdrawn")
@@ -245,7 +245,7 @@ class JourneyPage:
         counts = f"{counted(len(edges), 'experiment')}: {', '.join(parts)}."
         gain = self.current.node.gain_from_root_pct
         if gain is None or self.current is self.root:
-            return f"{counts} Nothing better than the run that it began from was accepted yet."
+            return f"{counts} No change has been accepted yet."
         return f"{signed(gain)} throughput from {self.root.name} to {self.current.name}, step by step. {counts}"
 
     @property

@@ -66,7 +66,7 @@ def choose_run(request: Request, session: ReadSession) -> Response:
                 f"/runs/{run_id}/experiments/new{'?' if rest else ''}{urlencode(rest)}", status_code=303
             )
     elif typed:
-        problem = f"{typed!r} is no number of a run."
+        problem = f"{typed!r} is not a run number."
     recent = latest_runs(session, _RECENT, col(RunRow.status) == "ready")
     return render(
         request,
@@ -424,7 +424,7 @@ class ExperimentPage:
         side = self.next_side
         if side is None:
             return ""
-        what = "as it is" if side == "baseline" else f"with {self.knobs}"
+        what = "unchanged" if side == "baseline" else f"with {self.knobs}"
         return f"Next: a run of {LETTERS[side]}, {what}."
 
     @cached_property

@@ -104,7 +104,7 @@ def propose(session: Session, settings: Settings, wish: Wish) -> Proposal:
     advised = read_run(session, wish.run_id)
     record = full_record(session, wish.run_id)
     if why := record.unfit_because or record.estimate.unusable_because:
-        raise _refused("run", f"Run {record.run} cannot be measured against: {why}.")
+        raise _refused("run", f"Run {record.run} cannot be a baseline: {why}.")
     rules = rules_in_force(settings)
     facts = {"compared": False, **facts_of(advised.reading)}
     evaluation = evaluate(facts, rules.book, settings=rules.thresholds)
@@ -136,9 +136,12 @@ def _turn(evaluation: Evaluation, book: RuleBook, wish: Wish, record: RunRecord)
         raise NotFound(f"There is no rule {wish.rule_id[:60]!r}. It may have been renamed.")
     suggestion = evaluation.find(wish.rule_id)
     if suggestion is None:
-        raise _refused("rule", f"{wish.rule_id} does not fire in this run, so it has no change for it: plan its knobs.")
+        raise _refused(
+            "rule",
+            f"{wish.rule_id} does not fire in this run, so it has no change for it. Use `knobs` instead.",
+        )
     if not (suggestion.set or suggestion.env or suggestion.open or suggestion.megatron_lm or suggestion.bridge):
-        raise _refused("rule", f"{wish.rule_id} changes nothing that could be measured.")
+        raise _refused("rule", f"{wish.rule_id} changes nothing measurable.")
     return _Turn(suggestion, _knobs_of(suggestion, record.contract), suggestion)
 
 
@@ -168,7 +171,7 @@ def _plan(advised: AdvisedRun, record: RunRecord, evaluation: Evaluation, turn: 
 def _check(wish: Wish) -> None:
     errors = []
     if bool(wish.rule_id) == bool(wish.knobs):
-        errors.append(FieldError("rule", "or `knobs` must be given, and not both"))
+        errors.append(FieldError("rule", "or `knobs` must be given, not both"))
     if wish.runs_each is not None and not 1 <= wish.runs_each <= MOST_ASKED_EACH:
         errors.append(FieldError("runs_each", RUNS_EACH))
     if not LEAST_EFFECT_PCT <= wish.effect_pct <= MOST_EFFECT_PCT:

@@ -101,15 +101,15 @@ def would_decide(verdict: Verdict | None) -> str:
         return ""
     if time.reruns_apart_pct is not None:
         return (
-            f"Runs of B lie {grouped(time.reruns_apart_pct, 1)}{THIN}% apart: they were not the same job, or one of "
-            "them had a bad node. Quarantine the one that is wrong."
+            f"Runs of B lie {grouped(time.reruns_apart_pct, 1)}{THIN}% apart: they were not the same job, or one had "
+            "a bad node. Quarantine the wrong one."
         )
     if time.need_runs is not None:
-        return f"{counted(time.need_runs, 'more run')} of B would decide, if the difference stays what it is."
+        return f"{counted(time.need_runs, 'more run')} of B would decide, if the difference stays the same."
     if time.alternative is None:
-        return "Not even 20 runs a side would decide: the difference lies too close to what counts as one."
+        return "Not even 20 runs per side would decide: the difference is too close to the threshold."
     b = f" and {counted(time.alternative.reruns, 'more run')} of B" if time.alternative.reruns else ""
-    return f"{counted(time.alternative.baseline_runs, 'run')} of A in all{b} would decide."
+    return f"{counted(time.alternative.baseline_runs, 'run')} of A in total{b} would decide."
 
 
 def runs_that_decide(verdict: Verdict | None) -> int | None:
@@ -140,7 +140,7 @@ def _row(name: str, change: MetricChange, span: float) -> Row:
 
 
 def _loss_row(loss: LossChange, span: float) -> Row:
-    meaning = "Median over the last iterations that all runs share."
+    meaning = "Median over the last shared iterations."
     change = _Pct(loss.delta_pct)
     word = _LOSS_WORDS[loss.decision]
     return Row("loss", "Loss at the end", meaning, "", "", loss.delta_pct, None, None, word, bar_of(change, span))

@@ -181,9 +181,9 @@ StackKey = Annotated[str, Path(max_length=100, description="A stack key, or at l
 class HistoryQuery(BaseModel):
     """Select the runs of one configuration, or those between two runs."""
 
-    config: Annotated[str, Query(description="A config key, or its first digits; else all configurations.")] = ""
-    first: Annotated[int, Query(ge=0, description="The number of the run to begin with.")] = 0
-    last: Annotated[int, Query(ge=0, description="The number of the run to end with.")] = 0
+    config: Annotated[str, Query(description="A config key, or its first digits. Default: all configurations.")] = ""
+    first: Annotated[int, Query(ge=0, description="Number of the first run.")] = 0
+    last: Annotated[int, Query(ge=0, description="Number of the last run.")] = 0
 
 
 class HistoryOut(BaseModel):
@@ -218,8 +218,8 @@ def read_history(
     keys = matching_keys(session, stack)
     history_stack = get_stack(session, keys[0]) if len(keys) == 1 else None
     if len(keys) > 1:
-        error = FieldError("stack", f"begins the keys of several stacks: {', '.join(keys)}")
-        raise InvalidQuery("Give more digits of the stack key.", (error,))
+        error = FieldError("stack", f"matches several stack keys: {', '.join(keys)}")
+        raise InvalidQuery("The stack key is ambiguous: give more digits.", (error,))
     if history_stack is None:
         raise NotFound("No stack has this key. Give the `stack_key` of a run, or at least 8 of its first digits.")
     page = HistoryPage(session, history_stack, "", HistoryView.from_params(given))
@@ -228,5 +228,5 @@ def read_history(
         headers = {"Content-Disposition": f'attachment; filename="{name}"', "Vary": "Accept"}
         return StreamingResponse(csv_rows(page), media_type="text/csv", headers=headers)
     if not any(accepted in accept for accepted in ("application/json", "application/*", "*/*")):
-        raise HTTPException(406, "A history comes as application/json or text/csv.")
+        raise HTTPException(406, "A history is available as application/json or text/csv.")
     return JSONResponse(history_values(page), headers={"Vary": "Accept"})

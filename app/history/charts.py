@@ -328,7 +328,7 @@ def history_chart(drawing: Drawing, rows: dict[str, list[Row]]) -> dict[str, Any
     # A layer without data would have no extent, which Vega warns of.
     spec["datasets"] = {name: of_name for name, of_name in rows.items() if of_name}
     spec["description"] = (
-        f"{drawing.title} of {counted(len(drawing.places), 'run')}. The table below holds the same values."
+        f"{drawing.title} of {counted(len(drawing.places), 'run')}. The table below has the same values."
     )
     return spec
 

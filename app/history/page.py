@@ -70,7 +70,7 @@ def pin_by_form(engine: Engine, stack_key: str, form: PinForm) -> None:
     with transaction(engine, durable=True) as session:
         run = session.get(RunRow, number)
         if run is None or run.stack_key != stack_key:
-            raise _refused("run", f"must be the number of a run of this stack, and {number} is none")
+            raise _refused("run", f"must be the number of a run of this stack; {number} is not")
         asked = pin(session, number, form.value("author"), form.value("note"))
     _ring(asked)
     log.info("run_pinned", run_id=number)
@@ -333,7 +333,7 @@ class HistoryPage:
         by_id = {run.id: place for place, run in enumerate(self.history.runs)}
         for name in ("first", "last"):
             if (number := getattr(self.view, name)) and number not in by_id:
-                raise refused(name, f"must be the number of a run of this stack, and {number} is none")
+                raise refused(name, f"must be the number of a run of this stack; {number} is not")
         first = by_id.get(self.view.first, 0)
         last = by_id.get(self.view.last, len(self.history.runs) - 1)
         keys = {configuration.config_key for configuration in self.shown}

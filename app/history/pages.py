@@ -123,7 +123,7 @@ async def _decide(
         with read_session(engine) as session:
             keys = matching_keys(session, text)
         if len(keys) != 1:
-            raise NotFound("No stack has this key, or several begin so. The list of stacks is at /history.")
+            raise NotFound("No stack has this key, or several do. The list of stacks is at /history.")
         decide(engine, keys[0], form)
         return f"/history/{text}#golden"
 

@@ -88,11 +88,13 @@ class GainOut(BaseModel):
     gain_pct_low: float | None
     gain_pct_high: float | None
     memory_more_pct: float | None
-    kind: str = Field(description="`matched_ab`: the two differ in the dispatcher alone.")
+    kind: str = Field(description="`matched_ab`: only the dispatcher differs.")
     differs_in: list[str]
     directional: bool
-    tie_because: str = Field(description="The rule that makes a tie of an interval that leaves zero out; else empty.")
-    more_runs: int | None = Field(description="Further runs of each that would decide a tie; null where none is told.")
+    tie_because: str = Field(
+        description="The rule that makes this a tie although the interval excludes zero; else empty."
+    )
+    more_runs: int | None = Field(description="Further runs per side that would decide a tie; null when unknown.")
     sentence: str
 
     @classmethod
@@ -318,7 +320,7 @@ def _index(session: Session, query: LeaderboardQuery | ChangesQuery) -> Sequence
 def _wants_csv(request: Request) -> bool:
     accept = request.headers.get("accept", "*/*")
     if "text/csv" not in accept and not any(accepted in accept for accepted in _JSON):
-        raise HTTPException(406, "Standings come as application/json or text/csv.")
+        raise HTTPException(406, "Standings are available as application/json or text/csv.")
     return "text/csv" in accept
 
 

@@ -30,9 +30,9 @@ from app.web.lists import one_of
 
 ROUTINGS = ("forced", "natural", "unknown", *FIELDS["routing_mode"].choices)
 
-Hardware = Annotated[str, Field(max_length=100, description="As in addresses, `h100`, or as it is shown: `H100`.")]
+Hardware = Annotated[str, Field(max_length=100, description="`h100`, or its display name: `H100`.")]
 ModelFamily = Annotated[
-    str, Field(max_length=100, description="The model family: `qwen3-30b-a3b`, or as it is shown: `Qwen3-30B-A3B`.")
+    str, Field(max_length=100, description="The model family: `qwen3-30b-a3b`, or its display name: `Qwen3-30B-A3B`.")
 ]
 Project = Annotated[str, Field(max_length=100)]
 Stack = Annotated[str, StringConstraints(pattern="^[0-9a-f]*$", max_length=64)]
@@ -44,7 +44,7 @@ class LeaderboardQuery(BaseModel):
     hardware: Hardware = ""
     family: ModelFamily = ""
     project: Project = ""
-    rank: Annotated[str, *one_of(tuple(RANKINGS))] = Field(BY_STEP_TIME, description="What results are ordered by.")
+    rank: Annotated[str, *one_of(tuple(RANKINGS))] = Field(BY_STEP_TIME, description="Order of the results.")
     evidence: Annotated[str, *one_of(LEVELS)] = Field(
         DEFAULT_FLOOR, description="The weakest evidence level that counts."
     )
@@ -77,7 +77,7 @@ class LeaderboardQuery(BaseModel):
         precisions = dict.fromkeys((*PRECISIONS, *options.precisions))
         if self.precision and self.precision not in precisions:
             error = FieldError("precision", f"must be one of {', '.join(precisions)}, not {self.precision!r}")
-            raise InvalidQuery("No stack can have this precision.", (error,))
+            raise InvalidQuery("Unknown precision.", (error,))
 
 
 class ChangesQuery(BaseModel):
@@ -97,7 +97,7 @@ class LeaderboardOut(BaseModel):
     hardware_slug: str
     family: str
     family_slug: str
-    url: str = Field(description="Page of the leaderboard, for people.")
+    url: str = Field(description="Page of the leaderboard.")
     stacks: int
     rankings: int
     runs: int
@@ -113,7 +113,7 @@ class StackStandingsOut(BaseModel):
     """One stack. `boards`: one for each routing mode and semantic class, which never mix; runs are numbers."""
 
     stack_key: str
-    name: str = Field(description="The title with what sets the stack apart from others of that title.")
+    name: str = Field(description="The title with the fields that distinguish the stack from others of that title.")
     title: str
     project: str
     generated: bool
@@ -127,15 +127,15 @@ class StackStandingsOut(BaseModel):
     about: dict[str, Any] = Field(description="Fields of the stack key that its newest run states.")
     runs: int
     newest_run_id: int
-    newest_at: datetime = Field(description="Place of the newest run in the history of the stack.")
+    newest_at: datetime = Field(description="History position of the newest run.")
     updated_at: datetime = Field(description="When the standings last changed.")
     ranking_version: int
     boards: list[Board]
     missing: list[MissingDispatcher]
-    refused: list[Refusal] = Field(description="The newest runs that may be ranked nowhere, each with the reason.")
+    refused: list[Refusal] = Field(description="The newest ineligible runs, each with the reason.")
     refused_count: int
-    fallbacks: list[Refusal] = Field(description="Runs that count for another dispatcher than they asked for.")
-    partial: bool = Field(description="Some figures are of other definitions and wait to be computed again.")
+    fallbacks: list[Refusal] = Field(description="Runs that count for another dispatcher than requested.")
+    partial: bool = Field(description="Some figures use other definitions and wait to be recomputed.")
 
 
 class StandingsOut(BaseModel):
@@ -143,7 +143,7 @@ class StandingsOut(BaseModel):
 
     dispatchers: list[str] = list(DISPATCHERS)
     evidence: str
-    rank: str = Field(description="What the entries of each board are in the order of, and their places are by.")
+    rank: str = Field(description="Order of the entries and places of each board.")
     leaderboards: list[LeaderboardOut]
     summaries: list[ClassSummary]
     items: list[StackStandingsOut]
@@ -158,7 +158,7 @@ class LeaderChangeOut(BaseModel):
 
     project: str
     stack_key: str
-    name: str = Field(description="The title with what sets the stack apart from others of that title.")
+    name: str = Field(description="The title with the fields that distinguish the stack from others of that title.")
     title: str
     hardware_slug: str
     family_slug: str

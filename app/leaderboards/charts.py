@@ -213,7 +213,7 @@ def gain_chart(rows: Sequence[GainRow]) -> dict[str, Any]:
         for place, row in enumerate(rows)
     ]
     spec["datasets"] = {"gains": drawn}
-    spec["description"] = f"Gain in throughput over alltoall, {len(drawn)} results. The table holds the same values."
+    spec["description"] = f"Gain in throughput over alltoall, {len(drawn)} results. The table has the same values."
     return spec
 
 
@@ -249,7 +249,7 @@ def leader_chart(reigns: Sequence[Reign], stacks: int) -> dict[str, Any]:
         if period.lasts
     ]
     spec["datasets"] = {"reigns": drawn, "ends": ends}
-    spec["description"] = f"Leaders of {stacks} rankings over time. The table holds the same changes."
+    spec["description"] = f"Leaders of {stacks} rankings over time. The table has the same changes."
     return spec
 
 

@@ -54,7 +54,7 @@ def scaling_chart(section: Section) -> dict[str, Any]:
         "ideal": [{"efficiency": 100}],
     }
     drawn = "line" if len(shown) == 1 else "lines"
-    spec["description"] = f"{section.words.title}, {len(shown)} {drawn}. The table holds the same values."
+    spec["description"] = f"{section.words.title}, {len(shown)} {drawn}. The table has the same values."
     return spec
 
 

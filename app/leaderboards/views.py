@@ -488,18 +488,18 @@ def _metric(figure: Interval, runs: int) -> Metric:
 def _ties(board: Board, entry: Entry, rank: str, place: Place | None) -> tuple[str, ...]:
     if rank != BY_MEMORY:
         return ties_of(entry.dispatcher, board.duels)
-    return tuple(f"needs as much memory as {name}, as far as can be told" for name in place.ties) if place else ()
+    return tuple(f"peak memory not significantly different from {name}" for name in place.ties) if place else ()
 
 
 def _notes(board: Board, rank: str) -> Iterable[str]:
     if rank == BY_MEMORY and board.is_ranking and not board.by_memory:
-        yield "The peak memory of one of them is not known, so they stand in the order of their step times."
+        yield "The peak memory of an entry is unknown, so entries are ordered by step time."
     elif rank == BY_MEMORY and board.is_ranking:
-        yield "Places are by peak memory, least first. What is said above and of gains is about speed."
+        yield "Positions are by peak memory, least first. The summary and the gains are about speed."
     if rank == BY_TFLOPS and board.flops_differ:
         yield (
-            "Their logs count other FLOPs for the same step, so TFLOP/s/GPU must not order them: they stand in the "
-            "order of their step times."
+            "Their logs count different FLOPs for the same step, so entries are ordered by step time instead of "
+            "TFLOP/s/GPU."
         )
     if board.stretch is not None and (sentence := stretch_sentence(board.stretch)):
         yield sentence

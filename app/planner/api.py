@@ -26,14 +26,14 @@ class PlanQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    model: str = Field("", description="A known name, or any with a shape.")
+    model: str = Field("", description="A known name, or any name with a shape.")
     gpu: str = Field("", description="For instance H100. Required.")
     gpus: str = Field("", description="Required.")
     seq_len: str = Field("", description="Required.")
     gbs: str = ""
-    mbs: str = Field("", description="1 when left out.")
-    precision: str = Field("", description="bf16 when left out.")
-    tp: str = Field("", description="A degree that stays as it is; so for the other ones.")
+    mbs: str = Field("", description="Default: 1.")
+    precision: str = Field("", description="Default: bf16.")
+    tp: str = Field("", description="A fixed degree, as are the following.")
     pp: str = ""
     vpp: str = Field("", description="1: no virtual pipeline.")
     cp: str = ""
@@ -42,7 +42,7 @@ class PlanQuery(BaseModel):
     pp_layout: str = Field("", description="For instance `Et*3|(tt|)*29m|L`.")
     pp_account: str = Field("", description="`embedding,loss`, one of them, or `none`.")
     mtp: str = ""
-    num_layers: str = Field("", description="With the next four the shape of a model that is not known by name.")
+    num_layers: str = Field("", description="With the next four: the shape of a model without a known name.")
     num_attention_heads: str = ""
     num_query_groups: str = ""
     num_experts: str = Field("", description="`none`: a dense model.")
@@ -83,19 +83,19 @@ class OfferOut(BaseModel):
     pp_account: list[str]
     dp: int | None
     edp: int | None
-    ga: int | None = Field(description="Micro-batches of a step.")
+    ga: int | None = Field(description="Micro-batches per step.")
     min_gpus: int
     local_experts: int | None
     tokens_per_cp_shard: int
     tokens_per_cp_tp_shard: int
-    static_gb: float | None = Field(description="Weights, gradients and optimizer states on each GPU, in 1e9 bytes.")
+    static_gb: float | None = Field(description="Weights, gradients and optimizer states per GPU, in 1e9 bytes.")
     other_vpp: list[int]
     placement: str
     notes: list[Note]
     violations: list[ViolationOut]
     megatron_lm: str
     megatron_bridge: str
-    megatron_lm_without: list[str] = Field(description="Flags that the command must not have.")
+    megatron_lm_without: list[str] = Field(description="Flags that the command must not contain.")
 
     @classmethod
     def of(cls, offer: Offer, request: PlanRequest, typed: dict[str, str], base: str) -> Self:
@@ -141,8 +141,10 @@ class PlanOut(BaseModel):
     first_cp: int = Field(description="The first guess of CP for this sequence length.")
     gpu_memory_gb: float | None
     given: OfferOut | None = Field(description="The layout that the query states, judged; null without one.")
-    offers: list[OfferOut] = Field(description="Feasible layouts, the preferred one first; at most 50.")
-    closest: list[OfferOut] = Field(description="Where nothing is feasible: what breaks the fewest constraints.")
+    offers: list[OfferOut] = Field(description="Feasible layouts, best first; at most 50.")
+    closest: list[OfferOut] = Field(
+        description="When nothing is feasible: the layouts that break the fewest constraints."
+    )
     rejected: list[RejectedOut]
     nearby: list[UsedOut]
     not_estimated: list[str]

@@ -64,7 +64,7 @@ def _runs(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
 
 # --- A plan from query parameters, shared by page and API.
 
-_REFUSED = "This cannot be planned as it is asked. Correct what is named, and ask again."
+_REFUSED = "This request cannot be planned. Correct the named fields."
 
 
 def asked(params: Mapping[str, str]) -> dict[str, str]:
@@ -95,8 +95,8 @@ def is_asked(values: Mapping[str, str]) -> bool:
 
 NOT_ESTIMATED = (
     "Activations, dispatcher and workspace buffers, CUDA graphs, fragmentation and an uneven share of tokens: no "
-    "source gives a formula for them, so whether a layout fits is decided by a run.",
-    "Speed: nothing here is measured. The order is a prior; a matched A/B of the first few decides.",
+    "source gives a formula for them, so only a run shows whether a layout fits.",
+    "Speed: nothing here is measured. The order is only a starting point; decide by a matched A/B of the first few.",
 )
 """The limits of a plan."""
 
@@ -117,7 +117,7 @@ def answer(plan: Plan) -> str:
         reasons.append(
             f"{name} breaks {counted(len(broken), 'constraint')}: {'; '.join(v.constraint.title for v in broken)}."
             if broken
-            else f"{name} satisfies every identity."
+            else f"{name} satisfies every constraint."
         )
     if not plan.offers:
         reasons.append(f"None of {counted(plan.tried, 'combination')} of degrees is feasible.")
@@ -133,12 +133,12 @@ def sizing(plan: Plan) -> list[tuple[str, str]]:
     parts = [
         (
             "Context parallelism",
-            f"A rank for every {grouped(SHARD_FLOOR)} of {grouped(request.seq_len)} tokens is CP {plan.first_cp}, the "
+            f"One rank per {grouped(SHARD_FLOOR)} of {grouped(request.seq_len)} tokens is CP {plan.first_cp}, the "
             f"first guess; lower it while a rank stays at or under {grouped(SHARD_CEILING)} tokens and the run fits.",
         )
     ]
     if request.gbs is not None:
-        parts.append(("Tokens of a step", f"GBS x sequence length = {grouped(request.gbs * request.seq_len)}."))
+        parts.append(("Tokens per step", f"GBS x sequence length = {grouped(request.gbs * request.seq_len)}."))
     else:
         parts.append(("Batch", "No global batch size is given, so DP is not checked. MBS x DP must divide it."))
     if plan.gpu_memory_gb is not None and request.model.total_billions is not None:

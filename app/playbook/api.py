@@ -33,7 +33,7 @@ class RuleSourceOut(_FromDomain):
 
 class RuleSummaryOut(BaseModel):
     rule: str
-    url: str = Field(description="Its page, for people.")
+    url: str = Field(description="Its page.")
     title: str
     phase: Phase
     wall: Wall
@@ -43,8 +43,8 @@ class RuleSummaryOut(BaseModel):
     overrides: str = Field(description="Why a team rule replaces the built-in rule; empty if it does not.")
     valid: str = Field(description="Date of the newest source that supports it.")
     source: list[RuleSourceOut]
-    fired: int = Field(description="Runs in which it fires, as they were last read.")
-    tried: int = Field(description="Matched A/Bs on its knob, and experiments from it that ended.")
+    fired: int = Field(description="Runs in which it fires.")
+    tried: int = Field(description="Matched A/Bs on its knob, and finished experiments based on it.")
     paid_off: int = Field(description="Those that were faster beyond their interval, or accepted.")
     disputed: bool = Field(description="Its sources contradict each other.")
 
@@ -85,7 +85,7 @@ class RuleListOut(BaseModel):
     page: int
     page_size: int
     thresholds: list[ThresholdOut]
-    left_out: list[RuleMistakeOut] = Field(description="Files of a team that do not count, and why.")
+    left_out: list[RuleMistakeOut] = Field(description="Ignored files of the team, with the reason.")
     rules: list[RuleSummaryOut]
 
     @classmethod
@@ -113,7 +113,7 @@ class RuleChangeOut(_FromDomain):
 
 class RuleRequirementOut(BaseModel):
     text: str
-    when: str | None = Field(description="Null if no fact decides this and a person has to check.")
+    when: str | None = Field(description="Null if no fact decides this, so that a user has to check.")
 
     @classmethod
     def of(cls, requirement: Requirement) -> Self:
@@ -160,7 +160,7 @@ class DisputeOut(BaseModel):
     newer_sources: list[str]
     counts: Literal["older", "newer", "here", "both"]
     because: str
-    kept: str = Field(description="What the rules do then.")
+    kept: str = Field(description="How the rules handle it.")
 
 
 class FiredInOut(_FromDomain):
@@ -173,7 +173,7 @@ class RuleOut(RuleSummaryOut):
     """One complete rule. `{fact}` in a text stands for a fact of the run."""
 
     when: str = Field(description="The condition, in CEL.")
-    facts: list[str] = Field(description="What it asks for.")
+    facts: list[str] = Field(description="The facts it uses.")
     why: str
     change: str
     fields: list[RuleChangeOut]
@@ -185,7 +185,7 @@ class RuleOut(RuleSummaryOut):
     effect: str
     published: list[PublishedOut]
     measured_here: list[RuleMeasuredOut]
-    overridden: str = Field(description="What was measured here against what is published; empty where nothing is.")
+    overridden: str = Field(description="Result measured here compared with the published one; empty without one.")
     disputes: list[DisputeOut]
     verify: str
     unlocks: list[str]
@@ -194,7 +194,7 @@ class RuleOut(RuleSummaryOut):
 
 router = APIRouter(prefix="/api/v1", tags=["rules"])
 
-RuleName = Annotated[str, Path(max_length=100, description="Id of the rule.")]
+RuleName = Annotated[str, Path(max_length=100, description="Rule id.")]
 
 
 @router.get("/rules", responses=documented(422))
@@ -214,7 +214,7 @@ def read_rule(
     session: ReadSession,
     rules: Rules,
     rule: RuleName,
-    project: Annotated[str, Query(max_length=300, description="Whose runs are counted; empty for all.")] = "",
+    project: Annotated[str, Query(max_length=300, description="Project whose runs are counted; empty for all.")] = "",
 ) -> RuleOut:
     """Return one rule: condition, change, evidence, results measured here, conflicting sources."""
     page = RulePageOf(session, rules, rule, project)

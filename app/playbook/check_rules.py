@@ -22,19 +22,19 @@ def check_rules(folder: Path | None, settings: Settings) -> int:
         raise InvalidMetadata("Name the folder of the rule files, or set THREEWALLS_RULES_DIR.")
     folder = Path(settings.rules_dir) if folder is None else folder
     if not folder.is_dir():
-        raise InvalidMetadata(f"{folder} is no folder.")
+        raise InvalidMetadata(f"{folder} is not a folder.")
     try:
         texts = read_folder(folder)
     except OSError as error:
         raise Unavailable(f"{error.filename} cannot be read: {error.strerror}.") from error
     if not texts.keys() - {SOURCES}:
-        raise Unavailable(f"{folder} holds no rule file: they end in .yaml, as docs/rules.md says.")
+        raise Unavailable(f"{folder} contains no rule file: names end in .yaml (docs/rules.md).")
     book = with_team(built_in_rules(), texts)
     for mistake in book.mistakes:
         print(f"{folder / mistake.file}:{str(mistake).removeprefix(mistake.file + ':')}")
     if book.mistakes:
         files = counted(len(book.files_left_out), "file")
-        print(f"{counted(len(book.mistakes), 'mistake')} in {files}; a service would leave it out.", file=sys.stderr)
+        print(f"{counted(len(book.mistakes), 'mistake')} in {files}; the service would ignore it.", file=sys.stderr)
         return WRONG
     print(_told(book, len(texts.keys() - {SOURCES})))
     return FINE
@@ -42,5 +42,5 @@ def check_rules(folder: Path | None, settings: Settings) -> int:
 
 def _told(rules: TeamRules, files: int) -> str:
     team = sum(rule.origin == "team" for rule in rules.book.rules.values())
-    replaced = f", {len(rules.replaced)} in place of the service's own" if rules.replaced else ""
-    return f"{counted(team, 'rule')} in {counted(files, 'file')}, no mistake{replaced}."
+    replaced = f", {len(rules.replaced)} replacing built-in rules" if rules.replaced else ""
+    return f"{counted(team, 'rule')} in {counted(files, 'file')}, no mistakes{replaced}."

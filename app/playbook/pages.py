@@ -70,7 +70,7 @@ class RuleQuery(ListQuery):
     confidence: Annotated[str, OneOf(CONFIDENCES)] = ""
     origin: Annotated[str, OneOf(tuple(ORIGINS))] = Field("", description="`built-in` or `team`.")
     only: Annotated[str, OneOf(tuple(OUTCOMES))] = Field("", description="`fired`, `tried`, `paid_off` or `disputed`.")
-    project: str = Field("", description="Whose runs are counted; empty for all.")
+    project: str = Field("", description="Project whose runs are counted; empty for all.")
     sort: Annotated[str, OneOf(tuple(ORDERS))] = Field(
         "", description="`workflow` (the default), `fired`, `tried`, `paid_off` or `newest`."
     )
@@ -203,7 +203,7 @@ def summary_of_list(items: Sequence[RuleItem], rules: RulesInForce) -> str:
     if not items:
         return "No rule matches."
     team = sum(item.rule.origin == "team" for item in items)
-    whose = f", {team} of them a team's own" if team else ""
+    whose = f", {team} of them team rules" if team else ""
     fired, tried, paid = (sum(map(test, items)) for test in (_fired, _tried, _paid_off))
     which = counted(len(items), "rule")
     of = "" if len(items) == len(rules.book.rules) else f" of {len(rules.book.rules)}"

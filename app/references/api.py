@@ -43,7 +43,7 @@ from app.web.templating import public_address
 
 # --- What the API says of published figures, in types (`docs/api.md` in prose). Additions are welcome, changes are not.
 
-ReferenceId = Annotated[str, Path(max_length=200, description="Of one that a team added its number, else its name.")]
+ReferenceId = Annotated[str, Path(max_length=200, description="The number of a team's figure, else its name.")]
 
 
 class EnteredOut(BaseModel):
@@ -52,7 +52,7 @@ class EnteredOut(BaseModel):
     project: str | None = Field(description="null: offered to every project.")
     added_by: str
     added_at: datetime
-    changed_at: datetime = Field(description="What a change must have seen.")
+    changed_at: datetime = Field(description="Send it as `seen` with a change.")
     withdrawn_at: datetime | None
 
 
@@ -60,22 +60,22 @@ class ReferenceOut(BaseModel):
     """A published figure of another lab, never ranked with runs."""
 
     id: str
-    url: str = Field(description="Its page, for people.")
+    url: str = Field(description="Its page.")
     label: str
     kind: str
     family: str = Field(description="The model family.")
-    contract: dict[str, Value] = Field(description="As far as the publisher states it; what is left out is unknown.")
+    contract: dict[str, Value] = Field(description="Fields that the publisher states; others are unknown.")
     tokens_per_s_per_gpu: float | None
     tflops_per_gpu: float | None
     step_time_ms: float | None
-    rounded: bool = Field(description="Written as about so much.")
+    rounded: bool = Field(description="Published as an approximate number.")
     measured_by: str
     source: str
     source_url: str
-    date: str = Field(description="Of the publication: a day, or a month where no more is known.")
-    window: str = Field(description="Iterations that it is a mean of; empty when not stated.")
+    date: str = Field(description="Publication date: a day, or a month if only that is known.")
+    window: str = Field(description="Iterations of the mean; empty when not stated.")
     note: str
-    entered: EnteredOut | None = Field(description="null: it comes with the service.")
+    entered: EnteredOut | None = Field(description="null: built-in.")
 
     @classmethod
     def of(cls, reference: Reference, base: str) -> Self:
@@ -98,7 +98,7 @@ class EventOut(BaseModel):
 
 
 class ReferenceDetailOut(ReferenceOut):
-    events: list[EventOut] = Field(description="Who did what, oldest first; empty where it comes with the service.")
+    events: list[EventOut] = Field(description="Changes, oldest first; empty for built-in figures.")
 
     @classmethod
     def detail(cls, reference: Reference, events: tuple[AuditEvent, ...], base: str) -> Self:
@@ -126,8 +126,10 @@ class ReferenceChange(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     author: str = Field("", max_length=MAX_AUTHOR, description="Author, if not logged in.")
-    reason: str = Field("", max_length=MAX_NOTE, description="Why it is changed; kept in its record.")
-    seen: datetime | None = Field(None, description="Its `changed_at` when it was read; else 409 is never answered.")
+    reason: str = Field("", max_length=MAX_NOTE, description="Reason of the change; stored in its history.")
+    seen: datetime | None = Field(
+        None, description="Its `changed_at` when you read it. Without it, changes are not checked for conflicts (409)."
+    )
     project: str | None = Field(None, max_length=100, description="The project it is offered to; empty for all.")
     contract: dict[str, Any] = Field(
         default_factory=dict,
@@ -135,7 +137,7 @@ class ReferenceChange(BaseModel):
     )
     measured_by: str | None = None
     source: str | None = None
-    url: str | None = Field(None, description="Where it can be read.")
+    url: str | None = Field(None, description="Its address.")
     date: str | None = Field(None, description="A day or a month: 2026-08-15, 2026-08.")
     window: str | None = None
     note: str | None = None
@@ -152,8 +154,8 @@ class ReferenceChange(BaseModel):
             [name for name in sent if name in FIELDS and name not in cls.model_fields] if isinstance(sent, dict) else []
         )
         if inside:
-            errors = tuple(FieldError(name, "is a contract field: it belongs in `contract`") for name in inside)
-            raise InvalidChange("Put what is known of the job into `contract`. Nothing was changed.", errors)
+            errors = tuple(FieldError(name, "is a contract field: put it into `contract`") for name in inside)
+            raise InvalidChange("Put contract fields into `contract`. Nothing was changed.", errors)
         return sent
 
     def said(self) -> ReferenceStatement:
@@ -169,7 +171,7 @@ class DifferenceOut(BaseModel):
     field: str
     ours: Value
     theirs: Value
-    known: bool = Field(description="false: a side does not state it, so it may differ.")
+    known: bool = Field(description="false: one side does not state it, so it may differ.")
 
     @classmethod
     def of(cls, difference: ReferenceDifference) -> Self:
@@ -192,10 +194,10 @@ class NearestOut(BaseModel):
     reference: ReferenceOut | None
     summary: str
     more_pct: dict[str, float] = Field(
-        description="Ours is that much more, by figure; left out where they are not comparable."
+        description="Percent by which ours is higher, by figure; figures that are not comparable are missing."
     )
     differences: list[DifferenceOut]
-    causes: list[Cause] = Field(description="What the gap may be made of, most telling first.")
+    causes: list[Cause] = Field(description="Likely causes of the gap, most specific first.")
 
     @classmethod
     def of(cls, comparison: ReferenceComparison, summary: str, base: str) -> Self:
@@ -261,7 +263,7 @@ def read_nearest(
     request: Request,
     session: ReadSession,
     run: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Number of the run.")] = None,
-    stack: Annotated[str, Query(max_length=64, description="A stack key or its first digits, no run.")] = "",
+    stack: Annotated[str, Query(max_length=64, description="A stack key or its first digits, instead of a run.")] = "",
 ) -> NearestOut:
     """Claim check: the nearest published figure of the same model and GPU, what differs, and the likely causes."""
     comparison = compare_with_references(session, run=run, stack=stack)
@@ -329,6 +331,6 @@ def _read(engine: Engine, number: int, base: str) -> ReferenceDetailOut:
 def _detail(session: Session, reference_id: str, base: str) -> ReferenceDetailOut:
     page = find_reference(session, reference_id)
     if page is None:
-        raise NotFound(f"There is no reference point {reference_id[:80]}. The list of them is at /references.")
+        raise NotFound(f"There is no reference point {reference_id[:80]}. /references lists them.")
     events = audit.events(session, "reference", reference_id) if page.entered else ()
     return ReferenceDetailOut.detail(page, events, base)

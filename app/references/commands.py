@@ -131,7 +131,7 @@ def _point(
     before: Mapping[str, object], statement: ReferenceStatement, errors: Sequence[FieldError] = ()
 ) -> ReferencePoint:
     """Raises InvalidChange with `errors`, which were found already, and every field that is wrong."""
-    wrong = {CONTRACT + name: "is no contract field" for name in statement.contract if name not in FIELDS}
+    wrong = {CONTRACT + name: "is not a contract field" for name in statement.contract if name not in FIELDS}
     wrong |= {name: "is not known" for name in statement.facts if name not in FACTS}
     stated = {name: value for name, value in statement.contract.items() if name in FIELDS}
     stated |= {name: value for name, value in statement.facts.items() if name in FACTS}

@@ -113,7 +113,7 @@ def filled_form(reference: Reference) -> ReferenceForm:
 def _with_some_fp8(input_: ContractInput) -> ContractInput:
     if input_.field != "precision":
         return input_
-    return replace(input_, choices=(*input_.choices, (FP8_OF_SOME_KIND, "fp8, not said which")))
+    return replace(input_, choices=(*input_.choices, (FP8_OF_SOME_KIND, "fp8, recipe not stated")))
 
 
 def _shown(value: Value) -> str:
@@ -278,7 +278,7 @@ def _render_reference(
     """Render a figure. `refused`: the form that was sent, with its errors."""
     reference = find_reference(session, reference_id)
     if reference is None:
-        raise NotFound(f"There is no reference point {reference_id[:80]}. The list of them is at /references.")
+        raise NotFound(f"There is no reference point {reference_id[:80]}. /references lists them.")
     what, typed = refused or ("", ReferenceForm())
     form = typed if what == "change" else filled_form(reference)
     return render(

@@ -46,7 +46,7 @@ class ReferenceQuery(ListQuery):
     kind: Annotated[str, OneOf(tuple(KINDS))] = Field(
         "", description="`own`, `release_table`, `verification_card`, `model_zoo`, `guide`, ..."
     )
-    project: str = Field("", description="What teams added for it or for all, beside what comes with the service.")
+    project: str = Field("", description="Figures that teams added for it or for all projects, and built-in ones.")
 
     def keep(self, candidates: Iterable[Reference]) -> tuple[Reference, ...]:
         """Return the matching candidates in their order."""
@@ -135,7 +135,7 @@ class ReferenceComparison:
 def compare_with_references(session: Session, *, run: int | None = None, stack: str = "") -> ReferenceComparison:
     """Run the claim check of a run or a stack. Raises NotFound, and InvalidQuery unless exactly one is named."""
     if (run is None) == (not stack):
-        error = FieldError("run", "or `stack` is required, and not both")
+        error = FieldError("run", "or `stack` is required, not both")
         raise InvalidQuery("Name a run or a stack.", (error,))
     ours = _run(session, run) if run is not None else our_stack(session, one_stack_named(session, stack))
     return compare_result(ours, references(session, ours.project))
@@ -174,7 +174,7 @@ def our_stack(session: Session, stack_key: str) -> ComparedResult:
     row = _read(session, standings.newest_run_id) if standings else None
     if row is None:
         raise NotFound(
-            "There is no such stack on the leaderboards. It has no run that was read yet, or the key is wrong."
+            "There is no such stack on the leaderboards. None of its runs has been read yet, or the key is wrong."
         )
     return _ours(row, OurFigures(), of_stack=True)
 

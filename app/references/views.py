@@ -209,7 +209,7 @@ class BesideAll:
         nearest, seen = sum(stack.nearer is None for stack in self.stacks), len(self.stacks)
         of = f"{seen:,} stacks of this model on this GPU" if seen > 1 else "the only stack of this model on this GPU"
         if self.total > seen:
-            of = f"the {seen:,} of {self.total:,} stacks of this model on this GPU that ran last"
+            of = f"the {seen:,} of {self.total:,} stacks of this model on this GPU with the newest runs"
         if not nearest:
             return f"It is the nearest published figure to {'none of ' if seen > 1 else 'nothing: not to '}{of}."
         return f"It is the nearest published figure to {f'{nearest:,} of ' if seen > 1 else ''}{of}."

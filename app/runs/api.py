@@ -65,9 +65,9 @@ _PIECE_FORM = {
     "type": "object",
     "properties": {
         "log": {"type": "string", "format": "binary", "description": "The piece: plain text, .gz or .zst."},
-        "offset": {"type": "integer", "description": "As in the query."},
-        "name": {"type": "string", "description": "As in the query."},
-        "complete": {"type": "boolean", "description": "As in the query."},
+        "offset": {"type": "integer", "description": "Same as the query parameter."},
+        "name": {"type": "string", "description": "Same as the query parameter."},
+        "complete": {"type": "boolean", "description": "Same as the query parameter."},
     },
 }
 _RAW = {"schema": {"type": "string", "format": "binary"}}
@@ -75,10 +75,10 @@ _RAW = {"schema": {"type": "string", "format": "binary"}}
 
 class AppendAnswer(BaseModel):
     id: int
-    url: str = Field(description="Page of the run, for people.")
+    url: str = Field(description="Page of the run.")
     status: Status
     name: str = Field(description="The log file that was appended to.")
-    offset: int = Field(description="Bytes held of it now: where the next piece begins.")
+    offset: int = Field(description="Bytes stored so far: the offset of the next piece.")
     receiving: bool = Field(description="True while more is expected.")
 
 
@@ -107,12 +107,14 @@ async def append_to_log(
     settings: AppSettings,
     run_id: RunId,
     offset: Annotated[
-        int | None, Query(ge=0, le=_MAX_OFFSET, description="Byte of the decompressed log at which the piece begins.")
+        int | None, Query(ge=0, le=_MAX_OFFSET, description="Byte offset of the piece in the decompressed log.")
     ] = None,
-    name: Annotated[str, Query(max_length=500, description="Of the log file; may be left out when there is one.")] = "",
-    complete: Annotated[bool | None, Query(description="true ends the run, false opens it for more.")] = None,
+    name: Annotated[
+        str, Query(max_length=500, description="Name of the log file; optional when there is only one.")
+    ] = "",
+    complete: Annotated[bool | None, Query(description="true closes the run, false reopens it.")] = None,
     cut: Annotated[
-        Literal["gzip", "zstd"] | None, Query(description="The file was compressed so and ended early: all of it came.")
+        Literal["gzip", "zstd"] | None, Query(description="Compression of a truncated file that was sent completely.")
     ] = None,
 ) -> AppendAnswer:
     """Append to a log of the run, or add another log. What is acknowledged is stored; sending it again is harmless.
@@ -188,14 +190,14 @@ def _refused(field: str, message: str) -> InvalidUpload:
 class Decision(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    author: Author = author_field("Who decides it.", MAX_AUTHOR)
-    note: str = Field("", max_length=MAX_NOTE, description="Why. A quarantine must have a reason.")
+    author: Author = author_field("Author of the decision.", MAX_AUTHOR)
+    note: str = Field("", max_length=MAX_NOTE, description="Reason. Required for a quarantine.")
 
 
 _MEANINGS: Mapping[RunDecision, str] = {
-    "quarantine": "Take the run out of every baseline, level and ranking; `note` is the reason, and needed.",
+    "quarantine": "Exclude the run from every baseline, level and ranking. Requires a `note` with the reason.",
     "release": "End the quarantine of the run: it counts again.",
-    "pin": "Make the run the golden baseline of its stack, in place of the one before.",
+    "pin": "Make the run the golden baseline of its stack, replacing the previous one.",
     "unpin": "End the pin of the run: its stack is judged against its own history again.",
 }
 
@@ -277,8 +279,8 @@ def metadata_of(form: FormData, max_bytes: int) -> bytes | None:
     text = value.file.read(max_bytes + 1)
     if len(text) > max_bytes:
         raise InvalidUpload(
-            f"The metadata is larger than {max_bytes:,} bytes. Nothing was kept. Shorten `meta`: it is for what is "
-            "known of the run; documents go beside the log as `config`.",
+            f"The metadata is larger than {max_bytes:,} bytes. Nothing was kept. Shorten `meta`; send "
+            "documents as `config`.",
             (FieldError(META, f"must have at most {max_bytes:,} bytes"),),
         )
     return text
@@ -289,9 +291,9 @@ def _check_names(form: FormData) -> None:
     unknown = sorted({name[:_SHOWN] for name in form if name not in _KNOWN})
     if unknown:
         sent = ", ".join(f"`{name}`" for name in unknown)
-        errors = tuple(FieldError(name, f"is no part of an upload; parts are {allowed}") for name in unknown)
+        errors = tuple(FieldError(name, f"is not a part of an upload; parts are {allowed}") for name in unknown)
         missing = " There is no log in this upload." if "log" not in form else ""
-        detail = f"The form has a part that nobody would read: {sent}.{missing} Parts are {allowed}. Nothing was kept."
+        detail = f"The form has unknown parts: {sent}.{missing} Parts are {allowed}. Nothing was kept."
         raise (EmptyUpload if missing else InvalidUpload)(detail, errors)
     if len(form.getlist(META)) > 1:
         raise InvalidUpload(
@@ -353,7 +355,7 @@ _UPLOAD_FORM = {
         "log": _FILES | {"description": "One or more logs: plain text, .gz or .zst."},
         "meta": {"type": "string", "description": "JSON object: contract fields, name, project, purpose, branch, ..."},
         "config": _FILES
-        | {"description": "A document beside the log: configuration, command, environment, golden values."},
+        | {"description": "A document about the run: configuration, command, environment, golden values."},
         "events": _FILES | {"description": "TensorBoard event files."},
     },
 }
@@ -367,7 +369,7 @@ _UPLOAD_FORM = {
     response_model=UploadAnswer,
     response_model_exclude_none=True,
     responses=documented(
-        400, 409, 413, 422, 503, 507, ok={"model": UploadAnswer, "description": "This upload was there already."}
+        400, 409, 413, 422, 503, 507, ok={"model": UploadAnswer, "description": "This upload already existed."}
     ),
     openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _UPLOAD_FORM}}}},
 )
@@ -379,16 +381,20 @@ async def upload_run(
     log_files: AppLogFiles,
     settings: AppSettings,
     response: Response,
-    wait: Annotated[float, Query(ge=0, description="Answer when processed, after so many seconds at the latest.")] = 0,
-    complete: Annotated[bool | None, Query(description="false: more of the logs is to come, see `/logs`.")] = None,
+    wait: Annotated[float, Query(ge=0, description="Seconds to wait for the run to be processed.")] = 0,
+    complete: Annotated[
+        bool | None, Query(description="false: further pieces of the logs follow, see `/logs`.")
+    ] = None,
     expects: Annotated[
-        int, Query(ge=0, le=2**53, description="Bytes that are to come: refused at once where the quota has no room.")
+        int, Query(ge=0, le=2**53, description="Expected bytes: refused immediately when they exceed the quota.")
     ] = 0,
     strict: Annotated[
         str,
-        Query(max_length=10_000, description="Names in `meta`, with commas, that must be fields."),
+        Query(max_length=10_000, description="Comma-separated names in `meta` that must be known fields."),
     ] = "",
-    idempotency_key: Annotated[str | None, Header(description="The same key is the same upload.")] = None,
+    idempotency_key: Annotated[
+        str | None, Header(description="Two uploads with the same key are the same upload.")
+    ] = None,
 ) -> UploadAnswer:
     """Upload a run. The answer comes when it is stored safely; `status` says whether it is processed yet."""
     # Async because of `wait`: one thread per waiting client would leave none for others.
@@ -458,7 +464,8 @@ def read_log(
     first: Annotated[int, Query(alias="from", ge=1, le=2**53, description="First line, from 1.")] = 1,
     last: Annotated[int | None, Query(alias="to", ge=1, le=2**53, description="Last line, inclusive.")] = None,
     file: Annotated[
-        int | None, Query(ge=0, description="One of the logs (from 0, as `log_file` of the series); else all as one.")
+        int | None,
+        Query(ge=0, description="One of the logs (from 0, as `log_file` of the series). Default: all logs as one."),
     ] = None,
 ) -> Response:
     """Return lines of the run's logs, at most 5,000 at once; as plain text with `Accept: text/plain`."""
@@ -469,7 +476,7 @@ def read_log(
         logs = logs[file : file + 1]
     last = first + MAX_LOG_LINES - 1 if last is None else last
     if not first <= last < first + MAX_LOG_LINES:
-        raise InvalidQuery(f"Ask for at most {MAX_LOG_LINES:,} lines at once, `to` not before `from`.")
+        raise InvalidQuery(f"Request at most {MAX_LOG_LINES:,} lines at once, `to` not before `from`.")
     texts, total = lines_of(log_files, logs, first, last)
     headers = {"Vary": "Accept"}
     if request.headers.get("accept", "").startswith("text/plain"):
@@ -539,8 +546,8 @@ async def _once_read(engine: Engine, settings: Settings, accepted: Accepted, wai
         if since is None:
             return {}
         warning = (
-            f"Nothing has been processed since {absolute(since)}: no worker takes work. The run is kept, and processed "
-            "when one does."
+            f"Nothing has been processed since {absolute(since)}: no worker is running. The run is stored and will "
+            "be processed."
         )
         return {"nothing_processed_since": since, "warnings": [*accepted.warnings, warning]}
 
@@ -578,10 +585,10 @@ class Amend(BaseModel):
 
     fields: dict[str, Any] = Field(
         max_length=MAX_AMENDED_FIELDS,
-        description='By contract field: the new value, or {"unset": true} to take an earlier correction back.',
+        description='By contract field: the new value, or {"unset": true} to withdraw an earlier correction.',
     )
-    author: Author = author_field("Who states it.", MAX_AUTHOR)
-    note: str = Field("", max_length=MAX_NOTE, description="Why, or from where it is known.")
+    author: Author = author_field("Author of the statement.", MAX_AUTHOR)
+    note: str = Field("", max_length=MAX_NOTE, description="Reason or source.")
 
 
 @router.patch("/runs/{run_id}/contract", responses=documented(404, 422))
@@ -593,7 +600,7 @@ async def amend_run(
     settings: AppSettings,
     run_id: RunId,
     change: Amend,
-    wait: Annotated[float, Query(ge=0, description="Answer when the run was read anew, at the latest then.")] = 0,
+    wait: Annotated[float, Query(ge=0, description="Seconds to wait for the run to be read again.")] = 0,
 ) -> RunOut:
     """Correct or complete the contract. All fields or none; recorded with who, when and the old value, then applied."""
 

@@ -40,7 +40,7 @@ class FailureOut(FromDomain):
     kind: str
     title: str
     explanation: str
-    advice: str = Field(description="What to do.")
+    advice: str = Field(description="Advice.")
     iteration: int | None
     rank: int | None
     evidence: list[EvidenceOut]
@@ -72,7 +72,7 @@ class UnknownFieldOut(BaseModel):
     choices: list[str]
     meta: str = Field(description="Entry of `meta`, and of PATCH /api/v1/runs/{id}/contract.")
     megatron_lm: str = Field(description="Flag of Megatron-LM that states it; empty when there is none.")
-    bridge: str = Field(description="Its place in a Megatron-Bridge configuration; empty when there is none.")
+    bridge: str = Field(description="Its path in a Megatron-Bridge configuration; empty when there is none.")
 
     @classmethod
     def of(cls, name: str) -> Self:
@@ -104,16 +104,16 @@ Status = Literal["received", "processing", "ready", "failed", "unread"]
 
 class UploadAnswer(BaseModel):
     id: int
-    url: str = Field(description="Page of the run, for people.")
+    url: str = Field(description="Page of the run.")
     status: Status
-    created: bool = Field(description="False when this upload was there already.")
-    verdict: str | None = Field(None, description="With `wait`, once the run was judged.")
-    warnings: list[str] = Field([], description="What is known to be amiss by now; all of it once the run was read.")
+    created: bool = Field(description="False when this upload already existed.")
+    verdict: str | None = Field(None, description="With `wait`, once the run is judged.")
+    warnings: list[str] = Field([], description="Problems known so far; complete once the run is read.")
     unknown_fields: list[UnknownFieldOut] | None = Field(
-        None, description="With `wait`, once the run was read: what nobody states, and how to supply it."
+        None, description="With `wait`, once the run is read: unknown fields, and how to supply them."
     )
     nothing_processed_since: datetime | None = Field(
-        None, description="With `wait`, when no worker takes work: since when. The run is kept, and read when one does."
+        None, description="With `wait`, when no worker is running: the time of the last activity. The run stays queued."
     )
 
 
@@ -144,10 +144,10 @@ class MetricOut(FromDomain):
 class FileOut(BaseModel):
     position: int
     kind: Literal["log", "config", "events"] = Field(description="By content: log, TensorBoard events, other document.")
-    document: str = Field("", description="What it was recognised as; empty for a log, and for what cannot be read.")
+    document: str = Field("", description="Recognised kind of document; empty for a log, and for an unreadable file.")
     name: str
     size_bytes: int = Field(description="Decompressed.")
-    sha256: str | None = Field(description="Of the decompressed file; null when it grew in pieces.")
+    sha256: str | None = Field(description="Hash of the decompressed file; null when it was appended in pieces.")
     url: str = Field(description="Download.")
 
     @classmethod
@@ -163,14 +163,14 @@ class RunItemOut(FromDomain):
     id: int
     name: str
     project: str
-    generated: bool = Field(description="True in the demo project, whose logs a generator rendered.")
+    generated: bool = Field(description="True in the demo project, whose logs are generated.")
     purpose: str
     branch: str
     commit: str
     created_at: datetime
     status: Status
     error: str | None
-    outcome: str = Field(description="How the job itself ended; empty until it is known.")
+    outcome: str = Field(description="How the job ended; empty until known.")
     model: str | None
     gpu: str | None
     gpus: int | None
@@ -178,9 +178,9 @@ class RunItemOut(FromDomain):
     evidence_level: str
     semantic_class: str
     provisional: bool
-    verdict: str = Field(description="Of the newest judging: a decision, or empty while there is none.")
+    verdict: str = Field(description="Decision of the newest verdict; empty without one.")
     verdict_delta_pct: Finite = Field(description="Its change of step time: positive is slower.")
-    quarantine: str = Field(description="Why a person left it out of baselines and rankings; empty when nobody did.")
+    quarantine: str = Field(description="Reason of its quarantine; empty without one.")
     metrics: dict[str, MetricOut | None]
 
     @classmethod
@@ -214,14 +214,14 @@ class RunOut(FromDomain):
     ci_url: str
     tags: list[str]
     created_at: datetime
-    uploaded_by: str = Field(description="The person, or `token` and its name; empty where nobody logs in.")
+    uploaded_by: str = Field(description="The user, or `token` and its name; empty without log-ins.")
     processed_at: datetime | None
     status: Status
     error: str | None = Field(description="Why no figure could be computed, when `status` is `failed`.")
     warnings: list[str]
     trainer: str
-    contract: dict[str, StatedOut] = Field(description="By canonical field name, each with who said so.")
-    unknown: list[str] = Field(description="Contract fields that nobody stated and no log shows.")
+    contract: dict[str, StatedOut] = Field(description="By canonical field name, each with its source.")
+    unknown: list[str] = Field(description="Contract fields that no source states.")
     stack_key: str
     config_key: str
     provisional: bool = Field(description="True when a field of the stack key is unknown.")
@@ -231,26 +231,24 @@ class RunOut(FromDomain):
     evidence_level: str
     semantic_class: str
     definition_version: int = Field(description="Version of the definitions behind the figures.")
-    definitions: dict[str, int] = Field(description="Version of each definition by itself (docs/metrics.md).")
-    receiving: bool = Field(description="More of its logs is expected; figures are those of what is there.")
+    definitions: dict[str, int] = Field(description="Version of each single definition (docs/metrics.md).")
+    receiving: bool = Field(description="Further pieces of its logs are expected; figures cover those received.")
     reception: Literal["whole", "receiving", "complete", "incomplete"]
-    updating: bool = Field(description="It will be read again: bytes came, or a field was stated.")
-    unknown_fields: list[UnknownFieldOut] = Field(description="The same as `unknown`, with how to supply each.")
+    updating: bool = Field(description="It will be read again, because of new bytes or a stated field.")
+    unknown_fields: list[UnknownFieldOut] = Field(description="The fields of `unknown`, with the ways to supply each.")
     failures: list[FailureOut]
-    activity: dict[str, ActivityOut] = Field(description="By field: what was asked for and what ran.")
+    activity: dict[str, ActivityOut] = Field(description="By field: requested and active values.")
     availability: list[AvailabilityOut] = Field(
         description="Which dispatchers work in its container, as its log shows."
     )
     timers: list[Timer] = Field(description="Where the step goes, over the steady window.")
-    fair_for_timing: bool = Field(description="False when the run measured itself slower; a warning says why.")
+    fair_for_timing: bool = Field(description="False when timer barriers slowed the run; a warning says why.")
     not_understood: list[LineExample]
     slices: list[Slice]
     amendments: list[Amendment]
-    ordered_at: datetime = Field(description="Its place in the history of its stack.")
-    verdict: str = Field(
-        description="Decision of the newest judging, empty while there is none: `.../verdict` has all."
-    )
-    quarantine: Quarantine | None = Field(description="Who left it out of baselines and rankings, and why.")
+    ordered_at: datetime = Field(description="History position: commit time, else upload time.")
+    verdict: str = Field(description="Decision of the newest verdict, empty without one; see `.../verdict`.")
+    quarantine: Quarantine | None = Field(description="Who quarantined it, and why.")
     files: list[FileOut]
 
     @classmethod

@@ -513,7 +513,7 @@ def timer_chart(timers: Sequence[Timer]) -> dict[str, Any]:
     longest = max((timer.share_of_step for timer in shown), default=1.0)
     spec = dict(_timer_chart_specification(chart_height(timers), math.ceil(longest * 1.25 * 10) / 10))
     spec["datasets"] = {"timers": [_row(timer) for timer in shown]}
-    spec["description"] = f"Share of the step by timer, {len(shown)} timers. The table below holds the same values."
+    spec["description"] = f"Share of the step by timer, {len(shown)} timers. The table below has the same values."
     return spec
 
 

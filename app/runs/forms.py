@@ -35,7 +35,7 @@ class UploadForm(Form):
             twice.append(WINDOW[0])
         if twice:
             errors = tuple(
-                FieldError(name, "is stated here and in the JSON below; leave one of them out") for name in twice
+                FieldError(name, "is stated here and in the JSON below; remove one of them") for name in twice
             )
             raise InvalidMetadata("Some fields are stated twice. Nothing was kept.", errors)
         document |= stated

@@ -56,9 +56,7 @@ class RunQuery(ListQuery):
     outcome: Annotated[str, OneOf(tuple(OUTCOMES))] = Field(
         "", description=f"How the job itself ended: {', '.join(OUTCOMES)}."
     )
-    verdict: Annotated[str, OneOf(VERDICTS)] = Field(
-        "", description=f"{', '.join(VERDICTS[:-1])}; none for those that were not judged."
-    )
+    verdict: Annotated[str, OneOf(VERDICTS)] = Field("", description=f"{', '.join(VERDICTS[:-1])}; none: not judged.")
     purpose: Annotated[str, OneOf(PURPOSES)] = Field("", description="ci, experiment or release.")
     branch: str = ""
     evidence: Annotated[str, OneOf(EVIDENCE_LEVELS)] = Field("", description="smoke, screen, matched_ab or validated.")

@@ -24,10 +24,10 @@ SCHEMA = "threewalls.upgrade/1"
 @requires(Action.READ)
 def read_upgrade(
     session: ReadSession,
-    project: Annotated[str, Query(max_length=100, description="May be left out while there is one.")] = "",
+    project: Annotated[str, Query(max_length=100, description="Optional when there is only one project.")] = "",
     field: Annotated[str, Query(max_length=50, description="container, cluster, driver or a version.")] = "container",
-    from_: Annotated[str, Query(alias="from", max_length=500, description="The value before.")] = "",
-    to: Annotated[str, Query(max_length=500, description="The value after.")] = "",
+    from_: Annotated[str, Query(alias="from", max_length=500, description="The old value.")] = "",
+    to: Annotated[str, Query(max_length=500, description="The new value.")] = "",
 ) -> JSONResponse:
     """Compare one value of a field with another over all stacks.
 

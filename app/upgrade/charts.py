@@ -28,7 +28,7 @@ def upgrade_chart(rows: Sequence[StackRow]) -> dict[str, Any]:
     drawn = [_row(row, name) for row, name in zip(shown, _names([row.title for row in shown]), strict=True)]
     spec = dict(_specification(chart_height(rows)))
     spec["datasets"] = {"stacks": drawn, "zero": [{"delta": 0}]}
-    spec["description"] = f"Change of step time of {len(drawn)} stacks. The table holds the same values."
+    spec["description"] = f"Change of step time of {len(drawn)} stacks. The table has the same values."
     return spec
 
 

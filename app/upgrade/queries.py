@@ -72,7 +72,7 @@ def get_project(session: Session, slug: str) -> ProjectRow:
         select(ProjectRow).where(col(ProjectRow.slug) == slug)
     ).scalar_one_or_none()
     if row is None:
-        raise NotFound(f"There is no project {slug!r}. A project begins with its first run.")
+        raise NotFound(f"There is no project {slug!r}. The first run creates it.")
     return row
 
 

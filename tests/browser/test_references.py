@@ -87,7 +87,7 @@ def test_a_figure_is_corrected_and_withdrawn_without_script(open_page: OpenPage,
     change.get_by_label("TFLOP/s/GPU", exact=True).fill("fast")
     change.get_by_label("Your name", exact=True).fill("Grace")
     change.get_by_role("button", name="Save").click()
-    expect(page.locator("#change .error")).to_have_text("is a number above 0")
+    expect(page.locator("#change .error")).to_have_text("must be a number above 0")
     change.get_by_label("TFLOP/s/GPU", exact=True).fill("143")
     change.get_by_role("button", name="Save").click()
     expect(page.locator(".answer")).to_contain_text("143 TFLOP/s/GPU")

@@ -165,7 +165,7 @@ def test_long_series_are_thinned_and_the_page_says_so(client: TestClient, make: 
     points = specification(block)["datasets"]["points"]
     assert len(points) == 2 * 589
     assert all(point["low"] <= point["shown"] <= point["high"] for point in points)
-    assert "A point stands for 17 iterations: the line is their median, the band reaches" in words(block)
+    assert "A point represents 17 iterations: the line is their median, the band reaches" in words(block)
 
 
 def test_distributions_are_densities_or_single_values(client: TestClient, make: Make) -> None:
@@ -205,12 +205,12 @@ def test_the_picker_offers_the_same_stack_first_and_finds_by_words(client: TestC
     ("address", "status", "says"),
     [
         ("/compare?a=1&b=99", 404, "There is no run #99."),
-        ("/compare?a=1&b=1", 422, "holds #1, as `a` does: a run cannot be compared with itself"),
+        ("/compare?a=1&b=1", 422, "contains #1, like `a`: a run cannot be compared with itself"),
         ("/compare?a=1&b=2", 409, "#2 is not processed yet"),
-        ("/compare?a=one&b=2", 422, "must be numbers of runs"),
+        ("/compare?a=one&b=2", 422, "must be run numbers"),
         ("/compare/series?a=1", 422, "A comparison has two sides"),
         ("/compare?run=1&run=99", 404, "There is no run #99."),
-        ("/compare?run=x", 422, "numbers of runs"),
+        ("/compare?run=x", 422, "run numbers"),
     ],
 )
 def test_what_cannot_be_compared_says_so(client: TestClient, make: Make, address: str, status: int, says: str) -> None:

@@ -133,7 +133,7 @@ def test_a_missing_figure_says_what_it_needs(without: str, metric: str, words: s
 def test_a_gpu_without_a_published_peak_gets_no_mfu() -> None:
     summary = summarise(make_log(TIMES, stated=OVERLAP_CASE), make_metadata(PLACE | {"gpu": "A100"}))
     assert summary.metrics["mfu_pct"] is None
-    assert "MFU is not computed: no source we know states a dense peak of A100 at bf16." in summary.warnings
+    assert "MFU is not computed: no known source states a dense peak of A100 at bf16." in summary.warnings
 
 
 def test_an_absurd_number_of_layers_is_refused_before_they_are_listed() -> None:
@@ -145,7 +145,7 @@ def test_an_absurd_number_of_layers_is_refused_before_they_are_listed() -> None:
 @pytest.mark.parametrize(("printed", "gpu", "words"), [
     (988.0, "H100", ""),
     (1200.0, "B200", ""),
-    (1200.0, "H100", "MFU is left out: 1200 TFLOP/s/GPU is more than a H100 can do in BF16 (989). One of `gpu`, "
+    (1200.0, "H100", "MFU is left out: 1200 TFLOP/s/GPU exceeds the peak of a H100 in BF16 (989). One of `gpu`, "
      "`precision` and `gpus` is wrong, or `gbs`, `seq_len` or the model's shape."),
 ])  # fmt: skip
 def test_more_than_the_peak_is_no_mfu(printed: float, gpu: str, words: str) -> None:
@@ -204,7 +204,7 @@ def test_too_few_step_times_leave_all_speed_figures_out() -> None:
     summary = summarise(make_log([100.0, 100.0], stated=OVERLAP_CASE), make_metadata())
     assert summary.steady_state is None
     assert summary.metrics["step_time_ms"] is summary.metrics["tflops_per_gpu"] is None
-    assert "Fewer than 4 step times can be used, so there is no steady step time. Run it longer." in summary.warnings
+    assert "Fewer than 4 step times are usable, so there is no steady step time. Use a longer run." in summary.warnings
     assert summary.evidence_level == "smoke"
 
 
@@ -268,14 +268,14 @@ MLM_LINE = (
 @pytest.mark.parametrize(
     ("field", "value", "missing", "words"),
     [
-        ("time", "1e308", "step_time_ms", "60 of 60 iterations have a step time that none can have"),
+        ("time", "1e308", "step_time_ms", "60 of 60 iterations have an implausible step time"),
         ("time", "1e-308", "step_time_ms", "The first is 1e-308 ms in iteration 1."),
         ("time", "inf", "step_time_ms", "The first is inf ms in iteration 1."),
         ("time", "9.9e9", "step_time_ms", "over 1e+09 ms"),
         ("time", "9e-4", "step_time_ms", "under 0.001 ms"),
-        ("time", "nan", "step_time_ms", "Fewer than 4 step times can be used"),
+        ("time", "nan", "step_time_ms", "Fewer than 4 step times are usable"),
         ("tflops", "1e308", "tflops_per_gpu", "The log prints `tflops_per_gpu` as 1e+308 in 59 of 59 iterations"),
-        ("tflops", "123456.0", "tflops_per_gpu", "which no GPU can do"),
+        ("tflops", "123456.0", "tflops_per_gpu", "which is not plausible"),
         ("tflops", "1e-300", "tflops_per_gpu", "which the log does not print"),
         ("tflops", "inf", "tflops_per_gpu", "which the log does not print"),
         ("batch", "1" + "0" * 300, "tokens_per_s_per_gpu", "needs `gbs`"),
@@ -316,7 +316,7 @@ def test_any_step_times_give_finite_positive_figures_or_none(times: list[float])
         (
             [100.0] * 40 + [-196.0, 100.0, -196.0, 0.0] + [100.0] * 20,
             None,
-            "3 of 64 iterations have a step time that none can have (under 0.001 ms or over 1e+09 ms); they are left "
+            "3 of 64 iterations have an implausible step time (under 0.001 ms or over 1e+09 ms); they are left "
             "out. The first is -196 ms in iteration 41.",
         ),
         (
@@ -336,7 +336,7 @@ def test_step_times_that_are_left_out_are_counted(times: list[float], printed: l
 
 def test_short_and_unsteady_windows_are_told_in_words() -> None:
     short = summarise(make_log([9000.0] + [100.0] * 9), make_metadata())
-    assert any(w.startswith("The window holds 9 iterations; under 15 nobody can tell") for w in short.warnings)
+    assert any(w.startswith("The window has 9 iterations; under 15 it is uncertain") for w in short.warnings)
     drifting = summarise(make_log([9000.0, *np.linspace(100, 120, 40)]), make_metadata())
     assert any(w.startswith("The window is not steady: ") for w in drifting.warnings)
 
@@ -345,8 +345,7 @@ def test_unknown_stack_fields_are_listed_in_one_sentence() -> None:
     summary = summarise(make_log(TIMES, stated=OVERLAP_CASE), make_metadata({"gpu": "H100"}))
     assert summary.provisional
     assert (
-        "Comparisons with this run are provisional: `cluster`, `container` are not stated. Add what is "
-        "missing to the metadata."
+        "Comparisons with this run are provisional: `cluster`, `container` are not stated. Add them to the metadata."
     ) in summary.warnings
 
 

@@ -80,7 +80,7 @@ def test_by_memory_the_order_turns_and_says_so(client: TestClient, stacks: dict[
     assert places(by_speed) == ["hybridep", "alltoall", "deepep"]
     assert places(by_memory) == ["alltoall", "hybridep", "deepep"]
     assert "not ranked: deepep was requested, but its log does not show that it ran" in by_speed
-    assert "Places are by peak memory, least first." in by_memory
+    assert "Positions are by peak memory, least first." in by_memory
 
 
 def places(page: str) -> list[str]:

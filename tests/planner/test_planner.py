@@ -65,7 +65,7 @@ def test_a_broken_layout_has_each_constraint_named(client: TestClient) -> None:
     assert "24 GPUs are not divisible by experts on ETP x EP x PP = 1 x 8 x 2 = 16" in given["violations"][0]["text"]
     text = page(client, WRONG)
     assert "breaks 1 constraint" in text
-    assert "GPUs divide into both meshes." in text
+    assert "GPUs are divisible by both meshes." in text
     assert "Others for the same work" in text
 
 
@@ -110,7 +110,7 @@ def test_a_run_links_to_the_planner_with_its_own_facts(client: TestClient, engin
     for fact in ("model=Qwen3-30B-A3B", "gpus=16", "ep=16", "gbs=1024"):
         assert fact in address
     told = page(client, dict(pair.split("=") for pair in address.removeprefix("/plan?").split("&")))
-    assert "TP1 PP1 CP1 EP16 ETP1 satisfies every identity." in told
+    assert "TP1 PP1 CP1 EP16 ETP1 satisfies every constraint." in told
     assert f'href="/runs/{run}"' in told  # a run of this service, among the layouts that were used
     assert client.get("/api/v1" + address).json()["given"]["edp"] == 1
 

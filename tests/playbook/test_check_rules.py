@@ -28,7 +28,7 @@ def test_files_without_a_mistake_are_fine(folder: Path, capsys: pytest.CaptureFi
         OURS.replace("ours-vpp-small", "scale-sp-needs-tp") + "  overrides: Our trainer pads.\n"
     )
     assert main(["check-rules", str(folder)]) == 0
-    assert capsys.readouterr().out == "2 rules in 2 files, no mistake, 1 in place of the service's own.\n"
+    assert capsys.readouterr().out == "2 rules in 2 files, no mistakes, 1 replacing built-in rules.\n"
 
 
 def test_each_mistake_is_a_line_with_file_line_rule_and_what_to_do(
@@ -43,7 +43,7 @@ def test_each_mistake_is_a_line_with_file_line_rule_and_what_to_do(
         == f"{folder}/ours.yaml:2: ours-vpp-small: has no source: list at least one key of sources.yaml under `sources`"
     )
     assert "which is not a known fact" in told.out
-    assert "in 1 file; a service would leave it out." in told.err
+    assert "in 1 file; the service would ignore it." in told.err
 
 
 def test_the_folder_of_the_setting_is_checked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,4 +58,4 @@ def test_no_folder_is_a_wrong_command_and_an_empty_one_cannot_be_checked(
     assert main(["check-rules"]) == 2
     assert main(["check-rules", str(folder / "none")]) == 2
     assert main(["check-rules", str(folder)]) == 3
-    assert "holds no rule file" in capsys.readouterr().err
+    assert "contains no rule file" in capsys.readouterr().err

@@ -131,7 +131,7 @@ def test_what_is_wrong_with_a_figure_is_told_at_once_and_where_it_belongs(client
     wrong = client.post("/api/v1/references", json={}).json()["errors"]
     assert {"author", "source", "contract.model"} <= {one["field"] for one in wrong}
     misplaced = client.post("/api/v1/references", json={"author": "Ada", "gpu": "H100"})
-    assert "belongs in `contract`" in misplaced.json()["errors"][0]["message"]
+    assert "put it into `contract`" in misplaced.json()["errors"][0]["message"]
     built_in = client.get("/api/v1/references?kind=guide").json()["items"][0]["id"]
     gone = client.delete(f"/api/v1/references/{built_in}", params={"author": "Ada"})
     assert_problem(gone, 422, "Built-in figures")

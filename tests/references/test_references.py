@@ -220,7 +220,7 @@ def test_a_refused_form_keeps_what_was_typed_and_marks_what_is_wrong(client: Tes
     answer = client.post("/references/new", data=form)
     assert answer.status_code == 422
     assert 'value="Mixtral&lt;b&gt;"' in answer.text
-    for told in ("must be a whole number of at least 1", "is a number above 0", "is required"):
+    for told in ("must be a whole number of at least 1", "must be a number above 0", "is required"):
         assert told in answer.text
     assert listed(client, kind="own")["total"] == 0
 

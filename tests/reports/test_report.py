@@ -43,7 +43,7 @@ def test_line_1_is_the_verdict_line_2_the_baseline_then_what_moved_then_a_link(c
     lab.judge(slow)
     lines = comment(client, lab, slow)
     assert (
-        lines[0] == "**↘ regression: step time +9.4 % slower (6.7 to 12.3, 99 % interval); certain enough to act on**  "
+        lines[0] == "**↘ regression: step time 9.4 % slower (6.7 to 12.3, 99 % interval); certain enough to act on**  "
     )
     assert lines[1].startswith(
         "baseline: 12 runs (run 1, run 2, run 3, run 4 and 8 more), same configuration; differs in"
@@ -74,7 +74,7 @@ def test_the_same_as_values(client: TestClient, lab: Lab) -> None:
     lab.judge(slow, because="It is new.")
     report = as_json(client, lab, slow)
     assert (report["schema"], report["status"], report["exit_code"]) == ("threewalls.report/1", "judged", 1)
-    assert report["headline"].startswith("regression: step time +9.4")
+    assert report["headline"].startswith("regression: step time 9.4")
     assert report["because"] == "It is new."
     assert report["verdict"]["metrics"]["step_time_ms"]["decision"] == "regression"
     assert report["verdict"]["suspects"][0]["field"] == "commit"
@@ -108,7 +108,7 @@ def test_an_experiment_is_an_a_b(client: TestClient, lab: Lab) -> None:
     nightly(lab)
     slow = lab.run({"dispatcher": "deepep"}, slower=0.2, purpose="experiment")
     lab.judge(slow)
-    assert comment(client, lab, slow)[0].startswith("**↘ A/B, worse: step time +22.2 % slower")
+    assert comment(client, lab, slow)[0].startswith("**↘ A/B, worse: step time 22.2 % slower")
     assert as_json(client, lab, slow)["exit_code"] == 0
 
 
@@ -118,7 +118,7 @@ def test_no_baseline_names_the_nearest_misses_and_measures_a_contrast(client: Te
     lab.judge(moved)
     lines = comment(client, lab, moved)
     assert lines[0] == (
-        "**◌ no baseline; contrast with container train:2026.09: step time +22.2 % slower (19.1 to 25.3, 99 % "
+        "**◌ no baseline; contrast with container train:2026.09: step time 22.2 % slower (19.1 to 25.3, 99 % "
         "interval); certain enough to act on**  "
     )
     assert lines[1].startswith(
@@ -263,7 +263,7 @@ def test_a_regression_that_covers_it_is_named(client: TestClient, lab: Lab) -> N
     assert (
         f"- {address}, open, opened by this run: commit bad; 1 stack; about 62 GPU-hours a day; assigned to Ada"
     ) in comment(client, lab, slow)
-    assert any(line.startswith(f"- {address}, open, covers this level") for line in comment(client, lab, later))
+    assert any(line.startswith(f"- {address}, open, explains this level") for line in comment(client, lab, later))
 
 
 def test_names_and_values_of_others_are_no_markup(client: TestClient, lab: Lab) -> None:

@@ -86,7 +86,7 @@ def test_open_regressions_stand_first_the_dearest_at_the_top(
     )
     rows = table(text)
     assert [row.partition(" step time ")[0] for row in rows] == ["500 h/d", "62 h/d", "55 h/d", "unknown"]
-    assert "+9.8 % slower" in rows[1]
+    assert "9.8 % slower" in rows[1]
     assert f"Qwen3-30B-A3B 16 × H100 alltoall feedface , #{run} open unassigned" in rows[1]
     assert rows[2].endswith("open Ada")
     assert ATTACK not in client.get("/").text

@@ -62,7 +62,7 @@ def test_the_verdict_is_the_first_sentence_and_stands_beside_every_figure(client
     assert text.index('class="badge regression"') < text.index("figures")
     changes = re.findall(r'<dd class="against"><span class="change( \w+)?"><span class="nowrap">(.*?)</span>', text)
     assert [(kind.strip(), change) for kind, change in changes] == [
-        ("regression", "+3.4 % slower"), *[("regression", "3.3 % lower")] * 3, ("", "the same"),
+        ("regression", "3.4 % slower"), *[("regression", "3.3 % lower")] * 3, ("", "the same"),
     ]  # fmt: skip
 
 
@@ -221,8 +221,8 @@ def test_a_pin_says_what_drifts_out_of_sight(client: TestClient, make: Make, eng
     decisions = part(page(client, run), "decisions")
     assert f"Golden baseline of this stack is #{stack[0]} , pinned by Ada" in decisions
     assert "Drift that pinning hides" in decisions
-    assert f"+2.0 % slower since the last pin, #{stack[0]}" in decisions.replace("  ", " ")
-    assert f"+7.3 % slower since the release before it, #{release}" in decisions.replace("  ", " ")
+    assert f"2.0 % slower since the last pin, #{stack[0]}" in decisions.replace("  ", " ")
+    assert f"7.3 % slower since the release before it, #{release}" in decisions.replace("  ", " ")
 
     client.post(f"/runs/{run}/pin", data={"author": "Bea", "note": "after the <upgrade>"})
     text = page(client, run)

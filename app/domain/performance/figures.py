@@ -116,8 +116,8 @@ class Figures:
             self.metrics[name] = metric
         else:
             self.warnings.append(
-                f"`{name}` is left out: {metric.value:g} (interval {metric.ci_low:g} to {metric.ci_high:g}) is nothing "
-                f"that a GPU can do. Check the log's numbers, `gpus`, `gbs`, `seq_len` and the model's shape."
+                f"`{name}` is left out: {metric.value:g} (interval {metric.ci_low:g} to {metric.ci_high:g}) is not "
+                f"plausible for a GPU. Check the log's numbers, `gpus`, `gbs`, `seq_len` and the model's shape."
             )
 
     def _count(self, name: str) -> int | None:
@@ -152,7 +152,7 @@ class Figures:
         if len(damaged):
             self.warnings.append(
                 f"The log prints `{name}` as {damaged[0]:g} in {len(damaged)} of {len(self._rows)} iterations of the "
-                f"window, which no GPU can do; such values are left out."
+                f"window, which is not plausible; such values are left out."
             )
         return possible
 
@@ -216,11 +216,11 @@ class Figures:
             return None
         peak = peak_flops(gpu, precision)
         if peak is None:
-            self.warnings.append(f"MFU is not computed: no source we know states a dense peak of {gpu} at {precision}.")
+            self.warnings.append(f"MFU is not computed: no known source states a dense peak of {gpu} at {precision}.")
             return None
         if tflops.value > peak.tflops:
             self.warnings.append(
-                f"MFU is left out: {tflops.value:.0f} TFLOP/s/GPU is more than a {peak.gpu} can do in {peak.format} "
+                f"MFU is left out: {tflops.value:.0f} TFLOP/s/GPU exceeds the peak of a {peak.gpu} in {peak.format} "
                 f"({peak.tflops:g}). One of `gpu`, `precision` and `gpus` is wrong, or `gbs`, `seq_len` or the model's "
                 f"shape."
             )
@@ -239,8 +239,8 @@ class Figures:
             values += list(upto[np.isfinite(upto)])
         if not values:
             self.warnings.append(
-                "No memory line was read, so peak memory is unknown. Trainers print it on rank 0 after their first "
-                "iterations; upload that rank's output, too."
+                "No memory line was read, so peak memory is unknown. Trainers print it on rank 0 after the first "
+                "iterations: upload that rank's output too."
             )
             return None
         value = max(values) / BYTES_PER_GIB

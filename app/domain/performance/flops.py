@@ -326,14 +326,14 @@ def _attention(inputs: Inputs) -> Iterator[_Change]:
     attention = inputs.shape.attention
     if isinstance(attention, GroupedQueryAttention):
         if attention.window is not None:
-            counted = "in full" if inputs.discount_window else "as the windows they are"
+            counted = "in full" if inputs.discount_window else "by their window"
             other = not inputs.discount_window
             yield f"sliding windows are counted {counted}", lambda changed: replace(changed, discount_window=other)
         if attention.query_groups != attention.heads:
             every = replace(attention, query_groups=attention.heads)
             yield "every head has its own keys and values (`num_query_groups` is unset)", _shape(attention=every)
     yield (
-        "attention is counted without its causal half, as older trainers do",
+        "attention is counted without its causal half, as in older trainers",
         lambda changed: replace(changed, masked=False),
     )
 

@@ -41,7 +41,7 @@ def outcome_of(log: ParsedLog) -> tuple[Outcome, LogEvent | str]:
     if fatal is not None:
         return KINDS[failure_kind(fatal) or "exception"].outcome or "failed", fatal
     if is_unread(log):
-        return "unread", "No reader knows a line of this log."
+        return "unread", "The log format is unknown."
     if log.n == 0:
         return "failed", "No iteration line was read."
     if _ends_without_loss(log):
@@ -61,9 +61,9 @@ def _ending(log: ParsedLog) -> tuple[Outcome, LogEvent | str]:
     if reached_the_end(log):
         return "completed", f"The last planned iteration, {last}, was printed."
     if log.line_count == 0:
-        return "", f"There is no log, and its documents do not tell how the run ended after iteration {last}."
+        return "", f"There is no log, and its documents do not show how the run ended after iteration {last}."
     planned = f" of {log.total_iterations}" if log.total_iterations else ""
-    return "truncated", f"The log ends after iteration {last}{planned} without saying that training ended."
+    return "truncated", f"The log ends after iteration {last}{planned} without a line that ends training."
 
 
 def fatal_event(log: ParsedLog) -> LogEvent | None:

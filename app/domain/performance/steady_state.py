@@ -40,7 +40,7 @@ def left_out(log: ParsedLog) -> list[str]:
         row = int(np.argmax(damaged))
         value = printed[row] if absurd[row] else true[row]
         sentences.append(
-            f"{_share(damaged)} a step time that none can have (under {MIN_STEP_MS:g} ms or over {MAX_STEP_MS:g} ms); "
+            f"{_share(damaged)} an implausible step time (under {MIN_STEP_MS:g} ms or over {MAX_STEP_MS:g} ms); "
             f"{_they(damaged)} left out. The first is {value:g} ms in iteration {_iteration(log, row)}."
         )
     missing = np.isnan(printed)
@@ -156,7 +156,7 @@ def reasons_not_steady(window: FloatArray, from_warm_up: FloatArray) -> tuple[st
     """
     k = len(window)
     if k < MIN_WINDOW:
-        return (f"it holds {k} step times; {MIN_WINDOW} are the least that can show whether it is steady",)
+        return (f"it holds {k} step times; at least {MIN_WINDOW} are needed to show whether it is steady",)
     reasons = []
     if mad(window) > MAX_SPREAD:
         reasons.append(f"step times scatter by {100 * math.expm1(mad(window)):.0f} %, as if the run had two speeds")
@@ -290,7 +290,7 @@ def _longest_segment(step_times_ms: FloatArray, segment_starts: Sequence[int], n
     chosen = max(range(len(parts)), key=lambda i: (len(parts[i].y), i))
     if len(parts) > 1:
         notes.append(
-            f"The run was restarted {_times(len(parts) - 1)}; the figures are those of part {chosen + 1} of "
+            f"The run was restarted {_times(len(parts) - 1)}; the figures are from part {chosen + 1} of "
             f"{len(parts)}, the longest."
         )
     return parts[chosen]

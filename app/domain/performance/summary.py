@@ -177,10 +177,10 @@ def no_iterations(log: ParsedLog) -> str:
         return f"No iteration line was read. The job failed first, on {place}: {failure.text}"
     if is_unread(log):
         formats = f"{', '.join(KNOWN_FORMATS[:-1])} and {KNOWN_FORMATS[-1]}"
-        return f"Unread: no reader knows this log. Logs of {formats} are read. This says nothing about the job."
+        return f"Unread: the log format is unknown. Logs of {formats} can be read. This says nothing about the job."
     lines = [line for line in (*log.first_lines, *log.last_lines) if line.strip()]
     if not lines:
-        return "No iteration line was read: the log holds no text."
+        return "No iteration line was read: the log is empty."
     return (
         f"No iteration line was read. The log begins with {_quoted(lines[0])} and ends with {_quoted(lines[-1])}. "
         f"Upload the output of the rank that prints iterations, usually the last one."
@@ -194,14 +194,14 @@ def _quoted(line: str) -> str:
 
 def _window_warnings(log: ParsedLog, steady: SteadyState | None) -> list[str]:
     if steady is None:
-        return [f"Fewer than {MIN_VALUES} step times can be used, so there is no steady step time. Run it longer."]
+        return [f"Fewer than {MIN_VALUES} step times are usable, so there is no steady step time. Use a longer run."]
     warnings = list(steady.notes)
     if steady.reasons:
         warnings.append(f"The window is not steady: {'; '.join(steady.reasons)}. Do not use this run as a baseline.")
     elif steady.short:
         warnings.append(
-            f"The window holds {steady.n} iterations; under {SHORT_WINDOW} nobody can tell whether the run was warm. "
-            f"Let a longer run confirm what it shows."
+            f"The window has {steady.n} iterations; under {SHORT_WINDOW} it is uncertain whether warm-up was over. "
+            f"Confirm the figures with a longer run."
         )
     if log.log_interval and log.log_interval > 1:
         warnings.append(f"Each line is the mean of {log.log_interval} iterations, so single slow steps are hidden.")
@@ -214,9 +214,7 @@ def _unknown_warning(contract: Contract) -> list[str]:
     missing = [name for name in contract.unknown if name in STACK_FIELDS]
     listed = ", ".join(f"`{name}`" for name in missing)
     verb = "is" if len(missing) == 1 else "are"
-    return [
-        f"Comparisons with this run are provisional: {listed} {verb} not stated. Add what is missing to the metadata."
-    ]
+    return [f"Comparisons with this run are provisional: {listed} {verb} not stated. Add them to the metadata."]
 
 
 def _problems(log: ParsedLog) -> list[str]:

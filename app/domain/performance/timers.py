@@ -81,6 +81,6 @@ def unfair_because(log: ParsedLog) -> str | None:
     else:
         return None
     return (
-        f"This run is not fair for timing: {why}, and such timers set barriers inside the step, which makes it slower. "
-        f"Its figures are shown; compare only with runs that have the same timers."
+        f"This run is not fair for timing: {why}, and such timers add barriers inside the step, which slow it down. "
+        f"Compare its figures only with runs that have the same timers."
     )

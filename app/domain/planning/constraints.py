@@ -58,7 +58,7 @@ def _least(r: PlanRequest, a: Layout) -> str | None:
         return None
     return (
         f"The layout needs PP x max(TP x CP, EP x ETP) = {a.pp} x max({a.tp} x {a.cp}, {a.ep} x {a.etp}) = "
-        f"{a.min_gpus} GPUs, and there are {r.gpus}."
+        f"{a.min_gpus} GPUs, but there are {r.gpus}."
     )
 
 
@@ -94,7 +94,7 @@ def _groups(r: PlanRequest, a: Layout) -> str | None:
 def _sequence(r: PlanRequest, a: Layout) -> str | None:
     if a.cp == 1 or r.seq_len % (2 * a.cp) == 0:
         return None
-    return f"Each context-parallel rank takes two pieces: {r.seq_len} tokens do not divide by 2 x CP = {2 * a.cp}."
+    return f"Each context-parallel rank takes two pieces: {r.seq_len} tokens are not divisible by 2 x CP = {2 * a.cp}."
 
 
 def _shards(r: PlanRequest, a: Layout) -> str | None:
@@ -102,7 +102,7 @@ def _shards(r: PlanRequest, a: Layout) -> str | None:
         return None
     return (
         f"Sequence parallelism splits each sequence over CP x TP = {a.cp} x {a.tp} = {a.cp * a.tp}, and {r.seq_len} "
-        f"tokens do not divide by it."
+        f"tokens are not divisible by it."
     )
 
 
@@ -135,7 +135,7 @@ def _interleaved(r: PlanRequest, a: Layout) -> str | None:
     if a.vpp > 1 and a.pp == 1:
         return f"VPP {a.vpp} interleaves chunks between stages, and PP is 1."
     if a.vpp > 1 and r.model.hybrid:
-        return f"The pattern of a hybrid model holds its stages itself, so VPP {a.vpp} cannot be stated."
+        return f"The pattern of a hybrid model defines its stages, so VPP {a.vpp} cannot be stated."
     return None
 
 
@@ -143,7 +143,7 @@ def _layout(r: PlanRequest, a: Layout) -> str | None:
     if a.pp_layout is None:
         return None
     if r.model.hybrid:
-        return "The pattern of a hybrid model holds its stages itself, so there can be no layout."
+        return "The pattern of a hybrid model defines its stages, so a layout cannot be stated."
     problem = layout_problem(a.pp_layout, a.pp, r.model.layers, r.model.mtp)
     return f"The pipeline layout {a.pp_layout} {problem}." if problem else None
 
@@ -151,7 +151,7 @@ def _layout(r: PlanRequest, a: Layout) -> str | None:
 def _sources(_: PlanRequest, a: Layout) -> str | None:
     parts = stages(a.pp_layout) if a.pp_layout is not None else None
     if a.pp_layout is not None and a.account:
-        return "A layout places embedding and loss itself; they cannot be counted as layers as well."
+        return "A layout places embedding and loss, so they cannot also be counted as layers."
     if parts is None or len(parts) % a.pp or len(parts) // a.pp == a.vpp:
         return None
     return f"The layout has {len(parts)} stages, so VPP is {len(parts) // a.pp} with PP {a.pp}, and {a.vpp} is stated."
@@ -165,54 +165,54 @@ def _memory(r: PlanRequest, a: Layout) -> str | None:
     if static is None or static <= there:
         return None
     return (
-        f"Weights, gradients and optimizer states alone take {static:,.0f} GB on each GPU, and a GPU has {there:g} GB."
+        f"Weights, gradients and optimizer states alone take {static:,.0f} GB on each GPU, but a GPU has {there:g} GB."
     )
 
 
 CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
-        "scale-world-identity", "GPUs divide into both meshes",
-        "Change a degree, or take a number of GPUs that both products divide.", ("M-arg", "U-par"), _world,
+        "scale-world-identity", "GPUs are divisible by both meshes",
+        "Change a degree, or use a number of GPUs that is divisible by both products.", ("M-arg", "U-par"), _world,
     ),
     Constraint(
         "scale-gpus-below-min", "Enough GPUs for the larger mesh",
-        "Take more GPUs, or lower PP or the degree that makes the larger mesh.", ("U-par", "S3"), _least,
+        "Use more GPUs, or lower PP or the degrees of the larger mesh.", ("U-par", "S3"), _least,
     ),
     Constraint(
-        "scale-gbs-divisible", "The batch divides over the replicas",
-        "Change GBS or MBS, or the degrees that decide DP.", ("M-arg",), _batch,
+        "scale-gbs-divisible", "The batch is divisible by the replicas",
+        "Change GBS, MBS, or the degrees that determine DP.", ("M-arg",), _batch,
     ),
     Constraint(
-        "scale-expert-divisible", "Experts divide over EP",
+        "scale-expert-divisible", "Experts are divisible by EP",
         "Choose an EP that divides the experts.", ("M-arg", "M-tc"), _experts,
     ),
     Constraint(
         "plan-memory", "Weights and optimizer states fit a GPU",
-        "Take more GPUs, or a larger PP, EP or TP.", ("M-mem",), _memory,
+        "Use more GPUs, or a larger PP, EP or TP.", ("M-mem",), _memory,
     ),
     Constraint("scale-ep-dense", "EP only with experts", "Set EP to 1.", ("U-par",), _dense),
     Constraint(
-        "plan-heads-tp", "Heads divide over TP", "Choose a TP that divides the attention heads.", ("M-tc",), _heads
+        "plan-heads-tp", "Heads are divisible by TP", "Choose a TP that divides the attention heads.", ("M-tc",), _heads
     ),
     Constraint(
-        "plan-kv-groups-tp", "Key and value heads suit TP",
-        "Choose a TP that divides them, or that they divide.", ("M-tc",), _groups,
+        "plan-kv-groups-tp", "Key and value heads match TP",
+        "Choose a TP that is a divisor or a multiple of their number.", ("M-tc",), _groups,
     ),
     Constraint(
-        "scale-cp-divisible", "The sequence divides by 2 x CP",
+        "scale-cp-divisible", "The sequence is divisible by 2 x CP",
         "Change CP, or pad the sequence.", ("C-cfg", "U-par"), _sequence,
     ),
     Constraint(
-        "plan-sequence-shards", "The sequence divides by CP x TP",
+        "plan-sequence-shards", "The sequence is divisible by CP x TP",
         "Change CP or TP, or pad the sequence.", ("C-cfg", "U-sp"), _shards,
     ),
     Constraint(
-        "scale-layers-pp", "Layers divide over PP",
-        "State a layout, count embedding and loss as layers where that comes out even, or change PP.",
+        "scale-layers-pp", "Layers are divisible by PP",
+        "State a layout, count embedding and loss as layers if that is divisible, or change PP.",
         ("M-arg",), _stages,
     ),
     Constraint(
-        "scale-vpp-divisible", "A stage's layers divide into VPP",
+        "scale-vpp-divisible", "A stage's layers are divisible by VPP",
         "Choose a VPP that divides them, or state a layout.", ("M-arg", "U-hw/card"), _chunks,
     ),
     Constraint(
@@ -225,13 +225,13 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         "Drop VPP, or raise PP.", ("M-arg",), _interleaved,
     ),
     Constraint(
-        "scale-layout-invalid", "The layout string is right",
-        "Rewrite it: E first, L last, a t for each layer, an m for each multi-token-prediction layer on the last "
-        "chunk, and a number of stages that PP divides.", ("M-lay",), _layout,
+        "scale-layout-invalid", "The layout string is valid",
+        "Correct it: E first, L last, t for each layer, m for each multi-token-prediction layer on the last chunk, and "
+        "a multiple of PP stages.", ("M-lay",), _layout,
     ),
     Constraint(
         "scale-vpp-sources", "The split is stated once",
-        "Keep the layout, and leave VPP and the counting to it.", ("M-arg",), _sources,
+        "Keep the layout, and remove VPP and the layer counting.", ("M-arg",), _sources,
     ),
 )  # fmt: skip
 BY_ID: Mapping[str, Constraint] = {constraint.id: constraint for constraint in CONSTRAINTS}

@@ -29,7 +29,7 @@ from app.domain.run import IntArray, Value
 
 REASONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
-        "Shards in the usual band",
+        "Shards in the usual range",
         f"At most {SHARD_CEILING} tokens of a sequence for each CP rank, and with CP at least {SHARD_FLOOR}. On NVL72, "
         "where TP may take the place of some CP, for each CP x TP rank.",
         ("S3", "D-moe"),
@@ -41,19 +41,19 @@ REASONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("S0", "D-moe"),
     ),
     (
-        "Experts are not cut by width",
+        "Experts are not split by width",
         "ETP 1: whole experts on more ranks need no further collective.",
         ("S0", "M-readme", "U-vlm"),
     ),
     ("More data parallelism", "It communicates least, and its communication can be hidden.", ("S0", "D-moe")),
     (
         "Experts inside NVLink",
-        "The group with most traffic belongs inside the fastest link. A prior with published counter-evidence.",
+        "The group with most traffic belongs inside the fastest link. A rule of thumb with published counter-evidence.",
         ("S0", "U-wf/card", "M-readme"),
     ),
     ("PP before TP", "At the same DP more stages cost less than wider layers.", ("U-mt",)),
-    ("A virtual pipeline", "Stages without one have larger bubbles.", ("U-par", "D-perf")),
-    ("A small expert group", "Of what fits, the smaller group dispatches over fewer links.", ("S0",)),
+    ("A virtual pipeline", "Without one, bubbles are larger.", ("U-par", "D-perf")),
+    ("A small expert group", "Among groups that fit, the smaller one uses fewer links.", ("S0",)),
 )
 """Title, reason, sources; the first difference decides."""
 
@@ -193,7 +193,7 @@ def _no_vpp(request: PlanRequest, layout: Layout) -> Note | None:
     ga = layout.ga(request)
     if layout.pp == 1 or layout.vpp > 1 or ga is None or ga >= 4 * layout.pp:
         return None
-    text = f"{layout.pp} stages without a virtual pipeline and only {ga} micro-batches a step: expect bubbles."
+    text = f"{layout.pp} stages without a virtual pipeline and only {ga} micro-batches per step: expect bubbles."
     return Note("scale-pp-no-vpp", text, ("U-par", "D-perf"))
 
 
@@ -202,7 +202,7 @@ def _wide_shard(request: PlanRequest, layout: Layout) -> Note | None:
     if shard <= SHARD_CEILING:
         return None
     guess = first_cp(request.seq_len)
-    text = f"{shard} tokens for each CP x TP rank are above the usual band; the first guess of CP is {guess}."
+    text = f"{shard} tokens for each CP x TP rank are above the usual range; the first guess of CP is {guess}."
     return Note("scale-cp-size", text, ("S3", "D-moe"))
 
 

@@ -72,13 +72,13 @@ def planned_model(values: Mapping[str, Value]) -> tuple[PlannedModel | None, dic
     changed = any(shape.get(field) != value for field, value in stated.items() if field in shape)
     shape |= stated
     missing = {
-        field: "is required for a model that is not known by name"
+        field: "is required for a model without a known name"
         for field in ("num_layers", "num_attention_heads")
         if not shape.get(field)
     }
     if missing:
         if name:
-            missing["model"] = f"is none of {', '.join(named_models())}; state its shape"
+            missing["model"] = f"is not one of {', '.join(named_models())}; state its shape"
         return None, missing
     experts = _count(shape, "num_experts")
     sizes = _sizes(known_shape) if known_shape is not None and not changed else (None, None, None)
@@ -207,7 +207,7 @@ def read_request(stated: Mapping[str, str]) -> PlanRequest:
             wrong.setdefault(name, f"is required. {FIELDS[name].meaning}")
     model, missing = planned_model(values)
     if model is None and "model" not in values and not any(name in values for name in SHAPE):
-        missing = {"model": "is required: a name, or the layers and heads of a shape of your own"}
+        missing = {"model": "is required: a known name, or the layers and heads of your own shape"}
     if wrong or missing or model is None:
         raise InvalidPlan(missing | wrong)
     return PlanRequest(

@@ -134,8 +134,8 @@ def log_work(pool: Pool, figures: Sequence[float | None]) -> float | None:
 
 def _why(run: RankedRun, full_runs_exist: bool) -> str:
     if run.directional and full_runs_exist:
-        return "short, and there are longer runs of this configuration"
-    return "far off the other runs of this configuration, or older than the newest 20"
+        return "short, while this configuration has longer runs"
+    return "an outlier among the runs of this configuration, or older than the newest 20"
 
 
 # --- Segments of a stack's history: dispatchers are compared only between two changes of the stack's speed.

@@ -349,7 +349,7 @@ def _tied(duel: PairwiseComparison) -> str:
     if duel.outcome == "equal":
         return f"is as fast as {duel.second}, {within(duel)}{because}"
     more = f"; {counted(duel.more_runs, 'more run')} of each would decide" if duel.more_runs else ""
-    return f"cannot be told apart from {duel.second} in speed{because} ({_range(duel)} throughput{more})"
+    return f"is not clearly faster or slower than {duel.second} in speed{because} ({_range(duel)} throughput{more})"
 
 
 def within(duel: PairwiseComparison) -> str:

@@ -95,7 +95,7 @@ def read_reference(stated: Mapping[str, object]) -> ReferencePoint:
     texts = {name: _text(name, stated, wrong) for name in _TEXTS}
     kind, when, rounded = _kind(stated, wrong), _date(stated, wrong), stated.get("rounded", False)
     if not isinstance(rounded, bool):
-        wrong["rounded"] = "is true or false"
+        wrong["rounded"] = "must be true or false"
     for name in stated:
         if name not in FIELDS and name not in (*FIGURES, *_TEXTS, "kind", "date", "rounded"):
             wrong[name] = "is not known"
@@ -145,18 +145,18 @@ def _figure(name: str, stated: Mapping[str, object], wrong: dict[str, str]) -> f
         return None
     if isinstance(raw, int | float) and not isinstance(raw, bool) and math.isfinite(raw) and 0 < raw < _LARGEST:
         return float(raw)
-    wrong[name] = "is a number above 0"
+    wrong[name] = "must be a number above 0"
     return None
 
 
 def _text(name: str, stated: Mapping[str, object], wrong: dict[str, str]) -> str:
     raw = stated.get(name, "")
     if not isinstance(raw, str) or len(raw) > _LONGEST:
-        wrong[name] = f"is a text of at most {_LONGEST} characters"
+        wrong[name] = f"must be a text of at most {_LONGEST} characters"
         return ""
     text = raw.strip()
     if name == "url" and text and not _is_web_address(text):
-        wrong[name] = "is an address that begins with https:// or http://"
+        wrong[name] = "must be an address that begins with https:// or http://"
     return text
 
 
@@ -174,7 +174,7 @@ def _kind(stated: Mapping[str, object], wrong: dict[str, str]) -> Kind:
         if raw == kind:
             checked: Kind = kind
             return checked
-    wrong["kind"] = f"is one of {', '.join(get_args(Kind))}"
+    wrong["kind"] = f"must be one of {', '.join(get_args(Kind))}"
     return "own"
 
 
@@ -184,7 +184,7 @@ def _date(stated: Mapping[str, object], wrong: dict[str, str]) -> str:
     try:
         date.fromisoformat(day)
     except ValueError:
-        wrong["date"] = "is a day or a month, for instance 2026-08-15 or 2026-08" if raw else "is required"
+        wrong["date"] = "must be a day or a month, for instance 2026-08-15 or 2026-08" if raw else "is required"
     return raw
 
 

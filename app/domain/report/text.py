@@ -230,13 +230,13 @@ def pending_report(run: LinkedRun, status: str, nothing_processed_since: datetim
 def failed_report(run: LinkedRun, error: str, problems: tuple[str, ...]) -> RunReport:
     """Build the report of a run without figures."""
     headline = f"failed: {error or 'no iteration could be read from this run.'}"
-    return RunReport(run, "failed", "failed", headline, "baseline: none is needed", problems=problems)
+    return RunReport(run, "failed", "failed", headline, "baseline: not needed", problems=problems)
 
 
 def unread_report(run: LinkedRun, error: str, step_lines: tuple[LineExample, ...]) -> RunReport:
     """Build the report of a run whose log has an unknown format."""
     headline = f"{error[:1].lower()}{error[1:]}"
-    return RunReport(run, "unread", "unread", headline, "baseline: none is needed", step_lines=step_lines)
+    return RunReport(run, "unread", "unread", headline, "baseline: not needed", step_lines=step_lines)
 
 
 # --- The comment on a change: verdict, baseline, changed figures, folded details, link to the run.
@@ -349,7 +349,7 @@ def _change(change: Change, changed: WhatChanged) -> str:
 
 
 def _regression(regression: RegressionOfRun) -> str:
-    how = "opened by this run" if regression.opened_by_it else "covers this level"
+    how = "opened by this run" if regression.opened_by_it else "explains this level"
     address = link(f"regression {regression.id}", regression.address)
     parts = [
         f"{address}, {escaped(regression.state)}, {how}: {escaped(regression.cause)}",

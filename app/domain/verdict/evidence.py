@@ -185,8 +185,8 @@ def _past_sentence(past: PastResults) -> str:
     change = change_text(past.median_pct, past.low_pct, past.high_pct)
     where = f"on {counted(len(past.stacks), 'stack')}"
     if past.n == 1:
-        return f"Measured once before, {where}: {change.sentence}."
-    return f"Measured before in {past.n} A/Bs {where}: {change.sentence} (median; {change.interval})."
+        return f"Measured once before, {where}: {change.figure}."
+    return f"Measured before in {past.n} A/Bs {where}: {change.figure} (median; {change.interval})."
 
 
 def _stacks_sentence(elsewhere: OtherStacks) -> str:

@@ -111,19 +111,19 @@ def _why_none(left_out: Sequence[LeftOut]) -> str:
 
 
 def worst_change(verdict: Verdict) -> str:
-    """Return the change that decided: `step time +3.4 % slower (2.1 to 4.7, 99 % interval)`."""
+    """Return the change that decided: `step time 3.4 % slower (2.1 to 4.7, 99 % interval)`."""
     memory, time = verdict.memory, verdict.step_time
     if memory is not None and memory.decision == "regression":
         worse_time = time is not None and time.decision == "regression" and time.delta_pct > memory.delta_pct
         if not worse_time:
-            return f"peak memory +{percent(memory.delta_pct)} higher (limit {percent(memory.alarm_pct)})"
+            return f"peak memory {percent(memory.delta_pct)} higher (limit {percent(memory.alarm_pct)})"
     if time is None:
         return verdict.reason
     return f"step time{', no significant difference:' if shows_no_difference(time) else ''} {step_time_change(time)}"
 
 
 def step_time_change(time: StepTimeChange) -> str:
-    """Return `+3.4 % slower (2.1 to 4.7, 99 % interval)`."""
+    """Return `3.4 % slower (2.1 to 4.7, 99 % interval)`."""
     change = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
     return f"{change.figure} ({change.interval}, 99{THIN}% interval)"
 
@@ -238,7 +238,7 @@ def _nearest_miss_text(misses: Sequence[NearMiss], label: Label) -> str:
 
 
 def _measured_after_upgrade(contrast: MeasuredContrast | None) -> str:
-    """Return `contrast with container train:2026.09: step time +6.8 % slower (...); certain enough to act on`."""
+    """Return `contrast with container train:2026.09: step time 6.8 % slower (...); certain enough to act on`."""
     if contrast is None or contrast.measured.step_time is None:
         return ""
     comparability = contrast.comparability
@@ -392,10 +392,10 @@ def _measured(time: StepTimeChange, than: str, difference_to: str, other: str, s
     """Return `3.4 % slower than ...`, or `No significant difference from ...: 0.31 % slower (...)`."""
     change = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
     if shows_no_difference(time):
-        return f"No significant difference {difference_to} {other}: {change.sentence} ({change.interval}), {sure}"
+        return f"No significant difference {difference_to} {other}: {change.figure} ({change.interval}), {sure}"
     if change.word == THE_SAME:
         return f"As fast {than.replace('than', 'as')} {other}, {sure}"
-    return f"{change.sentence} {than} {other}, {sure}"
+    return f"{change.figure} {than} {other}, {sure}"
 
 
 def _is(names: Sequence[str]) -> str:

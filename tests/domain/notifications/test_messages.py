@@ -44,7 +44,7 @@ def made(cause: str = "Code: 0f3c2a9d -> 77aa01bc.", project: str = "moe") -> No
 
 def test_a_message_says_what_happened_and_what_it_rests_on() -> None:
     notice = made()
-    assert notice.title == "Regression: step time +3.4 % slower in moe"
+    assert notice.title == "Regression: step time 3.4 % slower in moe"
     assert notice.lines == (
         "Cause: Code: 0f3c2a9d -> 77aa01bc.",
         "Where: Qwen3-30B-A3B · 16 × H100.",
@@ -75,7 +75,7 @@ def test_teams_gets_a_card_in_which_nothing_is_markdown_that_we_did_not_write() 
     # A RichTextBlock takes no Markdown, so what is in it stands as it is; but for functions of dates.
     assert {line["type"] for line in card["body"]} == {"RichTextBlock"}
     title, *lines, _ = card["body"]
-    assert title["inlines"][0]["text"] == "Regression: step time +3.4 % slower in a_b*[c](d)"
+    assert title["inlines"][0]["text"] == "Regression: step time 3.4 % slower in a_b*[c](d)"
     assert r"a\_b\*\[c\]\(d\)" in card["fallbackText"]
     assert lines[0]["inlines"][0]["text"].startswith("Cause: <!channel> <https://evil.example|click> & [x]")
     assert "{{" not in json.dumps(card)

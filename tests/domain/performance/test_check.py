@@ -31,7 +31,7 @@ def no_shared(inputs: Inputs) -> Inputs:
         (DEEPSEEK, replace(DEEPSEEK, shape=deepseek_v3(0)), "`mtp` is 0"),
         (replace(DEEPSEEK, shape=deepseek_v3(0)), DEEPSEEK, "`mtp` is 1"),
         (DEEPSEEK, no_shared(DEEPSEEK), "shared experts are not counted"),
-        (GPT_OSS, replace(GPT_OSS, discount_window=True), "sliding windows are counted as the windows they are"),
+        (GPT_OSS, replace(GPT_OSS, discount_window=True), "sliding windows are counted by their window"),
         (replace(GPT_OSS, discount_window=True), GPT_OSS, "sliding windows are counted in full"),
         (QWEN, replace(QWEN, seq_len=8192), "`seq_len` is 8192"),
         (QWEN, replace(QWEN, seq_len=2048), "`seq_len` is 2048"),

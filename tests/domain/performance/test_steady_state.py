@@ -141,7 +141,7 @@ def test_a_restarted_run_uses_its_longest_part() -> None:
     found = steady(times, segment_starts=(0, 10))
     assert (found.first_iteration, found.last_iteration) == (12, 30)
     assert found.step_time_ms == pytest.approx(90)
-    assert found.notes == ("The run was restarted once; the figures are those of part 2 of 2, the longest.",)
+    assert found.notes == ("The run was restarted once; the figures are from part 2 of 2, the longest.",)
 
 
 def test_of_equally_long_parts_the_last_is_used() -> None:

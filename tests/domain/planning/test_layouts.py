@@ -65,7 +65,7 @@ def test_f14_a_sequence_that_2_x_cp_does_not_divide() -> None:
     assert given is not None
     (violation,) = given.violations
     assert violation.constraint.id == "scale-cp-divisible"
-    assert "16380 tokens do not divide by 2 x CP = 8" in violation.text
+    assert "16380 tokens are not divisible by 2 x CP = 8" in violation.text
 
 
 def test_f04_expert_overlap_without_vpp_is_no_violation_of_the_layout() -> None:
@@ -120,5 +120,5 @@ def test_numbers_stand_in_the_words() -> None:
     given = plan(F09, gpus=8).given
     assert given is not None
     assert given.violations[-1].text == (
-        "The layout needs PP x max(TP x CP, EP x ETP) = 2 x max(2 x 1, 8 x 1) = 16 GPUs, and there are 8."
+        "The layout needs PP x max(TP x CP, EP x ETP) = 2 x max(2 x 1, 8 x 1) = 16 GPUs, but there are 8."
     )

@@ -113,7 +113,7 @@ def test_a_short_run_counts_only_where_there_is_no_longer_one() -> None:
     assert entry is not None
     assert (entry.runs, entry.directional) == (("alltoall-0", "alltoall-1"), False)
     assert [(one.run, one.why) for one in entry.left_out] == [
-        ("quick", "short, and there are longer runs of this configuration")
+        ("quick", "short, while this configuration has longer runs")
     ]
 
 
