@@ -142,6 +142,7 @@ class Settings(BaseSettings):
     t_comm: float = Field(0.10, gt=0, lt=1, description="Exposed communication from which it is a wall, over the step.")
     t_idle: float = Field(0.10, gt=0, lt=1, description="GPU idle time from which it is a wall, over the step.")
     t_headroom: float = Field(0.10, gt=0, lt=1, description="Free share of the GPU's memory below which it is tight.")
+    t_sm: float = Field(0.5, gt=0, lt=1, description="Use of the GPU by its kernels below which they are too small.")
     t_noise: float = Field(0.01, gt=0, lt=1, description="Difference of step time that counts as noise.")
     allow_private_targets: str = Field(
         "",

@@ -26,7 +26,6 @@ from app.domain.experiments.values import KnobChange, Plan, Sizing
 from app.domain.rules.change import Changing, OwnIdea
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate
 from app.domain.rules.rule import RuleBook
-from app.domain.rules.run_facts import facts_of
 from app.domain.run import Stated
 from app.domain.text import one_line
 from app.domain.verdict.record import RunRecord, current_level
@@ -106,8 +105,7 @@ def propose(session: Session, settings: Settings, wish: Wish) -> Proposal:
     if why := record.unfit_because or record.estimate.unusable_because:
         raise _refused("run", f"Run {record.run} cannot be a baseline: {why}.")
     rules = rules_in_force(settings)
-    facts = {"compared": False, **facts_of(advised.reading)}
-    evaluation = evaluate(facts, rules.book, settings=rules.thresholds)
+    evaluation = evaluate(advised.facts, rules.book, settings=rules.thresholds, undo=advised.setbacks.undo)
     turn = _turn(evaluation, rules.book, wish, record)
     candidate = turned(record.contract, turn.knobs)
     key = _candidate_key(record, candidate, turn)

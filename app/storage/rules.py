@@ -6,7 +6,7 @@ The team's folder is looked at each time, and its files are read again when one 
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +29,7 @@ from app.settings import Settings
 from app.storage import readings
 from app.storage.readings import StatedFact, in_force, statements_of
 from app.storage.runs import RunDetail, aware, detail, files_of
+from app.storage.setbacks import Setbacks, setbacks_of
 from app.storage.suspect_evidence import Gain, MeasuredHere, find_availability, gains_of, matched_abs, measured
 from app.storage.tables import (
     ExperimentRow,
@@ -312,11 +313,12 @@ class AdvisedRun:
     reading: RunReading
     launch: object
     statements: tuple[StatedFact, ...] = ()
+    setbacks: Setbacks = field(default_factory=Setbacks)
 
     @property
     def facts(self) -> Facts:
         """A run by itself: rules about pairs have their place where two runs are compared."""
-        return {"compared": False, **facts_of(self.reading)}
+        return {"compared": False, **facts_of(self.reading), **self.setbacks.facts}
 
 
 def read_run(session: Session, run_id: int) -> AdvisedRun:
@@ -355,7 +357,7 @@ def read_run(session: Session, run_id: int) -> AdvisedRun:
         installed=_installed(session, run),
         is_baseline=True if _is_pinned(session, run_id) else None,
     )
-    return AdvisedRun(run, reading, launch, statements)
+    return AdvisedRun(run, reading, launch, statements, setbacks_of(session, run))
 
 
 def _arguments(session: Session, run: RunDetail) -> Mapping[str, Value]:

@@ -14,12 +14,13 @@ from app.domain.rules.engine import CheckedRequirement, Met, Suggestion
 from app.domain.rules.evidence import LEVEL_NAMES, Statement
 from app.domain.rules.facts import SETTINGS, Fact
 from app.domain.rules.journey import State
+from app.domain.rules.ranking import Tier
 from app.domain.rules.rule import Confidence, Kind, Phase, Wall
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import read_session
 from app.storage.readings import in_force
 from app.suggestions.commands import state
-from app.suggestions.queries import RunSuggestions, suggest
+from app.suggestions.queries import RunSuggestions, cost_of, suggest
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, Rules
 from app.web.errors import documented
@@ -111,6 +112,42 @@ class SourceOut(_FromDomain):
     date: str
 
 
+class GainOut(BaseModel):
+    pct: float = Field(description="In percent of throughput; positive is faster.")
+    low_pct: float
+    high_pct: float
+    text: str = Field(description="The result that it rests on.")
+    setting: str
+    likeness: float = Field(description="0 to 1: how alike that setting and this run are.")
+    same: list[str] = Field(description="Facts that are equal.")
+    differs: list[str]
+
+
+class PlaceOut(BaseModel):
+    """Why a suggestion stands where it does."""
+
+    group: Tier
+    because: str
+    expected_gain: GainOut | None = Field(description="null where no source gives a figure.")
+    worth: float = Field(description="Weight of the evidence x gain x likeness, in percent of throughput.")
+    confidence: Confidence = Field(description="In the expected gain.")
+    runs_per_side: int | None = Field(description="Of an A/B that sees the expected gain.")
+    cost_gpu_hours: float | None = Field(description="Of that A/B, with 50 steps a run.")
+    not_profiled: list[str] = Field(description="Shares of a profile that its condition needs and that are unknown.")
+
+
+class AlsoOut(BaseModel):
+    rule: str
+    title: str
+    why: str
+
+
+class RecipeOut(_FromDomain):
+    title: str
+    run: str
+    then: str
+
+
 class SuggestionOut(BaseModel):
     rule: str
     url: str = Field(description="Page of this step, for people.")
@@ -132,6 +169,9 @@ class SuggestionOut(BaseModel):
     confidence: Confidence
     withheld: str = Field(description="Why it is deferred; empty if it is not.")
     doubt: str = Field(description="Why a blocker is doubtful: the run completed iterations despite it.")
+    place: PlaceOut
+    also: list[AlsoOut] = Field(description="Other rules that ask for the same change.")
+    recipes: list[RecipeOut] = Field(description="Exact commands of a tool for this run.")
 
 
 class PairOut(BaseModel):
@@ -270,6 +310,35 @@ def _suggestion(advice: RunSuggestions, suggestion: Suggestion, url: str) -> Sug
         confidence=rule.confidence,
         withheld=suggestion.withheld,
         doubt=suggestion.doubt,
+        place=_place(advice, suggestion),
+        also=[AlsoOut(rule=other.rule.id, title=other.rule.title, why=other.why) for other in suggestion.also],
+        recipes=[RecipeOut.model_validate(recipe) for recipe in suggestion.recipes],
+    )
+
+
+def _place(advice: RunSuggestions, suggestion: Suggestion) -> PlaceOut:
+    place, expected = suggestion.place, suggestion.place.expected
+    cost = cost_of(suggestion, advice.evaluation_of(suggestion.rule.id).facts)
+    return PlaceOut(
+        group=place.tier,
+        because=place.because,
+        expected_gain=None
+        if expected is None
+        else GainOut(
+            pct=expected.pct,
+            low_pct=expected.low,
+            high_pct=expected.high,
+            text=expected.statement.text,
+            setting="" if expected.statement.own is not None else expected.statement.setting,
+            likeness=expected.likeness.score,
+            same=list(expected.likeness.same),
+            differs=list(expected.likeness.differs),
+        ),
+        worth=place.worth,
+        confidence=place.confidence,
+        runs_per_side=None if cost is None else cost.runs_each,
+        cost_gpu_hours=None if cost is None else cost.gpu_hours,
+        not_profiled=list(suggestion.assumed),
     )
 
 
@@ -287,7 +356,7 @@ def _changes(advice: RunSuggestions, suggestion: Suggestion) -> ChangesOut:
         suggestion, advice.evaluation_of(suggestion.rule.id).facts, advice.launch, advice.reading.arguments
     )
     return ChangesOut(
-        text=suggestion.rule.change.text,
+        text=suggestion.change_text,
         fields=[FieldChangeOut.model_validate(change) for change in diff.fields],
         megatron_lm=_framework(diff.megatron_lm),
         megatron_bridge=_framework(diff.bridge),

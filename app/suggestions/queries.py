@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from sqlmodel import Session, col
 
+from app.domain.experiments.plan import size
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate
 from app.domain.rules.journey import Journey, journey
 from app.domain.rules.rule import RuleBook, knob_of
@@ -15,6 +17,7 @@ from app.storage.rules import AdvisedRun, RulesInForce, read_pair, read_run
 from app.storage.runs import RunDetail
 from app.storage.suspect_evidence import Gain, MeasuredHere, gains_of, matched_abs, measured
 from app.storage.tables import RunRow, select_any
+from app.suggestions.forecast import LayoutForecaster
 
 # --- What this project measured itself: matched A/Bs on the one knob that a suggestion would turn.
 
@@ -114,13 +117,22 @@ class RunSuggestions:
 def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestions:
     """Raises NotFound, and NotReady while the run was never read."""
     advised = read_run(session, run_id)
-    facts = advised.facts
-    evaluation = evaluate(facts, rules.book, settings=rules.thresholds)
-    own = measured_here(session, advised.run, evaluation.fired)
+    facts, run = advised.facts, advised.run
+    peak_gb = facts.get("mem_alloc_peak_gb")
+    ask = partial(
+        evaluate,
+        facts,
+        rules.book,
+        settings=rules.thresholds,
+        undo=advised.setbacks.undo,
+        forecast=LayoutForecaster(
+            run.contract, peak_gb if isinstance(peak_gb, float) else None, rules.thresholds["T_headroom"]
+        ),
+    )
+    evaluation = ask()
+    own = measured_here(session, run, (*evaluation.fired, *evaluation.conditional))
     if own:
-        evaluation = evaluate(
-            facts, rules.book, own=[own_result.result for own_result in own], settings=rules.thresholds
-        )
+        evaluation = ask(own=[own_result.result for own_result in own])
     return RunSuggestions(
         advised.run,
         advised.reading,
@@ -146,6 +158,33 @@ def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce, evaluation
     }
     book = RuleBook(of_two, rules.book.sources)
     return PairSuggestions(pair.beside, evaluate({**advised.facts, **pair.facts}, book, settings=rules.thresholds))
+
+
+# --- What an A/B of a suggestion costs.
+
+AB_STEPS = 50
+"""Steps of a run whose figure is a result (the rule val-50-steps)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """`runs_each`: runs per side to see the expected effect; `gpu_hours` None while step time or GPUs are unknown."""
+
+    runs_each: int
+    gpu_hours: float | None
+
+
+def cost_of(suggestion: Suggestion, facts: Mapping[str, object]) -> Cost | None:
+    """None for what is no change to measure."""
+    if suggestion.rule.kind != "candidate" or not (suggestion.rule.changes_something or suggestion.set):
+        return None
+    expected = suggestion.place.expected
+    effect = 100 * abs(1 - 1 / (1 + expected.pct / 100)) if expected is not None and expected.pct > -100 else 0.0
+    runs = size((), effect_pct=effect).runs_each if effect else size(()).runs_each
+    step_s, gpus = facts.get("step_s"), facts.get("gpus")
+    if not isinstance(step_s, float) or not isinstance(gpus, int):
+        return Cost(runs, None)
+    return Cost(runs, 2 * runs * AB_STEPS * step_s * gpus / 3600)
 
 
 def first_suggestion(session: Session, run_id: int, rules: RulesInForce) -> tuple[str, str] | None:

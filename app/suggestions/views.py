@@ -277,6 +277,8 @@ def _measured(name: str, page: str) -> Origin:
 
 def linked_why(advice: RunSuggestions, suggestion: Suggestion) -> Markup:
     """The reason of a suggestion, its numbers with where they come from."""
+    if suggestion.assumed:
+        return coded(suggestion.why)
     evaluation = advice.evaluation_of(suggestion.rule.id)
     return linked(suggestion.rule.why, evaluation.facts, partial(href_of, advice, evaluation))
 

@@ -200,6 +200,7 @@ _ARCH = {
     **dict.fromkeys(("B300", "GB300"), 103),
 }
 _HBM_GB = {"H100": 80.0, "B200": 180.0, "B300": 270.0, "GB200": 186.0, "GB300": 279.0}
+_HBM_GB |= {"MI300X": 192.0, "MI325X": 256.0, "MI355X": 288.0}  # AMD's data sheets
 _NVL72 = ("GB200", "GB300", "VR200")
 
 
@@ -261,7 +262,8 @@ class WallReading:
 
 def read_wall(values: Values) -> WallReading:
     """The wall that the evidence points at. `values` are typed facts with the thresholds (see `derive`)."""
-    return _measured(values) or _by_timers(values) or _by_platform(values) or _unknown(values)
+    readings = (_measured, _by_recompute, _by_timers, _by_platform)
+    return next((found for reading in readings if (found := reading(values)) is not None), _unknown(values))
 
 
 def _number(values: Values, name: str) -> float | None:
@@ -279,7 +281,7 @@ def _measured(values: Values) -> WallReading | None:
     if headroom is not None and headroom < least:
         because = f"{headroom:.0%} of the GPU's memory is free (threshold: {least:.0%})."
         return WallReading("memory", "measured", because, ("headroom_frac",))
-    return _by_exclusion(values)
+    return _by_compute(values) or _by_exclusion(values)
 
 
 def _over_threshold(values: Values) -> list[tuple[float, WallReading]]:
@@ -295,6 +297,36 @@ def _over_threshold(values: Values) -> list[tuple[float, WallReading]]:
             sentence = f"{value:.0%} {text} (threshold: {least:.0%})."
             readings.append((value / max(least, 1e-9), WallReading(wall, "measured", sentence, (name,))))  # type: ignore[arg-type]
     return readings
+
+
+def _by_compute(values: Values) -> WallReading | None:
+    """The kernels themselves: the GPU is busy with them, and they use little of it or only move data."""
+    waits = [_number(values, name) for name in ("exposed_comm_frac", "gpu_idle_frac")]
+    if any(share is None for share in waits):
+        return None
+    used, least = _number(values, "sm_util"), _number(values, "T_sm") or 0.0
+    if used is not None and used < least:
+        because = f"The kernels use {used:.0%} of the GPU (threshold: {least:.0%}), and it waits for nothing else."
+        return WallReading("compute", "measured", because, ("sm_util",))
+    for name, text in (
+        ("small_gemm_frac", "of the step are small matrix products"),
+        ("cast_permute_frac", "of the step are casts and permutations"),
+    ):
+        share, most = _number(values, name), _number(values, "T_idle") or 0.0
+        if share is not None and share >= most:
+            return WallReading("compute", "measured", f"{share:.0%} {text} (threshold: {most:.0%}).", (name,))
+    return None
+
+
+def _by_recompute(values: Values) -> WallReading | None:
+    """A job that computes whole layers again fits only so, unless much memory is free."""
+    free, least = _number(values, "headroom_frac"), _number(values, "T_headroom") or 0.0
+    if values.get("full_recompute") is not True or values.get("fits") is not True:
+        return None
+    if free is not None and free > 2 * least:
+        return None
+    text = "The run recomputes whole layers, so it probably does not fit otherwise. Try a narrower list."
+    return WallReading("memory", "inferred", text, ("recompute_granularity",))
 
 
 def _by_exclusion(values: Values) -> WallReading | None:
@@ -533,6 +565,17 @@ def _recompute_modules(values: Values) -> list[str] | None:
     return [] if values.get("recompute_granularity") in ("none", "full") else None
 
 
+def _full_recompute(values: Values) -> bool | None:
+    """Granularity `full` over no layer recomputes nothing."""
+    granularity = values.get("recompute_granularity")
+    return None if granularity is None else granularity == "full" and values.get("recompute_layers") != 0
+
+
+def _ample_memory(values: Values) -> bool:
+    free, least = values.get("headroom_frac"), values.get("T_headroom")
+    return isinstance(free, float) and isinstance(least, float) and free > 2 * least
+
+
 def _min_gpus(values: Values) -> int | None:
     counts = _ints(values, "pp", "tp", "cp", "ep", "etp")
     if counts is None:
@@ -607,9 +650,13 @@ def _tokens_s_gpu(values: Values) -> float | None:
     return counts[0] * counts[1] / (step * counts[2])
 
 
+PROFILE_SHARES = ("exposed_comm_frac", "gpu_idle_frac", "launch_starved_frac")
+"""Shares that name a wall by themselves. What the kernels do with the GPU counts only once these are known."""
+
+
 def _profiled(values: Values) -> bool:
     """Known always: a run without any of these figures has no profile."""
-    return any(name in values for name in ("exposed_comm_frac", "gpu_idle_frac", "launch_starved_frac", "sm_util"))
+    return any(name in values for name in PROFILE_SHARES)
 
 
 def _nothing(empty: object) -> Rule:
@@ -655,11 +702,13 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("graphs_on", _when_known("graph_impl", lambda value: value != "none")),
     ("graphs_scoped", _when_known("graph_impl", lambda value: value in ("local", "transformer_engine"))),
     ("recompute_on", _when_known("recompute_granularity", lambda value: value != "none")),
+    ("full_recompute", _full_recompute),
     ("recompute_modules", _recompute_modules),
     ("expandable_segments", _when_known(f"{PREFIX}PYTORCH_CUDA_ALLOC_CONF", _expandable)),
     ("overlap_grad_reduce", _when_known("dp_overlap", lambda words: "grad_reduce" in list(words))),  # type: ignore[call-overload]
     ("overlap_param_gather", _when_known("dp_overlap", lambda words: "param_gather" in list(words))),  # type: ignore[call-overload]
     ("headroom_frac", _headroom),
+    ("ample_memory", _ample_memory),
     ("memory_pressure", _memory_pressure),
     ("fragmentation_gb", _fragmentation),
     ("tokens_s_gpu", _tokens_s_gpu),

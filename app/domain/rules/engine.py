@@ -58,8 +58,12 @@ def withheld_because(
 
 
 def _is_strong(standing: Standing, values: Mapping[str, object]) -> bool:
-    expected = expected_gain(standing, values)
-    return expected is not None and expected.pct > 0 and expected.statement.level <= STRONG_LEVEL
+    """A gain beyond what counts as noise, by a settled A/B here or one on this model, GPU and shape."""
+    expected, noise = expected_gain(standing, values), values.get("T_noise")
+    if expected is None or expected.statement.level > STRONG_LEVEL:
+        return False
+    own = expected.statement.own
+    return expected.pct > 100 * (noise if isinstance(noise, float) else 0.0) and (own is None or own.settled)
 
 
 # --- What a run that ran says of the blockers that its contract fires: the trainer did not stop it.
@@ -217,6 +221,7 @@ class Suggestion:
     open: tuple[str, ...]
     standing: Standing
     place: Place
+    change_text: str = ""
     recipes: tuple[Recipe, ...] = ()
     withheld: str = ""
     doubt: str = ""
@@ -459,6 +464,7 @@ class _Asked:
             open=(*open_settings, *open_env),
             standing=evidence,
             place=place_of(rule, context, self.wall, evidence, forecast_gain_pct=gain),
+            change_text=filled(rule.change.text, values),
             recipes=tuple(_recipes(rule, context)),
             withheld=withheld,
             doubt=doubt_of(rule, values),

@@ -1,0 +1,160 @@
+"""What a run fell back from: its baseline where it is slower, the last run that fitted where it ran out of memory.
+
+Each says what changed since and what goes back to it. Both are facts for the rules.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import select
+from sqlmodel import Session, col
+
+from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
+from app.domain.contract.values import shown
+from app.domain.rules.rule import Setting
+from app.domain.run import Stated
+from app.domain.verdict.differences import Difference, axis_of, differing
+from app.domain.verdict.document import VerdictDocument
+from app.domain.verdict.evidence import change_pct, value_text
+from app.storage.runs import RunDetail, stated
+from app.storage.suspect_evidence import suspects_with_evidence
+from app.storage.tables import RunRow
+from app.storage.verdicts import current_verdict, regressions_of
+
+REGRESSION_RULE, FITTED_RULE = "val-regression-cause", "fit-go-back"
+"""The rules that are about them."""
+_CLOSED = ("expected", "invalid")
+_EARLIER = 30
+"""Earlier runs that are looked at for one that fitted: a contract is 15 KB of JSON."""
+
+Facts = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Setbacks:
+    """`undo`: by rule, the earlier values of contract fields."""
+
+    facts: Facts = field(default_factory=dict)
+    undo: Mapping[str, Mapping[str, Setting]] = field(default_factory=dict)
+
+
+def setbacks_of(session: Session, run: RunDetail) -> Setbacks:
+    """Empty for a run that is neither slower than its baseline nor out of memory."""
+    facts: dict[str, object] = {}
+    undo: dict[str, Mapping[str, Setting]] = {}
+    if any(failure.kind == "out_of_memory" for failure in run.failures) and (fitted := _fitted(session, run)):
+        run_id, differences = fitted
+        undo[FITTED_RULE] = _values_before(differences)
+        facts |= {
+            "fitted_run": run_id,
+            "fitted_differs": [difference.field for difference in differences],
+            "fitted_undo": _undo_text(differences),
+        }
+    verdict = current_verdict(session, run.id)
+    if verdict is not None and _is_slower(session, run, verdict.document):
+        facts |= {"regression_pct": max(change_pct(verdict.document) or 0.0, 0.01)}
+        causes = _causes(session, run, verdict.document)
+        known = [cause for cause in causes if cause.is_certain]
+        facts |= {
+            "regression_cause": _cause_text(causes),
+            "regression_undo": _undo_text(known) or "Rerun the job on other nodes, because no known field differs.",
+        }
+        undo[REGRESSION_RULE] = _values_before(known)
+    return Setbacks(facts, undo)
+
+
+def _is_slower(session: Session, run: RunDetail, document: VerdictDocument) -> bool:
+    """By its verdict, or as a member of a regression that a person did not close as expected or invalid."""
+    regressions = [item for item in regressions_of(session, run.id) if item.metric == "step_time_ms"]
+    if regressions:
+        return any(item.state not in _CLOSED for item in regressions)
+    return document.decision == "regression" and (document.verdict.step_time is not None)
+
+
+def _causes(session: Session, run: RunDetail, document: VerdictDocument) -> tuple[Difference, ...]:
+    """The most likely suspect; with it all knobs that were changed together with it."""
+    ranked = suspects_with_evidence(session, run.id, document)
+    differences = [item.suspect.difference for item in ranked if item.standing != "unlikely"]
+    found = [difference for difference in differences if difference is not None]
+    if not found:
+        return ()
+    first = found[0]
+    if first.role == "info":
+        return (first,)
+    return tuple(item for item in found if item.role != "info" and item.is_certain == first.is_certain)
+
+
+def _cause_text(causes: Sequence[Difference]) -> str:
+    if not causes:
+        return "no known field differs, so suspect the nodes or chance"
+    return "; ".join(f"{cause.field} {_side(cause.a)} to {_side(cause.b)}" for cause in causes[:3])
+
+
+def _side(value: Stated | None) -> str:
+    return value_text(value)[:100] or "not stated" if value is not None else "not stated"
+
+
+def _undo_text(differences: Sequence[Difference]) -> str:
+    """What to do, by the axis of each difference."""
+    sentences = []
+    for difference in differences[:5]:
+        before, now = _side(difference.a), _side(difference.b)
+        if difference.axis == "code":
+            sentences.append(f"Bisect the code: `git bisect start {now} {before}`.")
+        elif difference.axis == "place":
+            sentences.append(f"Run on {difference.field} {before} again.")
+        else:
+            sentences.append(f"Set {difference.field} back to {before}.")
+    return " ".join(sentences)
+
+
+def _values_before(differences: Sequence[Difference]) -> dict[str, Setting]:
+    """Of contract fields that a launch can set; a commit, a container or a node is none of them."""
+    return {
+        difference.field: difference.a.value
+        for difference in differences
+        if difference.a is not None and difference.axis in ("recipe", "workload") and PREFIX not in difference.field
+    }
+
+
+def _fitted(session: Session, run: RunDetail) -> tuple[int, tuple[Difference, ...]] | None:
+    """The earlier run of the same model on the same GPUs that fitted and differs least, with the differences."""
+    model, gpu = run.contract.get("model"), run.contract.get("gpu")
+    if model is None or gpu is None or run.ordered_at is None:
+        return None
+    rows = session.execute(
+        select(RunRow.id, RunRow.contract)  # type: ignore[call-overload]
+        .where(
+            col(RunRow.project_id) == run.project_id,
+            col(RunRow.model) == shown(model.value),
+            col(RunRow.gpu) == shown(gpu.value),
+            col(RunRow.status) == "ready",
+            col(RunRow.is_steady),
+            col(RunRow.quarantine) == "",
+            col(RunRow.ordered_at) < run.ordered_at,
+            col(RunRow.id) != run.id,
+        )
+        .order_by(col(RunRow.ordered_at).desc())
+        .limit(_EARLIER)
+    )
+    fewest: tuple[int, tuple[Difference, ...]] | None = None
+    for row in rows:
+        differences = _since(row.contract or {}, run.contract)
+        if differences and (fewest is None or len(differences) < len(fewest[1])):
+            fewest = row.id, differences
+    return fewest
+
+
+def _since(earlier: Mapping[str, Any], now: Mapping[str, Stated]) -> tuple[Difference, ...]:
+    """Certain differences that a launch can take back, without what follows from other fields."""
+    before = {name: stated(entry) for name, entry in earlier.items()}
+    names = dict.fromkeys((*STACK_FIELDS, *CONFIG_FIELDS))
+    return tuple(
+        difference
+        for difference in differing(names, before, now)
+        if difference.is_certain
+        and axis_of(difference.field) != "place"
+        and difference.b is not None
+        and difference.b.source != "derived"
+    )

@@ -1,0 +1,147 @@
+"""What the service suggests for every run of the demo, and for a folder of logs: how often each rule fires, and what
+comes first.
+
+First `make setup`; then `.venv/bin/python -m bench.suggestions --logs FOLDER` (`corpus/logs/real-full` of the shared
+data). It uploads every run to a service of its own in a temporary folder, without other processes. Exit code 1 when a
+rule without evidence fires for more than 60 % of the runs and is not marked `general`, or when the first suggestion of
+a regression of the demo is not its cause.
+"""
+
+import argparse
+import json
+import os
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlmodel import select
+from starlette.testclient import TestClient
+
+from app.demo.story import render, story
+from app.domain.rules.load import built_in_rules
+from app.main import create_app
+from app.settings import get_settings
+from app.storage.database import migrate, read_session
+from app.storage.tables import StackWorkRow
+from app.storage.visible import see_every_project
+from workers.tasks import judge_stack, process_run
+
+MOST_SHARE = 0.6
+FIRST = 3
+
+
+@contextmanager
+def service(folder: Path) -> Iterator[Any]:
+    """A client of a service in this process, with an empty database in the folder."""
+    os.environ["THREEWALLS_DATA_DIR"] = str(folder)
+    migrate(get_settings())
+    see_every_project()
+    app = create_app(get_settings(), open_to=("testserver",))
+    with TestClient(app) as client:
+        yield client
+    app.state.engine.dispose()
+
+
+def upload(client: Any, log: bytes, meta: dict[str, Any]) -> int:
+    """Upload and process one run. Return its id."""
+    parts = [("log", ("train.log", log)), ("meta", (None, json.dumps(meta)))]
+    run_id = int(client.post("/api/v1/runs", files=parts).raise_for_status().json()["id"])
+    process_run(run_id)
+    return run_id
+
+
+def settle(client: Any) -> None:
+    """Judge every stack that waits."""
+    for _ in range(3):
+        with read_session(client.app.state.engine) as session:
+            waiting = session.exec(select(StackWorkRow.id).where(StackWorkRow.work != "")).all()
+        for work_id in waiting:
+            judge_stack(work_id or 0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--logs", type=Path, help="folder of further logs; the GPU is stated from the file beside each")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name, service(Path(name)) as client:
+        return report(client, options.logs)
+
+
+def report(client: Any, logs: Path | None) -> int:
+    runs = {}
+    for job in story():
+        runs[job.name] = upload(client, render(job).encode(), job.metadata())
+        settle(client)
+    paths = [] if logs is None else sorted(logs.glob("*.log"))
+    real = {path.name: upload(client, path.read_bytes(), sidecar(path)) for path in paths}
+    settle(client)
+
+    told = {
+        name: client.get(f"/api/v1/runs/{run_id}/suggestions").raise_for_status().json()
+        for name, run_id in {**runs, **real}.items()
+    }
+    bad = print_shares(told)
+    print("\nFirst suggestions of the demo's runs")
+    firsts = Counter(" > ".join(row["rule"] for row in told[name]["suggestions"][:FIRST]) for name in runs)
+    for rules, count in firsts.most_common():
+        print(f"{count:4} {rules}")
+    bad += print_regressions(client, runs, told)
+    for name in real:
+        print(f"\n{name}: wall {told[name]['wall']['wall']} ({told[name]['wall']['certainty']})")
+        for number, row in enumerate(told[name]["suggestions"][:FIRST], 1):
+            print(f"  {number}. {row['rule']} [{row['place']['group']}] {row['title']}: {row['why']}")
+    return int(bad > 0)
+
+
+def sidecar(path: Path) -> dict[str, Any]:
+    """What the person who uploads a log knows: its name, and the GPU by the file beside it (`8x MI355X`)."""
+    meta: dict[str, Any] = {"project": "real", "name": path.name}
+    beside = path.with_suffix(".json")
+    hardware = json.loads(beside.read_text()).get("hardware", "") if beside.is_file() else ""
+    if found := re.fullmatch(r"(\d+)x (MI\d+X)\b.*", hardware):
+        meta |= {"gpu": found[2], "gpus": int(found[1]), "gpus_per_node": 8}
+    return meta
+
+
+def print_shares(told: dict[str, Any]) -> int:
+    """Share of runs for which each rule is suggested. Return how many are too common."""
+    rules = built_in_rules().rules
+    shares = Counter(row["rule"] for answer in told.values() for row in answer["suggestions"])
+    bad = 0
+    print(f"Share of {len(told)} runs for which a rule is suggested")
+    for rule, count in shares.most_common(30):
+        share = count / len(told)
+        is_bad = share > MOST_SHARE and not rules[rule].effect.evidence and not rules[rule].hints.general
+        print(
+            f"{share:5.0%} {rule}{'  general' if rules[rule].hints.general else ''}{'  TOO COMMON' if is_bad else ''}"
+        )
+        bad += is_bad
+    return bad
+
+
+def print_regressions(client: Any, runs: dict[str, int], told: dict[str, Any]) -> int:
+    """The first suggestion of each run that is slower than its baseline. Return how many do not name the cause."""
+    bad = 0
+    print("\nRegressions of the demo")
+    for name, run_id in runs.items():
+        verdict = client.get(f"/api/v1/runs/{run_id}/verdict").json()
+        fires = [row for row in told[name]["suggestions"] if row["rule"] == "val-regression-cause"]
+        if verdict.get("verdict") != "regression" and not fires:
+            continue
+        first = told[name]["suggestions"][0]
+        is_bad = first["rule"] != "val-regression-cause"
+        bad += is_bad
+        fields = ", ".join(f"{row['name']}: {row['before']} to {row['after']}" for row in first["changes"]["fields"])
+        print(
+            f"  {'BAD ' if is_bad else ''}{name}: {first['rule']}: {first['why']} {first['changes']['text']} [{fields}]"
+        )
+    return bad
+
+
+if __name__ == "__main__":
+    sys.exit(main())
