@@ -116,7 +116,7 @@ def print_shares(told: dict[str, Any]) -> int:
     print(f"Share of {len(told)} runs for which a rule is suggested")
     for rule, count in shares.most_common(30):
         share = count / len(told)
-        is_bad = share > MOST_SHARE and not rules[rule].effect.evidence and not rules[rule].hints.general
+        is_bad = share > MOST_SHARE and not rules[rule].effect.evidence and rules[rule].hints.general is False
         print(
             f"{share:5.0%} {rule}{'  general' if rules[rule].hints.general else ''}{'  TOO COMMON' if is_bad else ''}"
         )

@@ -571,6 +571,23 @@ def _full_recompute(values: Values) -> bool | None:
     return None if granularity is None else granularity == "full" and values.get("recompute_layers") != 0
 
 
+def _stage_ranks(between: str) -> Rule:
+    """Megatron orders ranks with the pipeline outermost. Only rank 0 where the layout is unknown."""
+
+    def rule(values: Values) -> str:
+        gpus, pp = values.get("gpus"), values.get("pp")
+        if not isinstance(gpus, int) or not isinstance(pp, int) or pp < 1 or gpus % pp:
+            return "0"
+        return between.join(str(stage * gpus // pp) for stage in range(pp))
+
+    return rule
+
+
+def _ran(values: Values) -> bool:
+    sound = values.get("oom") is not True and values.get("loss_finite") is not False
+    return values.get("fits") is True and sound and values.get("steps_done") not in (None, 0)
+
+
 def _ample_memory(values: Values) -> bool:
     free, least = values.get("headroom_frac"), values.get("T_headroom")
     return isinstance(free, float) and isinstance(least, float) and free > 2 * least
@@ -716,6 +733,10 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("mfu", mfu),
     ("profiler_slowdown", _slowdown),
     ("profiled", _profiled),
+    ("stage_ranks", _stage_ranks(" ")),
+    ("stage_ranks_listed", _stage_ranks(",")),
+    ("amd", lambda values: str(values.get("gpu")).startswith("MI")),
+    ("ran", _ran),
     ("failure", _nothing("")),
     ("regression_pct", _nothing(0.0)),
     ("fitted_differs", _nothing([])),

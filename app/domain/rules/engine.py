@@ -75,15 +75,9 @@ _NOT_OF_RUNNING = ("framework", "semantic_class")
 """Facts that a log tells which are none of how the run went."""
 
 
-def ran(values: Mapping[str, object]) -> bool:
-    """It made steady steps, did not run out of memory, and its loss stayed finite."""
-    sound = values.get("oom") is not True and values.get("loss_finite") is not False
-    return values.get("fits") is True and sound and _steps(values) > 0
-
-
 def ran_in_spite(rule: Rule, values: Mapping[str, object]) -> bool:
     """A blocker that the run disproves; not one that rests on what happened in it."""
-    if rule.kind != "blocker" or not ran(values):
+    if rule.kind != "blocker" or values.get("ran") is not True:
         return False
     return not any(
         name in FACTS and FACTS[name].section == "log" and name not in _NOT_OF_RUNNING for name in rule.when.names
@@ -167,7 +161,7 @@ def _by_use(missing: MissingFact) -> tuple[int, int, int, str]:
 def _worth_asking(asking: UndecidedRule, values: Mapping[str, object], wall: WallReading) -> Sequence[str]:
     """The fact that decides the rule, where its answer would be shown and followed."""
     rule = asking.rule
-    if rule.kind == "warning" or (rule.kind == "blocker" and ran(values)):
+    if rule.kind == "warning" or (rule.kind == "blocker" and values.get("ran") is True):
         return ()
     if wall.certainty == "measured" and rule.kind == "candidate" and rule.wall not in (wall.wall, "none"):
         return ()
@@ -332,7 +326,7 @@ def _if_profiled(
     asks: "Sequence[UndecidedRule]", context: FactContext, wall: WallReading
 ) -> Iterator[tuple[Rule, tuple[str, ...]]]:
     """Candidates of a run that ran which fire if the unknown part of its profile shows their wall."""
-    if not ran(context.values):
+    if context.values.get("ran") is not True:
         return
     unknown = {fact.name: 0.0 if fact.name in _LOW else 1.0 for fact in _PROFILE if fact.name not in context.values}
     assumed: FactContext | None = None
@@ -496,9 +490,9 @@ def _by_evidence(evidence: Standing, values: Mapping[str, object]) -> str:
 
 
 def _recipes(rule: Rule, context: FactContext) -> Iterator[Recipe]:
-    """Commands for this run; those for another situation are left out."""
+    """Commands for this run; those for another trainer or GPU are left out, where these are known."""
     for recipe in rule.change.recipes:
-        if recipe.when is None or context.ask(recipe.when) is True:
+        if recipe.when is None or context.ask(recipe.when) is not False:
             yield replace(recipe, run=filled(recipe.run, context.values), then=filled(recipe.then, context.values))
 
 

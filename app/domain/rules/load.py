@@ -313,6 +313,13 @@ def _facts(raw: object, name: str) -> tuple[Facts, ...]:
     return tuple(_mapping(example, f"examples.{name}") for example in many)
 
 
+def _general(raw: object) -> bool | Expression:
+    value = _setting(raw)
+    if not isinstance(value, bool | Expression):
+        raise RuleError("general must be true, false or an expression")
+    return value
+
+
 def _hints(row: Mapping[str, object]) -> Hints:
     order = _setting(row.get("order", 50))
     if not isinstance(order, Expression | int) or isinstance(order, bool):
@@ -324,7 +331,7 @@ def _hints(row: Mapping[str, object]) -> Hints:
         unlocks=_texts(row, "unlocks"),
         hold=_texts(row, "hold"),
         urgency=_one_of(row, "urgency", ("health", "regression")) if "urgency" in row else "",
-        general=row.get("general") is True,
+        general=_general(row.get("general", False)),
         after=_texts(row, "after"),
     )
 
@@ -389,7 +396,7 @@ def expressions(rule: Rule) -> Iterator[Expression]:
     for conditional in (*rule.needs, *rule.conflicts, *rule.change.recipes):
         if conditional.when is not None:
             yield conditional.when
-    for value in (*rule.change.set.values(), *rule.change.env.values(), rule.hints.order):
+    for value in (*rule.change.set.values(), *rule.change.env.values(), rule.hints.order, rule.hints.general):
         if isinstance(value, Expression):
             yield value
 

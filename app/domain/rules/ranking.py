@@ -153,7 +153,7 @@ def place_of(
     worth = forecast_gain_pct or 0.0
     if expected is not None:
         worth = STRENGTH[expected.statement.level] * expected.pct * expected.likeness.score
-    tier = _tier(rule, values, wall, standing, expected)
+    tier = _tier(rule, context, wall, standing, expected)
 
     # Inside a tier: what is left of the workflow by phase and kind; memory by its ladder, narrowest first; speed by
     # worth, without a figure last; then the number of the rule, which only breaks ties.
@@ -165,8 +165,9 @@ def place_of(
     return Place(key, tier, worth, expected, _confidence(expected), forecast_gain_pct)
 
 
-def _tier(rule: Rule, values: Values, wall: WallReading, standing: Standing, expected: Expected | None) -> Tier:
-    candidate = rule.kind == "candidate"
+def _tier(rule: Rule, context: FactContext, wall: WallReading, standing: Standing, expected: Expected | None) -> Tier:
+    values, candidate = context.values, rule.kind == "candidate"
+    general = rule.hints.general if isinstance(rule.hints.general, bool) else context.ask(rule.hints.general) is True
     loses = expected is not None and expected.pct <= 0 and rule.phase != "fit"
     other_wall = wall.certainty == "measured" and rule.wall not in (wall.wall, "none") and not rule.hints.bring_up
     tiers: tuple[tuple[bool, Tier], ...] = (
@@ -175,7 +176,7 @@ def _tier(rule: Rule, values: Values, wall: WallReading, standing: Standing, exp
         (candidate and values.get("oom") is True and rule.phase == "fit" and rule.wall == "memory", "health"),
         (rule.hints.urgency == "regression", "regression"),
         (candidate and standing.own_order < 0, "measured"),
-        (rule.hints.general or (candidate and (loses or other_wall)), "other"),
+        (general or (candidate and (loses or other_wall)), "other"),
         (candidate and values.get("steps_done") != 0 and _moves_the_wall(rule, wall, standing, expected), "evidence"),
     )
     return next((tier for applies, tier in tiers if applies), "workflow")

@@ -135,7 +135,7 @@ class Hints:
     order: int | Expression = 50
     bring_up: bool = False
     urgency: Literal["", "health", "regression"] = ""
-    general: bool = False
+    general: bool | Expression = False
     after: tuple[str, ...] = ()
     blocks: str = ""
     unlocks: tuple[str, ...] = ()
