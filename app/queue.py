@@ -22,6 +22,7 @@ from app.settings import Settings, get_settings
 log = structlog.get_logger(__name__)
 
 PROCESS_RUN = "threewalls.process_run"
+PROCESS_PROFILE = "threewalls.process_profile"
 JUDGE_STACK = "threewalls.judge_stack"
 DELIVER = "threewalls.deliver"
 SWEEP = "threewalls.sweep"

@@ -7,11 +7,11 @@ from celery import Celery
 from sqlalchemy import Engine
 
 from app import queue
-from app.pipeline import append, deliver, judge, process, rank, rules
+from app.pipeline import append, deliver, judge, process, profiles, rank, rules
 from app.pipeline.process import summarise_run
 from app.pipeline.regressions import refresh_costs
-from app.pipeline.work import delivery_queue, run_queue, stack_queue
-from app.queue import DELIVER, JUDGE_STACK, PROCESS_RUN, RECOMPUTE, SWEEP, enqueue
+from app.pipeline.work import delivery_queue, profile_queue, run_queue, stack_queue
+from app.queue import DELIVER, JUDGE_STACK, PROCESS_PROFILE, PROCESS_RUN, RECOMPUTE, SWEEP, enqueue
 from app.settings import get_settings
 from app.storage import objects
 from app.storage.database import make_engine, read_session, transaction
@@ -27,6 +27,7 @@ _MOST_SWEPT = 100
 def register(app: Celery) -> None:
     Heartbeat(_engine)
     app.task(process_next, name=PROCESS_RUN)
+    app.task(process_profile, name=PROCESS_PROFILE)
     app.task(judge_stack, name=JUDGE_STACK)
     app.task(send_delivery, name=DELIVER)
     app.task(sweep, name=SWEEP)
@@ -57,6 +58,13 @@ def _next_run() -> int | None:
         return next(iter(run_queue.due(session, get_settings(), limit=1)), None)
 
 
+def process_profile(profile_id: int) -> None:
+    """Read one profile if it waits, and evaluate the rules of its run with its facts."""
+    run_id = profiles.read_profile_of_run(_engine(), _log_files(), get_settings(), profile_id)
+    if run_id is not None:
+        rules.evaluate_rules(_engine(), get_settings(), run_id)
+
+
 def judge_stack(work_id: int) -> None:
     """Judge and rank one stack if it waits."""
     judge.judge_stack(_engine(), get_settings(), work_id)
@@ -75,6 +83,7 @@ def sweep() -> None:
         append.close_abandoned(session, get_settings())
     with read_session(_engine()) as session:
         due = [(PROCESS_RUN, run_id) for run_id in run_queue.due(session, get_settings(), limit=_MOST_SWEPT)]
+        due += [(PROCESS_PROFILE, row) for row in profile_queue.due(session, get_settings(), limit=_MOST_SWEPT)]
         due += [(JUDGE_STACK, work_id) for work_id in stack_queue.due(session, get_settings(), limit=_MOST_SWEPT)]
     # One message per waiting row. Messages already in the queue stand for some of them.
     for task, key in due[: max(0, len(due) - queue.waiting())]:

@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from app import queue
 from app.embedded.worker import Worker
 from app.errors import Conflict, Unavailable
-from app.pipeline.work import delivery_queue, run_queue, stack_queue
+from app.pipeline.work import delivery_queue, profile_queue, run_queue, stack_queue
 from app.settings import Settings, listed
 from app.storage import heartbeat
 from app.storage.database import make_engine, migrate, read_session, require_migrated, transaction
@@ -322,6 +322,7 @@ def _worker(settings: Settings) -> Worker:
     def prepare() -> None:
         with seeing(EVERY_PROJECT), transaction(engine) as session:
             run_queue.void_leases(session)
+            profile_queue.void_leases(session)
             stack_queue.void_leases(session)
             delivery_queue.void_leases(session)
 

@@ -1,7 +1,7 @@
 """The leased work queue: which rows wait, which worker has claimed one, and when another worker may take over.
 
-The row is the record. A Celery message only wakes a worker, so a lost or repeated message changes nothing. Three tables
-are such queues, with the same columns: runs to read, stacks to judge and rank, and deliveries to send.
+The row is the record. A Celery message only wakes a worker, so a lost or repeated message changes nothing. Four tables
+are such queues, with the same columns: runs and profiles to read, stacks to judge and rank, and deliveries to send.
 
 * `work`: empty (nothing to do), `waiting`, or claimed (stored as `held`; stacks and deliveries have one state more).
 * `wanted` counts the requests. A worker notes it when it claims the row. If it has grown when the worker finishes, the
@@ -48,7 +48,7 @@ from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.definition_progress import outdated_projects
 from app.storage.runs import aware
-from app.storage.tables import DeliveryRow, ReceiverRow, RunRow, StackWorkRow, select_any, table_of, utc_now
+from app.storage.tables import DeliveryRow, ProfileRow, ReceiverRow, RunRow, StackWorkRow, select_any, table_of, utc_now
 
 log = structlog.get_logger(__name__)
 
@@ -644,6 +644,39 @@ def _update_deliveries(session: Session, condition: ColumnElement[bool], **value
     return cast("CursorResult[Any]", session.execute(statement)).rowcount
 
 
+# --- Profiles, to be read.
+
+
+class ProfileQueue(WorkQueue):
+    def __init__(self) -> None:
+        status = ProfileRow.__table__.c.status  # type: ignore[attr-defined]
+        super().__init__(
+            ProfileRow,
+            returning=("wanted",),
+            on_claim={"status": case((status == "received", "processing"), else_=status)},
+            on_give_back={"status": case((status == "processing", "received"), else_=status)},
+        )
+
+    def claim(self, session: Session, profile_id: int, settings: Settings) -> Claim | None:
+        """Claim a waiting or abandoned profile; None when another worker has it or there is nothing to do."""
+        row = self._take(session, profile_id, self.times(settings))
+        return None if row is None else Claim(profile_id, row.claims, row.attempts, row.wanted)
+
+    def finish(self, session: Session, claim: Claim, **columns: Any) -> bool:
+        """Write the result and end the claim. Return False, with nothing written, when the claim was lost."""
+        ended = self.finished(self.is_unchanged, utc_now())
+        return self.write(session, claim, **ended, processed_at=utc_now(), **columns)
+
+    def due(self, session: Session, settings: Settings, *, limit: int) -> list[int]:
+        """Return the ids of the profiles to read now."""
+        return self._due_ids(session, self.times(settings), limit)
+
+    def times(self, settings: Settings) -> dict[str, Any]:
+        lease = timedelta(seconds=settings.lease_seconds)
+        return _times(lease, lease) | {"max_attempts": settings.max_attempts}
+
+
 run_queue = RunQueue()
+profile_queue = ProfileQueue()
 stack_queue = StackQueue()
 delivery_queue = DeliveryQueue()

@@ -15,7 +15,7 @@ from sqlmodel import Session, col
 
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
-from app.storage.tables import SegmentRow, StoredObjectRow, select_any, utc_now
+from app.storage.tables import ProfileFileRow, SegmentRow, StoredObjectRow, select_any, utc_now
 from app.storage.visible import EVERY_PROJECT, seeing
 
 log = structlog.get_logger(__name__)
@@ -63,5 +63,6 @@ def forget_unused(engine: Engine, log_files: LogFiles, grace: timedelta = GRACE)
 
 
 def _unused(noted: datetime) -> tuple[ColumnElement[bool], ...]:
-    needed = exists().where(col(SegmentRow.object_key) == col(StoredObjectRow.key))
-    return col(StoredObjectRow.touched_at) <= noted, ~needed
+    of_run = exists().where(col(SegmentRow.object_key) == col(StoredObjectRow.key))
+    of_profile = exists().where(col(ProfileFileRow.object_key) == col(StoredObjectRow.key))
+    return col(StoredObjectRow.touched_at) <= noted, ~of_run, ~of_profile

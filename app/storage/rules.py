@@ -27,6 +27,7 @@ from app.domain.run import SteadyState, Value
 from app.errors import NotFound, NotReady
 from app.settings import Settings
 from app.storage import readings
+from app.storage.profiles import NO_PROFILE, MeasuredFacts, measured_facts
 from app.storage.readings import StatedFact, in_force, statements_of
 from app.storage.runs import RunDetail, aware, detail, files_of
 from app.storage.setbacks import Setbacks, setbacks_of
@@ -45,7 +46,7 @@ from app.storage.verdicts import current_verdict
 
 log = structlog.get_logger(__name__)
 
-READING_VERSION = 1
+READING_VERSION = 2
 """Raised when the code that reads facts from a run (`domain/rules/run_facts.py`, `derive.py`) answers otherwise."""
 
 Seen = tuple[tuple[str, int, int], ...]
@@ -314,6 +315,7 @@ class AdvisedRun:
     launch: object
     statements: tuple[StatedFact, ...] = ()
     setbacks: Setbacks = field(default_factory=Setbacks)
+    profile: MeasuredFacts = NO_PROFILE
 
     @property
     def facts(self) -> Facts:
@@ -336,6 +338,7 @@ def read_run(session: Session, run_id: int) -> AdvisedRun:
     extra = read_metadata(run.metadata_stated).extra
     launch = without_secrets(extra.get("launch_args"))
     statements = statements_of(session, run_id)
+    profile = measured_facts(session, run_id, run.contract)
     reading = RunReading(
         contract=run.contract,
         metrics=run.metrics,
@@ -356,8 +359,9 @@ def read_run(session: Session, run_id: int) -> AdvisedRun:
         launch=launch,
         installed=_installed(session, run),
         is_baseline=True if _is_pinned(session, run_id) else None,
+        profile=profile.values,
     )
-    return AdvisedRun(run, reading, launch, statements, setbacks_of(session, run))
+    return AdvisedRun(run, reading, launch, statements, setbacks_of(session, run), profile)
 
 
 def _arguments(session: Session, run: RunDetail) -> Mapping[str, Value]:

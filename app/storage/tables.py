@@ -288,6 +288,57 @@ class ReadingRow(SQLModel, table=True):
     blob: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
 
 
+class ProfileRow(SQLModel, table=True):
+    """A profile of a run: traces of the GPU work of one or several ranks. A row of a leased queue (`pipeline/work.py`).
+
+    `status`: received, processing, ready or failed. `content_key` identifies equal files. `document` is the reduced
+    form, JSON in zstd. `facts` is what the rules take from it. `identity` (GPU, world size, dispatcher) tells whether
+    it belongs to the run: if it contradicts the contract, the facts count only once a user has confirmed the profile.
+    """
+
+    __tablename__ = "profile"
+    __table_args__ = (
+        UniqueConstraint("run_id", "content_key"),
+        Index("ix_profile_work_lease", "work", "lease_until"),
+    )
+
+    id: int | None = Field(default=None, primary_key=True)
+    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False, index=True))
+    content_key: str = Field(max_length=64)
+    created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    uploaded_by: str = Field(default="", max_length=100)
+    status: str = Field(default="received", max_length=20)
+    work: str = Field(default="", max_length=10)
+    wanted: int = 0
+    claims: int = 0
+    attempts: int = 0
+    lease_until: datetime | None = Field(default=None, sa_column=time_column())
+    processed_at: datetime | None = Field(default=None, sa_column=time_column())
+    read_seconds: float = 0.0
+    error: str | None = Field(default=None, sa_column=Column(Text))
+    document: bytes | None = Field(default=None, sa_column=Column(LargeBinary))
+    facts: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    identity: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    confirmed_by: str = Field(default="", max_length=100)
+    confirmed_at: datetime | None = Field(default=None, sa_column=time_column())
+
+
+class ProfileFileRow(SQLModel, table=True):
+    """A file of a profile, as it was sent. `object_key` is empty once it was read: only the reduced form is kept."""
+
+    __tablename__ = "profile_file"
+
+    id: int | None = Field(default=None, primary_key=True)
+    profile_id: int = Field(sa_column=Column(ForeignKey("profile.id", ondelete="CASCADE"), nullable=False, index=True))
+    position: int = 0
+    name: str = Field(max_length=500)
+    size_bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
+    sha256: str = Field(max_length=64)
+    rank: int | None = None
+    stage: int | None = None
+    object_key: str = Field(default="", max_length=300, index=True)
+
+
 class AmendmentRow(SQLModel, table=True):
     """A person's correction of one contract field. The newest of a field counts; `removed` restores what the run said.
 

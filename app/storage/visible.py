@@ -25,6 +25,8 @@ OWNED_THROUGH: Mapping[str, str] = {
     "series": "run_id",
     "reading": "run_id",
     "amendment": "run_id",
+    "profile": "run_id",
+    "profile_file": "profile_id",
     "stated_fact": "run_id",
     "verdict": "run_id",
     "run_alarm": "run_id",

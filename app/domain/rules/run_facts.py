@@ -64,6 +64,8 @@ class RunReading:
     launch: object = None
     installed: Sequence[str] | None = None
     is_baseline: bool | None = None
+    profile: Mapping[str, object] = field(default_factory=dict)
+    """Facts that a profile of the run measured. They count over typed ones."""
 
 
 def reading_of(summary: RunSummary, **more: object) -> RunReading:
@@ -96,6 +98,7 @@ def facts_of(run: RunReading) -> dict[str, object]:
         **_from_health(run),
         **_from_activity(run),
         **_from_contract(run),
+        **_from_profile(run),
     }
 
 
@@ -172,6 +175,30 @@ def _suits(name: str, value: object) -> bool:
 def _from_extra(extra: Mapping[str, object]) -> dict[str, object]:
     """Metadata named like a fact: measurements of a profile, options of the launch."""
     return {name: value for name, value in extra.items() if name in FACTS and value is not None and _suits(name, value)}
+
+
+def _from_profile(run: RunReading) -> dict[str, object]:
+    """Facts that a profile measured, the unprofiled step of the log beside them, and whether both overlap."""
+    facts = {
+        name: value
+        for name, value in run.profile.items()
+        if name in FACTS and value is not None and _suits(name, value)
+    }
+    step = run.metrics.get("step_time_ms")
+    if "profiled_step_s" in facts and step is not None:
+        facts["unprofiled_step_s"] = step.value * 1e-3
+    requested = run.activity.get("dispatcher")
+    resolved = facts.get("resolved_dispatcher")
+    if resolved is not None and requested is not None and requested.requested is not None:
+        facts["backend_proof"] = requested.requested.value == resolved
+    first, end = (run.arguments.get(name) for name in ("profile_step_start", "profile_step_end"))
+    is_profiled = run.arguments.get("profile") is True and isinstance(first, int) and isinstance(end, int)
+    if is_profiled and run.steady is not None:
+        window = run.steady
+        facts["time_from_profile"] = (
+            window.first_iteration <= int(str(end)) and int(str(first)) <= window.last_iteration
+        )
+    return facts
 
 
 def _from_arguments(arguments: Mapping[str, Value]) -> dict[str, object]:

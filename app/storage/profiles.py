@@ -1,0 +1,182 @@
+"""Stored profiles of runs: the reduced form, the facts that count, and whether a profile belongs to its run."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import zstandard
+from sqlalchemy import delete, select, update
+from sqlmodel import Session, col
+
+from app.domain.run import Stated
+from app.errors import NotFound
+from app.storage.runs import aware
+from app.storage.tables import ProfileFileRow, ProfileRow, RunRow, select_any, utc_now
+
+MAX_DOCUMENT_BYTES = 256 << 20
+_DISPATCHERS = ("alltoall", "allgather", "deepep", "hybridep")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file of a profile, as it was sent."""
+
+    name: str
+    size_bytes: int
+    rank: int | None
+    stage: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredProfile:
+    """A profile without its document. `differs`: what contradicts the run's contract; the facts then wait."""
+
+    id: int
+    run_id: int
+    status: str
+    created_at: datetime
+    uploaded_by: str
+    error: str | None
+    facts: Mapping[str, Any]
+    identity: Mapping[str, Any]
+    differs: tuple[str, ...]
+    confirmed_by: str
+    confirmed_at: datetime | None
+    files: tuple[StoredFile, ...] = ()
+
+    @property
+    def counts(self) -> bool:
+        """Tell whether its facts are facts of the run."""
+        return self.status == "ready" and bool(self.facts) and (not self.differs or self.confirmed_at is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredFacts:
+    """Facts of a run by its profiles; `profile_of` names the profile of each."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    profile_of: Mapping[str, int] = field(default_factory=dict)
+
+
+NO_PROFILE = MeasuredFacts()
+
+
+def identity_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a profile says of the job that it comes from."""
+    files: Sequence[Mapping[str, Any]] = document["files"]
+    return {
+        "gpu": next((file["gpu"] for file in files if file["gpu"]), ""),
+        "world_size": document["quality"]["world_size"],
+        "dispatcher": document["facts"].get("resolved_dispatcher"),
+    }
+
+
+def contradictions(identity: Mapping[str, Any], contract: Mapping[str, Stated]) -> tuple[str, ...]:
+    """Return in which values a profile contradicts the contract of its run. Unknown values contradict nothing."""
+    stated = {name: contract[name].value for name in ("gpu", "gpus", "dispatcher") if name in contract}
+    found = []
+    gpu, traced = stated.get("gpu"), str(identity.get("gpu") or "")
+    if isinstance(gpu, str) and traced and not re.search(rf"(?<![A-Z]){re.escape(gpu)}(?!\d)", traced, re.IGNORECASE):
+        found.append(f"the profile was taken on {traced}, the run on {gpu}")
+    world = identity.get("world_size")
+    if isinstance(stated.get("gpus"), int) and world and world != stated["gpus"]:
+        found.append(f"the profile comes from a job of {world:,} ranks, the run has {stated['gpus']:,} GPUs")
+    dispatcher = identity.get("dispatcher")
+    if dispatcher and stated.get("dispatcher") in _DISPATCHERS and dispatcher != stated["dispatcher"]:
+        found.append(f"the profile shows the dispatcher {dispatcher}, the run states {stated['dispatcher']}")
+    return tuple(found)
+
+
+def profiles_of(session: Session, run_id: int, contract: Mapping[str, Stated]) -> tuple[StoredProfile, ...]:
+    """Return the profiles of a run, newest first."""
+    rows = session.execute(
+        select(ProfileRow).where(col(ProfileRow.run_id) == run_id).order_by(col(ProfileRow.id).desc())
+    ).scalars()
+    return tuple(_stored(session, row, contract) for row in rows)
+
+
+def find_profile(session: Session, profile_id: int) -> ProfileRow:
+    """Return the row of a profile. Raises NotFound."""
+    row = session.get(ProfileRow, profile_id)
+    visible = (
+        row is not None and session.execute(select_any(ProfileRow.id).where(col(ProfileRow.id) == profile_id)).first()
+    )
+    if row is None or not visible:
+        raise NotFound(f"There is no profile {profile_id}. It may have been removed, or the address is mistyped.")
+    return row
+
+
+def read_profile(session: Session, profile_id: int, contract: Mapping[str, Stated]) -> StoredProfile:
+    return _stored(session, find_profile(session, profile_id), contract)
+
+
+def document_of(session: Session, profile_id: int) -> dict[str, Any] | None:
+    """Return the reduced form, None until the profile was read."""
+    packed = session.execute(
+        select_any(ProfileRow.document).where(col(ProfileRow.id) == profile_id)
+    ).scalar_one_or_none()
+    return None if packed is None else unpack(packed)
+
+
+def measured_facts(session: Session, run_id: int, contract: Mapping[str, Stated]) -> MeasuredFacts:
+    """Return the facts of the profiles that count; of several, the newest states each fact."""
+    values: dict[str, Any] = {}
+    sources: dict[str, int] = {}
+    for profile in profiles_of(session, run_id, contract):
+        for name, value in profile.facts.items() if profile.counts else ():
+            if value is not None and name not in values:
+                values[name] = value
+                sources[name] = profile.id
+    return MeasuredFacts(values, sources)
+
+
+def remove_profile(session: Session, row: ProfileRow) -> None:
+    """Delete a profile and its facts. Objects that only it needed are swept later."""
+    request_rules(session, row.run_id)
+    session.execute(delete(ProfileRow).where(col(ProfileRow.id) == row.id))
+
+
+def confirm_profile(session: Session, row: ProfileRow, author: str) -> None:
+    """Count a profile although it contradicts the contract of its run."""
+    row.confirmed_by, row.confirmed_at = author[:100], utc_now()
+    session.add(row)
+    request_rules(session, row.run_id)
+
+
+def request_rules(session: Session, run_id: int) -> None:
+    """Have the rules evaluated again for a run, by the next sweep."""
+    session.execute(update(RunRow).where(col(RunRow.id) == run_id).values(rules_asked=""))
+
+
+def pack(document: Mapping[str, Any]) -> bytes:
+    return zstandard.ZstdCompressor(level=9).compress(json.dumps(document, allow_nan=False).encode())
+
+
+def unpack(packed: bytes) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(
+        zstandard.ZstdDecompressor().decompress(packed, max_output_size=MAX_DOCUMENT_BYTES)
+    )
+    return document
+
+
+def _stored(session: Session, row: ProfileRow, contract: Mapping[str, Stated]) -> StoredProfile:
+    files = session.execute(
+        select(ProfileFileRow).where(col(ProfileFileRow.profile_id) == row.id).order_by(col(ProfileFileRow.position))
+    ).scalars()
+    return StoredProfile(
+        row.id or 0,
+        row.run_id,
+        row.status,
+        aware(row.created_at),
+        row.uploaded_by,
+        row.error,
+        row.facts,
+        row.identity,
+        contradictions(row.identity, contract),
+        row.confirmed_by,
+        None if row.confirmed_at is None else aware(row.confirmed_at),
+        tuple(StoredFile(file.name, file.size_bytes, file.rank, file.stage) for file in files),
+    )
