@@ -52,6 +52,7 @@ from app.planner.api import router as plan_api
 from app.planner.pages import router as plan_pages
 from app.playbook.api import router as rules_api
 from app.playbook.pages import router as playbook_pages
+from app.profiles.api import router as profiles_api
 from app.projects.api import router as projects_api
 from app.projects.definitions import api_router as definitions_api
 from app.projects.definitions import router as definitions_pages
@@ -148,6 +149,7 @@ def _routes() -> list[BaseRoute]:
         account_api,
         whoami_api,
         runs_api,
+        profiles_api,
         projects_api,
         members_api,
         users_api,

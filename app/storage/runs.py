@@ -264,7 +264,7 @@ def detail(
         branch=row.branch, commit=row.commit, ci_url=row.ci_url, tags=tuple(row.tags),
         created_at=aware(row.created_at), uploaded_by=row.uploaded_by,
         processed_at=aware(row.processed_at) if row.processed_at else None, status=row.status, attempts=row.attempts,
-        error=row.error, warnings=_warnings(row), trainer=row.trainer, contract=_contract(row.contract),
+        error=row.error, warnings=_warnings(row), trainer=row.trainer, contract=stored_contract(row.contract),
         unknown=tuple(row.unknown), stack_key=row.stack_key, config_key=row.config_key, provisional=row.provisional,
         steady_state=_steady_state(row.steady_state), metrics=metrics_of(row.metrics), health=row.health,
         evidence_level=row.evidence_level, semantic_class=row.semantic_class,
@@ -350,7 +350,7 @@ def _number(stored: Any) -> float:
     return stored if isinstance(stored, int | float) else math.nan
 
 
-def _contract(stored: Mapping[str, Any]) -> dict[str, Stated]:
+def stored_contract(stored: Mapping[str, Any]) -> dict[str, Stated]:
     return {name: stated(entry) for name, entry in (stored or {}).items()}
 
 

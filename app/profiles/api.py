@@ -1,0 +1,255 @@
+"""`/api/v1/runs/{id}/profiles` and `/api/v1/profiles`: upload, list, one profile, the difference of two."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import BaseModel, Field
+from sqlmodel import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import FormData, UploadFile
+
+from app.access.guards import UPLOAD_BYTES
+from app.domain.access.principal import Action
+from app.domain.profiles.difference import difference_document
+from app.errors import FieldError, InvalidUpload
+from app.pipeline.profiles import SentProfileFile, accept_profile
+from app.profiles.queries import confirm, get_difference, get_profile, list_profiles, remove
+from app.storage.audit import MAX_AUTHOR
+from app.storage.database import read_session
+from app.storage.profiles import StoredProfile
+from app.web.access_rule import requires
+from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk
+from app.web.errors import documented
+from app.web.forms import sent_form
+from app.web.identity import Author, author_field, signed, uploader
+from app.web.templating import public_address
+
+router = APIRouter(prefix="/api/v1", tags=["profiles"])
+
+MAX_FILES = 64
+MAX_FIELDS = 2 * MAX_FILES + 8
+_MAX_NUMBER = 2**31 - 1
+
+RunId = Annotated[int, Path(ge=1, le=_MAX_NUMBER, description="Number of the run.")]
+ProfileId = Annotated[int, Path(ge=1, le=_MAX_NUMBER, description="Number of the profile.")]
+Status = Literal["received", "processing", "ready", "failed"]
+
+_FORM = {
+    "type": "object",
+    "properties": {
+        "profile": {
+            "type": "array",
+            "items": {"type": "string", "format": "binary"},
+            "description": "Traces of one or several ranks: Kineto JSON, SQLite exports of Nsight Systems, archives.",
+        },
+        "rank": {"type": "array", "items": {"type": "integer"}, "description": "Rank of each file, in their order."},
+        "stage": {"type": "array", "items": {"type": "integer"}, "description": "Pipeline stage of each file."},
+    },
+    "required": ["profile"],
+}
+
+
+class ProfileAnswer(BaseModel):
+    id: int
+    url: str = Field(description="Page of the profile, for people.")
+    status: Status
+    created: bool = Field(description="False when the run had the same files already.")
+
+
+class ProfileFileOut(BaseModel):
+    name: str
+    size_bytes: int
+    rank: int | None = Field(description="As stated at the upload.")
+    stage: int | None
+
+
+class ProfileOut(BaseModel):
+    id: int
+    run: int
+    url: str = Field(description="Page of the profile, for people.")
+    status: Status
+    created_at: datetime
+    uploaded_by: str
+    error: str | None = Field(description="Why the profile could not be read.")
+    files: list[ProfileFileOut]
+    counts: bool = Field(description="Its facts are facts of the run.")
+    differs: list[str] = Field(description="What contradicts the run's contract: the facts wait for a confirmation.")
+    confirmed_by: str
+    confirmed_at: datetime | None
+    facts: dict[str, Any] = Field(description="By the names of docs/profiles.md; null where nothing is known.")
+
+
+class ProfileDetailOut(ProfileOut):
+    document: dict[str, Any] | None = Field(description="All figures (docs/profiles.md); null until it was read.")
+
+
+class ProfileListOut(BaseModel):
+    items: list[ProfileOut]
+
+
+class DifferenceOut(BaseModel):
+    """The rows add up to the difference of the step."""
+
+    a: int
+    b: int
+    sentence: str
+    before_ms: float
+    after_ms: float
+    difference_ms: float
+    per_step: bool = Field(description="False: the windows are no steps, so their lengths say little.")
+    contract: list[str] = Field(description="What differs between the profiles besides time.")
+    rows: list[dict[str, Any]]
+
+
+@router.post(
+    "/runs/{run_id}/profiles",
+    status_code=202,
+    max_body_size=UPLOAD_BYTES,
+    dependencies=[RoomOnDisk],
+    responses=documented(400, 404, 413, 422, 503, 507),
+    openapi_extra={"requestBody": {"content": {"multipart/form-data": {"schema": _FORM}}, "required": True}},
+)
+@requires(Action.CONTRIBUTE, of="run", own=Action.UPLOAD)
+async def upload_profile(
+    *,
+    request: Request,
+    response: Response,
+    engine: AppEngine,
+    log_files: AppLogFiles,
+    settings: AppSettings,
+    run_id: RunId,
+) -> ProfileAnswer:
+    """Attach a profile to a run. It is read in the background; the same files twice are one profile."""
+    async with sent_form(request, max_files=MAX_FILES, max_fields=MAX_FIELDS) as form:
+        accept = partial(accept_profile, engine, log_files, settings, run_id=run_id, uploader=uploader(request))
+        accepted = await run_in_threadpool(lambda: accept(files=sent_files(form)))
+    response.status_code = 202 if accepted.created else 200
+    response.headers["Location"] = f"/api/v1/profiles/{accepted.id}"
+    return ProfileAnswer.model_validate(
+        {
+            "id": accepted.id,
+            "url": _page(request, run_id, accepted.id),
+            "status": accepted.status,
+            "created": accepted.created,
+        }
+    )
+
+
+def sent_files(form: FormData) -> list[SentProfileFile]:
+    """Return the files of a form with their stated ranks and stages. Raises InvalidUpload."""
+    files = []
+    for value in form.getlist("profile"):
+        if not isinstance(value, UploadFile):
+            raise InvalidUpload(
+                "The form field `profile` holds text, not a file. Nothing was kept. With curl: -F profile=@FILE.",
+                (FieldError("profile", "must be a file"),),
+            )
+        if value.filename or value.size:
+            files.append(value)
+    ranks, stages = (_numbers(form, name, len(files)) for name in ("rank", "stage"))
+    return [
+        SentProfileFile(file.filename or "profile", file.file, rank, stage)
+        for file, rank, stage in zip(files, ranks, stages, strict=True)
+    ]
+
+
+def _numbers(form: FormData, name: str, count: int) -> Sequence[int | None]:
+    texts = [value.strip() for value in form.getlist(name) if isinstance(value, str) and value.strip()]
+    if not texts:
+        return [None] * count
+    if len(texts) != count:
+        raise _refused(name, f"state one for each of the {count} files, or none")
+    if not all(text.isascii() and text.isdigit() and int(text) <= _MAX_NUMBER for text in texts):
+        raise _refused(name, "must be a whole number from 0")
+    return [int(text) for text in texts]
+
+
+def _refused(name: str, message: str) -> InvalidUpload:
+    return InvalidUpload(f"{name}: {message}. Nothing was kept.", (FieldError(name, message),))
+
+
+@router.get("/runs/{run_id}/profiles", responses=documented(404, 422))
+@requires(Action.READ, of="run")
+def read_profiles(request: Request, session: ReadSession, run_id: RunId) -> ProfileListOut:
+    """List the profiles of a run, newest first."""
+    return ProfileListOut(items=[_out(request, profile) for profile in list_profiles(session, run_id)])
+
+
+@router.get("/profiles/{profile_id}", responses=documented(404, 422))
+@requires(Action.READ)
+def read_profile(request: Request, session: ReadSession, profile_id: ProfileId) -> ProfileDetailOut:
+    """One profile with all its figures."""
+    return _detail(request, session, profile_id)
+
+
+@router.delete("/runs/{run_id}/profiles/{profile_id}", status_code=204, responses=documented(404, 422))
+@requires(Action.CONTRIBUTE, of="run")
+def remove_profile(
+    engine: AppEngine, run_id: RunId, profile_id: ProfileId, author: Annotated[str, Query(max_length=MAX_AUTHOR)] = ""
+) -> Response:
+    """Remove a profile; its facts are facts of the run no longer."""
+    remove(engine, run_id, profile_id, signed(author))
+    return Response(status_code=204)
+
+
+class Confirmation(BaseModel):
+    author: Author = author_field("Who confirms it.", MAX_AUTHOR)
+
+
+@router.post("/runs/{run_id}/profiles/{profile_id}/confirm", responses=documented(404, 422))
+@requires(Action.CONTRIBUTE, of="run")
+def confirm_profile(
+    *, request: Request, engine: AppEngine, run_id: RunId, profile_id: ProfileId, confirmation: Confirmation
+) -> ProfileDetailOut:
+    """Count the facts of a profile although it contradicts the contract of its run."""
+    confirm(engine, run_id, profile_id, confirmation.author)
+    with read_session(engine) as session:
+        return _detail(request, session, profile_id)
+
+
+@router.get("/compare/profiles", responses=documented(404, 409, 422))
+@requires(Action.READ)
+def compare_two_profiles(
+    session: ReadSession,
+    a: Annotated[int, Query(ge=1, le=_MAX_NUMBER, description="The earlier profile.")],
+    b: Annotated[int, Query(ge=1, le=_MAX_NUMBER, description="The later profile.")],
+) -> DifferenceOut:
+    """Why the step of profile `b` differs from that of `a`, in milliseconds that add up."""
+    *_, difference = get_difference(session, a, b)
+    return DifferenceOut.model_validate({"a": a, "b": b, **difference_document(difference)})
+
+
+def _detail(request: Request, session: Session, profile_id: int) -> ProfileDetailOut:
+    profile = get_profile(session, profile_id)
+    out = _out(request, profile.stored)
+    return ProfileDetailOut(**out.model_dump(), document=None if profile.document is None else dict(profile.document))
+
+
+def _out(request: Request, profile: StoredProfile) -> ProfileOut:
+    return ProfileOut.model_validate(
+        {
+            "id": profile.id,
+            "run": profile.run_id,
+            "url": _page(request, profile.run_id, profile.id),
+            "status": profile.status,
+            "created_at": profile.created_at,
+            "uploaded_by": profile.uploaded_by,
+            "error": profile.error,
+            "files": [
+                {"name": file.name, "size_bytes": file.size_bytes, "rank": file.rank, "stage": file.stage}
+                for file in profile.files
+            ],
+            "counts": profile.counts,
+            "differs": list(profile.differs),
+            "confirmed_by": profile.confirmed_by,
+            "confirmed_at": profile.confirmed_at,
+            "facts": dict(profile.facts),
+        }
+    )
+
+
+def _page(request: Request, run_id: int, profile_id: int) -> str:
+    return f"{public_address(request)}/runs/{run_id}/profiles/{profile_id}"

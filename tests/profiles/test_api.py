@@ -1,0 +1,119 @@
+"""Profiles through the API: attach, read, facts, confirm, remove, compare."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, text
+from starlette.testclient import TestClient
+
+from app.settings import Settings
+from app.storage.database import read_session
+from app.storage.rules import read_run
+from tests.domain.profiles.traces import corpus, differences, expected
+from tests.profiles.attaching import attach, attached, make_run, trace
+from tests.runs.uploading import assert_problem
+
+
+def facts_of(engine: Engine, run_id: int) -> Mapping[str, object]:
+    """What the rules are asked about."""
+    with read_session(engine) as session:
+        return read_run(session, run_id).facts
+
+
+def test_a_profile_has_the_figures_of_its_sidecar(client: TestClient) -> None:
+    profile = attached(client, make_run(client), trace("ddp-a100-ns"))
+    assert profile["status"] == "ready"
+    assert differences(expected("ddp-a100-ns")["expected"], profile["document"]["files"][0]) == []
+
+
+def test_the_same_files_twice_are_one_profile(client: TestClient) -> None:
+    run_id = make_run(client)
+    first = attach(client, run_id, trace("ddp-a100-ns"))
+    again = attach(client, run_id, trace("ddp-a100-ns"))
+    assert (first.status_code, again.status_code) == (202, 200)
+    assert again.json() == first.json() | {"created": False}
+
+
+def test_the_facts_of_a_profile_are_facts_of_its_run_until_it_is_removed(client: TestClient, engine: Engine) -> None:
+    run_id = make_run(client, exposed_comm_frac=0.5)
+    assert facts_of(engine, run_id)["exposed_comm_frac"] == 0.5
+    profile = attached(client, run_id, trace("synthetic/seed-11/moe-deepep-rel_ns"))
+    client.post(f"/api/v1/runs/{run_id}/profiles/{profile['id']}/confirm", json={"author": "kim"})
+    facts = facts_of(engine, run_id)
+    assert facts["exposed_comm_frac"] == 0.064626
+    assert facts["resolved_dispatcher"] == "deepep"
+    assert client.delete(f"/api/v1/runs/{run_id}/profiles/{profile['id']}?author=kim").status_code == 204
+    assert facts_of(engine, run_id)["exposed_comm_frac"] == 0.5
+    assert client.get(f"/api/v1/runs/{run_id}/profiles").json() == {"items": []}
+
+
+def test_a_profile_of_another_job_counts_only_once_it_is_confirmed(client: TestClient, engine: Engine) -> None:
+    run_id = make_run(client, gpu="B200")
+    profile = attached(client, run_id, trace("ddp-a100-ns"))
+    assert not profile["counts"]
+    assert any("A100" in difference for difference in profile["differs"])
+    assert "gpu_idle_frac" not in facts_of(engine, run_id)
+    confirmed = client.post(f"/api/v1/runs/{run_id}/profiles/{profile['id']}/confirm", json={"author": "kim"}).json()
+    assert (confirmed["counts"], confirmed["confirmed_by"]) == (True, "kim")
+    assert facts_of(engine, run_id)["gpu_idle_frac"] == 0.775521
+
+
+def test_several_ranks_are_one_profile(client: TestClient) -> None:
+    ranks = [trace(f"synthetic/seed-11/ranks-{rank}") for rank in range(4)]
+    profile = attached(client, make_run(client), *ranks)
+    assert profile["document"]["ranks"]["straggler_rank"] == 2
+    assert profile["facts"]["straggler_rank"] == 2
+
+
+def test_stated_ranks_count_over_those_of_names(client: TestClient) -> None:
+    export = (corpus() / "bad" / "array.json").read_bytes()
+    profile = attached(client, make_run(client), export, rank=[3])
+    file = profile["document"]["files"][0]
+    assert (file["rank"], file["rank_from"]) == (3, "stated")
+
+
+def test_a_broken_file_fails_with_its_cause(client: TestClient) -> None:
+    profile = attached(client, make_run(client), (corpus() / "bad" / "two-ranks-interleaved.json").read_bytes())
+    assert profile["status"] == "failed"
+    assert "Two ranks" in profile["error"]
+    assert profile["document"] is None
+
+
+@pytest.mark.parametrize("path", sorted((corpus() / "bad").iterdir()) if (corpus() / "bad").is_dir() else [], ids=str)
+def test_no_bad_file_leaves_a_profile_unsettled(client: TestClient, path: Path) -> None:
+    data = path.read_bytes()
+    answer = attach(client, make_run(client), data, name=path.name)
+    if not data:
+        assert_problem(answer, 422, "is empty")
+        return
+    from workers.tasks import process_profile  # noqa: PLC0415
+
+    process_profile(answer.json()["id"])
+    assert client.get(f"/api/v1/profiles/{answer.json()['id']}").json()["status"] in ("ready", "failed")
+
+
+def test_the_files_are_dropped_once_they_are_read(client: TestClient, engine: Engine, settings: Settings) -> None:
+    run_id = make_run(client)
+    before = sorted(path for path in (settings.data_dir / "artifacts").rglob("*") if path.is_file())
+    attached(client, run_id, trace("ddp-a100-ns"))
+    assert sorted(path for path in (settings.data_dir / "artifacts").rglob("*") if path.is_file()) == before
+    with read_session(engine) as session:
+        assert session.execute(text("SELECT object_key FROM profile_file")).scalars().all() == [""]
+
+
+def test_two_profiles_explain_their_difference(client: TestClient) -> None:
+    run_id = make_run(client)
+    sides = [attached(client, run_id, trace(f"synthetic/seed-11/pair-{side}"))["id"] for side in ("before", "after")]
+    answer = client.get(f"/api/v1/compare/profiles?a={sides[0]}&b={sides[1]}").json()
+    assert sum(row["difference_ms"] for row in answer["rows"]) == pytest.approx(answer["difference_ms"], abs=1e-4)
+    assert "comm.ep" in answer["sentence"]
+
+
+def test_wrong_requests_are_explained(client: TestClient) -> None:
+    run_id = make_run(client)
+    assert_problem(attach(client, run_id), 422, "no file")
+    assert_problem(attach(client, run_id, trace("ddp-a100-ns"), rank=["x"]), 422, field="rank")
+    assert_problem(attach(client, run_id, trace("ddp-a100-ns"), rank=[1, 2]), 422, field="rank")
+    assert_problem(attach(client, 999_999, trace("ddp-a100-ns")), 404)
+    assert_problem(client.get("/api/v1/profiles/999999"), 404)
