@@ -27,16 +27,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
-from sqlalchemy import insert
 from sqlmodel import Session
 
 from app.pipeline import rank
 from app.settings import Settings, get_settings
 from app.storage.database import make_engine, migrate, transaction
-from app.storage.tables import RunRow
 from app.storage.visible import see_every_project
 from bench import options
-from tests.builders import FIRST_PLACE, make_project, run_columns, stated_activity
+from tests.builders import FIRST_PLACE, insert_runs, make_project, run_columns, stated_activity
 from tests.embedded.processes import Running, running
 
 LIMIT_MS, LIMIT_GROWTH = 150, 2.0
@@ -145,7 +143,7 @@ def _fill(settings: Settings, runs: int, stacks: int) -> None:
             fields = _stack_fields(number)
             share = runs // stacks + (number < runs % stacks)
             rows = list(rows_of(owner, fields, share, number, draw))
-            session.execute(insert(RunRow), rows)
+            insert_runs(session, rows)
             keys.append(rows[0]["stack_key"])
         filled = time.perf_counter()
         rank_all(session, owner, keys)

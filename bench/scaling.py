@@ -15,15 +15,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
-from sqlalchemy import insert
 
 from app.settings import Settings, get_settings
 from app.storage.database import make_engine, migrate, transaction
-from app.storage.tables import RunRow
 from app.storage.visible import see_every_project
 from bench import options
 from bench.leaderboard import House, measure, rank_all, rows_of
-from tests.builders import make_project
+from tests.builders import insert_runs, make_project
 from tests.embedded.processes import running
 
 LIMIT_MS = 150
@@ -70,7 +68,7 @@ def _fill(settings: Settings, runs: int) -> None:
         for number, (gpus, seq_len) in enumerate(STACKS):
             share = runs // len(STACKS) + (number < runs % len(STACKS))
             rows = list(rows_of(owner, _fields(gpus, seq_len), share, number, draw))
-            session.execute(insert(RunRow), rows)
+            insert_runs(session, rows)
             keys.append(rows[0]["stack_key"])
         rank_all(session, owner, keys)
     engine.dispose()

@@ -11,7 +11,8 @@ from types import EllipsisType
 from typing import Any
 
 import numpy as np
-from sqlmodel import Session, select
+from sqlalchemy import insert
+from sqlmodel import Session, col, select
 
 from app.domain.contract.keys import config_key, stack_key
 from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
@@ -23,7 +24,17 @@ from app.pipeline.work import stack_queue
 from app.settings import get_settings
 from app.storage import readings
 from app.storage.runs import settle_places
-from app.storage.tables import EVERYTHING, AvailabilityRow, ProjectRow, RunFileRow, RunRow, SegmentRow, SeriesRow
+from app.storage.tables import (
+    EVERYTHING,
+    RESULT_COLUMNS,
+    AvailabilityRow,
+    ProjectRow,
+    RunFileRow,
+    RunResultRow,
+    RunRow,
+    SegmentRow,
+    SeriesRow,
+)
 
 GLOBAL_BATCH, SEQUENCE, GPUS = 1024, 4096, 16
 GFLOP_PER_TOKEN = 23.006  # Qwen3-30B-A3B at sequence 4096
@@ -97,20 +108,36 @@ def make_run(
     """Insert a run and return its id. `columns` overrides any column of RunRow; `log_files` also stores a log."""
     owner = make_project(session, project, generated=generated)
     content = hashlib.sha256(repr((project, step_time_ms, iterations, status, columns)).encode()).hexdigest()
-    row = RunRow(project_id=owner.id or 0, content_key=content, **(_stated() | _outcome(status) | columns))
-    if status == "ready":
-        times = step_times(step_time_ms, iterations)
-        for name, value in (_result(times) | columns).items():
-            setattr(row, name, value)
+    times = step_times(step_time_ms, iterations)
+    if "health" in columns:
+        columns.setdefault("outcome", columns["health"].get("outcome", ""))
+    stored = _stated() | _outcome(status) | (_result(times) if status == "ready" else {}) | columns
+    row = run_row(project_id=owner.id or 0, content_key=content, **stored)
     session.add(row)
     session.flush()
     assert row.id is not None
     if status == "ready":
         session.add_all(_series_rows(row.id, times))
     if log_files is not None:
-        _store_log(session, log_files, row.id, step_times(step_time_ms, iterations))
+        _store_log(session, log_files, row.id, times)
     session.flush()
     return row.id
+
+
+def run_row(**columns: Any) -> RunRow:
+    """Return a run with its result, from columns of both tables."""
+    result = {name: columns.pop(name) for name in RESULT_COLUMNS & columns.keys()}
+    return RunRow(**columns, result=RunResultRow(**result))
+
+
+def insert_runs(session: Session, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Insert many runs, given as columns of both tables (`run_columns`). Return their ids in the same order."""
+    runs = [{name: value for name, value in row.items() if name not in RESULT_COLUMNS} for row in rows]
+    added = session.execute(insert(RunRow).returning(col(RunRow.id), sort_by_parameter_order=True), runs)
+    ids = list(added.scalars())
+    results = [{name: row[name] for name in RESULT_COLUMNS & row.keys()} for row in rows]
+    session.execute(insert(RunResultRow), [{"run_id": id_} | result for id_, result in zip(ids, results, strict=True)])
+    return ids
 
 
 FIRST_PLACE = datetime(2026, 9, 1, 4, tzinfo=UTC)
@@ -143,6 +170,7 @@ def make_stack(
         facts: dict[str, Any] = {"name": f"nightly-{place:%m-%d}", "purpose": "ci", "tags": [], "commit": commit}
         facts |= {
             "ordered_at": place,
+            "commit_time": place,
             "metadata_stated": {"commit_time": place.isoformat()},
             **_listed(stated),
             **keys,
@@ -157,11 +185,12 @@ def make_stack(
 def run_columns(
     project: str, fields: Mapping[str, Value | EllipsisType], step_time_ms: float, *, iterations: int = 60
 ) -> dict[str, Any]:
-    """The row of a `ci` run of a stack, without its series: for filling a database with many."""
+    """Return the columns of a `ci` run of a stack, without its series, for `insert_runs`."""
     stated = _contract(fields)
     keys = {"stack_key": stack_key(project, stated), "config_key": config_key(project, stated)}
     columns = _stated() | _result(step_times(step_time_ms, iterations)) | _listed(stated) | keys | {"purpose": "ci"}
-    return RunRow(**columns).model_dump(exclude={"id", "project_id", "content_key"})
+    row = run_row(**columns)
+    return row.model_dump(exclude={"id", "project_id", "content_key"}) | row.result.model_dump(exclude={"run_id"})
 
 
 def judge(session: Session, project: str, stack: str) -> None:
@@ -243,7 +272,7 @@ def add_availability(session: Session, run_id: int, dispatcher: str, *, availabl
     """The run's log shows that the container has the dispatcher's package, or that it has not."""
     run = session.get_one(RunRow, run_id)
     text = f"{dispatcher} buffers were made" if available else f"ModuleNotFoundError: {dispatcher} is not installed"
-    container = str((run.contract.get("container") or {}).get("value") or "")
+    container = str((run.result.contract.get("container") or {}).get("value") or "")
     session.add(
         AvailabilityRow(
             run_id=run_id, dispatcher=dispatcher, project_id=run.project_id, container=container, available=available,
@@ -328,6 +357,7 @@ def _outcome(status: str) -> dict[str, Any]:
             "status": status,
             "attempts": 1,
             "error": "No iteration line was read. The log ends in: ModuleNotFoundError: No module named 'deep_ep'.",
+            "outcome": "failed",
             "health": {"outcome": "failed", "evidence": "ModuleNotFoundError: No module named 'deep_ep'"},
         }
     return {"status": status, "attempts": int(status != "received")}

@@ -88,7 +88,7 @@ def judge(
         candidates, [records[str(one)] for one in earlier], rules=BaselineRules("main", pinned), prior=prior
     )
     rows = session.exec(select(RunRow).where(col(RunRow.id).in_([run, *earlier, *reruns]))).all()
-    figures = {str(row.id): metrics_of(row.metrics) for row in rows}
+    figures = {str(row.id): metrics_of(row.result.metrics) for row in rows}
     document = verdict_document(assessment, tuple(one.run for one in candidates), figures, 1)
     for one in (run, *reruns):
         put_verdict(session, one, document, because)

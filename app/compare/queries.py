@@ -26,7 +26,7 @@ from app.domain.verdict.record import RunRecord, shared_losses
 from app.domain.verdict.step_time import Prior
 from app.errors import FieldError, InvalidQuery, NotFound, NotReady
 from app.storage import readings
-from app.storage.runs import RunDetail, RunListItem, detail, list_item, list_runs
+from app.storage.runs import WITH_RESULT, RunDetail, RunListItem, detail, list_item, list_runs
 from app.storage.stacks import Family, Relative, facts_of
 from app.storage.tables import ProjectRow, RunRow, SeriesRow, select_any
 
@@ -54,6 +54,7 @@ def read_runs(session: Session, run_ids: Sequence[int]) -> dict[int, ComparedRun
     rows = session.execute(
         select(RunRow, ProjectRow)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+        .options(WITH_RESULT)
         .where(col(RunRow.id).in_(run_ids))
     ).all()
     details = {row.id or 0: (row, detail(row, project, ())) for row, project in rows}

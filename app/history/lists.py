@@ -15,8 +15,8 @@ from app.domain.numbers import counted, step_time
 from app.domain.run import Stated
 from app.history.queries import VERDICTS
 from app.storage.database import ListPage
-from app.storage.runs import aware, stated
-from app.storage.tables import ProjectRow, RunRow, select_any
+from app.storage.runs import aware, stored_contract
+from app.storage.tables import ProjectRow, RunResultRow, RunRow, select_any
 from app.web.lists import ListQuery, OneOf
 
 # --- Filters of the list of stacks. The query string is its whole state, so it is validated as input.
@@ -237,8 +237,10 @@ def _judged(keys: Sequence[str]) -> Any:
 
 
 def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, Stated]]:
-    rows = session.execute(select_any(RunRow.id, RunRow.contract).where(col(RunRow.id).in_(run_ids)))
-    return {run_id: {name: stated(entry) for name, entry in (contract or {}).items()} for run_id, contract in rows}
+    rows = session.execute(
+        select_any(RunResultRow.run_id, RunResultRow.contract).where(col(RunResultRow.run_id).in_(run_ids))
+    )
+    return {run_id: stored_contract(contract) for run_id, contract in rows}
 
 
 def _dispatchers(session: Session, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:

@@ -28,9 +28,9 @@ from app.domain.verdict.history_view import (
 from app.domain.verdict.step_time import Prior
 from app.errors import FieldError, InvalidQuery
 from app.pipeline.decisions import Pin, pins
-from app.storage.runs import aware, metrics_of, stated
+from app.storage.runs import aware, metrics_of, stated, stored_contract
 from app.storage.stacks import StackRun, full_records, stack_runs
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow, select_any
 from app.storage.verdicts import current_verdicts
 
 # --- What part of a history its page shows: the query string of `/history/{stack}`, checked as input.
@@ -138,7 +138,8 @@ def matching_keys(session: Session, text: str) -> tuple[str, ...]:
 def get_stack(session: Session, stack_key: str) -> Stack | None:
     """Return the stack; None when none of its runs was read."""
     newest = (
-        select_any(RunRow.id, RunRow.contract, ProjectRow)
+        select_any(RunRow.id, RunResultRow.contract, ProjectRow)
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .where(col(RunRow.stack_key) == stack_key, col(RunRow.status).in_(("ready", "failed")))
         .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
@@ -157,7 +158,7 @@ def get_stack(session: Session, stack_key: str) -> Stack | None:
         commit_url=project.commit_url,
         compare_url=project.compare_url,
         run_id=run_id,
-        contract={name: stated(entry) for name, entry in (contract or {}).items()},
+        contract=stored_contract(contract),
     )
 
 
@@ -221,10 +222,10 @@ def read_history(session: Session, stack: Stack) -> History:
 def read_figures(session: Session, runs: Sequence[StackRun], metric: str) -> dict[int, Metric | None]:
     """Return one headline figure of each of these runs, by number."""
     figures: dict[int, Metric | None] = {}
-    column = col(RunRow.metrics)[metric].label("stored")
+    column = col(RunResultRow.metrics)[metric].label("stored")
     for start in range(0, len(runs), _AT_ONCE):
         ids = [run.id for run in runs[start : start + _AT_ONCE]]
-        rows = session.execute(select_any(RunRow.id, column).where(col(RunRow.id).in_(ids)))
+        rows = session.execute(select_any(RunResultRow.run_id, column).where(col(RunResultRow.run_id).in_(ids)))
         figures |= {run_id: metrics_of({metric: stored})[metric] for run_id, stored in rows}
     return figures
 
@@ -233,8 +234,8 @@ def read_all_figures(session: Session, run_ids: Sequence[int]) -> dict[int, Mapp
     """Return the headline figures of each of these runs, by number."""
     figures: dict[int, Mapping[str, Metric | None]] = {}
     for start in range(0, len(run_ids), _AT_ONCE):
-        wanted = col(RunRow.id).in_(run_ids[start : start + _AT_ONCE])
-        rows = session.execute(select_any(RunRow.id, RunRow.metrics).where(wanted))
+        wanted = col(RunResultRow.run_id).in_(run_ids[start : start + _AT_ONCE])
+        rows = session.execute(select_any(RunResultRow.run_id, RunResultRow.metrics).where(wanted))
         figures |= {run_id: metrics_of(stored) for run_id, stored in rows}
     return figures
 
@@ -281,7 +282,7 @@ def _priors(session: Session, runs: Sequence[StackRun], standings: Sequence[Elig
 
 
 def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, Stated]]:
-    chosen = select_any(RunRow.id, RunRow.contract).where(col(RunRow.id).in_(run_ids))
+    chosen = select_any(RunResultRow.run_id, RunResultRow.contract).where(col(RunResultRow.run_id).in_(run_ids))
     return {
         run_id: {name: stated(contract[name]) for name in WATCHED if name in (contract or {})}
         for run_id, contract in session.execute(chosen)

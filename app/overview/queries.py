@@ -184,7 +184,7 @@ VERDICTS = 12
 STANDINGS = 6
 FAILED = 6
 
-_OUTCOME = col(RunRow.health)["outcome"].as_string()
+_OUTCOME = col(RunRow.outcome)
 _ENDED_BADLY: ColumnElement[bool] = _OUTCOME.in_(ENDED_BADLY)
 _WITHOUT_FIGURE: ColumnElement[bool] = col(RunRow.status) == "failed"
 
@@ -229,7 +229,7 @@ def overview(session: Session, query: OverviewQuery, now: datetime) -> Overview:
     on_branch = [*of_project, *([col(RunRow.branch) == query.branch] if query.branch else [])]
     recent = [col(RunRow.created_at) >= now - timedelta(days=int(query.days)), *on_branch]
     badly = or_(_WITHOUT_FIGURE, _ENDED_BADLY)
-    not_counted = func.coalesce(_OUTCOME, "").not_in(ENDED_BADLY)
+    not_counted = _OUTCOME.not_in(ENDED_BADLY)
     return Overview(
         by_status=Counter(dict(_statuses(session, *of_project))),
         without_figure=count_runs(session, *on_branch, _WITHOUT_FIGURE),

@@ -358,7 +358,7 @@ def _record_append(
         row.reception = "receiving"
     if new_bytes or row.reception != before or before == "receiving":  # a repeated append changes nothing
         row.heard_at = utc_now()
-    if row.name == UNNAMED and not row.metadata_stated.get("name") and stored_log.name:
+    if row.name == UNNAMED and not row.result.metadata_stated.get("name") and stored_log.name:
         row.name = run_name(stored_log.name)
     if before in _FINISHED and (new_bytes or row.reception == "receiving"):
         audit.record(

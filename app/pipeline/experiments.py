@@ -19,7 +19,7 @@ from app.storage.experiments import knobs_of
 from app.storage.json_text import from_json, to_json
 from app.storage.runs import aware, metrics_of
 from app.storage.stacks import PassReading, full_records
-from app.storage.tables import ExperimentRow, ExperimentRunRow, RunRow, select_any, utc_now
+from app.storage.tables import ExperimentRow, ExperimentRunRow, RunResultRow, RunRow, select_any, utc_now
 
 _AT_ONCE = 500
 _SOME: Select[Any] = select_any(ExperimentRow.id).where(col(ExperimentRow.project_id) == bindparam("project")).limit(1)
@@ -159,7 +159,15 @@ def _joined(session: Session, experiment_id: int) -> dict[int, ExperimentRunRow]
 def _stored(session: Session, run_ids: Sequence[int]) -> list[_Stored]:
     """Read the runs in order of arrival."""
     rows = session.execute(
-        select_any(RunRow.id, RunRow.created_at, RunRow.tags, RunRow.activity, RunRow.evidence_level, RunRow.metrics)
+        select_any(
+            RunRow.id,
+            RunRow.created_at,
+            RunRow.tags,
+            RunRow.evidence_level,
+            RunResultRow.activity,
+            RunResultRow.metrics,
+        )
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         .where(col(RunRow.id).in_(run_ids), col(RunRow.reception) != "receiving")
         .order_by(col(RunRow.created_at), col(RunRow.id))
     )

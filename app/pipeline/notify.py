@@ -30,7 +30,7 @@ from app.domain.ranking.rank import head_text
 from app.domain.verdict.document import VerdictDocument
 from app.pipeline.work import delivery_queue
 from app.storage.leader_changes import LeaderChange, leader_changes
-from app.storage.runs import aware, frozen, stated
+from app.storage.runs import WITH_RESULT, aware, frozen, stored_contract
 from app.storage.tables import (
     DeliveryRow,
     ProjectRow,
@@ -96,7 +96,9 @@ class Notifier:
             RunRow, col(RunRow.id) == RegressionMemberRow.run_id
         )
         members = self._session.execute(
-            runs.where(col(RegressionMemberRow.regression_id) == row.id).order_by(col(RegressionMemberRow.run_id))
+            runs.where(col(RegressionMemberRow.regression_id) == row.id)
+            .order_by(col(RegressionMemberRow.run_id))
+            .options(WITH_RESULT)
         ).all()
         runs_by_stack = dict(members)
         if receivers := self.wanted(event, runs_by_stack):
@@ -117,7 +119,7 @@ class Notifier:
             return
         notice = failed_notice(
             project=self._slug(), run_id=run_id, name=run.name, error=run.error or "",
-            stack=(run.stack_key, self._name(run) if run.contract else ""), branch=run.branch, commit=run.commit,
+            stack=(run.stack_key, self._name(run) if run.result.contract else ""), branch=run.branch, commit=run.commit,
             at=utc_now(),
         )  # fmt: skip
         self._put(receivers, notice, _failure(run), f"run:{run_id}")
@@ -130,7 +132,7 @@ class Notifier:
 
     def _names(self, runs: Mapping[str, RunRow]) -> dict[str, str]:
         """Return, by stack key, the title and the fields in which equally titled stacks of the project differ."""
-        contracts = {key: {name: stated(entry) for name, entry in run.contract.items()} for key, run in runs.items()}
+        contracts = {key: stored_contract(run.result.contract) for key, run in runs.items()}
         titles = {key: stack_title(contract, dispatcher=False) for key, contract in contracts.items()}
         alike = self._session.execute(
             select_any(StandingRow.stack_key, StandingRow.title, StandingRow.about).where(
@@ -205,7 +207,7 @@ def _failure(run: RunRow) -> str:
     """
     if not run.commit:
         return f"run:{run.id}:run.failed"
-    kinds = [str(failure.get("kind", "")) for failure in run.failures]
+    kinds = [str(failure.get("kind", "")) for failure in run.result.failures]
     # Without a kind, the text with its numbers removed, because line numbers and times differ each time.
     what = (kinds and kinds[0]) or run.outcome or re.sub(r"\d+", "#", run.error or "")
     parts = "\0".join((run.commit, run.config_key or run.stack_key, what))

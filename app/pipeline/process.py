@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import structlog
 from billiard.exceptions import SoftTimeLimitExceeded
-from sqlalchemy import Engine, and_, case, delete, exists, func, insert, select
+from sqlalchemy import Engine, and_, case, delete, exists, func, insert, select, update
 from sqlmodel import Session, col
 
 from app.domain.contract.statements import CONTAINER_RULE, ProjectDefaults
@@ -38,10 +38,12 @@ from app.storage.readings import Reading
 from app.storage.runs import RunFile, aware, files_of, frozen, settle_places
 from app.storage.tables import (
     EVERYTHING,
+    RESULT_COLUMNS,
     AmendmentRow,
     AvailabilityRow,
     ProjectDefaultRow,
     ProjectRow,
+    RunResultRow,
     RunRow,
     SeriesRow,
     StackWorkRow,
@@ -76,7 +78,8 @@ class RunInputs:
 
 def read_inputs(session: Session, run_id: int) -> RunInputs:
     run = session.execute(
-        select_any(RunRow.project_id, RunRow.reception, RunRow.metadata_stated, ProjectRow.slug)
+        select_any(RunRow.project_id, RunRow.reception, RunResultRow.metadata_stated, ProjectRow.slug)
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .where(col(RunRow.id) == run_id)
     ).one()
@@ -249,8 +252,10 @@ def request_before(session: Session, run_id: int, stack_key: str = "") -> tuple[
     row = session.execute(
         select_any(
             RunRow.project_id, RunRow.stack_key, RunRow.config_key, RunRow.commit, RunRow.ordered_at,
-            RunRow.reception, RunRow.verdict, RunRow.definitions,
-        ).where(col(RunRow.id) == run_id)
+            RunRow.reception, RunRow.verdict, RunResultRow.definitions,
+        )
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+        .where(col(RunRow.id) == run_id)
     ).one()  # fmt: skip
     growing = row.reception == "receiving" and not row.verdict
     before = Before(
@@ -363,9 +368,12 @@ def _write(session: Session, claim: RunClaim, computed: Computed) -> tuple[str |
     summary = computed.summary
     status = summary.status
     before, requested = request_before(session, claim.row_id, summary.stack_key)
-    if not run_queue.finish(session, claim, status=status, **_columns(computed)):
+    columns = _columns(computed)
+    result = {name: columns.pop(name) for name in RESULT_COLUMNS & columns.keys()}
+    if not run_queue.finish(session, claim, status=status, **columns):
         log.warning("result_dropped", run_id=claim.row_id, claim=claim.number)
         return None, []
+    session.execute(update(RunResultRow).where(col(RunResultRow.run_id) == claim.row_id).values(**result))
     take_place(session, before, summary.stack_key, summary.config_key)
     for table in (SeriesRow, AvailabilityRow):
         session.execute(delete(table).where(col(table.run_id) == claim.row_id))
@@ -386,6 +394,7 @@ def _write(session: Session, claim: RunClaim, computed: Computed) -> tuple[str |
 
 
 def _columns(computed: Computed) -> dict[str, Any]:
+    """Return columns of RunRow and RunResultRow, by name."""
     summary = computed.summary
     contract = {name: stated.value for name, stated in summary.contract.items()}
     gpus = contract.get("gpus")

@@ -43,11 +43,12 @@ from app.storage.database import make_engine, read_session, transaction
 from app.storage.json_text import from_json, to_json
 from app.storage.leader_changes import add_leader_changes, last_heads
 from app.storage.readings import losses_of_runs
-from app.storage.runs import aware, stated
+from app.storage.runs import aware, stored_contract
 from app.storage.stacks import COMPARED, MOST_RUNS, facts_of, sample_of_level
 from app.storage.tables import (
     AvailabilityRow,
     RankingPriorRow,
+    RunResultRow,
     RunRow,
     StackWorkRow,
     StandingBoardRow,
@@ -62,12 +63,13 @@ from app.storage.tables import (
 _MOST_TITLE = 1000
 _RANKED = (
     *COMPARED, RunRow.ordered_at, RunRow.evidence_level, RunRow.dispatcher, RunRow.gpu, RunRow.gpus,
-    RunRow.tokens_per_s_per_gpu, RunRow.tflops_per_gpu, col(RunRow.activity)["dispatcher"].label("carried"),
+    RunRow.tokens_per_s_per_gpu, RunRow.tflops_per_gpu, col(RunResultRow.activity)["dispatcher"].label("carried"),
 )  # fmt: skip
 
 # Built once: building them takes as long as running them.
 _RUNS: Select[Any] = (
     select_any(*_RANKED)
+    .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
     .where(
         # As a sum, so that SQLite looks the runs of the stack up, and does not read all of the project in their order.
         col(RunRow.project_id) + 0 == bindparam("project_id"),
@@ -184,11 +186,11 @@ def _about(row: Row[Any], contract: Mapping[str, Stated], family: _Description) 
 
 def _contracts(session: Session, runs: Mapping[str, int]) -> dict[str, dict[str, Stated]]:
     """Return the contracts by config key. Runs of one key have equal contracts as far as the key covers them."""
-    chosen = select_any(RunRow.config_key, RunRow.contract).where(col(RunRow.id).in_(list(runs.values())))
-    return {
-        row.config_key: {name: stated(entry) for name, entry in (row.contract or {}).items()}
-        for row in session.execute(chosen)
-    }
+    chosen = select_any(RunRow.config_key, RunResultRow.contract).join(
+        RunResultRow, col(RunResultRow.run_id) == RunRow.id
+    )
+    rows = session.execute(chosen.where(col(RunRow.id).in_(list(runs.values()))))
+    return {row.config_key: stored_contract(row.contract) for row in rows}
 
 
 def _missing(session: Session, project_id: int, stack_key: str) -> dict[int, tuple[str, ...]]:

@@ -38,7 +38,7 @@ from app.storage.database import make_engine, read_session, require_migrated, tr
 from app.storage.json_text import read_json, sorted_json
 from app.storage.log_files import LogFiles, StagedFile
 from app.storage.projects import check_room, check_room_in
-from app.storage.tables import ProjectRow, RunFileRow, RunRow, SegmentRow, select_any, utc_now
+from app.storage.tables import ProjectRow, RunFileRow, RunResultRow, RunRow, SegmentRow, select_any, utc_now
 from app.storage.visible import seeing
 
 # --- Recognition of repeated uploads, by their content or by the Idempotency-Key of the sender.
@@ -270,13 +270,13 @@ def _row(metadata: Metadata, document: dict[str, Any], staged: Sequence[Staged],
         purpose=metadata.purpose,
         branch=metadata.branch,
         commit=metadata.commit,
+        commit_time=metadata.commit_time,
         ci_url=metadata.ci_url,
         tags=list(metadata.tags),
-        metadata_stated=document,
-        warnings=[*metadata.warnings, *cut_warnings(staged)],
         reception="receiving" if is_open else "whole",
         heard_at=now,
         work="waiting",
+        result=RunResultRow(metadata_stated=document, warnings=[*metadata.warnings, *cut_warnings(staged)]),
     )
 
 
@@ -325,7 +325,7 @@ def _insert(
         run_id = _known(row.id)
         for position, file in enumerate(staged):
             add_file(session, run_id, position, file)
-        return Accepted(run_id, row.status, created=True, warnings=tuple(row.warnings))
+        return Accepted(run_id, row.status, created=True, warnings=tuple(row.result.warnings))
 
 
 def project_id(session: Session, slug: str, by: str) -> int:

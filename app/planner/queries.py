@@ -12,7 +12,7 @@ from app.domain.ranking.runs import family_of
 from app.errors import FieldError, InvalidQuery
 from app.storage.references import references
 from app.storage.runs import stated
-from app.storage.tables import RunRow, select_any
+from app.storage.tables import RunResultRow, RunRow, select_any
 
 _RUNS = 40
 """Newest runs that are checked: a contract has 15 KB of JSON."""
@@ -39,9 +39,10 @@ def _published(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
 
 def _runs(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
     """Yield layouts of every project's runs; a run without figures does not prove that its layout works."""
-    columns = (RunRow.id, RunRow.name, RunRow.contract, RunRow.tflops_per_gpu)
+    columns = (RunRow.id, RunRow.name, RunResultRow.contract, RunRow.tflops_per_gpu)
     rows = session.execute(
         select_any(*columns)
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         .where(
             col(RunRow.model) == request.model.name,
             col(RunRow.gpu) == request.gpu,

@@ -24,7 +24,7 @@ from app.storage.audit import MAX_AUTHOR, AuditEvent
 from app.storage.database import transaction
 from app.storage.projects import Quota, Usage, quota_of, usage_of
 from app.storage.runs import aware, frozen
-from app.storage.tables import ProjectDefaultRow, ProjectRow, RunRow, select_any
+from app.storage.tables import ProjectDefaultRow, ProjectRow, RunResultRow, RunRow, select_any
 
 log = structlog.get_logger(__name__)
 
@@ -144,7 +144,8 @@ def _runs_concerned(session: Session, project: ProjectRow, changed: set[str]) ->
 
     An image concerns every run that has a container.
     """
-    chosen = select_any(RunRow.id, RunRow.contract).where(col(RunRow.project_id) == project.id)
+    chosen = select_any(RunRow.id, RunResultRow.contract).join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+    chosen = chosen.where(col(RunRow.project_id) == project.id)
     rows = session.execute(chosen.execution_options(yield_per=100))
     return [row.id for row in rows if any(_concerns(name, row.contract) for name in changed)]
 

@@ -16,7 +16,7 @@ from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS, VERDICT_RULE
 from app.queue import RECOMPUTE, enqueue
 from app.storage.database import read_session, transaction
 from app.storage.definition_progress import Progress, could_not_be_computed, progress
-from app.storage.tables import RunRow, VerdictRow, select_any
+from app.storage.tables import RunResultRow, RunRow, VerdictRow, select_any
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.templating import render
@@ -76,7 +76,8 @@ def _is_outdated_verdict() -> ColumnElement[bool]:
 
 def _left_behind(session: Session) -> tuple[LeftBehind, ...]:
     chosen = (
-        select_any(RunRow.id, RunRow.name, RunRow.definition_version, RunRow.definitions, RunRow.recompute_error)
+        select_any(RunRow.id, RunRow.name, RunRow.definition_version, RunResultRow.definitions, RunRow.recompute_error)
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         .where(could_not_be_computed())
         .order_by(col(RunRow.id).desc())
         .limit(MOST_LISTED)

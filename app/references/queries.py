@@ -17,9 +17,9 @@ from app.domain.references.point import FIGURES, Kind
 from app.domain.run import Stated
 from app.errors import FieldError, InvalidQuery, NotFound
 from app.storage.references import Reference, references
-from app.storage.runs import stated
+from app.storage.runs import stored_contract
 from app.storage.standings import KeptStandings, one_stack_named, stack_standings
-from app.storage.tables import ProjectRow, RunRow, select_any
+from app.storage.tables import ProjectRow, RunResultRow, RunRow, select_any
 from app.web.lists import ListQuery, OneOf, csv_text
 
 KINDS: Mapping[str, str] = {
@@ -187,16 +187,20 @@ def _figures(entry: Entry) -> OurFigures:
 
 
 def _ours(row: Any, figures: OurFigures, *, of_stack: bool) -> ComparedResult:
-    contract = {name: stated(entry) for name, entry in (row.contract or {}).items()}
+    contract = stored_contract(row.contract)
     return ComparedResult(row.id, row.stack_key, row.dispatcher or "", row.slug, contract, figures, of_stack)
 
 
 def _read(session: Session, run_id: int) -> Any:
     columns = (
-        RunRow.id, RunRow.stack_key, RunRow.dispatcher, RunRow.contract, RunRow.step_time_ms,
+        RunRow.id, RunRow.stack_key, RunRow.dispatcher, RunResultRow.contract, RunRow.step_time_ms,
         RunRow.tokens_per_s_per_gpu, RunRow.tflops_per_gpu, ProjectRow.slug,
     )  # fmt: skip
-    chosen = select_any(*columns).join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+    chosen = (
+        select_any(*columns)
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+    )
     return session.execute(chosen.where(col(RunRow.id) == run_id)).one_or_none()
 
 

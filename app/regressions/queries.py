@@ -15,7 +15,7 @@ from app.errors import NotFound
 from app.pipeline.regressions import Member, Options, Regression, axis_of_cause, figure_of, has_axis
 from app.storage.database import ListPage
 from app.storage.runs import aware
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow
 from app.web.lists import ListQuery, OneOf
 
 # --- What the list of regressions can be asked for. The query string is its whole state, so it is checked as input.
@@ -184,7 +184,7 @@ _SETTING_APART = ("seq_len", "gbs", "mbs", "precision", "cluster", "task", "pp")
 _MEMBER_COLUMNS = (
     RunRow.name, RunRow.branch, RunRow.commit, RunRow.ordered_at, RunRow.quarantine, RunRow.model, RunRow.gpu,
     RunRow.gpus, RunRow.dispatcher,
-    *(col(RunRow.contract)[name]["value"].as_string().label(name) for name in (*_NAMING[4:], *_SETTING_APART)),
+    *(col(RunResultRow.contract)[name]["value"].as_string().label(name) for name in (*_NAMING[4:], *_SETTING_APART)),
 )  # fmt: skip
 """Some values of the contract instead of all of it: a list would read megabytes of JSON for its titles."""
 
@@ -194,6 +194,7 @@ def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regressio
     found = session.execute(
         select(RegressionMemberRow, *_MEMBER_COLUMNS)
         .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         .where(col(RegressionMemberRow.regression_id).in_(ids))
         .order_by(col(RegressionMemberRow.joined_at), col(RegressionMemberRow.run_id))
     )

@@ -23,7 +23,15 @@ from app.errors import NotFound
 from app.settings import Settings
 from app.storage.heartbeat import silent_since
 from app.storage.suspect_evidence import suspects_with_evidence
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunAlarmRow, RunRow, select_any
+from app.storage.tables import (
+    ProjectRow,
+    RegressionMemberRow,
+    RegressionRow,
+    RunAlarmRow,
+    RunResultRow,
+    RunRow,
+    select_any,
+)
 from app.storage.verdicts import StoredVerdict, current_verdict
 from app.storage.what_changed import what_changed_of
 
@@ -59,7 +67,7 @@ def where_reported(session: Session, run_id: int) -> dict[str, str]:
     is_read = (
         row.status == "ready" and row.reception != "receiving"
     )  # before that, the stack key covers only the data received so far
-    key = report_key(row.metadata_stated, _earlier_of_its_job(session, row), row.stack_key if is_read else "")
+    key = report_key(row.result.metadata_stated, _earlier_of_its_job(session, row), row.stack_key if is_read else "")
     if not key and row.status in ("failed", "unread"):
         key = f"run {run_id}"  # its stack will never be known, but its report must be posted
     return {"project": project.slug, "stack_key": row.stack_key, "report_key": key}
@@ -71,7 +79,8 @@ def _earlier_of_its_job(session: Session, row: RunRow) -> list[dict[str, object]
         return []
     same_job = (col(RunRow.project_id) == row.project_id, col(RunRow.ci_url) == row.ci_url, col(RunRow.id) < row.id)
     recent = col(RunRow.created_at) >= row.created_at - _LONGEST_JOB
-    return list(session.execute(select_any(RunRow.metadata_stated).where(*same_job, recent)).scalars())
+    stated = select_any(RunResultRow.metadata_stated).join(RunRow, col(RunRow.id) == RunResultRow.run_id)
+    return list(session.execute(stated.where(*same_job, recent)).scalars())
 
 
 def _judged(
@@ -111,14 +120,14 @@ def _linked(session: Session, runs: Iterable[str], address: str) -> tuple[Linked
 
 
 def _step_lines(row: RunRow) -> tuple[LineExample, ...]:
-    examples = (LineExample(**values) for values in row.not_understood)
+    examples = (LineExample(**values) for values in row.result.not_understood)
     return tuple(example for example in examples if example.kind == UNKNOWN_STEP)
 
 
 def _problems(row: RunRow) -> tuple[str, ...]:
     sentences = (
         f"{failure.get('title', '')}. {failure.get('explanation', '')} {failure.get('advice', '')}"
-        for failure in row.failures
+        for failure in row.result.failures
     )
     return tuple(sentence.strip() for sentence in sentences)
 

@@ -39,7 +39,7 @@ def amend_contract(engine: Engine, run_id: int, *, fields: Mapping[str, object],
             raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
         _check_taken_back(session, run_id, stated)
         for name, fact in stated.items():
-            before = row.contract.get(name) or {}
+            before = row.result.contract.get(name) or {}
             session.add(
                 AmendmentRow(
                     run_id=run_id,
@@ -54,7 +54,7 @@ def amend_contract(engine: Engine, run_id: int, *, fields: Mapping[str, object],
             )
         audit.record(
             session, who=author, subject="run", subject_id=run_id, action="contract", project_id=row.project_id,
-            before={name: (row.contract.get(name) or {}).get("value") for name in stated},
+            before={name: (row.result.contract.get(name) or {}).get("value") for name in stated},
             after={name: None if fact is None else fact.value for name, fact in stated.items()}, note=note,
         )  # fmt: skip
         session.flush()

@@ -13,6 +13,7 @@ from app.pipeline.work import WAITS_FOR_VERDICTS
 from app.storage import readings
 from app.storage.database import ListPage
 from app.storage.runs import (
+    WITH_RESULT,
     FilterOptions,
     Judged,
     RunDetail,
@@ -79,6 +80,7 @@ def get_run(session: Session, run_id: int) -> RunDetail:
     row = session.execute(
         select(RunRow, ProjectRow)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+        .options(WITH_RESULT)
         .where(col(RunRow.id) == run_id)
     ).one_or_none()
     if row is None:
@@ -155,7 +157,7 @@ def _conditions(query: RunQuery) -> list[ColumnElement[bool]]:
         "purpose": col(RunRow.purpose),
         "branch": col(RunRow.branch),
         "evidence": col(RunRow.evidence_level),
-        "outcome": col(RunRow.health)["outcome"].as_string(),
+        "outcome": col(RunRow.outcome),
     }
     conditions: list[ColumnElement[bool]] = [
         column == query.active[name] for name, column in equal.items() if name in query.active

@@ -14,7 +14,7 @@ from app.errors import NotFound
 from app.storage.database import ListPage
 from app.storage.json_text import from_json, to_json
 from app.storage.runs import aware, stated
-from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunRow, select_any
+from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunResultRow, RunRow, select_any
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +259,11 @@ def contracts_of(session: Session, config_keys: Collection[str]) -> dict[str, di
         .where(col(RunRow.config_key).in_(sorted(config_keys)))
         .group_by(col(RunRow.config_key))
     )
-    chosen = select_any(RunRow.config_key, RunRow.contract).where(col(RunRow.id).in_(newest))
+    chosen = (
+        select_any(RunRow.config_key, RunResultRow.contract)
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+        .where(col(RunRow.id).in_(newest))
+    )
     return {
         key: {name: stated(entry) for name, entry in (contract or {}).items()}
         for key, contract in session.execute(chosen)

@@ -29,7 +29,7 @@ from app.settings import Settings
 from app.storage import readings
 from app.storage.profiles import NO_PROFILE, MeasuredFacts, measured_facts
 from app.storage.readings import StatedFact, in_force, statements_of
-from app.storage.runs import RunDetail, aware, detail, files_of
+from app.storage.runs import WITH_RESULT, RunDetail, aware, detail, files_of
 from app.storage.setbacks import Setbacks, setbacks_of
 from app.storage.suspect_evidence import Gain, MeasuredHere, find_availability, gains_of, matched_abs, measured
 from app.storage.tables import (
@@ -38,6 +38,7 @@ from app.storage.tables import (
     PinRow,
     ProjectRow,
     RuleFiringRow,
+    RunResultRow,
     RunRow,
     select_any,
     utc_now,
@@ -328,6 +329,7 @@ def read_run(session: Session, run_id: int) -> AdvisedRun:
     found = session.execute(
         select(RunRow, ProjectRow)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+        .options(WITH_RESULT)
         .where(col(RunRow.id) == run_id)
     ).one_or_none()
     if found is None:
@@ -426,7 +428,9 @@ def _window(steady: SteadyState | None) -> tuple[int, int] | None:
 
 def _stored(session: Session, run_id: int) -> tuple[tuple[int, int] | None, frozenset[str]]:
     """Window of a run, and the kinds of its memory figures."""
-    row = session.execute(select_any(RunRow.steady_state, RunRow.health).where(col(RunRow.id) == run_id)).one_or_none()
+    row = session.execute(
+        select_any(RunResultRow.steady_state, RunResultRow.health).where(col(RunResultRow.run_id) == run_id)
+    ).one_or_none()
     if row is None:
         return None, frozenset()
     window = (

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, func, select, update
+from sqlalchemy.orm import joinedload
 from sqlmodel import Session, col
 
 from app.domain.definitions import DEFINITIONS, changes
-from app.domain.documents.metadata import read_metadata
 from app.domain.run import (
     UNKNOWN_STEP,
     Activity,
@@ -28,24 +28,33 @@ from app.domain.run import (
     Value,
 )
 from app.storage.log_files import LogFiles
-from app.storage.tables import PROCESSED, AmendmentRow, ProjectRow, RunFileRow, RunRow, SegmentRow, select_any
+from app.storage.tables import (
+    PROCESSED,
+    AmendmentRow,
+    ProjectRow,
+    RunFileRow,
+    RunResultRow,
+    RunRow,
+    SegmentRow,
+    select_any,
+)
 
 # --- What the reading of a run found beside its figures, to and from the JSON columns of its row.
 
 
 def write(summary: RunSummary) -> dict[str, Any]:
-    """The columns, by name."""
+    """Return columns of RunRow and RunResultRow, by name."""
     lists = {name: [asdict(entry) for entry in getattr(summary, name)] for name in _LISTS}
     activity = {name: asdict(entry) for name, entry in summary.activity.items()}
     return lists | {"activity": activity, "fair_for_timing": summary.fair_for_timing}
 
 
-def read(row: RunRow) -> dict[str, Any]:
-    """The values of RunDetail, by name."""
+def read(row: RunResultRow) -> dict[str, Any]:
+    """Return values of RunDetail, by name."""
     lists: dict[str, Any] = {
         name: tuple(make(entry) for entry in getattr(row, name) or ()) for name, make in _LISTS.items()
     }
-    # What is no number is stored as null (`json_column.py`): such a timer says nothing.
+    # A value that is not finite is stored as null: such a timer says nothing.
     lists["timers"] = tuple(t for t in lists["timers"] if t.share_of_step is not None and t.median_ms is not None)
     return lists | {"activity": activities(row.activity)}
 
@@ -259,22 +268,23 @@ def detail(
     row: RunRow, project: ProjectRow, files: tuple[RunFile, ...], amendments: tuple[Amendment, ...] = ()
 ) -> RunDetail:
     assert row.id is not None  # noqa: S101  # a row that was read has its key
+    result = row.result
     return RunDetail(
         id=row.id, name=row.name, project=project.slug, generated=project.generated, purpose=row.purpose,
         branch=row.branch, commit=row.commit, ci_url=row.ci_url, tags=tuple(row.tags),
         created_at=aware(row.created_at), uploaded_by=row.uploaded_by,
         processed_at=aware(row.processed_at) if row.processed_at else None, status=row.status, attempts=row.attempts,
-        error=row.error, warnings=_warnings(row), trainer=row.trainer, contract=stored_contract(row.contract),
-        unknown=tuple(row.unknown), stack_key=row.stack_key, config_key=row.config_key, provisional=row.provisional,
-        steady_state=_steady_state(row.steady_state), metrics=metrics_of(row.metrics), health=row.health,
+        error=row.error, warnings=_warnings(row), trainer=row.trainer, contract=stored_contract(result.contract),
+        unknown=tuple(result.unknown), stack_key=row.stack_key, config_key=row.config_key, provisional=row.provisional,
+        steady_state=_steady_state(result.steady_state), metrics=metrics_of(result.metrics), health=result.health,
         evidence_level=row.evidence_level, semantic_class=row.semantic_class,
-        definition_version=row.definition_version, metadata_stated=row.metadata_stated, files=files,
+        definition_version=row.definition_version, metadata_stated=result.metadata_stated, files=files,
         reception=row.reception,
         heard_at=aware(row.heard_at) if row.heard_at else None, updating=is_updating(row.status, row.work),
-        definitions=row.definitions, fair_for_timing=row.fair_for_timing, amendments=amendments,
+        definitions=result.definitions, fair_for_timing=row.fair_for_timing, amendments=amendments,
         project_id=row.project_id, ordered_at=aware(row.ordered_at), verdict=row.verdict, quarantine=_quarantine(row),
         commit_url=project.commit_url, compare_url=project.compare_url,
-        **read(row),
+        **read(result),
     )  # fmt: skip
 
 
@@ -285,16 +295,20 @@ def _quarantine(row: RunRow) -> Quarantine | None:
 
 
 def _warnings(row: RunRow) -> tuple[str, ...]:
-    """Those of the reading, behind what is wrong with the figures as a whole."""
+    """Return the warnings of the last reading, after the one that concerns all figures."""
     if not row.recompute_error:
-        return tuple(row.warnings)
-    changed = changes(row.definitions, DEFINITIONS)
+        return tuple(row.result.warnings)
+    changed = changes(row.result.definitions, DEFINITIONS)
     behind = f"Its figures are of earlier definitions ({changed}) and in no baseline: they could not be computed again."
-    return (f"{behind} {row.recompute_error}", *row.warnings)
+    return (f"{behind} {row.recompute_error}", *row.result.warnings)
 
 
 def is_updating(status: str, work: str) -> bool:
     return status in PROCESSED and work != ""
+
+
+WITH_RESULT = joinedload(col(RunRow.result))  # type: ignore[arg-type]
+"""An option of statements that select whole runs; without it, each run's result is another statement."""
 
 
 def run_file(row: RunFileRow, keys: tuple[str, ...]) -> RunFile:
@@ -350,7 +364,7 @@ def _number(stored: Any) -> float:
     return stored if isinstance(stored, int | float) else math.nan
 
 
-def stored_contract(stored: Mapping[str, Any]) -> dict[str, Stated]:
+def stored_contract(stored: Mapping[str, Any] | None) -> dict[str, Stated]:
     return {name: stated(entry) for name, entry in (stored or {}).items()}
 
 
@@ -417,16 +431,16 @@ class FilterOptions:
 _LIST_COLUMNS = (
     RunRow.id, RunRow.name, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.created_at, RunRow.status,
     RunRow.error, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher, RunRow.evidence_level,
-    RunRow.semantic_class, RunRow.provisional, RunRow.metrics, RunRow.health, RunRow.verdict,
-    RunRow.verdict_delta_pct, RunRow.quarantine,
+    RunRow.semantic_class, RunRow.provisional, RunRow.outcome, RunRow.verdict, RunRow.verdict_delta_pct,
+    RunRow.quarantine, RunResultRow.metrics, RunResultRow.health,
     ProjectRow.slug, ProjectRow.generated,
 )  # fmt: skip
 """The contract and the warnings stay behind: a list of 50 runs would read megabytes of JSON for them."""
 
 
 def list_runs() -> Select[Any]:
-    """The select of list rows, to be narrowed and ordered by conditions on RunRow and ProjectRow."""
-    return _joined(select_any(*_LIST_COLUMNS))
+    """Return the select of list rows, to be narrowed and ordered by conditions on RunRow and ProjectRow."""
+    return _joined(select_any(*_LIST_COLUMNS)).join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
 
 
 def count_runs(session: Session, *conditions: ColumnElement[bool]) -> int:
@@ -448,7 +462,7 @@ def list_item(row: Row[Any]) -> RunListItem:
     return RunListItem(
         id=row.id, name=row.name, project=row.slug, generated=row.generated, purpose=row.purpose, branch=row.branch,
         commit=row.commit, created_at=aware(row.created_at), status=row.status, error=row.error,
-        outcome=str((row.health or {}).get("outcome") or ""),
+        outcome=row.outcome,
         evidence=str((row.health or {}).get("evidence") or ""), model=row.model, gpu=row.gpu, gpus=row.gpus,
         dispatcher=row.dispatcher, evidence_level=row.evidence_level, semantic_class=row.semantic_class,
         provisional=row.provisional, metrics=metrics_of(row.metrics), verdict=row.verdict,
@@ -468,13 +482,13 @@ def settle_places(session: Session, project_id: int, config_key: str, commit: st
     (`stack_queue.lock`), or two reruns that are read at the same time miss each other.
     """
     rows: Sequence[Row[Any]] = session.execute(
-        select_any(RunRow.id, RunRow.created_at, RunRow.ordered_at, RunRow.metadata_stated)
+        select_any(RunRow.id, RunRow.created_at, RunRow.ordered_at, RunRow.commit_time)
         .where(col(RunRow.config_key) == config_key, col(RunRow.project_id) == project_id, col(RunRow.commit) == commit)
         .order_by(col(RunRow.id))
     ).all()
     if not rows:
         return None
-    place = read_metadata(rows[0].metadata_stated).commit_time or aware(rows[0].created_at)
+    place = aware(rows[0].commit_time or rows[0].created_at)
     moved = [row for row in rows if aware(row.ordered_at) != place]
     if not moved:
         return None

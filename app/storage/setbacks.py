@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import select
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
@@ -19,7 +18,7 @@ from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import change_pct, value_text
 from app.storage.runs import RunDetail, stated
 from app.storage.suspect_evidence import suspects_with_evidence
-from app.storage.tables import RunRow
+from app.storage.tables import RunResultRow, RunRow, select_any
 from app.storage.verdicts import current_verdict, regressions_of
 
 REGRESSION_RULE, FITTED_RULE = "val-regression-cause", "fit-go-back"
@@ -124,7 +123,8 @@ def _fitted(session: Session, run: RunDetail) -> tuple[int, tuple[Difference, ..
     if model is None or gpu is None or run.ordered_at is None:
         return None
     rows = session.execute(
-        select(RunRow.id, RunRow.contract)  # type: ignore[call-overload]
+        select_any(RunRow.id, RunResultRow.contract)
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         .where(
             col(RunRow.project_id) == run.project_id,
             col(RunRow.model) == shown(model.value),

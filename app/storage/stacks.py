@@ -30,8 +30,8 @@ from app.domain.verdict.step_time import (
     sample_of,
 )
 from app.storage.readings import losses_of_runs
-from app.storage.runs import aware, frozen, metrics_of, stated
-from app.storage.tables import EVERYTHING, ProjectRow, RunRow, StandingRow, select_any
+from app.storage.runs import aware, frozen, metrics_of, stored_contract
+from app.storage.tables import EVERYTHING, ProjectRow, RunResultRow, RunRow, StandingRow, select_any
 
 _AT_ONCE = 500
 _SLIM = (
@@ -66,9 +66,12 @@ _TO_JUDGE: Select[Any] = (
     .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
 )
 _NEWEST_FIRST = _TO_JUDGE.add_columns(*_SHOWN)  # type: ignore[arg-type]
-_WITH_METRICS = _NEWEST_FIRST.add_columns(col(RunRow.metrics))
+_WITH_METRICS = _NEWEST_FIRST.add_columns(col(RunResultRow.metrics)).join(
+    RunResultRow, col(RunResultRow.run_id) == RunRow.id
+)
 _WHOLE: Select[Any] = (
-    select_any(*COMPARED, RunRow.contract, RunRow.steady_state, ProjectRow.slug)
+    select_any(*COMPARED, RunResultRow.contract, RunResultRow.steady_state, ProjectRow.slug)
+    .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
     .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
     .where(col(RunRow.id).in_(bindparam("run_ids", expanding=True)))
 )
@@ -244,7 +247,7 @@ def full_records(session: Session, run_ids: Sequence[int]) -> dict[str, RunRecor
     for start in range(0, len(run_ids), _AT_ONCE):
         rows = session.execute(_WHOLE, {"run_ids": run_ids[start : start + _AT_ONCE]})
         for row in rows:
-            contract = {name: stated(entry) for name, entry in (row.contract or {}).items()}
+            contract = stored_contract(row.contract)
             facts, reasons = facts_of(row), tuple((row.steady_state or {}).get("reasons", ()))
             facts = replace(facts, estimate=replace(facts.estimate, not_steady_reasons=reasons))
             found[str(row.id)] = RunRecord.of(facts, row.slug, contract)

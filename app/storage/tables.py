@@ -19,7 +19,7 @@ from sqlalchemy import (
     UniqueConstraint,
     select,
 )
-from sqlmodel import Field, SQLModel
+from sqlmodel import Field, Relationship, SQLModel
 from sqlmodel.sql.sqltypes import UTCDateTime
 
 from app.domain.badges import new_badge_secret
@@ -96,31 +96,31 @@ PROCESSED = ("ready", "failed", "unread")
 
 
 class RunRow(SQLModel, table=True):
-    """One training job. The row is the record of the work to do (`work`, lease) and of its result (`status`).
+    """One training job: identity, state, and the columns that lists, filters and baselines read.
 
     `work`, `wanted`, `claims`, `attempts` and `lease_until` make the table a leased queue (`pipeline/work.py`). A run
     that is read again keeps its status and figures until the new ones are written.
 
     `idempotency_key` is the SHA-256 of the sender and of the key as sent (`pipeline/receive.py`).
 
-    `token_id` is the token that brought it; None for a person's, and where nobody logs in. No foreign key: tokens are
-    never deleted. `uploaded_by` names the token, or the person; it is empty where nobody logs in.
+    `token_id` is the token that uploaded the run; None for a user's upload, and where authentication is off. It is no
+    foreign key because tokens are never deleted. `uploaded_by` is the name of the token or user, empty where
+    authentication is off.
 
     `reception`: `whole` (uploaded at once), `receiving` (more of its logs is to come), `complete` (the client said so)
-    or `incomplete` (no news for too long). `heard_at` is when the last bytes came.
+    or `incomplete` (no bytes for too long). `heard_at` is when the last bytes came.
 
-    `ordered_at` is its place in the history of its stack: when its commit was made, else when it was uploaded; a rerun
-    takes the place of the first run of its commit. `quarantine` is a person's reason to leave it out of everything.
+    `ordered_at` is the history position: `commit_time`, or `created_at` without one; a rerun takes the position of the
+    first run of its commit. `quarantine` is a user's reason to exclude the run from baselines and rankings.
 
-    `recompute_failed` is the version of the definitions in which its figures could not be computed, and
-    `recompute_error` why; it keeps those that it had, which are of `definition_version` (`definition_progress.py`).
+    `recompute_failed` is the version of the definitions in which the figures could not be computed, and
+    `recompute_error` why; the run keeps its figures, which are of `definition_version` (`definition_progress.py`).
 
-    `rules_asked` marks the rules that it was last asked (`rule_firings.py`); empty when it was read since.
+    `rules_asked` identifies the rules that were last evaluated; empty when the run was read since (`rules.py`).
 
-    `not_finite` counts iterations whose loss was none; `shape` is the outline of the model (`RunFacts.shape`).
+    `not_finite` counts iterations without a finite loss; `shape` is the outline of the model (`RunFacts.shape`).
 
-    Columns below `slices` repeat values of `contract`, `metrics`, `health`, `steady_state` and the current verdict, for
-    filters, lists and slim reads only.
+    Columns from `model` on repeat values of `RunResultRow` and of the current verdict.
     """
 
     __tablename__ = "run"
@@ -144,6 +144,7 @@ class RunRow(SQLModel, table=True):
     purpose: str = Field(max_length=20)
     branch: str = Field(default="", max_length=300)
     commit: str = Field(default="", max_length=100)
+    commit_time: datetime | None = Field(default=None, sa_column=time_column())
     ci_url: str = Field(default="", max_length=2000)
     tags: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
@@ -156,7 +157,6 @@ class RunRow(SQLModel, table=True):
     uploaded_by: str = Field(default="", max_length=100)
     idempotency_key: str | None = Field(default=None, max_length=255)
     content_key: str = Field(max_length=64)
-    metadata_stated: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
 
     reception: str = Field(default="whole", max_length=20)
     heard_at: datetime | None = Field(default=None, sa_column=time_column())
@@ -170,31 +170,18 @@ class RunRow(SQLModel, table=True):
     lease_until: datetime | None = Field(default=None, sa_column=time_column())
     processed_at: datetime | None = Field(default=None, sa_column=time_column())
     error: str | None = Field(default=None, sa_column=Column(Text))
-    warnings: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
 
     trainer: str = Field(default="", max_length=50)
-    contract: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-    unknown: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     stack_key: str = Field(default="", max_length=64)
     config_key: str = Field(default="", max_length=64)
     provisional: bool = True
-    steady_state: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON))
-    metrics: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-    health: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     evidence_level: str = Field(default="", max_length=20)
     semantic_class: str = Field(default="", max_length=30)
     definition_version: int = 0
-    definitions: dict[str, int] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     rules_asked: str = Field(default="", max_length=16)
     recompute_failed: int = 0
     recompute_error: str | None = Field(default=None, sa_column=Column(Text))
-    failures: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
-    activity: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
-    availability: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
-    timers: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     fair_for_timing: bool = True
-    not_understood: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
-    slices: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
 
     model: str | None = Field(default=None, max_length=200, index=True)
     gpu: str | None = Field(default=None, max_length=100, index=True)
@@ -215,6 +202,40 @@ class RunRow(SQLModel, table=True):
     shape: str = Field(default="", max_length=300)
     verdict: str = Field(default="", max_length=20)
     verdict_delta_pct: float | None = None
+
+    result: "RunResultRow" = Relationship(
+        sa_relationship_kwargs={"uselist": False, "cascade": "all, delete-orphan", "passive_deletes": True}
+    )
+
+
+class RunResultRow(SQLModel, table=True):
+    """What the upload stated and what processing computed: one row for each run, inserted with it.
+
+    These JSON documents take several kilobytes, so lists do not read them.
+    """
+
+    __tablename__ = "run_result"
+
+    run_id: int | None = Field(
+        default=None, sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
+    )
+    metadata_stated: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    warnings: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    contract: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    unknown: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    steady_state: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON))
+    metrics: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    health: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    definitions: dict[str, int] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    failures: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    activity: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    availability: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    timers: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    not_understood: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    slices: list[Any] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+
+
+RESULT_COLUMNS = frozenset(RunResultRow.model_fields) - {"run_id"}
 
 
 class RunFileRow(SQLModel, table=True):

@@ -43,6 +43,7 @@ from app.storage.tables import (
     RegressionMemberRow,
     RegressionRow,
     RunAlarmRow,
+    RunResultRow,
     RunRow,
     VerdictRow,
     select_any,
@@ -319,9 +320,10 @@ def slowdown_cost(
     """
     run = session.execute(
         select_any(
-            RunRow.project_id, RunRow.branch, RunRow.commit, RunRow.config_key, RunRow.slices, RunRow.health,
-            RunRow.gpus, ProjectRow.baseline_branch, ProjectRow.generated,
+            RunRow.project_id, RunRow.branch, RunRow.commit, RunRow.config_key, RunRow.gpus,
+            RunResultRow.slices, RunResultRow.health, ProjectRow.baseline_branch, ProjectRow.generated,
         )
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .where(col(RunRow.id) == run_id)
     ).one()  # fmt: skip

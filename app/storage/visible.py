@@ -20,6 +20,7 @@ from sqlmodel import SQLModel
 ProjectIds = frozenset[int]
 
 OWNED_THROUGH: Mapping[str, str] = {
+    "run_result": "run_id",
     "run_file": "run_id",
     "segment": "file_id",
     "series": "run_id",
@@ -113,7 +114,7 @@ _OF_VISIBLE_PROJECTS = _OfVisibleProjects()
 
 @event.listens_for(Session, "do_orm_execute")
 def _leave_out_others(state: ORMExecuteState) -> None:
-    if state.is_column_load or state.is_relationship_load:
+    if state.is_column_load:
         return
     if (state.is_select or state.is_update or state.is_delete) and visible_projects() is not None:
         state.statement = state.statement.options(_OF_VISIBLE_PROJECTS)

@@ -25,5 +25,5 @@ def what_changed_of(session: Session, run: RunRow, document: VerdictDocument) ->
 
 def _environment(run: RunRow | None) -> Mapping[str, Any]:
     """The variables that the upload stated."""
-    stated = None if run is None else run.metadata_stated.get("env")
+    stated = None if run is None else run.result.metadata_stated.get("env")
     return stated if isinstance(stated, dict) else {}

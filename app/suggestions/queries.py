@@ -16,7 +16,7 @@ from app.storage.readings import StatedFact, in_force
 from app.storage.rules import AdvisedRun, RulesInForce, read_pair, read_run
 from app.storage.runs import RunDetail
 from app.storage.suspect_evidence import Gain, MeasuredHere, gains_of, matched_abs, measured
-from app.storage.tables import RunRow, select_any
+from app.storage.tables import RunResultRow, select_any
 from app.suggestions.forecast import LayoutForecaster
 
 # --- What this project measured itself: matched A/Bs on the one knob that a suggestion would turn.
@@ -49,8 +49,10 @@ def _by_stack(run: RunDetail, gains: Sequence[Gain]) -> Iterator[tuple[bool, lis
 
 def _contracts(session: Session, run_ids: set[int]) -> dict[int, dict[str, object]]:
     """Of the newest candidates: under which contract they were measured."""
-    rows = session.execute(select_any(RunRow.id, RunRow.contract).where(col(RunRow.id).in_(run_ids)))
-    return {row.id: {name: entry["value"] for name, entry in (row.contract or {}).items()} for row in rows}
+    rows = session.execute(
+        select_any(RunResultRow.run_id, RunResultRow.contract).where(col(RunResultRow.run_id).in_(run_ids))
+    )
+    return {row.run_id: {name: entry["value"] for name, entry in (row.contract or {}).items()} for row in rows}
 
 
 MOST_COMPARED = 20

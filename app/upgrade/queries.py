@@ -15,7 +15,7 @@ from app.domain.verdict.upgrade import ConfigRuns, Pair, UpgradeReport, compare_
 from app.errors import NotFound
 from app.storage.runs import aware
 from app.storage.stacks import COMPARED, facts_of, full_records
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any, utc_now
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow, select_any, utc_now
 from app.storage.verdicts import slowdown_cost
 
 ANY_BRANCH = "*"
@@ -78,11 +78,12 @@ def get_project(session: Session, slug: str) -> ProjectRow:
 
 def values_of(session: Session, project: ProjectRow, field: str) -> tuple[SideValue, ...]:
     """Return the values of `field` in usable CI runs, the latest to appear first."""
-    value: ColumnElement[Any] = col(RunRow.contract)[field]["value"].as_string()
+    value: ColumnElement[Any] = col(RunResultRow.contract)[field]["value"].as_string()
     by_run = FIELDS[field].role == "info"  # not part of a key, so runs of one configuration may differ in it
     keys = (col(RunRow.config_key), value) if by_run else (col(RunRow.config_key),)
     grouped = (
         select(func.max(col(RunRow.id)), func.count(), func.min(col(RunRow.ordered_at)))
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         .where(*_usable(project), value.is_not(None))
         .group_by(*keys)
     )
@@ -135,7 +136,8 @@ def _configs(
     if branch is not None:
         chosen = chosen.where(col(RunRow.branch) == branch)
     if FIELDS[field].role == "info":
-        chosen = chosen.where(col(RunRow.contract)[field]["value"].as_string() == side.value)
+        chosen = chosen.join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+        chosen = chosen.where(col(RunResultRow.contract)[field]["value"].as_string() == side.value)
     runs: dict[str, list[RunFacts]] = {}
     for row in session.execute(chosen.order_by(col(RunRow.ordered_at), col(RunRow.id))):
         facts = facts_of(row)

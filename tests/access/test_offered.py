@@ -152,7 +152,7 @@ def _states(session: Session, owned: Belongings) -> tuple[list[int], int]:
     project = session.get_one(RunRow, owned.run).project_id
     of_stack = select(RunRow).where(col(RunRow.project_id) == project, col(RunRow.stack_key) == owned.stack)
     runs = session.execute(of_stack.order_by(col(RunRow.id))).scalars().all()
-    runs[3].definition_version, runs[3].definitions = 1, {}
+    runs[3].definition_version, runs[3].result.definitions = 1, {}
     runs[3].recompute_failed, runs[3].recompute_error = DEFINITION_VERSION, "its log is gone"
     receiver = ReceiverRow(
         project_id=project, kind="slack", name=f"{owned.slug}-paused", enabled=False, secret="",

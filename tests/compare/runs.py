@@ -36,11 +36,11 @@ def make_compared(session: Session, fields: Fields | None = None, *, project: st
         name: Stated(value, "metadata") for name, value in changed.items() if not isinstance(value, EllipsisType)
     }
     stated = {name: one for name, one in stated.items() if changed.get(name) is not ...}
-    row.contract = {name: asdict(one) for name, one in stated.items()}
+    row.result.contract = {name: asdict(one) for name, one in stated.items()}
     row.stack_key, row.config_key = stack_key(project, stated), config_key(project, stated)
     row.semantic_class = semantic_class(stated)
-    row.health = dict(row.health) | health
-    row.outcome = row.health.get("outcome", "")
+    row.result.health = dict(row.result.health) | health
+    row.outcome = row.result.health.get("outcome", "")
     session.flush()
     return run
 

@@ -251,7 +251,7 @@ def test_versions_and_releases_stand_below_the_points(client: TestClient, engine
     with transaction(engine) as session:
         for run in runs[3:]:
             row = session.get_one(RunRow, run)
-            row.contract = row.contract | {"driver": {"value": "560.35", "source": "log line"}}
+            row.result.contract = row.result.contract | {"driver": {"value": "560.35", "source": "log line"}}
             session.add(row)
         release = session.get_one(RunRow, runs[4])
         release.purpose, release.name = "release", "v1.2"

@@ -90,9 +90,9 @@ def check(session: Session, stack_key: str, board: Board) -> None:
     """Against the rows themselves, and not by what ranking thinks of them."""
     for entry in board.entries:
         for run in (session.get_one(RunRow, int(name)) for name in entry.runs):
-            carried = (run.activity.get("dispatcher") or {}).get("active") or {}
+            carried = (run.result.activity.get("dispatcher") or {}).get("active") or {}
             assert run.stack_key == stack_key
-            assert run.contract["routing_mode"]["value"] == board.routing_mode
+            assert run.result.contract["routing_mode"]["value"] == board.routing_mode
             assert run.semantic_class == board.semantic_class
             assert (run.quarantine, run.status, run.reception) == ("", "ready", "whole")
             assert run.outcome in FINE

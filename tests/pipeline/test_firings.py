@@ -62,7 +62,7 @@ def test_a_run_that_is_read_again_is_asked_again(client: TestClient, engine: Eng
     with transaction(engine) as session:
         run_queue.request(session, col(RunRow.id) == run_id)
         run = session.get_one(RunRow, run_id)
-        run.metadata_stated = {**run.metadata_stated, "exposed_comm_frac": 0.3}
+        run.result.metadata_stated = {**run.result.metadata_stated, "exposed_comm_frac": 0.3}
         version = run.rules_asked
     assert version == rules_in_force(settings).version
     process_run(run_id)

@@ -100,7 +100,8 @@ def test_a_run_that_left_its_stack_counts_no_more(engine: Engine, settings: Sett
         keys = session.get_one(RunRow, other)
         request_before(session, last, keys.stack_key)
         row = session.get_one(RunRow, last)
-        row.stack_key, row.config_key, row.contract = keys.stack_key, keys.config_key, keys.contract
+        row.stack_key, row.config_key = keys.stack_key, keys.config_key
+        row.result.contract = keys.result.contract
     judge_all(engine, settings)
     assert str(last) not in contrast(engine, upgraded)
 

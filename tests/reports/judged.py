@@ -39,7 +39,7 @@ class Lab:
         record = make_record(str(run_id), fields, slower=slower, project=self.project, **facts)
         row = self.session.get_one(RunRow, run_id)
         row.stack_key, row.config_key = record.stack_key, record.config_key
-        row.contract = {
+        row.result.contract = {
             name: {"value": one.value, "source": one.source, "detail": one.detail}
             for name, one in record.contract.items()
         }

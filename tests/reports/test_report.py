@@ -222,7 +222,7 @@ def test_the_name_of_a_job_s_reports_is_known_before_it_is_read_and_stays(client
 
     def key(run_id: int, status: str = "ready", **stated: str) -> str:
         row = lab.session.get_one(RunRow, run_id)
-        row.metadata_stated = stated
+        row.result.metadata_stated = stated
         row.ci_url, row.status = stated.get("ci_url", ""), status
         found: str = as_json(client, lab, run_id)["run"]["report_key"]
         return found

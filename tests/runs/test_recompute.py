@@ -15,7 +15,7 @@ from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.definition_progress import is_project_outdated, progress
 from app.storage.log_files import LogFiles
-from app.storage.tables import ReadingRow, RunRow, VerdictRow
+from app.storage.tables import ReadingRow, RunResultRow, RunRow, VerdictRow
 from tests.runs.uploading import upload
 from tests.training_logs import training_log
 from workers.tasks import judge_stack, process_run
@@ -35,9 +35,11 @@ def processed(client: TestClient, *step_times_ms: float, **meta: Any) -> list[in
 def outdate(engine: Engine, *ids: int, **columns: Any) -> None:
     """As if an earlier Threewalls had computed them."""
     older = DEFINITIONS | {"flops": DEFINITIONS["flops"] - 1}
-    values = {"definition_version": DEFINITION_VERSION - 1, "definitions": older, "step_time_ms": 1.0, "metrics": {}}
+    values = {"definition_version": DEFINITION_VERSION - 1, "step_time_ms": 1.0}
     with transaction(engine) as session:
         session.execute(update(RunRow).where(col(RunRow.id).in_(ids)).values(**(values | columns)))
+        of_them = update(RunResultRow).where(col(RunResultRow.run_id).in_(ids))
+        session.execute(of_them.values(definitions=older, metrics={}))
         for verdict in session.execute(select(VerdictRow).where(col(VerdictRow.run_id).in_(ids))).scalars():
             verdict.definition_version = DEFINITION_VERSION - 1
             verdict.document = verdict.document | {"definition_version": DEFINITION_VERSION - 1}

@@ -69,8 +69,9 @@ def make_old(database: Engine) -> None:
     older = {"version": OLDER, "rules": str(DEFINITIONS | {"flops": DEFINITIONS["flops"] - 1}).replace("'", '"')}
     with database.begin() as connection:
         connection.execute(
-            text("UPDATE run SET definition_version = :version, definitions = :rules, step_time_ms = 1"), older
+            text("UPDATE run SET definition_version = :version, step_time_ms = 1"), {"version": older["version"]}
         )
+        connection.execute(text("UPDATE run_result SET definitions = :rules"), {"rules": older["rules"]})
         connection.execute(
             text(
                 "UPDATE verdict SET definition_version = :version,"
