@@ -1,0 +1,412 @@
+"""Fill a database with many runs: `.venv/bin/python -m bench.seed --runs 100000 --data DIR` (or `--database URL`).
+
+Some runs are uploaded, read, judged and ranked by the service's own code. All others are copies of their rows, written
+by Core inserts, with their own commit, time, step time and, by stack, their own contract and keys. The sizes of stacks
+follow a Zipf law. Every history has change points; each slow-down has its regression, of which the newest are open.
+
+Other benches and tests call `fill`. The newest runs of each stack also have series, readings and files; the others have
+what lists, histories and verdicts read, because a page shows the series of one run.
+"""
+
+import hashlib
+import json
+import math
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import structlog
+from sqlalchemy import JSON, Connection, Engine, Table, column, func, insert, select, table
+from sqlmodel import SQLModel
+
+from app.domain.contract.keys import config_key, stack_key
+from app.domain.naming import stack_title
+from app.domain.run import Stated, Value
+from app.pipeline.judge import judge_run
+from app.pipeline.process import summarise_run
+from app.pipeline.receive import UploadedFile, accept_upload
+from app.pipeline.rules import evaluate_rules
+from app.settings import Settings
+from app.storage import json_text
+from app.storage.database import make_engine, migrate
+from app.storage.log_files import LogFiles
+from app.storage.runs import stated
+from app.storage.tables import utc_now
+from app.storage.visible import EVERY_PROJECT, see_every_project, seeing
+from bench import options
+from bench.generate_log import cached_log
+from tests.training_logs import training_log
+
+MODELS = ("Qwen3-30B-A3B", "Qwen3-235B-A22B", "DeepSeek-V3", "Kimi-K2", "Mixtral-8x7B", "gpt-oss-120b", "Llama-4-Scout")
+GPUS = ("H100", "H200", "B200", "GB200", "A100", "MI300X")
+SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
+DISPATCHERS = ("alltoall", "deepep", "hybridep")
+PROJECTS = ("pretraining", "kernels", "nightly", "research", "upgrades", "partners")
+YEARS = 3
+RUNS_PER_STACK = 50
+ZIPF = 0.8
+"""Exponent of the sizes of stacks: of 200 stacks the largest has 7 % of all runs."""
+SEGMENT_RUNS = 80
+"""Runs between the change points of a history, of which every third is a slow-down."""
+SLOW = 1.05
+NOISE = 0.004
+DETAILED = 5
+"""Newest runs of a stack that have series, readings and files."""
+BATCH = 2000
+
+_EVERY_RUN = ("run_result", "verdict", "rule_firing", "dispatcher_availability")
+_DETAILS = ("series", "reading", "run_file")
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    """What `fill` wrote. `stacks`: project id and stack key, the largest first, with the number of its runs."""
+
+    runs: int
+    stacks: tuple[tuple[int, str, int], ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """The rows of a processed run by table, with JSON as text; `metrics` are its figures, which every copy scales."""
+
+    run: Mapping[str, Any]
+    rows: Mapping[str, list[dict[str, Any]]]
+    metrics: Mapping[str, Any]
+    contract: Mapping[str, Stated]
+    standing: Mapping[str, Any]
+    boards: list[dict[str, Any]]
+
+
+@dataclass(slots=True)
+class _Stack:
+    project_id: int
+    key: str
+    config_key: str
+    template: _Template
+    columns: Mapping[str, Any]
+    runs: int = 0
+    factor: float = 1.0
+    slow_since: int = 0
+    newest: tuple[int, datetime] = (0, datetime.min.replace(tzinfo=UTC))
+    rng: np.random.Generator = field(default_factory=np.random.default_rng)
+
+
+def fill(engine: Engine, settings: Settings, runs: int, *, stacks: int | None = None, seed: int = 7) -> Seeded:
+    """Add `runs` runs to a migrated database. The same arguments write the same histories."""
+    began = time.monotonic()
+    rng = np.random.default_rng(seed)
+    with seeing(EVERY_PROJECT):
+        templates = _templates(engine, settings)
+    count = stacks or max(10, runs // RUNS_PER_STACK)
+    with engine.execution_options(writes=True).begin() as connection:
+        made = _stacks(connection, templates, count, seed)
+    weights = np.arange(1, count + 1, dtype=float) ** -ZIPF
+    order = rng.choice(count, size=runs, p=weights / weights.sum())
+    totals = np.bincount(order, minlength=count)
+    start, step = utc_now() - timedelta(days=365 * YEARS), timedelta(days=365 * YEARS) / max(1, runs)
+    next_id = {name: _last_id(engine, table_of_name(name)) for name in ("run", "run_file", "regression")}
+    for first in range(0, runs, BATCH):
+        batch = _Batch(next_id, rng)
+        for number in range(first, min(first + BATCH, runs)):
+            stack = made[order[number]]
+            detailed = totals[order[number]] - stack.runs <= DETAILED
+            _add_run(batch, stack, start + number * step, number, runs=runs, detailed=bool(detailed))
+        with engine.execution_options(writes=True).begin() as connection:
+            batch.write(connection)
+    with engine.execution_options(writes=True).begin() as connection:
+        _write_standings(connection, [stack for stack in made if stack.runs])
+        if connection.dialect.name == "postgresql":
+            for name in next_id:  # the copies bring their own ids
+                sequence = func.setval(f"{name}_id_seq", select(func.max(table_of_name(name).c.id)).scalar_subquery())
+                connection.execute(select(sequence))
+    _analyse(engine)
+    largest = sorted((stack for stack in made if stack.runs), key=lambda stack: -stack.runs)
+    return Seeded(runs, tuple((stack.project_id, stack.key, stack.runs) for stack in largest), time.monotonic() - began)
+
+
+def table_of_name(name: str) -> Table:
+    return SQLModel.metadata.tables[name]
+
+
+# --- The templates: runs that went through the whole pipeline.
+
+
+def _templates(engine: Engine, settings: Settings) -> list[_Template]:
+    log_files = LogFiles.from_settings(settings)
+    rank_log = cached_log(Path(__file__).parent / ".cache", 10**6, 100).read_bytes()
+    logs = [
+        (training_log(60), {"dispatcher": "alltoall"}),
+        (training_log(200), {"dispatcher": "deepep"}),
+        (rank_log, {}),
+    ]
+    ids = []
+    for number, (log, fields) in enumerate(logs):
+        for rerun in range(3):  # so that the last one has a baseline and a ranking
+            meta = {"project": PROJECTS[0], "purpose": "ci", "name": f"nightly-{number}-{rerun}", "branch": "main"}
+            meta |= {"commit": f"{number}{rerun}" * 20, "model": MODELS[0], "gpu": GPUS[0], "gpus_per_node": 8} | fields
+            text = b"seed %d, run %d\n" % (time.time_ns(), rerun) + log
+            file = UploadedFile("log", "train.log", BytesIO(text))
+            meta_bytes = json.dumps(meta).encode()
+            run_id = accept_upload(engine, log_files, settings, files=[file], meta=meta_bytes).run_id
+            summarise_run(engine, log_files, settings, run_id)
+            judge_run(engine, settings, run_id)
+            evaluate_rules(engine, settings, run_id)
+        ids.append(run_id)
+    with engine.connect() as connection:
+        return [_template(connection, run_id) for run_id in ids]
+
+
+def _template(connection: Connection, run_id: int) -> _Template:
+    def rows(name: str, **conditions: Any) -> list[dict[str, Any]]:
+        source = table_of_name(name)
+        chosen = select(source).where(*(source.c[column] == value for column, value in conditions.items()))
+        return [dict(row._mapping) for row in connection.execute(chosen)]
+
+    run = rows("run", id=run_id)[0]
+    of_run = {name: rows(name, run_id=run_id) for name in (*_EVERY_RUN, *_DETAILS) if name in SQLModel.metadata.tables}
+    of_run["verdict"] = [row for row in of_run["verdict"] if row["current"]]
+    of_run["segment"] = [row for file in of_run["run_file"] for row in rows("segment", file_id=file["id"])]
+    key = {"project_id": run["project_id"], "stack_key": run["stack_key"]}
+    result = run | (of_run.get("run_result") or [{}])[0]
+    return _Template(
+        run=_as_text("run", run),
+        rows={name: [_as_text(name, row) for row in rows] for name, rows in of_run.items()},
+        metrics=result["metrics"],
+        contract={name: stated(entry) for name, entry in result["contract"].items()},
+        standing=_as_text("standing", rows("standing", **key)[0]),
+        boards=[_as_text("standing_board", row) for row in rows("standing_board", **key)],
+    )
+
+
+def _as_text(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    columns = table_of_name(name).c
+    return {key: _json(value) if isinstance(columns[key].type, JSON) else value for key, value in row.items()}
+
+
+# --- The stacks: a template with another model, GPU, size and container, and therefore other keys.
+
+
+def _stacks(connection: Connection, templates: list[_Template], count: int, seed: int) -> list[_Stack]:
+    projects = _projects(connection)
+    made = []
+    for number in range(count):
+        template = templates[number % len(templates)]
+        slug = PROJECTS[number * 7 % len(PROJECTS)]
+        values: dict[str, Value] = {
+            "model": MODELS[number * 5 % len(MODELS)],
+            "gpu": GPUS[number // len(MODELS) % len(GPUS)],
+            "gpus": SIZES[number // 3 % len(SIZES)],
+            "dispatcher": DISPATCHERS[number % len(DISPATCHERS)],
+            "container": f"registry.example.org/training:{seed}.{number}",
+        }
+        contract = dict(template.contract) | {name: Stated(value, "metadata") for name, value in values.items()}
+        columns = {
+            "contract": _json({name: asdict(entry) for name, entry in contract.items()}),
+            **{name: value for name, value in values.items() if name != "container"},
+        }
+        made.append(
+            _Stack(
+                projects[slug], stack_key(slug, contract), config_key(slug, contract), template, columns,
+                rng=np.random.default_rng(number),
+            )
+        )  # fmt: skip
+        made[-1].factor = float(made[-1].rng.uniform(0.5, 4.0))
+        made[-1].columns = columns | {"title": stack_title(contract, dispatcher=False)[:1000]}
+    return made
+
+
+def _projects(connection: Connection) -> dict[str, int]:
+    projects = table_of_name("project")
+    known = {row.slug: row.id for row in connection.execute(select(projects.c.slug, projects.c.id))}
+    missing = [slug for slug in PROJECTS if slug not in known]
+    for slug in missing:
+        key = hashlib.sha256(slug.encode()).hexdigest()
+        connection.execute(insert(projects).values(slug=slug, created_at=utc_now(), badge_secret=key))
+    return {row.slug: row.id for row in connection.execute(select(projects.c.slug, projects.c.id))}
+
+
+# --- The runs.
+
+
+@dataclass
+class _Batch:
+    """Rows to write by table. The copies bring their own ids, because rows of other tables refer to them."""
+
+    next_id: dict[str, int] = field(default_factory=dict)
+    rng: np.random.Generator = field(default_factory=np.random.default_rng)
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def add(self, name: str, row: dict[str, Any]) -> None:
+        self.rows.setdefault(name, []).append(row)
+
+    def new_id(self, name: str) -> int:
+        self.next_id[name] += 1
+        return self.next_id[name]
+
+    def write(self, connection: Connection) -> None:
+        """Write the rows in an order that foreign keys allow."""
+        for source in SQLModel.metadata.sorted_tables:
+            if rows := self.rows.get(source.name):
+                connection.execute(insert(_plain(source, rows[0])), rows)
+
+
+def _add_run(batch: _Batch, stack: _Stack, at: datetime, number: int, *, runs: int, detailed: bool) -> None:
+    run_id = batch.new_id("run")
+    position, stack.runs, stack.newest = stack.runs, stack.runs + 1, (run_id, at)
+    part = position // SEGMENT_RUNS % 3
+    is_first_slow = part == 1 and position % SEGMENT_RUNS == 0
+    level = stack.factor * (SLOW if part == 1 else 1.0) * math.exp(NOISE * batch.rng.standard_normal())
+    kind = number % 10
+    purpose, branch = ("experiment", "main") if kind == 9 else ("ci", "feature/fast" if kind == 8 else "main")
+    decision = "regression" if is_first_slow else "no_baseline" if position == 0 else "no_change"
+    delta = 100 * (SLOW - 1) if is_first_slow else None if position == 0 else 0.1
+    commit = hashlib.sha1(b"%d" % run_id).hexdigest()  # noqa: S324  # as commits are
+    shared = {name: value for name, value in stack.columns.items() if name != "title"}
+    own = shared | _scaled(stack.template, level) | {
+        "id": run_id, "run_id": run_id, "project_id": stack.project_id, "name": f"{purpose}-{run_id}",
+        "purpose": purpose, "branch": branch, "commit": commit, "created_at": at, "ordered_at": at, "heard_at": at,
+        "processed_at": at, "content_key": hashlib.sha256(b"seed %d" % run_id).hexdigest(), "idempotency_key": None,
+        "stack_key": stack.key, "config_key": stack.config_key, "verdict": decision, "verdict_delta_pct": delta,
+    }  # fmt: skip
+    template = stack.template
+    batch.add("run", {name: own.get(name, value) for name, value in template.run.items()})
+    verdict = {"decision": decision, "delta_pct": delta, "made_at": at}
+    for name in _EVERY_RUN:
+        for row in template.rows.get(name, ()):
+            of_run = {"run_id": run_id} | ({"project_id": stack.project_id} if "project_id" in row else {})
+            of_run |= verdict if name == "verdict" else own if name == "run_result" else {}
+            copy = {column: of_run.get(column, value) for column, value in row.items()}
+            if name == "verdict":
+                del copy["id"]
+            batch.add(name, copy)
+    if is_first_slow:
+        _add_regression(batch, stack, run_id, at, is_open=number > 0.97 * runs)
+    if detailed:
+        _add_details(batch, template, run_id)
+
+
+def _scaled(template: _Template, level: float) -> dict[str, Any]:
+    """The figures of a template at another speed. `level`: its step time, divided by the template's."""
+    base = template.run
+    figures: dict[str, Any] = {"step_time_ms": level, "log_step_time": 1.0}
+    figures |= dict.fromkeys(("tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct"), 1 / level)
+    columns = {name: base[name] * scale for name, scale in figures.items() if base.get(name) is not None}
+    if base.get("log_step_time") is not None:
+        columns["log_step_time"] = base["log_step_time"] + math.log(level)
+    metrics = {
+        name: entry
+        and entry
+        | {side: entry[side] * figures.get(name, 1.0) for side in ("value", "ci_low", "ci_high") if entry.get(side)}
+        for name, entry in template.metrics.items()
+    }
+    return columns | {"metrics": _json(metrics)}
+
+
+def _add_regression(batch: _Batch, stack: _Stack, run_id: int, at: datetime, *, is_open: bool) -> None:
+    regression_id = batch.new_id("regression")
+    usual = math.log(stack.factor * float(stack.template.run["step_time_ms"]))
+    cost = float(stack.rng.lognormal(1, 1)) if is_open else 0.0
+    shared = {"delta_pct": 100 * (SLOW - 1), "gpu_hours_per_day": cost, "proposal": ""}
+    batch.add(
+        "regression",
+        {
+            "id": regression_id, "project_id": stack.project_id, "kind": "run", "cause_key": f"code:{run_id}",
+            "cause": "The code changed.", "metric": "step_time_ms", "state": "open" if is_open else "fixed",
+            "assignee": "", "note": "", "external_url": "", "opened_at": at, "changed_at": at, "proposal": "",
+            "worst_delta_pct": 100 * (SLOW - 1), "gpu_hours_per_day": cost,
+        },
+    )  # fmt: skip
+    batch.add(
+        "regression_member",
+        {
+            "regression_id": regression_id, "run_id": run_id, "stack_key": stack.key, "config_key": stack.config_key,
+            "usual_level": usual, "slow_level": usual + math.log(SLOW), "first_delta_pct": 100 * (SLOW - 1),
+            "joined_at": at, **shared,
+        },
+    )  # fmt: skip
+    batch.add("run_alarm", {"run_id": run_id, "metric": "step_time_ms", "regression_id": regression_id})
+
+
+def _add_details(batch: _Batch, template: _Template, run_id: int) -> None:
+    for name in ("series", "reading"):
+        for row in template.rows[name]:
+            batch.add(name, dict(row) | {"run_id": run_id})
+    for row in template.rows["run_file"]:
+        file_id = batch.new_id("run_file")
+        batch.add("run_file", dict(row) | {"id": file_id, "run_id": run_id})
+        for piece in template.rows["segment"]:
+            if piece["file_id"] == row["id"]:
+                batch.add("segment", dict(piece) | {"file_id": file_id})
+
+
+def _write_standings(connection: Connection, stacks: Iterable[_Stack]) -> None:
+    batch = _Batch()
+    for stack in stacks:
+        key = {"project_id": stack.project_id, "stack_key": stack.key}
+        newest = {"newest_run_id": stack.newest[0], "newest_at": stack.newest[1], "runs": stack.runs}
+        newest |= {"gpus": stack.columns["gpus"], "gpu": stack.columns["gpu"], "title": stack.columns["title"]}
+        batch.add("standing", dict(stack.template.standing) | key | newest | {"prior_version": 0, "gpu": ""})
+        for board in stack.template.boards:
+            batch.add("standing_board", dict(board) | key)
+    batch.write(connection)
+
+
+# --- Rows as the drivers take them.
+
+
+def _plain(source: Table, row: Mapping[str, Any]) -> Any:
+    """The table for rows that have JSON as text already: the type of such a column would encode it again."""
+    columns = []
+    for name in row:
+        kind = source.c[name].type
+        is_text = isinstance(kind, JSON) and isinstance(row[name], str)
+        columns.append(column(name) if is_text else column(name, kind))
+    return table(source.name, *columns)
+
+
+def _json(value: object) -> str:
+    return json_text.dumps(value)
+
+
+def _last_id(engine: Engine, source: Table) -> int:
+    with engine.connect() as connection:
+        return int(connection.execute(select(func.max(source.c.id))).scalar_one() or 0)
+
+
+def _analyse(engine: Engine) -> None:
+    """Give the planner of the database its statistics, as a database in use has them."""
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("ANALYZE")
+
+
+def main() -> int:
+    see_every_project()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    parser = options.parser(__doc__)
+    parser.add_argument("--runs", type=options.count, default=10_000, help="runs to add (10,000)")
+    parser.add_argument("--stacks", type=options.count, help=f"stacks (one for {RUNS_PER_STACK} runs)")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="data folder (data)")
+    parser.add_argument("--database", default="", help="URL of a PostgreSQL database; else SQLite in the data folder")
+    chosen = parser.parse_args()
+    settings = Settings(data_dir=chosen.data, **({"database_url": chosen.database} if chosen.database else {}))
+    migrate(settings)
+    engine = make_engine(settings)
+    seeded = fill(engine, settings, chosen.runs, stacks=chosen.stacks)
+    engine.dispose()
+    print(
+        f"{seeded.runs:,} runs in {len(seeded.stacks):,} stacks, the largest of {seeded.stacks[0][2]:,} runs: ", end=""
+    )
+    print(f"{seeded.seconds:.0f} s, {time.process_time():.0f} s of the processor")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
