@@ -1,4 +1,4 @@
-"""`/api/v1/projects/{slug}/receivers` and `/deliveries`: who is told of a project's news, and what became of it."""
+"""`/api/v1/projects/{slug}/receivers` and `/deliveries`: receivers of notifications and what was sent to them."""
 
 from datetime import datetime
 from typing import Annotated, Literal, Self
@@ -13,7 +13,7 @@ from app.domain.notifications.targets import MAX_TARGET
 from app.notifications.commands import (
     MAX_NAME,
     MOST_STACKS,
-    Wish,
+    ReceiverSpec,
     add_receiver,
     change_receiver,
     delete_receiver,
@@ -31,7 +31,7 @@ from app.notifications.queries import (
     Receiver,
     State,
     deliveries_of,
-    one_receiver,
+    get_receiver,
     receivers_of,
 )
 from app.storage.audit import MAX_AUTHOR
@@ -42,15 +42,13 @@ from app.web.errors import documented
 from app.web.identity import Author, author, author_field
 from app.web.templating import public_address
 
-# --- What the API says of receivers and deliveries. A secret is in the answer that made it, and in no other.
-
 Slug = Annotated[str, Path(min_length=1, max_length=100, description="Name of the project, as in `meta.project`.")]
 Number = Annotated[int, Path(ge=1, lt=2**31)]
 Kind = Literal["webhook", "slack", "teams", "email"]
 
-_TARGET = "Address that is posted to, or mailboxes with commas between them. It is not shown again, but for its host."
-_EVENTS = f"What it is told: some of {', '.join(EVENTS)}."
-_STACKS = "Keys of stacks, or their beginnings; none: all of the project."
+_TARGET = "Address to post to, or mailboxes separated by commas. Only the host of an address is shown again."
+_EVENTS = f"Events of which it is notified: one or more of {', '.join(EVENTS)}."
+_STACKS = "Keys of stacks, or their prefixes; empty for all stacks of the project."
 
 
 class ReceiverIn(BaseModel):
@@ -65,7 +63,7 @@ class ReceiverIn(BaseModel):
 
 
 class ReceiverChangeIn(BaseModel):
-    """What is left out stays as it is."""
+    """Fields that are left out stay as they are."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -73,11 +71,11 @@ class ReceiverChangeIn(BaseModel):
     target: str | None = Field(None, min_length=1, max_length=MAX_TARGET, description=_TARGET)
     events: list[str] | None = Field(None, max_length=len(EVENTS), description=_EVENTS)
     stacks: list[str] | None = Field(None, max_length=MOST_STACKS, description=_STACKS)
-    enabled: bool | None = Field(None, description="false: paused. What waits for it then is not sent.")
+    enabled: bool | None = Field(None, description="false pauses it and cancels its waiting deliveries.")
     author: Author = author_field("Who changes it.", MAX_AUTHOR)
 
 
-class By(BaseModel):
+class AuthorIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     author: Author = author_field("Who does it.", MAX_AUTHOR)
@@ -87,31 +85,32 @@ class ReceiverOut(BaseModel):
     id: int
     name: str
     kind: Kind
-    target: str = Field(description="Mailboxes, or the host of the address: the whole of it is as good as a password.")
+    target: str = Field(description="Mailboxes, or only the host of the address, which may contain a secret.")
     events: list[str]
     stacks: list[str]
     enabled: bool
     created_by: str
     created_at: datetime
-    waiting: int = Field(description="Deliveries that are still to arrive.")
-    failed: int = Field(description="Deliveries that were given up, and neither sent again nor dismissed.")
-    delivered_at: datetime | None = Field(description="When the newest one arrived.")
+    waiting: int = Field(description="Deliveries that did not arrive yet.")
+    failed: int = Field(description="Failed deliveries that were neither sent again nor dismissed.")
+    delivered_at: datetime | None = Field(description="When the last delivery arrived.")
 
     @classmethod
-    def of(cls, one: Receiver) -> Self:
+    def of(cls, receiver: Receiver) -> Self:
         return cls(
-            id=one.id, name=one.name, kind=one.kind, target=one.target, events=list(one.wants.events),
-            stacks=list(one.wants.stacks), enabled=one.enabled, created_by=one.created_by, created_at=one.created_at,
-            waiting=one.waiting, failed=one.failed, delivered_at=one.delivered_at,
+            id=receiver.id, name=receiver.name, kind=receiver.kind, target=receiver.target,
+            events=list(receiver.subscription.events), stacks=list(receiver.subscription.stacks),
+            enabled=receiver.enabled, created_by=receiver.created_by, created_at=receiver.created_at,
+            waiting=receiver.waiting, failed=receiver.failed, delivered_at=receiver.delivered_at,
         )  # fmt: skip
 
 
 class NewReceiverOut(ReceiverOut):
-    secret: str = Field(description="Of a webhook: what its messages are signed with, told now and never again.")
+    secret: str = Field(description="Secret that signs the messages of a webhook. It is shown only once.")
 
 
 class SecretOut(BaseModel):
-    secret: str = Field(description="Signs from now on; told now and never again.")
+    secret: str = Field(description="The new secret. It is shown only once.")
 
 
 class ReceiverList(BaseModel):
@@ -123,28 +122,27 @@ class DeliveryOut(BaseModel):
     receiver: int
     event: str
     title: str
-    state: State = Field(description="waiting: to be sent, or sent again; delivered; failed: given up.")
+    state: State = Field(description="`waiting` for its next attempt, `delivered`, or `failed` after the last attempt.")
     attempts: int
-    answer_status: int | None = Field(description="HTTP status of the newest answer.")
-    error: str = Field(description="Why the newest attempt failed.")
+    answer_status: int | None = Field(description="HTTP status of the last answer.")
+    error: str = Field(description="Why the last attempt failed.")
     replay_of: int | None = Field(description="The delivery that it repeats.")
     created_at: datetime
     tried_at: datetime | None
     delivered_at: datetime | None
-    again_at: datetime | None = Field(description="When it is tried again.")
-    message_id: str = Field(
-        description="The same at every attempt, and no other service's: `webhook-id`, `Message-ID`."
-    )
+    again_at: datetime | None = Field(description="Time of the next attempt.")
+    message_id: str = Field(description="Globally unique and equal for all attempts: `webhook-id`, `Message-ID`.")
     behind: int | None = Field(description="The delivery of the same run or regression that it waits for.")
-    settled: bool = Field(description="It was given up, and sent again or dismissed.")
+    settled: bool = Field(description="It failed and was sent again or dismissed.")
 
     @classmethod
-    def of(cls, one: Delivery) -> Self:
+    def of(cls, delivery: Delivery) -> Self:
         return cls(
-            id=one.id, receiver=one.receiver_id, event=one.event, title=one.title, state=one.state,
-            attempts=one.attempts, answer_status=one.answer_status, error=one.error, replay_of=one.replay_of,
-            created_at=one.created_at, tried_at=one.tried_at, delivered_at=one.delivered_at, again_at=one.again_at,
-            message_id=one.message_id, behind=one.behind, settled=one.settled,
+            id=delivery.id, receiver=delivery.receiver_id, event=delivery.event, title=delivery.title,
+            state=delivery.state, attempts=delivery.attempts, answer_status=delivery.answer_status,
+            error=delivery.error, replay_of=delivery.replay_of, created_at=delivery.created_at,
+            tried_at=delivery.tried_at, delivered_at=delivery.delivered_at, again_at=delivery.again_at,
+            message_id=delivery.message_id, behind=delivery.behind, settled=delivery.settled,
         )  # fmt: skip
 
 
@@ -156,26 +154,26 @@ class DeliveryList(BaseModel):
 
     @classmethod
     def of(cls, page: DeliveryPage) -> Self:
-        items = [DeliveryOut.of(one) for one in page.items]
+        items = [DeliveryOut.of(delivery) for delivery in page.items]
         return cls(items=items, total=page.total, page=page.page, page_size=page.page_size)
 
 
 class DeliveryMade(BaseModel):
-    delivery: int = Field(description="Its number in the list of deliveries.")
+    delivery: int = Field(description="Id of the new delivery.")
 
 
 class DeliveriesMade(BaseModel):
-    deliveries: list[int] = Field(description="Their numbers in the list of deliveries, oldest first.")
+    deliveries: list[int] = Field(description="Ids of the new deliveries, oldest first.")
 
 
 class Dismissed(BaseModel):
-    dismissed: int = Field(description="How many there were.")
+    dismissed: int = Field(description="Number of dismissed deliveries.")
 
 
 class DeliveryQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    receiver: int | None = Field(None, ge=1, lt=2**31, description="Only those to this one.")
+    receiver: int | None = Field(None, ge=1, lt=2**31, description="Only deliveries to this receiver.")
     state: State | None = None
     page: int = Field(1, ge=1, le=1_000_000)
     page_size: int = Field(PAGE_SIZE, ge=1, le=500)
@@ -187,8 +185,8 @@ router = APIRouter(prefix="/api/v1/projects/{slug}", tags=["notifications"])
 @router.get("/receivers", responses=documented(404, 422))
 @requires(Action.CONTRIBUTE, of="project")
 def list_receivers(session: ReadSession, slug: Slug) -> ReceiverList:
-    """Who is told of the project's news, and of which."""
-    return ReceiverList(items=[ReceiverOut.of(one) for one in receivers_of(session, slug)])
+    """List the receivers of the project's notifications."""
+    return ReceiverList(items=[ReceiverOut.of(receiver) for receiver in receivers_of(session, slug)])
 
 
 @router.post("/receivers", status_code=201, responses=documented(404, 422))
@@ -202,12 +200,12 @@ def create_receiver(
     slug: Slug,
     receiver: ReceiverIn,
 ) -> NewReceiverOut:
-    """Add one. The answer holds the secret of a webhook, this once."""
-    wish = Wish(
+    """Add a receiver. Only this answer shows the secret of a webhook."""
+    spec = ReceiverSpec(
         receiver.name, receiver.kind, receiver.target, tuple(receiver.events), tuple(receiver.stacks),
         receiver.author, public_address(request),
     )  # fmt: skip
-    number, secret = add_receiver(engine, settings, slug, wish)
+    number, secret = add_receiver(engine, settings, slug, spec)
     response.headers["Location"] = f"/api/v1/projects/{slug}/receivers/{number}"
     response.headers["Cache-Control"] = "no-store"
     return NewReceiverOut(**ReceiverOut.of(_read(engine, slug, number)).model_dump(), secret=secret)
@@ -216,8 +214,8 @@ def create_receiver(
 @router.get("/receivers/{receiver_id}", responses=documented(404, 422))
 @requires(Action.CONTRIBUTE, of="project")
 def read_receiver(session: ReadSession, slug: Slug, receiver_id: Number) -> ReceiverOut:
-    """One of them."""
-    return ReceiverOut.of(one_receiver(session, slug, receiver_id))
+    """Return a receiver."""
+    return ReceiverOut.of(get_receiver(session, slug, receiver_id))
 
 
 @router.patch("/receivers/{receiver_id}", responses=documented(404, 422))
@@ -231,19 +229,19 @@ def update_receiver(
     receiver_id: Number,
     change: ReceiverChangeIn,
 ) -> ReceiverOut:
-    """Change it, pause it or have it go on."""
+    """Change, pause or resume a receiver."""
     before = _read(engine, slug, receiver_id)
     if {"name", "target", "events", "stacks"} & change.model_fields_set:
-        wish = Wish(
+        spec = ReceiverSpec(
             change.name or before.name,
             before.kind,
             change.target or "",
-            before.wants.events if change.events is None else tuple(change.events),
-            before.wants.stacks if change.stacks is None else tuple(change.stacks),
+            before.subscription.events if change.events is None else tuple(change.events),
+            before.subscription.stacks if change.stacks is None else tuple(change.stacks),
             change.author,
             public_address(request),
         )
-        change_receiver(engine, settings, slug, receiver_id, wish)
+        change_receiver(engine, settings, slug, receiver_id, spec)
     if change.enabled is not None:
         set_enabled(engine, slug, receiver_id, change.author, enabled=change.enabled)
     return ReceiverOut.of(_read(engine, slug, receiver_id))
@@ -256,59 +254,62 @@ def remove_receiver(
     slug: Slug,
     receiver_id: Number,
     stated: Annotated[
-        str, Query(alias="author", max_length=100, description="Who does it; needed where nobody is logged in.")
+        str,
+        Query(
+            alias="author", max_length=100, description="Who makes the change; required on a service without log-ins."
+        ),
     ] = "",
 ) -> None:
-    """Delete it with its log."""
+    """Delete a receiver and its deliveries."""
     delete_receiver(engine, slug, receiver_id, author(stated))
 
 
 @router.post("/receivers/{receiver_id}/test", status_code=202, responses=documented(404, 422))
 @requires(Action.MANAGE, of="project", log_ins=True)
-def test_receiver(engine: AppEngine, slug: Slug, receiver_id: Number, by: By) -> DeliveryMade:
+def test_receiver(engine: AppEngine, slug: Slug, receiver_id: Number, by: AuthorIn) -> DeliveryMade:
     """Send a test message."""
     return DeliveryMade(delivery=send_trial(engine, slug, receiver_id, by.author))
 
 
 @router.post("/receivers/{receiver_id}/secret", responses=documented(404, 422))
 @requires(Action.MANAGE, of="project", log_ins=True)
-def renew_secret(response: Response, engine: AppEngine, slug: Slug, receiver_id: Number, by: By) -> SecretOut:
-    """A new secret for a webhook. The old one ends at once."""
+def renew_secret(response: Response, engine: AppEngine, slug: Slug, receiver_id: Number, by: AuthorIn) -> SecretOut:
+    """Create a new secret for a webhook. The current secret stops working immediately."""
     response.headers["Cache-Control"] = "no-store"
     return SecretOut(secret=new_secret_of(engine, slug, receiver_id, by.author))
 
 
 @router.post("/receivers/{receiver_id}/replay", status_code=202, responses=documented(404, 422))
 @requires(Action.MANAGE, of="project", log_ins=True)
-def replay_given_up(engine: AppEngine, slug: Slug, receiver_id: Number, by: By) -> DeliveriesMade:
-    """Send again what was given up and not dismissed, in its order; the oldest 500."""
+def replay_given_up(engine: AppEngine, slug: Slug, receiver_id: Number, by: AuthorIn) -> DeliveriesMade:
+    """Send failed deliveries again that were not dismissed, oldest first, at most 500."""
     return DeliveriesMade(deliveries=replay_all(engine, slug, receiver_id, by.author))
 
 
 @router.post("/receivers/{receiver_id}/dismiss", responses=documented(404, 422))
 @requires(Action.MANAGE, of="project", log_ins=True)
-def dismiss_given_up(engine: AppEngine, slug: Slug, receiver_id: Number, by: By) -> Dismissed:
-    """What was given up needs nobody any more. It stays in the log."""
+def dismiss_given_up(engine: AppEngine, slug: Slug, receiver_id: Number, by: AuthorIn) -> Dismissed:
+    """Dismiss failed deliveries. They stay in the log."""
     return Dismissed(dismissed=dismiss(engine, slug, receiver_id, by.author))
 
 
 @router.get("/deliveries", responses=documented(404, 422))
 @requires(Action.CONTRIBUTE, of="project")
 def list_deliveries(session: ReadSession, slug: Slug, query: Annotated[DeliveryQuery, Query()]) -> DeliveryList:
-    """What was sent, is being sent and was given up, newest first."""
-    found = deliveries_of(
+    """List deliveries, newest first."""
+    page = deliveries_of(
         session, slug, receiver_id=query.receiver, state=query.state or "", page=query.page, page_size=query.page_size
     )
-    return DeliveryList.of(found)
+    return DeliveryList.of(page)
 
 
 @router.post("/deliveries/{delivery_id}/replay", status_code=202, responses=documented(404, 422))
 @requires(Action.MANAGE, of="project", log_ins=True)
-def replay_delivery(engine: AppEngine, slug: Slug, delivery_id: Number, by: By) -> DeliveryMade:
-    """Send it again, as a delivery of its own. What still waits is itself tried now."""
+def replay_delivery(engine: AppEngine, slug: Slug, delivery_id: Number, by: AuthorIn) -> DeliveryMade:
+    """Send a message again as a new delivery, or now if it is still waiting."""
     return DeliveryMade(delivery=replay(engine, slug, delivery_id, by.author))
 
 
 def _read(engine: Engine, slug: str, receiver_id: int) -> Receiver:
     with read_session(engine) as session:
-        return one_receiver(session, slug, receiver_id)
+        return get_receiver(session, slug, receiver_id)

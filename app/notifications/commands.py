@@ -1,4 +1,4 @@
-"""Receivers of a project's news: added, changed, paused, deleted, each with its record. Secrets are told once."""
+"""Changes of a project's notification receivers, and messages that users request. Secrets are shown once."""
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,13 @@ from typing import Any
 from sqlalchemy import Engine, Select, delete, func, select
 from sqlmodel import Session, col
 
-from app.domain.notifications.events import EVENTS, Notice, UnreadableNotice, Wants, trial_notice
+from app.domain.notifications.events import (
+    EVENTS,
+    Notification,
+    Subscription,
+    UnreadableNotification,
+    trial_notification,
+)
 from app.domain.notifications.messages import new_secret
 from app.domain.notifications.targets import (
     EMAIL,
@@ -35,14 +41,15 @@ MAX_NAME = 100
 MOST_RECEIVERS = 50
 MOST_STACKS = 50
 MOST_MAILBOXES_OF_A_PROJECT = 60
-"""Nobody asked their owners."""
+"""Limits mail to people who did not agree to it."""
+_AUTHOR = f"must name the author in 1 to {MAX_AUTHOR} characters"
 _SHORTEST_KEY = 6
 _LIKE = "%_\\"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What somebody wants a receiver to be. An empty `target` leaves the old one. `address`: the service's."""
+class ReceiverSpec:
+    """A receiver as a user states it. An empty `target` keeps the current one. `address`: the service's, for links."""
 
     name: str
     kind: str
@@ -53,44 +60,46 @@ class Wish:
     address: str = ""
 
 
-def add_receiver(engine: Engine, settings: Settings, slug: str, wish: Wish) -> tuple[int, str]:
-    """The id, and the secret of a webhook, which is told now and never again. Raises NotFound, InvalidChange."""
+def add_receiver(engine: Engine, settings: Settings, slug: str, spec: ReceiverSpec) -> tuple[int, str]:
+    """Add a receiver. Return its id and, for a webhook, the secret. Raises NotFound, InvalidChange."""
     with transaction(engine, durable=True) as session:
         project = project_of(session, slug)
-        wish = _checked(session, settings, project, wish, None)
+        spec = _checked(session, settings, project, spec, None)
         count = select(func.count()).where(col(ReceiverRow.project_id) == project.id)
         if session.execute(count).scalar_one() >= MOST_RECEIVERS:
-            raise _refused("name", f"would be one more than {MOST_RECEIVERS} of a project")
-        secret = new_secret() if wish.kind == WEBHOOK else ""
+            raise _refused("name", f"exceeds the limit of {MOST_RECEIVERS} receivers per project")
+        secret = new_secret() if spec.kind == WEBHOOK else ""
         row = ReceiverRow(
-            project_id=project.id or 0, kind=wish.kind, name=wish.name, target=wish.target, secret=secret,
-            rules=_rules(wish, {}), created_by=wish.author,
+            project_id=project.id or 0, kind=spec.kind, name=spec.name, target=spec.target, secret=secret,
+            rules=_rules(spec, {}), created_by=spec.author,
         )  # fmt: skip
         session.add(row)
         session.flush()
-        _record(session, row, wish.author, "added", after=_told(row))
+        _record(session, row, spec.author, "added", after=_recorded(row))
         return row.id or 0, secret
 
 
-def change_receiver(engine: Engine, settings: Settings, slug: str, receiver_id: int, wish: Wish) -> None:
-    """Raises NotFound, InvalidChange. The kind of a receiver stays."""
+def change_receiver(engine: Engine, settings: Settings, slug: str, receiver_id: int, spec: ReceiverSpec) -> None:
+    """Change a receiver, except its kind. Raises NotFound, InvalidChange."""
     with transaction(engine, durable=True) as session:
         project = project_of(session, slug)
         row = receiver_of(session, slug, receiver_id)
-        wish = _checked(session, settings, project, wish, row)
-        before, target = _told(row), row.target
-        row.name, row.target, row.rules = wish.name, wish.target, _rules(wish, row.rules)
-        after = _told(row)
+        spec = _checked(session, settings, project, spec, row)
+        before, target = _recorded(row), row.target
+        row.name, row.target, row.rules = spec.name, spec.target, _rules(spec, row.rules)
+        after = _recorded(row)
         changed = [name for name in after if after[name] != before[name]]
-        if target != row.target and "target" not in changed:  # another path at the same host, which is not shown
+        if target != row.target and "target" not in changed:  # another path at the same host, which is not recorded
             changed.append("target")
         if changed:
-            was, now = ({name: side[name] for name in changed} for side in (before, after))
-            _record(session, row, wish.author, "changed", before=was, after=now)
+            _record(
+                session, row, spec.author, "changed", before={name: before[name] for name in changed},
+                after={name: after[name] for name in changed},
+            )  # fmt: skip
 
 
 def set_enabled(engine: Engine, slug: str, receiver_id: int, author: str, *, enabled: bool) -> None:
-    """A paused receiver is told nothing, and what waits for it is not sent. Raises NotFound, InvalidChange."""
+    """Pause or resume a receiver. A pause also cancels its waiting deliveries. Raises NotFound, InvalidChange."""
     author = checked_author(author)
     with transaction(engine, durable=True) as session:
         row = receiver_of(session, slug, receiver_id)
@@ -104,37 +113,37 @@ def set_enabled(engine: Engine, slug: str, receiver_id: int, author: str, *, ena
 
 
 def new_secret_of(engine: Engine, slug: str, receiver_id: int, author: str) -> str:
-    """A webhook's new secret, which signs from now on. Raises NotFound, InvalidChange."""
+    """Replace the secret of a webhook immediately and return the new one. Raises NotFound, InvalidChange."""
     author = checked_author(author)
     with transaction(engine, durable=True) as session:
         row = receiver_of(session, slug, receiver_id)
         if row.kind != WEBHOOK:
-            raise _refused("kind", "must be webhook: nothing else is signed")
+            raise _refused("kind", "must be webhook: only webhooks are signed")
         row.secret = new_secret()
         _record(session, row, author, "secret_renewed")
         return row.secret
 
 
 def delete_receiver(engine: Engine, slug: str, receiver_id: int, author: str) -> None:
-    """With its log. The record of what it was stays. Raises NotFound, InvalidChange."""
+    """Delete a receiver and its deliveries. The audit log keeps a record. Raises NotFound, InvalidChange."""
     author = checked_author(author)
     with transaction(engine, durable=True) as session:
         row = receiver_of(session, slug, receiver_id)
-        _record(session, row, author, "deleted", before=_told(row))
+        _record(session, row, author, "deleted", before=_recorded(row))
         session.execute(delete(DeliveryRow).where(col(DeliveryRow.receiver_id) == receiver_id))
         session.delete(row)
 
 
 def project_of(session: Session, slug: str) -> ProjectRow:
-    """Raises NotFound."""
-    found: ProjectRow | None = session.execute(select(ProjectRow).where(col(ProjectRow.slug) == slug)).scalar()
-    if found is None:
-        raise NotFound(f"There is no project {slug}. It begins with the first upload that names it.")
-    return found
+    """Return the project. Raises NotFound."""
+    row: ProjectRow | None = session.execute(select(ProjectRow).where(col(ProjectRow.slug) == slug)).scalar()
+    if row is None:
+        raise NotFound(f"There is no project {slug}. The first upload that names it creates it.")
+    return row
 
 
 def receiver_of(session: Session, slug: str, receiver_id: int) -> ReceiverRow:
-    """Raises NotFound, also for one of another project."""
+    """Return a receiver of the project. Raises NotFound."""
     project = project_of(session, slug)
     row = session.get(ReceiverRow, receiver_id)
     if row is None or row.project_id != project.id:
@@ -143,20 +152,22 @@ def receiver_of(session: Session, slug: str, receiver_id: int) -> ReceiverRow:
 
 
 def checked_author(author: str) -> str:
-    """Raises InvalidChange."""
+    """Return the author in one line. Raises InvalidChange."""
     author = one_line(author)
     if not 0 < len(author) <= MAX_AUTHOR:
-        raise _refused("author", f"must say who does it, in 1 to {MAX_AUTHOR} characters")
+        raise _refused("author", _AUTHOR)
     return author
 
 
-def _checked(session: Session, settings: Settings, project: ProjectRow, wish: Wish, row: ReceiverRow | None) -> Wish:
-    """The wish as it is kept. Raises InvalidChange that names each wrong field."""
-    name, author, target = one_line(wish.name), one_line(wish.author), wish.target.strip()
-    kind = row.kind if row else wish.kind
+def _checked(
+    session: Session, settings: Settings, project: ProjectRow, spec: ReceiverSpec, row: ReceiverRow | None
+) -> ReceiverSpec:
+    """Return the spec as it is stored. Raises InvalidChange with an error for each invalid field."""
+    name, author, target = one_line(spec.name), one_line(spec.author), spec.target.strip()
+    kind = row.kind if row else spec.kind
     errors: list[FieldError] = []
     if not 0 < len(name) <= MAX_NAME:
-        errors.append(FieldError("name", f"must say who gets it, in 1 to {MAX_NAME} characters"))
+        errors.append(FieldError("name", f"must have 1 to {MAX_NAME} characters"))
     if kind not in KINDS:
         errors.append(FieldError("kind", f"must be one of {', '.join(KINDS)}"))
     elif row is None or target:
@@ -164,72 +175,76 @@ def _checked(session: Session, settings: Settings, project: ProjectRow, wish: Wi
             _check_target(settings, kind, target, _mailboxes_besides(session, project, row))
         except ValueError as error:
             errors.append(FieldError("target", str(error)))
-    unknown = [event for event in wish.events if event not in EVENTS]
-    if unknown or not wish.events:
-        errors.append(FieldError("events", f"must be some of {', '.join(EVENTS)}"))
+    unknown = [event for event in spec.events if event not in EVENTS]
+    if unknown or not spec.events:
+        errors.append(FieldError("events", f"must be one or more of {', '.join(EVENTS)}"))
     stacks: list[str] = []
     try:
-        stacks = list(_stacks(session, project, wish.stacks))
+        stacks = list(_stacks(session, project, spec.stacks))
     except ValueError as error:
         errors.append(FieldError("stacks", str(error)))
     if not 0 < len(author) <= MAX_AUTHOR:
-        errors.append(FieldError("author", f"must say who does it, in 1 to {MAX_AUTHOR} characters"))
+        errors.append(FieldError("author", _AUTHOR))
     if errors:
         names = ", ".join(error.field for error in errors)
         raise InvalidChange(f"Correct {names}. Nothing was changed.", tuple(errors))
-    events = tuple(event for event in EVENTS if event in wish.events)
-    kept = target or (row.target if row else "")
-    return Wish(name, kind, kept, events, tuple(dict.fromkeys(stacks)), author, wish.address)
+    events = tuple(event for event in EVENTS if event in spec.events)
+    target = target or (row.target if row else "")
+    return ReceiverSpec(name, kind, target, events, tuple(dict.fromkeys(stacks)), author, spec.address)
 
 
 def _check_target(settings: Settings, kind: str, target: str, others: set[str]) -> None:
-    """`others`: mailboxes that the project's other receivers have. Raises ValueError."""
+    """Raise ValueError if the target is not allowed. `others`: mailboxes of the project's other receivers."""
     if kind == EMAIL:
         if not settings.smtp_host:
-            raise ValueError("needs a mail server: whoever runs the service sets THREEWALLS_SMTP_HOST")
-        mailboxes = {one.lower() for one in read_mailboxes(target)} | others
+            raise ValueError("needs a mail server: the operator of the service sets THREEWALLS_SMTP_HOST")
+        mailboxes = {mailbox.lower() for mailbox in read_mailboxes(target)} | others
         if len(mailboxes) > MOST_MAILBOXES_OF_A_PROJECT:
-            most = MOST_MAILBOXES_OF_A_PROJECT
-            raise ValueError(f"would make {len(mailboxes)} mailboxes of this project, more than {most}: use a list")
+            raise ValueError(
+                f"exceeds the limit of {MOST_MAILBOXES_OF_A_PROJECT} mailboxes per project: use a mailing list"
+            )
         return
     check_reach(read_web(target), read_networks(settings.allow_private_targets))
 
 
 def _mailboxes_besides(session: Session, project: ProjectRow, row: ReceiverRow | None) -> set[str]:
-    """Of the project's other receivers."""
+    """Return the mailboxes of the project's other receivers."""
     others = select_any(ReceiverRow.target).where(
         col(ReceiverRow.project_id) == project.id, col(ReceiverRow.kind) == EMAIL,
         col(ReceiverRow.id) != (row.id if row else 0),
     )  # fmt: skip
-    return {one.lower() for target in session.execute(others).scalars() for one in read_mailboxes(target)}
+    targets = session.execute(others).scalars()
+    return {mailbox.lower() for target in targets for mailbox in read_mailboxes(target)}
 
 
-def _stacks(session: Session, project: ProjectRow, wanted: Sequence[str]) -> Iterator[str]:
-    """The whole keys of stacks that are named by their beginnings. Raises ValueError."""
-    if len(wanted) > MOST_STACKS:
+def _stacks(session: Session, project: ProjectRow, prefixes: Sequence[str]) -> Iterator[str]:
+    """Yield the full keys of the stacks with these prefixes. Raises ValueError."""
+    if len(prefixes) > MOST_STACKS:
         raise ValueError(f"must be at most {MOST_STACKS}; leave it empty for all")
-    for text in wanted:
-        key = text.strip().rpartition("/")[2].lower()  # also the address of its history
+    for text in prefixes:
+        key = text.strip().rpartition("/")[2].lower()  # also accepts the address of a history
         if len(key) < _SHORTEST_KEY or any(c not in "0123456789abcdef" for c in key):
-            raise ValueError(f"{one_line(text)[:60]!r} is no key of a stack: the end of the address of its history")
-        known = select_any(StackWorkRow.stack_key).where(
+            raise ValueError(
+                f"{one_line(text)[:60]!r} is not the key of a stack, which is the end of its history's address"
+            )
+        matching = select_any(StackWorkRow.stack_key).where(
             col(StackWorkRow.project_id) == project.id, col(StackWorkRow.stack_key).startswith(key)
         )
-        found = session.execute(known.limit(2)).scalars().all()
-        if len(found) != 1:
-            raise ValueError(f"{key[:60]} is {'several stacks' if found else 'no stack'} of this project")
-        yield found[0]
+        keys = session.execute(matching.limit(2)).scalars().all()
+        if len(keys) != 1:
+            raise ValueError(f"{key[:60]} matches {'several stacks' if keys else 'no stack'} of this project")
+        yield keys[0]
 
 
-def _rules(wish: Wish, before: Mapping[str, Any]) -> dict[str, Any]:
-    """`address`: where people open the service, as whoever entered it saw it; links in messages lead there."""
-    return Wants(wish.events, wish.stacks).as_json() | {"address": wish.address or before.get("address", "")}
+def _rules(spec: ReceiverSpec, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is stored of the subscription. `address`: for links, as seen by the user who entered the receiver."""
+    return Subscription(spec.events, spec.stacks).as_json() | {"address": spec.address or before.get("address", "")}
 
 
-def _told(row: ReceiverRow) -> dict[str, Any]:
-    """What the record holds of it: no secret, and of an address its host."""
-    wants = Wants.read(row.rules).as_json()
-    return {"name": row.name, "kind": row.kind, "target": shown(row.kind, row.target), **wants}
+def _recorded(row: ReceiverRow) -> dict[str, Any]:
+    """Return the receiver for the audit log, without secrets and with only the host of an address."""
+    subscription = Subscription.read(row.rules).as_json()
+    return {"name": row.name, "kind": row.kind, "target": shown(row.kind, row.target), **subscription}
 
 
 def _record(
@@ -251,16 +266,16 @@ def _refused(field: str, message: str) -> InvalidChange:
     return InvalidChange(f"{field} {message}. Nothing was changed.", (FieldError(field, message),))
 
 
-# --- Messages that a person asks for: a test, one of the log now or again, all that were given up.
+# --- Messages that users request: tests, and replays of single messages or of all failed ones.
 
 TRIALS_A_MINUTE, TRIALS_OF_ONE = 10, 3
-"""Of a project, and of one receiver: enough to try an address, and nothing to flood it with."""
+"""Limits of a project and of a receiver, so that tests cannot flood an address."""
 REPLAYS_AN_HOUR = 1000
 MOST_AT_ONCE = 500
 
 
 def send_trial(engine: Engine, slug: str, receiver_id: int, author: str) -> int:
-    """The id of the delivery, which is sent at once, also to a paused receiver.
+    """Send a test message, also to a paused receiver, and return the id of its delivery.
 
     Raises NotFound, InvalidChange, TooManyMessages.
     """
@@ -271,15 +286,15 @@ def send_trial(engine: Engine, slug: str, receiver_id: int, author: str) -> int:
         _allow(session, row, f"tests of {receiver_id}", 1, most=TRIALS_OF_ONE, within=minute)
         _allow(session, row, "tests", 1, most=TRIALS_A_MINUTE, within=minute)
         path = f"/settings/projects/{slug}/notifications"
-        notice = trial_notice(project=slug, receiver=row.name, path=path, by=author, at=utc_now())
-        made = _put(session, row, "tested", notice)
-        _sending_record(session, row, author, "tested", {"delivery": made})
+        notification = trial_notification(project=slug, receiver=row.name, path=path, by=author, at=utc_now())
+        sent_id = _put(session, row, "tested", notification)
+        _sending_record(session, row, author, "tested", {"delivery": sent_id})
     delivery_queue.enqueue_due(engine)
-    return made
+    return sent_id
 
 
 def replay(engine: Engine, slug: str, delivery_id: int, author: str) -> int:
-    """Send it again, as a delivery of its own that names the first one; what still waits is itself tried now.
+    """Send a message again as a new delivery, or now if it is still waiting. Return the id of the delivery.
 
     Raises NotFound, InvalidChange, TooManyMessages.
     """
@@ -290,23 +305,23 @@ def replay(engine: Engine, slug: str, delivery_id: int, author: str) -> int:
         if old.work:
             delivery_queue.send_now(session, old)
             _sending_record(session, row, author, "sent_now", {"delivery": delivery_id})
-            made = delivery_id
+            sent_id = delivery_id
         else:
-            made = _again(session, row, old)
+            sent_id = _again(session, row, old)
             _sending_record(
-                session, row, author, "replayed", {"delivery": made, "replay_of": old.replay_of or delivery_id}
+                session, row, author, "replayed", {"delivery": sent_id, "replay_of": old.replay_of or delivery_id}
             )
     delivery_queue.enqueue_due(engine)
-    return made
+    return sent_id
 
 
 def replay_all(engine: Engine, slug: str, receiver_id: int, author: str) -> list[int]:
-    """Send again what was given up, in its order; at most MOST_AT_ONCE, the oldest.
+    """Send failed messages again, oldest first, at most MOST_AT_ONCE. Return the ids of the deliveries.
 
-    What cannot be read any more is left. Raises NotFound, InvalidChange, TooManyMessages.
+    Skips messages that this version cannot read. Raises NotFound, InvalidChange, TooManyMessages.
     """
     author = checked_author(author)
-    made: list[int] = []
+    delivery_ids: list[int] = []
     with transaction(engine, durable=True) as session:
         row = receiver_of(session, slug, receiver_id)
         given_up = session.execute(_given_up(receiver_id).limit(MOST_AT_ONCE)).scalars().all()
@@ -314,16 +329,16 @@ def replay_all(engine: Engine, slug: str, receiver_id: int, author: str) -> list
             _allow(session, row, "messages again", len(given_up), most=REPLAYS_AN_HOUR, within=timedelta(hours=1))
         for old in given_up:
             try:
-                made.append(_again(session, row, old))
+                delivery_ids.append(_again(session, row, old))
             except InvalidChange:
                 continue
-        _sending_record(session, row, author, "replayed_all", {"deliveries": len(made)})
+        _sending_record(session, row, author, "replayed_all", {"deliveries": len(delivery_ids)})
     delivery_queue.enqueue_due(engine)
-    return made
+    return delivery_ids
 
 
 def dismiss(engine: Engine, slug: str, receiver_id: int, author: str) -> int:
-    """What was given up needs nobody any more; it stays in the log. How many. Raises NotFound, InvalidChange."""
+    """Mark failed deliveries as settled; they stay in the log. Return their number. Raises NotFound, InvalidChange."""
     author = checked_author(author)
     with transaction(engine, durable=True) as session:
         row = receiver_of(session, slug, receiver_id)
@@ -340,46 +355,52 @@ def _given_up(receiver_id: int) -> Select[Any]:
 
 
 def _delivery_of(session: Session, slug: str, delivery_id: int) -> tuple[DeliveryRow, ReceiverRow]:
-    """Raises NotFound, in the same words for one of another project and for one that there is not."""
+    """Return a delivery of the project and its receiver. Raises NotFound."""
     project = project_of(session, slug)
-    found = session.execute(
+    rows = session.execute(
         select(DeliveryRow, ReceiverRow)
         .join(ReceiverRow, col(ReceiverRow.id) == col(DeliveryRow.receiver_id))
         .where(col(DeliveryRow.id) == delivery_id, col(ReceiverRow.project_id) == project.id)
     ).first()
-    if found is None:
+    if rows is None:
         raise NotFound(f"There is no delivery {delivery_id} in {slug}. Its receiver may have been deleted.")
-    return found[0], found[1]
+    return rows[0], rows[1]
 
 
 def _again(session: Session, row: ReceiverRow, old: DeliveryRow) -> int:
-    """Raises InvalidChange."""
+    """Add a delivery with the same message and return its id. Raises InvalidChange."""
     try:
-        notice = Notice.read(old.payload)
-    except UnreadableNotice:
-        message = "cannot be sent again: it was kept by another version, and this one cannot read it"
+        notification = Notification.read(old.payload)
+    except UnreadableNotification:
+        message = "cannot be sent again: another version stored it in a form that this one cannot read"
         raise InvalidChange(f"Delivery {old.id} {message}.", (FieldError("delivery", message),)) from None
     old.settled = True
-    return _put(session, row, "replayed", notice, subject=old.subject, replay_of=old.replay_of or old.id)
+    return _put(session, row, "replayed", notification, subject=old.subject, replay_of=old.replay_of or old.id)
 
 
 def _put(
-    session: Session, row: ReceiverRow, action: str, notice: Notice, *, subject: str = "", replay_of: int | None = None
+    session: Session,
+    row: ReceiverRow,
+    action: str,
+    notification: Notification,
+    *,
+    subject: str = "",
+    replay_of: int | None = None,
 ) -> int:
-    # A cause of its own: what a person asks for is sent each time.
+    # A unique cause, because every requested message is sent.
     cause = f"{action}:{secrets.token_hex(8)}"
-    made = put_delivery(session, row.id or 0, notice, cause, subject=subject, replay_of=replay_of)
-    assert made is not None  # noqa: S101  # nobody else has this cause
-    return made
+    delivery_id = put_delivery(session, row.id or 0, notification, cause, subject=subject, replay_of=replay_of)
+    assert delivery_id is not None  # noqa: S101  # the cause is unique
+    return delivery_id
 
 
 def _allow(session: Session, row: ReceiverRow, what: str, amount: int, *, most: int, within: timedelta) -> None:
-    """Raises TooManyMessages."""
+    """Count messages and raise TooManyMessages over the limit. `what`: with ` of ID` for the limit of a receiver."""
     if wait := projects.use(session, row.project_id, what, amount, most=most, within=within):
-        words = "a minute" if within <= timedelta(minutes=1) else "an hour"
-        told = f"This would be more than {most:,} {what.partition(' of ')[0]} {words}, the limit"
-        whose = "of a receiver" if " of " in what else "of a project"
-        raise TooManyMessages(f"{told} {whose}. Nothing was sent. Try again in {wait} s.", retry_after=wait)
+        per = "minute" if within <= timedelta(minutes=1) else "hour"
+        owner = "receiver" if " of " in what else "project"
+        limit = f"The limit of a {owner} is {most:,} {what.partition(' of ')[0]} per {per}"
+        raise TooManyMessages(f"{limit}. Nothing was sent. Try again in {wait} s.", retry_after=wait)
 
 
 def _sending_record(session: Session, row: ReceiverRow, author: str, action: str, after: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`/settings/projects/{slug}/notifications`: who is told of a project's news, and what became of each message."""
+"""`/settings/projects/{slug}/notifications`: receivers of a project and the log of deliveries."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
@@ -12,7 +12,7 @@ from app.domain.notifications.events import EVENTS, USUAL
 from app.domain.notifications.messages import ATTEMPTS
 from app.errors import InvalidChange, ThreewallsError, TooManyMessages
 from app.notifications.commands import (
-    Wish,
+    ReceiverSpec,
     add_receiver,
     change_receiver,
     delete_receiver,
@@ -24,13 +24,11 @@ from app.notifications.commands import (
     send_trial,
     set_enabled,
 )
-from app.notifications.queries import STATES, Receiver, State, deliveries_of, one_receiver, receivers_of
+from app.notifications.queries import STATES, Receiver, State, deliveries_of, get_receiver, receivers_of
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession, reading
 from app.web.forms import Form, answer_form
 from app.web.templating import public_address, render
-
-# --- The form of a receiver: what stands, what was typed, what is wrong with it.
 
 
 class ReceiverForm(Form):
@@ -42,20 +40,21 @@ class ReceiverForm(Form):
         ticked = self.chosen.get("events", USUAL)
         return tuple(event for event in EVENTS if event in ticked)
 
-    def wish(self, address: str) -> Wish:
+    def spec(self, address: str) -> ReceiverSpec:
         stacks = tuple(part for part in self.value("stacks").replace(",", " ").split() if part)
-        return Wish(
+        return ReceiverSpec(
             self.value("name"), self.value("kind"), self.value("target"), self.events, stacks, self.value("author"),
             address,
         )  # fmt: skip
 
 
-def filled_receiver_form(one: Receiver) -> ReceiverForm:
-    """As it stands. Its address is not shown: what is typed there replaces it."""
-    values = {"name": one.name, "kind": one.kind, "stacks": ", ".join(stack[:16] for stack in one.wants.stacks)}
-    if one.kind == "email":
-        values["target"] = one.target
-    return ReceiverForm(values, chosen={"events": tuple(one.wants.events)})
+def filled_receiver_form(receiver: Receiver) -> ReceiverForm:
+    """Return the form for a receiver. It does not show addresses, which may contain secrets; typing replaces them."""
+    stacks = ", ".join(stack[:16] for stack in receiver.subscription.stacks)
+    values = {"name": receiver.name, "kind": receiver.kind, "stacks": stacks}
+    if receiver.kind == "email":
+        values["target"] = receiver.target
+    return ReceiverForm(values, chosen={"events": tuple(receiver.subscription.events)})
 
 
 router = APIRouter(include_in_schema=False, prefix="/settings/projects/{slug}/notifications")
@@ -65,8 +64,8 @@ Number = Annotated[int, Path(ge=1, lt=2**31)]
 Done = Literal["", "saved", "paused", "resumed", "deleted", "tested", "replayed", "dismissed"]
 PAGE_SIZE = 25
 _MAX_FIELDS = 40
-_NOBODY = "somebody"
-"""Who pressed a button where nobody is logged in and the browser remembers no name."""
+_UNKNOWN = "somebody"
+"""The author of a change without log-ins when the browser remembers no name."""
 
 
 @router.get("")
@@ -87,9 +86,9 @@ def show_notifications(
 @requires(Action.MANAGE, of="project", log_ins=True)
 async def add(request: Request, engine: AppEngine, settings: AppSettings, slug: Slug) -> Response:
     def act(form: ReceiverForm) -> Response:
-        number, secret = add_receiver(engine, settings, slug, form.wish(public_address(request)))
+        number, secret = add_receiver(engine, settings, slug, form.spec(public_address(request)))
         with reading(request) as session:
-            return _one(request, session, slug, number, secret=secret, added=True)
+            return _receiver_page(request, session, slug, number, secret=secret, added=True)
 
     def again(session: Session, form: ReceiverForm, _: ThreewallsError) -> Response:
         return _list(request, session, slug, form=form, status=422)
@@ -109,7 +108,7 @@ def show_receiver(
     state: State | Literal[""] = "",
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
 ) -> HTMLResponse:
-    return _one(request, session, slug, receiver_id, done=done, state=state, page=page)
+    return _receiver_page(request, session, slug, receiver_id, done=done, state=state, page=page)
 
 
 @router.post("/{receiver_id}")
@@ -118,11 +117,11 @@ async def change(
     request: Request, engine: AppEngine, settings: AppSettings, slug: Slug, receiver_id: Number
 ) -> Response:
     def act(form: ReceiverForm) -> str:
-        change_receiver(engine, settings, slug, receiver_id, form.wish(public_address(request)))
+        change_receiver(engine, settings, slug, receiver_id, form.spec(public_address(request)))
         return f"{_address(slug)}/{receiver_id}?done=saved"
 
     def again(session: Session, form: ReceiverForm, _: ThreewallsError) -> Response:
-        return _one(request, session, slug, receiver_id, form=form, status=422)
+        return _receiver_page(request, session, slug, receiver_id, form=form, status=422)
 
     return await answer_form(request, ReceiverForm, act, again, max_fields=_MAX_FIELDS)
 
@@ -199,7 +198,7 @@ async def renew(request: Request, engine: AppEngine, slug: Slug, receiver_id: Nu
     def act(form: _ButtonForm) -> Response:
         secret = new_secret_of(engine, slug, receiver_id, form.author)
         with reading(request) as session:
-            return _one(request, session, slug, receiver_id, secret=secret)
+            return _receiver_page(request, session, slug, receiver_id, secret=secret)
 
     return await answer_form(request, _ButtonForm, act, _refused(request, slug, receiver_id), max_fields=4)
 
@@ -231,7 +230,7 @@ class _ButtonForm(Form):
 
     @property
     def author(self) -> str:
-        return self.value("author") or _NOBODY
+        return self.value("author") or _UNKNOWN
 
 
 def _refused(
@@ -242,7 +241,7 @@ def _refused(
         if receiver_id is None:
             page = _list(request, session, slug, problem=error.detail, status=status)
         else:
-            page = _one(request, session, slug, receiver_id, problem=error.detail, status=status)
+            page = _receiver_page(request, session, slug, receiver_id, problem=error.detail, status=status)
         if isinstance(error, TooManyMessages):
             page.headers["Retry-After"] = str(error.retry_after)
         return page
@@ -274,19 +273,19 @@ def _list(
     )
 
 
-def _one(
+def _receiver_page(
     request: Request, session: Session, slug: str, receiver_id: int, *, form: ReceiverForm | None = None,
     state: str = "", page: int = 1, status: int = 200, **more: Any,
 ) -> HTMLResponse:  # fmt: skip
-    one = one_receiver(session, slug, receiver_id)
+    receiver = get_receiver(session, slug, receiver_id)
     context: dict[str, Any] = {"done": "", "problem": "", "secret": "", "added": False} | more
     answer = render(
         request,
         "notifications/receiver.html",
         block="delivery_log",
         status=status,
-        one=one,
-        form=form or filled_receiver_form(one),
+        one=receiver,
+        form=form or filled_receiver_form(receiver),
         log=deliveries_of(session, slug, receiver_id=receiver_id, state=state, page=page, page_size=PAGE_SIZE),
         here=f"{_address(slug)}/{receiver_id}",
         state=state,
@@ -299,6 +298,6 @@ def _one(
 
 
 def _common(session: Session, slug: str) -> dict[str, Any]:
-    """What both pages need beside their own."""
+    """Return the context that both pages need."""
     project = {"id": project_of(session, slug).id, "slug": slug}
     return {"slug": slug, "of_project": project, "events": EVENTS, "states": STATES, "attempts": ATTEMPTS}

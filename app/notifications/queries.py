@@ -1,4 +1,4 @@
-"""What is read of receivers and deliveries; no secret is in it."""
+"""Receivers and deliveries as pages and API show them, without secrets."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Any, Literal
 from sqlalchemy import func, select
 from sqlmodel import Session, col
 
-from app.domain.notifications.events import Wants
+from app.domain.notifications.events import Subscription
 from app.domain.notifications.targets import shown
 from app.notifications.commands import project_of, receiver_of
 from app.storage.database import ListPage
@@ -22,13 +22,13 @@ State = Literal["waiting", "delivered", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Receiver:
-    """`target` as it may be shown. `waiting` and `failed` count its deliveries that wait and that need somebody."""
+    """`target`: without its secret part. `waiting`, `failed`: numbers of deliveries; `failed` without settled ones."""
 
     id: int
     kind: str
     name: str
     target: str
-    wants: Wants
+    subscription: Subscription
     enabled: bool
     created_by: str
     created_at: datetime
@@ -39,10 +39,10 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """`again_at`: when it is tried next; None when it is done, or due. `is_done`: nobody works on it any more.
+    """`again_at`: time of the next attempt; None when it is finished or due. `is_done`: no more attempts follow.
 
     `behind`: the delivery of the same subject that it waits for. `settled`: it failed and was sent again or dismissed.
-    `is_due`: what becomes of it shows within seconds.
+    `is_due`: the next attempt takes place within seconds.
     """
 
     id: int
@@ -74,12 +74,12 @@ class Delivery:
 class DeliveryPage(ListPage[Delivery]):
     @property
     def moves(self) -> bool:
-        """Whether it looks different soon."""
+        """Return whether the page will change within seconds."""
         return any(delivery.is_due for delivery in self.items)
 
 
 def receivers_of(session: Session, slug: str) -> list[Receiver]:
-    """In the order in which they were added. Raises NotFound."""
+    """Return the receivers of a project in the order in which they were added. Raises NotFound."""
     project = project_of(session, slug)
     rows = session.execute(
         select(ReceiverRow).where(col(ReceiverRow.project_id) == project.id).order_by(col(ReceiverRow.id))
@@ -88,8 +88,8 @@ def receivers_of(session: Session, slug: str) -> list[Receiver]:
     return [_receiver(row, counts) for row in rows]
 
 
-def one_receiver(session: Session, slug: str, receiver_id: int) -> Receiver:
-    """Raises NotFound."""
+def get_receiver(session: Session, slug: str, receiver_id: int) -> Receiver:
+    """Return a receiver of the project. Raises NotFound."""
     row = receiver_of(session, slug, receiver_id)
     return _receiver(row, _counts(session, [receiver_id]))
 
@@ -98,7 +98,7 @@ def deliveries_of(
     session: Session, slug: str, *, receiver_id: int | None = None, state: str = "", page: int = 1,
     page_size: int = PAGE_SIZE,
 ) -> DeliveryPage:  # fmt: skip
-    """The log, newest first. Raises NotFound."""
+    """Return a page of the deliveries, newest first. Raises NotFound."""
     project = project_of(session, slug)
     conditions = [col(ReceiverRow.project_id) == project.id]
     if receiver_id is not None:
@@ -115,14 +115,14 @@ def deliveries_of(
         .limit(page_size)
         .offset((page - 1) * page_size)
     )
-    found = rows.all()
-    first = _first_of_subjects(session, {row.receiver_id for row, _ in found if row.work and row.subject})
-    items = tuple(_delivery(row, name, first.get((row.receiver_id, row.subject))) for row, name in found)
+    pairs = rows.all()
+    first = _first_of_subjects(session, {row.receiver_id for row, _ in pairs if row.work and row.subject})
+    items = tuple(_delivery(row, name, first.get((row.receiver_id, row.subject))) for row, name in pairs)
     return DeliveryPage(items, total.scalar_one(), page, page_size)
 
 
 def _first_of_subjects(session: Session, receivers: Collection[int]) -> dict[tuple[int, str], int]:
-    """The oldest delivery that is on its way, by receiver and subject."""
+    """Return the oldest unfinished delivery by receiver and subject."""
     rows = session.execute(
         select_any(DeliveryRow.receiver_id, DeliveryRow.subject, func.min(DeliveryRow.id))
         .where(col(DeliveryRow.receiver_id).in_(receivers), col(DeliveryRow.work) != "", col(DeliveryRow.subject) != "")
@@ -132,7 +132,7 @@ def _first_of_subjects(session: Session, receivers: Collection[int]) -> dict[tup
 
 
 def _counts(session: Session, ids: Sequence[int]) -> dict[tuple[int, str], tuple[int, datetime | None]]:
-    """By receiver and state; of what failed only what nobody has seen to."""
+    """Return the number and newest arrival of unsettled deliveries, by receiver and state."""
     rows = session.execute(
         select_any(DeliveryRow.receiver_id, DeliveryRow.state, func.count(), func.max(DeliveryRow.delivered_at))
         .where(col(DeliveryRow.receiver_id).in_(ids), ~col(DeliveryRow.settled))
@@ -147,7 +147,7 @@ def _receiver(row: ReceiverRow, counts: dict[tuple[int, str], tuple[int, datetim
 
     newest = of("delivered")[1]
     return Receiver(
-        row.id or 0, row.kind, row.name, shown(row.kind, row.target), Wants.read(row.rules), row.enabled,
+        row.id or 0, row.kind, row.name, shown(row.kind, row.target), Subscription.read(row.rules), row.enabled,
         row.created_by, aware(row.created_at), of("waiting")[0], of("failed")[0], newest and aware(newest),
     )  # fmt: skip
 

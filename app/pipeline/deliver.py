@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from app.domain.notifications import messages
-from app.domain.notifications.events import Notice, UnreadableNotice
+from app.domain.notifications.events import Notification, UnreadableNotification
 from app.domain.notifications.messages import headers, wait_after
 from app.domain.notifications.targets import (
     EMAIL,
@@ -243,26 +243,26 @@ def _write(session: Session, claim: DeliveryClaim, attempt: Attempt) -> bool:
 
 def _attempt(engine: Engine, settings: Settings, claim: DeliveryClaim) -> Attempt:
     try:
-        notice = Notice.read(claim.payload)
+        notification = Notification.read(claim.payload)
         address = settings.public_url or str(claim.rules.get("address", ""))
-        link = f"{address.rstrip('/')}{notice.path}" if address else ""
+        link = f"{address.rstrip('/')}{notification.path}" if address else ""
         if claim.kind == EMAIL:
-            return _mailed(engine, settings, claim, notice, link)
-        return _posted(settings, claim, notice, link)
-    except (RefusedError, UnreadableNotice) as error:
+            return _mailed(engine, settings, claim, notification, link)
+        return _posted(settings, claim, notification, link)
+    except (RefusedError, UnreadableNotification) as error:
         return Attempt(False, str(error), final=True)
     except NotReachedError as error:
         return Attempt(False, str(error))
 
 
-def _posted(settings: Settings, claim: DeliveryClaim, notice: Notice, link: str) -> Attempt:
+def _posted(settings: Settings, claim: DeliveryClaim, notification: Notification, link: str) -> Attempt:
     signed: Mapping[str, str] = {}
     if claim.kind == SLACK:
-        body = messages.slack_body(notice, link)
+        body = messages.slack_body(notification, link)
     elif claim.kind == TEAMS:
-        body = messages.teams_body(notice, link)
+        body = messages.teams_body(notification, link)
     else:
-        body = messages.webhook_body(notice, claim.message_id, link, claim.replay_of)
+        body = messages.webhook_body(notification, claim.message_id, link, claim.replay_of)
         signed = headers(claim.secret, claim.message_id, int(time.time()), body)
     sent = {"Content-Type": "application/json; charset=utf-8", "User-Agent": f"Threewalls/{version('threewalls')}"}
     allowed = read_networks(settings.allow_private_targets)
@@ -275,7 +275,7 @@ def _posted(settings: Settings, claim: DeliveryClaim, notice: Notice, link: str)
     return Attempt(False, error, answer.status, final=answer.status == _GONE, retry_after=answer.retry_after)
 
 
-def _mailed(engine: Engine, settings: Settings, claim: DeliveryClaim, notice: Notice, link: str) -> Attempt:
+def _mailed(engine: Engine, settings: Settings, claim: DeliveryClaim, notification: Notification, link: str) -> Attempt:
     sender, to = settings.smtp_from, read_mailboxes(claim.target)
     domain = sender.rpartition("@")[2].strip("<> ") or "localhost"
     with transaction(engine) as session:
@@ -285,6 +285,8 @@ def _mailed(engine: Engine, settings: Settings, claim: DeliveryClaim, notice: No
             f"The project reached its limit of {MAILS_AN_HOUR} mails per hour. This mail is sent when the hour is over."
         )
         return Attempt(False, note, retry_after=wait)
-    refused = send_mail(settings, messages.mail(notice, claim.message_id, link, sender=sender, to=to, domain=domain))
+    refused = send_mail(
+        settings, messages.mail(notification, claim.message_id, link, sender=sender, to=to, domain=domain)
+    )
     note = f"The mail server refused {', '.join(refused)}." if refused else ""
     return Attempt(True, note)

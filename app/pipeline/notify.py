@@ -18,13 +18,13 @@ from sqlmodel import Session, col
 from app.domain.contract.fields import STACK_FIELDS
 from app.domain.naming import TitledStack, stack_names, stack_title
 from app.domain.notifications.events import (
-    Notice,
-    Wants,
+    Notification,
+    Subscription,
     event_of_verdict,
-    failed_notice,
+    failed_notification,
     is_fresh,
-    regression_notice,
-    verdict_notice,
+    regression_notification,
+    verdict_notification,
 )
 from app.domain.ranking.rank import head_text
 from app.domain.verdict.document import VerdictDocument
@@ -63,7 +63,7 @@ class Notifier:
         self._project_id = project_id
 
     def wanted(self, event: str, stacks: Collection[str]) -> list[ReceiverRow]:
-        return [receiver for receiver in self._receivers if Wants.read(receiver.rules).takes(event, stacks)]
+        return [receiver for receiver in self._receivers if Subscription.read(receiver.rules).takes(event, stacks)]
 
     def verdict(self, run_id: int, stack_key: str, document: VerdictDocument) -> None:
         """Report the verdict of a new run; older runs that are judged again are not reported."""
@@ -78,15 +78,15 @@ class Notifier:
         receivers = self.wanted(event, [stack_key]) if event else []
         if not receivers or not is_fresh(aware(run.created_at), utc_now()):
             return
-        notice = verdict_notice(
+        notification = verdict_notification(
             event, document, project=self._slug(), run_id=run_id, name=run.name, stack=(stack_key, self._name(run)),
             branch=run.branch, commit=run.commit, at=utc_now(),
         )  # fmt: skip
         if event == "run.failed":
-            self._put(receivers, notice, _failure(run), f"run:{run_id}")
+            self._put(receivers, notification, _failure(run), f"run:{run_id}")
         else:  # reruns of a commit are judged together: one message for all of them
             subject = f"run:{document.candidates[0]}"
-            self._put(receivers, notice, f"{subject}:{event}", subject)
+            self._put(receivers, notification, f"{subject}:{event}", subject)
 
     def regression(self, row: RegressionRow, event: str, cause: str, note: str = "") -> None:
         """Report a change of a regression. `cause` distinguishes repeated events; empty for those that happen once."""
@@ -103,13 +103,13 @@ class Notifier:
         runs_by_stack = dict(members)
         if receivers := self.wanted(event, runs_by_stack):
             stacks = self._names(runs_by_stack)
-            notice = regression_notice(
+            notification = regression_notification(
                 event, project=self._slug(), number=row.id or 0, metric=row.metric, cause=row.cause,
                 delta_pct=row.worst_delta_pct, hours_per_day=row.gpu_hours_per_day, stacks=list(stacks.items()),
                 note=note, at=utc_now(),
             )  # fmt: skip
             subject = f"regression:{row.id}"
-            self._put(receivers, notice, f"{subject}:{event}{':' if cause else ''}{cause}", subject)
+            self._put(receivers, notification, f"{subject}:{event}{':' if cause else ''}{cause}", subject)
 
     def failed(self, run_id: int) -> None:
         """Report a run that could not be read."""
@@ -117,12 +117,12 @@ class Notifier:
         receivers = self.wanted("run.failed", [run.stack_key] if run.stack_key else [])
         if run.status != "failed" or not receivers or not is_fresh(aware(run.created_at), utc_now()):
             return
-        notice = failed_notice(
+        notification = failed_notification(
             project=self._slug(), run_id=run_id, name=run.name, error=run.error or "",
             stack=(run.stack_key, self._name(run) if run.result.contract else ""), branch=run.branch, commit=run.commit,
             at=utc_now(),
         )  # fmt: skip
-        self._put(receivers, notice, _failure(run), f"run:{run_id}")
+        self._put(receivers, notification, _failure(run), f"run:{run_id}")
 
     def _slug(self) -> str:
         return self._session.get_one(ProjectRow, self._project_id).slug
@@ -150,11 +150,11 @@ class Notifier:
         # The dispatcher is not part of a stack's name, but people identify the run by it.
         return {key: stack_title(contracts[key]) + names[key].removeprefix(titles[key]) for key in runs}
 
-    def _put(self, receivers: Sequence[ReceiverRow], notice: Notice, cause: str, subject: str) -> None:
+    def _put(self, receivers: Sequence[ReceiverRow], notification: Notification, cause: str, subject: str) -> None:
         ids = [receiver.id or 0 for receiver in receivers]
         same = col(DeliveryRow.cause) == cause[:MOST_CAUSE]
-        if notice.event == "run.failed":  # a run that is read again may fail differently
-            same = or_(same, and_(col(DeliveryRow.subject) == subject, col(DeliveryRow.event) == notice.event))
+        if notification.event == "run.failed":  # a run that is read again may fail differently
+            same = or_(same, and_(col(DeliveryRow.subject) == subject, col(DeliveryRow.event) == notification.event))
         notified = set(
             self._session.execute(
                 select_any(DeliveryRow.receiver_id).where(col(DeliveryRow.receiver_id).in_(ids), same)
@@ -162,16 +162,22 @@ class Notifier:
         )
         for receiver in ids:
             if receiver not in notified:
-                put_delivery(self._session, receiver, notice, cause, subject=subject)
+                put_delivery(self._session, receiver, notification, cause, subject=subject)
 
 
 def put_delivery(
-    session: Session, receiver_id: int, notice: Notice, cause: str, *, subject: str = "", replay_of: int | None = None
+    session: Session,
+    receiver_id: int,
+    notification: Notification,
+    cause: str,
+    *,
+    subject: str = "",
+    replay_of: int | None = None,
 ) -> int | None:
     """Create a delivery and return its id; None when the receiver has one of this cause."""
     row = DeliveryRow(
-        receiver_id=receiver_id, event=notice.event, cause=cause[:MOST_CAUSE], subject=subject,
-        payload=notice.as_json(), replay_of=replay_of,
+        receiver_id=receiver_id, event=notification.event, cause=cause[:MOST_CAUSE], subject=subject,
+        payload=notification.as_json(), replay_of=replay_of,
     )  # fmt: skip
     try:
         with session.begin_nested():

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from sqlmodel import Session
 
-from app.domain.notifications.events import Notice
+from app.domain.notifications.events import Notification
 from app.domain.references.published import published
 from app.pipeline.decisions import pin, quarantine
 from app.storage.json_text import to_json
@@ -69,7 +69,7 @@ def make_belongings(session: Session, slug: str, *, whole: bool = False) -> Belo
     session.flush()
     delivery = DeliveryRow(
         receiver_id=receiver.id or 0, event="test", cause="test", state="failed", work="",
-        payload=Notice("test", slug, f"{slug} was told", (), f"/settings/projects/{slug}", utc_now()).as_json(),
+        payload=Notification("test", slug, f"{slug} was told", (), f"/settings/projects/{slug}", utc_now()).as_json(),
     )  # fmt: skip
     session.add(delivery)
     session.flush()

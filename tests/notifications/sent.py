@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session, col, select, update
 from starlette.testclient import TestClient
 
-from app.domain.notifications.events import regression_notice, trial_notice
+from app.domain.notifications.events import regression_notification, trial_notification
 from app.domain.notifications.messages import PATIENCE
 from app.pipeline.deliver import deliver
 from app.pipeline.notify import put_delivery
@@ -80,18 +80,18 @@ def states(engine: Engine) -> list[tuple[str, str, int]]:
 
 
 def put_trial(session: Session, receiver_id: int, cause: str = "test:1") -> int:
-    notice = trial_notice(project=PROJECT, receiver="ci", path="/", by="Ada", at=utc_now())
-    return put_delivery(session, receiver_id, notice, cause) or 0
+    notification = trial_notification(project=PROJECT, receiver="ci", path="/", by="Ada", at=utc_now())
+    return put_delivery(session, receiver_id, notification, cause) or 0
 
 
 def put_news(session: Session, receiver_id: int, event: str, number: int = 7) -> int:
     """Of a regression."""
-    notice = regression_notice(
+    notification = regression_notification(
         f"regression.{event}", project=PROJECT, number=number, metric="step_time_ms", cause="Code.", delta_pct=3.4,
         hours_per_day=None, stacks=[], note="", at=utc_now(),
     )  # fmt: skip
     subject = f"regression:{number}"
-    return put_delivery(session, receiver_id, notice, f"{subject}:{event}", subject=subject) or 0
+    return put_delivery(session, receiver_id, notification, f"{subject}:{event}", subject=subject) or 0
 
 
 def trial(engine: Engine, target: str, kind: str = "webhook", n: int = 1) -> int:

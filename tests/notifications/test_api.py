@@ -129,7 +129,7 @@ def test_test_messages_are_few(client: TestClient, engine: Engine) -> None:
     assert [answer.status_code for answer in answers] == [202] * 7 + [429]
     page = client.post(f"/settings/projects/{PROJECT}/notifications/{numbers[1]}/test", data={"author": "Ada"})
     assert (page.status_code, "Retry-After" in page.headers) == (429, True)
-    assert "more than 10 tests a minute, the limit of a project" in page.text
+    assert "The limit of a project is 10 tests per minute" in page.text
     with transaction(engine) as session:
         session.execute(update(AllowanceRow).values(began_at=utc_now() - timedelta(minutes=1)))
     assert client.post(f"{API}/receivers/{numbers[1]}/test", json={"author": "Ada"}).status_code == 202

@@ -81,7 +81,7 @@ def test_a_project_has_so_many_mailboxes(app: FastAPI, client: TestClient, engin
     body = {"name": "more", "kind": "email", "author": "Ada"}
     refused = client.post(f"{API}/receivers", json=body | {"target": "p9@example.com"})
     assert_problem(refused, 422, field="target")
-    assert "61 mailboxes of this project, more than 60" in refused.text
+    assert "exceeds the limit of 60 mailboxes" in refused.text
     assert client.post(f"{API}/receivers", json=body | {"target": "P1-1@example.com"}).status_code == 201
     assert client.patch(f"{API}/receivers/1", json={"target": "p9@example.com", "author": "Ada"}).status_code == 200
 

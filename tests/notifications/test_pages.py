@@ -41,7 +41,7 @@ def test_a_form_that_is_wrong_keeps_what_was_typed(client: TestClient) -> None:
     assert answer.status_code == 422
     assert 'value="http://10.0.0.1/"' in answer.text
     assert "is not an address of the public internet" in answer.text
-    assert "is no key of a stack" in answer.text
+    assert "is not the key of a stack" in answer.text
 
 
 def test_a_receiver_is_changed_paused_tested_and_deleted(

@@ -1,4 +1,4 @@
-"""What can be told, and which of it a receiver wants."""
+"""The events of notifications, the subscription of a receiver, and the text of each notification."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,28 +12,28 @@ from app.domain.verdict.words import baseline_line, decision_word, headline
 
 EVENTS: Mapping[str, str] = {
     "regression.opened": "A regression was opened, or another stack joined one",
-    "regression.reopened": "A regression is open again: the slow level is back, or somebody opened it",
-    "regression.recovered": "The figures of a regression are back, so it is proposed as fixed",
-    "regression.fixed": "Somebody called a regression fixed",
-    "run.failed": "A run failed, or no figure of it could be read",
+    "regression.reopened": "A regression is open again: it is slow again, or a user reopened it",
+    "regression.recovered": "The figures of a regression recovered, so it is proposed as fixed",
+    "regression.fixed": "A user marked a regression as fixed",
+    "run.failed": "A run failed, or none of its figures could be read",
     "verdict.regression": "The verdict of a run is regression",
     "verdict.improvement": "The verdict of a run is improvement",
     "verdict.no_change": "The verdict of a run is no change",
     "verdict.inconclusive": "The verdict of a run is inconclusive",
     "verdict.no_baseline": "A run has no baseline",
 }
-"""By name, as it stands in every message."""
+"""Meaning of each event, by name. Messages show it."""
 TEST = "test"
-"""The event of a test message; nobody can leave it out."""
+"""The event of test messages, which every receiver gets."""
 USUAL = ("regression.opened", "regression.reopened", "regression.recovered", "regression.fixed", "run.failed")
-"""What a receiver gets unless told otherwise: what somebody should look at, and nothing of what is fine."""
+"""Default events of a receiver: those that need attention."""
 FRESH = timedelta(days=7)
-"""Verdicts of runs that were uploaded longer ago are no news: they are made again when a rule or a baseline changes."""
+"""Verdicts of older runs send no notifications, because rule and baseline changes update them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wants:
-    """`stacks`: keys of the stacks that it is for; none: all of the project."""
+class Subscription:
+    """What a receiver gets. `stacks`: keys of stacks; none means all stacks of the project."""
 
     events: tuple[str, ...] = USUAL
     stacks: tuple[str, ...] = ()
@@ -51,15 +51,15 @@ class Wants:
         return cls(tuple(rules.get("events", USUAL)), tuple(rules.get("stacks", ())))
 
 
-class UnreadableNotice(Exception):  # noqa: N818
-    """It was kept in another form than this version's. The message says so to a person."""
+class UnreadableNotification(Exception):  # noqa: N818
+    """Another version stored the notification in a form that this one cannot read. The text is for users."""
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
-    """One thing to tell. `lines` are sentences under the title; `path` is the page of it, from the service's address.
+class Notification:
+    """A notification, independent of the channel. Its texts are untrusted.
 
-    `data` is the same for programs. Text in it is untrusted, whatever channel it goes to.
+    `lines`: sentences below the title. `path`: the page about it. `data`: the same content for programs.
     """
 
     event: str
@@ -77,19 +77,19 @@ class Notice:
         }  # fmt: skip
 
     @classmethod
-    def read(cls, kept: Mapping[str, Any]) -> Self:
-        """Raises UnreadableNotice."""
+    def read(cls, stored: Mapping[str, Any]) -> Self:
+        """Return the stored notification. Raises UnreadableNotification."""
         try:
             return cls(
-                kept["event"], kept["project"], kept["title"], tuple(kept["lines"]), kept["path"],
-                datetime.fromisoformat(kept["at"]), kept["data"],
+                stored["event"], stored["project"], stored["title"], tuple(stored["lines"]), stored["path"],
+                datetime.fromisoformat(stored["at"]), stored["data"],
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
-            raise UnreadableNotice("What was kept of this message cannot be read.") from error
+            raise UnreadableNotification("The stored message cannot be read.") from error
 
 
 def event_of_verdict(decision: str, *, raises_regression: bool, purpose: str, quarantined: bool) -> str:
-    """The event that a verdict is; empty when it is none: an experiment's A/B, or a run that counts for nothing."""
+    """Return the event of a verdict; empty for quarantined runs and for runs of experiments that did not fail."""
     if quarantined:
         return ""
     if decision == "failed":
@@ -104,7 +104,7 @@ def is_fresh(uploaded_at: datetime, now: datetime) -> bool:
     return now - uploaded_at < FRESH
 
 
-# --- The words of a message: what happened in its title, what it rests on below.
+# --- The notification of each event.
 
 MOST_LINE = 500
 _MOST_STACKS = 5
@@ -117,7 +117,7 @@ _HAPPENED = {
 _METRICS = {"step_time_ms": "step time", "peak_memory_gib": "peak memory"}
 
 
-def regression_notice(
+def regression_notification(
     event: str,
     *,
     project: str,
@@ -129,15 +129,15 @@ def regression_notice(
     stacks: Sequence[tuple[str, str]],
     note: str,
     at: datetime,
-) -> Notice:
-    """`stacks`: key and name of each stack that it slowed down. `note`: why it changed, else empty."""
+) -> Notification:
+    """Return the notification about a regression. `stacks`: keys and names of the affected stacks."""
     figure = _METRICS.get(metric, metric.replace("_", " "))
     size = "" if delta_pct is None else f": {figure} {change_text(delta_pct, None, None, metric).figure}"
     names = [name for _, name in stacks]
     more = f" and {counted(len(names) - _MOST_STACKS, 'more stack')}" if len(names) > _MOST_STACKS else ""
     where = f"Where: {', '.join(names[:_MOST_STACKS])}{more}." if names else ""
     cost = "" if hours_per_day is None else f"It costs {daily_cost(hours_per_day)}."
-    return Notice(
+    return Notification(
         event=event,
         project=project,
         title=_line(f"{_HAPPENED[event]}{size} in {project}"),
@@ -153,7 +153,7 @@ def regression_notice(
     )  # fmt: skip
 
 
-def verdict_notice(
+def verdict_notification(
     event: str,
     document: VerdictDocument,
     *,
@@ -164,10 +164,10 @@ def verdict_notice(
     branch: str,
     commit: str,
     at: datetime,
-) -> Notice:
-    """`stack`: its key and its name."""
+) -> Notification:
+    """Return the notification about a verdict. `stack`: key and name."""
     word = decision_word(document.decision)
-    return Notice(
+    return Notification(
         event=event,
         project=project,
         title=_line(f"{word[:1].upper()}{word[1:]}: {name} in {project}"),
@@ -189,7 +189,7 @@ def verdict_notice(
     )
 
 
-def failed_notice(
+def failed_notification(
     *,
     project: str,
     run_id: int,
@@ -199,9 +199,9 @@ def failed_notice(
     branch: str,
     commit: str,
     at: datetime,
-) -> Notice:
-    """Of a run of which nothing could be read. `stack`: its key and its name, as far as they are known."""
-    return Notice(
+) -> Notification:
+    """Return the notification about a run without figures. `stack`: key and name, empty where unknown."""
+    return Notification(
         event="run.failed",
         project=project,
         title=_line(f"Failed: {name} in {project}"),
@@ -215,22 +215,22 @@ def failed_notice(
     )
 
 
-def trial_notice(*, project: str, receiver: str, path: str, by: str, at: datetime) -> Notice:
-    """The test message."""
-    return Notice(
+def trial_notification(*, project: str, receiver: str, path: str, by: str, at: datetime) -> Notification:
+    """Return the notification that tests a receiver."""
+    return Notification(
         event=TEST,
         project=project,
         title=_line(f"Test message for {receiver} of {project}"),
-        lines=_lines(f"{by or 'Somebody'} asked for it. News of {project} will look like this."),
+        lines=_lines(f"Sent by {by or 'an unknown user'}. Notifications about {project} will look like this."),
         path=path,
         at=at,
     )
 
 
 def _where(stack: str, branch: str, commit: str) -> str:
-    """`On Qwen3-30B-A3B · 16 × H100, branch main, commit 0f3c2a9d.`; empty when nothing is known."""
-    told = [stack, f"branch {branch}" if branch else "", f"commit {commit}" if commit else ""]
-    text = ", ".join(part for part in told if part)
+    """Return `On Qwen3-30B-A3B · 16 × H100, branch main, commit 0f3c2a9d.`; empty when all are unknown."""
+    parts = [stack, f"branch {branch}" if branch else "", f"commit {commit}" if commit else ""]
+    text = ", ".join(filter(None, parts))
     return f"On {text}." if text else ""
 
 

@@ -1,4 +1,4 @@
-"""A notice in the form of each channel. What came from outside is data there, never markup.
+"""A notification in the format of each channel. Text from outside is always data there, never markup.
 
 Slack: https://docs.slack.dev/messaging/formatting-message-text (only `&`, `<` and `>` are escaped).
 Teams: https://learn.microsoft.com/adaptive-cards/authoring-cards/text-features (a RichTextBlock takes no Markdown;
@@ -17,7 +17,7 @@ from email.message import EmailMessage
 from email.policy import SMTP
 from typing import Any
 
-from app.domain.notifications.events import EVENTS, TEST, Notice
+from app.domain.notifications.events import EVENTS, TEST, Notification
 from app.domain.text import one_line
 
 _SLACK_HEADER, _SLACK_SECTION = 150, 3000
@@ -25,55 +25,57 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!<>|~&])")
 _MOST_SUBJECT = 200
 
 
-def webhook_body(notice: Notice, message_id: str, link: str, replay_of: str | None = None) -> bytes:
-    """`message_id` stands in the signed header, too; `replay_of` is that of the one it repeats."""
+def webhook_body(notification: Notification, message_id: str, link: str, replay_of: str | None = None) -> bytes:
+    """Return the JSON body of a webhook. `message_id`: also in the signed header. `replay_of`: id of the original."""
     return _json(
         {
-            "type": notice.event,
-            "timestamp": notice.at.isoformat(),
+            "type": notification.event,
+            "timestamp": notification.at.isoformat(),
             "delivery": message_id,
             "replay_of": replay_of,
-            "project": notice.project,
-            "title": notice.title,
-            "lines": list(notice.lines),
+            "project": notification.project,
+            "title": notification.title,
+            "lines": list(notification.lines),
             "url": link or None,
-            "data": dict(notice.data),
+            "data": dict(notification.data),
         }
     )
 
 
-def slack_body(notice: Notice, link: str) -> bytes:
-    """Block Kit for an incoming webhook; `text` is what a notification of the phone shows."""
-    words = "\n".join(slack_text(line) for line in notice.lines)[:_SLACK_SECTION]
+def slack_body(notification: Notification, link: str) -> bytes:
+    """Return Block Kit JSON for an incoming webhook. Phones show `text`."""
+    words = "\n".join(slack_text(line) for line in notification.lines)[:_SLACK_SECTION]
     blocks: list[dict[str, Any]] = [
-        # A header is plain text: Slack reads no markup in it.
-        {"type": "header", "text": {"type": "plain_text", "text": notice.title[:_SLACK_HEADER], "emoji": False}},
+        # Slack reads no markup in headers.
+        {"type": "header", "text": {"type": "plain_text", "text": notification.title[:_SLACK_HEADER], "emoji": False}},
     ]
     if words:
         blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": words, "verbatim": True}})
-    foot = slack_text(_meaning(notice))
+    foot = slack_text(_meaning(notification))
     if link:
         foot = f"<{slack_text(link)}|Open in Threewalls> · {foot}"
     blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": foot, "verbatim": True}]})
-    return _json({"text": slack_text(notice.title), "blocks": blocks, "unfurl_links": False, "unfurl_media": False})
+    return _json(
+        {"text": slack_text(notification.title), "blocks": blocks, "unfurl_links": False, "unfurl_media": False}
+    )
 
 
 def slack_text(text: str) -> str:
-    """No mention, link or entity can be made of it."""
+    """Escape a text so that it contains no mention, link or entity."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def teams_body(notice: Notice, link: str) -> bytes:
-    """An Adaptive Card as the Workflows app and incoming webhooks of Teams take it."""
+def teams_body(notification: Notification, link: str) -> bytes:
+    """Return an Adaptive Card for the Workflows app and incoming webhooks of Teams."""
     card: dict[str, Any] = {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "type": "AdaptiveCard",
         "version": "1.4",
-        "fallbackText": card_text(notice.title),
+        "fallbackText": card_text(notification.title),
         "body": [
-            _plain(notice.title, size="Medium", weight="Bolder"),
-            *(_plain(line) for line in notice.lines),
-            _plain(_meaning(notice), isSubtle=True),
+            _plain(notification.title, size="Medium", weight="Bolder"),
+            *(_plain(line) for line in notification.lines),
+            _plain(_meaning(notification), isSubtle=True),
         ],
     }  # fmt: skip
     if link:
@@ -87,34 +89,38 @@ def _plain(line: str, **looks: str | bool) -> dict[str, Any]:
 
 
 def card_text(text: str) -> str:
-    """For what clients read as Markdown: nothing in it is."""
+    """Escape a text that clients read as Markdown."""
     return _MARKDOWN.sub(r"\\\1", _no_functions(text))
 
 
-def mail(notice: Notice, message_id: str, link: str, *, sender: str, to: tuple[str, ...], domain: str) -> EmailMessage:
-    """A mail in plain text. It has the same Message-ID at every attempt, so that none is kept twice."""
+def mail(
+    notification: Notification, message_id: str, link: str, *, sender: str, to: tuple[str, ...], domain: str
+) -> EmailMessage:
+    """Return a mail in plain text. All attempts have the same Message-ID, so that mail servers drop duplicates."""
     message = EmailMessage(policy=SMTP)
-    message["Subject"] = one_line(f"[Threewalls] {notice.title}")[:_MOST_SUBJECT]
+    message["Subject"] = one_line(f"[Threewalls] {notification.title}")[:_MOST_SUBJECT]
     message["From"] = one_line(sender)
     message["To"] = ", ".join(to)
-    message["Date"] = notice.at
+    message["Date"] = notification.at
     message["Message-ID"] = f"<{message_id}@{domain}>"
     message["Auto-Submitted"] = "auto-generated"
-    message["X-Threewalls-Event"] = notice.event
+    message["X-Threewalls-Event"] = notification.event
     message.set_content(
-        "\n".join([notice.title, "", *notice.lines, "", *([link, ""] if link else []), _meaning(notice)])
+        "\n".join(
+            [notification.title, "", *notification.lines, "", *([link, ""] if link else []), _meaning(notification)]
+        )
     )
     return message
 
 
-def _meaning(notice: Notice) -> str:
-    """With the time, because it may come late, or again."""
-    told = "A test message" if notice.event == TEST else EVENTS.get(notice.event, notice.event)
-    return f"{told}. Project {notice.project}, {notice.at.astimezone(UTC):%Y-%m-%d %H:%M} UTC."
+def _meaning(notification: Notification) -> str:
+    """Return the meaning of the event, the project and the time, because messages may arrive late or again."""
+    meaning = "A test message" if notification.event == TEST else EVENTS.get(notification.event, notification.event)
+    return f"{meaning}. Project {notification.project}, {notification.at.astimezone(UTC):%Y-%m-%d %H:%M} UTC."
 
 
 def _no_functions(text: str) -> str:
-    """Cards make dates of `{{DATE(...)}}`."""
+    """Break up `{{`, because cards replace `{{DATE(...)}}`."""
     return text.replace("{{", "{ {")
 
 
@@ -122,14 +128,13 @@ def _json(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-# --- The signature of a webhook's body, as the Standard Webhooks specification says (https://www.standardwebhooks.com).
+# --- The signature of a webhook (Standard Webhooks, https://www.standardwebhooks.com).
 #
-# HMAC-SHA256 over `ID.TIMESTAMP.BODY`, so that neither the body nor when it was sent nor which delivery it is can be
-# changed, and an old message cannot be sent again as a new one.
+# HMAC-SHA256 over `ID.TIMESTAMP.BODY`, so that body, time and delivery cannot be changed, nor an old message replayed.
 
 PREFIX = "whsec_"
 TOLERANCE_SECONDS = 300
-"""How far the clock of whoever checks may be off, as the specification's libraries have it."""
+"""Accepted clock difference of the receiver, as in the libraries of the specification."""
 _BYTES = 32
 _ID_BYTES = 16
 
@@ -139,15 +144,15 @@ def new_secret() -> str:
 
 
 def new_message_id() -> str:
-    """No other message has it, of whatever service: receivers and mail servers drop what they have seen before."""
+    """Return a globally unique id: receivers and mail servers drop messages whose id they know."""
     return f"msg_{secrets.token_hex(_ID_BYTES)}"
 
 
 def signature(secret: str, message: str, timestamp: int, body: bytes) -> str:
-    """`v1,` and the HMAC in base64."""
+    """Return `v1,` and the HMAC in base64."""
     key = base64.b64decode(secret.removeprefix(PREFIX))
-    told = f"{message}.{timestamp}.".encode() + body
-    return "v1," + base64.b64encode(hmac.new(key, told, hashlib.sha256).digest()).decode()
+    signed = f"{message}.{timestamp}.".encode() + body
+    return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
 
 
 def headers(secret: str, message: str, timestamp: int, body: bytes) -> Mapping[str, str]:
@@ -158,21 +163,21 @@ def headers(secret: str, message: str, timestamp: int, body: bytes) -> Mapping[s
     }
 
 
-# --- When a message that did not arrive is tried again, and when it is given up.
+# --- Retries.
 
 _WAITS = (10, 60, 300, 1_800, 7_200, 21_600, 43_200)
 """Seconds after the first attempt, the second and so on: a restart is short, an outage may last a night."""
 ATTEMPTS = len(_WAITS) + 1
-"""A message that nobody hurries is tried so many times before it is given up."""
+"""Number of attempts before a message is given up, unless some were made early."""
 LONGEST_WAIT = timedelta(seconds=max(_WAITS))
 PATIENCE = timedelta(seconds=sum(_WAITS))
-"""What is tried earlier than it waits for, because the receiver answered or a person asked, is not given up earlier."""
+"""No message is given up earlier, even if attempts were made early because a user or an answer asked for them."""
 LONGEST_ASKED = 3_600
-"""A receiver may ask for a longer pause (Retry-After), in seconds, up to this."""
+"""Longest pause, in seconds, that a receiver can request with Retry-After."""
 
 
 def wait_after(attempts: int, age: timedelta, asked_seconds: int | None = None) -> timedelta | None:
-    """The pause after so many attempts with a message of this age; None when it is given up."""
+    """Return the pause before the next attempt; None to give up. `asked_seconds`: requested by the receiver."""
     if attempts >= ATTEMPTS and age >= PATIENCE:
         return None
     wait = _WAITS[min(max(attempts, 1), len(_WAITS)) - 1]

@@ -1,4 +1,4 @@
-"""Where a message goes, as a person typed it: an address of the web, or mailboxes. Checked before it is kept."""
+"""Targets of notifications as users type them, a web address or mailboxes, and their checks."""
 
 import ipaddress
 import re
@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from app.domain.text import one_line
 
-# --- Which addresses the service may call on behalf of a person who typed one: those of the public internet only.
+# --- Which addresses the service may call for users: only those of the public internet.
 #
-# What is not public is listed by IANA's registries of special-purpose addresses (RFC 6890 and its successors). Forms
-# of IPv6 that carry an IPv4 address are taken apart first, so that none of them hides one.
+# The others are in IANA's registries of special-purpose addresses (RFC 6890 and its successors). IPv6 addresses that
+# contain an IPv4 address are unwrapped first, so that none can hide one.
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -52,16 +52,16 @@ _CLOSED: tuple[Network, ...] = tuple(
 _PUBLIC_6 = IPv6Network("2000::/3")
 _NAT64 = IPv6Network("64:ff9b::/96")
 PUBLIC_PORTS = (80, 443, 8080, 8443)
-"""Ports of the web; others of public addresses may be services that take an HTTP request for something else."""
+"""Other ports may belong to services that misread an HTTP request."""
 
 
 def read_networks(text: str) -> tuple[Network, ...]:
-    """`10.1.0.0/16, fd00::/8`, or single addresses. Raises ValueError."""
+    """Parse networks like `10.1.0.0/16, fd00::/8`, or single addresses. Raises ValueError."""
     return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
 
 
 def unwrapped(address: Address) -> Address:
-    """The IPv4 address that a mapped or NAT64 one stands for, else itself."""
+    """Return the IPv4 address in a mapped or NAT64 address, otherwise the address itself."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -78,18 +78,18 @@ def is_public(address: Address) -> bool:
 
 
 def refused_because(address: str, port: int, allowed: Sequence[Network]) -> str:
-    """Why the service does not connect there; empty when it may. `allowed`: private networks that it may reach."""
+    """Return why the service must not connect there; empty if it may. `allowed`: private networks that it may reach."""
     try:
-        found = ip_address(address)
+        parsed = ip_address(address)
     except ValueError:
-        return f"{address[:60]} is no address"
-    inner = unwrapped(found)
+        return f"{address[:60]} is not an address"
+    inner = unwrapped(parsed)
     if any(inner.version == network.version and inner in network for network in allowed):
         return ""
-    if not is_public(found):
+    if not is_public(parsed):
         return f"{address} is not an address of the public internet"
     if port not in PUBLIC_PORTS:
-        return f"port {port} is none of {', '.join(map(str, PUBLIC_PORTS))}"
+        return f"port {port} is not one of {', '.join(map(str, PUBLIC_PORTS))}"
     return ""
 
 
@@ -105,7 +105,7 @@ _MAILBOX = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}
 
 @dataclass(frozen=True, slots=True)
 class WebTarget:
-    """`host`: a name, or an address without brackets. `path` with the query."""
+    """A web address. `host`: a name, or an address without brackets. `path`: with the query."""
 
     scheme: str
     host: str
@@ -114,37 +114,37 @@ class WebTarget:
 
     @property
     def authority(self) -> str:
-        """As it stands in the Host header."""
+        """Return host and port as in the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 def read_web(text: str) -> WebTarget:
-    """Raises ValueError that says what the address must be."""
+    """Parse an address. Raises ValueError that says what it must be."""
     if len(text) > MAX_TARGET:
         raise ValueError(f"must have at most {MAX_TARGET:,} characters")
     if not text.isascii() or any(c <= " " or c in "\\\x7f" for c in text):
-        raise ValueError("must be one address in plain letters, without blanks")
+        raise ValueError("must be one ASCII address without blanks")
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ValueError("must be a whole address, https://host/path") from error
+        raise ValueError("must be a complete address like https://host/path") from error
     if parts.scheme not in _PORTS or not host:
         raise ValueError("must begin with https:// or http:// and a host")
     if "@" in parts.netloc:
-        raise ValueError("must not hold a user name or password")
+        raise ValueError("must not contain a user name or password")
     if parts.fragment:
-        raise ValueError("must not hold a fragment (#)")
+        raise ValueError("must not contain a fragment (#)")
     port = _PORTS[parts.scheme] if port is None else port
     if not 0 < port < 65_536:
-        raise ValueError("names a port that there is not")
+        raise ValueError("must have a port from 1 to 65535")
     _check_host(host)
     return WebTarget(parts.scheme, host, port, (parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
 
 
 def check_reach(target: WebTarget, allowed: Sequence[Network]) -> None:
-    """What can be said before a name is looked up. Raises ValueError."""
+    """Check what is possible without resolving the name. Raises ValueError."""
     try:
         ipaddress.ip_address(target.host)
     except ValueError:
@@ -156,29 +156,29 @@ def check_reach(target: WebTarget, allowed: Sequence[Network]) -> None:
 
 
 def read_mailboxes(text: str) -> tuple[str, ...]:
-    """Raises ValueError. Nothing that could end a line of a mail's head is in them."""
-    found = tuple(part.strip() for part in text.replace(";", ",").split(",") if part.strip())
-    if not 0 < len(found) <= MOST_MAILBOXES:
-        raise ValueError(f"must name 1 to {MOST_MAILBOXES} mailboxes, with commas between them")
-    for mailbox in found:
+    """Parse mailboxes. They contain nothing that could end a header line of a mail. Raises ValueError."""
+    mailboxes = tuple(part.strip() for part in text.replace(";", ",").split(",") if part.strip())
+    if not 0 < len(mailboxes) <= MOST_MAILBOXES:
+        raise ValueError(f"must be 1 to {MOST_MAILBOXES} mailboxes, separated by commas")
+    for mailbox in mailboxes:
         if not _MAILBOX.fullmatch(mailbox):
-            raise ValueError(f"{one_line(mailbox)[:60]!r} is no mailbox such as team@example.com")
-    return found
+            raise ValueError(f"{one_line(mailbox)[:60]!r} is not a mailbox like team@example.com")
+    return mailboxes
 
 
 def shown(kind: str, target: str) -> str:
-    """What a page shows of it: an address of Slack, Teams or a webhook is as good as a password, so its host only."""
+    """Return what pages show of a target: only the host of an address, whose path may be a secret."""
     if kind == EMAIL:
         return target
     try:
         web = read_web(target)
     except ValueError:
-        return "an address that cannot be read"
+        return "an invalid address"
     return f"{web.scheme}://{web.authority}/…" if web.path != "/" else f"{web.scheme}://{web.authority}/"
 
 
 def _check_host(host: str) -> None:
-    """A name, an IPv4 address with four numbers, or an IPv6 address; no other spelling of a number."""
+    """Raise ValueError unless the host is a name, an IPv4 address of four decimal numbers, or an IPv6 address."""
     if ":" in host:
         if "%" in host:
             raise ValueError("must not name a network interface (%)")
@@ -189,6 +189,6 @@ def _check_host(host: str) -> None:
         try:
             ipaddress.IPv4Address(host)
         except ValueError as error:
-            raise ValueError("must spell an IPv4 address as four numbers, 192.0.2.1") from error
+            raise ValueError("must write an IPv4 address as four numbers, like 192.0.2.1") from error
     elif len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        raise ValueError("must name a host in letters, digits and hyphens (an international name as xn--...)")
+        raise ValueError("must have a host of letters, digits and hyphens (an international name as xn--...)")

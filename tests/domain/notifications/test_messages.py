@@ -13,12 +13,12 @@ from app.domain.notifications import messages
 from app.domain.notifications.events import (
     EVENTS,
     USUAL,
-    Notice,
-    Wants,
+    Notification,
+    Subscription,
     event_of_verdict,
-    failed_notice,
+    failed_notification,
     is_fresh,
-    regression_notice,
+    regression_notification,
 )
 from app.domain.notifications.messages import (
     ATTEMPTS,
@@ -35,23 +35,23 @@ LINK = "https://walls.example/regressions/7"
 HOSTILE = "<!channel> <https://evil.example|click> & [x](https://evil.example) **b** {{DATE(2020-01-01T00:00:00Z)}}"
 
 
-def made(cause: str = "Code: 0f3c2a9d -> 77aa01bc.", project: str = "moe") -> Notice:
-    return regression_notice(
+def made(cause: str = "Code: 0f3c2a9d -> 77aa01bc.", project: str = "moe") -> Notification:
+    return regression_notification(
         "regression.opened", project=project, number=7, metric="step_time_ms", cause=cause, delta_pct=3.4,
         hours_per_day=41.0, stacks=[("ab" * 32, "Qwen3-30B-A3B · 16 × H100")], note="", at=NOW,
     )  # fmt: skip
 
 
 def test_a_message_says_what_happened_and_what_it_rests_on() -> None:
-    notice = made()
-    assert notice.title == "Regression: step time 3.4 % slower in moe"
-    assert notice.lines == (
+    notification = made()
+    assert notification.title == "Regression: step time 3.4 % slower in moe"
+    assert notification.lines == (
         "Cause: Code: 0f3c2a9d -> 77aa01bc.",
         "Where: Qwen3-30B-A3B · 16 × H100.",
         "It costs about 41 GPU-hours a day.",
     )
-    assert notice.path == "/regressions/7"
-    assert Notice.read(json.loads(json.dumps(notice.as_json()))) == notice
+    assert notification.path == "/regressions/7"
+    assert Notification.read(json.loads(json.dumps(notification.as_json()))) == notification
 
 
 def test_slack_gets_blocks_in_which_nothing_is_markup_that_we_did_not_write() -> None:
@@ -83,12 +83,12 @@ def test_teams_gets_a_card_in_which_nothing_is_markdown_that_we_did_not_write() 
 
 
 def test_a_mail_has_one_head_whatever_a_name_holds() -> None:
-    notice = failed_notice(
+    notification = failed_notification(
         project="moe", run_id=3, name="night\r\nBcc: evil@example.com\n\nbody", error="Lost.\nFrom here",
         stack=("ab" * 32, "Qwen3-30B-A3B"), branch="main\r\nBcc: x@example.com", commit="0f3c2a9d", at=NOW,
     )  # fmt: skip
     sent = messages.mail(
-        notice, "delivery-9", LINK, sender="Walls <walls@example.com>", to=("a@x.org",), domain="x.org"
+        notification, "delivery-9", LINK, sender="Walls <walls@example.com>", to=("a@x.org",), domain="x.org"
     )
     read = message_from_bytes(bytes(sent), policy=policy.default)
     assert read["Bcc"] is None
@@ -127,13 +127,13 @@ def test_a_signature_covers_the_body_the_time_and_the_delivery() -> None:
 
 
 def test_a_receiver_hears_what_it_wants_of_the_stacks_that_it_wants() -> None:
-    assert Wants().events == USUAL
-    assert Wants().takes("regression.opened", ["a"])
-    assert not Wants().takes("verdict.no_change", ["a"])
-    assert Wants(("run.failed",), ("b",)).takes("run.failed", ["a", "b"])
-    assert not Wants(("run.failed",), ("b",)).takes("run.failed", ["a"])
-    assert Wants((), ("b",)).takes("test", [])
-    assert Wants.read(Wants(("run.failed",), ("b",)).as_json()) == Wants(("run.failed",), ("b",))
+    assert Subscription().events == USUAL
+    assert Subscription().takes("regression.opened", ["a"])
+    assert not Subscription().takes("verdict.no_change", ["a"])
+    assert Subscription(("run.failed",), ("b",)).takes("run.failed", ["a", "b"])
+    assert not Subscription(("run.failed",), ("b",)).takes("run.failed", ["a"])
+    assert Subscription((), ("b",)).takes("test", [])
+    assert Subscription.read(Subscription(("run.failed",), ("b",)).as_json()) == Subscription(("run.failed",), ("b",))
 
 
 @pytest.mark.parametrize(
