@@ -39,9 +39,9 @@ class Settings(BaseSettings):
     )
     artifact_url: str = Field(
         "",
-        description="Where raw logs are kept: a folder, or s3://bucket/prefix. Empty: `artifacts` in the data folder.",
+        description="Storage of raw logs: a folder, or s3://bucket/prefix. Empty: `artifacts` in the data folder.",
     )
-    s3_endpoint: str = Field("", description="Endpoint of an S3-compatible store; empty means AWS's own.")
+    s3_endpoint: str = Field("", description="Endpoint of an S3-compatible store. Empty: AWS.")
     s3_region: str = Field("us-east-1", description="Region of the S3 store.")
     s3_access_key_id: str = Field("", description="Access key of the S3 store.")
     s3_secret_access_key: str = Field("", repr=False, description="Secret key of the S3 store.")
@@ -52,22 +52,24 @@ class Settings(BaseSettings):
     )
     public_url: str = Field(
         "",
-        description="Address that people open, as in links. Needed with OIDC and to listen beyond this machine. "
-        "Empty: taken from each request.",
+        description="Address that users open, as in links. Required with OIDC and to listen on other addresses "
+        "than loopback. Empty: taken from each request.",
     )
-    session_hours: float = Field(12, gt=0, description="A log-in ends when unused for this long, in hours.")
-    session_days: float = Field(30, gt=0, description="A log-in ends after this at the latest, in days.")
+    session_hours: float = Field(12, gt=0, description="A session ends after this time without use, in hours.")
+    session_days: float = Field(30, gt=0, description="A session ends at the latest after this time, in days.")
     totp_for_administrators: bool = Field(
-        False, description="Administrators with a password here must have a second factor, or see nothing else."
+        False,
+        description="Administrators with a password here must add a second factor before they can do anything else.",
     )
     password_memory_mib: int = Field(
         64,
         gt=0,
         le=4096,
-        description="Memory of one password check, in MiB, which makes guessing expensive. Less is for tests only.",
+        description="Memory of one password check, in MiB; it makes guessing expensive. Use less only in tests.",
     )
     oidc_issuer: str = Field(
-        "", description="Identity provider (OpenID Connect) to log in by: its issuer, as it calls itself. Empty: none."
+        "",
+        description="Issuer of the identity provider (OpenID Connect), as in its discovery document. Empty: none.",
     )
     oidc_client_id: str = Field("", description="Client id of this service at the provider.")
     oidc_client_secret: str = Field("", repr=False, description="Client secret at the provider. Empty: PKCE only.")
@@ -76,44 +78,53 @@ class Settings(BaseSettings):
     oidc_name: str = Field("single sign-on", description="Label of the button on the log-in page.")
     allowed_hosts: str = Field(
         "",
-        description="Names at which it answers, by commas; `*.example.com`: all below. Names of this machine always. "
-        "Empty: any.",
+        description="Accepted host names, separated by commas; `*.example.com` for subdomains. Names of this "
+        "machine are always accepted. Empty: any.",
     )
     trusted_proxies: str = Field(
         "",
-        description="Addresses or networks, by commas, of proxies whose X-Forwarded-For and -Proto count. Empty: none.",
+        description="Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are trusted, "
+        "separated by commas. Empty: none.",
     )
     login_attempts: int = Field(
-        10, gt=0, description="Wrong passwords in 10 minutes for an account from an address; 10 times that for either."
+        10,
+        gt=0,
+        description="Wrong passwords in 10 minutes per user and address; ten times that per user and per address.",
     )
     requests_per_minute: int = Field(
-        1200, ge=0, description="Requests a minute of a token, a person, or an address that named neither; 0: no limit."
+        1200,
+        ge=0,
+        description="Requests per minute of a token, a user, or the address of an anonymous caller; 0: no limit.",
     )
-    uploads_per_minute: int = Field(300, ge=0, description="New uploads a minute, counted in the same way.")
+    uploads_per_minute: int = Field(
+        300, ge=0, description="New uploads per minute, counted in the same way; 0: no limit."
+    )
     quota_bytes: int = Field(
-        0, ge=0, description="What the files of a project may take, in bytes as decompressed; 0: no limit of its own."
+        0, ge=0, description="Default storage quota of a project, in decompressed bytes; 0: no limit."
     )
     quota_runs_a_day: int = Field(
-        0, ge=0, description="Runs that a project may begin within 24 hours; 0: no limit of its own."
+        0, ge=0, description="Default quota of new runs of a project within 24 hours; 0: no limit."
     )
     metrics_token: str = Field(
         "",
         repr=False,
-        description="What a scraper sends /metrics as its bearer token. Empty: only administrators read it.",
+        description="Bearer token for /metrics. Empty: only administrators can read it.",
     )
     request_seconds: float = Field(
         60,
         gt=0,
-        description="Longest wait for the head of a request, for the body of one by nobody known, or for more of any "
-        "other, in seconds.",
+        description="Time limit for the head of a request, for the whole body of an anonymous request, and for the "
+        "next piece of any other body, in seconds.",
     )
     max_upload_bytes: int = Field(
         2 * 1024**3,
         gt=0,
-        description="Largest upload, as sent, in bytes. Forms and JSON end at 2 MiB, log-ins at 16 KiB.",
+        description="Largest upload, as sent, in bytes. Forms and JSON are limited to 2 MiB, log-ins to 16 KiB.",
     )
     min_free_bytes: int = Field(
-        512 * 1024**2, ge=0, description="Free disk that uploads must leave, in bytes; they are refused before. 0: any."
+        512 * 1024**2,
+        ge=0,
+        description="Uploads are refused if less disk space would stay free, in bytes; 0: no check.",
     )
     max_log_bytes: int = Field(4 * 1024**3, gt=0, description="Largest decompressed log file, in bytes.")
     max_profile_bytes: int = Field(
@@ -123,40 +134,44 @@ class Settings(BaseSettings):
         600, gt=0, description="Processor time after which an Nsight export is given up, in seconds."
     )
     max_compression_ratio: int = Field(
-        200, gt=1, description="Decompressed bytes a compressed byte may become, once past 64 MiB (a bomb guard)."
+        200, gt=1, description="Largest compression ratio of uploads over 64 MiB (guards against decompression bombs)."
     )
     max_metadata_bytes: int = Field(256 * 1024, gt=0, description="Largest `meta` document, in bytes.")
     max_wait_seconds: int = Field(120, ge=0, description="Upper limit of `?wait=`, in seconds.")
-    lease_seconds: int = Field(60, gt=0, description="Lease of a worker on a run unless it renews it, in seconds.")
-    sweep_seconds: float = Field(15, gt=0, description="Pause between sweeps for overlooked work, in seconds.")
+    lease_seconds: int = Field(60, gt=0, description="Lease of a worker on a run, which it renews, in seconds.")
+    sweep_seconds: float = Field(15, gt=0, description="Interval of sweeps for lost work, in seconds.")
     receiving_timeout_seconds: float = Field(
         3600,
         gt=0,
-        description="A run whose log is still growing is closed as incomplete after this silence, in seconds.",
+        description="An incomplete run is closed when its log has not grown for this time, in seconds.",
     )
     max_attempts: int = Field(3, gt=0, description="Attempts before a run is parked as failed.")
     task_soft_limit_seconds: int = Field(900, gt=0, description="Time after which a task is interrupted, in seconds.")
     task_hard_limit_seconds: int = Field(960, gt=0, description="Time after which a task is killed, in seconds.")
     worker_concurrency: int = Field(1, gt=0, description="Number of processes per worker.")
-    rules_dir: str = Field("", description="Folder of a team's own rule files, as `docs/rules.md` says. Empty: none.")
-    t_comm: float = Field(0.10, gt=0, lt=1, description="Exposed communication from which it is a wall, over the step.")
-    t_idle: float = Field(0.10, gt=0, lt=1, description="GPU idle time from which it is a wall, over the step.")
-    t_headroom: float = Field(0.10, gt=0, lt=1, description="Free share of the GPU's memory below which it is tight.")
-    t_sm: float = Field(0.5, gt=0, lt=1, description="Use of the GPU by its kernels below which they are too small.")
-    t_noise: float = Field(0.01, gt=0, lt=1, description="Difference of step time that counts as noise.")
+    rules_dir: str = Field("", description="Folder of your own rule files (`docs/rules.md`). Empty: none.")
+    t_comm: float = Field(
+        0.10, gt=0, lt=1, description="Share of exposed communication in the step from which it is a wall."
+    )
+    t_idle: float = Field(0.10, gt=0, lt=1, description="Share of GPU idle time in the step from which it is a wall.")
+    t_headroom: float = Field(0.10, gt=0, lt=1, description="Free share of GPU memory below which memory is tight.")
+    t_sm: float = Field(
+        0.5, gt=0, lt=1, description="Share of the GPU that kernels use below which they are too small."
+    )
+    t_noise: float = Field(0.01, gt=0, lt=1, description="Relative difference of step times that counts as noise.")
     allow_private_targets: str = Field(
         "",
-        description="Private networks that notifications may reach, by commas, at any port. Empty: none.",
+        description="Private networks that notifications may reach, at any port, separated by commas. Empty: none.",
     )
-    smtp_host: str = Field("", description="Mail server for notifications by e-mail. Empty: none are sent.")
+    smtp_host: str = Field("", description="Mail server for notifications. Empty: no mails.")
     smtp_port: int = Field(587, gt=0, lt=65536, description="Port of the mail server.")
     smtp_security: Literal["starttls", "tls", "none"] = Field(
         "starttls",
-        description="How the connection to the mail server is encrypted: starttls, tls from its first byte, or none.",
+        description="Encryption of the connection to the mail server: starttls, tls, or none.",
     )
-    smtp_user: str = Field("", description="Log-in name at the mail server. Empty: no log-in.")
+    smtp_user: str = Field("", description="User name at the mail server. Empty: no log-in.")
     smtp_password: str = Field("", repr=False, description="Password at the mail server.")
-    smtp_from: str = Field("threewalls@localhost", description="Sender of the mails: a mailbox.")
+    smtp_from: str = Field("threewalls@localhost", description="Sender address of mails.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level that is logged.")
     log_format: Literal["json", "console"] = Field("console", description="Format of the service's own log lines.")
 
