@@ -1,21 +1,23 @@
 """`/api/v1/compare`: the page's comparison as JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.compare.queries import ComparedRun, Comparison, Selection, Side
+from app.compare.queries import ComparedRun, Comparison, Selection, Side, pair_suggestions
 from app.domain.access.principal import Action
 from app.domain.contract.fields import Role
+from app.domain.rules.engine import Suggestion
+from app.domain.rules.rule import Kind as RuleKind
 from app.domain.run import Source, Stated, Value
 from app.domain.verdict.comparability import Kind
 from app.domain.verdict.comparison import MetricOutcome, Within, paid_with
 from app.domain.verdict.differences import Axis, Difference
 from app.errors import FieldError, InvalidQuery
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession
+from app.web.dependencies import ReadSession, Rules
 from app.web.errors import documented
 from app.web.templating import public_address
 
@@ -95,6 +97,15 @@ class TestOut(BaseModel):
     need_runs: int | None = Field(description="Further runs of B that would decide an inconclusive comparison.")
 
 
+class RuleSaysOut(BaseModel):
+    rule: str
+    kind: RuleKind
+    title: str
+    why: str
+    change: str = Field(description="What to do.")
+    url: str = Field(description="The rule in the playbook, for people.")
+
+
 class CompareOut(BaseModel):
     url: str = Field(description="Page of the comparison.")
     kind: Kind
@@ -122,6 +133,7 @@ class CompareOut(BaseModel):
     loss: LossOut | None
     distributions: list[DistributionOut]
     test: TestOut | None
+    rules: list[RuleSaysOut] = Field(description="What the rules about two runs say of b beside a.")
 
 
 router = APIRouter(prefix="/api/v1", tags=["compare"])
@@ -131,17 +143,18 @@ Runs = Annotated[str, Query(description="Numbers of runs, separated by commas; r
 
 @router.get("/compare", responses=documented(404, 409, 422))
 @requires(Action.READ)
-def compare_runs(request: Request, session: ReadSession, a: Runs = "", b: Runs = "") -> CompareOut:
+def compare_runs(request: Request, session: ReadSession, rules: Rules, a: Runs = "", b: Runs = "") -> CompareOut:
     """Run or runs `b`, the candidate, against `a`, the baseline. 409 while one of them is not read yet."""
     selection = Selection.from_params({"a": a, "b": b})
     empty = [side for side in ("a", "b") if not getattr(selection, side)]
     if empty:
         errors = tuple(FieldError(side, "must name at least one run") for side in empty)
         raise InvalidQuery("A comparison has two sides: a=1,2&b=3.", errors)
-    return _answer(Comparison(session, selection), public_address(request))
+    comparison = Comparison(session, selection)
+    return _answer(comparison, pair_suggestions(session, comparison, rules), public_address(request))
 
 
-def _answer(comparison: Comparison, base_url: str) -> CompareOut:
+def _answer(comparison: Comparison, suggestions: Iterable[Suggestion], base_url: str) -> CompareOut:
     sides, text = comparison.sides, comparison.text
     return CompareOut(
         url=f"{base_url}{comparison.selection.address()}",
@@ -166,6 +179,17 @@ def _answer(comparison: Comparison, base_url: str) -> CompareOut:
         loss=None if comparison.loss is None else LossOut.model_validate(comparison.loss),
         distributions=[*_distributions(comparison, "a"), *_distributions(comparison, "b")],
         test=_test(comparison),
+        rules=[
+            RuleSaysOut(
+                rule=suggestion.rule.id,
+                kind=suggestion.kind,
+                title=suggestion.rule.title,
+                why=suggestion.why,
+                change=suggestion.change_text,
+                url=f"{base_url}/playbook/{suggestion.rule.id}",
+            )
+            for suggestion in suggestions
+        ],
     )
 
 

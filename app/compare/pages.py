@@ -18,12 +18,14 @@ from app.compare.queries import (
     Side,
     in_order,
     offered_runs,
+    pair_suggestions,
     read_columns,
     series_of,
 )
 from app.compare.views import AlignedTable, Overlay, TimerTable, aligned_table, overlay, timer_table
 from app.domain.access.principal import Action
 from app.domain.numbers import counted
+from app.domain.rules.engine import Suggestion
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.comparison_words import KINDS
 from app.domain.verdict.record import RunRecord
@@ -34,7 +36,7 @@ from app.storage.stacks import full_records
 from app.storage.tables import RunRow, select_any
 from app.web.access_rule import requires
 from app.web.charts import grouped_series
-from app.web.dependencies import ReadSession
+from app.web.dependencies import ReadSession, Rules
 from app.web.templating import render
 
 # --- The data of a comparison's page. A part is computed when a template first needs it.
@@ -330,7 +332,9 @@ _STATUS = {NotFound: 404, NotReady: 409, InvalidQuery: 422}
 
 @router.get("/compare")
 @requires(Action.READ)
-def show_comparison(request: Request, session: ReadSession, run: Annotated[Sequence[str], Query()] = ()) -> Response:
+def show_comparison(
+    request: Request, session: ReadSession, rules: Rules, run: Annotated[Sequence[str], Query()] = ()
+) -> Response:
     """Show the comparison. `run` repeats for each run that was ticked in the list of runs."""
     if run:
         return RedirectResponse(chosen_runs(session, run).address(), status_code=303)
@@ -345,7 +349,9 @@ def show_comparison(request: Request, session: ReadSession, run: Annotated[Seque
         page.check_series()
     except (NotFound, NotReady) as error:
         return _choose(request, session, selection, error)
-    return _shown(request, session, page, "compare_picker")
+    return _shown(
+        request, session, page, "compare_picker", suggestions=pair_suggestions(session, page.comparison, rules)
+    )
 
 
 @router.get("/compare/distributions")
@@ -367,7 +373,15 @@ def _part(request: Request, session: Session, block: str, anchor: str = "") -> H
     return _shown(request, session, ComparePage(session, selection), block, anchor)
 
 
-def _shown(request: Request, session: Session, page: ComparePage, block: str, anchor: str = "") -> HTMLResponse:
+def _shown(
+    request: Request,
+    session: Session,
+    page: ComparePage,
+    block: str,
+    anchor: str = "",
+    *,
+    suggestions: Sequence[Suggestion] = (),
+) -> HTMLResponse:
     address = page.selection.address()
     return render(
         request,
@@ -377,6 +391,7 @@ def _shown(request: Request, session: Session, page: ComparePage, block: str, an
         p=page,
         s=page.selection,
         picker=Picker(session, page.selection),
+        suggestions=suggestions,
     )
 
 

@@ -9,6 +9,8 @@ from urllib.parse import urlencode
 from sqlalchemy import ColumnElement, false, func, or_, select
 from sqlmodel import Session, col
 
+from app.domain.rules.engine import Suggestion, evaluate, rules_of_two
+from app.domain.rules.run_facts import memory_kinds
 from app.domain.run import FloatArray
 from app.domain.verdict.comparison import (
     Distribution,
@@ -26,6 +28,7 @@ from app.domain.verdict.record import RunRecord, shared_losses
 from app.domain.verdict.step_time import Prior
 from app.errors import FieldError, InvalidQuery, NotFound, NotReady
 from app.storage import readings
+from app.storage.rules import RulesInForce, pair_facts, read_run, window_of
 from app.storage.runs import WITH_RESULT, RunDetail, RunListItem, detail, list_item, list_runs
 from app.storage.stacks import Family, Relative, facts_of
 from app.storage.tables import ProjectRow, RunRow, SeriesRow, select_any
@@ -326,6 +329,17 @@ class Comparison:
     @cached_property
     def distributions(self) -> Mapping[int, Distribution | None]:
         return {run.id: distribution(self.windows[run.id], run.detail.steady_state) for run in self.runs}
+
+
+def pair_suggestions(session: Session, comparison: Comparison, rules: RulesInForce) -> tuple[Suggestion, ...]:
+    """What the rules about two runs say of the newest run of side b beside the newest one of side a."""
+    a, b, measured = comparison.newest_a.detail, comparison.newest_b.detail, comparison.sides.measured
+    change = measured.step_time.delta_pct if measured is not None and measured.step_time is not None else None
+    pair = pair_facts(
+        comparison.sides.comparability, b, change, window=window_of(a.steady_state), memory=memory_kinds(a.health)
+    )
+    facts = {**read_run(session, b.id).facts, **pair}
+    return evaluate(facts, rules_of_two(rules.book), settings=rules.thresholds).fired
 
 
 def _middle(values: list[float | None]) -> float | None:

@@ -24,6 +24,7 @@ from app.domain.rules.load import FOLDER, TeamRules, built_in_rules, with_team
 from app.domain.rules.rule import Facts, Knob, Rule, RuleBook, knob_of_rule
 from app.domain.rules.run_facts import RunReading, facts_of, facts_of_pair, memory_kinds
 from app.domain.run import SteadyState, Value
+from app.domain.verdict.comparability import Comparability
 from app.errors import NotFound, NotReady
 from app.settings import Settings
 from app.storage import readings
@@ -403,26 +404,42 @@ class AdvisedPair:
 
 
 def read_pair(session: Session, run: RunDetail) -> AdvisedPair | None:
-    """By the run's own verdict; None where it was compared with nothing."""
+    """By the run's own verdict: its baseline, else its contrast, else its nearest miss. None where it has none."""
     verdict = current_verdict(session, run.id)
-    found = None if verdict is None else verdict.document.compared
-    if verdict is None or found is None:
+    if verdict is None:
         return None
     document = verdict.document
-    other = document.contrast.runs if document.comparability is None and document.contrast else document.baseline
-    if not (beside := tuple(int(number) for number in other if number.isdigit())):
+    found, other = document.compared, document.baseline
+    if document.comparability is None and document.contrast is not None:
+        other = document.contrast.runs
+    if found is None and document.misses:
+        found, other = document.misses[0].comparability, (document.misses[0].run,)
+    beside = tuple(int(number) for number in other if number.isdigit())
+    if found is None or not beside:
         return None
     window, kinds = _stored(session, beside[-1])
-    facts = facts_of_pair(
-        [one.field for one in (*found.stack, *found.knobs) if one.is_certain],
-        step_time_pct=None if document.measured is None else document.measured.delta_pct,
-        windows=(_window(run.steady_state), window),
-        memory=(memory_kinds(run.health), kinds),
+    change = document.measured.delta_pct if document.measured is not None and document.compared is not None else None
+    return AdvisedPair(beside, pair_facts(found, run, change, window=window, memory=kinds))
+
+
+def pair_facts(
+    comparability: Comparability,
+    run: RunDetail,
+    step_time_pct: float | None,
+    *,
+    window: tuple[int, int] | None,
+    memory: frozenset[str],
+) -> Facts:
+    """Facts of `run` beside another run with that steady window and those kinds of memory figures."""
+    return facts_of_pair(
+        [difference.field for difference in (*comparability.stack, *comparability.knobs) if difference.is_certain],
+        step_time_pct=step_time_pct,
+        windows=(window_of(run.steady_state), window),
+        memory=(memory_kinds(run.health), memory),
     )
-    return AdvisedPair(beside, facts)
 
 
-def _window(steady: SteadyState | None) -> tuple[int, int] | None:
+def window_of(steady: SteadyState | None) -> tuple[int, int] | None:
     return None if steady is None else (steady.first_iteration, steady.last_iteration)
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from sqlmodel import Session, col
 
 from app.domain.experiments.plan import size
-from app.domain.rules.engine import Evaluation, Suggestion, evaluate
+from app.domain.rules.engine import Evaluation, Suggestion, evaluate, rules_of_two
 from app.domain.rules.journey import Journey, journey
 from app.domain.rules.rule import RuleBook, knob_of
 from app.domain.rules.run_facts import RunReading
@@ -155,9 +155,7 @@ def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce, evaluation
     if pair is None:
         return None
     fired = {suggestion.rule.id for suggestion in evaluation.fired}
-    of_two = {
-        name: rule for name, rule in rules.book.rules.items() if "compared" in rule.when.names and name not in fired
-    }
+    of_two = {name: rule for name, rule in rules_of_two(rules.book).rules.items() if name not in fired}
     book = RuleBook(of_two, rules.book.sources)
     return PairSuggestions(pair.beside, evaluate({**advised.facts, **pair.facts}, book, settings=rules.thresholds))
 

@@ -308,6 +308,11 @@ def evaluate(
     )
 
 
+def rules_of_two(book: RuleBook) -> RuleBook:
+    """Those that speak of two runs beside each other."""
+    return RuleBook({name: rule for name, rule in book.rules.items() if "compared" in rule.when.names}, book.sources)
+
+
 def _unhealthy(fires: Sequence[Rule], values: Mapping[str, object]) -> str:
     """Title of a rule that says that the run failed or is not healthy, "" for none or when a person dismissed it."""
     if values.get("health_dismissed") is True:
