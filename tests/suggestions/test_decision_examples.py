@@ -26,7 +26,7 @@ OUT_OF_MEMORY = (
 )
 IMPORT_FAILED = "[rank0]: ImportError: DeepEP is not installed. Please install DeepEP package.\n"
 START = "building GPT model ...\n"
-ARGUMENTS = """using world size: {gpus}, data-parallel size: {gpus}, context-parallel size: 1, tensor-model-parallel size: 1
+ARGUMENTS = """using world size: {gpus}, data-parallel size: {gpus}, tensor-model-parallel size: 1
 ------------------------ arguments ------------------------
   world_size ...................................... {gpus}
 -------------------- end of arguments ---------------------
