@@ -7,7 +7,7 @@ every run (`app/pipeline/process.py`), or only judges every stack again when a r
 from collections.abc import Mapping
 
 DEFINITIONS: dict[str, int] = {
-    "reading": 2,
+    "reading": 3,
     "steady_state": 1,
     "intervals": 1,
     "flops": 2,
@@ -19,7 +19,8 @@ DEFINITIONS: dict[str, int] = {
 }
 """Rule -> version. `reading` covers what is read from logs and documents; all other rules compute from that.
 
-`reading`: 2 since logs of unknown trainers are `unread` and their step-like lines are kept. `flops`: 2 since the
+`reading`: 2 since logs of unknown trainers are `unread` and their step-like lines are kept, 3 since golden values state
+their test and a lost loss. `flops`: 2 since the
 formula's figure replaces a printed one that was rounded from it. `keys`: 2 since captured CUDA graphs and HybridEP's
 fallback count as active, 3 since fields that a partial environment or a truncated dump leaves out stay unknown.
 `activity`: iterations prove a dispatcher only for trainers that do not start without it."""
@@ -28,7 +29,7 @@ DEFINITION_VERSION = sum(DEFINITIONS.values())
 """One number for all rules; it grows with every change."""
 
 VERDICT_RULES: dict[str, int] = {
-    "baseline": 2,
+    "baseline": 3,
     "step_time": 2,
     "memory": 1,
     "loss": 1,
@@ -38,7 +39,8 @@ VERDICT_RULES: dict[str, int] = {
 }
 """Rule -> version of what verdicts conclude from figures (`docs/verdicts.md`); a change recomputes no figure.
 
-`baseline`: 2 since young histories are segmented, too. `step_time`: 2 since contradicting reruns are inconclusive.
+`baseline`: 2 since young histories are segmented, too, 3 since jobs are histories of their own and other configurations
+open nothing. `step_time`: 2 since contradicting reruns are inconclusive.
 `suspects`: 2 since `no_change` has none. `sentences`: the wording of stored reasons and notes."""
 
 VERDICT_VERSION = sum(VERDICT_RULES.values())

@@ -166,7 +166,8 @@ class Window:
 class Metadata:
     """What the uploader stated, validated. `fields` are contract fields by name; `extra` is kept, not understood.
 
-    `commit_time`, aware and in UTC, is the place of the run in the history of its stack.
+    `commit_time`, aware and in UTC, is the place of the run in the history of its stack. `job`: the CI job or test;
+    runs of two jobs are never one history.
     """
 
     name: str = ""
@@ -175,6 +176,7 @@ class Metadata:
     branch: str = ""
     commit: str = ""
     ci_url: str = ""
+    job: str = ""
     commit_time: datetime | None = None
     tags: tuple[str, ...] = ()
     window: Window | None = None

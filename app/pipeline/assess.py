@@ -10,7 +10,7 @@ from sqlalchemy import Select, and_, bindparam, or_, select
 from sqlmodel import Session, col
 
 from app.domain.run import Metric
-from app.domain.verdict.assess import Assessment, conclude, measure_contrast, nearest_contrast
+from app.domain.verdict.assess import Assessment, conclude, is_contrast, measure_contrast, nearest_contrast
 from app.domain.verdict.baseline import (
     BaselineChoice,
     BaselineRules,
@@ -138,11 +138,11 @@ def read_stack(session: Session, claim: StackClaim) -> Stack:
 
 def candidates(runs: Sequence[StackRun]) -> list[Candidate]:
     """All runs that can be judged, pooled where they are reruns, in the order of their places."""
-    groups: dict[tuple[str, str, str, int], list[StackRun]] = {}
+    groups: dict[tuple[str, str, str, str, int], list[StackRun]] = {}
     for run in runs:
         if run.reception != "receiving":
             alone = run.id if run.quarantine or not run.commit else 0
-            groups.setdefault((run.config_key, run.commit, run.purpose, alone), []).append(run)
+            groups.setdefault((run.config_key, run.facts.job, run.commit, run.purpose, alone), []).append(run)
     return sorted((Candidate(tuple(group)) for group in groups.values()), key=lambda candidate: candidate.place)
 
 
@@ -237,15 +237,17 @@ def newest_of_each(
         .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
         .limit(MOST_RUNS)
     ).all()
-    best: dict[str, tuple[int, RunFacts, int]] = {}  # by config key: age, the run, how much its columns differ
+    # By job and config key: age, the run, how much its columns differ.
+    best: dict[tuple[str, str], tuple[int, RunFacts, int]] = {}
     for age, row in enumerate(rows):
         facts = facts_of(row)
-        chosen = best.get(facts.config_key)
+        key = facts.job, facts.config_key
+        chosen = best.get(key)
         if chosen is None or (
             unfit_because(chosen[1], run.facts, rules) and not unfit_because(facts, run.facts, rules)
         ):
             apart = sum(a != b for a, b in zip((row.model, row.gpu, row.gpus), same, strict=True))
-            best[facts.config_key] = (age, facts, apart)
+            best[key] = (age, facts, apart + (not facts.is_of_job(run.facts)))
     nearest = sorted(best.values(), key=lambda entry: (entry[2], entry[0]))[:MOST_CONFIGURATIONS]
     oldest_first = sorted(nearest, key=lambda entry: -entry[0])
     return Newest(reading.records([facts.run for _, facts, _ in oldest_first]), Counter(row.config_key for row in rows))
@@ -271,7 +273,7 @@ def waiting_for_contrast(session: Session, project_id: int, stack_key: str, sinc
     return {
         stack: place
         for (stack, (_, place)), other in zip(chosen.items(), others, strict=True)
-        if compare_contracts(record, other).kind == "contrast"
+        if is_contrast(record, other, compare_contracts(record, other))
     }
 
 
@@ -383,7 +385,11 @@ class Assessor:
         if contrast is None:
             return replace(assessment, misses=misses)
         runs = runs_like(self._session, self._stack.project_id, contrast[0], candidate)
-        fit = [run.facts for run in runs if not unfit_because(run.facts, newest, rules)]
+        fit = [
+            run.facts
+            for run in runs
+            if run.facts.is_of_job(contrast[0]) and not unfit_because(run.facts, newest, rules)
+        ]
         self._elsewhere = {run.facts.run: run.metrics for run in runs}
         measured = measure_contrast(candidates, current_level(fit, prior), contrast[1], prior)
         return replace(assessment, misses=misses, contrast=measured)

@@ -125,10 +125,14 @@ def project_defaults(session: Session, project_id: int) -> ProjectDefaults:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """The figures of a run. `fresh`: the reading, if the files were read just now. `seconds`: total duration."""
+    """The figures of a run. `fresh`: the reading, if the files were read just now. `seconds`: total duration.
+
+    `job`: as the metadata states it, else a document.
+    """
 
     inputs: RunInputs
     summary: RunSummary
+    job: str
     warnings: tuple[str, ...]
     fresh: Reading | None
     seconds: float
@@ -153,7 +157,10 @@ def compute(log_files: LogFiles, inputs: RunInputs) -> Computed:
             "The log stopped arriving, so the run was closed as incomplete. The received part was read. Sending the "
             "rest reopens the run."
         )
-    return Computed(inputs, summary, tuple(warnings), fresh, time.monotonic() - began)
+    job = inputs.metadata.job or next(
+        (document.facts["job"] for document in reading.documents if "job" in document.facts), ""
+    )
+    return Computed(inputs, summary, job, tuple(warnings), fresh, time.monotonic() - began)
 
 
 def read_files(log_files: LogFiles, inputs: RunInputs) -> Reading:
@@ -421,6 +428,7 @@ def _columns(computed: Computed) -> dict[str, Any]:
         "read_seconds": computed.seconds,
     }
     columns |= runs.write(summary) | slim_columns(summary)
+    columns["job"] = computed.job
     columns |= {name: _listed(contract.get(name), length) for name, length in _LISTED_TEXTS.items()}
     columns |= {name: metric.value if metric else None for name, metric in summary.metrics.items() if _has_column(name)}
     return {name: storable(value) for name, value in columns.items()}

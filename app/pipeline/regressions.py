@@ -336,7 +336,7 @@ class Standing:
         """Return the next candidate that is a regression to about the same level."""
         place = self._places.get(member.row.run_id)
         origin = self.candidate_of(member.row.run_id)
-        config = [run for run in self._runs if run.config_key == member.row.config_key]
+        config = [run for run in self._runs if self.is_of_history(run, member)]
         for candidate in candidates(config):
             slow = candidate.newest.verdict == "regression" and not candidate.newest.quarantine
             later = (place is None or candidate.place > place) and (origin is None or self.reaches(origin, candidate))
@@ -378,7 +378,7 @@ class Standing:
     def _levels_of(self, member: StackMember, before: Place | None) -> tuple[list[StackRun], History] | None:
         """Return the runs of the history and its segments, computed once for all members that share them."""
         metric = member.regression.metric
-        key = (member.row.config_key, metric, self.branches_of(member), before)
+        key = (member.row.config_key, self._job_of(member), metric, self.branches_of(member), before)
         if key not in self._levels:
             runs = [run for run in self._runs if self._makes_levels(run, member, metric)]
             runs = [run for run in runs if before is None or place_of(run) < before]
@@ -388,11 +388,20 @@ class Standing:
     def _makes_levels(self, run: StackRun, member: StackMember, metric: str) -> bool:
         branches = self.branches_of(member)
         return (
-            run.config_key == member.row.config_key
+            self.is_of_history(run, member)
             and run.makes_levels
             and (branches is None or run.branch in branches)
             and math.isfinite(_value(run, metric))
         )
+
+    def is_of_history(self, run: StackRun, member: StackMember) -> bool:
+        """Return whether a run has the configuration and the job of the member."""
+        job, own = self._job_of(member), run.facts.job
+        return run.config_key == member.row.config_key and not (job and own and job != own)
+
+    def _job_of(self, member: StackMember) -> str:
+        origin = self.candidate_of(member.row.run_id)
+        return origin.newest.facts.job if origin else ""
 
     def branches_of(self, member: StackMember) -> frozenset[str] | None:
         """Return the branches whose runs decide: the baseline branch, or the branch of its origin; None for any."""
@@ -451,7 +460,11 @@ def _alarms(stack: Stack, candidate: Candidate, document: VerdictDocument) -> tu
 
 def _place(members: Members, standing: Standing, candidate: Candidate, alarm: Alarm) -> StackMember:
     """An alarm belongs to the regression that explains it, else to another one of its cause, else it opens one."""
-    same = [member for member in members.of_stack if _is_about(member, candidate, alarm)]
+    same = [
+        member
+        for member in members.of_stack
+        if standing.is_of_history(candidate.newest, member) and member.regression.metric == alarm.metric
+    ]
     own = next((member for member in same if member.row.run_id in candidate.ids), None)
     if own is not None:
         members.refresh(own, alarm)
@@ -475,10 +488,6 @@ def _place(members: Members, standing: Standing, candidate: Candidate, alarm: Al
 def _explains(standing: Standing, member: StackMember, candidate: Candidate, alarm: Alarm) -> bool:
     has_ended = standing.has_ended(member, before=candidate.place)
     return alarm.is_covered_by(member.slow_level, has_ended=has_ended)
-
-
-def _is_about(member: StackMember, candidate: Candidate, alarm: Alarm) -> bool:
-    return member.row.config_key == candidate.config_key and member.regression.metric == alarm.metric
 
 
 def _withdraw_silent(members: Members, standing: Standing, candidate: Candidate, raised: Sequence[Alarm]) -> None:

@@ -14,6 +14,7 @@ from app.domain.access.principal import Action
 from app.domain.contract.values import shown
 from app.domain.numbers import counted, short_commit, step_time
 from app.domain.performance.cost import Cost
+from app.domain.verdict.assess import changed_field
 from app.domain.verdict.differences import AXES
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
@@ -147,7 +148,7 @@ class RegressionView:
         contrast = verdict.document.contrast if verdict else None
         if contrast is None or not contrast.comparability.stack:
             return ""
-        one = contrast.comparability.stack[0]
+        one = changed_field(contrast.comparability)
         sides = {name: "" if side is None else shown(side.value) for name, side in (("from", one.a), ("to", one.b))}
         return urlencode({"project": self.found.project, "field": one.field} | sides)
 

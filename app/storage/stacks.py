@@ -40,13 +40,13 @@ _SLIM = (
     RunRow.tflops_per_gpu, RunRow.mfu_pct, RunRow.status, RunRow.outcome, RunRow.quarantine, RunRow.verdict,
     RunRow.log_step_time, RunRow.step_time_se, RunRow.window_length, RunRow.is_steady, RunRow.short,
     RunRow.peak_memory_gib, RunRow.not_finite, RunRow.shape, RunRow.fair_for_timing, RunRow.definition_version,
-    RunRow.semantic_class,
+    RunRow.semantic_class, RunRow.job,
 )  # fmt: skip
 COMPARED = (
     RunRow.id, RunRow.status, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.stack_key, RunRow.config_key,
     RunRow.semantic_class, RunRow.outcome, RunRow.log_step_time, RunRow.step_time_se, RunRow.window_length,
     RunRow.is_steady, RunRow.short, RunRow.peak_memory_gib, RunRow.not_finite, RunRow.shape, RunRow.fair_for_timing,
-    RunRow.definition_version, RunRow.quarantine,
+    RunRow.definition_version, RunRow.quarantine, RunRow.job,
 )  # fmt: skip
 """What `facts_of` needs of a row."""
 
@@ -282,6 +282,7 @@ def facts_of(row: Row[Any]) -> RunFacts:
         shape=tuple(row.shape.split(",")) if row.shape else (),
         quarantined=row.quarantine,
         fair_for_timing=row.fair_for_timing,
+        job=row.job,
     )
 
 
@@ -299,7 +300,7 @@ MOST_RUNS = 200
 _REMEMBERED = 4096
 
 _CHOSEN: Select[Any] = (
-    select_any(RunRow.config_key, RunRow.ordered_at, RunRow.log_step_time)
+    select_any(RunRow.config_key, RunRow.job, RunRow.ordered_at, RunRow.log_step_time)
     .where(
         col(RunRow.project_id) == bindparam("project_id"),
         col(RunRow.gpu) == bindparam("gpu"),
@@ -359,9 +360,9 @@ class Family:
     def prior(self, place: datetime) -> Prior:
         end = bisect_left(self._places, place)
         if end not in self._priors:
-            groups: dict[str, list[float]] = {}
+            groups: dict[tuple[str, str], list[float]] = {}
             for row in self._rows[max(0, end - MOST_RUNS) : end]:
-                groups.setdefault(row.config_key, []).append(row.log_step_time)
+                groups.setdefault((row.config_key, row.job), []).append(row.log_step_time)
             self._priors[end] = prior_of(sample_of_level(tuple(group)) for group in groups.values())
         return self._priors[end]
 

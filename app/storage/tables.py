@@ -101,6 +101,8 @@ class RunRow(SQLModel, table=True):
     `work`, `wanted`, `claims`, `attempts` and `lease_until` make the table a leased queue (`pipeline/work.py`). A run
     that is read again keeps its status and figures until the new ones are written.
 
+    `job` is the CI job or test that the upload, or a document in it, states (`RunFacts.is_of_job`).
+
     `idempotency_key` is the SHA-256 of the sender and of the key as sent (`pipeline/receive.py`).
 
     `token_id` is the token that uploaded the run; None for a user's upload, and where authentication is off. It is no
@@ -146,6 +148,7 @@ class RunRow(SQLModel, table=True):
     commit: str = Field(default="", max_length=100)
     commit_time: datetime | None = Field(default=None, sa_column=time_column())
     ci_url: str = Field(default="", max_length=2000)
+    job: str = Field(default="", max_length=300)
     tags: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
     ordered_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))

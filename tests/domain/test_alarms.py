@@ -7,6 +7,7 @@ from app.domain.verdict.assess import assess
 from app.domain.verdict.baseline import BaselineRules
 from app.domain.verdict.document import VerdictDocument, verdict_document
 from app.domain.verdict.record import RunRecord
+from app.domain.verdict.words import headline
 from tests.domain.verdict.matching_runs import make_record
 
 MAIN = BaselineRules("main")
@@ -28,8 +29,6 @@ def usual(**other: object) -> list[RunRecord]:
 
 CAUSES = [
     (make_record(slower=0.1, commit="guilty"), "code:guilty", "Code: commit o -> guilty."),
-    (make_record(fields={"tp": 4}, slower=0.1), "recipe:tp:8:4", "tp (8 -> 4)."),
-    (make_record(fields={"tp": 4, "cp": 2}, slower=0.1), "recipe:tp:8:4;cp:8:2", "tp (8 -> 4), cp (8 -> 2)."),
     (
         make_record(slower=0.1, commit="commit of run 7"),
         "unknown:",
@@ -44,7 +43,7 @@ CAUSES = [
 
 
 @pytest.mark.parametrize(("run", "key", "text"), CAUSES)
-def test_the_cause_is_what_differs_the_knob_before_the_code(run: RunRecord, key: str, text: str) -> None:
+def test_the_cause_is_what_differs_beside_the_keys(run: RunRecord, key: str, text: str) -> None:
     found = alarms(run, usual())
     assert [alarm.metric for alarm in found] == ["step_time_ms"]
     assert found[0].cause.key.startswith(key)
@@ -61,12 +60,30 @@ NO_ALARM = [
     make_record(slower=0.1, fields={"container": "new"}, purpose="experiment"),
     make_record(slower=0.1, fields={"container": "new", "tp": 4}),
     make_record(slower=0.1, fields={"container": "new", "cluster": "east"}),
+    make_record(slower=0.1, fields={"tp": 4}),
+    make_record(slower=0.1, fields={"tp": 4, "cp": 2}),
 ]
 
 
 @pytest.mark.parametrize("run", NO_ALARM)
 def test_what_is_no_alarm(run: RunRecord) -> None:
     assert alarms(run, usual()) == ()
+
+
+def test_two_jobs_give_no_alarm_whatever_they_share() -> None:
+    earlier = usual(job="muon")
+    assert [alarm.metric for alarm in alarms(make_record(slower=0.1, job="muon"), earlier)] == ["step_time_ms"]
+    assert [alarm.metric for alarm in alarms(make_record(slower=0.1), earlier)] == ["step_time_ms"]  # states no job
+    for fields in ({}, {"container": "new"}):
+        assert alarms(make_record(slower=0.1, job="adam", fields=fields), earlier) == ()
+
+
+def test_a_job_that_an_upgrade_changed_in_several_fields_gives_an_alarm() -> None:
+    upgraded = make_record(slower=0.1, job="muon", fields={"container": "new", "tp": 4})
+    (alarm,) = alarms(upgraded, usual(job="muon"))
+    assert alarm.cause.key == "upgrade:container:train:2026.09:new"
+    assert alarm.cause.text == "Upgrade of the container: train:2026.09 -> new; also tp (8 -> 4)."
+    assert "certain enough" not in headline(document(upgraded, usual(job="muon")))
 
 
 COVERED = [

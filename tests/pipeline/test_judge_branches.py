@@ -63,13 +63,6 @@ def test_a_commit_that_was_merged_is_one_regression(engine: Engine, settings: Se
     assert [one[0] for one in regressions_in(engine)] == ["open"]
 
 
-def test_a_knob_turned_on_a_branch_is_another_cause_than_on_main(engine: Engine, settings: Settings) -> None:
-    bring(engine, settings, steady(1000, 10))
-    bring(engine, settings, [1100.0], 10, branch=BRANCH, fields={"ep_overlap": True})
-    bring(engine, settings, [1100.0], 11, fields={"ep_overlap": True})
-    assert causes(engine) == [f"ep_overlap (off -> on), on branch {BRANCH}.", "ep_overlap (off -> on)."]
-
-
 def test_main_that_was_slow_before_the_branch_takes_its_regression(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, steady(1000, 10))
     bring(engine, settings, [1083.0], 11, branch=BRANCH)

@@ -111,12 +111,21 @@ def test_stacks_that_one_commit_slows_down_are_members_of_one_regression(engine:
     assert regressions_in(engine)[0][1] == "fixed"
 
 
-def test_a_knob_is_the_cause_when_it_was_turned(engine: Engine, settings: Settings) -> None:
+def test_a_knob_that_was_turned_makes_an_ab_and_opens_nothing(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, steady(1000, 10))
-    bring(engine, settings, steady(1100, 1), 10, fields={"ep_overlap": True})
-    with read_session(engine) as session:
-        row = session.exec(select(RegressionRow)).one()
-    assert (row.cause_key, row.cause) == ("recipe:ep_overlap:False:True", "ep_overlap (off -> on).")
+    (slow,) = bring(engine, settings, steady(1100, 1), 10, fields={"ep_overlap": True})
+    found = document_of(engine, slow)
+    assert (found.baseline_kind, found.decision, found.raises_regression) == ("last_config", "regression", False)
+    assert regressions_in(engine) == []
+
+
+def test_two_jobs_with_the_same_flags_are_judged_apart(engine: Engine, settings: Settings) -> None:
+    for number, time in enumerate(steady(1000, 10)):
+        bring(engine, settings, [time], number, job="muon", commit=f"c{number}")
+        bring(engine, settings, [1.2 * time], number, job="adam", commit=f"c{number}")
+    (slow,) = bring(engine, settings, [1100.0], 10, job="muon")
+    assert len(document_of(engine, slow).baseline) == 10
+    assert regressions_in(engine) == [("open", "", [slow])]
 
 
 def test_an_upgrade_that_costs_opens_one_regression_with_its_stacks(engine: Engine, settings: Settings) -> None:

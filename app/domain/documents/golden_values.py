@@ -53,6 +53,9 @@ def read_golden_values(text: str | bytes) -> Document:
         stated, warnings = _stated_by_run(document)
         problems += warnings
     facts = {"run_id": str(document["run_id"])[:300]} if is_run and "run_id" in document else {}
+    if is_run and document.get("test_case"):
+        # One test may run in several environments, each with its own container.
+        facts["job"] = "/".join(str(document[key]) for key in ("test_case", "environment") if document.get(key))[:300]
     return Document("golden values", stated, columns, facts, (*problems, *left_out))
 
 

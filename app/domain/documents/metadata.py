@@ -29,7 +29,7 @@ DEFAULT_PROJECT = "default"
 """Project of runs whose metadata name none."""
 
 LIMITS = {"name": 300, "project": 100, "branch": 300, "commit": 100, "ci_url": 2000, "job": 300}
-"""Maximum lengths in characters: the widths of the database columns. `job` is stored in the document only."""
+"""Maximum lengths in characters: the widths of the database columns."""
 MAX_TAGS, MAX_TAG = 50, 100
 MAX_ITERATION = 10**12
 MAX_DEPTH = 20
@@ -92,6 +92,7 @@ def read_metadata(document: object, strict: Collection[str] = ()) -> Metadata:
         branch=texts["branch"],
         commit=texts["commit"],
         ci_url=_url(reading, texts["ci_url"]),
+        job=texts["job"],
         commit_time=reading.attempt("commit_time", partial(_time, stated.get("commit_time")), None),
         tags=_tags(reading, stated.get("tags")),
         window=reading.attempt("window", partial(_window, stated.get("window")), None),

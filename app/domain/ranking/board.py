@@ -56,6 +56,7 @@ class _Configuration:
     project: str = ""
     commit: str = ""
     semantic_class: str = ""
+    job: str = ""
 
 
 def comparison(first: Pool, second: Pool, contracts: Contracts) -> tuple[GainKind, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from app.domain.contract.values import shown
 from app.domain.performance.health import BYTES_PER_GIB
-from app.domain.verdict.assess import UPGRADES
+from app.domain.verdict.assess import UPGRADES, changed_field
 from app.domain.verdict.comparability import Comparability
 from app.domain.verdict.differences import Difference
 from app.domain.verdict.document import VerdictDocument
@@ -70,12 +70,14 @@ def alarms_of(
         return ()
     comparability = contrast.comparability
     if (
-        comparability.attributed_to not in UPGRADES
+        changed_field(comparability).field not in UPGRADES
+        or not (comparability.is_clean or contrast.same_job)
+        or not all(difference.is_certain for difference in comparability.stack)
         or comparability.one_is_benchmark_only
         or contrast.measured.decision != "regression"
     ):
         return ()
-    return tuple(_alarms(contrast.measured, _on_branch(_upgrade(comparability.stack[0]), branch)))
+    return tuple(_alarms(contrast.measured, _on_branch(_upgrade(comparability), branch)))
 
 
 def _alarms(verdict: Verdict, cause: Cause) -> Iterator[Alarm]:
@@ -98,10 +100,7 @@ def _of_memory(memory: MemoryChange, cause: Cause) -> Alarm:
 
 
 def _cause(comparability: Comparability, unique: str) -> Cause:
-    """Name the cause: knobs first, because they were changed on purpose; then code; then container and place."""
-    knobs = [difference for difference in (*comparability.stack, *comparability.knobs) if difference.is_certain]
-    if knobs:
-        return Cause("run", _key(knobs[0].axis, knobs), f"{differences(knobs)}.")
+    """Name the cause: the code first, then container and place. Only runs of one configuration give alarms."""
     beside = [difference for difference in comparability.beside if difference.is_certain]
     code = [difference for difference in beside if difference.field == "commit"]
     if code:
@@ -120,10 +119,13 @@ def _on_branch(cause: Cause, branch: str) -> Cause:
     return Cause(cause.kind, key, f"{cause.text.rstrip('.')}, on branch {branch}.")
 
 
-def _upgrade(difference: Difference) -> Cause:
+def _upgrade(comparability: Comparability) -> Cause:
+    difference = changed_field(comparability)
+    others = [other for other in (*comparability.stack, *comparability.knobs) if other is not difference]
+    also = f"; also {differences(others)}" if others else ""
     old, new = ("" if side is None else shown(side.value) for side in (difference.a, difference.b))
     key = upgrade_key(difference.field, old, new)
-    return Cause("upgrade", key[:MOST_KEY], f"Upgrade of the {difference.field}: {_values(difference)}.")
+    return Cause("upgrade", key[:MOST_KEY], f"Upgrade of the {difference.field}: {_values(difference)}{also}.")
 
 
 def _values(difference: Difference) -> str:

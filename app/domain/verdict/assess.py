@@ -15,8 +15,9 @@ from app.domain.verdict.baseline import (
     nearest_misses,
     unfit_because,
 )
-from app.domain.verdict.comparability import Comparability, Suspect, compare_contracts, suspects
+from app.domain.verdict.comparability import Comparability, Suspect, compare_contracts, is_other_task, suspects
 from app.domain.verdict.decide import judge, left_out_note
+from app.domain.verdict.differences import Difference
 from app.domain.verdict.record import RunFacts, RunRecord
 from app.domain.verdict.step_time import DEFAULT_PRIOR, DroppedRun, Prior, Verdict
 
@@ -34,11 +35,14 @@ class Contrast:
     runs: tuple[RunFacts, ...]
     comparability: Comparability
     measured: Verdict
+    same_job: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """The verdict on a run with its baseline. `raises_regression` is false for experiments and quarantined runs.
+    """The verdict on a run with its baseline.
+
+    `raises_regression` is false for experiments, quarantined runs, and a baseline of another configuration or job.
 
     `rests_on`: iterations of the shorter side of an A/B that only gives a direction, because a side is short; else
     None. `misses` and `contrast` are set only without a baseline, `suspects` only with one and unless the verdict is
@@ -74,7 +78,7 @@ def assess(
     nearest = nearest_contrast(candidate, usable)
     contrast = None
     if nearest is not None:
-        runs = [run for run in usable if run.config_key == nearest[0].config_key]
+        runs = [run for run in usable if run.config_key == nearest[0].config_key and run.is_of_job(nearest[0])]
         contrast = measure_contrast(candidates, runs, nearest[1], prior)
     return replace(assessment, misses=nearest_misses(candidate, earlier), contrast=contrast)
 
@@ -89,7 +93,14 @@ def conclude(
 ) -> Assessment:
     """Judge `candidates`, reruns of which `candidate` is the newest, against the chosen baseline."""
     is_experiment = candidate.purpose == "experiment"
-    verdict = _judge(candidates, choice.runs, prior, looks, directional=choice.kind == "nearest")
+    verdict = _judge(
+        candidates,
+        choice.runs,
+        prior,
+        looks,
+        directional=choice.kind == "nearest",
+        several_causes=choice.comparability is not None and not choice.comparability.is_clean,
+    )
     if choice.comparability is None:
         return Assessment(verdict, choice, raises_regression=False)
     rests_on = _rests_on(verdict, candidates, choice.runs) if is_experiment else None
@@ -98,28 +109,49 @@ def conclude(
     same = verdict.decision == "no_change"
     causes = () if same else suspects(candidate, choice.runs, choice.comparability)
     quarantined = all(run.quarantined for run in candidates)
-    return Assessment(verdict, choice, not is_experiment and not quarantined, rests_on, causes)
+    same_history = all(run.config_key == candidate.config_key and run.is_of_job(candidate) for run in choice.runs)
+    raises = same_history and not is_experiment and not quarantined
+    return Assessment(verdict, choice, raises, rests_on, causes)
 
 
 def nearest_contrast(candidate: RunRecord, usable: Sequence[RunRecord]) -> tuple[RunRecord, Comparability] | None:
-    """Return the best run for a single-field contrast, with its comparability; None when no run qualifies.
+    """Return the best run for a contrast, with its comparability; None when no run qualifies.
 
-    Runs from before an upgrade come first and other workloads last; then the fewest knobs that differ, then the newest.
+    The stacks differ in a single field; those of one stated job may differ in more, but not in the task. Runs of the
+    same stated job come first, then those from before an upgrade, and other workloads last; then the fewest fields that
+    differ, then the newest.
 
-    `usable`: oldest first; one run of each config key is enough.
+    `usable`: oldest first; one run of each job and config key is enough.
     """
-    newest: dict[str, RunRecord] = {}
+    newest: dict[tuple[str, str], RunRecord] = {}
     for run in reversed(usable):
-        newest.setdefault(run.config_key, run)
+        newest.setdefault((run.job, run.config_key), run)
     offered = [(run, compare_contracts(run, candidate)) for run in newest.values()]
-    contrasts = [(run, comparability) for run, comparability in offered if comparability.kind == "contrast"]
-    return min(contrasts, key=lambda pair: (_remoteness(pair[1]), len(pair[1].knobs)), default=None)
+    contrasts = [pair for pair in offered if is_contrast(pair[0], candidate, pair[1])]
+    return min(contrasts, key=lambda pair: _remoteness(pair[0], candidate, pair[1]), default=None)
 
 
-def _remoteness(contrast: Comparability) -> int:
-    """Rank a contrast: 0 for an upgrade, so that it is measured against the same job before it; 2 for a workload."""
-    field = contrast.stack[0]
-    return 0 if field.field in UPGRADES else 2 if field.axis == "workload" else 1
+def is_contrast(run: RunRecord, candidate: RunRecord, comparability: Comparability) -> bool:
+    """Return whether the two may be contrasted: one field of their stacks differs, or they state the same job."""
+    if comparability.kind == "contrast":
+        return True
+    same_job = run.job != "" and run.job == candidate.job
+    certain = [difference for difference in comparability.stack if difference.is_certain]
+    return same_job and bool(certain) and not any(is_other_task(difference) for difference in certain)
+
+
+def _remoteness(run: RunRecord, candidate: RunRecord, contrast: Comparability) -> tuple[int, int, int]:
+    """Rank a contrast: the same job before others, and an upgrade, which the same job went through, before the rest."""
+    jobs = 2 if contrast.two_jobs else 0 if run.job and run.job == candidate.job else 1
+    field = changed_field(contrast)
+    rank = 0 if field.field in UPGRADES else 2 if field.axis == "workload" else 1
+    return jobs, rank, len(contrast.stack) + len(contrast.knobs)
+
+
+def changed_field(contrast: Comparability) -> Difference:
+    """Return the field that a contrast is about: what was upgraded, else the first of the stack key that differs."""
+    upgraded = (difference for difference in contrast.stack if difference.field in UPGRADES and difference.is_certain)
+    return next(upgraded, contrast.stack[0])
 
 
 def measure_contrast(
@@ -128,12 +160,24 @@ def measure_contrast(
     """Measure a contrast; None when a candidate failed."""
     if any(run.failed_because for run in candidates):
         return None
-    measured = judge([run.estimate for run in candidates], [run.estimate for run in runs], prior)
-    return Contrast(tuple(runs), comparability, measured)
+    measured = judge(
+        [run.estimate for run in candidates],
+        [run.estimate for run in runs],
+        prior,
+        several_causes=not comparability.is_clean,
+    )
+    jobs = {run.job for run in (*candidates, *runs)}
+    return Contrast(tuple(runs), comparability, measured, len(jobs) == 1 and "" not in jobs)
 
 
 def _judge(
-    candidates: Sequence[RunFacts], baseline: Sequence[RunFacts], prior: Prior, looks: int, *, directional: bool
+    candidates: Sequence[RunFacts],
+    baseline: Sequence[RunFacts],
+    prior: Prior,
+    looks: int,
+    *,
+    directional: bool,
+    several_causes: bool,
 ) -> Verdict:
     """Judge the reruns that did not fail; the verdict is `failed` when all of them did."""
     alive = [run for run in candidates if not run.failed_because]
@@ -143,6 +187,7 @@ def _judge(
         prior,
         looks=looks,
         directional=directional,
+        several_causes=several_causes,
     )
     if not alive:
         reason = f"{_sentence(candidates[-1].failed_because)}, so its speed does not count."

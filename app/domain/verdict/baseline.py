@@ -1,8 +1,8 @@
 """Choose the baseline of a run, and give the reason for each run of its stack that was left out (`docs/verdicts.md`).
 
-A pinned golden run comes first; then runs of the same config key in the current segment of their history; then runs of
-the config key that the stack used last, whose knobs are then the first suspects. An experiment without any of these is
-measured against the nearest earlier run of its stack.
+A pinned golden run comes first; then runs of the same job and config key in the current segment of their history; then
+runs of the config key that the job used last, for an A/B that opens no regression. An experiment without any of these
+is measured against the nearest earlier run of its stack.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,6 +60,8 @@ def select_baseline(
     stack = [other for other in earlier if other.stack_key == run.stack_key and other.run != run.run]
     refused = {other.run: why for other in stack if (why := _refusal(other, run, rules))}
     usable = [other for other in stack if other.run not in refused]
+    refused |= _of_other_jobs(run, usable, rules)
+    usable = [other for other in usable if other.run not in refused]
     kind, level, golden = _choose(run, usable, rules, prior)
     chosen = level[-MOST_BASELINE_RUNS:]
     used = {other.run for other in chosen}
@@ -128,6 +130,23 @@ def _of_another_kind(earlier: RunFacts, run: RunFacts) -> str:
     if earlier.semantic_class != run.semantic_class:
         return f"its class is {_words(earlier.semantic_class)}, that of this run is {_words(run.semantic_class)}"
     return "" if earlier.has_shape_of(run) else "its model has a different shape"
+
+
+def _of_other_jobs(run: RunFacts, usable: Sequence[RunFacts], rules: BaselineRules) -> dict[str, str]:
+    """Return the runs that belong to another job, with the reason: two jobs are two histories, whatever their flags.
+
+    Off the baseline branch a job may have another name, as in a workflow for changes. When none of its runs is usable,
+    the other jobs count.
+    """
+    others = {
+        other.run: f"it belongs to another job: {other.job}"
+        for other in usable
+        if not other.is_of_job(run) and other.run not in rules.pinned
+    }
+    elsewhere = rules.branch is not None and run.branch != rules.branch
+    if run.purpose == "experiment" or (elsewhere and len(others) == len(usable)):
+        return {}
+    return others
 
 
 def _choose(

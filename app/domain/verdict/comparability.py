@@ -8,17 +8,22 @@ from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
 from app.domain.run import Stated
 from app.domain.verdict.differences import (
     AXES,
+    JOB,
     Axis,
     Difference,
     differing,
     differing_beside,
     differing_commit,
+    differing_job,
     differing_project,
     differing_shape,
     marked,
     supplied_as,
 )
 from app.domain.verdict.record import RunFacts
+
+OTHER_TASK = ("gbs", "mbs", "gpus", "gpu")
+"""Fields beside the workload that make a step do other work, or do it on other hardware."""
 
 Kind = Literal["verdict", "matched_ab", "side_by_side", "contrast", "incomparable"]
 
@@ -34,6 +39,8 @@ class Comparable(Protocol):
     def commit(self) -> str: ...
     @property
     def semantic_class(self) -> str: ...
+    @property
+    def job(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +55,8 @@ class Comparability:
 
     `stack`, `knobs`: members of the keys that differ or are stated on one side only. `following`: members that differ
     only because one of those does, such as the SM count of another dispatcher; they count as part of it. `beside`:
-    versions, driver and commit that differ but belong to no key. `unknown`: fields to state, `env` for all environment
-    variables. `provisional`: at least one member is not stated on both sides, so it may differ.
+    versions, driver, commit and job that differ but belong to no key. `unknown`: fields to state, `env` for all
+    environment variables. `provisional`: at least one member is not stated on both sides, so it may differ.
     """
 
     kind: Kind
@@ -64,9 +71,29 @@ class Comparability:
     @property
     def attributed_to(self) -> str | None:
         """The one field that the contracts attribute the difference to; None when there is no such field."""
+        if self.two_jobs:
+            return None
         if self.kind == "matched_ab":
             return self.knobs[0].field
         return self.stack[0].field if self.kind == "contrast" and not self.knobs else None
+
+    @property
+    def two_jobs(self) -> bool:
+        """Whether both sides state their job, and the jobs differ."""
+        return any(difference.field == JOB for difference in self.beside)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether one cause can explain a difference: the same job, and nothing or a single field differs.
+
+        Another workload or batch size is another task, whatever its step time.
+        """
+        if self.two_jobs:
+            return False
+        if self.kind == "verdict":
+            return True
+        members = self.knobs if self.kind == "matched_ab" else self.stack
+        return self.attributed_to is not None and not is_other_task(members[0])
 
     @property
     def other_code(self) -> tuple[Difference, ...]:
@@ -85,6 +112,11 @@ class Comparability:
         return {axis: group for axis, group in groups.items() if group}
 
 
+def is_other_task(difference: Difference) -> bool:
+    """Return whether the two sides do different work, or do it on different hardware."""
+    return difference.axis == "workload" or difference.field in OTHER_TASK
+
+
 def compare_contracts(a: Comparable, b: Comparable) -> Comparability:
     """Compare the contracts of `a` and `b`. Symmetric, with the sides of each difference exchanged.
 
@@ -100,7 +132,11 @@ def compare_contracts(a: Comparable, b: Comparable) -> Comparability:
         stack=stack,
         knobs=knobs,
         following=tuple(member for member in members if member.follows),
-        beside=(*differing_beside(a.contract, b.contract), *differing_commit(a.commit, b.commit)),
+        beside=(
+            *differing_beside(a.contract, b.contract),
+            *differing_commit(a.commit, b.commit),
+            *differing_job(a.job, b.job),
+        ),
         unknown=_to_supply(members, unstated),
         provisional=bool(unstated) or not all(member.is_certain for member in members),
         one_is_benchmark_only=(a.semantic_class == "benchmark_only") != (b.semantic_class == "benchmark_only"),

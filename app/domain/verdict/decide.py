@@ -300,19 +300,23 @@ def judge(
     *,
     looks: int = 1,
     directional: bool = False,
+    several_causes: bool = False,
 ) -> Verdict:
     """Judge reruns of one commit and configuration, pooled as one candidate, against earlier comparable runs.
 
     `baseline`: runs of the same config key in the current segment of its history, oldest first; unusable runs and
     outliers are dropped and listed. `prior`: from `family_prior`. `looks`: how often this commit was judged so far,
     including this time; a note reports it, no threshold depends on it. `directional`: short baseline runs count, too,
-    and the result only indicates a direction. Raises ValueError without a candidate.
+    and the result only indicates a direction. `several_causes`: as in StepTimeChange.
+    Raises ValueError without a candidate.
     """
     if not candidates:
         raise ValueError("a verdict needs at least one run to judge")
     against = select_baseline(baseline, prior.variance, also_short=directional)
     usable = [run for run in candidates if not run.unusable_because]
     step_time = compare_step_time(usable, against, prior) if usable and against.used else None
+    if step_time is not None and several_causes:
+        step_time = replace(step_time, several_causes=True)
     # Memory and loss count for every rerun, even one whose step time never became steady.
     memory = compare_memory(candidates, against.used)
     loss = compare_loss(candidates, against.used)

@@ -18,6 +18,7 @@ AXES: tuple[Axis, ...] = ("workload", "container", "recipe", "code", "place")
 
 PROJECT = "project"
 COMMIT = "commit"
+JOB = "job"
 ENVIRONMENT = "env"
 """Name under which all environment variables are supplied together."""
 
@@ -30,6 +31,7 @@ _AXIS_OF_GROUP: Mapping[str, Axis] = {
 _AXIS: Mapping[str, Axis] = {
     PROJECT: "workload",
     COMMIT: "code",
+    JOB: "workload",
     "bridge_commit": "code",
     "mcore_commit": "code",
     "gbs": "recipe",
@@ -70,7 +72,7 @@ class Difference:
 
 
 def axis_of(field: str) -> Axis:
-    """Return the axis of a contract field, of `project` or of `commit`; knobs belong to the recipe."""
+    """Return the axis of a contract field, of `project`, `job` or `commit`; knobs belong to the recipe."""
     return _AXIS.get(field) or _AXIS_OF_GROUP.get(FIELDS[field].group, "recipe")
 
 
@@ -115,6 +117,12 @@ def differing_commit(a: str, b: str) -> Iterator[Difference]:
     """Yield the commit when both sides state it and neither is the short form of the other."""
     if a and b and not (a.startswith(b) or b.startswith(a)):
         yield Difference(COMMIT, "info", "code", Stated(a, "metadata"), Stated(b, "metadata"))
+
+
+def differing_job(a: str, b: str) -> Iterator[Difference]:
+    """Yield the job when both sides state it and the names differ."""
+    if a and b and a != b:
+        yield Difference(JOB, "info", axis_of(JOB), Stated(a, "metadata"), Stated(b, "metadata"))
 
 
 # --- Knobs that differ only because another one does: an A/B of dispatchers is one knob, although one side has no SM

@@ -16,12 +16,16 @@ from app.domain.verdict.step_time import Outcome, StepTimeChange, Verdict
 
 @dataclass(frozen=True, slots=True)
 class MeasuredContrast:
-    """A contrast with `runs` of another stack: not a verdict. `measured.decision` says whether it is certain."""
+    """A contrast with `runs` of another stack: not a verdict. `measured.decision` says whether it is certain.
+
+    `same_job`: both sides state the same job, which may have changed in more than one field.
+    """
 
     runs: tuple[str, ...]
     comparability: Comparability
     measured: Verdict
     metrics: Mapping[str, MetricChange | None]
+    same_job: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,4 +131,5 @@ def _measured(contrast: Contrast, metrics: Mapping[str, Mapping[str, Metric | No
         contrast.comparability,
         contrast.measured,
         metric_changes(contrast.measured, metrics),
+        contrast.same_job,
     )

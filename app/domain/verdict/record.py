@@ -46,7 +46,7 @@ class RunFacts:
     """The facts that decide whether a run may be a baseline, without its contract.
 
     `run`: its name, unique among those compared; `outcome`: as in its health; `quarantined`: a user's reason to exclude
-    it, else empty; `definition_version`: that of its figures; `shape`: from `shape_of`.
+    it, else empty; `definition_version`: that of its figures; `shape`: from `shape_of`; `job`: CI job or test as stated.
     """
 
     run: str
@@ -62,6 +62,7 @@ class RunFacts:
     shape: tuple[str, ...] = ()
     quarantined: str = ""
     fair_for_timing: bool = True
+    job: str = ""
 
     @property
     def failed_because(self) -> str:
@@ -77,6 +78,10 @@ class RunFacts:
     def unfit_because(self) -> str:
         """Why it cannot be compared with any run, not even for a direction; empty when it can."""
         return f"quarantined: {self.quarantined}" if self.quarantined else _ENDINGS.get(self.outcome, "")
+
+    def is_of_job(self, other: "RunFacts") -> bool:
+        """Return False when both state their job and the jobs differ: they are two histories, whatever their flags."""
+        return not (self.job and other.job) or self.job == other.job
 
     def has_shape_of(self, other: "RunFacts") -> bool:
         """Return False when the model shapes are known to differ, whatever the models are called."""
@@ -120,6 +125,7 @@ class RunRecord(RunFacts):
             definition_version=summary.definition_version,
             shape=shape_of(summary.contract),
             fair_for_timing=summary.fair_for_timing,
+            job=metadata.job,
         )
 
 

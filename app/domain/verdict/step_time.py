@@ -123,7 +123,8 @@ class StepTimeChange:
     slow-down this comparison can detect. `need_runs`: further reruns that would decide an inconclusive result;
     `alternative` when no number of reruns up to 20 would. `run_to_run_sd` is the moderated one that was used (ln).
     `needs_confirmation`: a regression that rests on short runs. `reruns_apart_pct`: how far apart the candidate's
-    reruns lie when that exceeds run-to-run variation; the result is then inconclusive.
+    reruns lie when that exceeds run-to-run variation; the result is then inconclusive. `several_causes`: the sides are
+    different configurations, jobs or tasks (`Comparability.is_clean`), so there is nothing to act on.
     """
 
     decision: Decision
@@ -141,6 +142,7 @@ class StepTimeChange:
     alternative: RunsNeeded | None = None
     needs_confirmation: bool = False
     reruns_apart_pct: float | None = None
+    several_causes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,8 @@ def certainty(time: StepTimeChange) -> str:
         return "but on few iterations: a full run must confirm it"
     if time.decision == "no_change":
         return f"shown to be {within(time)}"
+    if time.several_causes and time.decision == "regression":
+        return _DECIDED["improvement"]
     return _DECIDED.get(time.decision) or _undecided(time)
 
 

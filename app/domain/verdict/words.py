@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from app.domain.numbers import THE_SAME, THIN, change_text, contract_value, counted, percent, short_commit
 from app.domain.run import Stated
 from app.domain.verdict import decide
-from app.domain.verdict.assess import UPGRADES
+from app.domain.verdict.assess import UPGRADES, changed_field
 from app.domain.verdict.baseline import LeftOut, NearMiss
 from app.domain.verdict.comparability import Comparability, Suspect
 from app.domain.verdict.decide import left_out_note
@@ -134,7 +134,8 @@ def confidence(verdict: Verdict) -> str:
     if verdict.loss is not None and verdict.loss.decision == "worse":
         return f"loss {percent(verdict.loss.delta_pct or 0.0)} higher: explain that first"
     if verdict.memory is not None and verdict.memory.decision == "regression":
-        return CERTAIN_ENOUGH
+        clean = time is None or not time.several_causes
+        return CERTAIN_ENOUGH if clean else "several fields differ"
     return UNCERTAIN if time is None else certainty(time)
 
 
@@ -163,7 +164,8 @@ def contrast_lines(contrast: MeasuredContrast, label: Label = as_named) -> list[
     """Describe a single-field contrast: what differs, what it was attributed to, and what was measured."""
     comparability = contrast.comparability
     where = f"{listed_runs(contrast.runs, label)}, in {differences(comparability.stack)}"
-    lines = [f"Single-field contrast with {where}: {attribution(comparability)}. This is not a verdict on the code."]
+    kind = "Single-field contrast" if comparability.kind == "contrast" else "Contrast"
+    lines = [f"{kind} with {where}: {attribution(comparability)}. This is not a verdict on the code."]
     if comparability.one_is_benchmark_only:
         lines += ["One side is benchmark only (forced routing or synthetic data): its speed does not predict training."]
     if contrast.measured.step_time is not None:
@@ -174,9 +176,14 @@ def contrast_lines(contrast: MeasuredContrast, label: Label = as_named) -> list[
 
 def attribution(comparability: Comparability) -> str:
     """State what a contrast's difference can be attributed to, as far as contracts and commits show."""
-    field = comparability.stack[0].field
-    if comparability.knobs:
-        return f"knobs also differ, so no single field explains the difference: {differences(comparability.knobs)}"
+    difference = changed_field(comparability)
+    field = difference.field
+    others = [other for other in (*comparability.stack, *comparability.knobs) if other is not difference]
+    if others:
+        also = differences(others)
+        return f"other fields also differ, so no single field explains the difference: {also}"
+    if comparability.two_jobs:
+        return "these are two jobs, so the difference is not attributed to any field"
     if comparability.attributed_to is None:
         return f"the difference may come from {field}"
     if comparability.other_code:
@@ -242,10 +249,11 @@ def _measured_after_upgrade(contrast: MeasuredContrast | None) -> str:
     if contrast is None or contrast.measured.step_time is None:
         return ""
     comparability = contrast.comparability
-    difference = comparability.stack[0]
+    difference = changed_field(comparability)
     if difference.field not in UPGRADES:
         return ""
-    others = f" and {counted(len(comparability.knobs), 'other knob')}" if comparability.knobs else ""
+    more = len(comparability.stack) + len(comparability.knobs) - 1
+    others = f" and {counted(more, 'other field')}" if more else ""
     against = f"contrast with {difference.field} {sides_text(difference)[0]}{others}"
     return f"{against}: {worst_change(contrast.measured)}; {confidence(contrast.measured)}"
 
@@ -294,7 +302,7 @@ def further_notes(document: VerdictDocument) -> tuple[str, ...]:
 def contrast_sentence(contrast: MeasuredContrast) -> str:
     """Say what was measured against another stack and what the difference is attributed to."""
     comparability, time = contrast.comparability, contrast.measured.step_time
-    difference = comparability.stack[0]
+    difference = changed_field(comparability)
     before, after = sides_text(difference)
     n = counted(len(contrast.measured.baseline_used or contrast.runs), "run")
     if time is None:
@@ -303,7 +311,8 @@ def contrast_sentence(contrast: MeasuredContrast) -> str:
         time, "than", "from", f"{n} with {difference.field} {before} instead of {after}", certainty(time)
     )
     because = _first(attribution(comparability))
-    return f"{measured}. {because}. This is a single-field contrast, not a verdict on the code."
+    kind = "a single-field contrast" if comparability.kind == "contrast" else "a contrast"
+    return f"{measured}. {because}. This is {kind}, not a verdict on the code."
 
 
 def baseline_words(document: VerdictDocument) -> str:

@@ -15,6 +15,7 @@ from app.domain.verdict.baseline import (
     nearest_misses,
 )
 from app.domain.verdict.record import RunFacts, shared_losses
+from app.domain.verdict.step_time import certainty
 from tests.domain.verdict.matching_runs import make_record
 
 MAIN = BaselineRules(branch="main")
@@ -125,9 +126,34 @@ def test_near_misses_differ_in_the_fewest_fields_and_are_one_a_stack() -> None:
 def test_a_slow_run_is_judged_and_its_knob_is_the_first_suspect() -> None:
     earlier = [make_record(f"run {i}", {"tp": 4}, slower=i % 3 * 0.001) for i in range(6)]
     found = assess([make_record(slower=0.1)], earlier, rules=MAIN)
-    assert found.verdict.decision == "regression"
-    assert found.raises_regression
+    assert (found.choice.kind, found.verdict.decision) == ("last_config", "regression")
+    assert not found.raises_regression  # an A/B against other knobs is no regression of the code
+    assert found.verdict.step_time is not None
+    assert "certain enough" in certainty(found.verdict.step_time)
     assert [(one.axis, one.field) for one in found.suspects] == [("recipe", "tp"), ("code", "commit")]
+
+
+def test_a_difference_over_several_knobs_is_never_certain_enough_to_act_on() -> None:
+    earlier = [make_record(f"run {i}", {"tp": 4, "cp": 2}, slower=i % 3 * 0.001) for i in range(6)]
+    verdict = assess([make_record(slower=0.1)], earlier, rules=MAIN).verdict
+    assert verdict.decision == "regression"
+    assert "beyond run-to-run variation" in verdict.reason
+
+
+def test_jobs_with_the_same_flags_are_histories_of_their_own() -> None:
+    muon = [make_record(f"muon {i}", slower=i % 3 * 0.001, job="muon") for i in range(6)]
+    adam = [make_record(f"adam {i}", slower=0.2 + i % 3 * 0.001, job="adam") for i in range(6)]
+    earlier = [run for pair in zip(muon, adam, strict=True) for run in pair]
+    found = assess([make_record(slower=0.2, job="adam")], earlier, rules=MAIN)
+    assert [run.run for run in found.choice.runs] == [run.run for run in adam]
+    assert found.choice.left_out[0].why == "it belongs to another job: muon"
+    assert assess([make_record(slower=0.2, job="sgd")], earlier, rules=MAIN).verdict.decision == "no_baseline"
+
+
+def test_a_change_is_judged_against_main_though_its_job_has_another_name() -> None:
+    earlier = [make_record(f"run {i}", slower=i % 3 * 0.001, job="nightly/perf") for i in range(6)]
+    found = assess([make_record(slower=0.1, job="changes/perf", branch="a-change")], earlier, rules=MAIN)
+    assert (found.verdict.decision, found.raises_regression) == ("regression", False)
 
 
 def test_an_experiment_raises_no_regression() -> None:
