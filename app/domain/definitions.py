@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 DEFINITIONS: dict[str, int] = {
     "reading": 3,
-    "steady_state": 1,
+    "steady_state": 2,
     "intervals": 1,
     "flops": 2,
     "peaks": 1,
@@ -20,7 +20,8 @@ DEFINITIONS: dict[str, int] = {
 """Rule -> version. `reading` covers what is read from logs and documents; all other rules compute from that.
 
 `reading`: 2 since logs of unknown trainers are `unread` and their step-like lines are kept, 3 since golden values state
-their test and a lost loss. `flops`: 2 since the
+their test and a lost loss. `steady_state`: 2 since a drift up to 7 % widens the interval and a declared
+window of a full run is not short. `flops`: 2 since the
 formula's figure replaces a printed one that was rounded from it. `keys`: 2 since captured CUDA graphs and HybridEP's
 fallback count as active, 3 since fields that a partial environment or a truncated dump leaves out stay unknown.
 `activity`: iterations prove a dispatcher only for trainers that do not start without it."""
@@ -30,17 +31,18 @@ DEFINITION_VERSION = sum(DEFINITIONS.values())
 
 VERDICT_RULES: dict[str, int] = {
     "baseline": 3,
-    "step_time": 2,
+    "step_time": 3,
     "memory": 1,
     "loss": 1,
-    "levels": 1,
+    "levels": 2,
     "suspects": 2,
     "sentences": 1,
 }
 """Rule -> version of what verdicts conclude from figures (`docs/verdicts.md`); a change recomputes no figure.
 
 `baseline`: 2 since young histories are segmented, too, 3 since jobs are histories of their own and other configurations
-open nothing. `step_time`: 2 since contradicting reruns are inconclusive.
+open nothing. `step_time`: 2 since contradicting reruns are inconclusive, 3 since a learned variation has
+4 degrees of freedom or more and at most 5 %. `levels`: 2 since the last run of a history is clipped like the others.
 `suspects`: 2 since `no_change` has none. `sentences`: the wording of stored reasons and notes."""
 
 VERDICT_VERSION = sum(VERDICT_RULES.values())

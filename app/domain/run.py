@@ -190,7 +190,8 @@ class SteadyState:
     """The steady window of a run and its step time (method: `docs/metrics.md`). Iterations are as printed, inclusive.
 
     `log_step_time` is the median of ln(ms) over the window and `se` its standard error, both what a verdict needs.
-    `reasons` say why `is_steady` is false; `notes` what was decided about restarts and a declared window.
+    `reasons` say why `is_steady` is false; `notes` what was decided about restarts, a declared window and a drift, by
+    which `se` is widened. `short`: under 15 iterations, unless declared as in a full run (41 to 50 of 50).
     """
 
     first_iteration: int

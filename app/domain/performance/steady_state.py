@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from app.domain.run import FloatArray, IntArray, ParsedLog, SteadyState, Window
+from app.domain.run import VALIDATED_STEPS, VALIDATED_WINDOW, FloatArray, IntArray, ParsedLog, SteadyState, Window
 
 # --- Plausible step times: printed values may be negative, zero, missing or absurd, and none of those may count.
 
@@ -149,30 +149,32 @@ MEDIAN_EFFICIENCY = 1.2533
 """Standard error of a median over that of a mean, for normal data: sqrt(pi / 2)."""
 
 
-def reasons_not_steady(window: FloatArray, from_warm_up: FloatArray) -> tuple[str, ...]:
-    """Return why a window of ln(step time) is not steady, as sentences; empty when it is.
+MOST_DRIFT = math.log(1.07)
+"""A run that drifts by more has no single step time. A smaller drift only widens the interval."""
 
-    `from_warm_up`: the logarithms from the first end of warm-up on, on which the slope is measured.
-    """
+
+def reasons_not_steady(window: FloatArray, drift: float) -> tuple[str, ...]:
+    """Return why a window of ln(step time) is not steady, as sentences; empty when it is. `drift`: from `drift_of`."""
     k = len(window)
     if k < MIN_WINDOW:
         return (f"it holds {k} step times; at least {MIN_WINDOW} are needed to show whether it is steady",)
     reasons = []
     if mad(window) > MAX_SPREAD:
         reasons.append(f"step times scatter by {100 * math.expm1(mad(window)):.0f} %, as if the run had two speeds")
-    if k >= SHORT_WINDOW:
-        reasons.extend(_drift_reasons(window, from_warm_up))
+    if abs(drift) > MOST_DRIFT:
+        reasons.append(f"step times drift: the end is {_percent(drift)} than the start")
     return tuple(reasons)
 
 
-def _drift_reasons(window: FloatArray, from_warm_up: FloatArray) -> list[str]:
-    shift = drift_between_thirds(window)
-    if shift is not None:
-        return [f"the last third of the window is {_percent(shift)} than the first"]
-    change = drift_along_line(from_warm_up)
-    if change is not None:
-        return [f"step times drift: the end is {_percent(change)} than the start"]
-    return []
+def drift_of(window: FloatArray, from_warm_up: FloatArray) -> float:
+    """Return the change (ln) from the start to the end of a window, the larger of two tests; 0 within noise.
+
+    `from_warm_up`: the logarithms from the first end of warm-up on, on which the slope is measured. Under 15 values no
+    test has power.
+    """
+    if len(window) < SHORT_WINDOW:
+        return 0.0
+    return max(drift_between_thirds(window) or 0.0, drift_along_line(from_warm_up) or 0.0, key=abs)
 
 
 def _percent(log_change: float) -> str:
@@ -357,18 +359,24 @@ def _describe(iterations: FloatArray | IntArray, part: _Part, span: _Span, notes
     window = part.y[span.start : span.stop]
     rows = part.rows[span.start : span.stop]
     y_hat, k = median(window), len(window)
-    se = standard_error(window)
+    drift = drift_of(window, part.y[span.warm_from : span.stop])
+    se = math.hypot(standard_error(window), drift / 2)
     half_width = math.hypot(T_BATCHES * se, Z95 * DRIFT_SE)
     threshold = y_hat + max(5 * mad(window), SPIKE_MARGIN)
-    reasons = reasons_not_steady(window, part.y[span.warm_from : span.stop])
+    reasons = reasons_not_steady(window, drift)
+    if drift and abs(drift) <= MOST_DRIFT:
+        drifts = f"Step times drift: the end of the window is {_percent(drift)} than its start."
+        notes = (*notes, f"{drifts} The interval is widened by this.")
+    last_iteration = int(iterations[rows[-1]])
+    declared_late = span.method == "declared" and k >= VALIDATED_WINDOW and last_iteration >= VALIDATED_STEPS
     return SteadyState(
         first_iteration=int(iterations[rows[0]]),
-        last_iteration=int(iterations[rows[-1]]),
+        last_iteration=last_iteration,
         n=k,
         method=span.method,
         is_steady=not reasons,
         reasons=reasons,
-        short=k < SHORT_WINDOW,
+        short=k < SHORT_WINDOW and not declared_late,
         log_step_time=y_hat,
         se=se,
         step_time_ms=math.exp(y_hat),

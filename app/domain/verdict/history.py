@@ -11,7 +11,7 @@ import numpy as np
 from app.domain.performance.steady_state import mad, median
 from app.domain.run import FloatArray
 from app.domain.verdict.special import t_two_sided_p
-from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
+from app.domain.verdict.step_time import CLIPPING_LOSS, DEFAULT_PRIOR, Prior
 
 # --- The best division of a series into levels: PELT with squared error (Killick, Fearnhead and Eckley 2012).
 
@@ -89,8 +89,6 @@ _MEDIAN_OF = 7
 _CLIP = 2.5
 _LEAST_SPREAD = 1e-4
 _PENALTY = 6.0
-_CLIPPING_LOSS = 1.15
-"""Clipping takes this much from the residual sum of squares of normal data with a few heavy tails."""
 _MOST_DF = 30.0
 
 
@@ -143,8 +141,11 @@ def find_changes(log_step_times: Sequence[float] | FloatArray, prior: Prior = DE
 
 
 def winsorise(y: FloatArray) -> FloatArray:
-    """Clip every value to within 2.5 robust spreads of the running median of seven, edges repeated."""
-    padded = np.pad(y, _MEDIAN_OF // 2, mode="edge")
+    """Clip every value to within 2.5 robust spreads of the running median of seven, the ends reflected.
+
+    Repeating the last value instead would make it its own median, and a single slow run at the end a change.
+    """
+    padded = np.pad(y, _MEDIAN_OF // 2, mode="reflect")
     running = np.median(np.lib.stride_tricks.sliding_window_view(padded, _MEDIAN_OF), axis=1)
     reach = _CLIP * max(mad(y - running), _LEAST_SPREAD)
     return np.clip(y, running - reach, running + reach)
@@ -192,7 +193,7 @@ def _change_points(z: FloatArray, segments: tuple[Segment, ...], prior: Prior) -
     rss = sum(float(((z[s.start : s.stop] - s.level) ** 2).sum()) for s in segments)
     d0 = prior.degrees_of_freedom
     df = d0 + len(z) - len(segments)
-    variance = (d0 * prior.variance + _CLIPPING_LOSS * rss) / df
+    variance = (d0 * prior.variance + CLIPPING_LOSS * rss) / df
     return tuple(_change_point(a, b, variance, min(df, _MOST_DF)) for a, b in pairwise(segments))
 
 

@@ -46,7 +46,7 @@ class RunFacts:
     """The facts that decide whether a run may be a baseline, without its contract.
 
     `run`: its name, unique among those compared; `outcome`: as in its health; `quarantined`: a user's reason to exclude
-    it, else empty; `definition_version`: that of its figures; `shape`: from `shape_of`; `job`: CI job or test as stated.
+    it, else empty; `definition_version`: that of its figures; `shape`: from `shape_of`; `job`: CI job or test.
     """
 
     run: str

@@ -12,7 +12,7 @@ from typing import Literal, Self
 import numpy as np
 
 from app.domain.numbers import THIN, percent
-from app.domain.performance.steady_state import mad, median
+from app.domain.performance.steady_state import clip_around_median, mad, median
 from app.domain.run import FloatArray, SteadyState
 from app.domain.verdict.special import digamma, t_quantile, trigamma
 
@@ -327,9 +327,14 @@ Sample = tuple[float, int]
 FEWEST_CONFIGURATIONS = 5
 _FEWEST_TO_WINSORISE = 10
 _TAIL = 0.05
-_LEAST_VARIANCE = 1e-4**2  # runs equal to the last digit: a logarithm needs something
+_LEAST_SD = 1e-4  # runs equal to the last digit: a logarithm needs something
+_MOST_SD = 0.05
+"""Configurations that vary by more than an outlier teach about changes, not about launches."""
+CLIPPING_LOSS = 1.15
+"""Clipping takes this much from the variance of normal data with a few heavy tails."""
 _LEAST_SPREAD = 0.01
-_LEAST_DF, _MOST_DF = 2.0, 20.0
+_LEAST_DF, _MOST_DF = 4.0, 20.0
+"""Under 4 degrees of freedom a t quantile is so wide that no change could be called."""
 _MOST_TEST_DF = 12.0  # pays for tails heavier than Student's
 
 
@@ -345,7 +350,12 @@ def family_prior(configurations: Iterable[Sequence[RunEstimate]]) -> Prior:
 def sample_of(runs: Sequence[RunEstimate]) -> Sample | None:
     """Return the sample of one configuration; None with fewer than two clean runs."""
     values = select_baseline(runs, DEFAULT_PRIOR.variance).log_step_times
-    return (float(np.var(values, ddof=1)), len(values) - 1) if len(values) >= 2 else None
+    if len(values) < 2:
+        return None
+    lost = 1.0
+    if len(values) >= _FEWEST_TO_HUBER:
+        values, lost = clip_around_median(values, max(mad(values), _LEAST_SD), _HUBER_CLIP), CLIPPING_LOSS
+    return lost * float(np.var(values, ddof=1)), len(values) - 1
 
 
 def prior_of(offered: Iterable[Sample | None]) -> Prior:
@@ -354,7 +364,7 @@ def prior_of(offered: Iterable[Sample | None]) -> Prior:
     if len(samples) < FEWEST_CONFIGURATIONS:
         return DEFAULT_PRIOR
     variance, df = _fit(np.array([s for s, _ in samples]), [f for _, f in samples])
-    return Prior(variance=variance, degrees_of_freedom=df, configurations=len(samples))
+    return Prior(variance=min(variance, _MOST_SD**2), degrees_of_freedom=df, configurations=len(samples))
 
 
 def moderated_variance(prior: Prior, log_step_times: FloatArray) -> float:
@@ -373,7 +383,7 @@ def degrees_of_freedom(prior: Prior, baseline_runs: int) -> float:
 def _fit(variances: FloatArray, dfs: Sequence[int]) -> tuple[float, float]:
     """`(v0, d0)` of the scaled inverse chi-square from which the variances were drawn."""
     expected = np.array([math.log(f / 2) - digamma(f / 2) for f in dfs])
-    e = np.log(np.maximum(variances, _LEAST_VARIANCE)) + expected
+    e = np.log(np.maximum(variances, _LEAST_SD**2)) + expected
     if len(e) >= _FEWEST_TO_WINSORISE:
         e = np.clip(e, *np.quantile(e, [_TAIL, 1 - _TAIL]))
     spread = float(np.var(e, ddof=1)) - float(np.mean([trigamma(f / 2) for f in dfs]))
@@ -382,7 +392,7 @@ def _fit(variances: FloatArray, dfs: Sequence[int]) -> tuple[float, float]:
 
 
 def _df_of_spread(spread: float) -> float:
-    """The d0 in [2, 20] with trigamma(d0 / 2) = `spread`, by bisection: trigamma falls."""
+    """The d0 in [4, 20] with trigamma(d0 / 2) = `spread`, by bisection: trigamma falls."""
     if spread <= max(_LEAST_SPREAD, trigamma(_MOST_DF / 2)):
         return _MOST_DF
     if spread >= trigamma(_LEAST_DF / 2):

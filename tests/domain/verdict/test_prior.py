@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from app.domain.verdict.decide import judge
 from app.domain.verdict.step_time import (
     DEFAULT_PRIOR,
     Prior,
@@ -12,6 +13,7 @@ from app.domain.verdict.step_time import (
     degrees_of_freedom,
     family_prior,
     moderated_variance,
+    sample_of,
 )
 from tests.domain.verdict.runs import make_runs
 
@@ -43,8 +45,24 @@ def test_moderate_spread_gives_the_degrees_of_freedom_whose_trigamma_it_is() -> 
     assert prior.variance == pytest.approx(0.006**2 * math.exp(EULER + (1 - EULER)) / 2)
 
 
-def test_a_wild_spread_is_held_at_two_degrees_of_freedom() -> None:
-    assert family_prior([pair(sd) for sd in (1e-4, 1e-4, 0.003, 0.04, 0.04)]).degrees_of_freedom == 2
+def test_a_wild_spread_is_held_at_four_degrees_of_freedom() -> None:
+    assert family_prior([pair(sd) for sd in (1e-4, 1e-4, 0.003, 0.04, 0.04)]).degrees_of_freedom == 4
+
+
+def test_a_clean_change_of_40_percent_is_decided_whatever_five_configurations_taught() -> None:
+    prior = family_prior([pair(sd) for sd in (0.01, 0.02, 0.3, 0.4, 0.5)])
+    assert math.sqrt(prior.variance) <= 0.05
+    for runs in (1, 2, 5):
+        baseline = make_runs([0.001 * run for run in range(runs)])
+        assert judge(make_runs([math.log(1.4)]), baseline, prior).decision == "regression"
+
+
+def test_one_odd_run_does_not_widen_what_a_configuration_teaches() -> None:
+    usual = (0.001 * np.random.default_rng(1).standard_normal(12)).tolist()
+    clean, odd = sample_of(make_runs(usual)), sample_of(make_runs([*usual, 0.04]))
+    assert clean is not None
+    assert odd is not None
+    assert odd[0] < 5 * clean[0]  # not clipped, it is 100 times that
 
 
 @pytest.mark.parametrize(
