@@ -1,16 +1,29 @@
 """What is read from the command line, and what is printed."""
 
+import gzip
 import io
+import json
+import socket
+import ssl
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
+import uvicorn
+from sqlalchemy import Engine, update
 
 import threewalls_entry
 from app.analysis import options as local
 from app.cli import main, make_parser
-from app.client import errors
+from app.client import errors, upload
 from app.client.account import caller_text
 from app.client.delivery import Progress
 from app.client.errors import UsageError
@@ -19,8 +32,16 @@ from app.client.report import exit_code_of, run_number, verdict_text
 from app.client.terminal import one_line, plain
 from app.client.upload import upload_key
 from app.domain.report.exit_codes import FAILED, FINE
+from app.errors import OverQuota
+from app.main import create_app
+from app.settings import Settings
+from app.storage.database import transaction
+from app.storage.tables import HeartbeatRow, utc_now
 from tests.client.answering import Answer, answering
-from tests.client.commands import job_environment, threewalls
+from tests.client.commands import Done, job_environment, threewalls
+from tests.conftest import OPEN_TO
+from tests.embedded.processes import Running, wait_for
+from tests.notifications.certificate import make_certificate
 from tests.training_logs import training_log
 
 TWO_MB = 2_000_000
@@ -199,3 +220,334 @@ def test_the_worst_run_that_is_not_allowed_decides(tmp_path: Path) -> None:
 )
 def test_what_a_token_is_for(found: dict[str, object], told: str) -> None:
     assert told in "\n".join(caller_text(found))
+
+
+# --- What no job expects: a client then ends with 3 and says why in a line, never with the 1 of a regression.
+
+
+HTML = {"Content-Type": "text/html"}
+STRANGERS = [
+    Answer(200, b"<html>Log in</html>", HTML), Answer(204, b""), Answer(200, {"hello": 1}), Answer(200, [1]),
+    Answer(200, b"no gzip", {"Content-Encoding": "gzip"}), Answer(302, b"", {"Location": "https://sso.example.org"}),
+    Answer(404, b"<html>", HTML), Answer(413, b"<html>", HTML), Answer(200, b"[" * 100_000),
+    Answer(422, {"detail": "no", "errors": [1, "two"]}),
+]  # fmt: skip
+Called = Callable[..., Done]
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Called:
+    """A command of the client, in this process."""
+
+    def called(url: str, *words: str, **env: str) -> Done:
+        with monkeypatch.context() as patched:
+            for name, value in job_environment(url, tmp_path, **env).items():
+                patched.setenv(name, value)
+            code = main(list(words))
+        captured = capfd.readouterr()
+        return Done(code, captured.out, captured.err)
+
+    return called
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    path = tmp_path / "train.log"
+    path.write_bytes(training_log())
+    return str(path)
+
+
+def waits(folder: Path) -> int:
+    return len(list((folder / ".cache").rglob("upload.json")))
+
+
+@pytest.mark.parametrize("stranger", STRANGERS, ids=lambda one: f"{one.status}-{str(one.body)[:9]}")
+def test_who_answers_and_is_not_threewalls_is_named_and_the_log_kept(
+    stranger: Answer, call: Called, log: str, tmp_path: Path
+) -> None:
+    with answering(stranger) as house:
+        done = call(house.url, "upload", log, "--retries", "0", "--json")
+        assert (done.code, done.document["exit_code"], waits(tmp_path)) == (3, 3, 1), done.err
+        assert done.document["spooled"] in done.err
+        assert house.url in done.document["error"]
+        assert len(done.err.splitlines()) == 1 + len(done.document["errors"])
+        for words in (("doctor",), ("report", "7"), ("runs",), ("token",)):
+            other = call(house.url, *words, "--retries", "0", "--json")
+            assert other.code == (2 if stranger.status == 422 and words != ("doctor",) else 3), (words, other.err)
+            assert isinstance(other.document, dict)
+            assert "unexpected error" not in other.err
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SSL_CERT_FILE", "/none.pem"), ("SSL_CERT_FILE", "/etc/hostname"), ("HTTPS_PROXY", "socks5://user:pw@proxy:1"),
+        ("HTTPS_PROXY", "gopher://proxy:1"), ("HTTP_PROXY", "http://[::"),
+    ],
+)  # fmt: skip
+def test_proxies_and_certificates_that_cannot_be_are_named(
+    variable: str, value: str, call: Called, log: str, tmp_path: Path
+) -> None:
+    done = call("https://127.0.0.1:1", "upload", log, **{variable: value})
+    assert (done.code, waits(tmp_path)) == (3, 1), done.err
+    assert variable in done.err
+    assert "pw" not in done.err
+    told = call("https://127.0.0.1:1", "doctor", **{variable: value})
+    assert told.code == 3
+    assert variable in told.out.splitlines()[0]
+
+
+@contextmanager
+def self_signed(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """A service behind a certificate of its own authority; and each connection that somebody made."""
+    made: list[str] = []
+
+    class Server(HTTPServer):
+        def get_request(self) -> tuple[Any, Any]:
+            made.append("one")
+            return super().get_request()
+
+        def handle_error(self, *_: object) -> None:
+            """A client that does not trust it is no error of it."""
+
+    server = Server(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(make_certificate(folder, "IP:127.0.0.1"), folder / "key.pem")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield f"https://127.0.0.1:{server.server_address[1]}", made
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_a_certificate_that_nobody_trusts_is_not_tried_again(call: Called, log: str, tmp_path: Path) -> None:
+    with self_signed(tmp_path) as (url, made):
+        done = call(url, "upload", log)
+        assert (done.code, len(made), waits(tmp_path)) == (3, 1, 1), done.err
+        assert "SSL_CERT_FILE" in done.err
+
+
+@pytest.mark.parametrize(
+    ("answer", "kept"),
+    [
+        (Answer(401, {"title": "Who asks?", "detail": "The token is over."}), True),
+        (Answer(403, {"title": "Not allowed", "detail": "It may not upload."}), True),
+        (Answer(413, {"title": OverQuota.title, "detail": "Full."}), True),
+        (Answer(413, {"title": "The upload is too large", "detail": "Too large."}), False),
+        (Answer(422, {"title": "This is not a text log", "detail": "Binary."}), False),
+        (Answer(409, {"title": "This key is already used", "detail": "Another."}), False),
+    ],
+)
+def test_what_may_be_taken_later_is_kept_and_fine_for_nobody(
+    answer: Answer, kept: bool, call: Called, log: str, tmp_path: Path
+) -> None:
+    with answering(answer) as house:
+        done = call(house.url, "upload", log, "--spool-ok", "--json")
+        assert (done.code, waits(tmp_path)) == (3, int(kept)), done.err
+        assert answer.body["detail"] in done.document["error"]
+        assert bool(done.document["spooled"]) is kept is ("threewalls sync" in done.err)
+        without = call(house.url, "upload", log, "--no-spool")
+        assert (without.code, answer.body["detail"] in without.err) == (3, True)
+
+
+def test_a_service_that_is_away_and_a_spool_that_is_full_are_both_told(call: Called, log: str) -> None:
+    done = call("http://127.0.0.1:1", "upload", log, "--retries", "0", "--spool", "/dev/null/spool", "--json")
+    assert done.code == 3
+    assert "could not be reached" in done.document["error"]
+    assert "/dev/null/spool" in done.document["error"]
+
+
+def test_files_that_cannot_be_read_are_told_by_name(call: Called, log: str, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for words in (
+        ("upload", str(tmp_path / "loop")), ("upload", f"{log}/inside"), ("upload", str(tmp_path / ("x" * 300))),
+        ("upload", str(tmp_path / ("x" * 300)), "--follow"), ("sync", "--spool", log), ("doctor", f"{log}/inside"),
+    ):  # fmt: skip
+        done = call("http://127.0.0.1:1", *words, "--retries", "0")
+        assert done.code == 3, (words, done.err)
+        assert "unexpected error" not in done.err
+        assert str(tmp_path) in done.err + done.out
+
+
+def test_a_defect_of_ours_is_70_and_a_line_with_its_place(
+    call: Called, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.client.upload_command.surrounding_job", lambda _: {}["nothing"])
+    done = call("http://127.0.0.1:1", "upload", log, "--json")
+    assert (done.code, len(done.err.splitlines())) == (70, 1)
+    assert "KeyError: 'nothing' (test_command_line.py:" in done.err
+    assert done.document["exit_code"] == 70
+    monkeypatch.setattr("app.cli.make_parser", lambda: {}["nothing"])
+    assert call("http://127.0.0.1:1", "upload", log).code == 70
+
+
+def test_wrong_words_are_a_matter_of_usage(call: Called, log: str) -> None:
+    for words in (("--until-idle", "3"), ("--key", "naïve")):
+        assert call("http://127.0.0.1:1", "upload", log, *words).code == 2
+    for words in (("upload", log, "--wait=abc"), ("report", "7", "--json", "--markdown")):
+        with pytest.raises(SystemExit) as ended:
+            make_parser().parse_args(with_wait(list(words)))
+        assert ended.value.code == 2
+
+
+def test_names_that_are_no_text_and_pipes_are_uploaded(server: Running, tmp_path: Path) -> None:
+    text = training_log(step_time_ms=417)
+    (tmp_path / "caf\udce9.log").write_bytes(text)
+    (tmp_path / "rank1.log.gz").write_bytes(gzip.compress(training_log(step_time_ms=418)))
+    line = (
+        f"mkfifo rank2.log; cat *caf* > rank2.log & {sys.executable} -m app.cli upload *caf* <(zcat rank1.log.gz) "
+        "rank2.log --project client-names --json"
+    )
+    env = job_environment(server.address, tmp_path, PYTHONPATH=str(Path(__file__).parents[2]))
+    done = subprocess.run(["bash", "-c", line], env=env, cwd=tmp_path, capture_output=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    run = httpx2.get(f"{server.address}/api/v1/runs/{json.loads(done.stdout)['id']}", timeout=300).json()
+    assert {file["name"]: file["size_bytes"] for file in run["files"]} == {
+        "caf?.log": len(text), "train.log": len(text), "rank2.log": len(text),
+    }  # fmt: skip
+
+
+def test_a_log_that_holds_nothing_is_3_and_metadata_are_2(
+    server: Running, call: Called, log: str, tmp_path: Path
+) -> None:
+    (tmp_path / "empty.log").touch()
+    (tmp_path / "binary.log").write_bytes(bytes(range(256)) * 100)
+    for name in ("empty.log", "binary.log"):
+        done = call(server.address, "upload", str(tmp_path / name), "--json")
+        assert (done.code, done.document["id"], done.document["exit_code"]) == (3, None, 3)
+        assert name in done.document["error"]
+        assert call(server.address, "doctor", str(tmp_path / name)).code == 3
+    done = call(server.address, "upload", log, "--set", "gpus=many", "--json")
+    assert (done.code, done.document["errors"][0]["field"]) == (2, "meta.gpus")
+    assert waits(tmp_path) == 0
+
+
+def test_a_field_that_nobody_knows_is_refused_unless_it_is_wanted(
+    server: Running, call: Called, log: str, tmp_path: Path
+) -> None:
+    words = ("upload", log, "--project", "client-strict", "--set", "gpuu=H100", "--set", "seq_len=4096", "--json")
+    done = call(server.address, *words)
+    assert (done.code, [one["field"] for one in done.document["errors"]]) == (2, ["meta.gpuu"]), done.err
+    following = call(server.address, *words, "--follow", "--until-idle", "0")
+    assert (following.code, waits(tmp_path)) == (2, 0), following.err
+    assert call(server.address, "analyze", log, "--set", "gpuu=H100").code == 2
+    assert call(server.address, "analyze", log, "--set", "gpuu=H100", "--lenient").code == 0
+    lenient = call(server.address, *words, "--lenient")
+    assert (lenient.code, any("gpuu" in warning for warning in lenient.document["warnings"])) == (0, True), lenient.err
+    file = call(server.address, "upload", log, "--project", "client-strict", "--meta", '{"our_own": 1}', "--json")
+    assert file.code == 0, "a file of metadata may hold what only its owner understands"
+
+
+def test_a_project_of_another_default_branch_hears_why_and_which_setting(
+    server: Running, call: Called, tmp_path: Path
+) -> None:
+    words = ("--project", "client-master", "--no-ci", "--set", "branch=master", "--set", "gpu=H100")
+    for number in range(2):
+        log = tmp_path / f"{number}.log"
+        log.write_bytes(training_log(step_time_ms=430 + number))
+        done = call(server.address, "upload", str(log), *words, "--set", f"commit={number}abcdef0", "--wait")
+        assert done.code == 4, done.err
+    first, second = done.out.splitlines()[1:3]
+    assert [word for word in ("master", "main", "baseline_branch") if word not in first] == [], first
+    assert "master" in second or "main" in second, second
+    run = httpx2.get(f"{server.address}/api/v1/runs?project=client-master", timeout=300).json()["items"][0]["id"]
+    verdict = httpx2.get(f"{server.address}/api/v1/runs/{run}/verdict", timeout=300).json()
+    assert verdict["baseline"]["other_branch"] == {"baseline_branch": "main", "branches": ["master"], "runs": 1}
+    comment = httpx2.get(f"{server.address}/api/v1/runs/{run}/report.md", timeout=300).text
+    assert "baseline" in comment.splitlines()[0]
+    assert "master" in comment.splitlines()[0]
+    page = httpx2.get(f"{server.address}/runs/{run}", timeout=300).text
+    assert "baseline_branch" in page
+
+
+def test_a_run_for_which_there_is_no_room_does_not_begin(
+    server: Running, call: Called, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "PIECE_BYTES", 4096)
+    quota = f"{server.address}/api/v1/projects/client-full/quota"
+    runs = f"{server.address}/api/v1/runs?project=client-full"
+    small = call(server.address, "upload", log, "--project", "client-full", "--set", "gpu=H100", "--json")
+    assert small.code == 0, small.err
+    size = Path(log).stat().st_size
+    assert httpx2.put(quota, json={"quota_bytes": size + 100, "author": "mara"}, timeout=300).status_code == 200
+    Path(log).write_bytes(training_log(step_time_ms=444))
+    done = call(server.address, "upload", log, "--project", "client-full", "--json")
+    assert (done.code, waits(tmp_path)) == (3, 1)
+    assert "quota" in done.document["error"]
+    assert httpx2.get(runs, timeout=300).json()["total"] == 1
+    assert httpx2.put(quota, json={"quota_bytes": 0, "author": "mara"}, timeout=300).status_code == 200
+    assert call(server.address, "sync").code == 0
+    assert httpx2.get(runs, timeout=300).json()["total"] == 2
+
+
+def test_a_run_that_was_begun_and_never_got_a_byte_is_no_near_miss(server: Running, call: Called, log: str) -> None:
+    runs = f"{server.address}/api/v1/runs"
+    meta = {"meta": (None, json.dumps({"project": "client-ghost", "gpu": "H100"}))}
+    ghost = httpx2.post(f"{runs}?complete=false", files=meta, timeout=300).json()["id"]
+    wait_for(lambda: httpx2.get(f"{runs}/{ghost}", timeout=300).json()["status"] == "ready", "its reading")
+    done = call(server.address, "upload", log, "--project", "client-ghost", "--wait", "--json")
+    assert (done.code, done.document["report"]["verdict"]["nearest_misses"]) == (4, []), done.err
+
+
+def test_a_cut_file_in_pieces_keeps_its_warning_and_many_files_go(
+    server: Running, call: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "FORM_FILES", 1)
+    logs = [training_log(step_time_ms=451), training_log(step_time_ms=452)]
+    (tmp_path / "a.log.gz").write_bytes(gzip.compress(logs[0])[:-40])
+    (tmp_path / "b.log").write_bytes(logs[1])
+    words = ("upload", str(tmp_path / "a.log.gz"), str(tmp_path / "b.log"), "--project", "client-cut", "--json")
+    done = call(server.address, *words, "--wait")
+    again = call(server.address, *words)
+    assert (done.document["created"], again.document["created"]) == (True, False), done.err
+    run = httpx2.get(f"{server.address}/api/v1/runs/{done.document['id']}", timeout=300).json()
+    assert [file["name"] for file in run["files"]] == ["a.log", "b.log"]
+    assert any("a.log is gzip, but ends early" in warning for warning in run["warnings"]), run["warnings"]
+
+
+def test_a_run_of_another_service_is_not_taken_for_one_of_this(server: Running, call: Called, log: str) -> None:
+    run_id = call(server.address, "upload", log, "--project", "client-own", "--wait", "--json").document["id"]
+    port = server.address.rpartition(":")[2]
+    for base in ("http://other.example.org", f"http://localhost:{port}", f"{server.address}/elsewhere"):
+        foreign = call(server.address, "report", f"{base}/runs/{run_id}")
+        assert (foreign.code, foreign.out) == (2, ""), foreign.err
+    own = call(f"http://localhost:{port}", "report", f"http://LOCALHOST:{port}/runs/{run_id}#log")
+    assert own.code == 4, own.err
+
+
+def test_the_version_is_told(tmp_path: Path) -> None:
+    done = threewalls("http://127.0.0.1:1", tmp_path, "--version")
+    assert (done.code, done.out.startswith("threewalls ")) == (0, True)
+
+
+# --- The command against a service whose workers all stopped.
+
+
+@pytest.fixture
+def address(settings: Settings) -> Iterator[str]:
+    server = uvicorn.Server(uvicorn.Config(create_app(settings, open_to=OPEN_TO), log_config=None, access_log=False))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join()
+
+
+def test_who_waits_hears_since_when_nothing_is_processed(address: str, engine: Engine, tmp_path: Path) -> None:
+    since = utc_now() - timedelta(minutes=17)
+    with transaction(engine) as session:
+        session.execute(update(HeartbeatRow).values(seen_at=since))
+    (tmp_path / "train.log").write_bytes(training_log())
+    sent = threewalls(address, tmp_path, "upload", str(tmp_path / "train.log"), "--wait", "1")
+    assert sent.code == 3
+    assert f"Nothing has been processed since {since:%Y-%m-%d %H:%M:%S} UTC" in sent.out
+    report = threewalls(address, tmp_path, "report", "1", "--json").document
+    assert (report["status"], report["nothing_processed_since"]) == ("pending", since.isoformat())
+    with transaction(engine) as session:
+        session.execute(update(HeartbeatRow).values(seen_at=utc_now()))
+    assert threewalls(address, tmp_path, "report", "1", "--json").document["nothing_processed_since"] is None

@@ -3,13 +3,19 @@
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +26,9 @@ from app.client.errors import UsageError
 from app.client.service import ClientSettings, Service
 from app.client.upload import Upload, read_upload
 from tests.client.answering import Answer, answering
-from tests.client.commands import threewalls
+from tests.client.commands import job_environment, threewalls
+from tests.embedded.processes import Running
+from tests.training_logs import training_log
 
 URL = "http://service.example.org"
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=30).filter(
@@ -207,3 +215,57 @@ def test_what_the_service_cannot_take_now_waits_and_is_sent_later(tmp_path: Path
         house.answers = [run_answer(7)]
         sent = threewalls(house.url, tmp_path, "sync")
     assert (sent.code, list(tmp_path.rglob("upload.json"))) == (0, [])
+
+
+# --- kill -9 of a sync in the worst moment: the service has stored the upload, and its answer is on the way.
+
+
+@contextmanager
+def answers_withheld(service: str) -> Iterator[tuple[str, threading.Event]]:
+    """An address that carries what is sent to the service, but no answer back; set once there was one."""
+    there = urlsplit(service)
+    answered = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as door:
+
+        def carry() -> None:
+            client, _ = door.accept()
+            with client, socket.create_connection((there.hostname, there.port)) as onward:
+                reader = threading.Thread(target=lambda: onward.recv(1) and answered.set(), daemon=True)
+                reader.start()
+                while data := _received(client):
+                    onward.sendall(data)
+                onward.shutdown(socket.SHUT_RDWR)
+                reader.join()
+
+        carrier = threading.Thread(target=carry, daemon=True)
+        carrier.start()
+        yield f"http://127.0.0.1:{door.getsockname()[1]}", answered
+        carrier.join(10)
+
+
+def _received(client: socket.socket) -> bytes:
+    try:
+        return client.recv(64 * 1024)
+    except ConnectionResetError:  # it was killed
+        return b""
+
+
+def test_it_is_neither_lost_nor_doubled(server: Running, tmp_path: Path) -> None:
+    project, kept = "client-killed", str(tmp_path / "spool")
+    log = tmp_path / "train.log"
+    log.write_bytes(training_log(step_time_ms=409))
+    stated = ("upload", str(log), "--project", project, "--spool", kept)
+    assert threewalls(server.address, tmp_path, *stated, "--offline").code == 0
+    with answers_withheld(server.address) as (address, answered):
+        command = [sys.executable, "-m", "app.cli", "sync", "--all", "--spool", kept]
+        process = subprocess.Popen(command, env=job_environment(address, tmp_path), stderr=subprocess.DEVNULL)
+        assert answered.wait(60)
+        process.kill()
+        process.wait()
+    assert len(list((tmp_path / "spool").iterdir())) == 1
+    done = threewalls(server.address, tmp_path, "sync", "--json", "--spool", kept)
+    assert (done.code, [one["created"] for one in done.document["sent"]]) == (0, [False]), done.err
+    assert list((tmp_path / "spool").iterdir()) == []
+    items = httpx2.get(f"{server.address}/api/v1/runs", params={"project": project}, timeout=300).json()["items"]
+    assert len(items) == 1
+    assert threewalls(server.address, tmp_path, *stated).out.endswith("(already uploaded)\n")

@@ -1,18 +1,32 @@
 """Stored logs that were lost or damaged: the rest of a run stays, they are found, and the same upload restores them."""
 
-from collections.abc import Callable
+import hashlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
-from sqlalchemy import Engine
+import uvicorn
+from sqlalchemy import Engine, select
 from starlette.testclient import TestClient
 
 from app.cli import main
+from app.domain.logs import parse_log, parse_text
+from app.domain.logs.read import KNOWN_FORMATS
+from app.main import create_app
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.log_files import write_frames
-from app.storage.tables import RunRow
-from tests.runs.uploading import LOG, upload
+from app.storage.tables import RunRow, VerdictRow
+from tests.analysis.commands import threewalls
+from tests.conftest import OPEN_TO
+from tests.runs.uploading import LOG, assert_problem, traces, upload
+from tests.training_logs import training_log
 from workers.tasks import process_run
 
 PEOPLE = {"Accept": "text/html,application/xhtml+xml"}
@@ -78,3 +92,222 @@ def test_a_run_that_failed_for_its_damaged_log_is_read_once_that_is_restored(
     upload(client, LOG)
     process_run(run_id)
     assert client.get(f"/api/v1/runs/{run_id}").json()["status"] == "ready"
+
+
+# --- Logs with holes of NUL bytes and with garbage in them, as network file systems and crashed writers leave them.
+
+
+LOG_OF_DAMAGED_TEXT = training_log(iterations=60, noise_bytes=200_000)
+HALF = LOG_OF_DAMAGED_TEXT.index(b"\n", len(LOG_OF_DAMAGED_TEXT) // 2) + 1
+GARBAGE = b"".join(hashlib.sha256(bytes([number])).digest() for number in range(256))
+DAMAGED = {
+    "a hole at the start": bytes(65_536) + LOG_OF_DAMAGED_TEXT,
+    "a large hole at the start": bytes(900_000) + LOG_OF_DAMAGED_TEXT,
+    "a hole in the middle": LOG_OF_DAMAGED_TEXT[:HALF] + bytes(65_536) + LOG_OF_DAMAGED_TEXT[HALF:],
+    "garbage at the start": GARBAGE + b"\n" + LOG_OF_DAMAGED_TEXT,
+    "a few bytes at the start": b"\xff\xfa\x00\x81" * 3 + b"\n" + LOG_OF_DAMAGED_TEXT,
+    "the mark of UTF-16 at the start": b"\xff\xfe" + LOG_OF_DAMAGED_TEXT,
+    "a torn line": LOG_OF_DAMAGED_TEXT[:HALF]
+    + b" iteration 31/ 60 | consumed sam"
+    + bytes(4096)
+    + b"\n"
+    + LOG_OF_DAMAGED_TEXT[HALF:],
+}
+
+
+def test_what_goes_on_as_text_is_read_and_what_was_skipped_is_said(client: TestClient) -> None:
+    wrong = {}
+    for what, log in DAMAGED.items():
+        answer = upload(client, log, meta={"name": what})
+        if answer.status_code != 202:
+            wrong[what] = answer.text
+            continue
+        process_run(answer.json()["id"])
+        run = client.get(f"/api/v1/runs/{answer.json()['id']}").json()
+        said = [warning for warning in run["warnings"] if "NUL bytes" in warning or "not UTF-8" in warning]
+        if (run["status"], run["health"]["iterations"], len(said)) != ("ready", 60, int("torn" not in what)):
+            wrong[what] = (run["status"], run["error"], run["health"], run["warnings"])
+    assert wrong == {}
+
+
+def test_a_log_that_grows_may_begin_with_a_hole(client: TestClient) -> None:
+    answer = client.post("/api/v1/runs?complete=false", files={"meta": (None, "{}")})
+    pieces = f"/api/v1/runs/{answer.json()['id']}/logs?name=train.log"
+    log, first = DAMAGED["a large hole at the start"], 500_000
+    for begin, piece, complete in ((0, log[:first], "false"), (first, log[first:], "true")):
+        sent = client.post(f"{pieces}&offset={begin}&complete={complete}", content=piece)
+        assert sent.status_code == 200, sent.text
+    process_run(answer.json()["id"])
+    assert client.get(f"/api/v1/runs/{answer.json()['id']}").json()["health"]["iterations"] == 60
+
+
+def test_what_is_no_text_is_refused_all_the_same(client: TestClient) -> None:
+    utf16 = LOG_OF_DAMAGED_TEXT.decode().encode("utf-16-le")
+    for what in (os.urandom(200_000), bytes(65_536) + os.urandom(200_000), utf16, bytes(2 << 20)):
+        assert upload(client, what).status_code == 422
+
+
+def test_the_result_is_the_same_whatever_the_chunks_are() -> None:
+    for log in DAMAGED.values():
+        whole = parse_text(log)
+        cut = parse_log(log[at : at + 4097] for at in range(0, len(log), 4097))
+        assert (cut.problems, cut.n) == (whole.problems, whole.n)
+        assert list(cut.line_numbers) == list(whole.line_numbers)
+
+
+def test_the_command_line_and_doctor_read_it_too(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_bytes(DAMAGED["a hole at the start"])
+    assert threewalls("analyze", path).code == 0
+    assert "65,536 NUL bytes" in threewalls("analyze", path).output
+    findings = threewalls("doctor", path, "--url=http://127.0.0.1:1", "--json").document["findings"]
+    assert [one["state"] for one in findings if one["what"] == "log"] == ["ok"]
+
+
+# --- A log of a trainer that no reader knows says nothing about its job: the run is unread, and has not failed.
+
+
+HEAD = "[rank0]:[titan] 2026-11-01 10:00:00,000 - root - INFO - Starting job: Llama 3 8B training\n"
+STEPS = "".join(
+    f"[rank0]:[titan] 2026-11-01 10:00:{step:02d},123 - root - INFO - step: {step:2d}  loss: 10.70{step}  "
+    "memory: 30.99GiB(32.62%)  tps: 7,034  tflops: 407.35  mfu: 41.19%\n"
+    for step in range(1, 11)
+)
+UNREAD = (HEAD + STEPS + "[rank0]:[titan] 2026-11-01 10:01:00,000 - root - INFO - Training completed\n").encode()
+CAUGHT = "Traceback (most recent call last):\n  File \"x.py\", line 1, in f\nImportError: No module named 'apex'\n"
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB.\n"
+
+
+def read(client: TestClient, log: bytes, **meta: str) -> dict[str, Any]:
+    run_id = upload(client, log, meta=json.dumps({"gpu": "H100", **meta})).json()["id"]
+    process_run(run_id)
+    run: dict[str, Any] = client.get(f"/api/v1/runs/{run_id}").json()
+    return run
+
+
+def test_the_api_says_which_formats_are_read_and_shows_lines_that_look_like_steps(client: TestClient) -> None:
+    run = read(client, UNREAD)
+    assert (run["status"], run["health"]["outcome"], run["failures"]) == ("unread", "unread", [])
+    assert [name for name in KNOWN_FORMATS if name not in run["error"]] == []
+    lines = UNREAD.decode().splitlines()
+    assert [(one["line"], one["example"]) for one in run["not_understood"]] == [
+        (line, lines[line - 1]) for line in (2, 3, 11)
+    ]
+    found = client.get("/api/v1/runs", params={"status": "unread", "outcome": "unread"}).json()
+    assert [one["id"] for one in found["items"]] == [run["id"]]
+
+
+def test_it_gets_no_verdict_and_its_report_is_neutral(client: TestClient, engine: Engine) -> None:
+    run = read(client, UNREAD)
+    report = client.get(f"/api/v1/runs/{run['id']}/report", params={"wait": "20"}).json()
+    assert (report["status"], report["exit_code"], report["verdict"]) == ("unread", 6, None)
+    assert (report["problems"], report["next_step"]) == ([], None)
+    assert [one["line"] for one in report["step_lines"]] == [2, 3, 11]
+    comment = client.get(f"/api/v1/runs/{run['id']}/report.md").text
+    assert comment.splitlines()[0].startswith("**◌ unread")
+    verdict = client.get(f"/api/v1/runs/{run['id']}/verdict").json()
+    assert (verdict["status"], verdict["verdict"], verdict["exit_code"]) == ("unread", None, 6)
+    with read_session(engine) as session:
+        assert session.execute(select(VerdictRow)).all() == []
+
+
+def test_the_page_shows_the_lines_and_no_failure(client: TestClient) -> None:
+    run = read(client, UNREAD)
+    page = client.get(f"/runs/{run['id']}").text
+    assert [line for line in (2, 3, 11) if f'data-step-line="{line}"' not in page] == []
+    assert 'class="badge failed"' not in page
+    assert 'class="notice failed' not in page
+    assert "rank that prints" not in page
+    assert 'class="badge failed"' not in client.get("/runs").text
+    assert client.get("/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("log", "status", "outcome"),
+    [
+        (HEAD + CAUGHT + STEPS, "unread", "unread"),  # it went on after the error
+        (HEAD + STEPS + OUT_OF_MEMORY, "failed", "out_of_memory"),  # the job did fail, whoever its trainer is
+        (HEAD + CAUGHT, "failed", "failed"),
+        ("The quick brown fox\n" * 20, "unread", "unread"),
+    ],
+    ids=["caught", "out of memory", "crash", "prose"],
+)
+def test_only_what_ended_the_job_is_a_failure_of_it(client: TestClient, log: str, status: str, outcome: str) -> None:
+    run = read(client, log.encode())
+    assert (run["status"], run["health"]["outcome"]) == (status, outcome)
+
+
+def test_the_command_line_says_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "titan.log"
+    path.write_bytes(UNREAD)
+    (tmp_path / "base.log").write_bytes(UNREAD)
+    found = threewalls("analyze", path, "--json")
+    document = found.document
+    assert (found.code, document["status"], document["failures"], document["warnings"]) == (6, "unread", [], [])
+    said = threewalls("analyze", path).output
+    assert [line for line in (2, 3, 11) if f"line {line}: " not in said] == []
+    compare = ("--baseline", tmp_path / "base.log", "--", path)
+    assert threewalls("compare", *compare).code == 6
+    assert threewalls("compare", "--allow", "unread", *compare).code == 0
+
+
+# --- A body over the limit is refused before it is read whole, declared or not, by a real server.
+
+
+LIMIT = 4_000_000
+FIVE_GB = 5_000_000_000
+
+
+@pytest.fixture
+def limited(settings: Settings) -> Settings:
+    return settings.model_copy(update={"max_upload_bytes": LIMIT})
+
+
+@pytest.fixture
+def address(limited: Settings) -> Iterator[str]:
+    server = uvicorn.Server(uvicorn.Config(create_app(limited, open_to=OPEN_TO), log_config=None, access_log=False))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server.should_exit = True
+        thread.join()
+
+
+class Stream:
+    """The first part of a form, as long as anybody reads it."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield b'--b\r\nContent-Disposition: form-data; name="log"; filename="train.log"\r\n\r\n'
+        while self.sent < FIVE_GB:
+            self.sent += len(LOG)
+            yield LOG
+
+
+@pytest.mark.parametrize("declared", [True, False], ids=["declared", "chunked"])
+def test_five_gigabytes_are_refused_early(address: str, engine: Engine, limited: Settings, declared: bool) -> None:
+    stream = Stream()
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    if declared:
+        headers["Content-Length"] = str(FIVE_GB)
+    answer = httpx2.post(f"{address}/api/v1/runs", content=iter(stream), headers=headers, timeout=300)
+    assert_problem(answer, 413, "4,000,000 bytes", "Nothing was kept")
+    assert stream.sent < 50 * LIMIT
+    assert traces(engine, limited) == {}
+
+
+def test_people_get_a_page(limited: Settings) -> None:
+    client = TestClient(create_app(limited, open_to=OPEN_TO))
+    headers = {"Content-Length": str(FIVE_GB), "Accept": "text/html"}
+    answer = client.post("/upload", content=b"", headers=headers)
+    assert answer.status_code == 413
+    assert "4,000,000 bytes" in answer.text
+    assert answer.headers["content-type"].startswith("text/html")
+
+
+def test_a_body_within_the_limit_passes(limited: Settings) -> None:
+    client = TestClient(create_app(limited, open_to=OPEN_TO))
+    assert upload(client, LOG).status_code == 202

@@ -1,15 +1,22 @@
 """Contracts resolved from logs and metadata: values with their sources, warnings, and the two keys."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
+from app.domain.contract.derive import DEFAULTS, MOE_FIELDS, WITHOUT_DEFAULT
+from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.keys import config_key, is_provisional, stack_key
 from app.domain.contract.resolve import Contract, resolve
 from app.domain.contract.values import read_value, shown
-from app.domain.run import LogEvent, Stated, Value
+from app.domain.documents.metadata import read_metadata
+from app.domain.logs import parse_text
+from app.domain.performance.summary import summarise
+from app.domain.run import LogEvent, ParsedLog, Problem, RunSummary, Stated, Value
+from tests.cases import every_case
 from tests.domain.builders import OVERLAP_CASE, QWEN3_30B, make_log, make_metadata, make_stated
 
 
@@ -317,3 +324,259 @@ def test_metadata_and_log_give_the_same_keys(names: set[str]) -> None:
     split = resolved(rest, requested)
     assert (split.stack_key, split.config_key) == (from_log.stack_key, from_log.config_key)
     assert all("the trainer's default is" in warning for warning in split.warnings)
+
+
+# --- What a dump says by leaving a field out, and what it does not say when it was cut.
+
+
+CUT = Problem("unfinished dump", "This configuration dump has no end.", 7)
+ARGUMENTS = {
+    "expert_model_parallel_size": "8",
+    "hidden_size": "2048",
+    "moe_router_topk": "8",
+    "num_attention_heads": "32",
+    "num_experts": "128",
+    "num_layers": "48",
+    "pipeline_model_parallel_size": "4",
+    "tensor_model_parallel_size": "2",
+    "world_size": "64",
+}
+START, END = "------- arguments -------\n", "------- end of arguments -------\n"
+SUMMARY = """\
+------------------------------------------------------------
+Configuration Summary (Non-Default Values vs Mcore)
+======================================================================
+[model] Non-default values (vs Mcore TransformerConfig):
+  hidden_size: 2048  (Mcore default: 0)
+  num_layers: 48  (Mcore default: 0)
+  num_moe_experts: 128  (Mcore default: None)
+[train]:
+  global_batch_size: 512
+======================================================================
+"""
+LINES = "".join(
+    f" iteration {i:8d}/      10 | elapsed time per iteration (ms): 100.0 | global batch size: 8 | lm loss: 1.0 |\n"
+    for i in range(1, 11)
+)
+
+
+def dump(upto: str) -> str:
+    """Megatron-LM's block, printed up to the argument `upto`."""
+    names = list(ARGUMENTS)
+    shown = names[: names.index(upto) + 1]
+    return START + "".join(f"  {name} {'.' * (47 - len(name))} {ARGUMENTS[name]}\n" for name in shown)
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        (dump("world_size") + END, True),
+        (dump("world_size"), True),  # only the line that ends it is missing
+        (dump("tensor_model_parallel_size"), False),
+        (dump("hidden_size"), False),
+        (dump("world_size") + END + dump("hidden_size"), True),  # the dump of a restart was cut, that of the start not
+        (SUMMARY, True),
+        (SUMMARY.partition("  num_moe")[0], False),
+    ],
+)
+def test_only_a_dump_with_an_end_has_defaults(text: str, known: bool) -> None:
+    summary = summarise(parse_text(text + LINES), make_metadata())
+    assert ("attention" in summary.contract) is known
+    assert ("routing_mode" in summary.contract) is known
+    assert ("routing_mode" in summary.unknown) is not known
+    experts = summary.contract.get("num_experts")
+    assert experts is None or experts.value == 128
+    assert not str(summary.contract["model"].value if "model" in summary.contract else "").endswith("dense")
+    assert summary.provisional
+
+
+def test_a_finished_section_of_a_cut_summary_keeps_its_defaults() -> None:
+    stated = parse_text(SUMMARY.partition("  global_batch")[0] + LINES).stated
+    assert stated["num_experts"].value == 128
+    assert (stated["attention"].value, stated["attention"].source) == ("auto", "default")
+
+
+@pytest.mark.parametrize(("problems", "known"), [((), True), ((CUT,), False)])
+def test_the_readers_remark_decides(problems: tuple[Problem, ...], known: bool) -> None:
+    log = make_log([100.0] * 5, stated={"num_layers": 2}, problems=problems)
+    assert ("attention" in summarise(log, make_metadata()).contract) is known
+
+
+def test_each_field_of_the_keys_has_a_default_or_is_known_to_have_none() -> None:
+    with every_case() as case:
+        for name in [name for name in (*STACK_FIELDS, *CONFIG_FIELDS) if not name.startswith(PREFIX)]:
+            with case(name):
+                assert (name in DEFAULTS) is not (name in WITHOUT_DEFAULT)
+
+
+def test_a_dense_model_has_no_knob_of_experts() -> None:
+    with every_case() as case:
+        for name in [name for name, field in FIELDS.items() if field.group == "Experts and routing"]:
+            with case(name):
+                assert name in MOE_FIELDS
+
+
+def test_defaults_are_canonical() -> None:
+    with every_case() as case:
+        for name in DEFAULTS:
+            with case(name):
+                assert read_value(name, DEFAULTS[name]) == DEFAULTS[name]
+
+
+def test_no_field_without_default_is_a_stranger() -> None:
+    assert set(FIELDS) >= WITHOUT_DEFAULT
+
+
+# --- Requested beside active, and the availability that follows: proof by lines and by iterations, never by speed.
+
+
+DEEPEP: dict[str, Value] = OVERLAP_CASE | {"dispatcher_type": "flex", "flex_backend": "deepep"}
+FALLBACK = LogEvent(
+    "dispatcher_fallback", 7, "DeepEP is only applicable to Ampere, Hopper. Current GPU: X. Falling back to alltoall."
+)
+MISSING = LogEvent("deepep_missing", 50, "ImportError: DeepEP is not installed. Please install DeepEP package from x.")
+
+
+def log_of(
+    stated: dict[str, Value], *events: LogEvent, arguments: dict[str, Value] | None = None, steps: int = 10
+) -> ParsedLog:
+    return make_log([100.0] * steps, stated=stated, events=events, arguments=arguments)
+
+
+def summary_of(log: ParsedLog, **fields: Value) -> RunSummary:
+    return summarise(log, make_metadata({"container": "nemo:26.06", **fields}))
+
+
+@pytest.mark.parametrize(
+    ("stated", "events", "arguments", "requested", "active"),
+    [
+        (DEEPEP, [FALLBACK], {}, "deepep", ("alltoall", "log line")),
+        (OVERLAP_CASE, [], {"use_turbo_deepep": True}, "alltoall", ("deepep", "arguments")),
+        (OVERLAP_CASE, [], {"use_turbo_deepep": True, "enable_primus_turbo": False}, "alltoall",
+         ("alltoall", "derived")),
+        (DEEPEP, [], {}, "deepep", ("deepep", "derived")),
+        (DEEPEP, [LogEvent("deepep_timeout", 120, "RuntimeError: DeepEP error: timeout (dispatch CPU)")], {}, "deepep",
+         ("deepep", "log line")),
+    ],
+)  # fmt: skip
+def test_the_dispatcher_that_ran(
+    stated: dict[str, Value],
+    events: list[LogEvent],
+    arguments: dict[str, Value],
+    requested: str,
+    active: tuple[str, str],
+) -> None:
+    agrees = requested == active[0]
+    summary = summary_of(log_of(stated, *events, arguments=arguments))
+    dispatcher = summary.activity["dispatcher"]
+    assert dispatcher.requested is not None
+    assert dispatcher.active is not None
+    assert (dispatcher.requested.value, dispatcher.active.value, dispatcher.active.source) == (requested, *active)
+    assert dispatcher.agrees is agrees
+    assert summary.contract["dispatcher"].value == active[0]
+    assert any("was requested, but" in warning for warning in summary.warnings) is not agrees
+
+
+def test_a_run_that_stopped_before_its_first_iteration_shows_no_active_dispatcher() -> None:
+    dispatcher = summary_of(log_of(DEEPEP, MISSING, steps=0)).activity["dispatcher"]
+    assert (dispatcher.active, dispatcher.agrees) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "impl"),
+    [
+        ("CUDA graph capture done for training!!!", "full_iteration"),
+        ("INFO:megatron.core.transformer.cuda_graphs:> built 4 cuda graph(s) in 0.25 sec, with total memory", "local"),
+        ("Time spent in CUDA Graphs capture on rank 0: 1.25s", "transformer_engine"),
+    ],
+)
+def test_captured_graphs_are_those_that_count(text: str, impl: str) -> None:
+    asked: dict[str, Value] = OVERLAP_CASE | {"graph_impl": "none"}
+    summary = summary_of(log_of(asked, LogEvent("graph_captured", 90, text)))
+    assert summary.activity["graph_impl"].agrees is False
+    assert summary.contract["graph_impl"].value == impl
+    assert f"The CUDA-graph implementation none was requested, but {impl} was active (line 90: {text})." in " ".join(
+        summary.warnings
+    )
+
+
+def test_graphs_that_no_line_shows_are_not_known_to_be_active() -> None:
+    graphs = summary_of(log_of(OVERLAP_CASE | {"graph_impl": "transformer_engine"})).activity["graph_impl"]
+    assert (graphs.active, graphs.agrees) == (None, None)
+    assert "graph_impl" not in summary_of(log_of(OVERLAP_CASE)).activity
+
+
+def test_hybridep_without_its_fused_permutation() -> None:
+    stated: dict[str, Value] = OVERLAP_CASE | {
+        "dispatcher_type": "flex", "flex_backend": "hybridep", "hybridep_permute_fused": True}  # fmt: skip
+    event = LogEvent("permute_fallback", 60, "... Falling back to unfused HybridEP dispatch.")
+    summary = summary_of(log_of(stated, event))
+    assert summary.activity["hybridep_permute_fused"].agrees is False
+    assert summary.contract["hybridep_permute_fused"].value is False
+
+
+def test_an_overlap_that_the_trainer_accepted_ran() -> None:
+    overlap = summary_of(log_of(OVERLAP_CASE)).activity["ep_overlap"]
+    assert overlap.active is not None
+    assert (overlap.active.value, overlap.agrees) == (True, True)
+
+
+def test_the_precision_of_the_trainers_settings_is_the_active_one() -> None:
+    precision = summary_of(log_of(OVERLAP_CASE), precision="fp8_mx").activity["precision"]
+    assert precision.requested is not None
+    assert precision.active is not None
+    assert (precision.requested.value, precision.active.value, precision.agrees) == ("fp8_mx", "bf16", False)
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        (log_of(DEEPEP), [("deepep", True)]),
+        (log_of(OVERLAP_CASE), [("alltoall", True)]),
+        (log_of(DEEPEP, MISSING, steps=0), [("deepep", False)]),
+        (log_of(DEEPEP, MISSING, LogEvent("training_started", 90, "x")), [("deepep", True)]),
+        (log_of(OVERLAP_CASE, MISSING, LogEvent("training_started", 90, "x")),
+         [("deepep", False), ("alltoall", True)]),
+        (log_of({}), []),
+        (make_log([9e9] * 10, stated=DEEPEP), [("deepep", True)]),
+    ],
+)  # fmt: skip
+def test_availability_of_dispatchers(log: ParsedLog, expected: list[tuple[str, bool]]) -> None:
+    facts = summary_of(log).availability
+    assert [(fact.dispatcher, fact.available) for fact in facts] == expected
+    assert all(fact.container == "nemo:26.06" and fact.evidence for fact in facts)
+
+
+def test_megatron_bridge_resets_a_flex_dispatcher_without_a_backend() -> None:
+    rule = "=" * 70
+    text = (
+        f"\n{rule}\nConfiguration Summary (Non-Default Values vs Megatron Core)\n{rule}\n\n"
+        "[model] Non-default values (vs Mcore TransformerConfig):\n"
+        "  num_layers: 4  (Mcore default: 0)\n"
+        "  num_moe_experts: 8  (Mcore default: None)\n"
+        "  moe_token_dispatcher_type: 'flex'  (Mcore default: 'allgather')\n"
+        "  moe_flex_dispatcher_backend: None  (Mcore default: 'deepep')\n"
+        f"{rule}\n"
+    )
+    contract = summarise(parse_text(text), read_metadata({})).contract
+    assert contract["dispatcher"].value == "alltoall"
+    assert contract["flex_backend"].value is None
+
+
+@pytest.mark.parametrize(
+    ("trainer", "active"),
+    [("Megatron-LM", "deepep"), ("Megatron-Bridge", "deepep"), ("NeMo 2", "deepep"), ("Primus", "deepep"),
+     ("FlagScale", None), ("MindSpeed", None), ("Megatron-DeepSpeed", None), ("", None)],
+)  # fmt: skip
+def test_what_ran_is_inferred_of_trainers_that_refuse_to_start_without_it(trainer: str, active: str | None) -> None:
+    summary = summary_of(replace(log_of(DEEPEP), trainer=trainer))
+    dispatcher = summary.activity["dispatcher"].active
+    assert (dispatcher and dispatcher.value) == active
+    evidence = [line for fact in summary.availability for line in fact.evidence]
+    assert [line.inferred for line in evidence] == ([True] if active else [])
+    assert all(line.text.startswith(f"inferred: 10 iterations ran, and {trainer} does not start") for line in evidence)
+
+
+def test_a_line_that_proves_what_ran_is_not_inferred() -> None:
+    facts = summary_of(log_of(DEEPEP, FALLBACK)).availability
+    assert [[line.inferred for line in fact.evidence] for fact in facts] == [[False]]

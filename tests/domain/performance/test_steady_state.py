@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.performance.steady_state import iteration_roles, steady_state
+from app.domain.performance.steady_state import iteration_roles, readable_range, steady_state
 from app.domain.run import FloatArray, SteadyState, Window
 from tests.shared_papers import shared_folder
 
@@ -260,3 +260,20 @@ def test_labelled_candidates_are_estimated_as_well_as_the_reference_method_state
     # the method states a 90th percentile of the error of about 1.2 %, and 95 % intervals
     assert np.percentile(errors, 90) < 0.013
     assert np.mean(covered) >= 0.94
+
+
+# --- Robust statistics, by values that can be checked by eye.
+
+
+@pytest.mark.parametrize(
+    ("values", "ends"),
+    [
+        ([100.0, 101.0, 102.0, 103.0, 104.0], (100.0, 104.0)),
+        ([100.0, 101.0, 102.0, 103.0, 400.0], (100.0, 109.0)),
+        ([1.0, 101.0, 102.0, 103.0, 104.0], (95.0, 104.0)),
+        ([100.0] * 20 + [300.0], (100.0, 101.2)),
+        ([7.0], (7.0, 7.0)),
+    ],
+)
+def test_a_spike_does_not_set_the_axis(values: list[float], ends: tuple[float, float]) -> None:
+    assert readable_range(np.array(values)) == pytest.approx(ends)

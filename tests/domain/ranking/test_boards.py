@@ -1,14 +1,20 @@
 """Who leads, who ties, what is only directional; gains, memory and evidence of one board."""
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 
-from app.domain.ranking.rank import rank_runs, rank_stack
+from app.domain.ranking.across import across
+from app.domain.ranking.pools import Segments
+from app.domain.ranking.rank import heads_of, rank_runs, rank_stack
 from app.domain.ranking.runs import RankedRun
 from app.domain.ranking.standings import Board
 from app.domain.run import Stated
-from app.domain.verdict.step_time import Prior
+from app.domain.verdict.record import Losses
+from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
 from tests.domain.ranking.runs import make_run, make_runs
 
 QUIET = Prior(variance=0.003**2, degrees_of_freedom=4, configurations=9)
@@ -309,3 +315,327 @@ def test_the_gain_turns_over() -> None:
     assert back.high_pct is not None
     assert back.low_pct < back.gain_pct < back.high_pct
     assert math.isclose(back.turned().gain_pct, duel.gain_pct)
+
+
+# --- What a result rests on: how many runs, which configuration, whose loss, and why two of them tie.
+
+
+NOISY = Prior(variance=0.015**2, degrees_of_freedom=4)
+
+
+def test_one_run_validates_nothing_and_its_interval_is_the_familys() -> None:
+    board = board_of([*make_runs("alltoall", [400]), *make_runs("deepep", [340, 341])])
+    levels = {entry.dispatcher: (entry.level, entry.from_prior) for entry in board.entries}
+    assert levels == {"alltoall": ("screen", True), "deepep": ("validated", False)}
+
+
+def test_a_lucky_single_run_does_not_stand_before_a_configuration_that_ties_with_it() -> None:
+    often = make_runs("hybridep", [402, 398, 400, 401], config="usual")
+    lucky = make_run("lucky", "hybridep", 397, config="tried once")
+    entry = board_of([*make_runs("alltoall", [450, 451]), *often, lucky]).entry("hybridep")
+    assert entry is not None
+    assert (entry.config_key, len(entry.runs)) == ("usual", 4)
+    assert [one.config_key for one in entry.configurations] == ["usual", "tried once"]
+
+
+def test_a_single_run_stands_where_it_is_clearly_faster() -> None:
+    often = make_runs("hybridep", [402, 398, 400, 401], config="usual")
+    fast = make_run("fast", "hybridep", 300, config="tried once")
+    entry = board_of([*make_runs("alltoall", [450, 451]), *often, fast]).entry("hybridep")
+    assert entry is not None
+    assert entry.config_key == "tried once"
+
+
+def test_of_well_evidenced_configurations_that_tie_the_faster_one_stands() -> None:
+    more = make_runs("hybridep", [401, 400, 402] * 4, config="more")
+    fewer = [
+        make_run(f"f{i}", "hybridep", ms, config="fewer", hour=i) for i, ms in enumerate([399, 400, 399, 400, 399])
+    ]
+    entry = board_of([*more, *fewer]).entry("hybridep")
+    assert entry is not None
+    assert entry.config_key == "fewer"
+
+
+def test_a_tie_beyond_its_interval_names_the_rule() -> None:
+    """Sure to 99.5 % and not to 99.8 %: the interval leaves zero out, and it is a tie."""
+    runs = [make_run("a", "alltoall", 1113), make_run("b", "deepep", 1000)]
+    (board,) = rank_stack(runs, NOISY).boards_at("screen")
+    (duel,) = board.duels
+    assert duel.tie
+    assert duel.low_pct is not None
+    assert duel.decides_low_pct is not None
+    assert duel.decides_low_pct < 0 < duel.low_pct
+    assert duel.tie_because.startswith("an improvement needs 99.8 % certainty, at which the gain is")
+    gain = board.entries[0].gain
+    assert gain is not None
+    assert "needs 99.8 % certainty" in gain.sentence
+
+
+def test_a_difference_under_one_percent_says_so() -> None:
+    quiet = Prior(variance=0.0005**2, degrees_of_freedom=12, configurations=9)
+    runs = [*make_runs("alltoall", [1006] * 4, se=0.0001), *make_runs("deepep", [1000] * 4, se=0.0001)]
+    (board,) = rank_stack(runs, quiet).boards_at("screen")
+    assert board.duels[0].tie
+    assert board.duels[0].tie_because == "differences under 1 % do not count, however certain they are"
+
+
+def test_an_interval_that_holds_zero_needs_no_further_reason() -> None:
+    board = board_of([*make_runs("alltoall", [400, 401]), *make_runs("deepep", [399, 402])])
+    assert board.duels[0].tie
+    assert board.duels[0].tie_because == ""
+
+
+@pytest.mark.parametrize("slower", ["alltoall", "deepep"])
+def test_a_faster_dispatcher_with_a_worse_loss_leads_nothing(slower: str) -> None:
+    faster = "deepep" if slower == "alltoall" else "alltoall"
+    runs = [*make_runs(slower, [400, 401, 402]), *make_runs(faster, [340, 341, 342])]
+    board = _with_losses(runs, {slower: 2.0, faster: 2.1})
+    assert (board.reading, set(board.leaders)) == ("tie", {slower, faster})
+    assert board.duels[0].worse_loss == faster
+    assert board.duels[0].loss_delta_pct == pytest.approx(5)
+    assert f"{faster} is faster than {slower}, but its loss is 5.0" in board.sentence
+    entry = board.entry(faster)
+    assert entry is not None
+    assert entry.worse_loss_than == (slower,)
+    assert _with_losses(runs, {slower: 2.1, faster: 2.0}).reading == "leader"
+    assert _with_losses(runs, {slower: 2.0, faster: 2.01}).leaders == (faster,)
+    assert _with_losses(runs, {slower: 2.0}).leaders == (faster,)
+
+
+def _with_losses(runs: list[RankedRun], typical: Mapping[str, float]) -> Board:
+    def read(names: Sequence[str]) -> dict[str, Losses]:
+        found = {name: typical.get(name.split("-")[0]) for name in names}
+        steps = np.arange(1.0, 51.0)
+        return {name: Losses(steps, np.full(50, loss)) for name, loss in found.items() if loss is not None}
+
+    (board,) = rank_stack(runs, QUIET, losses=read).boards_at("screen")
+    return board
+
+
+def test_what_one_run_of_a_stack_states_of_expert_parallelism_holds_for_the_others() -> None:
+    failed = make_run("f", None, 0.0, requested="deepep", outcome="failed", missing=("deepep",), ep=None, window=0)
+    standings = rank_stack([failed, make_run("a", "alltoall", 400, ep=16)], QUIET)
+    assert standings.missing[0].ep == 16
+    (summary,) = across([standings], "screen")
+    assert {group.ep_size for group in summary.groups} == {"medium"}
+    several = [make_run("a", "alltoall", ep=16), make_run("b", "hybridep", ep=8, hour=1), failed]
+    assert rank_stack(several, QUIET).missing[0].ep is None
+
+
+def test_a_direction_without_a_rival_is_counted_as_one() -> None:
+    short = make_run("a", "alltoall", 400, short=True, window=8, evidence_level="screen")
+    (summary,) = across([rank_stack([short], QUIET)], "screen")
+    (tally,) = summary.overall.tallies
+    assert (tally.directional, tally.alone) == (1, 0)
+
+
+def test_a_result_whose_dispatcher_is_only_inferred_says_so() -> None:
+    runs = [make_run("a", "deepep", 340, inferred=True), make_run("b", "alltoall", 400)]
+    board = board_of(runs)
+    assert {entry.dispatcher: entry.inferred for entry in board.entries} == {"deepep": True, "alltoall": False}
+    proven = make_run("c", "deepep", 341, hour=1)
+    entry = board_of([*runs, proven]).entry("deepep")
+    assert entry is not None
+    assert not entry.inferred
+
+
+# --- The founding documents' measurements, read as those documents say they may be read, and no further.
+
+
+SHORT: dict[str, Any] = {"short": True, "semantic_class": "benchmark_only", "routing_mode": "dropless"}
+
+
+def only_board(runs: list[RankedRun], floor: str) -> Board:
+    boards = rank_stack(runs).boards_at(floor)
+    assert len(boards) == 1
+    return boards[0]
+
+
+def smoke_of_dispatchers() -> list[RankedRun]:
+    """2026-05-17: alltoall did five steps of 45.65 s; DeepEP and HybridEP failed before the first, not installed."""
+    failed: dict[str, Any] = {"outcome": "failed", "step_time_ms": 0.0, "window": 0, "evidence_level": "smoke"}
+    return [
+        make_run("1", "alltoall", 45_650, window=4, is_steady=False, evidence_level="smoke", **SHORT),
+        make_run("2", None, requested="deepep", missing=("deepep",), **failed, **SHORT),
+        make_run("3", None, requested="hybridep", missing=("hybridep",), **failed, **SHORT),
+    ]
+
+
+def test_the_fallback_is_the_only_measurement_and_not_a_ranking() -> None:
+    for floor in ("smoke", "screen"):
+        board = only_board(smoke_of_dispatchers(), floor)
+        assert board.reading == "only_measurement"
+        assert not board.is_ranking
+        assert board.leaders == ()
+        assert board.entries == ()
+        assert [(one.dispatcher, one.run) for one in board.glimpses] == [("alltoall", "1")]
+        assert board.sentence == (
+            "alltoall is the only measured fallback of this stack. This is not a ranking. Its run is not "
+            "eligible: only 4 steady iterations, 5 are needed. deepep and hybridep could not run because the packages "
+            "are not in the container. This says nothing about their speed."
+        )
+
+
+def test_a_failed_import_is_a_fact_about_the_container() -> None:
+    standings = rank_stack(smoke_of_dispatchers())
+    assert [(one.dispatcher, one.runs) for one in standings.missing] == [("deepep", ("2",)), ("hybridep", ("3",))]
+    failed = [one for one in standings.refused if one.why == "import_failed"]
+    assert [(one.run, one.dispatcher, one.step_time_ms) for one in failed] == [
+        ("3", "hybridep", None),
+        ("2", "deepep", None),
+    ]
+
+
+def overlap() -> list[RankedRun]:
+    """2026-05-18: alltoall, iterations 3 to 8: without overlap, with it, and with delayed weight gradients, too."""
+    screen: dict[str, Any] = {"window": 6, "evidence_level": "screen", **SHORT}
+    return [
+        make_run("1", "alltoall", 41_250, config="none", **screen),
+        make_run("2", "alltoall", 31_310, config="overlap", **screen),
+        make_run("3", "alltoall", 31_200, config="overlap and delayed wgrad", **screen),
+    ]
+
+
+def test_the_overlap_case_is_directional_and_ranks_no_dispatcher() -> None:
+    board = only_board(overlap(), "screen")
+    assert board.reading == "only_measurement"
+    assert board.entries[0].place is None
+    assert board.sentence == (
+        "alltoall is the only measured dispatcher of this stack. This is not a ranking. Direction only: its "
+        "runs are too short to show whether warm-up was over."
+    )
+
+
+def test_overlap_helps_and_delayed_weight_gradients_are_not_a_separate_win() -> None:
+    best, second, third = only_board(overlap(), "screen").entries[0].configurations
+    assert best.config_key == "overlap and delayed wgrad"
+    assert second.duel is not None
+    assert (second.config_key, second.duel.tie) == ("overlap", True)
+    assert third.duel is not None
+    assert (third.config_key, third.duel.outcome, third.duel.directional) == ("none", "second", True)
+    assert round(third.duel.turned().gain_pct, 1) == 32.2
+
+
+def test_a_slow_success_never_wins_over_a_failed_import() -> None:
+    runs = [
+        *overlap(),
+        make_run("9", None, 0.0, requested="deepep", missing=("deepep",), outcome="failed", window=0, **SHORT),
+    ]
+    board = only_board(runs, "screen")
+    assert board.leaders == ()
+    assert "deepep could not run" in board.sentence
+
+
+# --- A change of the stack's code between runs of two dispatchers is no difference between the dispatchers.
+
+
+FAST, SLOW = [21_000.0, 21_040.0, 20_960.0], [22_300.0, 22_340.0, 22_280.0]
+MATCHED = {f"stack {name}": contract(name) for name in ("alltoall", "hybridep", "deepep")}
+
+
+def nights(dispatcher: str, times: Sequence[float], first: int = 0) -> list[RankedRun]:
+    return [make_run(f"{dispatcher}-{day}", dispatcher, ms, hour=24 * day) for day, ms in enumerate(times, start=first)]
+
+
+def board_of_segments(runs: list[RankedRun], floor: str = "screen") -> Board:
+    (board,) = rank_stack(runs, QUIET, MATCHED).boards_at(floor)
+    return board
+
+
+def nightly(slow_down: int = 1, repaired: int = 1) -> list[RankedRun]:
+    """HybridEP every night: four weeks' code at 21.0 s, then so many nights times three slower, then as before."""
+    return nights("hybridep", FAST * 4 + SLOW * slow_down + FAST * repaired)
+
+
+def test_an_ab_counts_on_the_code_that_both_ran() -> None:
+    """The alltoall run of one night is held against that code's nights, however the code went on."""
+    runs = [*nightly(), make_run("ab", "alltoall", 23_615, hour=24 * 10)]
+    board = board_of_segments(runs)
+    assert (board.reading, board.leaders) == ("leader", ("hybridep",))
+    hybridep = board.entry("hybridep")
+    assert hybridep is not None
+    assert hybridep.gain is not None
+    assert hybridep.runs == tuple(f"hybridep-{day}" for day in range(12))
+    assert (hybridep.gain.kind, hybridep.level) == ("matched_ab", "validated")
+    assert hybridep.newest is not None
+    assert hybridep.newest.value == pytest.approx(21_000, rel=1e-3)
+    assert board.stretch is not None
+    assert (board.stretch.runs, board.stretch.changes_since) == (13, 2)
+    assert board.stretch.changed_at == runs[12].ordered_at
+    assert {one.why for one in hybridep.left_out} == {"in another segment: the speed of the stack changed in between"}
+
+
+def test_a_change_of_the_code_does_not_change_the_leader() -> None:
+    ab = make_run("ab", "alltoall", 22_150, hour=24 * 10)
+    history = nightly()
+    heads = {heads_of(rank_stack([*history[:count], ab], QUIET, MATCHED)) for count in range(8, len(history) + 1)}
+    assert {head.dispatchers for head in next(iter(heads))} == {("hybridep",)}
+    assert len(heads) == 1
+
+
+def test_who_ran_on_other_code_only_stands_beside_the_board() -> None:
+    """Alltoall and DeepEP run today's code; allgather ran beside alltoall before a slow-down, never beside DeepEP."""
+    alltoall, deepep = nights("alltoall", [23_600.0] * 3 + [25_100.0] * 3), nights("deepep", FAST, first=4)
+    board = board_of_segments([*alltoall, *deepep, *nights("allgather", [30_000.0])])
+    assert {entry.dispatcher for entry in board.entries} == {"alltoall", "deepep"}
+    (outside,) = board.outside
+    assert (outside.dispatcher, outside.changes, outside.before) == ("allgather", 1, True)
+    assert (outside.beaten_by, outside.never_met) == (("alltoall",), ("deepep",))
+    assert board.reading == "not_compared"
+    assert board.leaders == ("deepep",)
+    assert "allgather was last measured 6 days and one change of the stack's speed before deepep" in board.sentence
+
+
+def test_a_leader_stays_one_over_who_it_beat_on_older_code() -> None:
+    runs = [
+        *nights("hybridep", [*FAST, *SLOW]),
+        *nights("alltoall", [23_600.0] * 2),
+        *nights("deepep", [25_000.0] * 2, 3),
+    ]
+    board = board_of_segments(runs)
+    assert [one.beaten_by for one in board.outside] == [("hybridep",)]
+    assert (board.reading, board.leaders) == ("leader", ("hybridep",))
+
+
+def test_two_that_never_ran_the_same_code_are_no_ranking() -> None:
+    runs = [make_run("ab", "alltoall", 23_615, hour=24 * 2), *nights("hybridep", [*SLOW, *FAST], first=3)]
+    # Alltoall ran before the slow nights: on their code or on what came before, nobody knows; so it is on their side.
+    assert board_of_segments(runs).reading == "leader"
+    between = [*nights("hybridep", SLOW), make_run("ab", "alltoall", 23_615, hour=24 * 3), *nights("hybridep", FAST, 4)]
+    board = board_of_segments(between)
+    assert (board.reading, board.is_ranking, board.leaders) == ("not_compared", False, ())
+    assert [entry.dispatcher for entry in board.entries] == ["hybridep"]
+    assert [(one.dispatcher, one.runs, one.never_met) for one in board.outside] == [
+        ("alltoall", ("ab",), ("hybridep",))
+    ]
+    assert board.entries[0].level == "validated"
+    assert board.entries[0].gain is None
+    assert "This is not a ranking. alltoall was last measured 3 days and one change" in board.sentence
+    assert board_of_segments(between, "matched_ab").reading in ("not_compared", "only_measurement")
+
+
+def test_runs_of_one_commit_are_on_one_side_of_a_change() -> None:
+    """The A/B of the last fast commit came in after the nightly run of it."""
+    history = nights("hybridep", [*FAST, *SLOW])
+    ab = make_run("z", "alltoall", 23_615, hour=24 * 2)
+    stretches = Segments(sorted([*history, ab], key=lambda run: run.history_position), QUIET)
+    assert stretches.number(ab) == stretches.number(history[2]) == 0
+    assert stretches.number(history[3]) == 2
+
+
+def test_changes_that_may_be_one_are_one() -> None:
+    """Two configurations see the same slow-down, one of them every third night only."""
+    daily = nights("hybridep", FAST * 2 + SLOW * 2)
+    rare = [make_run(f"d{day}", "deepep", 21_500 if day < 6 else 23_000, hour=24 * day) for day in range(0, 18, 3)]
+    stretches = Segments(sorted([*daily, *rare], key=lambda run: run.history_position), QUIET)
+    assert len(stretches.changes) == 1
+    assert {stretches.number(run) for run in (*daily, *rare)} == {0, 2}
+    assert stretches.changes_between(0, 2) == 1
+
+
+def test_short_runs_that_count_in_full_make_a_level() -> None:
+    """Validated ones of a short window: a verdict's baseline would be empty of them."""
+    times = [400.0, 401, 402, 399, 300, 301, 302, 299]
+    runs = make_runs("alltoall", times, short=True, window=12)
+    assert not any(run.directional for run in runs)
+    assert len(Segments(runs, DEFAULT_PRIOR).changes) == 1

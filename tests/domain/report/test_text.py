@@ -3,6 +3,8 @@
 import pytest
 
 from app.domain.report.text import escaped, link
+from app.domain.verdict.document import OtherBranch
+from app.domain.verdict.words import other_branch_text
 
 
 @pytest.mark.parametrize(
@@ -47,3 +49,20 @@ def test_long_text_is_cut() -> None:
 )
 def test_only_addresses_of_the_web_are_links(address: str, out: str) -> None:
     assert link("a]b", address) == out
+
+
+# --- other_branch
+
+
+@pytest.mark.parametrize(
+    ("branches", "why"),
+    [
+        (("master",), "on branch master, but"),
+        (("",), "no branch, but"),
+        (("master", ""), "on branch master or state no branch, but"),
+    ],
+)
+def test_runs_of_another_branch_name_it_and_the_setting(branches: tuple[str, ...], why: str) -> None:
+    text = other_branch_text(OtherBranch("main", branches, 2))
+    assert why in text
+    assert "`baseline_branch`" in text
