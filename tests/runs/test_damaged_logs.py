@@ -97,21 +97,17 @@ def test_a_run_that_failed_for_its_damaged_log_is_read_once_that_is_restored(
 # --- Logs with holes of NUL bytes and with garbage in them, as network file systems and crashed writers leave them.
 
 
-LOG_OF_DAMAGED_TEXT = training_log(iterations=60, noise_bytes=200_000)
-HALF = LOG_OF_DAMAGED_TEXT.index(b"\n", len(LOG_OF_DAMAGED_TEXT) // 2) + 1
+LONG_LOG = training_log(iterations=60, noise_bytes=200_000)
+HALF = LONG_LOG.index(b"\n", len(LONG_LOG) // 2) + 1
 GARBAGE = b"".join(hashlib.sha256(bytes([number])).digest() for number in range(256))
 DAMAGED = {
-    "a hole at the start": bytes(65_536) + LOG_OF_DAMAGED_TEXT,
-    "a large hole at the start": bytes(900_000) + LOG_OF_DAMAGED_TEXT,
-    "a hole in the middle": LOG_OF_DAMAGED_TEXT[:HALF] + bytes(65_536) + LOG_OF_DAMAGED_TEXT[HALF:],
-    "garbage at the start": GARBAGE + b"\n" + LOG_OF_DAMAGED_TEXT,
-    "a few bytes at the start": b"\xff\xfa\x00\x81" * 3 + b"\n" + LOG_OF_DAMAGED_TEXT,
-    "the mark of UTF-16 at the start": b"\xff\xfe" + LOG_OF_DAMAGED_TEXT,
-    "a torn line": LOG_OF_DAMAGED_TEXT[:HALF]
-    + b" iteration 31/ 60 | consumed sam"
-    + bytes(4096)
-    + b"\n"
-    + LOG_OF_DAMAGED_TEXT[HALF:],
+    "a hole at the start": bytes(65_536) + LONG_LOG,
+    "a large hole at the start": bytes(900_000) + LONG_LOG,
+    "a hole in the middle": LONG_LOG[:HALF] + bytes(65_536) + LONG_LOG[HALF:],
+    "garbage at the start": GARBAGE + b"\n" + LONG_LOG,
+    "a few bytes at the start": b"\xff\xfa\x00\x81" * 3 + b"\n" + LONG_LOG,
+    "the mark of UTF-16 at the start": b"\xff\xfe" + LONG_LOG,
+    "a torn line": LONG_LOG[:HALF] + b" iteration 31/ 60 | consumed sam" + bytes(4096) + b"\n" + LONG_LOG[HALF:],
 }
 
 
@@ -142,7 +138,7 @@ def test_a_log_that_grows_may_begin_with_a_hole(client: TestClient) -> None:
 
 
 def test_what_is_no_text_is_refused_all_the_same(client: TestClient) -> None:
-    utf16 = LOG_OF_DAMAGED_TEXT.decode().encode("utf-16-le")
+    utf16 = LONG_LOG.decode().encode("utf-16-le")
     for what in (os.urandom(200_000), bytes(65_536) + os.urandom(200_000), utf16, bytes(2 << 20)):
         assert upload(client, what).status_code == 422
 
