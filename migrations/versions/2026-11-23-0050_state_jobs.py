@@ -16,7 +16,10 @@ def upgrade() -> None:
     stated = sa.func.substr(result.c.metadata_stated["job"].as_string(), 1, 300)
     job = sa.select(stated).where(result.c.run_id == run.c.id).scalar_subquery()
     op.execute(run.update().where(job.is_not(None)).values(job=job))
+    with op.batch_alter_table("run") as table:
+        table.alter_column("job", existing_type=sa.String(length=300), existing_nullable=False, server_default=None)
 
 
 def downgrade() -> None:
-    op.drop_column("run", "job")
+    with op.batch_alter_table("run") as table:
+        table.drop_column("job")
