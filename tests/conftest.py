@@ -136,9 +136,9 @@ def app(settings: "Settings") -> "Iterator[FastAPI]":
 @pytest.fixture
 def client(app: "FastAPI") -> "TestClient":
     """Speaks HTTP to the application; a defect is an answer, as it is to a real client."""
-    from starlette.testclient import TestClient
+    from tests.pages import PageClient
 
-    return TestClient(app, raise_server_exceptions=False)
+    return PageClient(app, raise_server_exceptions=False)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from app.storage import tokens, users
 from app.storage import users as sessions
 from app.storage.database import transaction
 from tests.builders import make_project
+from tests.pages import PageClient
 
 IDLE = timedelta(hours=1)
 OURS, THEIRS, PUBLIC = "alpha", "omega", "window"
@@ -39,7 +40,7 @@ class Teams:
 
     def client(self, who: str) -> TestClient:
         """Speaks as one of EVERYBODY, a browser or a job."""
-        client = TestClient(self.app, raise_server_exceptions=False, follow_redirects=False)
+        client = PageClient(self.app, raise_server_exceptions=False, follow_redirects=False)
         if who in self.tokens:
             client.headers["Authorization"] = f"Bearer {self.tokens[who]}"
         elif who != "anonymous":

@@ -12,6 +12,7 @@ from app.storage import users
 from app.storage.database import transaction
 from tests.access.people import SAME_ORIGIN
 from tests.notifications.receiving import Receiver, receiving
+from tests.pages import PageClient
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +27,7 @@ def client(app: FastAPI) -> TestClient:
     with transaction(app.state.engine) as session:
         user = users.create_user(session, "Ada", by="test", administrator=True)
         secret = users.start_session(session, user.id, timedelta(hours=1))
-    return TestClient(app, raise_server_exceptions=False, headers=SAME_ORIGIN, cookies={NAME: secret})
+    return PageClient(app, raise_server_exceptions=False, headers=SAME_ORIGIN, cookies={NAME: secret})
 
 
 @pytest.fixture

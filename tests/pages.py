@@ -1,0 +1,33 @@
+"""Pages as tests read them: without the line breaks and the indentation of the templates."""
+
+import re
+from typing import Any
+
+import httpx2
+from starlette.testclient import TestClient
+
+SPACE = "[ \t\r\n\f]+"
+BLOCKS = (
+    "html|head|body|title|meta|link|script|style|main|section|article|header|footer|nav|aside|div|p|ul|ol|li|dl|dt|dd|"
+    "table|caption|thead|tbody|tfoot|tr|th|td|h[1-6]|form|fieldset|legend|figure|figcaption|details|summary|hr|br|"
+    "label|select|option|optgroup|button|input|textarea|pre|blockquote|svg|g|path|line|rect|circle|text|symbol"
+)
+VERBATIM = re.compile(r"(<(pre|textarea|script|style|blockquote)\b.*?</\2>)", re.DOTALL)
+BESIDE_BLOCK = re.compile(rf"(?:{SPACE})?(</?(?:{BLOCKS})\b(?:\"[^\"]*\"|'[^']*'|[^'\">])*>)(?:{SPACE})?")
+
+
+def laid_out(page: str) -> str:
+    """Return the HTML with the white space that a browser shows: none beside a block, else one space."""
+    parts = VERBATIM.split(page)  # text, element, its name, text, ...
+    text = [re.sub('" (/?>)', r'"\1', re.sub(SPACE, " ", BESIDE_BLOCK.sub(r"\1", part))) for part in parts[::3]]
+    return "".join(part for pair in zip(text, [*parts[1::3], ""], strict=True) for part in pair)
+
+
+class PageClient(TestClient):
+    """A client whose pages read as they are laid out; `content` stays what the service sent."""
+
+    def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        response = super().send(request, **options)
+        if response.headers.get("content-type", "").startswith("text/html") and not options.get("stream"):
+            response._text = laid_out(response.text)  # what `text` would return from now on
+        return response
