@@ -49,11 +49,14 @@ setup: $(VENV)/.dev  ## Install everything a developer needs into .venv
 format: $(VENV)/.dev  ## Rewrite the code in the house's format
 	$(BIN)/ruff format -q .
 	$(BIN)/ruff check -q --fix --exit-zero .
+	$(BIN)/djlint templates --reformat --quiet --warn
 
 .PHONY: lint
 lint: $(VENV)/.dev  ## Check format and lint
 	$(BIN)/ruff format --check -q .
 	$(BIN)/ruff check -q .
+	$(BIN)/djlint templates --check --quiet
+	$(BIN)/djlint templates --lint --quiet
 
 .PHONY: types
 types: $(VENV)/.dev  ## Check types

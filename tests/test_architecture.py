@@ -148,3 +148,14 @@ def test_the_web_service_starts_without_packages_that_few_requests_need() -> Non
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert {"fastapi", "cel"} <= set(done.stdout.split())
     assert not {"alembic", "altair", "authlib", "prompt_toolkit", "typer", "vl_convert"} & set(done.stdout.split())
+
+
+def test_templates_wrap_at_120_columns() -> None:
+    """djlint leaves a long sentence or expression on its line, so this is checked here."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in sorted((ROOT / "templates").rglob("*.html"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if len(line) > 120
+    ]
+    assert wrong == []
