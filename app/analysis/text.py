@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from app.analysis.documents import Comparison
 from app.analysis.reading import Analysis
 from app.domain.contract.fields import FIELDS, METRICS, STACK_FIELDS
-from app.domain.numbers import THIN, contract_value, counted, figure, percent, step_time
+from app.domain.numbers import THIN, contract_value, figure, percent, plural, step_time
 from app.domain.report.text import MOVED_COLUMNS, MovedRow, verdict_text
 from app.domain.run import Failure, RunSummary, Stated, SteadyState, evidence_label
 
@@ -75,17 +75,17 @@ def _answer(summary: RunSummary) -> str:
 def _steadiness(steady: SteadyState) -> str:
     if not steady.is_steady:
         return "not steady"
-    return f"only {counted(steady.n, 'iteration')}: confirm it with a longer run" if steady.short else "steady"
+    return f"only {plural(steady.n, 'iteration')}: confirm it with a longer run" if steady.short else "steady"
 
 
 def _facts(summary: RunSummary) -> str:
     if summary.status == "unread":
-        return f"unread, {counted(len(summary.files), 'file')}."
+        return f"unread, {plural(len(summary.files), 'file')}."
     count = summary.health.get("iterations")
     facts = (
         summary.trainer or "unknown trainer",
-        counted(len(summary.files), "file"),
-        counted(count if isinstance(count, int) else 0, "iteration"),
+        plural(len(summary.files), "file"),
+        plural(count if isinstance(count, int) else 0, "iteration"),
         _OUTCOMES.get(str(summary.health.get("outcome")), ""),
         f"evidence {evidence_label(summary.evidence_level)}",
         "" if summary.semantic_class == "unknown" else summary.semantic_class.replace("_", " "),

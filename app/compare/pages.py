@@ -24,7 +24,7 @@ from app.compare.queries import (
 )
 from app.compare.views import AlignedTable, Overlay, TimerTable, aligned_table, overlay, timer_table
 from app.domain.access.principal import Action
-from app.domain.numbers import counted
+from app.domain.numbers import plural
 from app.domain.rules.engine import Suggestion
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.comparison_words import KINDS
@@ -69,7 +69,7 @@ class ComparePage:
     @property
     def answer(self) -> str:
         same = len(self.comparison.same)
-        return f"{self.comparison.text.differs} {counted(same, 'field')} {'is' if same == 1 else 'are'} the same."
+        return f"{self.comparison.text.differs} {plural(same, 'field is', 'fields are')} the same."
 
     @property
     def title(self) -> str:
@@ -181,13 +181,12 @@ class ComparePage:
                 "to the highest."
             )
         if shown.outside:
-            verb = "lies" if shown.outside == 1 else "lie"
-            notes.append(f"{counted(shown.outside, 'value')} {verb} off scale, drawn at the edge.")
+            notes.append(f"{plural(shown.outside, 'value lies', 'values lie')} off scale, drawn at the edge.")
         if shown.low > 0:
             notes.append("The axis does not start at zero.")
         if shown.missing:
             named = ", ".join(f"#{number}" for number in shown.missing)
-            notes.append(f"{named} {'has' if len(shown.missing) == 1 else 'have'} no such series.")
+            notes.append(f"{named} {plural(len(shown.missing), 'has', 'have', number=False)} no such series.")
         return notes
 
 

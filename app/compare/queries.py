@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from sqlalchemy import ColumnElement, false, func, or_, select
 from sqlmodel import Session, col
 
+from app.domain.numbers import plural
 from app.domain.rules.engine import Suggestion, evaluate, rules_of_two
 from app.domain.rules.run_facts import memory_kinds
 from app.domain.run import FloatArray
@@ -122,7 +123,8 @@ def _check(run_ids: Sequence[int], details: Mapping[int, RunDetail]) -> None:
     waiting = [number for number in run_ids if not details[number].done]
     if waiting:
         named = ", ".join(f"#{number}" for number in waiting)
-        raise NotReady(f"{named} {'is' if len(waiting) == 1 else 'are'} not processed yet. Try again in a moment.")
+        verb = plural(len(waiting), "is", "are", number=False)
+        raise NotReady(f"{named} {verb} not processed yet. Try again in a moment.")
 
 
 def _missing(numbers: set[int]) -> None:

@@ -106,9 +106,10 @@ def grouped(value: float, decimals: int = 0) -> str:
     return text.replace("-", "−")
 
 
-def counted(n: int, singular: str, plural: str = "") -> str:
-    """`1 run`, `1,204 runs`."""
-    return f"{n:,} {singular if n == 1 else plural or singular + 's'}"
+def plural(n: float, singular: str, several: str = "", *, number: bool = True) -> str:
+    """Return `1 run` or `1,204 runs`; `several` where it is more than an s. `number=False` leaves the number out."""
+    words = singular if n == 1 else several or f"{singular}s"
+    return f"{n:,} {words}" if number else words
 
 
 def file_size(size_bytes: int) -> str:
@@ -119,7 +120,7 @@ def file_size(size_bytes: int) -> str:
             break
         size /= 1000
     if unit == "bytes":
-        return counted(size_bytes, "byte")
+        return plural(size_bytes, "byte")
     return f"{grouped(size, 1 if size < 99.95 else 0)}{THIN}{unit}"
 
 

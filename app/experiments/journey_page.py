@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse
 
 from app.domain.access.principal import Action
 from app.domain.experiments.journey import Journey, JourneyEdge, JourneyNode
-from app.domain.numbers import counted, signed, step_time
+from app.domain.numbers import plural, signed, step_time
 from app.experiments.pages import gain_text, is_generated, knobs_text, short_gain, tone, values_text
 from app.experiments.queries import journey_of
 from app.storage.projects import find_project
@@ -242,7 +242,7 @@ class JourneyPage:
         states = [edge.state for edge in edges]
         accepted, ended = states.count("accepted"), states.count("rejected") + states.count("withdrawn")
         parts = [f"{accepted} accepted", f"{ended} rejected or withdrawn", f"{len(edges) - accepted - ended} open"]
-        counts = f"{counted(len(edges), 'experiment')}: {', '.join(parts)}."
+        counts = f"{plural(len(edges), 'experiment')}: {', '.join(parts)}."
         gain = self.current.node.gain_from_root_pct
         if gain is None or self.current is self.root:
             return f"{counts} No change has been accepted yet."
@@ -260,7 +260,7 @@ class JourneyPage:
 
     @property
     def picture_label(self) -> str:
-        return f"Tree of {counted(len(self.rows), 'run')} and {counted(len(self.journey.edges), 'experiment')}"
+        return f"Tree of {plural(len(self.rows), 'run')} and {plural(len(self.journey.edges), 'experiment')}"
 
     @property
     def _ordered(self) -> list[JourneyEdge]:

@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from app.domain.access.principal import Action
 from app.domain.experiments.plan import LONGEST_META, RUNS_EACH, tagged, upload_command
 from app.domain.experiments.values import STATES, UNDECIDED, Commands, Gain, KnobChange, Side, State
-from app.domain.numbers import counted, grouped, signed
+from app.domain.numbers import grouped, plural, signed
 from app.errors import Conflict, FieldError, InvalidChange, NotFound, ThreewallsError
 from app.experiments.commands import accept, plan_experiment, reject, set_runs_each, withdraw
 from app.experiments.plan_page import (
@@ -414,7 +414,7 @@ class ExperimentPage:
         if result.finished or experiment.state == "done":
             return result.sentence
         wait = " and ".join(
-            f"{counted(n, 'run')} of {LETTERS[side]}" for side in LETTERS if (n := missing(self.slots, side))
+            f"{plural(n, 'run')} of {LETTERS[side]}" for side in LETTERS if (n := missing(self.slots, side))
         )
         return f"{result.sentence + ' ' if result.gain else ''}{'Waits for ' + wait + '.' if wait else ''}".strip()
 
@@ -482,7 +482,7 @@ class ExperimentPage:
     def done(self, event: AuditEvent) -> str:
         """Describe an action of a user, to follow the name."""
         if event.action == "runs_each":
-            return f"planned {counted(event.after['runs_each'], 'run')} a side instead of {event.before['runs_each']}"
+            return f"planned {plural(event.after['runs_each'], 'run')} a side instead of {event.before['runs_each']}"
         return {"plan": "planned it"}.get(event.action, f"{event.action} it")
 
     @cached_property
@@ -583,7 +583,7 @@ def _answer(states: Mapping[str, int]) -> str:
     wait, decide = states.get("planned", 0) + states.get("waiting", 0), states.get("done", 0)
     parts = []
     if decide:
-        parts.append(f"{counted(decide, 'experiment has its runs', 'experiments have their runs')}; decide.")
+        parts.append(f"{plural(decide, 'experiment has its runs', 'experiments have their runs')}; decide.")
     if wait:
-        parts.append(f"{counted(wait, 'experiment waits', 'experiments wait')} for runs.")
+        parts.append(f"{plural(wait, 'experiment waits', 'experiments wait')} for runs.")
     return " ".join(parts) or "Every experiment is decided."

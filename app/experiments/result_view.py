@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from app.domain.contract.fields import METRICS
 from app.domain.experiments.values import ExperimentResult
-from app.domain.numbers import THIN, counted, figure, grouped, significant
+from app.domain.numbers import THIN, figure, grouped, plural, significant
 from app.domain.run import Metric
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, LossChange, StepTimeChange, Verdict
@@ -105,11 +105,11 @@ def would_decide(verdict: Verdict | None) -> str:
             "a bad node. Quarantine the wrong one."
         )
     if time.need_runs is not None:
-        return f"{counted(time.need_runs, 'more run')} of B would decide, if the difference stays the same."
+        return f"{plural(time.need_runs, 'more run')} of B would decide, if the difference stays the same."
     if time.alternative is None:
         return "Not even 20 runs per side would decide: the difference is too close to the threshold."
-    b = f" and {counted(time.alternative.reruns, 'more run')} of B" if time.alternative.reruns else ""
-    return f"{counted(time.alternative.baseline_runs, 'run')} of A in total{b} would decide."
+    b = f" and {plural(time.alternative.reruns, 'more run')} of B" if time.alternative.reruns else ""
+    return f"{plural(time.alternative.baseline_runs, 'run')} of A in total{b} would decide."
 
 
 def runs_that_decide(verdict: Verdict | None) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from app.domain.numbers import UNITS, absolute, change_text, counted, figure, short_commit
+from app.domain.numbers import UNITS, absolute, change_text, figure, plural, short_commit
 from app.domain.run import Metric
 from app.domain.verdict.history_view import ELIGIBILITY_LABELS, Configuration, StackSegment, VersionChange
 from app.history.queries import DATE, VERDICTS, History, version_text
@@ -328,7 +328,7 @@ def history_chart(drawing: Drawing, rows: dict[str, list[Row]]) -> dict[str, Any
     # A layer without data would have no extent, which Vega warns of.
     spec["datasets"] = {name: of_name for name, of_name in rows.items() if of_name}
     spec["description"] = (
-        f"{drawing.title} of {counted(len(drawing.places), 'run')}. The table below has the same values."
+        f"{drawing.title} of {plural(len(drawing.places), 'run')}. The table below has the same values."
     )
     return spec
 
@@ -553,7 +553,7 @@ def chart_notes(drawing: Drawing, rows: dict[str, list[Row]], not_drawn: int) ->
         notes.append(f"The newest {len(drawing.places):,} runs are drawn. Zoom in to see {not_drawn:,} older runs.")
     outside = sum(row["mark"] in ("above", "below") for row in rows["points"])
     if outside:
-        notes.append(f"{counted(outside, 'run')} off scale, drawn at the edge.")
+        notes.append(f"{plural(outside, 'run')} off scale, drawn at the edge.")
     if drawing.metric == NOT_OF_STEP_TIME:
         notes.append(
             f"Segments and change points exist for step time only; {series_label(drawing.metric).lower()} has none."

@@ -11,7 +11,7 @@ from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
 from app.domain.naming import stack_title
-from app.domain.numbers import counted, step_time
+from app.domain.numbers import plural, step_time
 from app.domain.run import Stated
 from app.history.queries import VERDICTS
 from app.storage.database import ListPage
@@ -69,7 +69,7 @@ def sparkline(milliseconds: Sequence[float]) -> Sparkline | None:
         for k, value in enumerate(milliseconds)
     ]
     label = (
-        f"Step time of the last {counted(len(milliseconds), 'run')}: {step_time(milliseconds[0])} first, "
+        f"Step time of the last {plural(len(milliseconds), 'run')}: {step_time(milliseconds[0])} first, "
         f"{step_time(milliseconds[-1])} last, between {step_time(low)} and {step_time(high)}"
     )
     return Sparkline(" ".join(f"{x},{y}" for x, y in places), *places[-1], label)

@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.naming import SEPARATOR, common_parts
-from app.domain.numbers import TimeUnit, counted, time_unit_of
+from app.domain.numbers import TimeUnit, plural, time_unit_of
 from app.domain.ranking.rank import head_text
 from app.domain.ranking.runs import slug
 from app.errors import NotFound
@@ -240,9 +240,9 @@ class LeaderboardIndex:
         if not self.items:
             return f"No stack of {self.project} is ranked yet." if self.project else "No stack is ranked yet."
         stacks, rankings = sum(item.stacks for item in self.items), sum(item.rankings for item in self.items)
-        text = counted(rankings, "stack has a ranking", "stacks have a ranking")
-        boards = counted(len(self.items), "leaderboard")
-        return f"{boards} over {counted(stacks, 'stack')}. {text} of two dispatchers or more."
+        text = plural(rankings, "stack has a ranking", "stacks have a ranking")
+        boards = plural(len(self.items), "leaderboard")
+        return f"{boards} over {plural(stacks, 'stack')}. {text} of two dispatchers or more."
 
 
 def leaderboard_index(session: Session, project: str = "") -> LeaderboardIndex:

@@ -9,7 +9,7 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from app.domain.access.principal import Action
-from app.domain.numbers import counted
+from app.domain.numbers import plural
 from app.domain.ranking.runs import slug
 from app.domain.ranking.standings import Interval
 from app.domain.report.values import storable
@@ -70,7 +70,7 @@ def _asked(offers: tuple[Workloads, ...], matching: int) -> str:
         return "No workload ran at several sizes yet."
     if not matching:
         return "No matching workload ran at several sizes. Choose another."
-    return f"{counted(matching, 'workload')} ran at several sizes. Choose one."
+    return f"{plural(matching, 'workload')} ran at several sizes. Choose one."
 
 
 # --- Scaling as values: the JSON of the API, and the same points as CSV.

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.values import comparable
-from app.domain.numbers import TimeUnit, contract_value, counted, grouped, percent, time_unit_of
+from app.domain.numbers import TimeUnit, contract_value, grouped, percent, plural, time_unit_of
 from app.domain.ranking.scaling import KINDS as ORDER
 from app.domain.ranking.scaling import Kind, ScalingPoint, ScalingSeries
 from app.domain.ranking.standings import Interval, listed
@@ -82,7 +82,7 @@ def _when(first: ScalingPoint, last: ScalingPoint) -> str:
     if last.days_apart < 1:
         return f"in runs of {span(min(first.first_at, last.first_at), max(first.last_at, last.last_at))}"
     return (
-        f"measured {counted(round(last.days_apart), 'day')} apart ({span(first.first_at, first.last_at)} and"
+        f"measured {plural(round(last.days_apart), 'day')} apart ({span(first.first_at, first.last_at)} and"
         f" {span(last.first_at, last.last_at)}) without a known speed change in between"
     )
 

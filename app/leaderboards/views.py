@@ -14,9 +14,9 @@ from app.domain.numbers import (
     THIN,
     TimeUnit,
     contract_value,
-    counted,
     grouped,
     percent,
+    plural,
     significant,
     step_time,
     time_unit_of,
@@ -88,7 +88,7 @@ def class_sentence(summary: ClassSummary) -> str:
     if not summary.rankings:
         return _none(summary.stacks)
     won = sorted(((tally.won, tally.dispatcher) for tally in summary.overall.tallies if tally.won), reverse=True)
-    of = f"{counted(summary.rankings, 'ranking')} in {counted(summary.stacks, 'stack')}"
+    of = f"{plural(summary.rankings, 'ranking')} in {plural(summary.stacks, 'stack')}"
     nobody = summary.rankings - sum(wins for wins, _ in won)
     if not won:
         return f"{of}: no clear leader."
@@ -103,7 +103,7 @@ def page_answer(summaries: Sequence[ClassSummary], total: int, evidence: str) ->
     if len(summaries) == 1:
         return class_sentence(summaries[0])
     if not summaries:
-        return f"{counted(total, 'stack')}, none with a result at evidence {label(evidence)} or better."
+        return f"{plural(total, 'stack')}, none with a result at evidence {label(evidence)} or better."
     ranked = [summary for summary in summaries if summary.rankings]
     if not ranked:
         return _none(total)
@@ -187,7 +187,7 @@ def configurations_sentence(
     first = f"Fastest of {len(others) + 1} configurations: {named or best.config_key[:8]}, {time}."
     sentences = [f"With {_apart(other, named, knobs)} it {_told(other)}." for other in others[:most]]
     more = len(others) - most
-    rest = [f"{more:,} more {'is' if more == 1 else 'are'} slower or no better."] if more > 0 else []
+    rest = [f"{plural(more, 'more is', 'more are')} slower or no better."] if more > 0 else []
     return " ".join((first, *sentences, *rest))
 
 
@@ -587,4 +587,4 @@ def _of_stack(standings: KeptStandings) -> Iterable[str]:
         yield f"{listed([missing.dispatcher for missing in stack.missing])} not available in the container"
     others = stack.refused_count - len({run for missing in stack.missing for run in missing.runs})
     if others > 0:
-        yield f"{counted(others, 'run')} ranked nowhere"
+        yield f"{plural(others, 'run')} ranked nowhere"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from app.domain.numbers import THIN, counted, grouped, percent
+from app.domain.numbers import THIN, grouped, percent, plural
 from app.domain.ranking.pairwise import PairwiseComparison
 from app.domain.ranking.runs import Why
 from app.domain.ranking.standings import Board, BoardSegment, within
@@ -93,7 +93,7 @@ def stretch_sentence(stretch: BoardSegment) -> str:
         return ""
     changed = f", first on {_day(stretch.changed_at)}" if stretch.changed_at else ""
     times = "once" if stretch.changes_since == 1 else f"{stretch.changes_since} times"
-    runs = counted(stretch.runs, "run")
+    runs = plural(stretch.runs, "run")
     return (
         f"Based on {runs} at the same code speed, {_day(stretch.first_at)} to {_day(stretch.last_at)}. "
         f"The speed changed {times} since{changed}; newer runs lack some dispatchers."
@@ -106,7 +106,7 @@ def tie_sentence(duel: PairwiseComparison, interval: str = "") -> str:
         return f"is as fast as {duel.second}, {within(duel)}"
     if duel.worse_loss:
         return f"is not ordered relative to {duel.second}{interval}: {duel.tie_because}"
-    decide = f"; {counted(duel.more_runs, 'more run')} of each would decide" if duel.more_runs else ""
+    decide = f"; {plural(duel.more_runs, 'more run')} of each would decide" if duel.more_runs else ""
     because = f": {duel.tie_because}" if duel.tie_because else ""
     return f"is not significantly different from {duel.second}{interval}{because}{decide}"
 

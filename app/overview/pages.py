@@ -8,7 +8,7 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse
 
 from app.domain.access.principal import Action
-from app.domain.numbers import counted, daily_cost
+from app.domain.numbers import daily_cost, plural
 from app.domain.text import some_of
 from app.overview.queries import PERIODS, NeedsAttention, Overview, OverviewQuery, overview
 from app.storage.access_changes import project_slugs
@@ -78,7 +78,7 @@ def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:
     if not overview.total:
         return f"No visible runs{where}." if filters.project else empty
     if not attention.open:
-        more = counted(attention.acknowledged, "regression")
+        more = plural(attention.acknowledged, "regression")
         return f"No open regression{where}" + (f"; {more} acknowledged." if attention.acknowledged else ".")
     return _open(attention, where)
 
@@ -89,24 +89,24 @@ def arrived(overview: Overview, filters: OverviewQuery) -> str:
         return ""
     parts = []
     if overview.waiting:
-        parts.append(f"{counted(overview.waiting, 'run')} {'is' if overview.waiting == 1 else 'are'} being processed.")
+        parts.append(f"{plural(overview.waiting, 'run is', 'runs are')} being processed.")
     period = f"the last {filters.period}{filters.where}"
     parts.append(_ended(overview, period) if overview.recent else f"Nothing was uploaded in {period}.")
     return " ".join(parts)
 
 
 def _open(attention: NeedsAttention, where: str) -> str:
-    verb = "costs" if attention.open == 1 else "cost"
-    regressions = f"{counted(attention.open, 'open regression')}{where}"
+    verb = plural(attention.open, "costs", "cost", number=False)
+    regressions = f"{plural(attention.open, 'open regression')}{where}"
     if attention.hours is None:
         return f"{regressions}; cost unknown."
     unknown = f", {attention.without_cost} of them at unknown cost" if attention.without_cost else ""
-    more = f" {counted(attention.acknowledged, 'more is', 'more are')} acknowledged." if attention.acknowledged else ""
+    more = f" {plural(attention.acknowledged, 'more is', 'more are')} acknowledged." if attention.acknowledged else ""
     return f"{regressions} {verb} {daily_cost(attention.hours)}{unknown}.{more}"
 
 
 def _ended(overview: Overview, period: str) -> str:
-    runs = counted(overview.recent, "run")
+    runs = plural(overview.recent, "run")
     none, more = overview.recent_without_figure, "more " if overview.recent_ended_badly else ""
     without = f" {none:,} {more}could not be read." if none else ""
     if overview.recent_ended_badly:

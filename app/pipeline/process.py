@@ -20,7 +20,7 @@ from app.domain.documents.metadata import read_metadata
 from app.domain.documents.read import read_document
 from app.domain.logs import parse_log
 from app.domain.logs.merge import merge_logs
-from app.domain.numbers import counted, size
+from app.domain.numbers import plural, size
 from app.domain.performance.summary import summarise, with_documents
 from app.domain.run import LogPart, Metadata, RunSummary, Stated, Value
 from app.domain.verdict.record import not_finite_iterations, shape_of
@@ -493,7 +493,7 @@ def _end_without_result(
         engine,
         claim,
         f"Unexpected error (id {error_id}). The worker's log has the details under this id. Reading this run was tried "
-        f"{counted(claim.attempt, 'time')}; its files are kept.",
+        f"{plural(claim.attempt, 'time')}; its files are kept.",
     )
 
 

@@ -16,7 +16,7 @@ from app.domain.contract.fields import STACK_FIELDS
 from app.domain.contract.values import shown
 from app.domain.definitions import DEFINITION_VERSION, RANKING_VERSION
 from app.domain.naming import stack_title
-from app.domain.numbers import counted
+from app.domain.numbers import plural
 from app.domain.ranking.across import board_results
 from app.domain.ranking.rank import (
     LEADER_FLOOR,
@@ -573,6 +573,6 @@ def _report(rebuilt: Iterable[Rebuilt], *, check: bool) -> Iterator[str]:
     compared = [stack for stack in stacks if not stack.waits]
     different = sum(bool(stack.differs) for stack in compared)
     end = f"{different} differed" if different else "what was kept is what a rebuild makes"
-    yield f"{counted(len(compared), 'stack')} ranked again: {end}."
+    yield f"{plural(len(compared), 'stack')} ranked again: {end}."
     if waiting := len(stacks) - len(compared):
-        yield f"{counted(waiting, 'stack')} not compared, because a worker is still to rank them. Check again later."
+        yield f"{plural(waiting, 'stack')} not compared, because a worker is still to rank them. Check again later."

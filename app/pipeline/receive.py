@@ -19,7 +19,7 @@ from sqlmodel import Session, col
 
 from app.domain.access.principal import NOBODY, Uploader
 from app.domain.documents.metadata import DEFAULT_PROJECT, read_metadata
-from app.domain.numbers import counted, size
+from app.domain.numbers import plural, size
 from app.domain.run import Metadata
 from app.errors import (
     Conflict,
@@ -388,7 +388,7 @@ def verify(settings: Settings) -> int:
         except DamagedObject as error:
             damaged += 1
             print(f"{', '.join(files)}: {error.detail}")
-    print(f"{counted(len(objects), 'stored object')} read, {damaged:,} of them missing or damaged.")
+    print(f"{plural(len(objects), 'stored object')} read, {damaged:,} of them missing or damaged.")
     return damaged
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from sqlmodel import Session, col
 
-from app.domain.numbers import counted, grouped
+from app.domain.numbers import grouped, plural
 from app.domain.planning.layout import SHARD_CEILING, SHARD_FLOOR, Layout
 from app.domain.planning.plan import Offer, Plan, UsedLayout, make_plan, nearest_layouts
 from app.domain.planning.request import INPUTS, InvalidPlan, PlanRequest, read_request
@@ -116,14 +116,14 @@ def answer(plan: Plan) -> str:
     if plan.given is not None:
         broken, name = plan.given.violations, degrees(plan.given.layout, experts=experts)
         reasons.append(
-            f"{name} breaks {counted(len(broken), 'constraint')}: {'; '.join(v.constraint.title for v in broken)}."
+            f"{name} breaks {plural(len(broken), 'constraint')}: {'; '.join(v.constraint.title for v in broken)}."
             if broken
             else f"{name} satisfies every constraint."
         )
     if not plan.offers:
-        reasons.append(f"None of {counted(plan.tried, 'combination')} of degrees is feasible.")
+        reasons.append(f"None of {plural(plan.tried, 'combination')} of degrees is feasible.")
         return " ".join(reasons)
-    reasons.append(f"{grouped(plan.feasible)} of {counted(plan.tried, 'combination')} of degrees are feasible.")
+    reasons.append(f"{grouped(plan.feasible)} of {plural(plan.tried, 'combination')} of degrees are feasible.")
     reasons.append(f"Start with: {degrees(plan.offers[0].layout, experts=experts)}.")
     return " ".join(reasons)
 

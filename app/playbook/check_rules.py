@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from app.domain.numbers import counted
+from app.domain.numbers import plural
 from app.domain.rules.load import SOURCES, TeamRules, built_in_rules, with_team
 from app.errors import InvalidMetadata, Unavailable
 from app.settings import Settings
@@ -33,8 +33,8 @@ def check_rules(folder: Path | None, settings: Settings) -> int:
     for mistake in book.mistakes:
         print(f"{folder / mistake.file}:{str(mistake).removeprefix(mistake.file + ':')}")
     if book.mistakes:
-        files = counted(len(book.files_left_out), "file")
-        print(f"{counted(len(book.mistakes), 'mistake')} in {files}; the service would ignore it.", file=sys.stderr)
+        files = plural(len(book.files_left_out), "file")
+        print(f"{plural(len(book.mistakes), 'mistake')} in {files}; the service would ignore it.", file=sys.stderr)
         return WRONG
     print(_told(book, len(texts.keys() - {SOURCES})))
     return FINE
@@ -43,4 +43,4 @@ def check_rules(folder: Path | None, settings: Settings) -> int:
 def _told(rules: TeamRules, files: int) -> str:
     team = sum(rule.origin == "team" for rule in rules.book.rules.values())
     replaced = f", {len(rules.replaced)} replacing built-in rules" if rules.replaced else ""
-    return f"{counted(team, 'rule')} in {counted(files, 'file')}, no mistakes{replaced}."
+    return f"{plural(team, 'rule')} in {plural(files, 'file')}, no mistakes{replaced}."

@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse
 from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
-from app.domain.numbers import counted
+from app.domain.numbers import plural
 from app.domain.rules.evidence import OwnResult, standing
 from app.domain.rules.expression import Expression, with_names
 from app.domain.rules.facts import FACTS, SETTINGS, Fact
@@ -205,7 +205,7 @@ def summary_of_list(items: Sequence[RuleItem], rules: RulesInForce) -> str:
     team = sum(item.rule.origin == "team" for item in items)
     whose = f", {team} of them team rules" if team else ""
     fired, tried, paid = (sum(map(test, items)) for test in (_fired, _tried, _paid_off))
-    which = counted(len(items), "rule")
+    which = plural(len(items), "rule")
     of = "" if len(items) == len(rules.book.rules) else f" of {len(rules.book.rules)}"
     return f"{which}{of}{whose}. {fired} fired in stored runs, {tried} were tried, {paid} paid off."
 

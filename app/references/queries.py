@@ -9,7 +9,7 @@ from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
-from app.domain.numbers import contract_value, counted
+from app.domain.numbers import contract_value, plural
 from app.domain.ranking.runs import family_of
 from app.domain.ranking.standings import Entry
 from app.domain.references.nearest import Nearest, OurFigures, nearest_reference
@@ -241,7 +241,7 @@ def told(items: tuple[Reference, ...]) -> str:
     models = len({reference.point.family for reference in items})
     own = sum(reference.entered is not None for reference in items)
     added = f", {own} of them added by teams" if own else ""
-    what = f"{counted(len(items), 'published figure')} of {counted(models, 'model')}"
+    what = f"{plural(len(items), 'published figure')} of {plural(models, 'model')}"
     return f"{what}{added}, the newest of {items[0].point.date}."
 
 
@@ -276,7 +276,7 @@ def summary(comparison: ReferenceComparison) -> str:
         return comparison.nearest.sentence
     missing = [name for name, value in (("model", comparison.ours.model), ("GPU", comparison.ours.gpu)) if not value]
     if missing:
-        return f"The {' and '.join(missing)} of this result {'is' if len(missing) == 1 else 'are'} unknown."
+        return f"The {' and '.join(missing)} of this result {plural(len(missing), 'is', 'are', number=False)} unknown."
     return f"There is no published figure for {comparison.ours.family} on {comparison.ours.gpu}."
 
 

@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.contract.values import shown
-from app.domain.numbers import counted, short_commit, step_time
+from app.domain.numbers import plural, short_commit, step_time
 from app.domain.performance.cost import Cost
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.differences import AXES
@@ -80,7 +80,7 @@ class MemberView:
         """`13 baseline runs`; what stands in for them after an upgrade are none."""
         n = len(self.baseline)
         is_contrast = self.verdict is not None and self.verdict.document.comparability is None
-        return f"{counted(n, 'run')} before the upgrade" if is_contrast else counted(n, "baseline run")
+        return f"{plural(n, 'run')} before the upgrade" if is_contrast else plural(n, "baseline run")
 
     @property
     def before(self) -> str:

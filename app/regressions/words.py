@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from app.domain.numbers import (
     THIN,
     change_text,
-    counted,
     daily_cost,
     gpu_hours,
     grouped,
+    plural,
     short_commit,
     significant,
     step_time,
@@ -66,10 +66,10 @@ def to_do(count: int, hours: float | None, without_cost: int) -> str:
     """Return the answer of the list: the number of regressions to triage and their cost."""
     if not count:
         return "Nothing to triage."
-    text = f"{counted(count, 'regression')} to triage"
+    text = f"{plural(count, 'regression')} to triage"
     if hours is None:
         return f"{text}, cost unknown."
-    verb = "costs" if count == 1 else "cost"
+    verb = plural(count, "costs", "cost", number=False)
     rest = f"; cost of {without_cost} unknown" if without_cost else ""
     return f"{text} {verb} {daily_cost(hours)}{rest}."
 
@@ -81,14 +81,14 @@ def cost_factors(cost: Cost) -> str:
     runs, extra, steps, gpus = cost.runs_per_day, cost.extra_ms_per_step, cost.steps_per_run, cost.gpus
     assert runs is not None and extra is not None and steps is not None and gpus is not None  # noqa: S101, PT018
     return (
-        f"{_rate(runs)} a day × {step_time(extra)} more a step × {counted(steps, 'step')} a run × "
-        f"{counted(gpus, 'GPU')} = {gpu_hours(cost.gpu_hours_per_day)}{THIN}GPU-hours a day"
+        f"{_rate(runs)} a day × {step_time(extra)} more a step × {plural(steps, 'step')} a run × "
+        f"{plural(gpus, 'GPU')} = {gpu_hours(cost.gpu_hours_per_day)}{THIN}GPU-hours a day"
     )
 
 
 def _rate(runs: float) -> str:
     text = grouped(runs, 1) if runs >= 1 else significant(round(runs, 2))
-    return f"{text.removesuffix('.0')} {'run' if runs == 1 else 'runs'}"
+    return f"{text.removesuffix('.0')} {plural(runs, 'run', number=False)}"
 
 
 def figure_text(metric: str, value: float | None) -> str:

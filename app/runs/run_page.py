@@ -16,7 +16,7 @@ from sqlmodel import Session, col
 from starlette.responses import HTMLResponse
 
 from app.domain.contract.fields import FIELDS, METRICS
-from app.domain.numbers import THIN, contract_value, counted, figure, grouped, percent, significant
+from app.domain.numbers import THIN, contract_value, figure, grouped, percent, plural, significant
 from app.domain.planning.request import REQUIRED, plan_address
 from app.domain.run import Activity, FloatArray, Metric, Slice, Stated, SteadyState, Timer
 from app.domain.verdict.history_view import Drift, drift, has_figure
@@ -258,7 +258,7 @@ def _iterations(health: Mapping[str, Any]) -> str | None:
     planned = f", the last is {health['last_iteration']:,}" if health.get("last_iteration") is not None else ""
     planned += f" of {health['total_iterations']:,}" if planned and health.get("total_iterations") else ""
     restarts = health.get("restarts") or 0
-    return f"{read:,} read{planned}" + (f"; {counted(restarts, 'restart')}" if restarts else "")
+    return f"{read:,} read{planned}" + (f"; {plural(restarts, 'restart')}" if restarts else "")
 
 
 def _loss(health: Mapping[str, Any]) -> str | None:
@@ -273,7 +273,7 @@ def _loss(health: Mapping[str, Any]) -> str | None:
 
 def _count(health: Mapping[str, Any], name: str) -> str | None:
     value = health.get(name)
-    return None if value is None else counted(value, "iteration")
+    return None if value is None else plural(value, "iteration")
 
 
 def _gradient(health: Mapping[str, Any]) -> str | None:
@@ -288,7 +288,7 @@ def _memory(health: Mapping[str, Any]) -> str | None:
         if health.get(name) is not None
     ]
     if health.get("alloc_retries") is not None:
-        parts.append(counted(health["alloc_retries"], "allocation retry", "allocation retries"))
+        parts.append(plural(health["alloc_retries"], "allocation retry", "allocation retries"))
     return ", ".join(parts) or None
 
 
@@ -384,14 +384,14 @@ def told(slices: Sequence[Slice]) -> str:
     """Return `Started 4 times: 2 resumes, 1 retry.`, with a warning about crash loops."""
     kinds = Counter(str(piece.kind) for piece in slices)
     again = [
-        counted(kinds[kind], kind, plural)
-        for kind, plural in (("resume", "resumes"), ("retry", "retries"))
+        plural(kinds[kind], kind, several)
+        for kind, several in (("resume", "resumes"), ("retry", "retries"))
         if kinds[kind]
     ]
-    text = f"Started {counted(len(slices), 'time')}" + (f": {', '.join(again)}." if again else ".")
+    text = f"Started {plural(len(slices), 'time')}" + (f": {', '.join(again)}." if again else ".")
     if loops := sum(piece.crash_loop for piece in slices):
         text += (
-            f" {counted(loops, 'start')} in a crash loop: same start point, no progress. "
+            f" {plural(loops, 'start')} in a crash loop: same start point, no progress. "
             "Check the failure above before restarting."
         )
     return text
@@ -493,7 +493,7 @@ def _steadiness(steady: SteadyState) -> str:
     if not steady.is_steady:
         return f"{window}, which is not steady: {'; '.join(steady.reasons) or 'too few iterations'}"
     if steady.short:
-        return f"{window} of only {counted(steady.n, 'iteration')}: directional, confirm with a longer run"
+        return f"{window} of only {plural(steady.n, 'iteration')}: directional, confirm with a longer run"
     if steady.spike_share > 0:
         return f"{window}; {percent(steady.spike_share * 100)} of its iterations are spikes"
     return window
@@ -792,8 +792,7 @@ class RunPage:
         """Return what a reader of the chart must know but cannot see."""
         notes = []
         if outside := charts.outside(self.points, self.scale):
-            verb = "lies" if outside == 1 else "lie"
-            notes.append(f"{counted(outside, 'iteration')} {verb} off scale, drawn at the edge.")
+            notes.append(f"{plural(outside, 'iteration lies', 'iterations lie')} off scale, drawn at the edge.")
         if not self.scale.log and self.scale.low > 0:
             notes.append("The axis does not start at zero.")
         if len(self.drawn.iterations) < np.isfinite(self.points.values).sum():

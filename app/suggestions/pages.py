@@ -10,7 +10,7 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
-from app.domain.numbers import counted
+from app.domain.numbers import plural
 from app.domain.rules.engine import CheckedRequirement, Suggestion
 from app.domain.rules.facts import SETTINGS
 from app.domain.rules.rule import Phase
@@ -157,7 +157,7 @@ class NextPage:
     def counts(self) -> str:
         evaluation, rules = self._advice.evaluation, self._advice.book.rules
         return (
-            f"{counted(len(evaluation.fired), 'rule')} of {len(rules)} fire, {len(evaluation.silent)} do not apply, "
+            f"{plural(len(evaluation.fired), 'rule')} of {len(rules)} fire, {len(evaluation.silent)} do not apply, "
             f"{len(evaluation.asks)} need facts that are not stated"
         )
 

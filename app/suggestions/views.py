@@ -8,7 +8,7 @@ from functools import partial
 from markupsafe import Markup, escape
 
 from app.domain.contract.fields import FIELDS
-from app.domain.numbers import counted
+from app.domain.numbers import plural
 from app.domain.rules.engine import Evaluation, MissingFact, Suggestion
 from app.domain.rules.expression import fact_text, filled, marked
 from app.domain.rules.facts import FACTS, Fact
@@ -178,8 +178,8 @@ def gain_text(percent: float) -> str:
 def measured_text(measurement: MeasuredHere) -> str:
     """`measured here: +18.2 % faster (3 A/Bs on this stack)`."""
     result = measurement.result
-    where = "on this stack" if result.same_contract else f"on {counted(len(result.stacks), 'other stack')}"
-    return f"measured here: {gain_text(result.median_gain_pct)} ({counted(result.n, 'A/B')} {where})"
+    where = "on this stack" if result.same_contract else f"on {plural(len(result.stacks), 'other stack')}"
+    return f"measured here: {gain_text(result.median_gain_pct)} ({plural(result.n, 'A/B')} {where})"
 
 
 _FAILURES = ("oom", "oom_phase", "oom_ranks", "import_error")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from app.domain.contract.fields import METRICS
-from app.domain.numbers import counted
+from app.domain.numbers import plural
 from app.storage.suspect_evidence import ContainerDispatcher
 
 TEXT, MUTED, BORDER, ACCENT = "--text", "--muted", "--border", "--accent"
@@ -174,7 +174,7 @@ def availability_summary(items: Sequence[ContainerDispatcher]) -> str:
         return "No log shows yet which dispatchers a container has."
     missing = [item for item in items if not item.available]
     if not missing:
-        containers = counted(len({item.container for item in items}), "container")
+        containers = plural(len({item.container for item in items}), "container")
         return f"In {containers}, every dispatcher that was tried works."
     names = sorted({f"{item.dispatcher} in {item.container or 'an unknown container'}" for item in missing})
     return f"Not available: {', '.join(names[:4])}{' and others' if len(names) > 4 else ''}."

@@ -13,7 +13,7 @@ from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
 from app.domain.contract.values import same_value, shown
 from app.domain.experiments.plan import turned
 from app.domain.experiments.values import SIDES, ExperimentResult, Gain, JoinedBy, KnobChange, Side, Winner
-from app.domain.numbers import THIN, counted
+from app.domain.numbers import THIN, plural
 from app.domain.run import Activity, EvidenceLevel, Metric, Stated, Value
 from app.domain.verdict.comparability import Comparability, compare_contracts
 from app.domain.verdict.decide import judge, metric_changes
@@ -182,7 +182,7 @@ def result_sentence(result: ExperimentResult, runs_each: int) -> str:
     verdict = result.verdict
     if verdict is None:
         return _nothing_yet(result, runs_each)
-    rests_on = f"{counted(len(result.candidate), 'run')} against {len(result.baseline)}"
+    rests_on = f"{plural(len(result.candidate), 'run')} against {len(result.baseline)}"
     if verdict.step_time is None or result.gain is None:
         return f"The step time cannot be compared ({rests_on}). {verdict.reason}"
     gain = result.gain

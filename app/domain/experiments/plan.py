@@ -20,7 +20,7 @@ from app.domain.experiments.values import (
     Sizing,
     SpreadSource,
 )
-from app.domain.numbers import THIN, counted
+from app.domain.numbers import THIN, plural
 from app.domain.rules.change import Changing, FrameworkChange, change_of, without_context
 from app.domain.rules.engine import Suggestion
 from app.domain.rules.launch import read_command
@@ -181,7 +181,7 @@ def _of_keys(candidate_key: str, ran_before: Sequence[int]) -> Iterator[str]:
     if ran_before:
         runs = ", ".join(f"#{run_id}" for run_id in ran_before[:3])
         yield (
-            f"This configuration ran before ({counted(len(ran_before), 'run')}, the newest: {runs}). Those runs do not "
+            f"This configuration ran before ({plural(len(ran_before), 'run')}, the newest: {runs}). Those runs do not "
             "count here because they were not interleaved with the baseline."
         )
 
@@ -191,7 +191,7 @@ def _of_sizing(sizing: Sizing) -> Iterator[str]:
     if sizing.needed is None:
         yield (
             f"Run-to-run variation is too large to detect {effect}, even with {sizing.most} runs per side. "
-            f"{counted(sizing.runs_each, 'run')} per side can detect {smallest}."
+            f"{plural(sizing.runs_each, 'run')} per side can detect {smallest}."
         )
     elif sizing.needed > sizing.runs_each:
         asked = "" if sizing.runs_each != MOST_EACH else ", the default maximum,"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Self
 
-from app.domain.numbers import change_text, counted, daily_cost
+from app.domain.numbers import change_text, daily_cost, plural
 from app.domain.text import one_line
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.words import baseline_line, decision_word, headline
@@ -134,7 +134,7 @@ def regression_notification(
     figure = _METRICS.get(metric, metric.replace("_", " "))
     size = "" if delta_pct is None else f": {figure} {change_text(delta_pct, None, None, metric).figure}"
     names = [name for _, name in stacks]
-    more = f" and {counted(len(names) - _MOST_STACKS, 'more stack')}" if len(names) > _MOST_STACKS else ""
+    more = f" and {plural(len(names) - _MOST_STACKS, 'more stack')}" if len(names) > _MOST_STACKS else ""
     where = f"Where: {', '.join(names[:_MOST_STACKS])}{more}." if names else ""
     cost = "" if hours_per_day is None else f"It costs {daily_cost(hours_per_day)}."
     return Notification(

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from app.domain.contract.fields import METRICS
 from app.domain.contract.values import MAX_WHOLE
+from app.domain.numbers import plural
 from app.domain.performance.flops import Inputs, explain_difference, flops_per_step, peak_flops
 from app.domain.performance.health import BYTES_PER_GIB
 from app.domain.performance.model_shape import read_shape
@@ -126,7 +127,8 @@ class Figures:
 
     def _missing(self, what: str, names: Sequence[str]) -> None:
         listed = ", ".join(f"`{name}`" if name.replace("_", "").isalnum() else name for name in names)
-        self.warnings.append(f"{what} needs {listed}. State {'it' if len(names) == 1 else 'them'} in the metadata.")
+        them = plural(len(names), "it", "them", number=False)
+        self.warnings.append(f"{what} needs {listed}. State {them} in the metadata.")
 
     def _sequences_of_a_step(self) -> int | None:
         """Return the batch size printed in the window, unless the metadata state another one."""
@@ -245,7 +247,7 @@ class Figures:
             return None
         value = max(values) / BYTES_PER_GIB
         ranks = len({report.rank for report in reports})
-        note = f"most allocated on {ranks} rank{'s' if ranks > 1 else ''} that reported it" if reports else ""
+        note = f"most allocated on {plural(ranks, 'rank')} that reported it" if reports else ""
         return Metric(value, value, value, len(values), note)
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from app.domain.numbers import plural
 from app.domain.run import VALIDATED_STEPS, VALIDATED_WINDOW, FloatArray, IntArray, ParsedLog, SteadyState, Window
 
 # --- Plausible step times: printed values may be negative, zero, missing or absurd, and none of those may count.
@@ -54,11 +55,11 @@ def left_out(log: ParsedLog) -> list[str]:
 
 def _share(rows: npt.NDArray[np.bool_]) -> str:
     count = int(rows.sum())
-    return f"{count} of {len(rows)} iterations {'has' if count == 1 else 'have'}"
+    return f"{count} of {len(rows)} iterations {plural(count, 'has', 'have', number=False)}"
 
 
 def _they(rows: npt.NDArray[np.bool_]) -> str:
-    return "it is" if int(rows.sum()) == 1 else "they are"
+    return plural(int(rows.sum()), "it is", "they are", number=False)
 
 
 def _iteration(log: ParsedLog, row: int) -> str:

@@ -11,6 +11,7 @@ from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
 from app.domain.documents.document import Document
 from app.domain.logs.read import KNOWN_FORMATS
 from app.domain.logs.series import log_interval
+from app.domain.numbers import plural
 from app.domain.performance.availability import availability
 from app.domain.performance.figures import Figures
 from app.domain.performance.health import explain_failures, fatal_event, is_unread, read_health
@@ -213,7 +214,7 @@ def _unknown_warning(contract: Contract) -> list[str]:
         return []
     missing = [name for name in contract.unknown if name in STACK_FIELDS]
     listed = ", ".join(f"`{name}`" for name in missing)
-    verb = "is" if len(missing) == 1 else "are"
+    verb = plural(len(missing), "is", "are", number=False)
     return [f"Comparisons with this run are provisional: {listed} {verb} not stated. Add them to the metadata."]
 
 

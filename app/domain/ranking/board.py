@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from app.domain.numbers import counted
+from app.domain.numbers import plural
 from app.domain.ranking.pairwise import (
     LossGuard,
     PairwiseComparison,
@@ -248,8 +248,8 @@ def interval(pool: Pool) -> Interval:
 
 def _sentence(name: str, days: float, changes: int, other: str, *, before: bool) -> str:
     """State `alltoall was last measured 8 days and one change of the stack's speed before hybridep, ...`."""
-    apart = [counted(round(days), "day")] if round(days) else []
-    apart.append("one change" if changes == 1 else counted(changes, "change"))
+    apart = [plural(round(days), "day")] if round(days) else []
+    apart.append("one change" if changes == 1 else plural(changes, "change"))
     when = f"{' and '.join(apart)} of the stack's speed {'before' if before else 'after'} {other}"
     return f"{name} was last measured {when}, on different code, so the two are not compared."
 

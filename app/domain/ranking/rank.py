@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from app.domain.definitions import DEFINITION_VERSION
-from app.domain.numbers import counted
+from app.domain.numbers import plural
 from app.domain.ranking.board import Contracts, Measured, board, empty_board
 from app.domain.ranking.pairwise import LossGuard, LossReader, no_losses
 from app.domain.ranking.pools import Pools, Segments
@@ -258,11 +258,11 @@ def _runs_of(board: Board | None) -> set[str]:
 def _because(new: Sequence[str], again: Sequence[str], left: Sequence[str]) -> str:
     parts = []
     if new:
-        parts.append(f"{_named(new)} {'was' if len(new) == 1 else 'were'} added")
+        parts.append(f"{_named(new)} {plural(len(new), 'was', 'were', number=False)} added")
     if again:
-        parts.append(f"{_named(again)} {'counts' if len(again) == 1 else 'count'} again")
+        parts.append(f"{_named(again)} {plural(len(again), 'counts', 'count', number=False)} again")
     if left:
-        parts.append(f"{_named(left)} no longer {'counts' if len(left) == 1 else 'count'}")
+        parts.append(f"{_named(left)} no longer {plural(len(left), 'counts', 'count', number=False)}")
     text = ", and ".join(parts)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
@@ -270,8 +270,8 @@ def _because(new: Sequence[str], again: Sequence[str], left: Sequence[str]) -> s
 def _named(runs: Sequence[str]) -> str:
     """Return `run 61`, `runs 61 and 62` or `runs 61, 62, 63 and 4 others`."""
     if len(runs) > MOST_CHANGES_NAMED:
-        return f"runs {', '.join(runs[:MOST_CHANGES_NAMED])} and {counted(len(runs) - MOST_CHANGES_NAMED, 'other')}"
-    return f"run{'s' if len(runs) > 1 else ''} {listed(runs)}"
+        return f"runs {', '.join(runs[:MOST_CHANGES_NAMED])} and {plural(len(runs) - MOST_CHANGES_NAMED, 'other')}"
+    return f"{plural(len(runs), 'run', number=False)} {listed(runs)}"
 
 
 def _is_reportable(change: HeadChange) -> bool:

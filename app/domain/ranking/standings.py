@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from app.domain.numbers import counted, grouped, percent
+from app.domain.numbers import grouped, percent, plural
 from app.domain.ranking.pairwise import PairwiseComparison, Place
 from app.domain.ranking.runs import DID_NOT_RUN, NEED_A_PACKAGE, Refusal
 from app.domain.verdict.step_time import DroppedRun
@@ -312,7 +312,7 @@ def _order(entries: Sequence[Entry], duels: Sequence[PairwiseComparison]) -> str
     tied = f"{listed(names)} {close if equal else 'cannot be told apart yet'}."
     if len(names) > 2 and not _all_tie(first):
         tied = f"none of {listed(names)} is beaten, although not all of them tie with each other."
-    return f"{tied} {listed(rest)} {'is' if len(rest) == 1 else 'are'} slower." if rest else tied
+    return f"{tied} {listed(rest)} {plural(len(rest), 'is', 'are', number=False)} slower." if rest else tied
 
 
 def _guarded(duel: PairwiseComparison) -> str:
@@ -348,7 +348,7 @@ def _tied(duel: PairwiseComparison) -> str:
     because = f": {duel.tie_because}" if duel.tie_because else ""
     if duel.outcome == "equal":
         return f"is as fast as {duel.second}, {within(duel)}{because}"
-    more = f"; {counted(duel.more_runs, 'more run')} of each would decide" if duel.more_runs else ""
+    more = f"; {plural(duel.more_runs, 'more run')} of each would decide" if duel.more_runs else ""
     return f"is not clearly faster or slower than {duel.second} in speed{because} ({_range(duel)} throughput{more})"
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 from app.domain.contract.fields import METRICS
-from app.domain.numbers import THIN, absolute, counted, daily_cost, figure, signed
+from app.domain.numbers import THIN, absolute, daily_cost, figure, plural, signed
 from app.domain.report.what_changed import AXIS_TITLES, Change, WhatChanged
 from app.domain.run import LineExample, Metric
 from app.domain.text import one_line
@@ -296,11 +296,11 @@ def _summary(report: RunReport) -> str:
     if text is None:
         return "Lines that look like steps" if report.step_lines else "Failures"
     parts = [
-        counted(len(text.suspects), "suspect") if text.suspects else "",
-        counted(len(report.regressions), "regression") if report.regressions else "",
-        counted(len(text.misses), "nearest miss", "nearest misses") if text.misses else "",
+        plural(len(text.suspects), "suspect") if text.suspects else "",
+        plural(len(report.regressions), "regression") if report.regressions else "",
+        plural(len(text.misses), "nearest miss", "nearest misses") if text.misses else "",
         "fields to state" if text.supply else "",
-        f"{counted(len(text.left_out), 'run')} left out" if text.left_out else "",
+        f"{plural(len(text.left_out), 'run')} left out" if text.left_out else "",
     ]
     return ", ".join(part for part in parts if part) or "Details"
 
@@ -353,7 +353,7 @@ def _regression(regression: RegressionOfRun) -> str:
     address = link(f"regression {regression.id}", regression.address)
     parts = [
         f"{address}, {escaped(regression.state)}, {how}: {escaped(regression.cause)}",
-        f"{counted(regression.stacks, 'stack')}",
+        f"{plural(regression.stacks, 'stack')}",
         daily_cost(regression.gpu_hours_per_day) if regression.gpu_hours_per_day is not None else "",
         f"assigned to {escaped(regression.assignee)}" if regression.assignee else "",
         link("issue", regression.external_url) if regression.external_url else "",

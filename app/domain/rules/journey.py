@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from app.domain.numbers import counted
+from app.domain.numbers import plural
 from app.domain.rules.derive import WallReading
 from app.domain.rules.engine import Evaluation, Suggestion
 from app.domain.rules.rule import PHASES, Phase
@@ -81,7 +81,7 @@ def _contract(evaluation: Evaluation, _: Sequence[Step]) -> Judgement:
     if unknown:
         return (
             "open",
-            f"{counted(unknown, 'field')} of the contract unknown, so comparisons that depend on them are provisional.",
+            f"{plural(unknown, 'field')} of the contract unknown, so comparisons that depend on them are provisional.",
         )
     return "done", "All contract fields are known."
 
@@ -110,7 +110,7 @@ def _scale(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
     if candidates and evaluation.facts.get("profiled") is not True:
         return "done", "The layout divides evenly and runs. A profile shows whether another layout is worth trying."
     if candidates:
-        changes = counted(len(candidates), "change")
+        changes = plural(len(candidates), "change")
         return "open", f"{changes} of the layout may be worth trying: {candidates[0].rule.title}."
     return "done", "The layout divides evenly and runs. No rule suggests another layout."
 
@@ -134,7 +134,7 @@ def _retune(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
     if before[-1].state != "done" and not candidates:
         return "blocked", "Profile first: retuning needs a measured wall. Bring-up defaults are the exception."
     if candidates:
-        return "open", f"{counted(len(candidates), 'candidate')}; first: {candidates[0].rule.title}."
+        return "open", f"{plural(len(candidates), 'candidate')}; first: {candidates[0].rule.title}."
     return "done", "No candidates remain for the measured wall."
 
 

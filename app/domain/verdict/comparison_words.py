@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from app.domain.contract.fields import PREFIX
-from app.domain.numbers import THIN, change_text, counted, percent
+from app.domain.numbers import THIN, change_text, percent, plural
 from app.domain.verdict.comparison import SideComparison
 from app.domain.verdict.decide import TOO_CLOSE, prior_sentence
 from app.domain.verdict.step_time import UNCERTAIN, StepTimeChange, certainty, is_wider, within
@@ -53,8 +53,8 @@ def _differs(comparison: SideComparison) -> str:
         if difference.is_certain or not difference.field.startswith(PREFIX)
     ]
     one_sided = len(comparability.stack) + len(comparability.knobs) - len(members)
-    verb = "is known" if one_sided == 1 else "are known"
-    variables = f" {counted(one_sided, 'environment variable')} {verb} on one side only." if one_sided else ""
+    count = plural(one_sided, "environment variable is", "environment variables are")
+    variables = f" {count} known on one side only." if one_sided else ""
     if members:
         return (
             f"Differs in {differences(sorted(members, key=lambda difference: not difference.is_certain))}.{variables}"
@@ -121,7 +121,7 @@ def _certainty(time: StepTimeChange) -> str:
 def _directional(comparison: SideComparison) -> str:
     assert comparison.short is not None  # noqa: S101  # `directional` says so
     first, second = comparison.short
-    windows = counted(first, "iteration") + (" a side" if first == second else f" of A and {second} of B")
+    windows = plural(first, "iteration") + (" a side" if first == second else f" of A and {second} of B")
     return f"Direction only, from {windows}: longer runs must confirm it."
 
 
@@ -159,7 +159,7 @@ def _notes(comparison: SideComparison) -> Iterator[str]:
         elif inside.one_configuration and inside.commit_unknown:
             yield f"Not every run of {side} states its commit, so their code may differ."
         elif inside.reruns and len(runs) > 1:
-            yield f"{side} is {counted(len(runs), 'rerun')} of one job; each counts once."
+            yield f"{side} is {plural(len(runs), 'rerun')} of one job; each counts once."
     if comparison.measured is None and comparison.no_winner and not comparison.left_out:
         yield f"No difference was measured: {comparison.not_measured}."
     yield from (f"#{run.run} is left out: {run.why}." for run in comparison.left_out)
@@ -177,16 +177,16 @@ def _of_the_test(comparison: SideComparison) -> Iterator[str]:
     if time is None:
         return
     if time.decision == "inconclusive" and time.need_runs is not None:
-        yield f"{counted(time.need_runs, 'more run')} of B would decide if the difference stays the same."
+        yield f"{plural(time.need_runs, 'more run')} of B would decide if the difference stays the same."
     elif time.decision == "inconclusive" and time.alternative is not None:
         reruns = time.alternative.reruns
-        with_reruns = f" and {counted(reruns, 'more run')} of B" if reruns else ""
-        runs = counted(time.alternative.baseline_runs, "run")
+        with_reruns = f" and {plural(reruns, 'more run')} of B" if reruns else ""
+        runs = plural(time.alternative.baseline_runs, "run")
         yield f"{runs} in A{with_reruns} would decide; more of B alone would not."
     elif time.decision == "inconclusive":
         yield TOO_CLOSE
     m = len(measured.baseline_used)
-    yield prior_sentence(f"{counted(m, 'run')} in A", m, measured.prior, time.run_to_run_sd)
+    yield prior_sentence(f"{plural(m, 'run')} in A", m, measured.prior, time.run_to_run_sd)
     yield f"The smallest slow-down that this comparison can detect is {percent(time.smallest_callable_pct)}."
 
 

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Literal
 
 from app.domain.contract.fields import METRICS
-from app.domain.numbers import THIN, change_text, counted, percent
+from app.domain.numbers import THIN, change_text, percent, plural
 from app.domain.performance.health import BYTES_PER_GIB
 from app.domain.run import Metric
 from app.domain.verdict.step_time import (
@@ -170,7 +170,7 @@ def reason(verdict: Verdict, obstacle: str) -> str:
     if verdict.decision == "no_baseline":
         return "There is no usable run to compare with."
     if verdict.decision == "failed":
-        iterations = counted(verdict.loss.not_finite_iterations, "iteration") if verdict.loss else "some iterations"
+        iterations = plural(verdict.loss.not_finite_iterations, "iteration") if verdict.loss else "some iterations"
         return f"The loss was not finite in {iterations}, so the speed of this run does not count."
     return _plain(" ".join(_reasons(verdict, obstacle)))
 
@@ -201,7 +201,7 @@ def _notes(verdict: Verdict) -> Iterator[str]:
         yield f"This commit was judged {verdict.looks} times; each judgement adds a chance of a false alarm."
     if verdict.step_time is not None:
         n = len(verdict.baseline_used)
-        yield prior_sentence(counted(n, "baseline run"), n, verdict.prior, verdict.step_time.run_to_run_sd)
+        yield prior_sentence(plural(n, "baseline run"), n, verdict.prior, verdict.step_time.run_to_run_sd)
         callable_from = percent(verdict.step_time.smallest_callable_pct)
         yield f"The smallest slow-down that this comparison can detect is {callable_from}."
     yield from (left_out_note(dropped) for dropped in verdict.dropped)
@@ -221,15 +221,15 @@ def what_would_decide(verdict: Verdict) -> str:
             "Reruns that differ this much were not the same job, or one of them had a bad node: quarantine the bad one."
         )
     if change.need_runs is not None:
-        more = counted(change.need_runs, "more run")
+        more = plural(change.need_runs, "more run")
         return f"{more} of this commit would decide if the difference stays the same."
     if change.alternative is None:
         return TOO_CLOSE
     reruns = change.alternative.reruns
-    with_reruns = f" and {counted(reruns, 'more run')} of this commit" if reruns else ""
+    with_reruns = f" and {plural(reruns, 'more run')} of this commit" if reruns else ""
     return (
         "More runs of this commit alone would not decide, because the baseline is too small: it takes "
-        f"{counted(change.alternative.baseline_runs, 'baseline run')} instead of {len(verdict.baseline_used)}"
+        f"{plural(change.alternative.baseline_runs, 'baseline run')} instead of {len(verdict.baseline_used)}"
         f"{with_reruns}."
     )
 
@@ -256,7 +256,7 @@ def prior_sentence(runs: str, baseline_runs: int, prior: Prior, sd: float) -> st
 def _step_time_sentence(change: StepTimeChange, baseline_runs: int) -> str:
     text = change_text(change.delta_pct, change.ci_low_pct, change.ci_high_pct)
     level = f", 99{THIN}% interval" if change.decision == "no_change" and is_wider(change) else ""
-    size, runs = f"{text.figure} ({text.interval}{level})", f"its {counted(baseline_runs, 'baseline run')}"
+    size, runs = f"{text.figure} ({text.interval}{level})", f"its {plural(baseline_runs, 'baseline run')}"
     if change.decision == "no_change":
         return f"As fast as {runs}, {within(change)}: {size}."
     if shows_no_difference(change):

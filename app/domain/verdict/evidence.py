@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.domain.contract.values import shown
-from app.domain.numbers import change_text, counted
+from app.domain.numbers import change_text, plural
 from app.domain.run import Stated
 from app.domain.verdict.comparability import ALL_CHANGES, Suspect
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
@@ -183,7 +183,7 @@ def _sentences(past: PastResults | None, elsewhere: OtherStacks | None) -> tuple
 
 def _past_sentence(past: PastResults) -> str:
     change = change_text(past.median_pct, past.low_pct, past.high_pct)
-    where = f"on {counted(len(past.stacks), 'stack')}"
+    where = f"on {plural(len(past.stacks), 'stack')}"
     if past.n == 1:
         return f"Measured once before, {where}: {change.figure}."
     return f"Measured before in {past.n} A/Bs {where}: {change.figure} (median; {change.interval})."

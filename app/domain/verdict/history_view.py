@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Generic, Literal, Protocol, TypeVar
 
 from app.domain.contract.fields import FIELDS
-from app.domain.numbers import change_text, counted, step_time
+from app.domain.numbers import change_text, plural, step_time
 from app.domain.run import Stated
 from app.domain.verdict.differences import Difference, differing_beside
 from app.domain.verdict.history import FEWEST_RUNS, History, find_changes
@@ -333,7 +333,7 @@ def answer(
     """
     sentences = [_level(runs, eligibilities, shown)]
     if len(configurations) > 1:
-        others = counted(len(configurations), "configuration")
+        others = plural(len(configurations), "configuration")
         which = "the most recent one" if shown.is_last else "chosen above the chart"
         sentences.append(f"This is configuration {shown.letter} of {others}, {which}.")
     sentences += _golden(pins, runs[-1].ordered_at)
@@ -354,13 +354,13 @@ def _level(runs: Sequence[HistoryRun], eligibilities: Sequence[Eligibility], sho
         return f"No run of this stack counts yet: {_why_none(eligibilities[place] for place in shown.runs)}."
     stands = f"{step_time(now.step_time_ms)} per step now"
     if len(shown.counted) < FEWEST_RUNS:
-        over = f"over {counted(len(shown.counted), 'eligible run')}"
+        over = f"over {plural(len(shown.counted), 'eligible run')}"
         return f"{stands}, {over}. Changes are detected from {FEWEST_RUNS} eligible runs on."
     if not shown.changes:
         since = day(runs[shown.counted[0]].ordered_at, newest)
-        return f"{stands}, unchanged since {since}; no change point in {counted(len(shown.counted), 'run')}."
+        return f"{stands}, unchanged since {since}; no change point in {plural(len(shown.counted), 'run')}."
     last = shown.changes[-1]
-    points = f"{counted(len(shown.changes), 'change point')} in {counted(len(shown.counted), 'run')}"
+    points = f"{plural(len(shown.changes), 'change point')} in {plural(len(shown.counted), 'run')}"
     return f"{stands}, {_moved(last)} since {day(runs[last.run].ordered_at, newest)}; {points}."
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from app.domain.contract.fields import FIELDS, STACK_FIELDS
 from app.domain.contract.values import comparable
-from app.domain.numbers import THIN, counted, daily_cost, grouped
+from app.domain.numbers import THIN, daily_cost, grouped, plural
 from app.domain.verdict.comparability import Comparability, compare_contracts
 from app.domain.verdict.decide import judge
 from app.domain.verdict.differences import Difference
@@ -206,18 +206,18 @@ def _parts(pairs: Sequence[Pair]) -> Iterator[str]:
     total, slower = len(pairs), _decided(pairs, "regression")
     faster, still = _decided(pairs, "improvement"), _decided(pairs, "no_change")
     groups = [
-        (len(slower), _verb(slower, "is slower", "are slower") + _by(slower)),
-        (len(faster), _verb(faster, "is faster", "are faster") + _by(faster)),
-        (len(still), _verb(still, "shows no change", "show no change")),
+        (len(slower), plural(len(slower), "is slower", "are slower", number=False) + _by(slower)),
+        (len(faster), plural(len(faster), "is faster", "are faster", number=False) + _by(faster)),
+        (len(still), plural(len(still), "shows no change", "show no change", number=False)),
     ]
     unclear = total - len(slower) - len(faster) - len(still)
-    groups.append((unclear, "is inconclusive" if unclear == 1 else "are inconclusive"))
+    groups.append((unclear, plural(unclear, "is inconclusive", "are inconclusive", number=False)))
     shown = [(n, words) for n, words in groups if n]
     for k, (n, words) in enumerate(shown):
         yield f"{_first(n, total)} {words}" if k == 0 else f"{n} {words}"
     hungry = [pair for pair in pairs if pair.measured.memory and pair.measured.memory.decision == "regression"]
     if hungry:
-        yield f"{len(hungry)} {'needs' if len(hungry) == 1 else 'need'} significantly more memory"
+        yield f"{plural(len(hungry), 'needs', 'need')} significantly more memory"
 
 
 def _decided(pairs: Sequence[Pair], decision: str) -> list[float]:
@@ -230,11 +230,7 @@ def _first(n: int, total: int) -> str:
     """Return `3 of 5 stacks`, `All 3 stacks` or `The only stack`."""
     if total == 1:
         return "The only stack"
-    return f"All {total} stacks" if n == total else f"{n} of {counted(total, 'stack')}"
-
-
-def _verb(sizes: Sequence[float], singular: str, plural: str) -> str:
-    return singular if len(sizes) == 1 else plural
+    return f"All {total} stacks" if n == total else f"{n} of {plural(total, 'stack')}"
 
 
 def _by(sizes: Sequence[float]) -> str:
@@ -248,7 +244,7 @@ def _by(sizes: Sequence[float]) -> str:
 
 def _why_none(report: UpgradeReport) -> str:
     if report.near:
-        return f": {counted(len(report.near), 'near match', 'near matches')} with more than {report.field} different"
+        return f": {plural(len(report.near), 'near match', 'near matches')} with more than {report.field} different"
     if not report.only_old and not report.only_new:
         return f": no CI run has {report.field} {report.old_value} or {report.new_value}"
     missing = report.new_value if report.only_old else report.old_value

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from app.domain.numbers import THE_SAME, THIN, change_text, contract_value, counted, percent, short_commit
+from app.domain.numbers import THE_SAME, THIN, change_text, contract_value, percent, plural, short_commit
 from app.domain.run import Stated
 from app.domain.verdict import decide
 from app.domain.verdict.assess import UPGRADES, changed_field
@@ -68,7 +68,7 @@ def _verdict_line(document: VerdictDocument, label: Label) -> str:
         word = f"A/B, {decision_word(verdict.decision, is_verdict=False)}"
     sure = confidence(verdict)
     if document.rests_on is not None:
-        sure = f"direction only, from {counted(document.rests_on, 'iteration')}"
+        sure = f"direction only, from {plural(document.rests_on, 'iteration')}"
     return f"{word}{' (provisional)' if document.provisional else ''}: {worst_change(verdict)}; {sure}"
 
 
@@ -80,25 +80,25 @@ def baseline_line(document: VerdictDocument, label: Label = as_named, offered: i
     comparability = document.comparability
     if comparability is None:
         many = len(document.left_out) if offered is None else offered
-        none = f"{counted(many, 'earlier run')} cannot serve as baseline{_why_none(document.left_out)}"
+        none = f"{plural(many, 'earlier run')} cannot serve as baseline{_why_none(document.left_out)}"
         contrast = _contrast_beside(document.contrast, label)
         return f"baseline: none; {none if many else 'this is the first run of its stack'}{contrast}"
     kind = BASELINES.get(document.baseline_kind, document.baseline_kind.replace("_", " "))
     differ = [*comparability.stack, *comparability.knobs, *comparability.beside]
     listing = f"differs in {differences(differ)}" if differ else "no known difference"
     evidence = f" ({_evidence(comparability)})" if comparability.kind == "matched_ab" else ""
-    runs = f"{counted(len(document.baseline), 'run')} ({listed_runs(document.baseline, label)})"
+    runs = f"{plural(len(document.baseline), 'run')} ({listed_runs(document.baseline, label)})"
     return f"baseline: {runs}, {kind}; {listing}{evidence}"
 
 
 def other_branch_text(other: OtherBranch) -> str:
     """Explain why runs of another branch cannot serve as baseline, and which setting would allow it."""
     named = [branch for branch in other.branches if branch]
-    several = other.runs != 1
-    branches = [f"{'are' if several else 'is'} on branch {listed_runs(named)}"] if named else []
-    branches += [f"{'state' if several else 'states'} no branch"] if "" in other.branches else []
+    on, unstated = (plural(other.runs, *verbs, number=False) for verbs in (("is", "are"), ("states", "state")))
+    branches = [f"{on} on branch {listed_runs(named)}"] if named else []
+    branches += [f"{unstated} no branch"] if "" in other.branches else []
     return (
-        f"{counted(other.runs, 'run')} of this stack {' or '.join(branches)}, but the project's baseline branch is "
+        f"{plural(other.runs, 'run')} of this stack {' or '.join(branches)}, but the project's baseline branch is "
         f"{other.baseline_branch}. Change the project setting Baseline branch (`baseline_branch`), or state `branch`"
     )
 
@@ -106,7 +106,7 @@ def other_branch_text(other: OtherBranch) -> str:
 def _why_none(left_out: Sequence[LeftOut]) -> str:
     """Return the most frequent reasons, with counts when there are several runs."""
     reasons = Counter(run.why for run in left_out).most_common(_MOST_REASONS)
-    texts = [f"{why} ({counted(n, 'run')})" if len(left_out) > 1 else why for why, n in reasons]
+    texts = [f"{why} ({plural(n, 'run')})" if len(left_out) > 1 else why for why, n in reasons]
     return f": {'; '.join(texts)}" if texts else ""
 
 
@@ -225,7 +225,7 @@ def left_out(document: VerdictDocument, label: Label = as_named) -> list[str]:
     """List the runs that count on neither side, each with its reason."""
     listed = [f"{label(run)}: {why}" for run, why in left_out_runs(document)]
     more = document.more_left_out
-    return [*listed, f"{counted(more, 'older run')} of the stack"] if more else listed
+    return [*listed, f"{plural(more, 'older run')} of the stack"] if more else listed
 
 
 def left_out_runs(document: VerdictDocument) -> list[tuple[str, str]]:
@@ -253,7 +253,7 @@ def _measured_after_upgrade(contrast: MeasuredContrast | None) -> str:
     if difference.field not in UPGRADES:
         return ""
     more = len(comparability.stack) + len(comparability.knobs) - 1
-    others = f" and {counted(more, 'other field')}" if more else ""
+    others = f" and {plural(more, 'other field')}" if more else ""
     against = f"contrast with {difference.field} {sides_text(difference)[0]}{others}"
     return f"{against}: {worst_change(contrast.measured)}; {confidence(contrast.measured)}"
 
@@ -262,7 +262,7 @@ def _contrast_beside(contrast: MeasuredContrast | None, label: Label) -> str:
     if contrast is None:
         return ""
     comparability = contrast.comparability
-    runs = f"{counted(len(contrast.runs), 'run')} ({listed_runs(contrast.runs, label)})"
+    runs = f"{plural(len(contrast.runs), 'run')} ({listed_runs(contrast.runs, label)})"
     differing = [*comparability.stack, *comparability.knobs, *comparability.other_code]
     return f"; contrast with {runs}, differs in {differences(differing)}"
 
@@ -304,7 +304,7 @@ def contrast_sentence(contrast: MeasuredContrast) -> str:
     comparability, time = contrast.comparability, contrast.measured.step_time
     difference = changed_field(comparability)
     before, after = sides_text(difference)
-    n = counted(len(contrast.measured.baseline_used or contrast.runs), "run")
+    n = plural(len(contrast.measured.baseline_used or contrast.runs), "run")
     if time is None:
         return f"{n} that had {difference.field} {before} instead of {after} cannot be compared: no usable step time."
     measured = _measured(
@@ -319,12 +319,10 @@ def baseline_words(document: VerdictDocument) -> str:
     """Return the baseline as a noun phrase: `the last 12 runs of this stack`."""
     n = len(document.verdict.baseline_used)
     if document.baseline_kind == "golden":
-        return "the pinned run" if n == 1 else f"the pinned run and {counted(n - 1, 'rerun')} of its commit"
+        return "the pinned run" if n == 1 else f"the pinned run and {plural(n - 1, 'rerun')} of its commit"
     if document.baseline_kind == "nearest":
         return (
-            "the nearest run of this stack"
-            if n == 1
-            else f"the nearest run of this stack and {counted(n - 1, 'rerun')}"
+            "the nearest run of this stack" if n == 1 else f"the nearest run of this stack and {plural(n - 1, 'rerun')}"
         )
     runs = "the last run of this stack" if n == 1 else f"the last {n} runs of this stack"
     return runs if document.baseline_kind == "same_config" else f"{runs}, which used other knobs"
@@ -374,7 +372,7 @@ def _closest(miss: NearMiss, label: Label) -> str:
         return f"The closest, {run}, is on the same stack but cannot serve as baseline: {why}."
     fields = miss.fields[:_MOST_FIELDS]
     more = len(miss.fields) - len(fields)
-    names = ", ".join(fields) + (f" and {counted(more, 'more field')}" if more else "")
+    names = ", ".join(fields) + (f" and {plural(more, 'more field')}" if more else "")
     return f"The closest, {run}, differs in {names}."
 
 
@@ -392,7 +390,7 @@ def _speed(document: VerdictDocument, time: StepTimeChange) -> str:
     else:
         text = _measured(time, "than", "from", against, sure)
     if not document.raises_regression and comparability is not None and comparability.kind == "side_by_side":
-        knobs = counted(len(comparability.knobs), "knob")
+        knobs = plural(len(comparability.knobs), "knob")
         return f"{text}. {knobs} differ, so the change is not attributed to any of them."
     return f"{text}."
 
@@ -408,7 +406,7 @@ def _measured(time: StepTimeChange, than: str, difference_to: str, other: str, s
 
 
 def _is(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"
+    return plural(len(names), "is", "are", number=False)
 
 
 def _first(sentence: str) -> str:
@@ -417,5 +415,5 @@ def _first(sentence: str) -> str:
 
 def _certainty(document: VerdictDocument, time: StepTimeChange) -> str:
     if document.rests_on is not None:
-        return f"directional: {counted(document.rests_on, 'iteration')}"
+        return f"directional: {plural(document.rests_on, 'iteration')}"
     return certainty(time)
