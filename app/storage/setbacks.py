@@ -130,7 +130,7 @@ def _fitted(session: Session, run: RunDetail) -> tuple[int, tuple[Difference, ..
             col(RunRow.model) == shown(model.value),
             col(RunRow.gpu) == shown(gpu.value),
             col(RunRow.status) == "ready",
-            col(RunRow.is_steady),
+            col(RunRow.is_steady).is_(True),
             col(RunRow.quarantine) == "",
             col(RunRow.ordered_at) < run.ordered_at,
             col(RunRow.id) != run.id,
