@@ -38,10 +38,10 @@ class DefaultsIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     fields: dict[str, Any] = Field(
-        {}, max_length=300, description="By contract field; they replace all that were set before."
+        {}, max_length=300, description="Values by contract field. They replace all previous defaults."
     )
     container_image: str = Field(
-        "", max_length=500, description="For instance nvcr.io/nvidia/nemo: then `26.06` is whole."
+        "", max_length=500, description="Completes short names: with nvcr.io/nvidia/nemo, `26.06` names a container."
     )
     author: Author = author_field("Who sets them.", MAX_AUTHOR)
 
@@ -55,15 +55,16 @@ class RulesChange(BaseModel):
 
 class RulesOut(BaseModel):
     project: str
-    baseline_branch: str = Field(description="Whose `ci` runs are the baseline; `*`: of any branch.")
-    commit_url: str = Field(description="Link of a commit, with {commit}; empty without one.")
-    compare_url: str = Field(description="Link of a range of commits, with {from} and {to}; empty without one.")
-    changes: list[RulesChange] = Field(description="Who changed what, newest first.")
+    baseline_branch: str = Field(description="Branch whose `ci` runs are baselines; `*` for any.")
+    commit_url: str = Field(description="Link to a commit, with {commit}; empty for none.")
+    compare_url: str = Field(description="Link to a range of commits, with {from} and {to}; empty for none.")
+    changes: list[RulesChange] = Field(description="Previous changes, newest first.")
 
     @classmethod
     def of(cls, rules: Rules) -> Self:
         changes = [
-            RulesChange(who=one.who, at=one.at, before=dict(one.before), after=dict(one.after)) for one in rules.events
+            RulesChange(who=event.who, at=event.at, before=dict(event.before), after=dict(event.after))
+            for event in rules.events
         ]
         return cls(
             project=rules.project,
@@ -75,13 +76,13 @@ class RulesOut(BaseModel):
 
 
 class RulesIn(BaseModel):
-    """What is left out stays as it is."""
+    """Fields that are left out stay as they are."""
 
     model_config = ConfigDict(extra="forbid")
 
     baseline_branch: str | None = Field(None, min_length=1, max_length=MAX_BRANCH, description="`*` for any.")
-    commit_url: str | None = Field(None, description="For instance https://github.com/org/repo/commit/{commit}.")
-    compare_url: str | None = Field(None, description="For instance https://github.com/org/repo/compare/{from}...{to}.")
+    commit_url: str | None = Field(None, description="For example https://github.com/org/repo/commit/{commit}.")
+    compare_url: str | None = Field(None, description="For example https://github.com/org/repo/compare/{from}...{to}.")
     author: Author = author_field("Who sets them.", MAX_AUTHOR)
 
 
@@ -92,14 +93,14 @@ class EvidenceOut(BaseModel):
 
 
 class AvailabilityItem(BaseModel):
-    """A dispatcher in a container, over all runs whose logs prove something of it."""
+    """Whether a dispatcher works in a container, over all runs whose logs show it."""
 
-    container: str | None = Field(description="null: runs whose container nobody states.")
+    container: str | None = Field(description="null: runs with an unknown container.")
     dispatcher: str
-    available: bool = Field(description="As the newest run shows.")
-    runs_with: int = Field(description="Runs that show that it works.")
-    runs_without: int = Field(description="Runs that show that it does not.")
-    run_id: int = Field(description="The newest of them.")
+    available: bool = Field(description="Whether it works in the newest of these runs.")
+    runs_with: int = Field(description="Number of runs in which it works.")
+    runs_without: int = Field(description="Number of runs in which it does not work.")
+    run_id: int = Field(description="The newest of these runs.")
     seen_at: datetime
     evidence: list[EvidenceOut]
 
@@ -111,14 +112,14 @@ class AvailabilityList(BaseModel):
 @router.get("/projects/{slug}/defaults", responses=documented(404, 422))
 @requires(Action.READ, of="project")
 def read_defaults(session: ReadSession, slug: Slug) -> Defaults:
-    """What the project's runs have unless they say otherwise."""
+    """Return the default contract fields of the project's runs."""
     return get_defaults(session, slug)
 
 
 @router.put("/projects/{slug}/defaults", responses=documented(404, 422))
 @requires(Action.MANAGE, of="project")
 def write_defaults(engine: AppEngine, slug: Slug, defaults: DefaultsIn) -> Defaults:
-    """Replace the defaults. The runs that they concern are read again."""
+    """Replace the defaults. Affected runs are processed again."""
     image, author = defaults.container_image, defaults.author
     return set_defaults(engine, slug, fields=defaults.fields, container_image=image, author=author)
 
@@ -126,14 +127,14 @@ def write_defaults(engine: AppEngine, slug: Slug, defaults: DefaultsIn) -> Defau
 @router.get("/projects/{slug}/rules", responses=documented(404, 422))
 @requires(Action.READ, of="project")
 def read_rules(session: ReadSession, slug: Slug) -> RulesOut:
-    """Whose runs are the baseline of the project, and where its commits can be read."""
+    """Return the baseline branch of the project and its links to commits."""
     return RulesOut.of(get_rules(session, slug))
 
 
 @router.patch("/projects/{slug}/rules", responses=documented(404, 422))
 @requires(Action.MANAGE, of="project")
 def write_rules(engine: AppEngine, slug: Slug, change: RulesIn) -> RulesOut:
-    """Change them. With another baseline branch every stack of the project is judged again."""
+    """Change baseline branch or links. With another branch, every stack of the project is judged again."""
     with read_session(engine) as session:
         before = get_rules(session, slug)
     return RulesOut.of(
@@ -152,29 +153,29 @@ def write_rules(engine: AppEngine, slug: Slug, change: RulesIn) -> RulesOut:
 @requires(Action.READ)
 def read_availability(
     session: ReadSession,
-    container: Annotated[str, Query(max_length=500, description="Only this one; else all.")] = "",
-    project: Annotated[str, Query(max_length=100, description="Only runs of this project; else of all.")] = "",
+    container: Annotated[str, Query(max_length=500, description="Only this container.")] = "",
+    project: Annotated[str, Query(max_length=100, description="Only runs of this project.")] = "",
 ) -> AvailabilityList:
-    """Which dispatchers work in which container. A failed import is a fact of the container, not of speed."""
-    found = find_availability(session, containers=(container,) if container else None, project=project)
-    return AvailabilityList(items=[AvailabilityItem.model_validate(item, from_attributes=True) for item in found])
+    """List which dispatchers work in which container."""
+    items = find_availability(session, containers=(container,) if container else None, project=project)
+    return AvailabilityList(items=[AvailabilityItem.model_validate(item, from_attributes=True) for item in items])
 
 
-# --- `/api/v1/projects/{slug}/quota`: what a project may take, and takes.
+# --- `/api/v1/projects/{slug}/quota`.
 
 
 class QuotaOut(BaseModel):
     project: str
-    quota_bytes: int = Field(description="What its files may take, as decompressed; 0: no limit.")
-    quota_runs_a_day: int = Field(description="Runs that it may begin within 24 hours; 0: no limit.")
+    quota_bytes: int = Field(description="Storage quota, in decompressed bytes; 0: no limit.")
+    quota_runs_a_day: int = Field(description="New runs allowed within 24 hours; 0: no limit.")
     used_bytes: int
-    runs_today: int = Field(description="Begun within the last 24 hours.")
+    runs_today: int = Field(description="New runs within the last 24 hours.")
 
     @classmethod
-    def of(cls, found: ProjectQuota) -> Self:
-        quota, usage = found.quota, found.usage
+    def of(cls, project: ProjectQuota) -> Self:
+        quota, usage = project.quota, project.usage
         return cls(
-            project=found.project,
+            project=project.project,
             quota_bytes=quota.bytes,
             quota_runs_a_day=quota.runs_a_day,
             used_bytes=usage.bytes,
@@ -185,22 +186,24 @@ class QuotaOut(BaseModel):
 class QuotaIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    quota_bytes: int | None = Field(None, ge=0, le=MOST_BYTES, description="0: no limit; null: the service's own.")
-    quota_runs_a_day: int | None = Field(None, ge=0, le=MOST_RUNS, description="0: no limit; null: the service's own.")
+    quota_bytes: int | None = Field(None, ge=0, le=MOST_BYTES, description="0: no limit; null: the service's default.")
+    quota_runs_a_day: int | None = Field(
+        None, ge=0, le=MOST_RUNS, description="0: no limit; null: the service's default."
+    )
     author: Author = author_field("Who sets it.", MAX_AUTHOR)
 
 
 @router.get("/projects/{slug}/quota", responses=documented(404, 422))
 @requires(Action.READ, of="project")
 def read_quota(session: ReadSession, settings: AppSettings, slug: Slug) -> QuotaOut:
-    """What the project may take, and takes."""
+    """Return the quotas of the project and their usage."""
     return QuotaOut.of(get_quota(session, settings, slug))
 
 
 @router.put("/projects/{slug}/quota", responses=documented(404, 422))
 @requires(Action.ADMINISTER, of="project")
 def write_quota(engine: AppEngine, settings: AppSettings, slug: Slug, quota: QuotaIn) -> QuotaOut:
-    """Set it. What is there already stays, also where it is more."""
+    """Set the quotas. Existing data stay, even if they exceed the quota."""
     return QuotaOut.of(
         set_quota(
             engine,

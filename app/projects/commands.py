@@ -1,4 +1,4 @@
-"""A project's defaults: contract fields that its runs have unless they say otherwise, and its container image."""
+"""Settings of a project: default contract fields of its runs, container image, baseline branch, links, quota."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ from app.storage.tables import ProjectDefaultRow, ProjectRow, RunResultRow, RunR
 
 log = structlog.get_logger(__name__)
 
+_AUTHOR = f"must name the author in 1 to {MAX_AUTHOR} characters"
 _IDS_AT_ONCE = 500
 
 
@@ -40,7 +41,7 @@ class Default:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """`fields` by contract field; `container_image` completes a container's name (`26.06`), None without a rule."""
+    """`fields`: by contract field. `container_image`: completes short container names (`26.06`); None if not set."""
 
     project: str
     fields: Mapping[str, Default]
@@ -48,54 +49,54 @@ class Defaults:
 
 
 def get_defaults(session: Session, slug: str) -> Defaults:
-    """Raises NotFound."""
+    """Return the defaults of the project. Raises NotFound."""
     project = get_project(session, slug)
     rows = session.execute(
         select(ProjectDefaultRow)
         .where(col(ProjectDefaultRow.project_id) == project.id)
         .order_by(col(ProjectDefaultRow.name))
     ).scalars()
-    found = {row.name: Default(frozen(row.value), row.author, aware(row.changed_at)) for row in rows}
-    rule = found.pop(CONTAINER_RULE, None)
-    return Defaults(slug, found, rule)
+    fields = {row.name: Default(frozen(row.value), row.author, aware(row.changed_at)) for row in rows}
+    container_image = fields.pop(CONTAINER_RULE, None)
+    return Defaults(slug, fields, container_image)
 
 
 def set_defaults(
     engine: Engine, slug: str, *, fields: Mapping[str, object], container_image: str = "", author: str
 ) -> Defaults:
-    """Replace all defaults of the project, and have those of its runs read again that they concern.
+    """Replace all defaults of the project and request processing of the affected runs.
 
-    Raises NotFound, and InvalidMetadata that names each wrong field as `fields.NAME`, `container_image` or `author`.
+    Raises NotFound, and InvalidMetadata with the invalid fields as `fields.NAME`, `container_image` or `author`.
     """
-    wanted = _checked(fields, container_image.strip(), one_line(author))
+    after = _checked(fields, container_image.strip(), one_line(author))
     with transaction(engine, durable=True) as session:
         project = get_project(session, slug)
         before = {row.name: row for row in _rows(session, project)}
-        changed = {name for name in before.keys() | wanted.keys() if _value(before.get(name)) != wanted.get(name)}
+        changed = {name for name in before.keys() | after.keys() if _value(before.get(name)) != after.get(name)}
         for name in changed:
             session.execute(
                 delete(ProjectDefaultRow).where(
                     col(ProjectDefaultRow.project_id) == project.id, col(ProjectDefaultRow.name) == name
                 )
             )
-            if name in wanted:
+            if name in after:
                 row = ProjectDefaultRow(
-                    project_id=project.id or 0, name=name, value=wanted[name], author=one_line(author)
+                    project_id=project.id or 0, name=name, value=after[name], author=one_line(author)
                 )
                 session.add(row)
         if changed:
             audit.record(
                 session, who=one_line(author), subject="project", subject_id=project.id or 0, action="defaults",
                 project_id=project.id, before={name: _value(before.get(name)) for name in sorted(changed)},
-                after={name: wanted.get(name) for name in sorted(changed)},
+                after={name: after.get(name) for name in sorted(changed)},
             )  # fmt: skip
         session.flush()
-        concerned = _runs_concerned(session, project, changed)
-        for start in range(0, len(concerned), _IDS_AT_ONCE):
-            run_queue.request(session, col(RunRow.id).in_(concerned[start : start + _IDS_AT_ONCE]))
+        run_ids = _affected_runs(session, project, changed)
+        for start in range(0, len(run_ids), _IDS_AT_ONCE):
+            run_queue.request(session, col(RunRow.id).in_(run_ids[start : start + _IDS_AT_ONCE]))
         defaults = get_defaults(session, slug)
-    log.info("project_defaults_set", project=slug, changed=sorted(changed), runs=len(concerned))
-    if concerned:
+    log.info("project_defaults_set", project=slug, changed=sorted(changed), runs=len(run_ids))
+    if run_ids:
         enqueue(SWEEP)
     return defaults
 
@@ -105,58 +106,57 @@ def _value(row: ProjectDefaultRow | None) -> Any:
 
 
 def _rows(session: Session, project: ProjectRow) -> list[ProjectDefaultRow]:
-    chosen = select(ProjectDefaultRow).where(col(ProjectDefaultRow.project_id) == project.id)
-    return list(session.execute(chosen).scalars())
+    query = select(ProjectDefaultRow).where(col(ProjectDefaultRow.project_id) == project.id)
+    return list(session.execute(query).scalars())
 
 
 def get_project(session: Session, slug: str) -> ProjectRow:
-    """Raises NotFound."""
+    """Return the project. Raises NotFound."""
     project: ProjectRow | None = session.execute(
         select(ProjectRow).where(col(ProjectRow.slug) == slug)
     ).scalar_one_or_none()
     if project is None:
-        raise NotFound(f"There is no project {slug[:100]!r}. A project begins with its first run.")
+        raise NotFound(f"There is no project {slug[:100]!r}. Its first upload creates a project.")
     return project
 
 
 def _checked(fields: Mapping[str, object], container_image: str, author: str) -> dict[str, Any]:
     errors: list[FieldError] = []
     if not 0 < len(author) <= MAX_AUTHOR:
-        errors.append(FieldError("author", f"must say who sets them, in 1 to {MAX_AUTHOR} characters"))
+        errors.append(FieldError("author", _AUTHOR))
     if container_image:
         try:
             read_image(container_image)
         except ValueError as error:
             errors.append(FieldError("container_image", str(error)))
-    wanted: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     try:
         stated = read_statements(fields, "fields")
-        wanted = {name: list(s.value) if isinstance(s.value, tuple) else s.value for name, s in stated.items()}
+        values = {name: list(s.value) if isinstance(s.value, tuple) else s.value for name, s in stated.items()}
     except InvalidMetadata as error:
         errors += error.errors
     if errors:
         raise refused(errors)
-    return wanted | ({CONTAINER_RULE: container_image} if container_image else {})
+    return values | ({CONTAINER_RULE: container_image} if container_image else {})
 
 
-def _runs_concerned(session: Session, project: ProjectRow, changed: set[str]) -> list[int]:
-    """Runs that a changed field says something about: where it is unknown, or stands by a default.
+def _affected_runs(session: Session, project: ProjectRow, changed: set[str]) -> list[int]:
+    """Return the ids of runs in which a changed field is unknown or has its default.
 
-    An image concerns every run that has a container.
+    A changed image affects every run with a container.
     """
-    chosen = select_any(RunRow.id, RunResultRow.contract).join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
-    chosen = chosen.where(col(RunRow.project_id) == project.id)
-    rows = session.execute(chosen.execution_options(yield_per=100))
-    return [row.id for row in rows if any(_concerns(name, row.contract) for name in changed)]
+    query = select_any(RunRow.id, RunResultRow.contract).join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+    rows = session.execute(query.where(col(RunRow.project_id) == project.id).execution_options(yield_per=100))
+    return [row.id for row in rows if any(_affects(name, row.contract) for name in changed)]
 
 
-def _concerns(name: str, contract: Mapping[str, Any]) -> bool:
+def _affects(name: str, contract: Mapping[str, Any]) -> bool:
     if name == CONTAINER_RULE:
         return "container" in contract
     return name not in contract or contract[name].get("source") == "default"
 
 
-# --- A project's rules of judging and its links: whose runs are the baseline, and where its commits can be read.
+# --- Baseline branch and links to commits.
 
 _LINKS = {"commit_url": COMMIT, "compare_url": RANGE}
 _CHANGES = ("baseline_branch", "links")
@@ -174,30 +174,30 @@ class Rules:
 
 
 def get_rules(session: Session, slug: str) -> Rules:
-    """Raises NotFound."""
+    """Return baseline branch and links of the project, with their changes. Raises NotFound."""
     project = get_project(session, slug)
-    events = tuple(one for one in audit.events(session, "project", project.id or 0) if one.action in _CHANGES)
+    events = tuple(event for event in audit.events(session, "project", project.id or 0) if event.action in _CHANGES)
     return Rules(slug, project.baseline_branch, project.commit_url, project.compare_url, events)
 
 
 def set_rules(
     engine: Engine, slug: str, *, baseline_branch: str, commit_url: str, compare_url: str, author: str
 ) -> Rules:
-    """Change the rules; another baseline branch has every stack of the project judged again.
+    """Change baseline branch and links. A new branch makes workers judge every stack of the project again.
 
-    Raises NotFound, and InvalidChange that names each wrong field.
+    Raises NotFound, and InvalidChange with an error for each invalid field.
     """
     branch, author = one_line(baseline_branch), one_line(author)
     links = _rules_checked({"commit_url": commit_url, "compare_url": compare_url}, branch, author)
     with transaction(engine, durable=True) as session:
         project = get_project(session, slug)
-        asked = decisions.set_baseline_rules(session, project, author, baseline_branch=branch)
+        stacks = decisions.set_baseline_rules(session, project, author, baseline_branch=branch)
         _set_links(session, project, author, links)
         session.flush()
         rules = get_rules(session, slug)
-    log.info("project_rules_set", project=slug, baseline_branch=branch, stacks=len(asked))
-    for work in asked:
-        enqueue(JUDGE_STACK, work)
+    log.info("project_rules_set", project=slug, baseline_branch=branch, stacks=len(stacks))
+    for work_id in stacks:
+        enqueue(JUDGE_STACK, work_id)
     return rules
 
 
@@ -227,14 +227,14 @@ def _rules_checked(links: Mapping[str, str], branch: str, author: str) -> dict[s
         except ValueError as error:
             errors.append(FieldError(name, str(error)))
     if not 0 < len(author) <= MAX_AUTHOR:
-        errors.append(FieldError("author", f"must say who sets them, in 1 to {MAX_AUTHOR} characters"))
+        errors.append(FieldError("author", _AUTHOR))
     if errors:
         names = ", ".join(error.field for error in errors)
         raise InvalidChange(f"Correct {names}. Nothing was changed.", tuple(errors))
     return read
 
 
-# --- What a project may take, shown beside what it takes; an administrator sets it.
+# --- Quotas, which administrators set.
 
 MOST_BYTES = 2**53
 MOST_RUNS = 10**9
@@ -249,7 +249,7 @@ class ProjectQuota:
 
 
 def get_quota(session: Session, settings: Settings, slug: str) -> ProjectQuota:
-    """Raises NotFound."""
+    """Return quota and usage of the project. Raises NotFound."""
     project = get_project(session, slug)
     number = project.id or 0
     return ProjectQuota(number, slug, quota_of(project, settings), usage_of(session, number))
@@ -258,17 +258,19 @@ def get_quota(session: Session, settings: Settings, slug: str) -> ProjectQuota:
 def set_quota(
     engine: Engine, settings: Settings, slug: str, *, most_bytes: int | None, runs_a_day: int | None, author: str
 ) -> ProjectQuota:
-    """None: the service's own; 0: no limit. What is there already stays. Raises NotFound, InvalidChange."""
+    """Set the quotas; None: the service's default, 0: no limit. Existing data stay. Raises NotFound, InvalidChange."""
     author = one_line(author)
     errors = [
-        FieldError(name, f"must be empty, or a whole number from 0 to {most:,}")
+        FieldError(name, f"must be empty or a whole number from 0 to {most:,}")
         for name, value, most in (("quota_bytes", most_bytes, MOST_BYTES), ("quota_runs_a_day", runs_a_day, MOST_RUNS))
         if value is not None and not 0 <= value <= most
     ]
     if not 0 < len(author) <= MAX_AUTHOR:
-        errors.append(FieldError("author", f"must say who sets it, in 1 to {MAX_AUTHOR} characters"))
+        errors.append(FieldError("author", _AUTHOR))
     if errors:
-        raise InvalidChange(f"Correct {', '.join(one.field for one in errors)}. Nothing was changed.", tuple(errors))
+        raise InvalidChange(
+            f"Correct {', '.join(error.field for error in errors)}. Nothing was changed.", tuple(errors)
+        )
     with transaction(engine, durable=True) as session:
         project = get_project(session, slug)
         before = {"bytes": project.quota_bytes, "runs_a_day": project.quota_runs_a_day}

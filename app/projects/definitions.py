@@ -1,4 +1,4 @@
-"""`/settings/definitions`: how far figures and verdicts follow the current rules, while it runs and after it."""
+"""`/settings/definitions`: the progress of recomputing figures and verdicts after an upgrade changed their rules."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,14 +21,12 @@ from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.templating import render
 
-# --- How far the figures and verdicts of all runs are those of the current rules, and which figures stay behind.
-
 MOST_LISTED = 100
 
 
 @dataclass(frozen=True, slots=True)
 class LeftBehind:
-    """A run that keeps older figures. `changed`: the rules that they lack; `reason`: why they could not be computed."""
+    """A run whose figures could not be recomputed, and the reason. `definitions`: the versions of its figures."""
 
     run_id: int
     name: str
@@ -43,7 +41,7 @@ class LeftBehind:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionState:
-    """`left_behind`: the newest MOST_LISTED of them. `verdicts_outdated` wait to be made again."""
+    """`left_behind`: at most MOST_LISTED runs, newest first. `verdicts_outdated`: verdicts that wait for an update."""
 
     runs: Progress
     left_behind: tuple[LeftBehind, ...]
@@ -56,26 +54,26 @@ class DefinitionState:
 
 
 def definition_state(session: Session) -> DefinitionState:
-    counted = (
+    query = (
         select(func.count(), func.count(case((_is_outdated_verdict(), 1))))
         .select_from(VerdictRow)
-        .join(RunRow, col(RunRow.id) == VerdictRow.run_id)  # tells whose it is (`visible.py`)
+        .join(RunRow, col(RunRow.id) == VerdictRow.run_id)  # for the filter of projects (`visible.py`)
         .where(col(VerdictRow.current))
     )
-    verdicts, outdated = session.execute(counted).one()
+    verdicts, outdated = session.execute(query).one()
     runs = progress(session)
     return DefinitionState(runs, _left_behind(session) if runs.failed else (), verdicts, outdated)
 
 
 def _is_outdated_verdict() -> ColumnElement[bool]:
-    """Made by earlier rules, or of figures of earlier definitions."""
+    """Return the condition for verdicts by earlier rules or from figures of earlier definitions."""
     return (col(VerdictRow.verdict_version) < VERDICT_VERSION) | (
         col(VerdictRow.definition_version) < DEFINITION_VERSION
     )
 
 
 def _left_behind(session: Session) -> tuple[LeftBehind, ...]:
-    chosen = (
+    query = (
         select_any(RunRow.id, RunRow.name, RunRow.definition_version, RunResultRow.definitions, RunRow.recompute_error)
         .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         .where(could_not_be_computed())
@@ -84,12 +82,12 @@ def _left_behind(session: Session) -> tuple[LeftBehind, ...]:
     )
     return tuple(
         LeftBehind(row.id, row.name, row.definition_version, row.definitions, row.recompute_error or "")
-        for row in session.execute(chosen)
+        for row in session.execute(query)
     )
 
 
 def try_again(engine: Engine) -> None:
-    """Have the runs that were left behind computed again; the sweep finds them."""
+    """Request recomputation of the runs that failed it. The next sweep enqueues them."""
     with transaction(engine) as session:
         session.execute(
             update(RunRow)
@@ -125,41 +123,41 @@ def retry(engine: AppEngine) -> RedirectResponse:
     return RedirectResponse(ADDRESS, status_code=303)
 
 
-# --- `/api/v1/definitions`: the versions of all rules, and how far stored figures and verdicts follow them.
+# --- `/api/v1/definitions`.
 
 api_router = APIRouter(prefix="/api/v1/definitions", tags=["definitions"])
 
 
 class RunsOut(BaseModel):
-    """Runs by how their figures stand to the current definitions."""
+    """Numbers of runs by the definitions of their figures."""
 
     total: int
-    done: int = Field(description="Computed by the current definitions.")
-    waiting: int = Field(description="Still to be computed again; their projects keep their verdicts until then.")
-    failed: int = Field(description="Could not be computed again: they keep their figures and are no baseline.")
-    since: datetime | None = Field(description="When the first run was computed by these definitions.")
+    done: int = Field(description="Computed with the current definitions.")
+    waiting: int = Field(description="Waiting for recomputation. Verdicts of their projects stay until it is done.")
+    failed: int = Field(description="Recomputation failed: they keep their figures and cannot be baselines.")
+    since: datetime | None = Field(description="When the first run was computed with these definitions.")
 
 
 class VerdictsOut(BaseModel):
     total: int
-    waiting: int = Field(description="Made by earlier rules, or of figures of earlier definitions.")
+    waiting: int = Field(description="Verdicts by earlier rules or from figures of earlier definitions.")
 
 
 class LeftBehindOut(BaseModel):
     run_id: int
     definition_version: int
-    definitions: dict[str, int] = Field(description="The rules that its figures were computed by.")
-    reason: str = Field(description="Why they could not be computed again.")
+    definitions: dict[str, int] = Field(description="Versions of the definitions of its figures.")
+    reason: str = Field(description="Why recomputation failed.")
 
 
 class DefinitionsOut(BaseModel):
     definition_version: int = Field(description="Sum of the versions of all definitions.")
-    definitions: dict[str, int] = Field(description="Version by rule of the figures.")
+    definitions: dict[str, int] = Field(description="Version of each definition of figures.")
     verdict_version: int
-    verdict_rules: dict[str, int] = Field(description="Version by rule of the verdicts.")
+    verdict_rules: dict[str, int] = Field(description="Version of each rule of verdicts.")
     runs: RunsOut
     verdicts: VerdictsOut
-    failed_runs: list[LeftBehindOut] = Field(description="The newest of them, at most 100.")
+    failed_runs: list[LeftBehindOut] = Field(description="At most 100, newest first.")
 
     @classmethod
     def of(cls, state: DefinitionState) -> Self:
@@ -175,12 +173,12 @@ class DefinitionsOut(BaseModel):
             verdicts=VerdictsOut(total=state.verdicts, waiting=state.verdicts_outdated),
             failed_runs=[
                 LeftBehindOut(
-                    run_id=one.run_id,
-                    definition_version=one.definition_version,
-                    definitions=dict(one.definitions),
-                    reason=one.reason,
+                    run_id=run.run_id,
+                    definition_version=run.definition_version,
+                    definitions=dict(run.definitions),
+                    reason=run.reason,
                 )
-                for one in state.left_behind
+                for run in state.left_behind
             ],
         )
 
@@ -188,14 +186,14 @@ class DefinitionsOut(BaseModel):
 @api_router.get("")
 @requires(Action.READ)
 def read_definitions(session: ReadSession) -> DefinitionsOut:
-    """What figures and verdicts mean now, and how far those that are stored follow."""
+    """Return the versions of all definitions and rules, and how many stored figures and verdicts follow them."""
     return DefinitionsOut.of(definition_state(session))
 
 
 @api_router.post("/retry", status_code=202)
 @requires(Action.ADMINISTER)
 def retry_definitions(engine: AppEngine) -> DefinitionsOut:
-    """Compute the runs again that could not be computed before."""
+    """Request another recomputation of the runs that failed it."""
     try_again(engine)
     enqueue(RECOMPUTE)
     with read_session(engine) as session:

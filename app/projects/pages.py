@@ -1,4 +1,4 @@
-"""Pages of what holds for more than one run: a project's defaults, and which dispatchers a container has."""
+"""Pages of a project's settings and quota, and of the dispatchers that work in each container."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Self
@@ -30,11 +30,11 @@ from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.forms import ANOTHER, ANOTHER_VALUE, ContractForm, ContractInput, Form, answer_form, contract_input, stated
 from app.web.templating import render
 
-# --- `/settings/projects/{slug}/quota`: what a project may take, and takes.
+# --- `/settings/projects/{slug}/quota`.
 
 MAX_QUOTA_FIELDS = 4
 _MOST_DIGITS = 20
-_WRONG = -1
+_INVALID = -1
 
 router = APIRouter(include_in_schema=False)
 
@@ -45,28 +45,27 @@ class QuotaForm(Form):
     inputs = ("quota_bytes", "quota_runs_a_day", "author")
 
     def number(self, name: str) -> int | None:
-        """None when it was left empty; a number that nothing can be when it is none."""
+        """Return the number; None for an empty input, _INVALID for anything else."""
         text = self.value(name).replace(",", "").replace(" ", "")
         if not text:
             return None
-        return int(text) if text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS else _WRONG
+        return int(text) if text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS else _INVALID
 
 
-def _filled(found: ProjectQuota) -> QuotaForm:
-    own = {"quota_bytes": found.quota.own_bytes, "quota_runs_a_day": found.quota.own_runs_a_day}
+def _filled(project: ProjectQuota) -> QuotaForm:
+    own = {"quota_bytes": project.quota.own_bytes, "quota_runs_a_day": project.quota.own_runs_a_day}
     return QuotaForm({name: "" if value is None else str(value) for name, value in own.items()})
 
 
 @router.get("/settings/projects/{slug}/quota")
 @requires(Action.READ, of="project")
 def show_quota(request: Request, session: ReadSession, settings: AppSettings, slug: Slug) -> HTMLResponse:
-    return _page(request, session, settings, slug)
+    return _quota_page(request, session, settings, slug)
 
 
 @router.post("/settings/projects/{slug}/quota")
 @requires(Action.ADMINISTER, of="project")
 async def save_quota(request: Request, engine: AppEngine, settings: AppSettings, slug: Slug) -> Response:
-    """The same as the API's PUT."""
 
     def save(form: QuotaForm) -> str:
         most_bytes, runs_a_day = form.number("quota_bytes"), form.number("quota_runs_a_day")
@@ -74,12 +73,12 @@ async def save_quota(request: Request, engine: AppEngine, settings: AppSettings,
         return request.url.path
 
     def again(session: Session, form: QuotaForm, _: ThreewallsError) -> Response:
-        return _page(request, session, settings, slug, form=form, status=422)
+        return _quota_page(request, session, settings, slug, form=form, status=422)
 
     return await answer_form(request, QuotaForm, save, again, max_fields=MAX_QUOTA_FIELDS)
 
 
-def _page(
+def _quota_page(
     request: Request,
     session: Session,
     settings: Settings,
@@ -88,19 +87,19 @@ def _page(
     form: QuotaForm | None = None,
     status: int = 200,
 ) -> HTMLResponse:
-    found = get_quota(session, settings, slug)
+    project = get_quota(session, settings, slug)
     return render(
         request,
         "projects/quota.html",
         status=status,
-        found=found,
-        form=form or _filled(found),
+        found=project,
+        form=form or _filled(project),
         service=settings,
-        of_project={"id": found.project_id, "slug": found.project},
+        of_project={"id": project.project_id, "slug": project.project},
     )
 
 
-# --- The form of a project's rules: what stands, what was typed, what is wrong with it.
+# --- `/settings/projects/{slug}` and `/availability`.
 
 
 class RulesForm(Form):
@@ -108,25 +107,23 @@ class RulesForm(Form):
 
 
 def filled_rules_form(rules: Rules) -> RulesForm:
-    """The form as the rules stand."""
+    """Return the form with the current rules."""
     return RulesForm({name: getattr(rules, name) for name in ("baseline_branch", "commit_url", "compare_url")})
 
 
-# --- The form of a project's defaults: the fields that most projects share, those that are set, and one more.
-
 OFFERED = ("cluster", "gpu", "gpus_per_node", "container", "driver", "data_mode", "task")
-"""What holds for all jobs of most projects, and what hardly any log prints."""
+"""Fields that are equal for all jobs of most projects and that few logs print."""
 
 
 @dataclass(frozen=True)
 class SettingsForm(ContractForm):
-    """`sent`: it came from a browser and wins over what is set."""
+    """The form of a project's defaults. `sent`: it came from a browser, so its values replace the stored ones."""
 
     sent: bool = False
     inputs = ("container_image", "author", ANOTHER, ANOTHER_VALUE)
 
     def stated(self) -> dict[str, str]:
-        """The fields as they were typed, the additional one among them."""
+        """Return the fields as typed, including the additional one."""
         extra = {self.value(ANOTHER): self.value(ANOTHER_VALUE)} if self.value(ANOTHER_VALUE) else {}
         return stated(self.values) | extra
 
@@ -140,13 +137,13 @@ class SettingsForm(ContractForm):
 
 
 def filled_form(defaults: Defaults) -> SettingsForm:
-    """The form as the project's settings stand."""
+    """Return the form with the current defaults."""
     rule = defaults.container_image
     return SettingsForm({"container_image": str(rule.value)} if rule else {})
 
 
 MAX_FIELDS = 300
-"""More inputs than the contract has fields."""
+"""More than the number of contract fields."""
 
 Saved = Literal["", "defaults", "rules"]
 
@@ -168,7 +165,6 @@ def show_settings(request: Request, session: ReadSession, slug: Slug, saved: Sav
 @router.post("/settings/projects/{slug}")
 @requires(Action.MANAGE, of="project")
 async def save_settings(request: Request, engine: AppEngine, slug: Slug) -> Response:
-    """The same as the API's PUT."""
 
     def save(form: SettingsForm) -> str:
         image, author = form.value("container_image"), form.value("author")
@@ -184,7 +180,6 @@ async def save_settings(request: Request, engine: AppEngine, slug: Slug) -> Resp
 @router.post("/settings/projects/{slug}/rules")
 @requires(Action.MANAGE, of="project")
 async def save_rules(request: Request, engine: AppEngine, slug: Slug) -> Response:
-    """The same as the API's PUT."""
 
     def save(form: RulesForm) -> str:
         urls = {name: form.value(name) for name in ("commit_url", "compare_url")}
