@@ -12,7 +12,7 @@ DEFINITIONS: dict[str, int] = {
     "intervals": 1,
     "flops": 2,
     "peaks": 1,
-    "keys": 3,
+    "keys": 4,
     "failures": 1,
     "timers": 1,
     "activity": 1,
@@ -23,7 +23,8 @@ DEFINITIONS: dict[str, int] = {
 their test and a lost loss. `steady_state`: 2 since a drift up to 7 % widens the interval and a declared
 window of a full run is not short. `flops`: 2 since the
 formula's figure replaces a printed one that was rounded from it. `keys`: 2 since captured CUDA graphs and HybridEP's
-fallback count as active, 3 since fields that a partial environment or a truncated dump leaves out stay unknown.
+fallback count as active, 3 since fields that a partial environment or a truncated dump leaves out stay unknown, 4
+since the optimizer, its instances and deterministic modes are knobs.
 `activity`: iterations prove a dispatcher only for trainers that do not start without it."""
 
 DEFINITION_VERSION = sum(DEFINITIONS.values())
