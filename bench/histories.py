@@ -4,7 +4,7 @@
 
 Each document is uploaded, read and judged before the next one, in this process. Printed are the verdicts, what the
 regressions compare, and for each lasting change of `observed-changes.csv` what a user saw at its first run. `--every N`
-takes only every Nth test case; `--all` also lists what was noticed.
+takes only every Nth test case, `--only TEXT` those with this in their name; `--all` also lists what was noticed.
 """
 
 import argparse
@@ -104,7 +104,7 @@ class Result:
         return [int(run) for run in runs]
 
 
-def upload_all(corpus: Path, every: int) -> Result:
+def upload_all(corpus: Path, every: int, only: str) -> Result:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     get_settings.cache_clear()
     settings = get_settings()
@@ -113,7 +113,7 @@ def upload_all(corpus: Path, every: int) -> Result:
     app = create_app(settings, open_to=("testserver",))
     client = TestClient(app)
     runs = golden_runs(corpus)
-    chosen = sorted({run.job for run in runs})[::every]
+    chosen = sorted({run.job for run in runs if only in run.job})[::every]
     runs = [run for run in runs if run.job in chosen]
     ids = {run.name: uploaded(client, run) for run in runs}
     see_every_project()
@@ -160,7 +160,11 @@ def seen_at(result: Result, change: Mapping[str, str]) -> tuple[str, str]:
 def _why_missed(verdict: Mapping[str, Any]) -> str:
     contrast = verdict.get("contrast")
     if verdict["verdict"] == "no_baseline" and contrast:
-        return f"no baseline; contrast {contrast['decision']} ({contrast.get('attributed_to') or 'several fields'})"
+        time = contrast.get("metrics", {}).get("step_time_ms") or {}
+        shown = (
+            "{delta_pct:+.1f} % ({ci_low_pct:+.1f} to {ci_high_pct:+.1f})".format(**time) if time else "no step time"
+        )
+        return f"no baseline; contrast {contrast['decision']}, {shown}: {contrast.get('reason', '')}"
     return f"{verdict['verdict']}: {verdict['reason'][:100]}"
 
 
@@ -247,11 +251,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, default=DEFAULT_CORPUS)
     parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--only", default="")
     parser.add_argument("--all", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["THREEWALLS_DATA_DIR"], os.environ["THREEWALLS_LOG_LEVEL"] = folder, "error"
-        result = upload_all(options.corpus, options.every)
+        result = upload_all(options.corpus, options.every, options.only)
     report(result, observed_changes(options.corpus), list_all=options.all)
     used = resource.getrusage(resource.RUSAGE_SELF)
     print(f"{used.ru_utime + used.ru_stime:.0f} processor seconds")

@@ -29,7 +29,11 @@ def plain(text: str) -> str:
             make_record(slower=0.0334, short=True),
             "3.4 % slower than the last 12 runs of this stack, but on few iterations: a full run must confirm it.",
         ),
-        (make_record(steady=False), "The step time cannot be judged: not steady."),
+        (
+            make_record(steady=False),
+            "No significant difference from the last 12 runs of this stack: the same (9.8 faster to 10.9 slower), too "
+            "uncertain to call: the run is not steady, which widens the interval.",
+        ),
         (
             make_record(outcome="out_of_memory"),
             "The job ran out of memory, so its speed does not count.",

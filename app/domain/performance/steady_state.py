@@ -361,7 +361,8 @@ def _describe(iterations: FloatArray | IntArray, part: _Part, span: _Span, notes
     rows = part.rows[span.start : span.stop]
     y_hat, k = median(window), len(window)
     drift = drift_of(window, part.y[span.warm_from : span.stop])
-    se = math.hypot(standard_error(window), drift / 2)
+    two_speeds = mad(window) if mad(window) > MAX_SPREAD else 0.0
+    se = math.hypot(standard_error(window), drift / 2, two_speeds)
     half_width = math.hypot(T_BATCHES * se, Z95 * DRIFT_SE)
     threshold = y_hat + max(5 * mad(window), SPIKE_MARGIN)
     reasons = reasons_not_steady(window, drift)

@@ -27,6 +27,7 @@ from app.domain.verdict.step_time import (
     is_wider,
     select_baseline,
     shows_no_difference,
+    unsteady,
     within,
 )
 
@@ -166,7 +167,7 @@ def _throughput(time: StepTimeChange, old_work: float | None, new_work: float | 
 
 
 def reason(verdict: Verdict, obstacle: str) -> str:
-    """Return the main sentence. `obstacle`: why the candidate's step time could not be compared, if so."""
+    """Return the main sentence. `obstacle`: why the candidate's step time is uncertain or could not be compared."""
     if verdict.decision == "no_baseline":
         return "There is no usable run to compare with."
     if verdict.decision == "failed":
@@ -182,6 +183,8 @@ def _reasons(verdict: Verdict, obstacle: str) -> Iterator[str]:
         yield f"The step time cannot be judged: {obstacle}."
     else:
         yield _step_time_sentence(verdict.step_time, len(verdict.baseline_used))
+        if verdict.step_time.not_steady:
+            yield f"It is {obstacle}."
     if verdict.loss is not None and verdict.loss.decision == "worse":
         faster = verdict.step_time is not None and verdict.step_time.decision == "improvement"
         yield _loss_alarm(verdict.loss, faster)
@@ -313,14 +316,15 @@ def judge(
     if not candidates:
         raise ValueError("a verdict needs at least one run to judge")
     against = select_baseline(baseline, prior.variance, also_short=directional)
-    usable = [run for run in candidates if not run.unusable_because]
+    usable = [run for run in candidates if not run.unusable_because] or unsteady(candidates)
     step_time = compare_step_time(usable, against, prior) if usable and against.used else None
     if step_time is not None and several_causes:
         step_time = replace(step_time, several_causes=True)
     # Memory and loss count for every rerun, even one whose step time never became steady.
     memory = compare_memory(candidates, against.used)
     loss = compare_loss(candidates, against.used)
-    refused = [DroppedRun(run.run, why) for run in candidates if (why := run.unusable_because)]
+    used = {run.run for run in usable}
+    refused = [DroppedRun(run.run, run.unusable_because) for run in candidates if run.run not in used]
     verdict = Verdict(
         decision=_overall(bool(against.used), step_time, memory, loss),
         reason="",
@@ -335,7 +339,7 @@ def judge(
         memory=memory,
         loss=loss,
     )
-    obstacle = refused[0].why if refused else ""
+    obstacle = refused[0].why if refused else next((why for run in usable if (why := run.unusable_because)), "")
     return replace(verdict, reason=reason(verdict, obstacle), notes=notes(verdict))
 
 

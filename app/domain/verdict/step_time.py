@@ -12,7 +12,7 @@ from typing import Literal, Self
 import numpy as np
 
 from app.domain.numbers import THIN, percent
-from app.domain.performance.steady_state import clip_around_median, mad, median
+from app.domain.performance.steady_state import MAX_SPREAD, MOST_DRIFT, clip_around_median, mad, median
 from app.domain.run import FloatArray, SteadyState
 from app.domain.verdict.special import digamma, t_quantile, trigamma
 
@@ -124,7 +124,8 @@ class StepTimeChange:
     `alternative` when no number of reruns up to 20 would. `run_to_run_sd` is the moderated one that was used (ln).
     `needs_confirmation`: a regression that rests on short runs. `reruns_apart_pct`: how far apart the candidate's
     reruns lie when that exceeds run-to-run variation; the result is then inconclusive. `several_causes`: the sides are
-    different configurations, jobs or tasks (`Comparability.is_clean`), so there is nothing to act on.
+    different configurations, jobs or tasks (`Comparability.is_clean`), so there is nothing to act on. `not_steady`: the
+    run drifts or has two speeds, by which its interval is widened.
     """
 
     decision: Decision
@@ -143,6 +144,7 @@ class StepTimeChange:
     needs_confirmation: bool = False
     reruns_apart_pct: float | None = None
     several_causes: bool = False
+    not_steady: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,9 @@ _EQUAL_PCT = 2.0
 
 def certainty(time: StepTimeChange) -> str:
     """Return the certainty, such as `certain enough to act on`, or why the change is undecided."""
+    if time.not_steady:
+        undecided = f"{UNCERTAIN}: " if time.decision == "inconclusive" else ""
+        return f"{undecided}the run is not steady, which widens the interval"
     if time.needs_confirmation:
         return "but on few iterations: a full run must confirm it"
     if time.decision == "no_change":
@@ -484,12 +489,27 @@ def compare_step_time(candidates: Sequence[RunEstimate], baseline: Baseline, pri
     )
     if apart:
         return replace(change, decision="inconclusive", reruns_apart_pct=_pct(apart))
+    if not all(run.is_steady for run in candidates):
+        undecided = change.decision == "no_change" or max(run.se for run in candidates) > MAX_SPREAD
+        return replace(change, decision="inconclusive" if undecided else change.decision, not_steady=True)
     if change.decision == "inconclusive":
         need = comparison.need_runs(k, m)
         alternative = comparison.cheapest_alternative(k, m) if need is None else None
         return replace(change, need_runs=need, alternative=alternative)
     rests_on_short = change.decision == "regression" and any(run.short for run in candidates)
     return replace(change, needs_confirmation=rests_on_short)
+
+
+def unsteady(candidates: Sequence[RunEstimate]) -> list[RunEstimate]:
+    """Return the runs that are not steady but long enough to be measured, with the least uncertainty of a drift.
+
+    They never show that nothing changed, and one with two speeds decides nothing.
+    """
+    return [
+        replace(run, se=max(run.se, MOST_DRIFT / 2))
+        for run in candidates
+        if not run.is_steady and run.window_length >= FEWEST_ITERATIONS and math.isfinite(run.log_step_time)
+    ]
 
 
 def decide_step_time(

@@ -73,8 +73,13 @@ def test_a_verdict_needs_a_run() -> None:
 
 def test_an_unsteady_run_asks_for_no_reruns() -> None:
     found = verdict(0.05, is_steady=False, not_steady_reasons=("step times drift",))
-    assert found.step_time is None
-    assert found.reason == "The step time cannot be judged: not steady: step times drift."
+    assert "too uncertain to call: the run is not steady" in found.reason
+    assert found.reason.endswith("It is not steady: step times drift.")
+    assert found.step_time is not None
+    assert found.step_time.ci_low_pct < 0 < found.step_time.ci_high_pct
+    assert verdict(0.5, is_steady=False).decision == "regression"  # beyond what a drift can explain
+    assert verdict(0.5, is_steady=False, se=0.2).decision == "inconclusive"  # two speeds
+    assert verdict(0.0, is_steady=False).decision == "inconclusive"
 
 
 def test_reruns_are_pooled_and_those_that_never_settled_left_out() -> None:
