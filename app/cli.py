@@ -33,7 +33,7 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code (docs/cli.md, "Exit codes"). Only a regression exits with 1."""
+    """Run one command and return its exit code (docs/cli.md). 1 is a regression, or a blocker of `check`."""
     with fault_tolerant_output() as output:
         options = None
         try:
@@ -236,6 +236,12 @@ def _profile(options: argparse.Namespace, settings: "Settings") -> int:
     return profile(options, settings)
 
 
+def _check(options: argparse.Namespace, settings: "Settings") -> int:
+    from app.analysis.check import check
+
+    return check(options, settings)
+
+
 def _log_reader(settings: "Settings") -> "ReadLog":
     """Return a function that reads local logs within the limits of an upload and refuses what an upload refuses."""
     from app.domain.logs import parse_log
@@ -281,6 +287,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, "Settings"], int | None]] = {
     "analyze": _analyze,
     "compare": _compare,
     "profile": _profile,
+    "check": _check,
 }
 
 if __name__ == "__main__":

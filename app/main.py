@@ -70,6 +70,8 @@ from app.storage.database import make_engine
 from app.storage.log_files import LogFiles
 from app.storage.rules import rules_in_force
 from app.suggestions.api import router as suggestions_api
+from app.suggestions.check import api as check_api
+from app.suggestions.check import pages as check_pages
 from app.suggestions.pages import router as suggestion_pages
 from app.suggestions.queries import first_suggestion
 from app.upgrade.api import router as upgrade_api
@@ -161,6 +163,7 @@ def _routes() -> list[BaseRoute]:
         verdict_api,
         reports_api,
         suggestions_api,
+        check_api,
         experiments_api,
         rules_api,
         upgrade_api,
@@ -172,6 +175,7 @@ def _routes() -> list[BaseRoute]:
         overview_pages,
         runs_pages,
         suggestion_pages,
+        check_pages,
         experiment_pages,
         journey_pages,
         playbook_pages,

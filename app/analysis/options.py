@@ -43,6 +43,12 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "files", nargs="+", type=Path, metavar="FILE", help="traces of PyTorch or exports of Nsight Systems, one a rank"
     )
     profile.add_argument("--json", action="store_true", help="print JSON, one object a file (docs/profiles.md)")
+    check = commands.add_parser("check", help="check a launch script or configuration before it runs, without a server")
+    check.add_argument("files", nargs="+", type=Path, metavar="FILE", help="launch script, command or YAML")
+    check.add_argument(
+        "--set", metavar=_STATEMENT, action="append", default=[], help="a fact that the file does not show, as gpu=H100"
+    )
+    check.add_argument("--json", action="store_true", help="print one JSON document (docs/cli.md)")
     for command in (analyze, compare):
         command.add_argument("--lenient", action="store_true", help="accept --set with unknown fields")
         command.add_argument("--json", action="store_true", help="print one JSON document (docs/cli.md)")

@@ -66,7 +66,7 @@ def resolve(
     """
     warnings: list[str] = []
     seen = _stated_by_log(log, warnings)
-    layers = [*_layers(documents), (_METADATA, metadata.fields)]
+    layers = [*_layers(documents, proven_gpus="gpus" in seen), (_METADATA, metadata.fields)]
     defaults = defaults_of_dump(log)
     requested = defaults | seen
     for _, stated in layers:
@@ -108,12 +108,19 @@ _STRENGTH: tuple[DocumentKind, ...] = (
 """Kinds of documents, weakest first: a command states what was started, a configuration only what was planned."""
 
 
-def _layers(documents: Sequence[Document]) -> list[tuple[str, dict[str, Stated]]]:
-    """Return the fields that each kind of document states, strongest kind last. Later documents of a kind win."""
+def _layers(documents: Sequence[Document], *, proven_gpus: bool) -> list[tuple[str, dict[str, Stated]]]:
+    """Return the fields that each kind of document states, strongest kind last. Later documents of a kind win.
+
+    `proven_gpus`: the log states its world size, which a launcher's `--nproc-per-node` of one node never overrules.
+    """
     layers = []
     for kind in _STRENGTH:
         stated = {
-            name: fact for document in documents if document.kind == kind for name, fact in document.stated.items()
+            name: fact
+            for document in documents
+            if document.kind == kind
+            for name, fact in document.stated.items()
+            if not (proven_gpus and kind == "launch command" and name == "gpus")
         }
         if stated:
             layers.append((f"the {kind}", _split_container(stated)))

@@ -118,11 +118,11 @@ def read_yaml(text: str | bytes) -> object:
 # --- Recognises secrets, which must never be stored: names that carry credentials, and values that look like one.
 
 _NAME = re.compile(
-    r"TOKEN(?!S|IZER)|SECRET|PASSW|CREDENTIAL|AUTHORIZATION|COOKIE|(^|_)(KEY|PWD|PAT|AUTH)(_|$)|APIKEY|ACCESS_?KEY"
+    r"TOKEN(?!S|IZER|_DISPATCHER)|SECRET|PASSW|CREDENTIAL|AUTHORIZATION|COOKIE|(^|_)(KEY|PWD|PAT|AUTH)(_|$)|APIKEY|ACCESS_?KEY"
     r"|PRIVATE_?KEY|WANDB_KEY",
     re.IGNORECASE,
 )
-"""`TOKEN` but not `NUM_OF_TOKENS...` or `TOKENIZERS_PARALLELISM`, which are settings."""
+"""`TOKEN` but not `NUM_OF_TOKENS...`, `TOKENIZERS_PARALLELISM` or `moe_token_dispatcher_type`, which are settings."""
 _VALUE = re.compile(r"^(hf_|ghp_|gho_|github_pat_|glpat-|nvapi-|sk-|xox[abp]-|AKIA|eyJ)[\w.-]{8,}|-----BEGIN ")
 _IN_URL = re.compile(r"://[^/\s:@]+:[^/\s@]+@")
 

@@ -148,4 +148,6 @@ def _computed(a: int, operator: str, b: int) -> int | None:
 
 def _outside_single_quotes(text: str, change: Callable[[str], str]) -> str:
     parts = re.split(r"('[^']*')", text)
-    return "".join(part if part.startswith("'") and part.endswith("'") and len(part) > 1 else change(part) for part in parts)
+    return "".join(
+        part if part.startswith("'") and part.endswith("'") and len(part) > 1 else change(part) for part in parts
+    )

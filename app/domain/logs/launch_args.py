@@ -59,7 +59,7 @@ def stated_by_launch_args(args: Mapping[str, object] | str) -> tuple[dict[str, S
             if earlier and earlier.value != setting.value:
                 warnings.append(f"launch_args states {setting.name} twice; {setting.value} is used.")
             settings[setting.name] = setting
-    _add_derived(settings)
+    _add_derived(settings, of_harness=any(name.lstrip("-") == _BACKEND for name, _ in pairs))
     fields, refused = contract_fields(settings)
     warnings.extend(f"launch_args: {sentence}" for sentence in refused)
     gpus_per_node = next((settings[name] for name in _NODE_FLAGS if name in settings), None)
@@ -145,10 +145,14 @@ def _layer_pattern(text: str) -> tuple[int, ...] | None:
     return tuple(layers[:2000])
 
 
-def _add_derived(settings: dict[str, Setting]) -> None:
+_BACKEND = "moe_flex_dispatcher_backend"
+"""With underscores a flag of Megatron-Bridge's harness. Megatron-LM's own, with hyphens, does not set the type."""
+
+
+def _add_derived(settings: dict[str, Setting], *, of_harness: bool) -> None:
     """Add settings that follow from other flags: torchrun's world size, pipeline chunks, the type of a backend."""
-    backend = settings.get("moe_flex_dispatcher_backend")
-    if backend:  # Megatron-Bridge's harness sets only the backend, with None for alltoall
+    backend = settings.get(_BACKEND)
+    if backend and of_harness:  # it sets only the backend, with None for alltoall
         kind = "alltoall" if backend.value is None else "flex"
         settings.setdefault("moe_token_dispatcher_type", Setting("moe_token_dispatcher_type", kind, "metadata"))
     numbers = {

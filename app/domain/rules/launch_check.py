@@ -1,0 +1,227 @@
+"""What the rules object to in a launch that has not run: a script, a command, or a configuration in YAML.
+
+Flags that a command leaves out have the trainer's defaults, and switches that it does not name are off.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from app.domain.contract.derive import DEFAULTS, WITHOUT_DEFAULT
+from app.domain.contract.resolve import Contract, resolve
+from app.domain.documents.bridge_config import is_container, read_bridge_config, stated_by_overrides
+from app.domain.documents.document import Document, read_yaml
+from app.domain.documents.launch_command import (
+    OVERRIDE,
+    read_commands,
+    read_flags,
+    read_launch_command,
+    stated_by_flags,
+)
+from app.domain.documents.shell import expand
+from app.domain.logs import parse_text
+from app.domain.numbers import counted
+from app.domain.rules.engine import Evaluation, Suggestion, evaluate
+from app.domain.rules.facts import FACTS
+from app.domain.rules.rule import RuleBook
+from app.domain.rules.run_facts import RunReading, facts_of
+from app.domain.rules.stated import STATEABLE, read_facts
+from app.domain.run import Metadata, Value
+
+SCHEMA = "threewalls.check/1"
+MAX_BYTES = 256 * 1024
+ON_BY_DEFAULT = ("gradient_accumulation_fusion", "check_for_nan_in_loss_and_grad")
+"""Switches of Megatron-LM that its flags turn off (`--no-...`)."""
+OTHER_DEFAULTS: Mapping[str, Value] = {
+    "attention_dropout": 0.1,
+    "hidden_dropout": 0.1,
+    "moe_router_score_function": "softmax",
+}
+"""Of Megatron-LM (`megatron/training/arguments.py`, `transformer_config.py`)."""
+OF_A_MEASUREMENT = ("contract-directional", "contract-complete", "contract-semantic-class", "contract-benchmark-only")
+"""Rules about what a figure is worth: a launch has none yet."""
+_PRIMUS = ("modules", "work_group", "exp_name")
+_WHERE = "the configuration"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCheck:
+    """`problems`: what could not be read. `unknown`: facts that would decide a blocker."""
+
+    kind: str
+    contract: Contract
+    evaluation: Evaluation
+    problems: tuple[str, ...]
+
+    @property
+    def answer(self) -> str:
+        """The result in a sentence."""
+        if self.blockers:
+            return f"{counted(len(self.blockers), 'blocker')}: this launch would fail or its result would be wrong."
+        missing = f" {counted(len(self.unknown), 'fact')} would decide more." if self.unknown else ""
+        return f"No blocker was found, and {counted(len(self.warnings), 'warning')}.{missing}"
+
+    @property
+    def blockers(self) -> tuple[Suggestion, ...]:
+        return self.evaluation.blockers
+
+    @property
+    def warnings(self) -> tuple[Suggestion, ...]:
+        return tuple(item for item in self.evaluation.warnings if item.rule.id not in OF_A_MEASUREMENT)
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        missing = [name for asking in self.evaluation.asks if asking.rule.kind == "blocker" for name in asking.missing]
+        return tuple(sorted(dict.fromkeys(missing), key=lambda name: (-missing.count(name), name)))
+
+
+def check_document(check: LaunchCheck) -> dict[str, object]:
+    """The result as the command line and the API give it."""
+    return {
+        "schema": SCHEMA,
+        "answer": check.answer,
+        "read_as": check.kind,
+        "blockers": [_item(item) for item in check.blockers],
+        "warnings": [_item(item) for item in check.warnings],
+        "unknown": list(check.unknown),
+        "problems": list(check.problems),
+        "contract": {name: field.value for name, field in check.contract.fields.items()},
+    }
+
+
+def _item(suggestion: Suggestion) -> dict[str, object]:
+    return {
+        "rule": suggestion.rule.id,
+        "title": suggestion.rule.title,
+        "why": suggestion.why,
+        "change": suggestion.change_text,
+        "set": dict(suggestion.set),
+    }
+
+
+def check_launch(
+    text: str,
+    book: RuleBook,
+    metadata: Metadata,
+    *,
+    settings: Mapping[str, float] | None = None,
+) -> LaunchCheck:
+    """Check a launch. `metadata`: what it does not show, such as the GPU, as in an upload.
+
+    Raises ValueError with a sentence when the text is no launch.
+    """
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"The launch is larger than {MAX_BYTES // 1024} kB.")
+    document, arguments, command = _read(text)
+    is_megatron = document.kind == "launch command" and arguments is not None
+    defaults = {name: value for name, value in DEFAULTS.items() if name not in WITHOUT_DEFAULT} if is_megatron else {}
+    contract = resolve(parse_text(""), metadata, [document], defaults)
+    reading = RunReading(
+        contract.fields,
+        unknown=contract.unknown,
+        trainer="Megatron-LM" if is_megatron else "Megatron-Bridge",
+        arguments={} if arguments is None else _switches() | arguments,
+        extra=read_facts({name: value for name, value in metadata.extra.items() if name in STATEABLE}, "")[0],
+        launch=command,
+    )
+    facts = {"compared": False, "steps_done": 0, **facts_of(reading)}
+    if is_megatron and "dispatcher_type" not in document.stated and facts.get("flex_backend") is None:
+        # The default is seldom meant, and a rule says so.
+        facts |= {"dispatcher_type": None, "dispatcher": None}
+    return LaunchCheck(
+        kind=document.kind,
+        contract=contract,
+        evaluation=evaluate(facts, book, settings=settings),
+        problems=(*document.problems, *contract.warnings),
+    )
+
+
+def _read(text: str) -> tuple[Document, Mapping[str, Value] | None, str | None]:
+    """The document, the arguments of Megatron-LM by name (None where another trainer starts the job), the command."""
+    document = _yaml(text)
+    if document is not None:
+        if is_container(document):
+            return read_bridge_config(text), None, None
+        if any(name in document for name in _PRIMUS):
+            arguments = _primus(document)
+            stated, problems = stated_by_flags({f"--{name}": value for name, value in arguments.items()}, _WHERE)
+            return Document("launch command", stated, problems=tuple(problems)), _plain(arguments), None
+        return _recipe(document), None, None
+    expanded = expand(text)
+    read = read_launch_command(expanded)
+    flags = [flag for command in read_commands(expanded)[0] for flag in read_flags(command.words)[0]]
+    is_bridge = any(OVERRIDE.fullmatch(word) for word in expanded.split()) or "recipe" in read.facts
+    return read, None if is_bridge else _arguments(flags), expanded
+
+
+def _yaml(text: str) -> Mapping[object, object] | None:
+    """A configuration; None for a script, whose first line is seldom `name:`."""
+    if not re.search(r"^[A-Za-z_]\w*:(\s|$)", text, re.MULTILINE) or text.lstrip().startswith("#!"):
+        return None
+    try:
+        document = read_yaml(text)
+    except ValueError:
+        return None
+    return document if isinstance(document, Mapping) else None
+
+
+def _primus(document: Mapping[object, object]) -> dict[str, object]:
+    """Overrides of every module of a Primus configuration, which are Megatron-LM's arguments by name."""
+    modules = document.get("modules")
+    arguments: dict[str, object] = {}
+    for module in modules.values() if isinstance(modules, Mapping) else ():
+        overrides = module.get("overrides") if isinstance(module, Mapping) else None
+        for name, value in overrides.items() if isinstance(overrides, Mapping) else ():
+            arguments[str(name)] = _default(value)
+    return {name: value for name, value in arguments.items() if value not in (None, False)}
+
+
+def _default(value: object) -> object:
+    """`${PRIMUS_TP:1}` is 1 unless the environment says otherwise."""
+    found = re.fullmatch(r"\$\{\w+:(.*)\}", value) if isinstance(value, str) else None
+    return read_yaml(found[1]) if found else value
+
+
+def _recipe(document: Mapping[object, object]) -> Document:
+    """Nested overrides of Megatron-Bridge or NeMo, such as `model: {tensor_model_parallel_size: 2}`."""
+    paths: dict[str, object] = {}
+    _flatten(document, "", paths)
+    stated, problems = stated_by_overrides(paths, "metadata", _WHERE)
+    if not stated:
+        raise ValueError("The configuration names no setting of Megatron-LM, Megatron-Bridge, NeMo or Primus.")
+    return Document("bridge configuration", stated, problems=tuple(problems))
+
+
+def _flatten(value: object, path: str, paths: dict[str, object]) -> None:
+    if isinstance(value, Mapping) and value:
+        for name, item in value.items():
+            _flatten(item, f"{path}.{name}" if path else str(name), paths)
+    else:
+        paths[path] = value
+
+
+def _arguments(flags: Sequence[tuple[str, list[str]]]) -> dict[str, Value]:
+    """By argparse name, as the trainer's own dump would print them."""
+    arguments: dict[str, Value] = {}
+    for flag, values in flags:
+        name = flag.lstrip("-").replace("-", "_")
+        if name.startswith("no_"):
+            arguments[name.removeprefix("no_")] = False
+        else:
+            arguments[name] = True if not values else _number(values[0]) if len(values) == 1 else tuple(values)
+    return arguments
+
+
+def _plain(arguments: Mapping[str, object]) -> dict[str, Value]:
+    return {name: value for name, value in arguments.items() if isinstance(value, str | int | float | bool)}
+
+
+def _number(text: str) -> Value:
+    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else text
+
+
+def _switches() -> dict[str, Value]:
+    """Every option that a rule looks at, as it is when no flag names it."""
+    off = {"bool": False, "int": None}
+    defaults = {name: off[fact.type] for fact in FACTS.values() if fact.type in off for name in fact.argument}
+    return {**defaults, **dict.fromkeys(ON_BY_DEFAULT, True), **OTHER_DEFAULTS}

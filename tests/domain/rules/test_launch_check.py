@@ -1,0 +1,139 @@
+"""Launches that have not run: scripts with variables and arrays, commands, and configurations of several trainers."""
+
+import pytest
+
+from app.domain.documents.metadata import read_metadata
+from app.domain.documents.shell import expand
+from app.domain.rules.launch_check import LaunchCheck, check_launch
+from app.domain.rules.load import built_in_rules
+
+SCRIPT = """#!/bin/bash
+#SBATCH --nodes=8
+GPUS_PER_NODE=8
+EP=${EP:-16}
+MODEL=(
+  --num-layers 48 --hidden-size 2048 --num-attention-heads 32  # Qwen3-30B-A3B
+  --num-experts 128 --moe-router-topk 8 --moe-ffn-hidden-size 768 --seq-length 4096
+)
+MODEL+=(--expert-model-parallel-size $EP)
+BATCH="--micro-batch-size 1 --global-batch-size $((SLURM_NNODES * GPUS_PER_NODE * 16))"
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+torchrun --nnodes $SLURM_NNODES --nproc-per-node $GPUS_PER_NODE pretrain_gpt.py \\
+  "${MODEL[@]}" $BATCH --bf16 --pipeline-model-parallel-size 4 FLAGS
+"""
+
+
+def checked(text: str, **facts: object) -> LaunchCheck:
+    return check_launch(text, built_in_rules(), read_metadata({"gpu": "H100", **facts}))
+
+
+def ids(text: str, **facts: object) -> tuple[set[str], set[str]]:
+    check = checked(text, **facts)
+    return {item.rule.id for item in check.blockers}, {item.rule.id for item in check.warnings}
+
+
+def test_variables_arrays_and_continuations_are_filled_in() -> None:
+    check = checked(SCRIPT.replace("FLAGS", "--moe-token-dispatcher-type alltoall"))
+    values = {name: field.value for name, field in check.contract.fields.items()}
+    assert (values["gpus"], values["gbs"], values["ep"], values["pp"], values["num_experts"]) == (64, 1024, 16, 4, 128)
+    assert (values["dp"], values["ga"], values["dispatcher"]) == (16, 64, "alltoall")
+    assert values["env.CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+    assert (check.blockers, check.problems) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("flags", "blockers"),
+    [
+        ("--overlap-moe-expert-parallel-comm --moe-token-dispatcher-type alltoall", {"eo-needs-vpp"}),
+        (
+            "--overlap-moe-expert-parallel-comm --moe-shared-expert-overlap",
+            {"eo-no-shared-overlap", "eo-needs-dispatcher"},
+        ),
+        ("--cpu-offloading --cpu-offloading-num-layers 2", {"fit-act-offload-pp"}),
+        (
+            "--cuda-graph-impl transformer_engine --cuda-graph-modules moe moe_router",
+            {"cg-scope-exclusive", "cg-te-rng"},
+        ),
+        ("--sequence-parallel", {"scale-sp-needs-tp"}),
+        ("--global-batch-size 1000", {"scale-gbs-divisible"}),
+        ("--recompute-granularity full", {"fit-recompute-full-fields"}),
+    ],
+)
+def test_blockers_are_named_before_the_job_queues(flags: str, blockers: set[str]) -> None:
+    assert blockers <= ids(SCRIPT.replace("FLAGS", flags))[0]
+
+
+def test_flags_that_are_left_out_have_the_defaults_of_the_trainer() -> None:
+    blockers, warnings = ids(SCRIPT.replace("FLAGS", ""))
+    assert blockers == set()
+    assert "disp-default-allgather" in warnings
+
+
+def test_a_backend_without_flex_is_the_pitfall_and_not_that_backend() -> None:
+    for flags in ("", "--moe-token-dispatcher-type alltoall"):
+        text = SCRIPT.replace("FLAGS", f"{flags} --moe-flex-dispatcher-backend deepep")
+        check = checked(text)
+        assert check.contract.fields["dispatcher"].value != "deepep"
+        assert "disp-flex-flag-only" in {item.rule.id for item in check.warnings}
+
+
+PRIMUS = """
+work_group: demo
+exp_name: mixtral
+modules:
+  pre_trainer:
+    framework: megatron
+    overrides:
+      tensor_model_parallel_size: 1
+      pipeline_model_parallel_size: ${PRIMUS_PP:4}
+      expert_model_parallel_size: 8
+      num_experts: 64
+      overlap_moe_expert_parallel_comm: true
+      moe_token_dispatcher_type: alltoall
+      bf16: true
+"""
+BRIDGE = """
+model:
+  tensor_model_parallel_size: 1
+  pipeline_model_parallel_size: 4
+  expert_model_parallel_size: 8
+  num_moe_experts: 64
+  moe_token_dispatcher_type: alltoall
+comm_overlap:
+  overlap_moe_expert_parallel_comm: true
+"""
+HYDRA = (
+    "torchrun --nproc-per-node 8 run_recipe.py --recipe qwen3_30b_a3b_pretrain_config "
+    "model.pipeline_model_parallel_size=4 model.expert_model_parallel_size=8 model.num_moe_experts=64 "
+    "model.moe_token_dispatcher_type=alltoall model.virtual_pipeline_model_parallel_size=null "
+    "comm_overlap.overlap_moe_expert_parallel_comm=true"
+)
+
+
+@pytest.mark.parametrize(("text", "facts"), [(PRIMUS, {}), (BRIDGE, {"vpp": "none"}), (HYDRA, {})])
+def test_configurations_of_other_trainers_are_read(text: str, facts: dict[str, object]) -> None:
+    assert "eo-needs-vpp" in ids(text, **facts)[0]
+
+
+def test_what_is_no_launch_is_refused_with_a_sentence() -> None:
+    with pytest.raises(ValueError, match="no command with training flags"):
+        checked("hello world")
+
+
+@pytest.mark.parametrize(
+    ("script", "expanded"),
+    [
+        ("A=1\nrun --x $A ${A} ${B:-2} $C", "run --x 1 1 2 $C"),
+        ("A='$B'\nrun '$A' \"$A\"", "run '$A' \"$B\""),
+        ("A=2\nB=$((A * 3 + 1))\nrun $B", "run 7"),
+        ("A=x\nA+=y\nrun $A", "run xy"),
+        ("B=1\nX=1 run --b $B", "X=1 run --b 1"),
+    ],
+)
+def test_shell_words(script: str, expanded: str) -> None:
+    assert expand(script).splitlines()[-1] == expanded
+
+
+def test_the_size_of_a_script_is_bounded() -> None:
+    text = "A=xxxxxxxxxx\n" + "A=$A$A\n" * 60 + "run $A"
+    assert len(expand(text)) < 4_000_000
