@@ -53,6 +53,7 @@ from app.planner.pages import router as plan_pages
 from app.playbook.api import router as rules_api
 from app.playbook.pages import router as playbook_pages
 from app.profiles.api import router as profiles_api
+from app.profiles.pages import router as profile_pages
 from app.projects.api import router as projects_api
 from app.projects.definitions import api_router as definitions_api
 from app.projects.definitions import router as definitions_pages
@@ -174,6 +175,7 @@ def _routes() -> list[BaseRoute]:
         scaling_api,
         overview_pages,
         runs_pages,
+        profile_pages,
         suggestion_pages,
         check_pages,
         experiment_pages,

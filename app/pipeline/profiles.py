@@ -28,7 +28,7 @@ from app.pipeline.uploaded_file import CHUNK_BYTES, file_name
 from app.pipeline.work import Claim, profile_queue
 from app.queue import PROCESS_PROFILE, enqueue
 from app.settings import Settings
-from app.storage import objects
+from app.storage import audit, objects
 from app.storage.database import fault_of, read_session, transaction
 from app.storage.json_text import storable
 from app.storage.log_files import LogFiles, StagedFile
@@ -157,6 +157,11 @@ def _insert(
                     object_key=item.stored.key,
                 )
             )
+        project_id = session.execute(select_any(RunRow.project_id).where(col(RunRow.id) == run_id)).scalar_one()
+        audit.record(
+            session, who=row.uploaded_by or audit.SERVICE, subject="run", subject_id=run_id, project_id=project_id,
+            action="profile_attached", after={"profile": row.id, "files": [file_name(file.name) for file in files]},
+        )  # fmt: skip
         return AcceptedProfile(row.id or 0, row.status, created=True)
 
 

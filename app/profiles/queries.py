@@ -97,7 +97,7 @@ def remove(engine: Engine, run_id: int, profile_id: int, author: str) -> None:
     with transaction(engine) as session:
         profile = get_profile(session, profile_id, run_id)
         record = partial(audit.record, session, who=author, subject="run", subject_id=run_id)
-        record(action="profile removed", project_id=profile.run.project_id, before={"profile": profile_id})
+        record(action="profile_removed", project_id=profile.run.project_id, before={"profile": profile_id})
         remove_profile(session, find_profile(session, profile_id))
 
 
@@ -107,5 +107,5 @@ def confirm(engine: Engine, run_id: int, profile_id: int, author: str) -> None:
         profile = get_profile(session, profile_id, run_id)
         record = partial(audit.record, session, who=author, subject="run", subject_id=run_id)
         after = {"profile": profile_id, "differs": list(profile.stored.differs)}
-        record(action="profile confirmed", project_id=profile.run.project_id, after=after)
+        record(action="profile_confirmed", project_id=profile.run.project_id, after=after)
         confirm_profile(session, find_profile(session, profile_id), author)

@@ -8,8 +8,10 @@ from app.domain.notifications.events import Notification
 from app.domain.references.published import published
 from app.pipeline.decisions import pin, quarantine
 from app.storage.json_text import to_json
-from app.storage.tables import DeliveryRow, ExperimentRow, ReceiverRow, ReferencePointRow, RunRow, utc_now
+from app.storage.profiles import pack
+from app.storage.tables import DeliveryRow, ExperimentRow, ProfileRow, ReceiverRow, ReferencePointRow, RunRow, utc_now
 from tests.builders import add_availability, make_leaderboard, make_project
+from tests.domain.profiles.traces import document, event, read, trace_bytes
 from tests.regressions.triaged import make_regression, make_slow_stack
 
 
@@ -25,12 +27,13 @@ class Belongings:
     delivery: int = 0
     read: int = 0
     """A run whose log a worker read."""
+    profile: int = 0
 
     def params(self) -> dict[str, str]:
         """For the parameters of any address."""
         return {
             "run_id": str(self.run), "regression_id": str(self.regression), "experiment_id": str(self.experiment),
-            "receiver_id": str(self.receiver), "delivery_id": str(self.delivery),
+            "profile_id": str(self.profile), "receiver_id": str(self.receiver), "delivery_id": str(self.delivery),
             "number": str(self.reference), "reference_id": str(self.reference), "stack": self.stack, "slug": self.slug,
             "rule": "eo-enable", "position": "0", "hardware": "h100", "family": "qwen3-30b-a3b",
             "user_id": "1", "token_id": "1", "key": "0" * 16,
@@ -61,6 +64,13 @@ def make_belongings(session: Session, slug: str, *, whole: bool = False) -> Belo
         quarantine(session, made.runs[1], f"{slug}-lead", f"{slug} bad node")
         add_availability(session, made.runs[2], "deepep")
         session.get_one(RunRow, made.runs[2]).tags = [f"{slug}-tag"]
+    profile = ProfileRow(
+        run_id=made.since, content_key=slug, status="ready", uploaded_by=f"{slug}-lead",
+        document=pack(document(read(trace_bytes([event(name=f"{slug}_kernel")])))), identity={"gpu": f"{slug}-gpu"},
+        facts={"gpu_idle_frac": 0.5},
+    )  # fmt: skip
+    session.add(profile)
+    session.flush()
     receiver = ReceiverRow(
         project_id=project, kind="webhook", name=f"{slug}-pager", target=f"https://{slug}.example/hook",
         secret=f"whsec_{slug}", created_by=f"{slug}-lead",
@@ -75,5 +85,5 @@ def make_belongings(session: Session, slug: str, *, whole: bool = False) -> Belo
     session.flush()
     return Belongings(
         made.since, regression, experiment.id or 0, reference.id or 0, made.stack_key, slug, receiver.id or 0,
-        delivery.id or 0,
+        delivery.id or 0, profile=profile.id or 0,
     )  # fmt: skip

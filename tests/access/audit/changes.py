@@ -11,7 +11,7 @@ from sqlmodel import SQLModel
 from starlette.testclient import TestClient
 
 from app.storage.database import read_session
-from app.storage.tables import ExperimentRow, PinRow, ReceiverRow, ReferencePointRow, TokenRow
+from app.storage.tables import ExperimentRow, PinRow, ProfileRow, ReceiverRow, ReferencePointRow, TokenRow
 from app.storage.users import find_user
 from tests.access.belongings import Belongings
 from tests.access.people import OURS, Teams
@@ -72,6 +72,7 @@ def _account(name: str) -> Mapping[str, Named]:
 
 _SESSION: Mapping[str, Named] = {"key": lambda there: there.session_key()}
 _TOKEN, _EXPERIMENT = _of("token_id", TokenRow), _of("experiment_id", ExperimentRow)
+_PROFILE = _of("profile_id", ProfileRow)
 _RECEIVER, _FIGURE = _of("receiver_id", ReceiverRow), _of("number", ReferencePointRow)
 _HOOK = {"name": "pager", "kind": "webhook", "target": "https://1.1.1.1/hook", "events": ["regression.opened"]}
 _POINT = {"measured_by": "a lab", "source": "a paper", "date": "2026-08", "project": OURS}
@@ -196,6 +197,16 @@ RUNS: Mapping[str, Change] = {
     "POST /api/v1/runs/{run_id}/logs": Change(
         "run", "appended", b"one more line\n", {"reception": "whole", "bytes": 0}, {"reception": "whole", "bytes": 14}
     ),
+    "POST /api/v1/runs/{run_id}/profiles": Change(
+        "run", "profile_attached", {"profile": ("rank-0.json", b"{}")}, after={"files": ["rank-0.json"]}
+    ),
+    "POST /runs/{run_id}/profiles": Change(
+        "run", "profile_attached", {"profile": ("rank-1.json", b"[]")}, after={"files": ["rank-1.json"]}
+    ),
+    "POST /api/v1/runs/{run_id}/profiles/{profile_id}/confirm": Change("run", "profile_confirmed"),
+    "POST /runs/{run_id}/profiles/{profile_id}/confirm": Change("run", "profile_confirmed"),
+    "DELETE /api/v1/runs/{run_id}/profiles/{profile_id}": Change("run", "profile_removed"),
+    "POST /runs/{run_id}/profiles/{profile_id}/remove": Change("run", "profile_removed", of=_PROFILE),
     "POST /api/v1/runs/{run_id}/quarantine": Change("run", "quarantine", _NOTE, **_QUARANTINE),
     "POST /api/v1/runs/{run_id}/release": Change("run", "release", **_RELEASE),
     "POST /runs/{run_id}/quarantine": Change("run", "quarantine", _NOTE, **_QUARANTINE),

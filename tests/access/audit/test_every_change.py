@@ -75,8 +75,8 @@ def _as_sent(path: str, sent: Any) -> dict[str, Any]:
     """Forms state another's name, which is not believed."""
     if isinstance(sent, bytes):
         return {"content": sent}
-    if "log" in sent:
-        return {"files": {"log": sent["log"]}, "data": {name: value for name, value in sent.items() if name != "log"}}
+    if files := {name: sent[name] for name in ("log", "profile") if name in sent}:
+        return {"files": files, "data": {name: value for name, value in sent.items() if name not in files}}
     return {"json": sent} if path.startswith("/api/") else {"data": {"author": "the boss"} | sent}
 
 

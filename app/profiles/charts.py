@@ -1,0 +1,72 @@
+"""The three walls of a run as one picture that people can download: SVG, and PNG made of it."""
+
+from functools import lru_cache
+from xml.sax.saxutils import escape
+
+from app.profiles.views import ProfilePage
+
+COLOURS = {
+    "compute": "#2457d6",
+    "communication": "#d98200",
+    "copy": "#8a63c9",
+    "idle-launch-starved": "#b3400a",
+    "idle-host-sync": "#9b2c6f",
+    "idle-issued-other": "#a0a7b0",
+    "idle-unresolved": "#dfe3e8",
+}
+_WIDTH, _HEIGHT = 1_040, 330
+
+
+def walls_svg(page: ProfilePage) -> str:
+    """Draw the bar of the step and the three cards."""
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" '
+        'font-family="Liberation Sans, Helvetica, Arial, sans-serif">',
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
+        _text(20, 36, f"{page.run.name} #{page.run.id}", 20, "#1b2130", weight="bold"),
+        _text(20, 60, page.answer, 14, "#1b2130"),
+    ]
+    for segment in page.segments:
+        parts.append(
+            f'<rect x="{20 + segment.x:.2f}" y="78" width="{max(segment.width, 0.5):.2f}" height="40" '
+            f'fill="{COLOURS[segment.kind]}"/>'
+        )
+    x = 20.0
+    for segment in page.segments:
+        if segment.share >= 0.005:
+            parts.append(f'<rect x="{x:.0f}" y="130" width="10" height="10" fill="{COLOURS[segment.kind]}"/>')
+            label = f"{segment.label} {segment.share:.1%}"
+            parts.append(_text(x + 14, 140, label, 12, "#5b6472"))
+            x += 30 + 6.2 * len(label)
+    for column, wall in enumerate(page.walls):
+        left = 20 + column * 338
+        border = "#b3400a" if wall.is_wall else "#dfe3e8"
+        parts.append(
+            f'<rect x="{left}" y="160" width="324" height="150" rx="6" fill="#f6f7f9" stroke="{border}" '
+            f'stroke-width="{2 if wall.is_wall else 1}"/>'
+        )
+        parts.append(_text(left + 16, 186, wall.label, 15, "#1b2130", weight="bold"))
+        for row, number in enumerate(wall.numbers):
+            share = "unknown" if number.share is None else f"{number.share:.1%}"
+            limit = "" if number.threshold is None else f" (threshold {number.threshold:.0%})"
+            parts.append(_text(left + 16, 212 + 20 * row, f"{share}  {number.label}{limit}", 13, "#1b2130"))
+        if wall.suggestions:
+            parts.append(_text(left + 16, 298, f"Next: {wall.suggestions[0][1]}"[:48], 13, "#2457d6"))
+    parts.append("</svg>")
+    return "".join(parts)
+
+
+def walls_png(page: ProfilePage) -> bytes:
+    return bytes(_converter().svg_to_png(walls_svg(page), scale=2))
+
+
+@lru_cache
+def _converter():  # type: ignore[no-untyped-def]
+    import vl_convert  # noqa: PLC0415  takes a tenth of a second to import
+
+    return vl_convert
+
+
+def _text(x: float, y: float, text: str, size: int, colour: str, *, weight: str = "normal") -> str:
+    shown = escape("".join(letter for letter in text if letter.isprintable()))
+    return f'<text x="{x:.0f}" y="{y}" font-size="{size}" font-weight="{weight}" fill="{colour}">{shown}</text>'

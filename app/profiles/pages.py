@@ -1,0 +1,169 @@
+"""Pages of profiles: HTTP in, template out."""
+
+import csv
+import io
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request
+from sqlmodel import Session
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from app.access.guards import UPLOAD_BYTES
+from app.domain.access.principal import Action
+from app.domain.rules.engine import Evaluation, evaluate
+from app.errors import NotFound, NotReady
+from app.pipeline.profiles import accept_profile
+from app.profiles.api import MAX_FIELDS, MAX_FILES, sent_files
+from app.profiles.charts import walls_png, walls_svg
+from app.profiles.queries import confirm, get_difference, get_profile, list_profiles, profiled_run, remove
+from app.profiles.views import DifferencePage, ProfilePage
+from app.storage.rules import RulesInForce, read_run
+from app.web.access_rule import requires
+from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk, Rules
+from app.web.forms import Form, answer_form, sent_form
+from app.web.identity import signed, uploader
+from app.web.templating import render
+
+router = APIRouter(include_in_schema=False)
+
+_MAX_NUMBER = 2**31 - 1
+RunId = Annotated[int, Path(ge=1, le=_MAX_NUMBER)]
+ProfileId = Annotated[int, Path(ge=1, le=_MAX_NUMBER)]
+MULTIPART = {"multipart/form-data": {"schema": {"type": "object"}}}
+
+
+class AuthorForm(Form):
+    inputs = ("author",)
+
+
+@router.get("/runs/{run_id}/profiles")
+@requires(Action.READ, of="run")
+def show_profiles(request: Request, session: ReadSession, run_id: RunId) -> HTMLResponse:
+    run = profiled_run(session, run_id)
+    return render(request, "profiles/list.html", run=run, profiles=list_profiles(session, run_id))
+
+
+@router.post(
+    "/runs/{run_id}/profiles",
+    max_body_size=UPLOAD_BYTES,
+    dependencies=[RoomOnDisk],
+    openapi_extra={"requestBody": {"content": MULTIPART}},
+)
+@requires(Action.CONTRIBUTE, of="run")
+async def attach_profile(
+    *, request: Request, engine: AppEngine, log_files: AppLogFiles, settings: AppSettings, run_id: RunId
+) -> Response:
+    """The same upload as the API's, by a form."""
+    async with sent_form(request, max_files=MAX_FILES, max_fields=MAX_FIELDS) as form:
+        accept = partial(accept_profile, engine, log_files, settings, run_id=run_id, uploader=uploader(request))
+        accepted = await run_in_threadpool(lambda: accept(files=sent_files(form)))
+    return RedirectResponse(f"/runs/{run_id}/profiles/{accepted.id}", status_code=303)
+
+
+@router.get("/runs/{run_id}/profiles/{profile_id}")
+@requires(Action.READ, of="run")
+def show_profile(
+    *, request: Request, session: ReadSession, rules: Rules, run_id: RunId, profile_id: ProfileId
+) -> HTMLResponse:
+    return render(request, "profiles/profile.html", p=_page(session, rules, run_id, profile_id))
+
+
+@router.get("/runs/{run_id}/profiles/{profile_id}/news")
+@requires(Action.READ, of="run")
+def show_news(
+    *, request: Request, session: ReadSession, rules: Rules, run_id: RunId, profile_id: ProfileId, seen: str = ""
+) -> Response:
+    """What the page asks for until the profile is read."""
+    page = _page(session, rules, run_id, profile_id)
+    if page.stored.status == seen:
+        return Response(status_code=204, headers={"Vary": "HX-Request", "Cache-Control": "no-cache"})
+    return render(request, "profiles/profile.html", block="profile_body", p=page)
+
+
+@router.get("/runs/{run_id}/profiles/{profile_id}/walls.svg")
+@requires(Action.READ, of="run")
+def draw_walls_as_svg(session: ReadSession, rules: Rules, run_id: RunId, profile_id: ProfileId) -> Response:
+    """The picture of the three walls."""
+    page = _drawable(session, rules, run_id, profile_id)
+    return Response(walls_svg(page), media_type="image/svg+xml", headers=_as_file(run_id, "svg"))
+
+
+@router.get("/runs/{run_id}/profiles/{profile_id}/walls.png")
+@requires(Action.READ, of="run")
+def draw_walls_as_png(session: ReadSession, rules: Rules, run_id: RunId, profile_id: ProfileId) -> Response:
+    """The same picture in pixels."""
+    page = _drawable(session, rules, run_id, profile_id)
+    return Response(walls_png(page), media_type="image/png", headers=_as_file(run_id, "png"))
+
+
+def _drawable(session: Session, rules: RulesInForce, run_id: int, profile_id: int) -> ProfilePage:
+    page = _page(session, rules, run_id, profile_id)
+    if page.document is None or page.document["view"] is None:
+        raise NotFound(f"Profile {profile_id} has no picture, because it was not read.")
+    return page
+
+
+def _as_file(run_id: int, kind: str) -> dict[str, str]:
+    name = f"run-{run_id}-walls.{kind}"
+    return {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-cache"}
+
+
+@router.post("/runs/{run_id}/profiles/{profile_id}/confirm")
+@requires(Action.CONTRIBUTE, of="run")
+async def confirm_profile(request: Request, engine: AppEngine, run_id: RunId, profile_id: ProfileId) -> Response:
+    def act(form: AuthorForm) -> str:
+        confirm(engine, run_id, profile_id, signed(form.value("author")))
+        return f"/runs/{run_id}/profiles/{profile_id}"
+
+    return await answer_form(request, AuthorForm, act, max_fields=8)
+
+
+@router.post("/runs/{run_id}/profiles/{profile_id}/remove")
+@requires(Action.CONTRIBUTE, of="run")
+async def remove_profile(request: Request, engine: AppEngine, run_id: RunId, profile_id: ProfileId) -> Response:
+    def act(form: AuthorForm) -> str:
+        remove(engine, run_id, profile_id, signed(form.value("author")))
+        return f"/runs/{run_id}/profiles"
+
+    return await answer_form(request, AuthorForm, act, max_fields=8)
+
+
+_Side = Annotated[int, Query(ge=1, le=_MAX_NUMBER)]
+
+
+@router.get("/compare/profiles")
+@requires(Action.READ)
+def show_difference(request: Request, session: ReadSession, a: _Side, b: _Side) -> HTMLResponse:
+    return render(request, "profiles/difference.html", p=DifferencePage(*get_difference(session, a, b)))
+
+
+@router.get("/compare/profiles.csv")
+@requires(Action.READ)
+def export_difference(session: ReadSession, a: _Side, b: _Side) -> Response:
+    *_, difference = get_difference(session, a, b)
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(("row", "kernel", "before_ms", "after_ms", "difference_ms", "calls_ms", "per_call_ms", "state"))
+    for row in difference.rows:
+        writer.writerow((row.name, "", row.before_ms, row.after_ms, row.difference_ms, "", "", ""))
+        for kernel in row.kernels:
+            name = f"'{kernel.name}" if kernel.name.startswith(("=", "+", "-", "@")) else kernel.name
+            before, after = kernel.work_ms
+            work = (before, after, kernel.difference_ms, kernel.calls_ms, kernel.per_call_ms, kernel.state)
+            writer.writerow((row.name, name, *work))
+    headers = {"Content-Disposition": f'attachment; filename="profiles-{a}-{b}.csv"'}
+    return Response(out.getvalue(), media_type="text/csv", headers=headers)
+
+
+def _page(session: Session, rules: RulesInForce, run_id: int, profile_id: int) -> ProfilePage:
+    profile = get_profile(session, profile_id, run_id)
+    return ProfilePage(profile, _evaluation(session, rules, run_id), list_profiles(session, run_id))
+
+
+def _evaluation(session: Session, rules: RulesInForce, run_id: int) -> Evaluation | None:
+    try:
+        return evaluate(read_run(session, run_id).facts, rules.book, settings=rules.thresholds)
+    except NotReady:
+        return None

@@ -1,0 +1,306 @@
+"""What the pages of profiles show: the bar of a step, the three walls, tables and the timeline."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.domain.profiles.budget import REASONS
+from app.domain.profiles.difference import ProfileDifference, first_sentence, label_of
+from app.domain.profiles.kernels import group_of
+from app.domain.rules.engine import Evaluation
+from app.profiles.queries import Profile, ProfiledRun
+from app.storage.profiles import StoredProfile
+
+REASON_LABELS = {
+    "launch_starved": "waiting for launches",
+    "host_sync": "host synchronization",
+    "wait_comm": "waiting for communication",
+    "wait_copy": "waiting for copies",
+    "issued_other": "idle although issued",
+    "unresolved": "reason unknown",
+}
+_IDLE = ("launch_starved", "host_sync", "issued_other", "unresolved")
+_WALLS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("memory", "Memory", ("memory",)),
+    ("communication", "Communication", ("communication",)),
+    ("compute", "Compute and host", ("compute", "host")),
+)
+_WIDTH = 1_000
+_LANES = (("compute", "Computation"), ("communication", "Communication"), ("copy", "Copies"))
+_LANE_HEIGHT = 22
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of the bar. `x` and `width` are thousandths of the step."""
+
+    kind: str
+    label: str
+    ms: float
+    share: float
+    x: float
+
+    @property
+    def width(self) -> float:
+        return self.share * _WIDTH
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A figure of a wall beside its threshold. `share` None: unknown."""
+
+    label: str
+    share: float | None
+    threshold: float | None
+    is_below: bool = False
+    """The figure is a wall when it lies below the threshold."""
+
+    @property
+    def is_wall(self) -> bool:
+        if self.share is None or self.threshold is None:
+            return False
+        return self.share < self.threshold if self.is_below else self.share >= self.threshold
+
+
+@dataclass(frozen=True, slots=True)
+class Wall:
+    """A card: its numbers, and the rules that it opens as (rule, title)."""
+
+    name: str
+    label: str
+    numbers: tuple[Number, ...]
+    suggestions: tuple[tuple[str, str], ...]
+
+    @property
+    def is_wall(self) -> bool:
+        return any(number.is_wall for number in self.numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A row of the timeline. Each rectangle: x and width in thousandths of the step, class, times in ms."""
+
+    label: str
+    y: int
+    rectangles: tuple[tuple[float, float, str, float, float], ...]
+
+
+def segments(window: Mapping[str, Any]) -> tuple[Segment, ...]:
+    """Return the bar of a step: computation, exposed parts, and idle time by reason."""
+    total = float(window["window_ms"]) or 1.0
+    exposed = window["exposed_comm_ms"]
+    if exposed is None:  # whole graphs hide the rest
+        exposed = window.get("exposed_comm_outside_graphs_ms") or 0.0
+    parts = [
+        ("compute", "computation", window["compute_ms"]),
+        ("communication", "exposed communication", exposed),
+        ("copy", "exposed copies", window["exposed_copy_ms"]),
+    ]
+    idle = idle_reasons(window)
+    parts += [(f"idle-{reason.replace('_', '-')}", f"idle: {REASON_LABELS[reason]}", idle[reason]) for reason in _IDLE]
+    result, x = [], 0.0
+    for kind, label, ms in parts:
+        if ms <= 0:
+            continue
+        share = ms / total
+        result.append(Segment(kind, label, ms, share, x))
+        x += share * _WIDTH
+    return tuple(result)
+
+
+def idle_reasons(window: Mapping[str, Any]) -> dict[str, float]:
+    """Divide the idle time of a window by reason. Reasons also cover time in which only communication runs."""
+    split, idle = window["compute_absent_split_ms"], float(window["idle_ms"])
+    sizes = {reason: float(split[reason]) for reason in _IDLE}
+    total = sum(sizes.values())
+    scale = min(1.0, idle / total) if total else 0.0
+    result = {reason: size * scale for reason, size in sizes.items()}
+    result["unresolved"] += max(0.0, idle - sum(result.values()))
+    return result
+
+
+def timeline(document: Mapping[str, Any]) -> tuple[Lane, ...]:
+    drawn = document["view"]["timeline"]
+    total = float(drawn["window_ms"]) or 1.0
+    lanes = []
+    for number, (group, label) in enumerate(_LANES):
+        rectangles = tuple(
+            (start / total * _WIDTH, max(length / total * _WIDTH, 0.3), name, start, length)
+            for name, spans in drawn["lanes"].items()
+            if group_of(name) == group
+            for start, length in spans
+        )
+        lanes.append(Lane(label, number * (_LANE_HEIGHT + 6), rectangles))
+    return tuple(lanes)
+
+
+class ProfilePage:
+    """What the template of one profile asks for."""
+
+    def __init__(self, profile: Profile, evaluation: Evaluation | None, others: Sequence[StoredProfile]) -> None:
+        self.profile = profile
+        self.run: ProfiledRun = profile.run
+        self.stored = profile.stored
+        self.document = profile.document
+        self._evaluation = evaluation
+        self.others = [other for other in others if other.id != profile.stored.id and other.status == "ready"]
+
+    @property
+    def address(self) -> str:
+        return self.profile.address
+
+    @property
+    def is_settled(self) -> bool:
+        return self.stored.status in ("ready", "failed")
+
+    @property
+    def answer(self) -> str:
+        """Return the wall and its number in one sentence."""
+        if self.stored.status == "failed":
+            return self.stored.error or "The profile could not be read."
+        if self.document is None:
+            return "The profile is being read."
+        if not self.document["facts"]:
+            return "The trace is incomplete, so it states no facts of the run."
+        walls = [wall for wall in self.walls if wall.is_wall]
+        numbers = [(number, wall) for wall in walls for number in wall.numbers if number.is_wall]
+        if not numbers:
+            return "No wall: exposed communication and idle time stay below their thresholds."
+        number, wall = max(numbers, key=lambda item: _excess(item[0]))
+        figure = f"{number.share:.0%}" if number.share is not None else ""
+        return f"{wall.label} is the wall: {number.label} is {figure} of the step (threshold {number.threshold:.0%})."
+
+    @property
+    def walls(self) -> tuple[Wall, ...]:
+        facts: Mapping[str, Any] = self.document["facts"] if self.document is not None else {}
+        known: Mapping[str, Any] = self._evaluation.facts if self._evaluation is not None else {}
+        communication, idle, memory = (known.get(name) for name in ("T_comm", "T_idle", "T_headroom"))
+        numbers = {
+            "memory": (
+                Number("exposed copies", facts.get("exposed_copy_frac"), None),
+                Number("free memory, by the log", known.get("headroom_frac"), memory, is_below=True),
+            ),
+            "communication": (
+                Number("exposed communication", facts.get("exposed_comm_frac"), communication),
+                Number("waiting in it", facts.get("exposed_wait_frac"), None),
+                Number("hidden communication", facts.get("comm_hidden_frac"), None),
+                Number("expert dispatcher", facts.get("dispatcher_share"), None),
+            ),
+            "compute": (
+                Number("idle", facts.get("gpu_idle_frac"), idle),
+                Number("launch-starved", facts.get("launch_starved_frac"), idle),
+                Number("host synchronization", facts.get("host_sync_frac"), idle),
+                Number("expert GEMM", facts.get("expert_gemm_share"), None),
+            ),
+        }
+        return tuple(Wall(name, label, numbers[name], self._suggestions(walls)) for name, label, walls in _WALLS)
+
+    def _suggestions(self, walls: Sequence[str]) -> tuple[tuple[str, str], ...]:
+        if self._evaluation is None or not self.stored.counts:
+            return ()
+        return tuple(
+            (suggestion.rule.id, suggestion.rule.title)
+            for suggestion in self._evaluation.suggestions
+            if suggestion.rule.wall in walls
+        )[:2]
+
+    @property
+    def window(self) -> Mapping[str, Any]:
+        assert self.document is not None  # noqa: S101  the template asks for a read profile only
+        window: Mapping[str, Any] = self.document["view"]["window"]
+        return window
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return segments(self.window)
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        return timeline(self.document) if self.document is not None else ()
+
+    @property
+    def reasons(self) -> tuple[tuple[str, float], ...]:
+        split = self.window["compute_absent_split_ms"]
+        return tuple((REASON_LABELS[name], split[name]) for name in REASONS)
+
+    @property
+    def slowdown(self) -> float | None:
+        """Return by how much the profiler slowed the step: profiled over unprofiled, less one."""
+        step = self.stored.facts.get("profiled_step_s")
+        if not isinstance(step, float) or not self.run.step_time_ms:
+            return None
+        return step * 1e3 / self.run.step_time_ms - 1
+
+    @property
+    def quality(self) -> tuple[str, ...]:
+        """Return how far the numbers can be trusted, one sentence each."""
+        if self.document is None:
+            return ()
+        quality = self.document["quality"]
+        captured = (
+            f"{quality['ranks']} of {quality['world_size']} ranks"
+            if quality["world_size"]
+            else (f"{quality['ranks']} rank{'s' if quality['ranks'] != 1 else ''} of an unknown number")
+        )
+        texts = [f"{', '.join(quality['formats'])}. Captured: {captured}. A verdict holds for these ranks only."]
+        if quality["steps"]:
+            texts.append(f"{quality['steps']} whole steps, separated by {quality['step_source']}; figures are medians.")
+        else:
+            texts.append("No steps were found, so the whole trace counts as one window.")
+        if quality["launch_correlated"] is not None and quality["launch_correlated"] < 0.99:
+            texts.append(f"{quality['launch_correlated']:.0%} of the GPU activities have a known launch.")
+        if quality["unresolved_frac"] > 0.01:
+            texts.append(f"{quality['unresolved_frac']:.0%} of the time without computation has no known reason.")
+        if quality["graphs"] == "whole":
+            texts.append(
+                "CUDA graphs were traced whole: what runs inside is unknown. Record with --cuda-graph-trace=node."
+            )
+        elif quality["graphs"] == "node":
+            texts.append(f"{quality['graph_launches']} CUDA graph launches, traced by kernel.")
+        if quality["rounded"]:
+            texts.append("Times are whole microseconds; kernels shorter than 20 µs are rounded noticeably.")
+        if quality["unclassified"]["work_frac"] > 0.01:
+            texts.append(f"{quality['unclassified']['work_frac']:.0%} of the kernel time has no class.")
+        if quality["skipped_events"]:
+            texts.append(f"{quality['skipped_events']:,} events without a usable time were skipped.")
+        if quality["copies_hide_ms"] > 0.01 * float(self.window["window_ms"]):
+            texts.append(f"{quality['copies_hide_ms']:.1f} ms of the exposed communication run beside a copy.")
+        if self.slowdown is not None and self.slowdown > 0.01:
+            texts.append(
+                f"The profiler slowed the step by {self.slowdown:.0%}: absolute numbers are perturbed, "
+                "shares hold better."
+            )
+        return (*texts, *quality["incomplete"], *quality["warnings"])
+
+    @property
+    def collectives(self) -> Sequence[Mapping[str, Any]]:
+        rows: Sequence[Mapping[str, Any]] = self.document["view"]["collectives"] if self.document is not None else ()
+        return rows
+
+
+def _excess(number: Number) -> float:
+    share, threshold = number.share or 0.0, number.threshold or 1.0
+    return threshold / max(share, 1e-6) if number.is_below else share / threshold
+
+
+@dataclass(frozen=True, slots=True)
+class DifferencePage:
+    """Two profiles beside each other."""
+
+    before: Profile
+    after: Profile
+    difference: ProfileDifference
+
+    @property
+    def answer(self) -> str:
+        return first_sentence(self.difference)
+
+    @property
+    def rows(self) -> list[tuple[str, Any]]:
+        return [(label_of(row.name), row) for row in self.difference.rows]
+
+    @property
+    def unprofiled_ms(self) -> float | None:
+        """Return by how much the unprofiled steps of the two runs differ."""
+        before, after = self.before.run.step_time_ms, self.after.run.step_time_ms
+        return None if before is None or after is None or self.before.run.id == self.after.run.id else after - before

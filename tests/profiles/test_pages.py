@@ -1,0 +1,96 @@
+"""Pages of profiles: the walls, tables, comparison, and texts from hostile traces."""
+
+import csv
+import io
+import re
+
+from starlette.testclient import TestClient
+
+from tests.domain.profiles.traces import event, trace_bytes
+from tests.profiles.attaching import attach, attached, make_run, trace
+
+HTML = {"Accept": "text/html"}
+
+
+def page(client: TestClient, address: str) -> str:
+    answer = client.get(address, headers=HTML)
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+def test_the_page_shows_the_walls_and_what_to_do_next(client: TestClient) -> None:
+    run_id = make_run(client)
+    profile = attached(client, run_id, trace("ddp-a100-ns"))
+    client.post(f"/api/v1/runs/{run_id}/profiles/{profile['id']}/confirm", json={"author": "kim"})
+    text = page(client, f"/runs/{run_id}/profiles/{profile['id']}")
+    assert re.findall(r'data-wall="(\w+)"', text) == ["memory", "communication", "compute"]
+    walls = dict(re.findall(r'class="wall( is-wall)?"\s+data-wall="(\w+)"', text))
+    assert " is-wall" in walls
+    assert "Compute and host is the wall" in text
+    assert 'data-suggestion="' in text
+    assert re.search(r'data-class="comm.collective"', text)
+
+
+def test_a_profile_that_waits_asks_for_news_and_shows_the_walls_later(client: TestClient) -> None:
+    run_id = make_run(client)
+    number = attach(client, run_id, trace("ddp-a100-ns")).json()["id"]
+    address = f"/runs/{run_id}/profiles/{number}"
+    assert f'hx-get="{address}/news?seen=received"' in page(client, address)
+    assert client.get(f"{address}/news?seen=received", headers={"HX-Request": "true"}).status_code == 204
+    from workers.tasks import process_profile  # noqa: PLC0415
+
+    process_profile(number)
+    news = client.get(f"{address}/news?seen=received", headers={"HX-Request": "true"})
+    assert 'id="walls"' in news.text
+    assert "<html" not in news.text
+
+
+def test_a_form_attaches_a_profile_and_leads_to_it(client: TestClient) -> None:
+    run_id = make_run(client)
+    files = [("profile", (f"rank-{rank}.json.gz", trace(f"synthetic/seed-11/ranks-{rank}"))) for rank in range(2)]
+    answer = client.post(f"/runs/{run_id}/profiles", files=files, follow_redirects=False)
+    assert answer.status_code == 303
+    assert answer.headers["location"] in page(client, f"/runs/{run_id}/profiles")
+
+
+def test_names_from_a_hostile_trace_stay_text(client: TestClient) -> None:
+    evil = "<script>alert(1)</script>\"' onload=x {{7*7}} </title>"
+    run_id = make_run(client)
+    args = {"Collective name": evil, "Process Group Description": evil, "stream": evil}
+    events = [event(ts=10 * at, name=f"nccl{evil}" if at % 2 else evil, args=args) for at in range(10)]
+    data = trace_bytes(events, deviceProperties=[{"id": 0, "name": evil, "numSms": 10}])
+    profile = attached(client, run_id, data, name=f"{evil}.json")
+    texts = [page(client, f"/runs/{run_id}/profiles/{profile['id']}"), page(client, f"/runs/{run_id}/profiles")]
+    texts.append(client.get(f"/runs/{run_id}/profiles/{profile['id']}/walls.svg").text)
+    for text in texts:
+        assert "<script>alert" not in text
+    assert "&lt;script&gt;" in texts[0]
+
+
+def test_the_picture_comes_as_svg_and_png(client: TestClient) -> None:
+    run_id = make_run(client)
+    profile = attached(client, run_id, trace("synthetic/seed-11/moe-deepep-rel_ns"))
+    address = f"/runs/{run_id}/profiles/{profile['id']}/walls"
+    assert client.get(f"{address}.svg").text.startswith("<svg")
+    assert client.get(f"{address}.png").content.startswith(b"\x89PNG")
+
+
+def test_two_profiles_side_by_side_add_up(client: TestClient) -> None:
+    run_id = make_run(client)
+    a, b = (attached(client, run_id, trace(f"synthetic/seed-11/pair-{side}"))["id"] for side in ("before", "after"))
+    text = page(client, f"/compare/profiles?a={a}&b={b}")
+    assert re.findall(r'data-row="([\w.]+)"', text)[0] == "comm.ep"
+    rows = list(csv.DictReader(io.StringIO(client.get(f"/compare/profiles.csv?a={a}&b={b}").text)))
+    classes = [float(row["difference_ms"]) for row in rows if not row["kernel"]]
+    answer = client.get(f"/api/v1/compare/profiles?a={a}&b={b}").json()
+    assert abs(sum(classes) - answer["difference_ms"]) < 1e-5
+
+
+def test_whole_graphs_and_failures_have_pages(client: TestClient) -> None:
+    from tests.domain.profiles.traces import corpus  # noqa: PLC0415
+
+    run_id = make_run(client)
+    graph = attached(client, run_id, (corpus() / "synthetic/seed-11/nsys-whole-graph.sqlite.gz").read_bytes())
+    assert "CUDA graphs were traced whole" in page(client, f"/runs/{run_id}/profiles/{graph['id']}")
+    failed = attached(client, run_id, b"{}")
+    assert "traceEvents" in page(client, f"/runs/{run_id}/profiles/{failed['id']}")
