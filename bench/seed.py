@@ -52,7 +52,7 @@ YEARS = 3
 RUNS_PER_STACK = 50
 ZIPF = 0.8
 """Exponent of the sizes of stacks: of 200 stacks the largest has 7 % of all runs."""
-SEGMENT_RUNS = 80
+SEGMENT_RUNS = 40
 """Runs between the change points of a history, of which every third is a slow-down."""
 SLOW = 1.05
 NOISE = 0.004
