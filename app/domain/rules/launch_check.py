@@ -20,7 +20,7 @@ from app.domain.documents.launch_command import (
 )
 from app.domain.documents.shell import expand
 from app.domain.logs import parse_text
-from app.domain.numbers import counted
+from app.domain.numbers import plural
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate
 from app.domain.rules.facts import FACTS
 from app.domain.rules.rule import RuleBook
@@ -57,9 +57,9 @@ class LaunchCheck:
     def answer(self) -> str:
         """The result in a sentence."""
         if self.blockers:
-            return f"{counted(len(self.blockers), 'blocker')}: this launch would fail or its result would be wrong."
-        missing = f" {counted(len(self.unknown), 'fact')} would decide more." if self.unknown else ""
-        return f"No blocker was found, and {counted(len(self.warnings), 'warning')}.{missing}"
+            return f"{plural(len(self.blockers), 'blocker')}: this launch would fail or its result would be wrong."
+        missing = f" {plural(len(self.unknown), 'fact')} would decide more." if self.unknown else ""
+        return f"No blocker was found, and {plural(len(self.warnings), 'warning')}.{missing}"
 
     @property
     def blockers(self) -> tuple[Suggestion, ...]:
@@ -120,7 +120,7 @@ def check_launch(
         contract.fields,
         unknown=contract.unknown,
         trainer="Megatron-LM" if is_megatron else "Megatron-Bridge",
-        arguments={} if arguments is None else _switches() | arguments,
+        arguments={} if arguments is None else {**_switches(), **arguments},
         extra=read_facts({name: value for name, value in metadata.extra.items() if name in STATEABLE}, "")[0],
         launch=command,
     )
