@@ -1,6 +1,7 @@
 """Imports point one way: workers, features, access, web, pipeline, storage, domain. Read from the source."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Collection
@@ -8,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+TEMPLATES = sorted((ROOT / "templates").rglob("*.html"))
 MODULES = sorted([*(ROOT / "app").rglob("*.py"), *(ROOT / "workers").rglob("*.py")])
 
 COMPOSITION = {"main", "cli", "embedded"}
@@ -154,8 +156,22 @@ def test_templates_wrap_at_120_columns() -> None:
     """djlint leaves a long sentence or expression on its line, so this is checked here."""
     wrong = [
         f"{path.relative_to(ROOT)}:{number}"
-        for path in sorted((ROOT / "templates").rglob("*.html"))
+        for path in TEMPLATES
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if len(line) > 120
     ]
     assert wrong == []
+
+
+def test_templates_lie_in_the_folder_of_the_package_that_renders_them() -> None:
+    named = re.compile(r'"([\w/]+\.html)"')
+    rendered = {
+        (name, path.relative_to(ROOT / "app").parts[0])
+        for path in (ROOT / "app").rglob("*.py")
+        for name in re.findall(r'"(\w+/\w+\.html)"', path.read_text())
+    }
+    assert {(name, package) for name, package in rendered if name.split("/")[0] != package} == set()
+    files = {path.relative_to(ROOT / "templates").as_posix(): path.read_text() for path in TEMPLATES}
+    included = {name for text in files.values() for name in named.findall(text)}
+    loaded = {f"components/{name}.html" for name in ("ui", "figures", "runs")}  # web/templating.py
+    assert set(files) - included - loaded == {name for name, _ in rendered} - included

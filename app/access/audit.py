@@ -181,7 +181,7 @@ def show_audit(
     access = access_of(request)
     return render(
         request,
-        "auditing/audit.html",
+        "access/audit.html",
         events=[view_of(event, slugs, names) for event in page.events],
         next_before=page.next_before,
         before=before,

@@ -137,7 +137,7 @@ def _projects_page(request: Request, session: Session, form: MemberForm, status:
     access = access_of(request)
     return render(
         request,
-        "members/projects.html",
+        "access/projects.html",
         status=status,
         projects=[
             (project, role_of(access, project.id), access.may(Action.MANAGE, project.id))
@@ -202,7 +202,7 @@ def _members_page(request: Request, session: Session, slug: str, form: MemberFor
     found = members.get_membership(session, slug)
     return render(
         request,
-        "members/members.html",
+        "access/members.html",
         status=status,
         of_project={"id": found.project_id, "slug": slug},
         found=found,
@@ -265,7 +265,7 @@ def _tokens_page(
     project = projects.find_project(session, slug)
     response = render(
         request,
-        "members/tokens.html",
+        "access/tokens.html",
         status=status,
         of_project={"id": project.id, "slug": slug},
         tokens=members.list_tokens(session, slug, page=page),
@@ -359,7 +359,7 @@ def _page(
 ) -> HTMLResponse:
     response = render(
         request,
-        "members/people.html",
+        "access/users.html",
         status=status,
         people=list_users(session),
         roles=roles_by_user(session),

@@ -202,7 +202,7 @@ def export_scaling(page: Page) -> Response:
 def _render(request: Request, page: ScalingPage, drawn: Section | None = None) -> HTMLResponse:
     return render(
         request,
-        "scaling/index.html",
+        "leaderboards/scaling.html",
         block="scaling_chart" if drawn else None,
         page=page,
         q=page.query,

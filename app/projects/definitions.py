@@ -107,7 +107,7 @@ ADDRESS = "/settings/definitions"
 def show_definitions(request: Request, session: ReadSession) -> HTMLResponse:
     return render(
         request,
-        "definitions/index.html",
+        "projects/definitions.html",
         block="standing",
         state=definition_state(session),
         definitions=DEFINITIONS,

@@ -46,6 +46,7 @@ from app.storage.verdicts import StoredVerdict, current_verdict
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.forms import answer_form, status_of
+from app.web.identity import access_of
 from app.web.templating import render
 
 # --- The page of one regression: what is known of each member, the discussion, and the form to work on it.
@@ -278,13 +279,15 @@ def _render_list(
     query = RegressionQuery.from_params(request.query_params)
     hours, without_cost = cost_of(session, RegressionQuery(state=ACTIVE_STATES))
     to_do = count_by_state(session, RegressionQuery())
+    page, access = find_regressions(session, query), access_of(request)
     return render(
         request,
         "regressions/list.html",
         block="regression_table",
         address=query.address("/regressions"),
         status=status,
-        page=find_regressions(session, query),
+        page=page,
+        may_triage={item.id for item in page.items if access.may("contribute", item.project_id)},
         filters=query,
         query=query.query(query.page),
         counts=count_by_state(session, query),

@@ -65,7 +65,7 @@ def show_reference(request: Request) -> Response:
     document = request.app.openapi()
     return render(
         request,
-        "reference.html",
+        "web/reference.html",
         api_title=document["info"]["title"],
         api_version=document["info"]["version"],
         operations=operations(document),
@@ -160,7 +160,7 @@ def show_glossary(request: Request) -> HTMLResponse:
     groups: dict[str, list[ContractField]] = {}
     for field in FIELDS.values():
         groups.setdefault(field.group, []).append(field)
-    return render(request, "glossary.html", terms=terms(), metrics=METRICS.values(), groups=groups, roles=ROLES)
+    return render(request, "web/glossary.html", terms=terms(), metrics=METRICS.values(), groups=groups, roles=ROLES)
 
 
 @lru_cache

@@ -152,7 +152,7 @@ def render_error(
     """
     return render(
         request,
-        "error.html",
+        "web/error.html",
         status=status,
         error_status=status,
         title=title,
