@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.analysis.reading import Analysis
+from app.domain.contract.values import explained
 from app.domain.report.exit_codes import exit_code
 from app.domain.report.values import storable, verdict_json
 from app.domain.verdict.assess import Assessment
@@ -35,7 +36,7 @@ def analysis_document(run: Analysis) -> dict[str, object]:
         "steady_state": None if steady is None else {name: getattr(steady, name) for name in _OF_THE_WINDOW},
         "metrics": summary.metrics,
         "contract": {
-            name: {"value": fact.value, "source": fact.source, "detail": fact.detail}
+            name: {"value": fact.value, "source": fact.source, "detail": explained(fact)}
             for name, fact in summary.contract.items()
         },
         "unknown": summary.unknown,

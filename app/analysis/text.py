@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from app.analysis.documents import Comparison
 from app.analysis.reading import Analysis
 from app.domain.contract.fields import FIELDS, METRICS, STACK_FIELDS
+from app.domain.contract.values import explained
 from app.domain.numbers import THIN, contract_value, figure, percent, plural, step_time
 from app.domain.report.text import MOVED_COLUMNS, MovedRow, verdict_text
 from app.domain.run import Failure, RunSummary, Stated, SteadyState, evidence_label
@@ -141,7 +142,7 @@ def _contract(contract: Mapping[str, Stated]) -> list[str]:
     for name, stated in contract.items():
         groups.append(FIELDS[name].group)
         value = shortened(contract_value(stated.value), _LONGEST_VALUE)
-        rows.append((name, value, stated.source, shortened(stated.detail, _LONGEST_DETAIL)))
+        rows.append((name, value, stated.source, shortened(explained(stated), _LONGEST_DETAIL)))
     lines: list[str] = []
     for group, line in zip(groups, table(rows, indent=4) if rows else [], strict=True):
         if f"  {group}" not in lines:

@@ -8,15 +8,13 @@ import numpy as np
 
 from app.compare.queries import ComparedRun, Comparison, Side
 from app.domain.contract.fields import FIELDS, METRICS, PREFIX
+from app.domain.contract.values import explained
 from app.domain.numbers import THIN, contract_value, figure, grouped, short_commit, significant, step_time
 from app.domain.performance.steady_state import readable_range
 from app.domain.run import FloatArray, IntArray, Metric, Stated
 from app.domain.verdict.comparison import MetricOutcome, SameField, step_times
 from app.domain.verdict.differences import AXES, Axis, Difference, axis_of
 from app.web.charts import Bar, bar_of, bar_span, series_label
-
-_BY_HAND = "stated by "
-"""Start of the detail of a value that a user stated after the upload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +143,10 @@ def _side(name: str, stated: Stated | None, run: int) -> SideValue:
     if stated is None:
         return SideValue(None, "", "", f"/runs/{run}#a-field.{name}")
     text = contract_value(stated.value)
-    source = stated.detail if stated.detail.startswith(_BY_HAND) else stated.source
+    source = stated.detail if stated.stated_by else stated.source
     anchor = f"#contract-{name}" if name in FIELDS else ""
     return SideValue(
-        short_commit(text) if name.endswith("commit") else text, source, stated.detail, f"/runs/{run}{anchor}"
+        short_commit(text) if name.endswith("commit") else text, source, explained(stated), f"/runs/{run}{anchor}"
     )
 
 

@@ -19,17 +19,27 @@ Source = Literal["metadata", "arguments", "log line", "derived", "default"]
 """Where a value came from. `default`: a dump that lists only non-defaults left the field out."""
 
 
+SPARSE = {"sparse": True}
+"""Metadata of a field that JSON omits when it has its default, because few values have it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """A value and who said so. `detail` is for people: `line 12: moe_token_dispatcher_type = alltoall`.
+    """A value and its origin. `detail` describes the origin for users: `line 12: moe_token_dispatcher_type = alltoall`.
 
-    `file` indexes the run's log files: that of the line, where the detail names one.
+    `line` is the line that states the value, in the log file with index `file`; 0 when no single log line does.
+    `in_use` is false for a knob that has no effect because of another field: its value is None, and `stated_value` is
+    what a source states, None when none does. `stated_by` is the user who stated the value after the upload.
     """
 
     value: Value
     source: Source
     detail: str = ""
     file: int = 0
+    line: int = 0
+    in_use: bool = field(default=True, metadata=SPARSE)
+    stated_value: Value = field(default=None, metadata=SPARSE)
+    stated_by: str = field(default="", metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

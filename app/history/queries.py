@@ -284,7 +284,7 @@ def _priors(session: Session, runs: Sequence[StackRun], standings: Sequence[Elig
 def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, Stated]]:
     chosen = select_any(RunResultRow.run_id, RunResultRow.contract).where(col(RunResultRow.run_id).in_(run_ids))
     return {
-        run_id: {name: stated(contract[name]) for name in WATCHED if name in (contract or {})}
+        run_id: {name: stated(contract[name], name) for name in WATCHED if name in (contract or {})}
         for run_id, contract in session.execute(chosen)
     }
 

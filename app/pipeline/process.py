@@ -32,7 +32,7 @@ from app.settings import Settings
 from app.storage import readings, runs
 from app.storage.database import fault_of, read_session, transaction
 from app.storage.definition_progress import has_old_figures, is_outdated
-from app.storage.json_text import storable
+from app.storage.json_text import storable, to_json
 from app.storage.log_files import LogFiles
 from app.storage.readings import Reading
 from app.storage.runs import RunFile, aware, files_of, frozen, settle_places
@@ -107,7 +107,12 @@ def amended_fields(session: Session, run_id: int) -> dict[str, Stated]:
     )
     newest: Mapping[str, AmendmentRow] = {row.field: row for row in rows}
     return {
-        name: Stated(frozen(row.value), "metadata", f"stated by {row.author} on {row.created_at:%Y-%m-%d}")
+        name: Stated(
+            frozen(row.value),
+            "metadata",
+            f"stated by {row.author} on {row.created_at:%Y-%m-%d}",
+            stated_by=row.author,
+        )
         for name, row in newest.items()
         if not row.removed
     }
@@ -409,7 +414,7 @@ def _columns(computed: Computed) -> dict[str, Any]:
         "error": summary.error and storable(summary.error),
         "warnings": [*computed.warnings, *summary.warnings],
         "trainer": summary.trainer[:50],
-        "contract": {name: asdict(stated) for name, stated in summary.contract.items()},
+        "contract": to_json(summary.contract),
         "unknown": summary.unknown,
         "stack_key": summary.stack_key,
         "config_key": summary.config_key,

@@ -11,7 +11,7 @@ from app.domain.planning.request import INPUTS, InvalidPlan, PlanRequest, read_r
 from app.domain.ranking.runs import family_of
 from app.errors import FieldError, InvalidQuery
 from app.storage.references import references
-from app.storage.runs import stated
+from app.storage.runs import frozen
 from app.storage.tables import RunResultRow, RunRow, select_any
 
 _RUNS = 40
@@ -53,7 +53,7 @@ def _runs(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
         .limit(_RUNS)
     )
     for row in rows:
-        values = {name: stated(entry).value for name, entry in (row.contract or {}).items()}
+        values = {name: frozen(entry["value"]) for name, entry in (row.contract or {}).items()}
         yield UsedLayout(
             title=f"run #{row.id} {row.name[:60]}",
             href=f"/runs/{row.id}",

@@ -21,9 +21,16 @@ class FromDomain(BaseModel):
 
 
 class StatedOut(FromDomain):
+    """`line`: the line of log file `file` (counted from 0) that states the value; 0 when no single line does."""
+
     value: Value
     source: Source
     detail: str = ""
+    file: int = 0
+    line: int = 0
+    in_use: bool = Field(True, description="False for a knob that has no effect because of another field.")
+    stated_value: Value = Field(None, description="What a source states of a knob that is not in use.")
+    stated_by: str = Field("", description="The user who stated the value after the upload.")
 
 
 class EvidenceOut(FromDomain):

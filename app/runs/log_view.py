@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.domain.run import FloatArray, Stated
+from app.domain.run import FloatArray
 from app.storage.log_files import LogFiles
 from app.storage.runs import RunDetail, RunFile
 
@@ -16,7 +16,6 @@ LEAD = 3
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*(?:\x07|$)|[@-Z\\-_])")
 _CONTROL = dict.fromkeys([*range(9), *range(10, 32), *range(127, 160)], "\ufffd")
-_STATED_AT = re.compile(r"^line (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +77,14 @@ def marks(columns: Mapping[str, FloatArray], run: RunDetail, file: int) -> LogMa
     order = np.argsort(lines[in_file], kind="stable")
     stated: dict[int, tuple[str, ...]] = {}
     for name, entry in run.contract.items():
-        if (place := stated_at(entry)) and place[0] == file:
-            stated[place[1]] = (*stated.get(place[1], ()), name)
+        if entry.line and entry.file == file:
+            stated[entry.line] = (*stated.get(entry.line, ()), name)
     ends_here = (run.health.get("evidence_file") or 0) == file
     ending = run.health.get("evidence_line") if ends_here else None
     shows = {ending: "health"} if ending else {}
     for number, failure in enumerate(run.failures, 1):
         shows |= {line.line: f"failure-{number}" for line in failure.evidence if line.file == file and line.line}
     return LogMarks(lines[in_file][order], iterations[in_file][order], stated, shows, ending)
-
-
-def stated_at(entry: Stated) -> tuple[int, int] | None:
-    """Return the log file (index) and line that a contract value comes from, when its detail names one."""
-    match = _STATED_AT.match(entry.detail)
-    return (entry.file, int(match.group(1))) if match else None
 
 
 def log_page(

@@ -16,6 +16,7 @@ from sqlmodel import Session, col
 from starlette.responses import HTMLResponse
 
 from app.domain.contract.fields import FIELDS, METRICS
+from app.domain.contract.values import explained
 from app.domain.numbers import THIN, contract_value, figure, grouped, percent, plural, significant
 from app.domain.planning.request import REQUIRED, plan_address
 from app.domain.run import Activity, FloatArray, Metric, Slice, Stated, SteadyState, Timer
@@ -25,7 +26,6 @@ from app.pipeline.decisions import Pin, pins
 from app.runs import charts, log_view
 from app.runs.charts import Points, series_chart
 from app.runs.forms import AmendForm, DecisionForm
-from app.runs.log_view import stated_at
 from app.runs.queries import get_run, get_series
 from app.runs.verdict_view import VerdictView, rerun_command, verdict_view
 from app.storage.audit import AuditEvent, events
@@ -147,16 +147,13 @@ def _value(stated: Stated | None) -> str:
 def _said(stated: Stated | None) -> Said | None:
     if stated is None:
         return None
-    file, line = stated_at(stated) or (0, 0)
-    return Said(contract_value(stated.value), stated.source, stated.detail, file, line)
+    return Said(contract_value(stated.value), stated.source, explained(stated), stated.file, stated.line)
 
 
 # --- The contract as the run page shows it: grouped, each value with its source, what is unknown among what is known.
 
 OTHER = "Other"
 UNSET = contract_value(None)
-_BY_HAND = "stated by "
-"""Start of the detail of a value that a user stated after the upload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +215,9 @@ def _row(name: str, stated: Stated | None) -> ContractRow:
     unit = field.unit if field else ""
     if stated is None:
         return ContractRow(name, meaning, None, unit, "", "", 0, 0)
-    file, line = stated_at(stated) or (0, 0)
-    source = stated.detail if stated.detail.startswith(_BY_HAND) else stated.source
-    return ContractRow(name, meaning, contract_value(stated.value), unit, source, stated.detail, file, line)
+    source = stated.detail if stated.stated_by else stated.source
+    value = contract_value(stated.value)
+    return ContractRow(name, meaning, value, unit, source, explained(stated), stated.file, stated.line)
 
 
 # --- Health for the run page: how the job ended and which line shows it, loss, skipped steps, memory.

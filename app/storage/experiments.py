@@ -13,7 +13,7 @@ from app.domain.run import Stated
 from app.errors import NotFound
 from app.storage.database import ListPage
 from app.storage.json_text import from_json, to_json
-from app.storage.runs import aware, stated
+from app.storage.runs import aware, stored_contract
 from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunResultRow, RunRow, select_any
 
 
@@ -264,7 +264,4 @@ def contracts_of(session: Session, config_keys: Collection[str]) -> dict[str, di
         .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         .where(col(RunRow.id).in_(newest))
     )
-    return {
-        key: {name: stated(entry) for name, entry in (contract or {}).items()}
-        for key, contract in session.execute(chosen)
-    }
+    return {key: stored_contract(contract) for key, contract in session.execute(chosen)}

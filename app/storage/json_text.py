@@ -19,11 +19,18 @@ _PLAIN = frozenset((str, int, float, bool))
 
 
 def to_json(value: Any) -> Any:
-    """Dataclasses as objects, tuples as lists, times as ISO 8601. NaN is left to the column, which stores null."""
+    """Return dataclasses as objects, tuples as lists, times as ISO 8601. NaN is left to the column: it stores null.
+
+    Fields with `SPARSE` metadata are omitted when they have their default.
+    """
     if value is None or type(value) in _PLAIN:
         return value
     if (names := _names(type(value))) is not None:  # type: ignore[arg-type]  # types are hashable
-        return {name: to_json(getattr(value, name)) for name in names}
+        entries = {name: to_json(getattr(value, name)) for name in names[0]}
+        for name, default in names[1]:
+            if (entry := getattr(value, name)) != default:
+                entries[name] = to_json(entry)
+        return entries
     if isinstance(value, Mapping):
         return {str(key): to_json(entry) for key, entry in value.items()}
     if isinstance(value, datetime):
@@ -32,9 +39,13 @@ def to_json(value: Any) -> Any:
 
 
 @cache
-def _names(kind: Any) -> tuple[str, ...] | None:
-    """Of the fields of a dataclass; None of anything else."""
-    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
+def _names(kind: Any) -> tuple[tuple[str, ...], tuple[tuple[str, Any], ...]] | None:
+    """Return the fields of a dataclass that are always stored, and the sparse ones with defaults; None of others."""
+    if not dataclasses.is_dataclass(kind):
+        return None
+    fields = dataclasses.fields(kind)
+    sparse = tuple((field.name, field.default) for field in fields if "sparse" in field.metadata)
+    return tuple(field.name for field in fields if "sparse" not in field.metadata), sparse
 
 
 def from_json(kind: type[T], stored: Any) -> T:

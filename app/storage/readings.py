@@ -24,7 +24,8 @@ from app.domain.run import FloatArray, LineExample, LogEvent, MemoryReport, Pars
 from app.domain.verdict.record import LOSS_NAMES, Losses, losses_of
 from app.errors import NotFound
 from app.storage import audit
-from app.storage.runs import RunFile, aware, frozen, known, stated
+from app.storage.json_text import to_json
+from app.storage.runs import RunFile, aware, frozen, known, stored_contract
 from app.storage.tables import ReadingRow, RunRow, SeriesRow, select_any, time_column, utc_now
 
 # --- One metric of one run as a blob: float64, byte-shuffled, zstd.
@@ -121,11 +122,10 @@ def pack(reading: Reading) -> bytes:
     document |= {name: [asdict(one) for one in getattr(found, name)] for name in _RECORDS}
     document |= {
         "columns": list(found.columns),
-        "stated": {name: asdict(one) for name, one in found.stated.items()},
+        "stated": to_json(found.stated),
         "arguments": dict(found.arguments),
         "documents": [
-            {"kind": one.kind, "stated": {name: asdict(s) for name, s in one.stated.items()}, "facts": dict(one.facts)}
-            for one in reading.documents
+            {"kind": one.kind, "stated": to_json(one.stated), "facts": dict(one.facts)} for one in reading.documents
         ],
         "warnings": reading.warnings,
     }
@@ -145,12 +145,11 @@ def unpack(blob: bytes, kept: Mapping[str, FloatArray]) -> Reading:
         **records,
         columns={name: kept[name[:MAX_METRIC_NAME]] for name in document["columns"]},
         line_numbers=lines.astype(np.int64),
-        stated={name: stated(one) for name, one in document["stated"].items()},
+        stated=stored_contract(document["stated"]),
         arguments={name: frozen(value) for name, value in document["arguments"].items()},
     )
     documents = tuple(
-        Document(one["kind"], {name: stated(s) for name, s in one["stated"].items()}, {}, one["facts"])
-        for one in document["documents"]
+        Document(one["kind"], stored_contract(one["stated"]), {}, one["facts"]) for one in document["documents"]
     )
     return Reading(found, documents, tuple(document["warnings"]))
 

@@ -1,7 +1,9 @@
 """A run as it is read: the values that pages and the API show, and how they come out of the rows."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +12,8 @@ from sqlalchemy import ColumnElement, Row, Select, func, select, update
 from sqlalchemy.orm import joinedload
 from sqlmodel import Session, col
 
+from app.domain.contract.fields import FIELDS
+from app.domain.contract.values import read_value
 from app.domain.definitions import DEFINITIONS, changes
 from app.domain.run import (
     UNKNOWN_STEP,
@@ -27,6 +31,7 @@ from app.domain.run import (
     Timer,
     Value,
 )
+from app.storage.json_text import to_json
 from app.storage.log_files import LogFiles
 from app.storage.tables import (
     PROCESSED,
@@ -45,8 +50,7 @@ from app.storage.tables import (
 def write(summary: RunSummary) -> dict[str, Any]:
     """Return columns of RunRow and RunResultRow, by name."""
     lists = {name: [asdict(entry) for entry in getattr(summary, name)] for name in _LISTS}
-    activity = {name: asdict(entry) for name, entry in summary.activity.items()}
-    return lists | {"activity": activity, "fair_for_timing": summary.fair_for_timing}
+    return lists | {"activity": to_json(summary.activity), "fair_for_timing": summary.fair_for_timing}
 
 
 def read(row: RunResultRow) -> dict[str, Any]:
@@ -64,8 +68,46 @@ def activities(stored: Mapping[str, Any] | None) -> dict[str, Activity]:
     return {name: _activity(entry) for name, entry in (stored or {}).items()}
 
 
-def stated(entry: Mapping[str, Any]) -> Stated:
-    return Stated(frozen(entry["value"]), entry["source"], entry.get("detail", ""), entry.get("file", 0))
+def stated(entry: Mapping[str, Any], name: str = "") -> Stated:
+    """Return a stored value. `name`: its contract field, for entries that version 0.1 wrote."""
+    if "line" not in entry:
+        return _of_0_1(name, entry)
+    return Stated(
+        value=frozen(entry["value"]),
+        source=entry["source"],
+        detail=entry.get("detail", ""),
+        file=entry.get("file", 0),
+        line=entry["line"],
+        in_use=entry.get("in_use", True),
+        stated_value=frozen(entry.get("stated_value")),
+        stated_by=entry.get("stated_by", ""),
+    )
+
+
+_LINE = re.compile(r"line (\d+)")
+_BY = re.compile(r"stated by (.+) on \d{4}-\d\d-\d\d$")
+_UNUSED = re.compile(r"(.*?) ?\(stated: (.*)\)$", re.DOTALL)
+
+
+def _of_0_1(name: str, entry: Mapping[str, Any]) -> Stated:
+    """Return a value as version 0.1 stored it: line, author and the value of an unused knob are parts of the detail."""
+    value, detail, stated_value = frozen(entry["value"]), entry.get("detail", ""), None
+    in_use = value is not None or not detail.startswith("not in use: ")
+    if value is None and name in FIELDS and (unused := _UNUSED.match(detail)):
+        detail, in_use = unused[1], False
+        with suppress(ValueError):
+            stated_value = read_value(name, unused[2])
+    line, by = _LINE.match(detail), _BY.match(detail)
+    return Stated(
+        value,
+        entry["source"],
+        detail,
+        file=entry.get("file", 0),
+        line=int(line[1]) if line else 0,
+        in_use=in_use,
+        stated_value=stated_value,
+        stated_by=by[1] if by else "",
+    )
 
 
 def known(kind: type[Any], stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -365,7 +407,7 @@ def _number(stored: Any) -> float:
 
 
 def stored_contract(stored: Mapping[str, Any] | None) -> dict[str, Stated]:
-    return {name: stated(entry) for name, entry in (stored or {}).items()}
+    return {name: stated(entry, name) for name, entry in (stored or {}).items()}
 
 
 def _steady_state(stored: Mapping[str, Any] | None) -> SteadyState | None:

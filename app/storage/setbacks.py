@@ -16,7 +16,7 @@ from app.domain.run import Stated
 from app.domain.verdict.differences import Difference, axis_of, differing
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import change_pct, value_text
-from app.storage.runs import RunDetail, stated
+from app.storage.runs import RunDetail, stored_contract
 from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import RunResultRow, RunRow, select_any
 from app.storage.verdicts import current_verdict, regressions_of
@@ -148,7 +148,7 @@ def _fitted(session: Session, run: RunDetail) -> tuple[int, tuple[Difference, ..
 
 def _since(earlier: Mapping[str, Any], now: Mapping[str, Stated]) -> tuple[Difference, ...]:
     """Certain differences that a launch can take back, without what follows from other fields."""
-    before = {name: stated(entry) for name, entry in earlier.items()}
+    before = stored_contract(earlier)
     names = dict.fromkeys((*STACK_FIELDS, *CONFIG_FIELDS))
     return tuple(
         difference

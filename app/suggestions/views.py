@@ -8,6 +8,7 @@ from functools import partial
 from markupsafe import Markup, escape
 
 from app.domain.contract.fields import FIELDS
+from app.domain.contract.values import explained
 from app.domain.numbers import plural
 from app.domain.rules.engine import Evaluation, MissingFact, Suggestion
 from app.domain.rules.expression import fact_text, filled, marked
@@ -237,7 +238,7 @@ def _page(advice: RunSuggestions) -> str:
 def _stated(advice: RunSuggestions, fact: Fact) -> Origin:
     page, field = _page(advice), advice.run.contract.get(fact.name)
     if field is not None:
-        return Origin(field.detail or field.source, f"{page}#contract-{fact.name}")
+        return Origin(explained(field) or field.source, f"{page}#contract-{fact.name}")
     if (by := advice.stated_by(fact.name)) is not None:
         return Origin(f"stated by {by.author} on {by.at:%Y-%m-%d}", f"{page}/next#stated")
     if fact.name in advice.reading.extra:

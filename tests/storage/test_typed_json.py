@@ -4,11 +4,13 @@ import json
 import math
 from dataclasses import replace
 
+from app.domain.run import Stated
 from app.domain.verdict.assess import assess
 from app.domain.verdict.baseline import BaselineRules
 from app.domain.verdict.document import VerdictDocument, verdict_document
 from app.storage import json_text
 from app.storage.json_text import from_json, to_json
+from app.storage.runs import stored_contract
 from tests.domain.verdict.matching_runs import make_record
 
 
@@ -51,3 +53,23 @@ def test_a_number_that_is_none_comes_back_as_one() -> None:
     back = from_json(VerdictDocument, json.loads(json_text.dumps(to_json(strange))))
     assert back.verdict.step_time is not None
     assert math.isnan(back.verdict.step_time.delta_pct)
+
+
+def test_a_value_of_version_0_1_has_its_parts() -> None:
+    """They were parts of the detail; a value that is stored now is read back as it is."""
+    old = {
+        "tp": {"value": 4, "source": "arguments", "detail": "line 12: tensor_model_parallel_size = 4", "file": 1},
+        "cp_comm": {"value": None, "source": "derived", "detail": "not in use: cp is 1 (stated: p2p)", "file": 0},
+        "recompute_layers": {"value": None, "source": "arguments", "detail": "line 3: recompute = 0 (stated: 0)"},
+        "cluster": {"value": "west", "source": "metadata", "detail": "stated by mia on 2026-11-23", "file": 0},
+    }
+    contract = stored_contract(old)
+    assert contract == {
+        "tp": Stated(4, "arguments", "line 12: tensor_model_parallel_size = 4", file=1, line=12),
+        "cp_comm": Stated(None, "derived", "not in use: cp is 1", in_use=False, stated_value="p2p"),
+        "recompute_layers": Stated(None, "arguments", "line 3: recompute = 0", line=3, in_use=False, stated_value=0),
+        "cluster": Stated("west", "metadata", "stated by mia on 2026-11-23", stated_by="mia"),
+    }
+    stored = to_json(contract)
+    assert stored["tp"].keys() == {"value", "source", "detail", "file", "line"}
+    assert stored_contract(stored) == contract

@@ -202,7 +202,7 @@ def disagreements(activities: Mapping[str, Activity]) -> list[str]:
 
 
 def _line(event: LogEvent, value: Value) -> Stated:
-    return Stated(value, "log line", f"line {event.line}: {event.text}", event.file)
+    return Stated(value, "log line", f"line {event.line}: {event.text}", event.file, event.line)
 
 
 def _first(log: ParsedLog, kind: str) -> LogEvent | None:

@@ -125,7 +125,7 @@ def _task(log: ParsedLog) -> dict[str, Stated]:
 
 # --- Unused knobs become unset, so that meaningless defaults do not split a stack or a configuration.
 #
-# Each function handles one switch. The detail of an unset knob keeps the stated value.
+# Each function handles one switch. `stated_value` of an unset knob is the value that a source states.
 
 Facts = Mapping[str, Stated]
 FLEX_BACKENDS = ("deepep", "hybridep", "ncclep")
@@ -144,16 +144,14 @@ def _value(facts: Facts, name: str) -> Value:
 
 
 def _unused(facts: Facts, because: str, *names: str) -> dict[str, Stated]:
-    """Return `names` as unset, with the stated value in the detail."""
+    """Return `names` as unset, with the stated values."""
     return {
-        name: Stated(None, "derived", f"not in use: {because}" + _instead(facts, name))
+        name: Stated(
+            None, "derived", f"not in use: {because}", in_use=False, stated_value=None if value == () else value
+        )
         for name in names
-        if name not in facts or facts[name].value is not None
+        if (value := _value(facts, name)) is not None or name not in facts
     }
-
-
-def _instead(facts: Facts, name: str) -> str:
-    return f" (stated: {shown(facts[name].value)})" if name in facts and facts[name].value != () else ""
 
 
 def _without_pipeline(facts: Facts) -> dict[str, Stated]:
@@ -244,7 +242,7 @@ def _without_switches(facts: Facts) -> dict[str, Stated]:
             unused |= _unused(facts, f"{switch} is off", *amounts)
     for name in ("mtp", "recompute_layers"):
         if name in facts and facts[name].value == 0:
-            unused[name] = replace(facts[name], value=None, detail=f"{facts[name].detail} (stated: 0)".lstrip())
+            unused[name] = replace(facts[name], value=None, in_use=False, stated_value=0)
     if _value(facts, "precision") in ("bf16", "fp16"):
         unused |= _unused(facts, "the precision is not a low one", "param_gather_lp")
     return unused
@@ -258,9 +256,9 @@ def _graph_scope(facts: Facts) -> dict[str, Stated]:
     scope = tuple(word for word in modules.value if word not in ("full", "full_iteration"))
     if scope == modules.value:
         return {}
-    changed = {"graph_modules": Stated(scope, modules.source, modules.detail)}
+    changed = {"graph_modules": replace(modules, value=scope)}
     if "full_iteration" in modules.value and _value(facts, "graph_impl") == "local":
-        changed["graph_impl"] = Stated("full_iteration", modules.source, modules.detail)
+        changed["graph_impl"] = replace(modules, value="full_iteration")
     return changed
 
 

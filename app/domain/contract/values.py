@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from app.domain.contract.fields import FIELDS, ContractField
-from app.domain.run import Scalar, Value
+from app.domain.run import Scalar, Stated, Value
 from app.domain.text import one_line
 
 # --- Placeholders. As values they would create a stack of their own.
@@ -436,3 +436,8 @@ def shown(value: Value) -> str:
     if isinstance(value, tuple):
         return ", ".join(str(item) for item in value) or "empty"
     return str(value)
+
+
+def explained(stated: Stated) -> str:
+    """Return the origin of a value for users, with what was stated of a knob that is not in use."""
+    return stated.detail if stated.stated_value is None else f"{stated.detail} (stated: {shown(stated.stated_value)})"

@@ -165,7 +165,7 @@ def flatten(document: Mapping[object, object]) -> dict[str, object]:
 def stated_by_paths(paths: Paths, source: Source, where: str) -> tuple[dict[str, Stated], list[str]]:
     """Return the contract fields of a whole container or of single overrides, and problems."""
     fields, problems = contract_fields(settings_at(paths, source))
-    stated = {name: replace(field, detail=f"{where}: {field.detail}") for name, field in fields.items()}
+    stated = {name: replace(field, detail=f"{where}: {field.detail}", line=0) for name, field in fields.items()}
     model = paths.get("model.hf_model_id")
     if isinstance(model, str) and model.strip("/ "):
         name = model.strip("/ ").rpartition("/")[2]

@@ -5,7 +5,7 @@ Nothing is executed or expanded: a flag whose value is a shell variable is ignor
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from app.domain.contract.values import read_value
 from app.domain.documents.bridge_config import stated_by_overrides
@@ -164,18 +164,13 @@ def read_flags(words: tuple[str, ...]) -> tuple[list[tuple[str, list[str]]], dic
 
 MAX_FLAGS = 3000
 MAX_VALUE = 2000
-_PREFIX = "launch_args: "
 _WORDS_IN_BRACKETS = re.compile(r"\[([\w.+-]+(?: +[\w.+-]+)*)\]")
 
 
 def stated_by_flags(flags: Mapping[str, object], where: str) -> tuple[dict[str, Stated], list[str]]:
     """Return fields and warnings. `flags` maps `--micro-batch-size` to its value, True for a flag without one."""
     usable = {name: _plain(value) for name, value in list(flags.items())[:MAX_FLAGS] if len(str(value)) <= MAX_VALUE}
-    stated, warnings = stated_by_launch_args(usable)
-    return {
-        name: replace(field, source="metadata", detail=f"{where}: {field.detail.removeprefix(_PREFIX)}")
-        for name, field in stated.items()
-    }, [f"{where}: {warning.removeprefix(_PREFIX)}" for warning in warnings]
+    return stated_by_launch_args(usable, where)
 
 
 def _plain(value: object) -> object:

@@ -334,7 +334,7 @@ def read_tensorboard(chunks: Iterable[bytes]) -> Document:
     gpus = collected.points.pop(_WORLD_SIZE, None)
     columns, left_out = columns_from_points(collected.points)
     fields, refused = contract_fields(collected.arguments)
-    stated = {name: replace(fact, detail=f"TensorBoard text: {fact.detail}") for name, fact in fields.items()}
+    stated = {name: replace(fact, detail=f"TensorBoard text: {fact.detail}", line=0) for name, fact in fields.items()}
     if gpus and gpus[1][-1] >= 1:
         detail = f"TensorBoard scalar {_WORLD_SIZE} = {int(gpus[1][-1])}"
         stated.setdefault("gpus", Stated(int(gpus[1][-1]), "arguments", detail))

@@ -239,8 +239,6 @@ _INPUTS = {
     "ga": ("gbs", "mbs", "dp", "tp", "pp", "cp"),
 }
 """Derived fields, also when a log or a user stated them."""
-_STATED_UNDER = "(stated: "
-"""Start of the detail of an unused knob, which keeps its stated value (`contract/unused_knobs.py`)."""
 _OF_THE_TASK = ("gpu", "gpus", "gpus_per_node")
 MOST_KNOBS = 20
 
@@ -310,8 +308,8 @@ def _base(contract: Contract, wanted: Contract) -> dict[str, Stated]:
             continue
         if stated.source != "derived":
             base[name] = stated
-        elif wanted and _STATED_UNDER in stated.detail and (under := _stated_under(name, stated)) is not None:
-            base[name] = under
+        elif wanted and stated.stated_value is not None:
+            base[name] = Stated(stated.stated_value, "arguments", stated.detail)
     return _not_worked_out_again(contract, wanted) | base
 
 
@@ -324,14 +322,6 @@ def _not_worked_out_again(contract: Contract, wanted: Contract) -> dict[str, Sta
         if stated.source == "derived" and stated.value is not None and name not in again and name not in wanted
         and not any(other in wanted for other in _INPUTS.get(name, ()))
     }  # fmt: skip
-
-
-def _stated_under(name: str, stated: Stated) -> Stated | None:
-    try:
-        value = read_value(name, stated.detail.rpartition(_STATED_UNDER)[2].rstrip(")"))
-    except ValueError:
-        return None
-    return Stated(value, "arguments", stated.detail)
 
 
 def _with_dispatcher(wanted: dict[str, Stated]) -> dict[str, Stated]:

@@ -43,8 +43,9 @@ class SettingsReader:
             is_default = all(setting.source == "default" for setting in used)
             source = "default" if is_default else used[0].source if len(used) == 1 else "derived"
         detail = why or "; ".join(setting.detail for setting in used)
+        line = used[0].line if used and not why and used[0].source != "default" else 0
         try:
-            self.fields[field] = Stated(read_value(field, raw), source, detail)
+            self.fields[field] = Stated(read_value(field, raw), source, detail, line=line)
         except ValueError as problem:
             self.refused.append(f"{field} {problem}; the stated value is {raw!r} ({detail}).")
 

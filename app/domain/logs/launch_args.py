@@ -42,32 +42,33 @@ _WORD = re.compile(r"[^\s,\[\]()'\"]+")
 _NODE_FLAGS = ("nproc_per_node", "gpus_per_node", "gn")
 
 
-def stated_by_launch_args(args: Mapping[str, object] | str) -> tuple[dict[str, Stated], list[str]]:
+def stated_by_launch_args(
+    args: Mapping[str, object] | str, where: str = "launch_args"
+) -> tuple[dict[str, Stated], list[str]]:
     """Return the contract fields that flags state, all with the source `metadata`, and warnings about unusable values.
 
     `args` is a command line, or maps flags (with or without dashes) to values. True, None and "" stand for a flag
-    without a value. Flags without a contract field are ignored.
+    without a value. Flags without a contract field are ignored. `where` names their origin in details and warnings.
     """
     pairs = list(_from_text(args) if isinstance(args, str) else _from_mapping(args))
     warnings: list[str] = []
     if not pairs and args:
-        warnings.append("launch_args contains no flags. Write them as --name value, or as a JSON object.")
+        warnings.append(f"{where} contains no flags. Write them as --name value, or as a JSON object.")
     settings: dict[str, Setting] = {}
     for name, value in pairs:
         for setting in _settings(name, value):
             earlier = settings.get(setting.name)
             if earlier and earlier.value != setting.value:
-                warnings.append(f"launch_args states {setting.name} twice; {setting.value} is used.")
+                warnings.append(f"{where} states {setting.name} twice; {setting.value} is used.")
             settings[setting.name] = setting
     _add_derived(settings, of_harness=any(name.lstrip("-") == _BACKEND for name, _ in pairs))
     fields, refused = contract_fields(settings)
-    warnings.extend(f"launch_args: {sentence}" for sentence in refused)
+    warnings.extend(f"{where}: {sentence}" for sentence in refused)
     gpus_per_node = next((settings[name] for name in _NODE_FLAGS if name in settings), None)
     if gpus_per_node and isinstance(gpus_per_node.value, int) and gpus_per_node.value > 0:
         fields["gpus_per_node"] = Stated(gpus_per_node.value, "metadata", gpus_per_node.detail)
     return {
-        name: replace(stated, source="metadata", detail=f"launch_args: {stated.detail}")
-        for name, stated in fields.items()
+        name: replace(stated, source="metadata", detail=f"{where}: {stated.detail}") for name, stated in fields.items()
     }, warnings
 
 

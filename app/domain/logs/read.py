@@ -103,7 +103,9 @@ class WorldSizeReader:
         for name, size in _SIZES.findall(text):
             field = _FIELDS.get(name.strip(" ,"))
             if field and int(size) > 0:
-                self.stated[field] = Stated(int(size), "log line", f"line {line}: {name.strip()} size: {size}")
+                self.stated[field] = Stated(
+                    int(size), "log line", f"line {line}: {name.strip()} size: {size}", line=line
+                )
         return end
 
 
@@ -133,13 +135,13 @@ class VersionReader:
         if match := _VERSION.search(data, max(start, hit - len(b"PyTorch Version ")), stop):
             detail = f"line {line}: {match[0].decode('ascii', 'replace')}"
             build = b"" if match[4] or not match[3] else b"+" + match[3]
-            self._keep(_VERSION_FIELDS[match[1]], match[2] + build, detail)
+            self._keep(_VERSION_FIELDS[match[1]], match[2] + build, detail, line)
             if match[4]:
-                self._keep("cuda_version", match[4], detail)
+                self._keep("cuda_version", match[4], detail, line)
         return hit
 
-    def _keep(self, field: str, version: bytes, detail: str) -> None:
-        self.stated.setdefault(field, Stated(version.decode("ascii", "replace"), "log line", detail))
+    def _keep(self, field: str, version: bytes, detail: str, line: int) -> None:
+        self.stated.setdefault(field, Stated(version.decode("ascii", "replace"), "log line", detail, line=line))
 
 
 # --- Reads what a trainer computes before training: parameter counts and its memory estimate.
@@ -343,7 +345,7 @@ def _batch_size(series: Series) -> Stated | None:
     if len(values) != 1 or not 1 <= values[0] <= 10**9:
         return None
     line = int(series.line_numbers[0])
-    return Stated(int(values[0]), "log line", f"line {line}: global batch size: {values[0]:.0f}")
+    return Stated(int(values[0]), "log line", f"line {line}: global batch size: {values[0]:.0f}", line=line)
 
 
 def _shown(data: bytes, *, first: bool) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.domain.contract.values import read_value
 from app.domain.performance.failures import FROM_OUTSIDE
 from app.domain.ranking.runs import headroom_pct
 from app.domain.rules.facts import FACTS, typed
@@ -20,7 +19,6 @@ from app.domain.run import (
     Value,
 )
 
-_STATED_UNDER = "(stated: "
 _ASKED_FOR = ("flex_backend", "sp", "tp_overlap", "recompute_method", "recompute_layers", "graph_modules")
 """Knobs that a rule warns of although another field leaves them without effect."""
 _IMPORTS = {"deepep_missing": "deep_ep", "hybridep_missing": "hybrid_ep", "ncclep_missing": "nccl_ep"}
@@ -141,10 +139,7 @@ def _from_contract(run: RunReading) -> dict[str, object]:
     """Contract values; where a knob was set aside as unused, what was stated of it, for the rules that warn of it."""
     facts: dict[str, object] = {}
     for name, stated in run.contract.items():
-        value = stated.value
-        if value is None and name in _ASKED_FOR and _STATED_UNDER in stated.detail:
-            value = _stated_under(name, stated.detail)
-        facts[name] = value
+        facts[name] = stated.stated_value if name in _ASKED_FOR and not stated.in_use else stated.value
     etp = run.contract.get("etp")
     if etp is not None and etp.source == "derived":  # tp, because nobody states it: known to be unset by a dump only
         del facts["etp"]
@@ -154,14 +149,6 @@ def _from_contract(run: RunReading) -> dict[str, object]:
     if backend is not None and len(backend.words) > 1 and facts.get("flex_backend") is None:
         facts["flex_backend"] = None if backend.words[1] == "None" else backend.words[1]
     return {name: value for name, value in facts.items() if _suits(name, value)}
-
-
-def _stated_under(name: str, detail: str) -> Value:
-    """What was stated of a knob that is not in use (`contract/unused_knobs.py` keeps it in the detail)."""
-    try:
-        return read_value(name, detail.partition(_STATED_UNDER)[2].rstrip(")"))
-    except ValueError:
-        return None
 
 
 def _suits(name: str, value: object) -> bool:

@@ -78,7 +78,7 @@ def test_a_derived_value_names_its_inputs() -> None:
 
 def test_a_knob_that_is_not_in_use_says_what_was_stated() -> None:
     fact = resolved(OVERLAP_CASE | {"cp_comm": "p2p"}).fields["cp_comm"]
-    assert (fact.value, fact.detail) == (None, "not in use: cp is 1 (stated: p2p)")
+    assert (fact.value, fact.in_use, fact.stated_value, fact.detail) == (None, False, "p2p", "not in use: cp is 1")
 
 
 def test_the_metadata_win_and_the_contradiction_names_both() -> None:

@@ -45,7 +45,7 @@ def test_python_values_are_read(text: str, value: Value) -> None:
 
 def test_the_block_states_its_values_with_their_lines() -> None:
     log = parse_text("x\n" + block(num_experts=64, tensor_model_parallel_size=4, data_path="['/a b/c']"))
-    assert log.stated["tp"] == Stated(4, "arguments", "line 4: tensor_model_parallel_size = 4")
+    assert log.stated["tp"] == Stated(4, "arguments", "line 4: tensor_model_parallel_size = 4", line=4)
     assert log.arguments == {"num_experts": 64, "tensor_model_parallel_size": 4, "data_path": ("/a b/c",)}
     assert log.problems == ()
 
@@ -89,7 +89,7 @@ def test_the_line_before_the_block_tells_the_sizes_too() -> None:
 
 def test_a_batch_size_that_only_iteration_lines_tell_is_stated() -> None:
     line = " iteration 1/ 9 | elapsed time per iteration (ms): 5.0 | global batch size:   128 |\n"
-    assert parse_text(line).stated["gbs"] == Stated(128, "log line", "line 1: global batch size: 128")
+    assert parse_text(line).stated["gbs"] == Stated(128, "log line", "line 1: global batch size: 128", line=1)
     ramped = line + line.replace(" 1/", " 2/").replace("128", "256")
     assert "gbs" not in parse_text(ramped).stated
 
