@@ -10,7 +10,14 @@ from sqlalchemy import Select, and_, bindparam, or_, select
 from sqlmodel import Session, col
 
 from app.domain.run import Metric
-from app.domain.verdict.assess import Assessment, conclude, is_contrast, measure_contrast, nearest_contrast
+from app.domain.verdict.assess import (
+    Assessment,
+    changed_field,
+    conclude,
+    is_contrast,
+    measure_contrast,
+    nearest_contrast,
+)
 from app.domain.verdict.baseline import (
     BaselineChoice,
     BaselineRules,
@@ -24,15 +31,25 @@ from app.domain.verdict.baseline import (
     unfit_because,
     with_reruns,
 )
-from app.domain.verdict.comparability import compare_contracts
+from app.domain.verdict.comparability import Comparability, compare_contracts
 from app.domain.verdict.document import OtherBranch, VerdictDocument, verdict_document
 from app.domain.verdict.record import RunFacts, RunRecord, current_level
 from app.domain.verdict.step_time import Prior
+from app.domain.verdict.triage import ACTIVE
 from app.pipeline.decisions import ANY_BRANCH
 from app.pipeline.work import StackClaim
 from app.storage.runs import aware
 from app.storage.stacks import COMPARED, Family, PassReading, StackRun, facts_of, read_runs, runs_where, stack_runs
-from app.storage.tables import PinRow, ProjectRow, RunFileRow, RunRow, select_any
+from app.storage.tables import (
+    PinRow,
+    ProjectRow,
+    RegressionMemberRow,
+    RegressionRow,
+    RunFileRow,
+    RunRow,
+    select_any,
+)
+from app.storage.verdicts import stored_documents
 
 # --- The part of a stack that judging needs: its relevant runs, grouped into candidates, and its rules.
 #
@@ -291,6 +308,35 @@ def runs_like(session: Session, project_id: int, run: RunRecord, candidate: Cand
     return [run_of_stack for run_of_stack in runs if (run_of_stack.ordered_at, run_of_stack.id) < candidate.place]
 
 
+def upgrades_from(session: Session, project_id: int, stack_key: str) -> dict[str, datetime]:
+    """Return the stacks whose active regression is an upgrade from this stack, with the place of their slow run.
+
+    When this stack runs again, they were no upgrade.
+    """
+    rows = session.execute(
+        select_any(RegressionMemberRow.stack_key, RegressionMemberRow.run_id, RunRow.ordered_at)
+        .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+        .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
+        .where(
+            col(RegressionRow.project_id) == project_id,
+            col(RegressionRow.kind) == "upgrade",
+            col(RegressionRow.state).in_(ACTIVE),
+            col(RegressionMemberRow.stack_key) != stack_key,
+        )
+    ).all()
+    documents = stored_documents(session, [row.run_id for row in rows])
+    other_sides = {
+        row.run_id: int(contrast["runs"][-1])
+        for row in rows
+        if row.run_id in documents and (contrast := documents[row.run_id][0].get("contrast"))
+    }
+    chosen = select(col(RunRow.id)).where(
+        col(RunRow.id).in_(sorted({*other_sides.values()})), col(RunRow.stack_key) == stack_key
+    )
+    own = set(session.execute(chosen).scalars())
+    return {row.stack_key: aware(row.ordered_at) for row in rows if other_sides.get(row.run_id) in own}
+
+
 MOST_LEFT_OUT = 20
 """Upper limit of runs listed with the reason why they cannot serve as baseline."""
 
@@ -374,6 +420,23 @@ class Assessor:
         branches = tuple(sorted({run.branch for run in usable}))
         return OtherBranch(branch, branches, len(usable)) if usable else None
 
+    def _still_runs(self, run: RunRecord, comparability: Comparability, candidate: Candidate) -> bool:
+        """Return whether the other side of a contrast ran after the candidate; another cluster, on the same commit."""
+        is_later = col(RunRow.ordered_at) > candidate.place[0]
+        if changed_field(comparability).field == "cluster":
+            is_later = col(RunRow.ordered_at) >= candidate.place[0]
+        rows = self._session.execute(
+            select(col(RunRow.job)).where(
+                col(RunRow.project_id) == self._stack.project_id,
+                col(RunRow.stack_key) == run.stack_key,
+                col(RunRow.purpose) == "ci",
+                col(RunRow.status) == "ready",
+                col(RunRow.quarantine) == "",
+                is_later,
+            )
+        ).scalars()
+        return any(not (job and run.job) or job == run.job for job in rows)
+
     def _without_baseline(
         self, assessment: Assessment, candidate: Candidate, candidates: Sequence[RunRecord], prior: Prior
     ) -> Assessment:
@@ -392,4 +455,6 @@ class Assessor:
         ]
         self._elsewhere = {run.facts.run: run.metrics for run in runs}
         measured = measure_contrast(candidates, current_level(fit, prior), contrast[1], prior)
+        if measured is not None and self._still_runs(contrast[0], contrast[1], candidate):
+            measured = replace(measured, side_by_side=True)
         return replace(assessment, misses=misses, contrast=measured)

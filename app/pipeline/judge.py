@@ -18,7 +18,7 @@ from sqlmodel import Session, col
 from app.domain.definitions import VERDICT_VERSION
 from app.domain.verdict.document import VerdictDocument
 from app.pipeline import rank
-from app.pipeline.assess import Assessor, Candidate, Stack, read_stack, waiting_for_contrast
+from app.pipeline.assess import Assessor, Candidate, Stack, read_stack, upgrades_from, waiting_for_contrast
 from app.pipeline.experiments import follow_experiments
 from app.pipeline.notify import notify_verdicts
 from app.pipeline.regressions import follow_regressions
@@ -160,7 +160,8 @@ def _elsewhere(session: Session, claim: StackClaim, stack: Stack) -> dict[str, d
         positions = [(claim.judge_from, 0)]
     if not positions or claim.judge_from == EVERYTHING or not is_own:
         return {}
-    return waiting_for_contrast(session, claim.project_id, claim.stack_key, positions[0])
+    upgraded = upgrades_from(session, claim.project_id, claim.stack_key)
+    return upgraded | waiting_for_contrast(session, claim.project_id, claim.stack_key, positions[0])
 
 
 def _request_elsewhere(engine: Engine, project_id: int, stacks: Mapping[str, datetime]) -> list[int]:

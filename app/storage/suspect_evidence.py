@@ -161,7 +161,7 @@ def _same_contrast(run: RunRow, suspect: Suspect) -> Select[Any]:
 
 
 def _current(run: RunRow) -> Select[Any]:
-    """Current verdicts of the run's project; quarantined runs are evidence of nothing."""
+    """Select current verdicts of the project on the GPU model of the run, without those of quarantined runs."""
     columns = (
         VerdictRow.run_id, VerdictRow.decision, VerdictRow.delta_pct, VerdictRow.ci_low_pct, VerdictRow.ci_high_pct,
         VerdictRow.from_value, VerdictRow.to_value, RunRow.stack_key, RunRow.config_key, RunRow.commit,
@@ -170,7 +170,12 @@ def _current(run: RunRow) -> Select[Any]:
     return (
         chosen.select_from(VerdictRow)
         .join(RunRow, col(RunRow.id) == col(VerdictRow.run_id))
-        .where(col(VerdictRow.current), col(RunRow.project_id) == run.project_id, col(RunRow.quarantine) == "")
+        .where(
+            col(VerdictRow.current),
+            col(RunRow.project_id) == run.project_id,
+            col(RunRow.gpu).is_not_distinct_from(run.gpu),
+            col(RunRow.quarantine) == "",
+        )
     )
 
 

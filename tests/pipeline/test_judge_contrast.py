@@ -112,3 +112,29 @@ def test_a_release_before_the_upgrade_does_not_hide_the_runs_that_count(engine: 
     upgraded = bring(engine, settings, [1100.0], 14, fields=NEW)
     assert contrast(engine, upgraded[0]) == tuple(str(run) for run in before)
     assert regressions_in(engine) == [("open", "", [upgraded[0]])]
+
+
+def test_another_container_beside_the_old_one_is_no_upgrade(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 10))
+    beside = bring(engine, settings, [1100.0], 11, fields=NEW)
+    assert regressions_in(engine) == [("open", "", beside)]
+    bring(engine, settings, [1001.0], 12)  # the old container runs again
+    assert regressions_in(engine) == [("invalid", "", beside)]
+    found = document_of(engine, beside[0]).contrast
+    assert found is not None
+    assert found.side_by_side
+    assert found.measured.step_time is not None  # still shown with its number
+
+
+def test_two_clusters_of_one_commit_are_no_upgrade(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [1000.0, 1001.0], fields={"cluster": "west"}, commit="c1", job="perf")
+    bring(engine, settings, [1150.0], fields={"cluster": "east"}, commit="c1", job="perf")
+    assert regressions_in(engine) == []
+
+
+def test_an_upgrade_of_one_job_is_measured_though_its_flags_changed(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 5), job="muon")
+    bring(engine, settings, steady(700, 5), job="adam")
+    (upgraded,) = bring(engine, settings, [1400.0], 14, job="muon", fields={**NEW, "ep_overlap": True})
+    assert len(contrast(engine, upgraded)) == 5
+    assert regressions_in(engine) == [("open", "", [upgraded])]

@@ -73,6 +73,7 @@ def alarms_of(
         changed_field(comparability).field not in UPGRADES
         or not (comparability.is_clean or contrast.same_job)
         or not all(difference.is_certain for difference in comparability.stack)
+        or contrast.side_by_side
         or comparability.one_is_benchmark_only
         or contrast.measured.decision != "regression"
     ):

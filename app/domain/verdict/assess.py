@@ -30,12 +30,14 @@ class Contrast:
     """A difference measured between two stacks: not a verdict, and never ranked.
 
     `measured.decision` says whether the difference is certain, `comparability.attributed_to` which field explains it.
+    `side_by_side`: the other side still runs, so this is no upgrade.
     """
 
     runs: tuple[RunFacts, ...]
     comparability: Comparability
     measured: Verdict
     same_job: bool = False
+    side_by_side: bool = False
 
 
 @dataclass(frozen=True, slots=True)

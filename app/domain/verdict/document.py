@@ -18,7 +18,8 @@ from app.domain.verdict.step_time import Outcome, StepTimeChange, Verdict
 class MeasuredContrast:
     """A contrast with `runs` of another stack: not a verdict. `measured.decision` says whether it is certain.
 
-    `same_job`: both sides state the same job, which may have changed in more than one field.
+    `same_job`: both sides state the same job, which may have changed in more than one field. `side_by_side`: runs of
+    the other side came after this one, so this is no upgrade.
     """
 
     runs: tuple[str, ...]
@@ -26,6 +27,7 @@ class MeasuredContrast:
     measured: Verdict
     metrics: Mapping[str, MetricChange | None]
     same_job: bool = False
+    side_by_side: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,4 +134,5 @@ def _measured(contrast: Contrast, metrics: Mapping[str, Mapping[str, Metric | No
         contrast.measured,
         metric_changes(contrast.measured, metrics),
         contrast.same_job,
+        contrast.side_by_side,
     )
