@@ -23,7 +23,7 @@ from app.domain.logs.merge import merge_logs
 from app.domain.numbers import plural, size
 from app.domain.performance.summary import summarise, with_documents
 from app.domain.run import LogPart, Metadata, RunSummary, Stated, Value
-from app.domain.verdict.record import not_finite_iterations, shape_of
+from app.domain.verdict.record import not_finite_iterations, shape_of, skipped_share
 from app.errors import DamagedObject, Unavailable, new_error_id
 from app.pipeline.notify import notify_failed
 from app.pipeline.work import SHORT_SECONDS, RunClaim, run_queue, stack_queue
@@ -251,6 +251,7 @@ def slim_columns(summary: RunSummary) -> dict[str, Any]:
         "is_steady": steady.is_steady if steady else False,
         "short": steady.short if steady else True,
         "not_finite": not_finite_iterations(summary.health),
+        "skipped_share": skipped_share(summary.health),
         "shape": ",".join(text.replace(",", " ") for text in shape_of(summary.contract))[:_MOST_SHAPE],
     }
 

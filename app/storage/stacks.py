@@ -23,6 +23,7 @@ from app.domain.verdict.record import FAILED, UNFIT, UNREAD, Losses, RunFacts, R
 from app.domain.verdict.step_time import (
     DEFAULT_PRIOR,
     FEWEST_ITERATIONS,
+    MOST_SKIPPED,
     Prior,
     RunEstimate,
     Sample,
@@ -39,13 +40,13 @@ _SLIM = (
     RunRow.config_key, RunRow.gpu, RunRow.reception, RunRow.step_time_ms, RunRow.tokens_per_s_per_gpu,
     RunRow.tflops_per_gpu, RunRow.mfu_pct, RunRow.status, RunRow.outcome, RunRow.quarantine, RunRow.verdict,
     RunRow.log_step_time, RunRow.step_time_se, RunRow.window_length, RunRow.is_steady, RunRow.short,
-    RunRow.peak_memory_gib, RunRow.not_finite, RunRow.shape, RunRow.fair_for_timing, RunRow.definition_version,
+    RunRow.peak_memory_gib, RunRow.not_finite, RunRow.skipped_share, RunRow.shape, RunRow.fair_for_timing, RunRow.definition_version,
     RunRow.semantic_class, RunRow.job,
 )  # fmt: skip
 COMPARED = (
     RunRow.id, RunRow.status, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.stack_key, RunRow.config_key,
     RunRow.semantic_class, RunRow.outcome, RunRow.log_step_time, RunRow.step_time_se, RunRow.window_length,
-    RunRow.is_steady, RunRow.short, RunRow.peak_memory_gib, RunRow.not_finite, RunRow.shape, RunRow.fair_for_timing,
+    RunRow.is_steady, RunRow.short, RunRow.peak_memory_gib, RunRow.not_finite, RunRow.skipped_share, RunRow.shape, RunRow.fair_for_timing,
     RunRow.definition_version, RunRow.quarantine, RunRow.job,
 )  # fmt: skip
 """What `facts_of` needs of a row."""
@@ -267,6 +268,7 @@ def facts_of(row: Row[Any]) -> RunFacts:
         short=row.short is None or row.short,
         peak_memory_bytes=None if memory is None else memory * BYTES_PER_GIB,
         not_finite_iterations=row.not_finite,
+        skipped_share=row.skipped_share,
     )
     return RunFacts(
         run=name,
@@ -317,6 +319,7 @@ _CHOSEN: Select[Any] = (
         col(RunRow.quarantine) == "",
         col(RunRow.outcome).not_in(UNFIT),
         col(RunRow.not_finite) == 0,
+        col(RunRow.skipped_share) <= MOST_SKIPPED,
         col(RunRow.window_length) >= FEWEST_ITERATIONS,
         col(RunRow.log_step_time).is_not(None),
     )

@@ -120,7 +120,8 @@ class RunRow(SQLModel, table=True):
 
     `rules_asked` identifies the rules that were last evaluated; empty when the run was read since (`rules.py`).
 
-    `not_finite` counts iterations without a finite loss; `shape` is the outline of the model (`RunFacts.shape`).
+    `not_finite` counts iterations without a finite loss; `skipped_share` is that of skipped optimizer steps; `shape` is
+    the outline of the model (`RunFacts.shape`).
 
     Columns from `model` on repeat values of `RunResultRow` and of the current verdict.
     """
@@ -202,6 +203,7 @@ class RunRow(SQLModel, table=True):
     is_steady: bool | None = None
     short: bool | None = None
     not_finite: int = 0
+    skipped_share: float = 0.0
     shape: str = Field(default="", max_length=300)
     verdict: str = Field(default="", max_length=20)
     verdict_delta_pct: float | None = None

@@ -55,6 +55,9 @@ def column_of(tag: str) -> tuple[str, float] | None:
     return (f"{name}_ms", MS_PER_S) if tag.endswith("-time") else (name, 1.0)
 
 
+LOSSES = frozenset({"lm_loss", "loss", "reduced_train_loss"})
+
+
 def columns_from_points(series: Mapping[str, Points]) -> tuple[dict[str, FloatArray], tuple[str, ...]]:
     """Return canonical columns over all recorded iterations, and problems about omitted series.
 
@@ -74,6 +77,10 @@ def columns_from_points(series: Mapping[str, Points]) -> tuple[dict[str, FloatAr
         # numpy keeps the last of equal indexes, which is the later recording
         filled[np.searchsorted(iterations, np.asarray(steps, np.int64))] = np.asarray(values, np.float64) * factor
         columns[column] = filled
+    for column in LOSSES & set(chosen):
+        steps = np.searchsorted(iterations, np.asarray(chosen[column][0], np.int64))
+        lost = steps[np.isnan(columns[column][steps]) & np.isfinite(columns["step_time_ms"][steps])]
+        columns[column][lost] = np.inf  # recorded as NaN or null at a step that was made, unlike one that is left out
     columns["step_time_true_ms"] = _true_step_times(iterations, columns["step_time_ms"])
     return columns, problems
 

@@ -14,7 +14,7 @@ from app.domain.logs.series import log_interval
 from app.domain.numbers import plural
 from app.domain.performance.availability import availability
 from app.domain.performance.figures import Figures
-from app.domain.performance.health import explain_failures, fatal_event, is_unread, read_health
+from app.domain.performance.health import counts_of, explain_failures, fatal_event, is_unread, read_health
 from app.domain.performance.steady_state import MIN_VALUES, SHORT_WINDOW, left_out, steady_state
 from app.domain.performance.timers import read_timers, unfair_because
 from app.domain.run import (
@@ -163,8 +163,13 @@ def _unit(column: str) -> str | None:
 def _steady(log: ParsedLog, metadata: Metadata) -> SteadyState | None:
     if log.n == 0:
         return None
-    columns = log.columns
-    return steady_state(columns["iteration"], columns["step_time_true_ms"], log.segment_starts, metadata.window)
+    columns, times = log.columns, log.columns["step_time_true_ms"]
+    skipped = counts_of(log, "skipped_iterations")
+    if skipped is not None and np.any(skipped > 0):
+        # A skipped step does no optimizer work. A run that skipped all is measured as it is.
+        worked = np.where(skipped > 0, np.nan, times)
+        times = worked if np.isfinite(worked).sum() >= MIN_VALUES else times
+    return steady_state(columns["iteration"], times, log.segment_starts, metadata.window)
 
 
 def no_iterations(log: ParsedLog) -> str:

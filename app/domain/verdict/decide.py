@@ -11,6 +11,7 @@ from app.domain.numbers import THIN, change_text, percent, plural
 from app.domain.performance.health import BYTES_PER_GIB
 from app.domain.run import Metric
 from app.domain.verdict.step_time import (
+    ALARM_PCT,
     DEFAULT_PRIOR,
     Decision,
     DroppedRun,
@@ -37,8 +38,8 @@ from app.domain.verdict.step_time import (
 
 SAME_MEMORY_PCT = 0.1
 """Equal within 0.1 % in 77 % of adjacent versions of one job."""
-ALARM_PCT = 1.0
-"""For memory and for loss: the loss of one job moved by less than 0.5 % in 99 % of 318 pairs of adjacent CI runs."""
+FAR_BELOW_PCT = 10.0
+"""A loss that far below its reference shows broken data or labels rather than better training."""
 _RANGES = 3  # an increase must also stand out from what the baseline itself does
 
 
@@ -200,6 +201,8 @@ def _notes(verdict: Verdict) -> Iterator[str]:
         yield advice
     if verdict.memory is not None and verdict.memory.decision != "regression":
         yield _memory_note(verdict.memory)
+    if verdict.loss is not None and (verdict.loss.delta_pct or 0.0) < -FAR_BELOW_PCT:
+        yield f"The loss is {percent(-(verdict.loss.delta_pct or 0.0))} lower: check the data and the labels."
     if verdict.looks > 1:
         yield f"This commit was judged {verdict.looks} times; each judgement adds a chance of a false alarm."
     if verdict.step_time is not None:
@@ -326,7 +329,7 @@ def judge(
     used = {run.run for run in usable}
     refused = [DroppedRun(run.run, run.unusable_because) for run in candidates if run.run not in used]
     verdict = Verdict(
-        decision=_overall(bool(against.used), step_time, memory, loss),
+        decision=_overall(bool(against.used), step_time, memory, loss, skips_more=_skips_more(usable, against.used)),
         reason="",
         notes=(),
         candidates_used=tuple(run.run for run in usable),
@@ -340,11 +343,18 @@ def judge(
         loss=loss,
     )
     obstacle = refused[0].why if refused else next((why for run in usable if (why := run.unusable_because)), "")
-    return replace(verdict, reason=reason(verdict, obstacle), notes=notes(verdict))
+    skipped = max(run.skipped_share for run in candidates)
+    skips = (f"It skipped {_plain(percent(100 * skipped))} of its optimizer steps.",) if skipped else ()
+    return replace(verdict, reason=reason(verdict, obstacle), notes=(*skips, *notes(verdict)))
 
 
 def _overall(
-    has_baseline: bool, step_time: StepTimeChange | None, memory: MemoryChange | None, loss: LossChange | None
+    has_baseline: bool,
+    step_time: StepTimeChange | None,
+    memory: MemoryChange | None,
+    loss: LossChange | None,
+    *,
+    skips_more: bool,
 ) -> Outcome:
     if loss is not None and loss.decision == "not_finite":
         return "failed"
@@ -356,4 +366,12 @@ def _overall(
         return "inconclusive"
     if loss is not None and loss.decision == "worse" and step_time.decision != "regression":
         return "inconclusive"
+    if skips_more and step_time.decision == "improvement":
+        return "inconclusive"
     return step_time.decision
+
+
+def _skips_more(candidates: Sequence[RunEstimate], baseline: Sequence[RunEstimate]) -> bool:
+    """Return whether the runs skipped more of their optimizer steps than any baseline run; less work is faster."""
+    most = max((run.skipped_share for run in baseline), default=0.0)
+    return any(run.skipped_share > most for run in candidates)

@@ -121,6 +121,7 @@ class RunRecord(RunFacts):
                 peak_memory_bytes=None if memory is None else memory.value * BYTES_PER_GIB,
                 loss=loss,
                 not_finite_iterations=not_finite_iterations(summary.health),
+                skipped_share=skipped_share(summary.health),
             ),
             definition_version=summary.definition_version,
             shape=shape_of(summary.contract),
@@ -142,6 +143,14 @@ def not_finite_iterations(health: Mapping[str, object]) -> int:
     counted = health.get("nan_iterations")
     iterations = counted if isinstance(counted, int) else 0
     return max(iterations, 1) if health.get("loss_finite") is False else iterations
+
+
+def skipped_share(health: Mapping[str, object]) -> float:
+    """Return the share of iterations, 0 to 1, whose optimizer step was skipped; 0 when the log does not count them."""
+    skipped, iterations = health.get("skipped_iterations"), health.get("iterations")
+    if not isinstance(skipped, int) or not isinstance(iterations, int) or iterations < 1:
+        return 0.0
+    return min(skipped / iterations, 1.0)
 
 
 # --- The loss of compared runs over shared iterations, because earlier losses are always higher.
