@@ -40,13 +40,15 @@ _SLIM = (
     RunRow.config_key, RunRow.gpu, RunRow.reception, RunRow.step_time_ms, RunRow.tokens_per_s_per_gpu,
     RunRow.tflops_per_gpu, RunRow.mfu_pct, RunRow.status, RunRow.outcome, RunRow.quarantine, RunRow.verdict,
     RunRow.log_step_time, RunRow.step_time_se, RunRow.window_length, RunRow.is_steady, RunRow.short,
-    RunRow.peak_memory_gib, RunRow.not_finite, RunRow.skipped_share, RunRow.shape, RunRow.fair_for_timing, RunRow.definition_version,
+    RunRow.peak_memory_gib, RunRow.not_finite, RunRow.skipped_share,
+    RunRow.shape, RunRow.fair_for_timing, RunRow.definition_version,
     RunRow.semantic_class, RunRow.job,
 )  # fmt: skip
 COMPARED = (
     RunRow.id, RunRow.status, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.stack_key, RunRow.config_key,
     RunRow.semantic_class, RunRow.outcome, RunRow.log_step_time, RunRow.step_time_se, RunRow.window_length,
-    RunRow.is_steady, RunRow.short, RunRow.peak_memory_gib, RunRow.not_finite, RunRow.skipped_share, RunRow.shape, RunRow.fair_for_timing,
+    RunRow.is_steady, RunRow.short, RunRow.peak_memory_gib, RunRow.not_finite, RunRow.skipped_share,
+    RunRow.shape, RunRow.fair_for_timing,
     RunRow.definition_version, RunRow.quarantine, RunRow.job,
 )  # fmt: skip
 """What `facts_of` needs of a row."""

@@ -364,11 +364,9 @@ def _overall(
         return "regression"
     if step_time is None:
         return "inconclusive"
-    if loss is not None and loss.decision == "worse" and step_time.decision != "regression":
-        return "inconclusive"
-    if skips_more and step_time.decision == "improvement":
-        return "inconclusive"
-    return step_time.decision
+    worse_loss = loss is not None and loss.decision == "worse" and step_time.decision != "regression"
+    less_work = skips_more and step_time.decision == "improvement"
+    return "inconclusive" if worse_loss or less_work else step_time.decision
 
 
 def _skips_more(candidates: Sequence[RunEstimate], baseline: Sequence[RunEstimate]) -> bool:
