@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
@@ -16,9 +17,18 @@ from app.domain.rules.facts import SETTINGS
 from app.domain.rules.rule import Phase
 from app.errors import InvalidMetadata, ThreewallsError
 from app.suggestions.commands import StateForm, state
-from app.suggestions.queries import PairSuggestions, RunSuggestions, suggest
+from app.suggestions.queries import PairSuggestions, RunSuggestions, cost_of, suggest
 from app.suggestions.step_page import StepPage
-from app.suggestions.views import FactRow, MissingView, fact_row, linked_why, measured_text, numbered, sentence
+from app.suggestions.views import (
+    FactRow,
+    MissingView,
+    fact_row,
+    linked_why,
+    measured_text,
+    numbered,
+    place_text,
+    sentence,
+)
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, Rules
 from app.web.forms import answer_form
@@ -68,6 +78,12 @@ class SuggestionRow:
     measured: str
     held: str
     is_look: bool
+    place: str
+    also: tuple[tuple[str, str], ...]
+
+
+SHOWN_FIRST = 5
+"""Suggestions that stand open; the rest is folded."""
 
 
 class NextPage:
@@ -111,11 +127,20 @@ class NextPage:
     def wall_facts(self) -> list[FactRow]:
         return [fact_row(self._advice, name) for name in self.wall.evidence if name in self._advice.evaluation.facts]
 
-    @property
-    def ranked(self) -> list[SuggestionRow]:
+    @cached_property
+    def _ranked(self) -> list[SuggestionRow]:
         return self._rows(
             suggestion for suggestion in self._advice.ranked if not suggestion.rule.is_step_of_the_profile
         )
+
+    @property
+    def ranked(self) -> list[SuggestionRow]:
+        """The first ones; the others are folded."""
+        return self._ranked[:SHOWN_FIRST]
+
+    @property
+    def others(self) -> list[SuggestionRow]:
+        return self._ranked[SHOWN_FIRST:]
 
     @property
     def profile_steps(self) -> list[SuggestionRow]:
@@ -177,6 +202,8 @@ class NextPage:
                 ),
                 held=suggestion.withheld or suggestion.doubt,
                 is_look=suggestion.rule.is_step_of_the_profile,
+                place=place_text(suggestion, cost_of(suggestion, self._advice.evaluation.facts)),
+                also=tuple((other.rule.id, other.rule.title) for other in suggestion.also),
             )
             for suggestion in suggestions
         ]

@@ -10,13 +10,15 @@ from app.domain.contract.values import shown
 from app.domain.rules.change import ChangeDiff, FrameworkChange, change_of, without_context
 from app.domain.rules.engine import CheckedRequirement, Suggestion, base_facts
 from app.domain.rules.evidence import LEVEL_NAMES, Statement
+from app.domain.rules.expression import with_names
 from app.domain.rules.facts import FACTS
-from app.domain.rules.rule import Evidence, Rule, Source
+from app.domain.rules.rule import Evidence, Recipe, Rule, Source
 from app.domain.rules.stated import Contradiction, contradictions_of, overruling
 from app.errors import NotFound
 from app.storage.suspect_evidence import MeasuredHere
-from app.suggestions.queries import PairSuggestions, RunSuggestions
-from app.suggestions.views import FactRow, fact_row, href_of, linked, numbered, supply_address
+from app.suggestions.queries import PairSuggestions, RunSuggestions, cost_of
+from app.suggestions.views import FactRow, fact_row, href_of, linked, numbered, place_text, supply_address
+from app.web.templating import coded
 
 _DIFF_LINES = 200
 _AGAINST = {
@@ -93,7 +95,23 @@ class StepPage:
     @property
     def why(self) -> Markup:
         """With the facts of this run, each number with where it comes from."""
+        if self.found is not None and self.found.assumed:
+            return coded(self.found.why)
         return linked(self.rule.why, self._evaluation.facts, partial(href_of, self._advice, self._evaluation))
+
+    @property
+    def change_text(self) -> str:
+        """With the facts of this run where the rule fires."""
+        return with_names(self.rule.change.text) if self.found is None else self.found.change_text
+
+    @property
+    def place(self) -> str:
+        """Why it stands where it does in the list."""
+        return "" if self.found is None else place_text(self.found, cost_of(self.found, self._evaluation.facts))
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        return () if self.found is None else self.found.recipes
 
     def numbered(self, text: str) -> bool:
         return numbered(text)
