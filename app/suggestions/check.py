@@ -48,6 +48,7 @@ api = APIRouter(prefix="/api/v1", tags=["rules"])
 pages = APIRouter(include_in_schema=False)
 
 MAX_FIELDS = 10
+INTRODUCTION = "Paste a launch script before the job queues. The rules name what would fail or make its result wrong."
 
 
 @api.post("/check", responses=documented(422))
@@ -66,7 +67,9 @@ class CheckForm(Form):
 @pages.get("/check")
 @requires(Action.READ)
 def show_check(request: Request) -> HTMLResponse:
-    return render(request, "suggestions/check.html", form=CheckForm(), check=None, problem="")
+    return render(
+        request, "suggestions/check.html", form=CheckForm(), check=None, problem="", introduction=INTRODUCTION
+    )
 
 
 @pages.post("/check")
@@ -81,7 +84,15 @@ async def answer_check(request: Request, rules: Rules) -> Response:
         )
 
     def again(_: object, form: CheckForm, error: Exception) -> Response:
-        return render(request, "suggestions/check.html", form=form, check=None, problem=str(error), status=422)
+        return render(
+            request,
+            "suggestions/check.html",
+            form=form,
+            check=None,
+            problem=str(error),
+            introduction=INTRODUCTION,
+            status=422,
+        )
 
     return await answer_form(request, CheckForm, act, again, max_fields=MAX_FIELDS, catch=(InvalidMetadata,))
 

@@ -170,7 +170,7 @@ def test_a_teams_rules_are_shown_as_its_own_and_a_wrong_file_with_where_and_why(
     page = client.get("/playbook").text
     assert "1 file of your own rules is left out" in page
     assert "broken.yaml:2" in page
-    assert "254 rules, 2 of them team rules" in page
+    assert f"{len(built_in_rules().rules) + 1} rules, 2 of them team rules" in page
     assert ids(client, origin="team") == ["ours-vpp-small", "scale-sp-needs-tp"]
     assert [one["line"] for one in listed(client)["left_out"]] == [2]
     assert "Our trainer &lt;i&gt;pads&lt;/i&gt;." in client.get("/playbook/scale-sp-needs-tp").text
