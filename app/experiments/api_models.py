@@ -9,7 +9,7 @@ from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain.experiments.journey import Journey, JourneyNode
-from app.domain.experiments.plan import DEFAULT_EFFECT_PCT, MOST_ASKED_EACH, tagged, upload_command
+from app.domain.experiments.plan import MOST_ASKED_EACH, tagged, upload_command
 from app.domain.experiments.values import SIDES, Commands, ExperimentResult, Gain, KnobChange, Side, SizePoint, State
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.step_time import DroppedRun
@@ -49,11 +49,12 @@ class ExperimentIn(BaseModel):
     title: str = Field("", max_length=300)
     note: str = Field("", max_length=MAX_NOTE)
     runs_each: int | None = Field(None, ge=1, le=MOST_ASKED_EACH, description="null: as many as `effect_pct` needs.")
-    effect_pct: float = Field(
-        DEFAULT_EFFECT_PCT,
+    effect_pct: float | None = Field(
+        None,
         ge=LEAST_EFFECT_PCT,
         le=MOST_EFFECT_PCT,
-        description="The change of step time, in percent, to detect with 80 % probability.",
+        description="The change of step time, in percent, to detect with 80 % probability. null: what the evidence of "
+        "the rule expects, else 2 %.",
     )
 
 
@@ -183,6 +184,8 @@ class SizingOut(_FromDomain):
     spread_from: Literal["series", "family", "default"]
     spread_runs: int = Field(description="The configuration's earlier launches that it is estimated from.")
     curve: list[SizePoint]
+    hours: float | None = Field(description="Calendar time of all runs, one after another, with 50 steps each.")
+    gpu_hours: float | None
 
 
 class UploadOut(BaseModel):

@@ -1,5 +1,6 @@
 """What an experiment would be, before anybody plans it: for the form, and for the plan itself."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,9 +11,9 @@ from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, PREFIX, STACK_FIEL
 from app.domain.contract.keys import config_key
 from app.domain.contract.values import is_stated, read_value, same_value, shown
 from app.domain.experiments.plan import (
-    DEFAULT_EFFECT_PCT,
     MOST_ASKED_EACH,
     RUNS_EACH,
+    effect_of,
     knob_change,
     planned_change,
     planned_warnings,
@@ -59,13 +60,16 @@ _MOST_LISTED = 20
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The change of a rule, or knobs. `runs_each` None: as many as needed to detect `effect_pct`."""
+    """The change of a rule, or knobs. `runs_each` None: as many as needed to detect `effect_pct`.
+
+    `effect_pct` None: the effect that the evidence of the rule expects, else 2 %.
+    """
 
     run_id: int
     rule_id: str = ""
     knobs: Mapping[str, object] | None = None
     title: str = ""
-    effect_pct: float = DEFAULT_EFFECT_PCT
+    effect_pct: float | None = None
     runs_each: int | None = None
 
 
@@ -109,7 +113,7 @@ def propose(session: Session, settings: Settings, wish: Wish) -> Proposal:
     turn = _turn(evaluation, rules.book, wish, record)
     candidate = turned(record.contract, turn.knobs)
     key = _candidate_key(record, candidate, turn)
-    plan = _plan(advised, record, evaluation, turn, _sizing(session, record, wish))
+    plan = _plan(advised, record, evaluation, turn, _sizing(session, record, wish, turn.rule))
     warnings = planned_warnings(
         record, candidate, turn.knobs, candidate_key=key, sizing=plan.sizing, suggestion=turn.rule, change=plan.change,
         ran_before=_ran_before(session, advised.run.project_id, key),
@@ -172,7 +176,7 @@ def _check(wish: Wish) -> None:
         errors.append(FieldError("rule", "or `knobs` must be given, not both"))
     if wish.runs_each is not None and not 1 <= wish.runs_each <= MOST_ASKED_EACH:
         errors.append(FieldError("runs_each", RUNS_EACH))
-    if not LEAST_EFFECT_PCT <= wish.effect_pct <= MOST_EFFECT_PCT:
+    if wish.effect_pct is not None and not LEAST_EFFECT_PCT <= wish.effect_pct <= MOST_EFFECT_PCT:
         errors.append(FieldError("effect_pct", f"must be {LEAST_EFFECT_PCT} to {MOST_EFFECT_PCT:.0f}"))
     if errors:
         raise InvalidChange(
@@ -221,7 +225,7 @@ def _candidate_key(record: RunRecord, candidate: Mapping[str, Stated], turn: _Tu
     return "" if key == record.config_key else key
 
 
-def _sizing(session: Session, record: RunRecord, wish: Wish) -> Sizing:
+def _sizing(session: Session, record: RunRecord, wish: Wish, suggestion: Suggestion | None) -> Sizing:
     """Return the sizing from the newest level of the configuration's history, and from its family."""
     row = session.get_one(RunRow, wish.run_id)
     family = Family(
@@ -241,9 +245,20 @@ def _sizing(session: Session, record: RunRecord, wish: Wish) -> Sizing:
     ]  # fmt: skip
     level = current_level(usable, family) if usable else []
     return size(
-        [run.estimate for run in level], family, noise=record.estimate.se, effect_pct=wish.effect_pct,
-        runs_each=wish.runs_each,
+        [run.estimate for run in level], family, noise=record.estimate.se,
+        effect_pct=effect_of(suggestion) if wish.effect_pct is None else wish.effect_pct,
+        runs_each=wish.runs_each, step_s=_step_s(record), gpus=_gpus(record),
     )  # fmt: skip
+
+
+def _step_s(record: RunRecord) -> float | None:
+    log_step_time = record.estimate.log_step_time
+    return None if log_step_time is None else math.exp(log_step_time) / 1000
+
+
+def _gpus(record: RunRecord) -> int | None:
+    gpus = record.contract.get("gpus")
+    return gpus.value if gpus is not None and isinstance(gpus.value, int) else None
 
 
 def _hold(

@@ -6,7 +6,7 @@ from functools import partial
 
 from sqlmodel import Session, col
 
-from app.domain.experiments.plan import size
+from app.domain.experiments.plan import effect_of, size
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate, rules_of_two
 from app.domain.rules.journey import Journey, journey
 from app.domain.rules.rule import RuleBook, knob_of
@@ -162,9 +162,6 @@ def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce, evaluation
 
 # --- What an A/B of a suggestion costs.
 
-AB_STEPS = 50
-"""Steps of a run whose figure is a result (the rule val-50-steps)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -178,13 +175,14 @@ def cost_of(suggestion: Suggestion, facts: Mapping[str, object]) -> Cost | None:
     """None for what is no change to measure."""
     if suggestion.rule.kind != "candidate" or not (suggestion.rule.changes_something or suggestion.set):
         return None
-    expected = suggestion.place.expected
-    effect = 100 * abs(1 - 1 / (1 + expected.pct / 100)) if expected is not None and expected.pct > -100 else 0.0
-    runs = size((), effect_pct=effect).runs_each if effect else size(()).runs_each
     step_s, gpus = facts.get("step_s"), facts.get("gpus")
-    if not isinstance(step_s, float) or not isinstance(gpus, int):
-        return Cost(runs, None)
-    return Cost(runs, 2 * runs * AB_STEPS * step_s * gpus / 3600)
+    sizing = size(
+        (),
+        effect_pct=effect_of(suggestion),
+        step_s=step_s if isinstance(step_s, float) else None,
+        gpus=gpus if isinstance(gpus, int) else None,
+    )
+    return Cost(sizing.runs_each, sizing.gpu_hours)
 
 
 def first_suggestion(session: Session, run_id: int, rules: RulesInForce) -> tuple[str, str] | None:

@@ -198,12 +198,21 @@ def test_the_candidates_key_is_that_of_the_run_that_follows_the_plan(engine: Eng
         assert session.get_one(RunRow, turned).config_key == found.candidate_key
 
 
-def test_the_spread_is_that_of_the_series_where_it_is_known(engine: Engine) -> None:
+def test_a_large_expected_effect_takes_one_run_a_side(engine: Engine) -> None:
     run = make_baseline(engine)
     sizing = read(engine, plan(engine, run)).plan.sizing
+    assert (sizing.effect_pct, sizing.runs_each) == (24.1, 1)  # 41.25 -> 31.31 s on this model and GPU
+    assert sizing.gpu_hours == pytest.approx(2 * 50 * 31.3 * 16 / 3600, rel=0.01)
+    idea = read(engine, plan(engine, run, knobs={"manual_gc": True})).plan.sizing
+    assert (idea.effect_pct, idea.runs_each) == (2.0, 10)
+
+
+def test_the_spread_is_that_of_the_series_where_it_is_known(engine: Engine) -> None:
+    run = make_baseline(engine)
+    sizing = read(engine, plan(engine, run, effect_pct=2.0)).plan.sizing
     assert (sizing.spread_from, sizing.spread_runs, sizing.spread_pct) == ("default", 0, pytest.approx(1.5))
     make_history(engine)
-    known = read(engine, plan(engine, run)).plan.sizing
+    known = read(engine, plan(engine, run, effect_pct=2.0)).plan.sizing
     assert (known.spread_from, known.spread_runs) == ("series", 8)
     assert known.spread_pct < 1
     assert known.runs_each < sizing.runs_each

@@ -58,6 +58,23 @@ _OWN_FROM = 5
 _CURVE = (1, 2, 3, 5, 8, 10, 15, 20)
 
 
+STEPS = 50
+"""Steps of a run whose figure is a result (the rule val-50-steps)."""
+
+
+def effect_of(suggestion: Suggestion | None) -> float:
+    """Return the change of step time that an experiment on a suggestion has to detect, in percent.
+
+    It is the smallest that its best evidence found, so that a large effect takes few runs; without a figure, or where
+    the evidence only suggests a direction, the default.
+    """
+    place = None if suggestion is None else suggestion.place
+    if place is None or place.expected is None or place.confidence == "low":
+        return DEFAULT_EFFECT_PCT
+    shorter = 100 * (1 - 1 / (1 + max(place.expected.low, 0.0) / 100))
+    return max(DEFAULT_EFFECT_PCT, round(shorter, 1))
+
+
 def size(
     history: Sequence[RunEstimate],
     family: Prior = DEFAULT_PRIOR,
@@ -65,6 +82,8 @@ def size(
     noise: float = 0.0,
     effect_pct: float = DEFAULT_EFFECT_PCT,
     runs_each: int | None = None,
+    step_s: float | None = None,
+    gpus: int | None = None,
 ) -> Sizing:
     """Return how many runs the experiment needs.
 
@@ -92,6 +111,8 @@ def size(
         noise=noise,
         prior=prior,
         curve=tuple(SizePoint(n, _seen_pct(comparison, n)) for n in _CURVE),
+        run_hours=None if step_s is None else STEPS * step_s / 3600,
+        gpus=gpus,
     )
 
 

@@ -108,6 +108,17 @@ class Sizing:
     noise: float
     prior: Prior
     curve: tuple[SizePoint, ...]
+    run_hours: float | None = None
+    gpus: int | None = None
+
+    @property
+    def hours(self) -> float | None:
+        """Calendar time of all runs of both sides, one after another, with 50 steps each."""
+        return None if self.run_hours is None else 2 * self.runs_each * self.run_hours
+
+    @property
+    def gpu_hours(self) -> float | None:
+        return None if self.hours is None or self.gpus is None else self.hours * self.gpus
 
 
 @dataclass(frozen=True, slots=True)
