@@ -433,6 +433,7 @@ def pair_facts(
     """Facts of `run` beside another run with that steady window and those kinds of memory figures."""
     return facts_of_pair(
         [difference.field for difference in (*comparability.stack, *comparability.knobs) if difference.is_certain],
+        beside=[difference.field for difference in comparability.beside if difference.is_certain],
         step_time_pct=step_time_pct,
         windows=(window_of(run.steady_state), window),
         memory=(memory_kinds(run.health), memory),

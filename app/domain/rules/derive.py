@@ -565,6 +565,14 @@ def _recompute_modules(values: Values) -> list[str] | None:
     return [] if values.get("recompute_granularity") in ("none", "full") else None
 
 
+def _base_dtype(values: Values) -> str | None:
+    """A trainer that is asked for neither BF16 nor FP16 works in FP32."""
+    if values.get("bf16_flag") is False and values.get("fp16_flag") is False:
+        return "fp32"
+    precision = values.get("precision")
+    return None if precision is None else "fp16" if precision == "fp16" else "bf16"
+
+
 def _full_recompute(values: Values) -> bool | None:
     """Granularity `full` over no layer recomputes nothing."""
     granularity = values.get("recompute_granularity")
@@ -713,7 +721,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("flex_backend", _flex_backend),
     ("flex", _flex),
     ("forced_routing", _when_known("routing_mode", lambda mode: str(mode).startswith("forced"))),
-    ("base_dtype", _when_known("precision", lambda value: "fp16" if value == "fp16" else "bf16")),
+    ("base_dtype", _base_dtype),
     ("fp8", _when_known("precision", lambda value: str(value).startswith("fp8"))),
     ("low_precision", _when_known("precision", lambda value: value not in ("bf16", "fp16"))),
     ("graphs_on", _when_known("graph_impl", lambda value: value != "none")),
@@ -740,5 +748,6 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("failure", _nothing("")),
     ("regression_pct", _nothing(0.0)),
     ("fitted_differs", _nothing([])),
+    ("differs_beside", _nothing([])),
 )
 """In the order in which one needs another."""

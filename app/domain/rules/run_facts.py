@@ -103,16 +103,17 @@ def facts_of(run: RunReading) -> dict[str, object]:
 def facts_of_pair(
     differing: Sequence[str],
     *,
+    beside: Sequence[str] = (),
     step_time_pct: float | None = None,
     windows: tuple[Window, Window] = (None, None),
     memory: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset()),
 ) -> dict[str, object]:
     """Facts of two runs that stand beside each other: the contract fields in which they differ, what was measured.
 
-    `step_time_pct`: the change of this run's step time against the other's; `windows`: first and last steady iteration
-    of each; `memory`: the kinds of its figures (`memory_kinds`).
+    `beside`: versions and commits that differ; `step_time_pct`: the change of this run's step time against the
+    other's; `windows`: first and last steady iteration of each; `memory`: the kinds of its figures (`memory_kinds`).
     """
-    facts: dict[str, object] = {"compared": True, "differs": list(differing)}
+    facts: dict[str, object] = {"compared": True, "differs": list(differing), "differs_beside": list(beside)}
     if step_time_pct is not None and step_time_pct > -100:
         facts["throughput_gain"] = 1 / (1 + step_time_pct / 100) - 1
     own, other = windows

@@ -243,7 +243,7 @@ KNOWN_WITHOUT_BEING_STATED = {
     *("exposed_comm_frac", "gpu_idle_frac", "launch_starved_frac", "sm_util"),  # without them a run is not profiled
     "ep",  # without experts it is 1
     *("headroom_frac", "mem_alloc_peak_gb", "gpu"),  # without them memory is not known to be ample
-    *("failure", "regression_pct", "fitted_differs"),  # the service states them where there is one
+    *("failure", "regression_pct", "fitted_differs", "differs_beside"),  # the service states them where there is one
 }
 
 

@@ -71,6 +71,7 @@ def test_a_pair_is_known_by_what_differs_its_gain_and_its_windows() -> None:
     assert found == {
         "compared": True,
         "differs": ["dispatcher"],
+        "differs_beside": [],
         "throughput_gain": pytest.approx(-0.2),
         "windows_differ": False,
     }
