@@ -741,6 +741,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("mfu", mfu),
     ("profiler_slowdown", _slowdown),
     ("profiled", _profiled),
+    ("wrote_profile", lambda values: values.get("profiler_on") is True),
     ("stage_ranks", _stage_ranks(" ")),
     ("stage_ranks_listed", _stage_ranks(",")),
     ("amd", lambda values: str(values.get("gpu")).startswith("MI")),

@@ -75,9 +75,17 @@ _NOT_OF_RUNNING = ("framework", "semantic_class")
 """Facts that a log tells which are none of how the run went."""
 
 
+STARTED = 6
+"""Iterations after which the trainer accepted the launch: the number that a screen needs."""
+
+
 def ran_in_spite(rule: Rule, values: Mapping[str, object]) -> bool:
-    """A blocker that the run disproves; not one that rests on what happened in it."""
-    if rule.kind != "blocker" or values.get("ran") is not True:
+    """A blocker that the run disproves; not one that rests on what happened in it.
+
+    A job that later ran out of memory was started all the same: only blockers about memory stay.
+    """
+    ran_out = values.get("oom") is True and values.get("loss_finite") is not False and _steps(values) >= STARTED
+    if rule.kind != "blocker" or not (values.get("ran") is True or (ran_out and rule.phase != "fit")):
         return False
     return not any(
         name in FACTS and FACTS[name].section == "log" and name not in _NOT_OF_RUNNING for name in rule.when.names

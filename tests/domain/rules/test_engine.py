@@ -89,7 +89,9 @@ def test_a_blocker_that_the_run_ran_in_spite_of_is_a_warning_and_holds_nothing_b
     assert (told.blockers, warning.kind, warning.rule.kind) == ((), "warning", "blocker")
     assert warning.doubt.startswith("The run completed 50 iterations, 40 of them steady")
     assert [one.rule.id for one in told.suggestions] == ["a-tune"]
-    failing: tuple[dict[str, object], ...] = ({"oom": True, "fits": False}, {"loss_finite": False})
+    late = evaluate({**ran, "import_error": None, "oom": True, "fits": False}, rules)
+    assert [one.rule.id for one in late.warnings] == ["c-blocked"]  # the launch was accepted all the same
+    failing: tuple[dict[str, object], ...] = ({"steps_done": 2, "oom": True, "fits": False}, {"loss_finite": False})
     for wrong in failing:
         assert [one.rule.id for one in evaluate({**ran, "import_error": None, **wrong}, rules).blockers] == [
             "c-blocked"
@@ -242,6 +244,7 @@ def test_the_wall_is_measured_inferred_or_unknown() -> None:
 KNOWN_WITHOUT_BEING_STATED = {
     *("exposed_comm_frac", "gpu_idle_frac", "launch_starved_frac", "sm_util"),  # without them a run is not profiled
     "ep",  # without experts it is 1
+    "profiler_on",  # otherwise no profile is known to have been written
     *("headroom_frac", "mem_alloc_peak_gb", "gpu"),  # without them memory is not known to be ample
     *("failure", "regression_pct", "fitted_differs", "differs_beside"),  # the service states them where there is one
 }
