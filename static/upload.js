@@ -41,7 +41,8 @@ function uploads(form) {
 }
 
 function send(form, input) {
-  const total = [...input.files].reduce((sum, file) => sum + file.size, 0);
+  const files = [...form.querySelectorAll('input[type="file"]')].flatMap((each) => [...each.files]);
+  const total = files.reduce((sum, file) => sum + file.size, 0);
   const limit = Number(form.dataset.maxBytes);
   const status = $("[data-status]", form);
   const bar = $("progress", form);

@@ -45,6 +45,16 @@ def show_profiles(request: Request, session: ReadSession, run_id: RunId) -> HTML
     return render(request, "profiles/list.html", run=run, profiles=list_profiles(session, run_id))
 
 
+@router.get("/runs/{run_id}/profiled")
+@requires(Action.READ, of="run")
+def show_on_run(request: Request, session: ReadSession, run_id: RunId) -> HTMLResponse:
+    """The newest profile that counts, as a part of the run's page; by itself it leads to the list."""
+    run, profiles = profiled_run(session, run_id), list_profiles(session, run_id)
+    counting = next((profile for profile in profiles if profile.counts), None)
+    page = None if counting is None else ProfilePage(get_profile(session, counting.id), None, ())
+    return render(request, "profiles/profiled.html", block="profiled", run=run, profiles=profiles, p=page)
+
+
 @router.post(
     "/runs/{run_id}/profiles",
     max_body_size=UPLOAD_BYTES,

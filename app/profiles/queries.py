@@ -23,7 +23,7 @@ from app.storage.profiles import (
     remove_profile,
 )
 from app.storage.runs import stored_contract
-from app.storage.tables import ProjectRow, RunRow
+from app.storage.tables import ProjectRow, RunResultRow, RunRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,17 @@ class Profile:
 def profiled_run(session: Session, run_id: int) -> ProfiledRun:
     """Raises NotFound."""
     row = session.execute(
-        select(RunRow, ProjectRow)
+        select(RunRow, ProjectRow, RunResultRow)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         .where(col(RunRow.id) == run_id)
     ).one_or_none()
     if row is None:
         raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
-    run, project = row
-    return ProfiledRun(run_id, run.name, project.slug, run.project_id, stored_contract(run.contract), run.step_time_ms)
+    run, project, result = row
+    return ProfiledRun(
+        run_id, run.name, project.slug, run.project_id, stored_contract(result.contract), run.step_time_ms
+    )
 
 
 def get_profile(session: Session, profile_id: int, run_id: int | None = None) -> Profile:

@@ -149,6 +149,10 @@ class ProfilePage:
     def address(self) -> str:
         return self.profile.address
 
+    def share(self, fact: str) -> float | None:
+        value = self.stored.facts.get(fact)
+        return float(value) if isinstance(value, int | float) else None
+
     @property
     def is_settled(self) -> bool:
         return self.stored.status in ("ready", "failed")

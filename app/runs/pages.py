@@ -16,6 +16,7 @@ from app.access.guards import UPLOAD_BYTES
 from app.domain.access.principal import Action
 from app.domain.verdict.words import DECISIONS
 from app.errors import FieldError, InvalidMetadata, InvalidUpload, ThreewallsError
+from app.pipeline.profiles import SentProfileFile, accept_profile
 from app.pipeline.receive import UploadedFile, accept_upload
 from app.runs.api import csv_rows
 from app.runs.commands import RUN_DECISIONS, RunDecision, amend_contract, decide
@@ -160,6 +161,14 @@ async def upload_run(request: Request, engine: AppEngine, log_files: AppLogFiles
             into = partial(_chosen_project, request, engine)
             accept = partial(accept_upload, files=files, meta=meta, into=into, uploader=uploader(request))
             accepted = await run_in_threadpool(accept, engine, log_files, settings)
+            traces = [
+                SentProfileFile(upload.filename, upload.file)
+                for upload in sent.getlist("profile")
+                if isinstance(upload, UploadFile) and upload.filename
+            ]
+            if traces:
+                attach = partial(accept_profile, run_id=accepted.run_id, files=traces, uploader=uploader(request))
+                await run_in_threadpool(attach, engine, log_files, settings)
         except InvalidUpload as error:
             return await run_in_threadpool(_render_upload, request, engine, settings, form.refused(error), status=422)
     return RedirectResponse(f"/runs/{accepted.run_id}", status_code=303)

@@ -12,6 +12,7 @@ from app.domain.rules.journey import Journey, journey
 from app.domain.rules.rule import RuleBook, knob_of
 from app.domain.rules.run_facts import RunReading
 from app.errors import NotReady
+from app.storage.profiles import NO_PROFILE, MeasuredFacts
 from app.storage.readings import StatedFact, in_force
 from app.storage.rules import AdvisedRun, RulesInForce, read_pair, read_run
 from app.storage.runs import RunDetail
@@ -86,6 +87,7 @@ class RunSuggestions:
     rules: RulesInForce
     statements: tuple[StatedFact, ...] = ()
     pair: PairSuggestions | None = None
+    profile: MeasuredFacts = NO_PROFILE
 
     @property
     def book(self) -> RuleBook:
@@ -146,6 +148,7 @@ def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestion
         rules,
         advised.statements,
         _pair(session, advised, rules, evaluation),
+        advised.profile,
     )
 
 

@@ -247,11 +247,25 @@ def origin_of(advice: RunSuggestions, fact: Fact, evaluation: Evaluation | None 
     """Who said a fact of this run, or of the pair."""
     if fact.group == "compared" and advice.pair is not None and evaluation is advice.pair.evaluation:
         return Origin("comparison with the baseline runs", advice.pair.compare(advice.run.id))
+    if fact.name in advice.profile.profile_of:
+        return _profiled(advice, fact)
     if fact.name in advice.stated:
         return _stated(advice, fact)
     if fact.group == "setting":
         return _threshold(advice, fact)
     return Origin("derived from") if fact.inputs else Origin("derived from the contract", f"{_page(advice)}#contract")
+
+
+CONTRADICTION = 0.02
+"""A typed number that differs by more from the measured one is named beside it. Ours."""
+
+
+def _profiled(advice: RunSuggestions, fact: Fact) -> Origin:
+    profile, value = advice.profile.profile_of[fact.name], advice.profile.values[fact.name]
+    by = advice.reading.stated.get(fact.name, advice.reading.extra.get(fact.name))
+    differs = isinstance(by, int | float) and isinstance(value, float) and abs(by - value) > CONTRADICTION
+    said = f"; stated was {fact_text(by)}, which contradicts it" if differs else ""
+    return Origin(f"measured by profile {profile}{said}", f"{_page(advice)}/profiles/{profile}")
 
 
 def _page(advice: RunSuggestions) -> str:

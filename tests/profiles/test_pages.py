@@ -8,6 +8,7 @@ from starlette.testclient import TestClient
 
 from tests.domain.profiles.traces import event, trace_bytes
 from tests.profiles.attaching import attach, attached, make_run, trace
+from tests.runs.uploading import LOG
 
 HTML = {"Accept": "text/html"}
 
@@ -51,6 +52,34 @@ def test_a_form_attaches_a_profile_and_leads_to_it(client: TestClient) -> None:
     answer = client.post(f"/runs/{run_id}/profiles", files=files, follow_redirects=False)
     assert answer.status_code == 303
     assert answer.headers["location"] in page(client, f"/runs/{run_id}/profiles")
+
+
+def test_the_page_of_the_run_shows_its_profile_in_small(client: TestClient) -> None:
+    run_id = make_run(client)
+    assert f'hx-get="/runs/{run_id}/profiled"' in page(client, f"/runs/{run_id}")
+    assert "Attach a profile" in client.get(f"/runs/{run_id}/profiled", headers={"HX-Request": "true"}).text
+    profile = attached(client, run_id, trace("synthetic/seed-11/pair-before"))
+    client.post(f"/api/v1/runs/{run_id}/profiles/{profile['id']}/confirm", json={"author": "kim"})
+    part = client.get(f"/runs/{run_id}/profiled", headers={"HX-Request": "true"}).text
+    assert f"/runs/{run_id}/profiles/{profile['id']}" in part
+    assert 'class="step-bar"' in part
+
+
+def test_suggestions_name_the_profile_and_the_number_that_it_contradicts(client: TestClient) -> None:
+    run_id = make_run(client, exposed_comm_frac=0.5)
+    profile = attached(client, run_id, trace("synthetic/seed-11/pair-before"))
+    client.post(f"/api/v1/runs/{run_id}/profiles/{profile['id']}/confirm", json={"author": "kim"})
+    text = page(client, f"/runs/{run_id}/next")
+    assert f"measured by profile {profile['id']}; stated was 0.5, which contradicts it" in text
+    assert f"/runs/{run_id}/profiles/{profile['id']}" in text
+
+
+def test_the_upload_page_takes_traces_beside_the_log(client: TestClient) -> None:
+    files = [("log", ("train.log", LOG)), ("profile", ("rank-0.json.gz", trace("ddp-a100-ns")))]
+    answer = client.post("/upload", files=files, data={"project": "profiled"}, follow_redirects=False)
+    assert answer.status_code == 303, answer.text
+    run_id = answer.headers["location"].rpartition("/")[2]
+    assert len(client.get(f"/api/v1/runs/{run_id}/profiles").json()["items"]) == 1
 
 
 def test_names_from_a_hostile_trace_stay_text(client: TestClient) -> None:
