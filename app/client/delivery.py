@@ -4,7 +4,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,6 +124,20 @@ def _begin(service: Service, upload: Upload, on_progress: OnProgress, *, is_whol
         answer.get("created") is True,
         tuple(str(warning) for warning in warnings) if isinstance(warnings, list) else (),
     )
+
+
+def attach_profile(service: Service, run_id: int, paths: Sequence[Path]) -> str:
+    """Attach GPU traces to a run as one profile and return its address. Raises Refused, Unreachable or OSError."""
+
+    def attempt() -> httpx2.Response:
+        with ExitStack() as opened:
+            files = [
+                ("profile", (path.name, opened.enter_context(path.open("rb")), "application/octet-stream"))
+                for path in paths
+            ]
+            return service.request("POST", f"{RUNS}/{run_id}/profiles", files=files, timeout=_UPLOAD_TIMEOUT)
+
+    return str(service.send(attempt).json().get("url", ""))
 
 
 def _number(service: Service, answer: Mapping[str, Any], name: str) -> int:

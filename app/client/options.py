@@ -87,6 +87,15 @@ def _add_upload(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     )
     upload.add_argument("--events", type=Path, action="append", default=[], metavar="FILE", help="TensorBoard events")
     upload.add_argument(
+        "--profile",
+        type=Path,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FILE",
+        help="GPU traces of the run, one for each rank (docs/profiles.md)",
+    )
+    upload.add_argument(
         "--meta", action="append", default=[], metavar="FILE|JSON", help="metadata of the run, as in docs/api.md"
     )
     upload.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one field of the metadata")

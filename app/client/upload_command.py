@@ -17,7 +17,7 @@ from typing import Any
 
 from app.client import spool
 from app.client.ci import CiJob, surrounding_job
-from app.client.delivery import DeliveredRun, Progress, deliver
+from app.client.delivery import DeliveredRun, Progress, attach_profile, deliver
 from app.client.errors import FINE, NO_VERDICT, SERVICE, Refused, Unreachable, UsageError, apply_allow, failure
 from app.client.follow import Follower, StopCondition
 from app.client.report import exit_code_of, outcome_of, report_of, verdict_text
@@ -210,6 +210,8 @@ def _keep(call: _Call, upload: Upload, error: Unreachable | Refused | None) -> i
         fields = failed.as_json() if failed else {}
         out(json.dumps(upload_document(**{**fields, "spooled": str(folder), "exit_code": code})))
     advice = f"The upload waits in {folder}. Send it with: {_sync_command(options, env)}"
+    if options.profile:
+        advice += " The profile does not wait with it: attach it to the run afterwards."
     _say(f"{failed.lines if failed else ''} {advice}".strip())
     return code
 
@@ -247,6 +249,7 @@ def _done(call: _Call, service: Service, run: DeliveredRun) -> int:
     for warning in run.warnings:
         _say(f"note: {one_line(warning)}")
     report, failed, code = None, None, FINE
+    profile = _attached(call, service, run) if options.profile else None
     if options.wait is not None:
         try:
             report = report_of(service, run.id, options.wait)
@@ -257,13 +260,30 @@ def _done(call: _Call, service: Service, run: DeliveredRun) -> int:
             _say(f"no verdict: {failed.lines}")
     if options.json:
         fields = {"id": run.id, "url": run.url, "created": run.created, "warnings": run.warnings, "report": report}
+        if options.profile:
+            fields["profile"] = profile
         out(json.dumps(upload_document(**{**(failed.as_json() if failed else {}), **fields, "exit_code": code})))
     elif report is not None:
         out("\n".join(verdict_text(report)))
     if report is not None and report.get("status") == "pending":
         _say(f"no verdict after {options.wait:g} s. To wait longer: threewalls report {run.id} --wait")
     _remind(options, call.env)
-    return code
+    return SERVICE if options.profile and profile is None and code == FINE else code
+
+
+def _attached(call: _Call, service: Service, run: DeliveredRun) -> str | None:
+    """Attach the profile and return its address; None when the service did not take it. The run stays uploaded."""
+    try:
+        address = attach_profile(service, run.id, call.options.profile)
+    except ThreewallsError as error:
+        _say(f"the run is uploaded, its profile is not: {failure(error, call.settings.url, of_upload=True).lines}")
+        return None
+    except OSError as error:
+        _say(f"the run is uploaded, its profile is not: {error.filename} cannot be read: {error.strerror}.")
+        return None
+    if not call.options.json:
+        out(f"profile: {address}")
+    return address
 
 
 def _remind(options: argparse.Namespace, env: Mapping[str, str]) -> None:

@@ -5,7 +5,7 @@ writer, a cut file), a scanner finds the events of the block and each is decoded
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -154,6 +154,8 @@ class _Reader:
         self._streams: dict[str, int] = {}
         self._devices: dict[str, int] = {}
         self._threads: dict[Any, int] = {}
+        self._places: dict[Any, tuple[int, int]] = {}
+        self._thread_keys: dict[Any, int] = {}
         self._device_columns: list[tuple[Any, ...]] = []
         self._call_columns: list[tuple[Any, ...]] = []
         self._collectives: dict[int, dict[str, Any]] = {}
@@ -348,8 +350,8 @@ class _Reader:
             name = np.array([names[event.name] for event in events], np.int32)
         except (KeyError, TypeError):
             name = np.array([self._name(event.name) for event in events], np.int32)
-        devices = np.array([self._device(event) for event in events], np.int32)
-        streams = np.array([self._stream(event) for event in events], np.int32)
+        places = self._of_each(self._places, [(arg.device, arg.stream) for arg in args], events, self._place)
+        devices, streams = (np.array(column, np.int32) for column in zip(*places, strict=True))
         correlation = _integers([arg.correlation for arg in args])
         blocks = np.zeros(len(events), np.int32)
         for at, arg in enumerate(args):
@@ -369,7 +371,8 @@ class _Reader:
             name = np.array([names[event.name] for event in events], np.int32)
         except (KeyError, TypeError):
             name = np.array([self._name(event.name) for event in events], np.int32)
-        thread = np.array([self._thread(event) for event in events], np.int32)
+        keys = [(event.pid, event.tid) for event in events]
+        thread = np.array(self._of_each(self._thread_keys, keys, events, self._thread), np.int32)
         correlation = _integers([event.args.correlation for event in events])
         self._call_columns.append((start, end, name, thread, correlation))
 
@@ -392,6 +395,25 @@ class _Reader:
             number = self._names[text] = len(self._texts)
             self._texts.append(text[:MAX_NAME].translate(_CONTROLS))
         return number
+
+    def _of_each(
+        self, seen: dict[Any, Any], keys: list[Any], events: list[Any], make: Callable[[Any], Any]
+    ) -> list[Any]:
+        """Return what each event's key stands for; `make` finds it from an event whose key is new."""
+        try:
+            return [seen[key] for key in keys]
+        except (KeyError, TypeError):  # TypeError: a key of a broken trace may be a list
+            pass
+        values = []
+        for key, event in zip(keys, events, strict=True):
+            value = make(event)
+            if None not in key and all(isinstance(part, int | str) for part in key):
+                seen[key] = value
+            values.append(value)
+        return values
+
+    def _place(self, event: Any) -> tuple[int, int]:
+        return self._device(event), self._stream(event)
 
     def _device(self, event: Any) -> int:
         device = event.args.device
