@@ -45,6 +45,7 @@ _CONTROLS = dict.fromkeys(range(32), 32)
 _STEP = re.compile(r"ProfilerStep#(\d{1,12})$")
 _DEVICE = frozenset(("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"))
 _HOST = frozenset(("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime", "Driver"))
+_UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _TWO_RANKS = (
     "Two ranks wrote into this file: it holds a second trace. Let each rank write a file of its own, "
     "for example rank-0.json.gz."
@@ -174,7 +175,7 @@ class _Reader:
         for data in (text, _sanitised(text)):
             try:
                 document = msgspec.json.decode(data)
-            except (msgspec.DecodeError, RecursionError):
+            except _UNDECODABLE:
                 continue
             if isinstance(document, dict):
                 document.pop("traceEvents", None)
@@ -238,7 +239,7 @@ class _Reader:
         """Decode an array of events. False when it is not valid as a whole."""
         try:
             events: list[Any] = _decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except _UNDECODABLE:
             return False
         if _needs_exact(events, text):
             try:
@@ -292,10 +293,10 @@ class _Reader:
             text = data[first:end]
             try:
                 events.append(_decode_event(text))
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except _UNDECODABLE:
                 try:
                     events.append(_decode_event(_sanitised(text)))
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                except _UNDECODABLE:
                     if _HEAD.search(text):
                         raise UnusableProfile(_TWO_RANKS) from None
                     self._timed += 1
