@@ -5,7 +5,7 @@ decide everything else. This runs in the transaction that writes the verdicts; r
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,7 +15,6 @@ from sqlmodel import Session, col
 from app.domain.performance.cost import Cost, total_cost
 from app.domain.verdict.alarms import Alarm, alarms_of
 from app.domain.verdict.assess import UPGRADES
-from app.domain.verdict.baseline import BaselineRules
 from app.domain.verdict.differences import AXES, Axis, axis_of
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.history import (
@@ -33,11 +32,13 @@ from app.pipeline.assess import Candidate, Place, Stack, candidates, place_of
 from app.pipeline.notify import notify_regression
 from app.storage import audit
 from app.storage.runs import aware
-from app.storage.stacks import StackRun, stack_runs
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, select_any, utc_now
-from app.storage.verdicts import keep_alarms, member_cost
+from app.storage.stacks import StackRun, read_runs, runs_where
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any, utc_now
+from app.storage.verdicts import Costs, keep_alarms
 
 # --- The regressions of a stack as rows, each change with its audit record.
+
+NOT_CLOSED = (*ACTIVE, "expected")
 
 _NEWS = {
     "opened": "regression.opened",
@@ -52,8 +53,11 @@ _NEWS = {
 _OF_STACK: Select[RegressionMemberRow, RegressionRow] = (
     select(RegressionMemberRow, RegressionRow)
     .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+    .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
     .where(
-        col(RegressionMemberRow.stack_key) == bindparam("stack"), col(RegressionRow.project_id) == bindparam("project")
+        col(RegressionMemberRow.stack_key) == bindparam("stack"),
+        col(RegressionRow.project_id) == bindparam("project"),
+        or_(col(RegressionRow.state).in_(NOT_CLOSED), col(RunRow.ordered_at) >= bindparam("since")),
     )
     .order_by(col(RegressionRow.id), col(RegressionMemberRow.run_id))
 )
@@ -74,10 +78,16 @@ class StackMember:
 
 
 class Members:
-    """The members that this stack has in regressions of any state (`of_stack`, oldest first)."""
+    """The members that this stack has in regressions (`of_stack`, oldest first).
 
-    def __init__(self, session: Session, project_id: int, stack_key: str) -> None:
+    A closed regression whose slow run lies before `since` is left out: a return to its level is a new regression. So
+    judging does not take longer with every regression that a stack ever had.
+    """
+
+    def __init__(self, session: Session, project_id: int, stack_key: str, since: datetime) -> None:
         self._session, self._project_id, self._stack_key = session, project_id, stack_key
+        self._since = since
+        self._changed: set[int] = set()
         self.of_stack = self._read()
         self._news: dict[tuple[int, str, str], RegressionRow] = {}
 
@@ -171,8 +181,11 @@ class Members:
     def propose(self, member: StackMember, returned: StackRun | None) -> None:
         """Propose the regression as fixed once all members are back, unless a user declined this proposal."""
         regression = member.regression
-        member.row.proposal = "fixed" if returned is not None else ""
-        self._session.flush()
+        proposal = "fixed" if returned is not None else ""
+        if member.row.proposal == proposal:
+            return
+        member.row.proposal = proposal
+        self._changed.add(regression.id or 0)
         all_back = all(row.proposal == "fixed" for row in self._all_of(regression))
         if returned is not None and all_back and not regression.proposal and regression.proposal_run_id != returned.id:
             regression.proposal, regression.proposal_run_id = "fixed", returned.id
@@ -184,13 +197,19 @@ class Members:
             self._record(regression, "proposal_withdrawn", {"proposal": "fixed"}, {"proposal": ""}, note)
 
     def write(self) -> None:
-        """Write costs and worst change of all regressions of the stack, and the notifications with these figures."""
+        """Write costs and worst change of the stack's regressions that are not closed or that changed just now, and the
+        notifications with these figures.
+        """
+        costs = Costs(self._session, utc_now())
+        regressions: dict[int, RegressionRow] = {}
         for member in self.of_stack:
-            cost = member_cost(self._session, member.regression, member.row, utc_now())
-            member.row.gpu_hours_per_day = cost.gpu_hours_per_day
-        self._session.flush()
-        for regression in {id(member.regression): member.regression for member in self.of_stack}.values():
-            rows = list(self._all_of(regression))
+            number = member.regression.id or 0
+            if member.regression.state in NOT_CLOSED or number in self._changed:
+                member.row.gpu_hours_per_day = costs.of_member(member.regression, member.row).gpu_hours_per_day
+                regressions[number] = member.regression
+        members = self._of_regressions(list(regressions))
+        for number, regression in regressions.items():
+            rows = members[number]
             regression.gpu_hours_per_day = total_cost([row.gpu_hours_per_day for row in rows])
             regression.worst_delta_pct = max((row.delta_pct for row in rows if row.delta_pct is not None), default=None)
         self._session.flush()
@@ -202,7 +221,8 @@ class Members:
         self._news.clear()
 
     def _read(self) -> list[StackMember]:
-        rows = self._session.execute(_OF_STACK, {"project": self._project_id, "stack": self._stack_key})
+        key = {"project": self._project_id, "stack": self._stack_key, "since": self._since}
+        rows = self._session.execute(_OF_STACK, key)
         return [StackMember(row, regression) for row, regression in rows]
 
     def _of_cause(self, alarm: Alarm) -> RegressionRow | None:
@@ -213,7 +233,7 @@ class Members:
                 col(RegressionRow.project_id) == self._project_id,
                 col(RegressionRow.cause_key) == alarm.cause.key,
                 col(RegressionRow.metric) == alarm.metric,
-                col(RegressionRow.state).in_((*ACTIVE, "expected")),
+                col(RegressionRow.state).in_(NOT_CLOSED),
             )
             .order_by(col(RegressionRow.id).desc())
             .limit(1)
@@ -239,10 +259,18 @@ class Members:
         self._record(regression, "opened", {}, after, alarm.cause.text, changed=False)
         return regression
 
-    def _all_of(self, regression: RegressionRow) -> Iterator[RegressionMemberRow]:
-        self._session.flush()
-        chosen = select(RegressionMemberRow).where(col(RegressionMemberRow.regression_id) == regression.id)
-        return iter(self._session.execute(chosen).scalars().all())
+    def _all_of(self, regression: RegressionRow) -> list[RegressionMemberRow]:
+        """Return the members in all stacks."""
+        return self._of_regressions([regression.id or 0])[regression.id or 0]
+
+    def _of_regressions(self, ids: Sequence[int]) -> dict[int, list[RegressionMemberRow]]:
+        members: dict[int, list[RegressionMemberRow]] = {number: [] for number in ids}
+        if ids:
+            self._session.flush()
+            chosen = select(RegressionMemberRow).where(col(RegressionMemberRow.regression_id).in_(ids))
+            for row in self._session.execute(chosen).scalars():
+                members[row.regression_id].append(row)
+        return members
 
     def _set_state(self, regression: RegressionRow, state: str, action: str, note: str) -> None:
         before = {"state": regression.state}
@@ -259,6 +287,7 @@ class Members:
         *,
         changed: bool = True,
     ) -> None:
+        self._changed.add(regression.id or 0)
         if changed:
             regression.changed_at = utc_now()
         if action in _NEWS:
@@ -289,10 +318,17 @@ _MEMORY_PRIOR = Prior(variance=0.001**2, degrees_of_freedom=4)
 
 
 class Standing:
-    """The history of a stack. `runs`: all runs in order, with new verdicts; `priors`: by config key, as in verdicts."""
+    """The newest part of a stack's history, up to its newest run.
 
-    def __init__(self, runs: Sequence[StackRun], rules: BaselineRules, priors: Mapping[str, Prior]) -> None:
-        self._runs, self._rules, self._priors = runs, rules, priors
+    `origins`: slow runs before that part, of regressions that are not closed. `judged`: the new verdicts. `priors`: by
+    config key, as in verdicts.
+    """
+
+    def __init__(
+        self, stack: Stack, origins: Sequence[StackRun], judged: Mapping[int, str], priors: Mapping[str, Prior]
+    ) -> None:
+        self._runs, self._rules, self._judged, self._priors = stack.runs, stack.rules, judged, priors
+        runs = (*origins, *stack.runs)
         self._places = {run.id: place_of(run) for run in runs}
         self._candidates = {run.id: candidate for candidate in candidates(runs) for run in candidate.runs}
         self._levels: dict[tuple[object, ...], tuple[list[StackRun], History] | None] = {}
@@ -338,7 +374,8 @@ class Standing:
         origin = self.candidate_of(member.row.run_id)
         config = [run for run in self._runs if self.is_of_history(run, member)]
         for candidate in candidates(config):
-            slow = candidate.newest.verdict == "regression" and not candidate.newest.quarantine
+            newest = candidate.newest
+            slow = self._judged.get(newest.id, newest.verdict) == "regression" and not newest.quarantine
             later = (place is None or candidate.place > place) and (origin is None or self.reaches(origin, candidate))
             if slow and later and self._is_as_slow(candidate.newest, member):
                 return candidate
@@ -350,9 +387,12 @@ class Standing:
         return abs(value - slow) <= max(SAME_LEVEL, (slow - usual) / 2)
 
     def settled(self, member: StackMember) -> tuple[float, float] | None:
-        """Return the usual and the slow level of its history, in ln; None while it has none."""
+        """Return the usual and the slow level of its history, in ln; None while it has none.
+
+        None, too, for a slow run before the part of the history that was read: its levels settled long ago.
+        """
         opened = self._opened(member)
-        return None if opened is None else settled_levels(opened[0], opened[1][1])
+        return None if opened is None or opened[0].run < 0 else settled_levels(opened[0], opened[1][1])
 
     def _follow_up(
         self, member: StackMember, before: Place | None = None, said_at: datetime | None = None
@@ -363,6 +403,8 @@ class Standing:
             return None
         opened, (runs, history) = opened_with_levels
         runs_before = None if said_at is None else sum(run.created_at <= aware(said_at) for run in runs)
+        if opened.run < 0 and member.row.proposal == "fixed":
+            runs_before = 0  # it was back before the part of the history that was read
         return follow_up(opened, history, runs_before), runs
 
     def _opened(
@@ -372,7 +414,7 @@ class Standing:
         levels = None if place is None else self._levels_of(member, before)
         if place is None or levels is None:
             return None
-        slow = sum(place_of(run) <= place for run in levels[0]) - 1
+        slow = sum(place_of(run) <= place for run in levels[0]) - 1  # -1: before all of them
         return OpenedRegression(slow, member.usual_level, member.slow_level), levels
 
     def _levels_of(self, member: StackMember, before: Place | None) -> tuple[list[StackRun], History] | None:
@@ -428,13 +470,14 @@ Judged = tuple[Candidate, VerdictDocument]
 def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged]) -> None:
     """Update the regressions of a stack after candidates (oldest first) received their verdicts."""
     alarms = [(candidate, _alarms(stack, candidate, document)) for candidate, document in judged]
-    members = Members(session, stack.project_id, stack.stack_key)
+    since = stack.runs[0].ordered_at if stack.runs else utc_now()
+    members = Members(session, stack.project_id, stack.stack_key, since)
     explained: dict[int, dict[str, int]] = {run: {} for candidate, _ in judged for run in candidate.ids}
     if members.of_stack or any(raised for _, raised in alarms):
         members.lock()
         priors = {candidate.config_key: document.verdict.prior for candidate, document in judged}
-        runs = stack_runs(session, stack.project_id, stack.stack_key, with_metrics=False)
-        standing = Standing(runs, stack.rules, priors)
+        decisions = {run: document.decision for candidate, document in judged for run in candidate.ids}
+        standing = Standing(stack, _origins(session, stack, members), decisions, priors)
         for member in list(members.of_stack):
             if standing.place_of_run(member.row.run_id) is None:
                 _replace(members, standing, member)  # its run belongs to another stack now
@@ -449,6 +492,16 @@ def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged])
                 _follow(members, standing, member)
         members.write()
     keep_alarms(session, explained)
+
+
+_ORIGINS = runs_where(col(RunRow.id).in_(bindparam("run_ids", expanding=True)))
+
+
+def _origins(session: Session, stack: Stack, members: Members) -> list[StackRun]:
+    """Read the slow runs of members that are not among the runs that judging read."""
+    read = {run.id for run in stack.runs}
+    older = [member.row.run_id for member in members.of_stack if member.row.run_id not in read]
+    return read_runs(session, _ORIGINS, (stack.project_id, stack.stack_key), run_ids=older) if older else []
 
 
 def _alarms(stack: Stack, candidate: Candidate, document: VerdictDocument) -> tuple[Alarm, ...]:
@@ -517,7 +570,7 @@ def _follow(members: Members, standing: Standing, member: StackMember) -> None:
         back = standing.came_back(member, said_at=regression.changed_at)
         if back is not None:
             members.reopen(member, back)
-    elif regression.state in (*ACTIVE, "expected"):
+    elif regression.state in NOT_CLOSED:
         members.propose(member, standing.returned(member))
 
 
@@ -630,7 +683,8 @@ def figure_of(level: float | None) -> float | None:
 def costs_of(session: Session, shown: Regression, now: datetime) -> dict[int, Cost]:
     """Return the cost of each member, by its run."""
     regression = session.get_one(RegressionRow, shown.id)
-    return {member.run_id: member_cost(session, regression, member, now) for member in _members(session, shown.id)}
+    costs = Costs(session, now)
+    return {member.run_id: costs.of_member(regression, member) for member in _members(session, shown.id)}
 
 
 def refresh_costs(session: Session, now: datetime) -> int:
@@ -638,16 +692,17 @@ def refresh_costs(session: Session, now: datetime) -> int:
 
     Return how many changed.
     """
-    standing = select(RegressionRow).where(col(RegressionRow.state).in_((*ACTIVE, "expected")))
+    standing = select(RegressionRow).where(col(RegressionRow.state).in_(NOT_CLOSED))
     rows = session.execute(standing.order_by(col(RegressionRow.id)).with_for_update(skip_locked=True)).scalars().all()
-    return sum(_refresh(session, row, now) for row in rows)
+    costs = Costs(session, now)
+    return sum(_refresh(session, row, costs) for row in rows)
 
 
-def _refresh(session: Session, regression: RegressionRow, now: datetime) -> bool:
+def _refresh(session: Session, regression: RegressionRow, costs: Costs) -> bool:
     before = regression.gpu_hours_per_day
     members = _members(session, regression.id or 0)
     for member in members:
-        member.gpu_hours_per_day = member_cost(session, regression, member, now).gpu_hours_per_day
+        member.gpu_hours_per_day = costs.of_member(regression, member).gpu_hours_per_day
     regression.gpu_hours_per_day = total_cost([member.gpu_hours_per_day for member in members])
     return regression.gpu_hours_per_day != before
 

@@ -36,8 +36,8 @@ from app.storage.tables import EVERYTHING, ProjectRow, RunResultRow, RunRow, Sta
 
 _AT_ONCE = 500
 _SLIM = (
-    RunRow.id, RunRow.project_id, RunRow.commit, RunRow.branch, RunRow.purpose, RunRow.ordered_at, RunRow.stack_key,
-    RunRow.config_key, RunRow.gpu, RunRow.reception, RunRow.step_time_ms, RunRow.tokens_per_s_per_gpu,
+    RunRow.id, RunRow.project_id, RunRow.commit, RunRow.branch, RunRow.purpose, RunRow.ordered_at, RunRow.created_at,
+    RunRow.stack_key, RunRow.config_key, RunRow.gpu, RunRow.reception, RunRow.step_time_ms, RunRow.tokens_per_s_per_gpu,
     RunRow.tflops_per_gpu, RunRow.mfu_pct, RunRow.status, RunRow.outcome, RunRow.quarantine, RunRow.verdict,
     RunRow.log_step_time, RunRow.step_time_se, RunRow.window_length, RunRow.is_steady, RunRow.short,
     RunRow.peak_memory_gib, RunRow.not_finite, RunRow.skipped_share,
@@ -55,8 +55,12 @@ COMPARED = (
 
 # What only pages show; each column of hundreds of rows takes its time.
 _SHOWN = (
-    RunRow.name, RunRow.created_at, RunRow.dispatcher, RunRow.gpus, RunRow.evidence_level, RunRow.verdict_delta_pct,
-)  # fmt: skip
+    RunRow.name,
+    RunRow.dispatcher,
+    RunRow.gpus,
+    RunRow.evidence_level,
+    RunRow.verdict_delta_pct,
+)
 # Made once: putting a select of thirty columns together takes as long as running it.
 _TO_JUDGE: Select[Any] = (
     select_any(*_SLIM)

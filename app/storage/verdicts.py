@@ -7,7 +7,7 @@ changed something about the run or its regressions.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
@@ -31,7 +31,7 @@ from sqlmodel import Session, col
 
 from app.domain.contract.values import shown
 from app.domain.definitions import VERDICT_VERSION
-from app.domain.performance.cost import Cost, clock, extra_ms, regression_cost, steps_of_run
+from app.domain.performance.cost import RATE_DAYS, Cost, clock, extra_ms, regression_cost, steps_of_run
 from app.domain.verdict.differences import Difference
 from app.domain.verdict.document import VerdictDocument
 from app.storage.audit import SERVICE
@@ -300,46 +300,78 @@ def open_regressions(session: Session) -> OpenRegressions:
 _ANY_BRANCH = "*"
 
 
-def member_cost(session: Session, regression: RegressionRow, member: RegressionMemberRow, now: datetime) -> Cost:
-    """Of one stack of a regression. A metric that is no time costs none: then the reason says so."""
-    extra = None
-    if regression.metric == "step_time_ms" and member.usual_level is not None and member.slow_level is not None:
-        extra = extra_ms(member.usual_level, member.slow_level)
-    stacks = {member.stack_key, *(_before_upgrade(session, member.run_id) if regression.kind == "upgrade" else ())}
-    is_over = member.proposal == "fixed" or regression.state == "fixed"
-    return slowdown_cost(session, member.run_id, stacks, extra, now, is_over=is_over)
+class Costs:
+    """Compute what slow-downs cost at `now`. What several of them need, such as the runs of a stack, is read once."""
 
+    def __init__(self, session: Session, now: datetime) -> None:
+        self._session, self._now = session, now
+        self._clocks: dict[int, datetime] = {}
+        self._positions: dict[tuple[object, ...], list[datetime]] = {}
 
-def slowdown_cost(
-    session: Session, run_id: int, stack_keys: Collection[str], extra: float | None, now: datetime, *,
-    is_over: bool = False,
-) -> Cost:  # fmt: skip
-    """`run_id`: a slow run. `stack_keys`: its stack; after an upgrade that before it, too, as it is the same job.
+    def of_member(self, regression: RegressionRow, member: RegressionMemberRow) -> Cost:
+        """Return the cost of one stack of a regression. A metric that is no time costs none, and the reason says so."""
+        extra = None
+        if regression.metric == "step_time_ms" and member.usual_level is not None and member.slow_level is not None:
+            extra = extra_ms(member.usual_level, member.slow_level)
+        before = _before_upgrade(self._session, member.run_id) if regression.kind == "upgrade" else ()
+        is_over = member.proposal == "fixed" or regression.state == "fixed"
+        return self.of_slowdown(member.run_id, {member.stack_key, *before}, extra, is_over=is_over)
 
-    `extra`: milliseconds a step. What runs off the baseline branch alone is as frequent as the runs of that branch.
-    """
-    run = session.execute(
-        select_any(
-            RunRow.project_id, RunRow.branch, RunRow.commit, RunRow.config_key, RunRow.gpus,
-            RunResultRow.slices, RunResultRow.health, ProjectRow.baseline_branch, ProjectRow.generated,
+    def of_slowdown(
+        self, run_id: int, stack_keys: Collection[str], extra: float | None, *, is_over: bool = False
+    ) -> Cost:
+        """Return the cost since a slow run. `stack_keys`: its stack, and the one before an upgrade: the same job.
+
+        `extra`: milliseconds a step. A slow-down off the baseline branch is as frequent as the runs of its branch.
+        """
+        run = self._session.execute(_SLOW_RUN, {"run": run_id}).one()
+        main = run.baseline_branch
+        is_aside = main not in (_ANY_BRANCH, run.branch) and not _ran_on(self._session, run, main)
+        here = self._clock(run.project_id, is_replay=run.generated)
+        positions = self._runs(run.project_id, frozenset(stack_keys), run.branch if is_aside else None, here)
+        return regression_cost(
+            positions, extra, steps_of_run(run.slices, run.health), run.gpus, now=here, is_over=is_over
         )
-        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
-        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
-        .where(col(RunRow.id) == run_id)
-    ).one()  # fmt: skip
-    times = select_any(RunRow.ordered_at).where(
-        col(RunRow.project_id) == run.project_id, col(RunRow.stack_key).in_(stack_keys)
+
+    def _runs(self, project_id: int, stacks: frozenset[str], branch: str | None, here: datetime) -> list[datetime]:
+        """Return the positions that make the rate: those of the last 14 days, and one earlier if there is any."""
+        key = (project_id, stacks, branch)
+        if key not in self._positions:
+            own = [col(RunRow.project_id) == project_id, col(RunRow.stack_key).in_(stacks)]
+            own += [col(RunRow.branch) == branch] if branch is not None else []
+            since = here - timedelta(days=RATE_DAYS)
+            times = select_any(RunRow.ordered_at).where(*own, col(RunRow.ordered_at) >= since)
+            earlier = select_any(RunRow.ordered_at).where(*own, col(RunRow.ordered_at) < since).limit(1)
+            rows = [*self._session.execute(times).scalars(), *self._session.execute(earlier).scalars()]
+            self._positions[key] = [aware(time) for time in rows]
+        return self._positions[key]
+
+    def _clock(self, project_id: int, *, is_replay: bool) -> datetime:
+        if project_id not in self._clocks:
+            own = col(RunRow.project_id) == project_id
+            past = select(func.max(col(RunRow.ordered_at))).where(own, col(RunRow.ordered_at) <= self._now)
+            upload = select(func.max(col(RunRow.created_at))).where(own)
+            place = self._session.execute(past).scalar_one()
+            newest = self._session.execute(upload).scalar_one()
+            self._clocks[project_id] = clock(
+                place and aware(place), newest and aware(newest), self._now, is_replay=is_replay
+            )
+        return self._clocks[project_id]
+
+
+_SLOW_RUN: Select[Any] = (
+    select_any(
+        RunRow.project_id, RunRow.branch, RunRow.commit, RunRow.config_key, RunRow.gpus,
+        RunResultRow.slices, RunResultRow.health, ProjectRow.baseline_branch, ProjectRow.generated,
     )
-    main = run.baseline_branch
-    if main not in (_ANY_BRANCH, run.branch) and not _ran_on(session, run, main):
-        times = times.where(col(RunRow.branch) == run.branch)
-    at = [aware(time) for time in session.execute(times).scalars()]
-    here = _clock(session, run.project_id, now, is_replay=run.generated)
-    return regression_cost(at, extra, steps_of_run(run.slices, run.health), run.gpus, now=here, is_over=is_over)
+    .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+    .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+    .where(col(RunRow.id) == bindparam("run"))
+)  # fmt: skip
 
 
 def _ran_on(session: Session, run: Row[Any], branch: str) -> bool:
-    """Whether the commit of a run ran on that branch as well, with the same configuration."""
+    """Return whether the commit of a run ran on that branch as well, with the same configuration."""
     same = select_any(RunRow.id).where(
         col(RunRow.project_id) == run.project_id,
         col(RunRow.config_key) == run.config_key,
@@ -347,14 +379,6 @@ def _ran_on(session: Session, run: Row[Any], branch: str) -> bool:
         col(RunRow.branch) == branch,
     )
     return bool(run.commit) and session.execute(same.limit(1)).first() is not None
-
-
-def _clock(session: Session, project_id: int, now: datetime, *, is_replay: bool) -> datetime:
-    own = col(RunRow.project_id) == project_id
-    past = select(func.max(col(RunRow.ordered_at))).where(own, col(RunRow.ordered_at) <= now)
-    upload = select(func.max(col(RunRow.created_at))).where(own)
-    place, newest = session.execute(past).scalar_one(), session.execute(upload).scalar_one()
-    return clock(place and aware(place), newest and aware(newest), now, is_replay=is_replay)
 
 
 def _before_upgrade(session: Session, run_id: int) -> Collection[str]:

@@ -16,7 +16,7 @@ from app.errors import NotFound
 from app.storage.runs import aware
 from app.storage.stacks import COMPARED, facts_of, full_records
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow, select_any, utc_now
-from app.storage.verdicts import slowdown_cost
+from app.storage.verdicts import Costs
 
 ANY_BRANCH = "*"
 _EVER = datetime.min.replace(tzinfo=UTC)
@@ -102,7 +102,8 @@ def measure(session: Session, project: ProjectRow, field: str, old: SideValue, n
     branch = None if project.baseline_branch == ANY_BRANCH else project.baseline_branch
     before, after = _configs(session, project, field, old, branch), _configs(session, project, field, new, None)
     report = compare_sides(field, old.value, new.value, before, after)
-    costs = {pair.new.run: _cost(session, pair) for pair in report.pairs if _is_slower(pair)}
+    costs_now = Costs(session, utc_now())
+    costs = {pair.new.run: _cost(costs_now, pair) for pair in report.pairs if _is_slower(pair)}
     return MeasuredUpgrade(report, costs, _regressions(session, project, report.cause_key))
 
 
@@ -155,12 +156,12 @@ def _is_slower(pair: Pair) -> bool:
     return pair.measured.step_time is not None and pair.measured.step_time.decision == "regression"
 
 
-def _cost(session: Session, pair: Pair) -> float | None:
+def _cost(costs: Costs, pair: Pair) -> float | None:
     """Return GPU-hours a day; None when a factor is unknown."""
     assert pair.measured.step_time is not None  # noqa: S101  # only slower pairs cost
     extra = pair.measured.step_time.candidate_ms - pair.measured.step_time.baseline_ms
     stacks = (pair.old.stack_key, pair.new.stack_key)
-    return slowdown_cost(session, int(pair.new.run), stacks, extra, utc_now()).gpu_hours_per_day
+    return costs.of_slowdown(int(pair.new.run), stacks, extra).gpu_hours_per_day
 
 
 def _regressions(session: Session, project: ProjectRow, cause_key: str) -> tuple[OpenedRegression, ...]:
