@@ -55,7 +55,7 @@ from app.storage.verdicts import stored_documents
 #
 # However long the history, only the runs to be judged and some hundreds before them are read.
 
-LOOK_BACK = 300
+LOOK_BACK = 100
 """Number of newest earlier runs of the stack that are read, and of the run's own configuration."""
 LEAST_OF_CONFIGURATION = 40
 """If fewer runs of the same configuration are among them, this many more are read: it may have paused for long."""

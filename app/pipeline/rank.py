@@ -3,13 +3,28 @@
 Standings depend only on the runs of the stack and the priors of its family, not on the order of arrival.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, Row, Select, Table, and_, bindparam, delete, insert, inspect, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Engine,
+    Row,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    inspect,
+    or_,
+    select,
+)
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import STACK_FIELDS
@@ -36,6 +51,7 @@ from app.domain.run import Stated, Value
 from app.domain.verdict.record import UNFIT
 from app.domain.verdict.step_time import FEWEST_ITERATIONS, Prior, prior_of
 from app.errors import ThreewallsError
+from app.pipeline.assess import LEAST_OF_CONFIGURATION, LOOK_BACK
 from app.pipeline.work import stack_queue
 from app.settings import Settings
 from app.storage import json_text
@@ -59,6 +75,10 @@ from app.storage.tables import (
 )
 
 # --- The runs of a stack as leaderboards need them, and the description of the stack by its newest run.
+#
+# However long the history, only its newest runs are read, and some of each configuration that paused.
+
+PROCESSED_STATUSES = ("ready", "failed")
 
 _MOST_TITLE = 1000
 _RANKED = (
@@ -67,25 +87,36 @@ _RANKED = (
 )  # fmt: skip
 
 # Built once: building them takes as long as running them.
-_RUNS: Select[Any] = (
+_ALL: Select[Any] = (
     select_any(*_RANKED)
     .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
     .where(
         # As a sum, so that SQLite looks the runs of the stack up, and does not read all of the project in their order.
         col(RunRow.project_id) + 0 == bindparam("project_id"),
         col(RunRow.stack_key) == bindparam("stack_key"),
-        col(RunRow.status).in_(("ready", "failed")),
+        col(RunRow.status).in_(PROCESSED_STATUSES),
         col(RunRow.reception) != "receiving",
     )
-    .order_by(col(RunRow.ordered_at), col(RunRow.id))
+    .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+)
+_NEWEST_RUNS = _ALL.limit(LOOK_BACK)
+_OF_CONFIGURATION = _ALL.where(
+    col(RunRow.config_key) == bindparam("config_key"), col(RunRow.status) == "ready", col(RunRow.quarantine) == ""
+).limit(LEAST_OF_CONFIGURATION)
+_CONFIGURATIONS: Select[Any] = (
+    # A stack key contains the project, and an index has all that is read here.
+    select_any(RunRow.config_key, func.count().label("runs"))
+    .where(
+        col(RunRow.stack_key) == bindparam("stack_key"),
+        col(RunRow.status).in_(PROCESSED_STATUSES),
+        col(RunRow.reception) != "receiving",
+    )
+    .group_by(col(RunRow.config_key))
 )
 _MISSING: Select[Any] = (
     select_any(AvailabilityRow.run_id, AvailabilityRow.dispatcher)
-    .join(RunRow, col(RunRow.id) == AvailabilityRow.run_id)
     .where(
-        # As above.
-        col(RunRow.project_id) + 0 == bindparam("project_id"),
-        col(RunRow.stack_key) == bindparam("stack_key"),
+        col(AvailabilityRow.run_id).in_(bindparam("run_ids", expanding=True)),
         col(AvailabilityRow.available).is_(False),
     )
     .order_by(col(AvailabilityRow.dispatcher))
@@ -109,24 +140,42 @@ class StackAbout:
 
 @dataclass(frozen=True, slots=True)
 class RankedStack:
-    """All processed runs of a stack, at least one; `contracts` has one for each config key."""
+    """The newest processed runs of a stack, at least one, of `total`; `contracts` has one for each config key."""
 
     runs: tuple[RankedRun, ...]
     contracts: Mapping[str, Mapping[str, Stated]]
     about: StackAbout
+    total: int
 
 
 def ranked_stack(session: Session, project_id: int, stack_key: str) -> RankedStack | None:
     """Return the runs of a stack; None when none was read. A run whose log is growing does not count."""
-    rows = session.execute(_RUNS, {"project_id": project_id, "stack_key": stack_key}).all()
+    rows, total = _read_runs(session, project_id, stack_key)
     if not rows:
         return None
     contracts = _contracts(session, {row.config_key: row.id for row in rows})
-    missing = _missing(session, project_id, stack_key)
+    missing = _missing(session, [row.id for row in rows])
     newest = rows[-1]
     family = _Description.of(contracts[newest.config_key], newest.gpu)
     runs = tuple(_ranked(row, contracts[row.config_key], family, missing.get(row.id, ())) for row in rows)
-    return RankedStack(runs, contracts, _about(newest, contracts[newest.config_key], family))
+    return RankedStack(runs, contracts, _about(newest, contracts[newest.config_key], family), total)
+
+
+def _read_runs(session: Session, project_id: int, stack_key: str) -> tuple[list[Row[Any]], int]:
+    """Return the runs to rank, oldest first, and the number of all processed runs of the stack."""
+    key = {"project_id": project_id, "stack_key": stack_key}
+    newest = session.execute(_NEWEST_RUNS, key).all()
+    if len(newest) < LOOK_BACK:
+        return list(reversed(newest)), len(newest)
+    rows = {row.id: row for row in newest}
+    eligible = Counter(row.config_key for row in newest if row.status == "ready" and not row.quarantine)
+    configurations = session.execute(_CONFIGURATIONS, key).all()
+    for configuration in configurations:
+        if eligible[configuration.config_key] < min(configuration.runs, LEAST_OF_CONFIGURATION):
+            own = key | {"config_key": configuration.config_key}
+            rows |= {row.id: row for row in session.execute(_OF_CONFIGURATION, own)}
+    ordered = sorted(rows.values(), key=lambda row: (aware(row.ordered_at), row.id))
+    return ordered, sum(configuration.runs for configuration in configurations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +242,10 @@ def _contracts(session: Session, runs: Mapping[str, int]) -> dict[str, dict[str,
     return {row.config_key: stored_contract(row.contract) for row in rows}
 
 
-def _missing(session: Session, project_id: int, stack_key: str) -> dict[int, tuple[str, ...]]:
+def _missing(session: Session, run_ids: list[int]) -> dict[int, tuple[str, ...]]:
     """Return, by run, the dispatchers whose package is missing according to its log."""
     missing: dict[int, tuple[str, ...]] = {}
-    for run_id, dispatcher in session.execute(_MISSING, {"project_id": project_id, "stack_key": stack_key}):
+    for run_id, dispatcher in session.execute(_MISSING, {"run_ids": run_ids}):
         missing[run_id] = (*missing.get(run_id, ()), dispatcher)
     return missing
 
@@ -361,7 +410,7 @@ def rank(session: Session, project_id: int, stack_key: str, *, learn: bool = Tru
     standings = rank_stack(stack.runs, priors.of_class, stack.contracts, losses=partial(losses_of_runs, session))
     heads = _head_changes(session, project_id, standings, stack) if learn else ()
     sizes = scaling_runs(stack.runs, stack.contracts, priors.of_class)
-    return Ranked(project_id, stack_key, standings, stack.about, len(stack.runs), priors, heads, sizes)
+    return Ranked(project_id, stack_key, standings, stack.about, stack.total, priors, heads, sizes)
 
 
 def _head_changes(

@@ -136,6 +136,7 @@ class RunRow(SQLModel, table=True):
         Index("ix_run_project_ordered", "project_id", "ordered_at"),
         Index("ix_run_stack_ordered", "stack_key", "ordered_at"),
         Index("ix_run_config_key", "config_key"),
+        Index("ix_run_stack_config", "stack_key", "config_key", "ordered_at", "status", "reception"),
         Index("ix_run_family_ordered", "project_id", "gpu", "ordered_at"),
         Index("ix_run_definition_version", "definition_version"),
         Index("ix_run_rules_asked", "rules_asked"),

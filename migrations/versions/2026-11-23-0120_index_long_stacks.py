@@ -1,0 +1,17 @@
+"""Index the runs of a stack by configuration, so that counting them and finding paused ones reads no rows."""
+
+from alembic import op
+
+revision = "0024"
+down_revision = "0023"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    columns = ["stack_key", "config_key", "ordered_at", "status", "reception"]
+    op.create_index("ix_run_stack_config", "run", columns)
+
+
+def downgrade() -> None:
+    op.drop_index("ix_run_stack_config", table_name="run")
