@@ -14,18 +14,18 @@ from app.experiments.api_models import (
     ExperimentIn,
     ExperimentListOut,
     ExperimentOut,
-    ExperimentQuery,
     JourneyOut,
 )
 from app.experiments.commands import accept, plan_experiment, reject, set_runs_each, withdraw
 from app.experiments.journey_page import JourneyPage, svg
 from app.experiments.proposal import Wish
-from app.experiments.queries import journey_of
+from app.experiments.queries import ExperimentQuery, journey_of
 from app.storage.database import read_session
-from app.storage.experiments import ExperimentFilter, find_experiments, get_experiment
+from app.storage.experiments import find_experiments, get_experiment
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.errors import as_content, documented
+from app.web.lists import only_these
 from app.web.templating import public_address
 
 router = APIRouter(prefix="/api/v1", tags=["experiments"])
@@ -33,7 +33,9 @@ router = APIRouter(prefix="/api/v1", tags=["experiments"])
 _AS_TEXT = {"mermaid": ("text/vnd.mermaid", mermaid), "dot": ("text/vnd.graphviz", dot)}
 
 
-@router.get("/experiments", responses=documented(422))
+@router.get(
+    "/experiments", dependencies=[only_these(*ExperimentQuery.names(), "page", "page_size")], responses=documented(422)
+)
 @requires(Action.READ)
 def list_all_experiments(
     request: Request,
@@ -41,8 +43,7 @@ def list_all_experiments(
     query: Annotated[ExperimentQuery, Query()],
 ) -> ExperimentListOut:
     """List experiments, newest first."""
-    wanted = ExperimentFilter(query.project, query.state or "", query.rule, query.run)
-    page = find_experiments(session, wanted, query.page, query.page_size)
+    page = find_experiments(session, query.filter, query.page, query.page_size)
     return ExperimentListOut.of(page, public_address(request))
 
 

@@ -26,17 +26,6 @@ class _FromDomain(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
 
-class ExperimentQuery(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    project: str = Field("", max_length=100)
-    state: State | None = None
-    rule: str = Field("", max_length=100)
-    run: int | None = Field(None, ge=1, lt=2**31, description="Experiments that this run belongs to.")
-    page: int = Field(1, ge=1, le=100_000)
-    page_size: int = Field(50, ge=1, le=200)
-
-
 class ExperimentIn(BaseModel):
     """From a suggestion (`rule`), or from an idea of your own (`knobs`)."""
 

@@ -26,6 +26,7 @@ from app.experiments.plan_page import (
     whole_number,
     wish_of,
 )
+from app.experiments.queries import ExperimentQuery
 from app.experiments.result_view import Effect, Row, effect, result_rows, runs_that_decide, would_decide
 from app.storage.audit import AuditEvent, events
 from app.storage.experiments import Experiment, ExperimentFilter, ExperimentRun, find_experiments, get_experiment
@@ -35,7 +36,6 @@ from app.storage.tables import ExperimentRow, ProjectRow, RunRow, select_any
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.forms import answer_form, status_of
-from app.web.lists import ListQuery, OneOf, Passes
 from app.web.templating import public_address, render
 
 # --- The form that plans an experiment: a suggestion's change, or the user's own idea. It works without script.
@@ -293,31 +293,6 @@ def _launch(commands: Commands, side: Side) -> Launch:
     return Launch(commands.trainer, commands.candidate, commands.add, commands.remove)
 
 
-# --- Filters of the list of experiments. The query string is its whole state, so it is validated as input.
-
-
-def _run_problem(text: str) -> str:
-    is_number = text.isascii() and text.isdigit() and len(text) < 19
-    return "" if is_number else f"must be the number of a run, not {text[:40]!r}"
-
-
-class ExperimentListQuery(ListQuery):
-    """Filters of the list of experiments. `run`: number of a run that belongs to them."""
-
-    max_text = 100
-    not_narrowing = ("state",)
-
-    project: str = ""
-    state: Annotated[str, OneOf(STATES)] = ""
-    rule: str = ""
-    run: Annotated[str, Passes(_run_problem)] = ""
-
-    @property
-    def wanted(self) -> ExperimentFilter:
-        run_id = int(self.run) if self.run else None
-        return ExperimentFilter(project=self.project, state=self.state, rule=self.rule, run_id=run_id)
-
-
 # --- The projects of experiments, and those with generated runs.
 
 
@@ -497,8 +472,8 @@ ExperimentId = Annotated[int, Path(ge=1, lt=2**31)]
 @router.get("/experiments")
 @requires(Action.READ)
 def list_experiments(request: Request, session: ReadSession) -> HTMLResponse:
-    query = ExperimentListQuery.from_params(request.query_params)
-    page = find_experiments(session, query.wanted, query.page)
+    query = ExperimentQuery.from_params(request.query_params)
+    page = find_experiments(session, query.filter, query.page)
     everything = find_experiments(session, ExperimentFilter(), page_size=1).states
     return render(
         request,

@@ -1,17 +1,46 @@
-"""What is read of experiments for more than one page: the journey that a run is part of."""
+"""Reads experiments for pages and API: the filters of the list, and the journey of a run."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from sqlalchemy import select
 from sqlmodel import Session, col
 
 from app.domain.experiments.journey import Journey, JourneyRun, JourneyStep, make_journey
-from app.domain.experiments.values import ExperimentResult
+from app.domain.experiments.values import STATES, ExperimentResult
 from app.errors import NotFound
-from app.storage.experiments import knobs_of
+from app.storage.experiments import ExperimentFilter, knobs_of
 from app.storage.json_text import from_json
 from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunRow, select_any
+from app.web.lists import ListQuery, OneOf, Passes
+
+# --- Filters of the list of experiments. The query string is its whole state, so it is validated as input.
+
+
+def _run_problem(text: str) -> str:
+    is_number = text.isascii() and text.isdigit() and len(text) < 19
+    return "" if is_number else f"must be the number of a run, not {text[:40]!r}"
+
+
+class ExperimentQuery(ListQuery):
+    """Filters of the list of experiments."""
+
+    max_text = 100
+    not_narrowing = ("state",)
+
+    project: str = ""
+    state: Annotated[str, OneOf(STATES)] = ""
+    rule: str = ""
+    run: Annotated[str, Passes(_run_problem)] = Field("", description="Experiments that this run belongs to.")
+
+    @property
+    def filter(self) -> ExperimentFilter:
+        run_id = int(self.run) if self.run else None
+        return ExperimentFilter(project=self.project, state=self.state, rule=self.rule, run_id=run_id)
+
+
+# --- The journey of a run.
 
 MOST_STEPS = 500
 """Most experiments shown in one journey."""

@@ -17,12 +17,12 @@ from app.domain.report.values import storable
 from app.leaderboards.api_models import (
     ChangesQuery,
     LeaderboardOut,
-    LeaderboardQuery,
     LeaderChangeOut,
     LeaderChangesOut,
     StandingsOut,
     page_values,
 )
+from app.leaderboards.queries import LeaderboardQuery
 from app.storage.leader_changes import LeaderChange, leader_changes
 from app.storage.standings import (
     HardwareFamily,
@@ -252,7 +252,7 @@ def _interval(figure: Interval | None) -> tuple[float | None, float | None, floa
 
 router = APIRouter(prefix="/api/v1", tags=["leaderboards"])
 
-_FILTERS = [only_these(*LeaderboardQuery.model_fields)]
+_FILTERS = [only_these(*LeaderboardQuery.names(), "page", "page_size")]
 _ANSWERS = documented(404, 406, 422, ok=as_content("text/csv"))
 _JSON = ("application/json", "application/*", "*/*")
 
@@ -263,7 +263,7 @@ def list_standings(request: Request, session: ReadSession, query: Annotated[Lead
     """List stacks with their rankings, and counts over all that match. With `Accept: text/csv` one row per result."""
     wants_csv = _wants_csv(request)
     page, index = _found(session, query)
-    items = ordered(page.items, query.ordered_by)
+    items = ordered(page.items, query.rank)
     if wants_csv:
         return _csv(request, "standings", standings_csv(items), page)
     base = public_address(request)
@@ -277,7 +277,7 @@ def list_gains(request: Request, session: ReadSession, query: Annotated[Leaderbo
     """List gains over alltoall of the same stacks, as the chart draws them: by stack, in each by its order."""
     wants_csv = _wants_csv(request)
     page, _ = _found(session, query)
-    items = ordered(page.items, query.ordered_by)
+    items = ordered(page.items, query.rank)
     if wants_csv:
         return _csv(request, "gains", gains_csv(items), page)
     return JSONResponse(GainsOut.of(page, items).model_dump(mode="json"), headers={"Vary": "Accept"})
@@ -307,7 +307,7 @@ def _found(session: Session, query: LeaderboardQuery) -> tuple[StandingsPage, Se
     hardware = index[0].hardware_slug if query.hardware else ""
     family = index[0].family_slug if query.family else ""
     page = standings_of(session, hardware, family, query.filters, query.page, size=query.page_size)
-    query.check_precision(page.options)
+    query.check(page.options)
     return page, index
 
 

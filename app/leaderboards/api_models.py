@@ -6,29 +6,20 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from app.domain.contract.fields import FIELDS, PRECISIONS
 from app.domain.ranking.across import ClassSummary
 from app.domain.ranking.rank import Head
-from app.domain.ranking.runs import DISPATCHERS, LEVELS, Refusal
+from app.domain.ranking.runs import DISPATCHERS, Refusal
 from app.domain.ranking.standings import Board, MissingDispatcher
-from app.errors import FieldError, InvalidQuery
-from app.leaderboards.queries import BY_STEP_TIME, RANKINGS
-from app.leaderboards.words import EP_SIZES, SEMANTIC_CLASSES
+from app.leaderboards.queries import LeaderboardQuery
 from app.storage.json_text import to_json
 from app.storage.leader_changes import LeaderChange
 from app.storage.standings import (
-    DEFAULT_FLOOR,
-    FilterOptions,
     HardwareFamily,
     KeptStandings,
-    StandingsFilters,
     StandingsPage,
 )
-from app.web.lists import one_of
 
 # --- Query parameters of the leaderboard API: the filters of the page, by the same names.
-
-ROUTINGS = ("forced", "natural", "unknown", *FIELDS["routing_mode"].choices)
 
 Hardware = Annotated[str, Field(max_length=100, description="`h100`, or its display name: `H100`.")]
 ModelFamily = Annotated[
@@ -36,48 +27,6 @@ ModelFamily = Annotated[
 ]
 Project = Annotated[str, Field(max_length=100)]
 Stack = Annotated[str, StringConstraints(pattern="^[0-9a-f]*$", max_length=64)]
-
-
-class LeaderboardQuery(BaseModel):
-    """Filters of stacks; an empty filter means any."""
-
-    hardware: Hardware = ""
-    family: ModelFamily = ""
-    project: Project = ""
-    rank: Annotated[str, *one_of(tuple(RANKINGS))] = Field(BY_STEP_TIME, description="Order of the results.")
-    evidence: Annotated[str, *one_of(LEVELS)] = Field(
-        DEFAULT_FLOOR, description="The weakest evidence level that counts."
-    )
-    routing: Annotated[str, *one_of(ROUTINGS)] = Field("", description="A kind of routing, or one routing mode.")
-    semantic_class: Annotated[str, *one_of(tuple(SEMANTIC_CLASSES))] = ""
-    precision: str = Field("", max_length=50)
-    ep_size: Annotated[str, *one_of(tuple(EP_SIZES))] = Field("", description="Small: EP up to 8; large: from 32.")
-    stack: Stack = Field("", description="A stack key, or its first digits.")
-    page: int = Field(1, ge=1, le=1_000_000)
-    page_size: int = Field(25, ge=1, le=200)
-
-    @property
-    def ordered_by(self) -> str:
-        return self.rank or BY_STEP_TIME
-
-    @property
-    def filters(self) -> StandingsFilters:
-        return StandingsFilters(
-            project=self.project,
-            floor=self.evidence or DEFAULT_FLOOR,
-            routing=self.routing,
-            semantic_class=self.semantic_class,
-            precision=self.precision,
-            ep_size=self.ep_size,
-            stack=self.stack,
-        )
-
-    def check_precision(self, options: FilterOptions) -> None:
-        """Raises InvalidQuery; runs may state others than the contract lists, so those that occur count, too."""
-        precisions = dict.fromkeys((*PRECISIONS, *options.precisions))
-        if self.precision and self.precision not in precisions:
-            error = FieldError("precision", f"must be one of {', '.join(precisions)}, not {self.precision!r}")
-            raise InvalidQuery("Unknown precision.", (error,))
 
 
 class ChangesQuery(BaseModel):
@@ -190,7 +139,7 @@ def page_values(
     return {
         "dispatchers": DISPATCHERS,
         "evidence": query.filters.floor,
-        "rank": query.ordered_by,
+        "rank": query.rank,
         "leaderboards": [leaderboard.model_dump(mode="json") for leaderboard in index],
         "summaries": to_json(page.summaries),
         "items": [_stack_values(stack) for stack in items],

@@ -81,7 +81,7 @@ class LeaderboardPage:
         self.filters = filters
         self.address = f"/leaderboards/{hardware}/{family}"
         self.found: StandingsPage = standings_of(
-            session, hardware, family, filters.kept, filters.page, size=filters.page_size
+            session, hardware, family, filters.filters, filters.page, size=filters.page_size
         )
         if not self.found.hardware:
             raise NotFound("No stack of this hardware and model family has been ranked. The list is at /leaderboards.")

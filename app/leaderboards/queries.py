@@ -1,7 +1,9 @@
-"""What a leaderboard can be asked for. The query string is its whole state, so it is checked as input."""
+"""Filters of a leaderboard. The query string is its whole state, so it is validated as input."""
 
 from collections.abc import Sequence
 from typing import Annotated
+
+from pydantic import Field
 
 from app.domain.contract.fields import FIELDS, PRECISIONS
 from app.domain.ranking.runs import LEVELS
@@ -33,17 +35,19 @@ class BoardQuery(ListQuery):
     not_narrowing = ("rank",)
 
     page_size: int = 10  # rankings are tall
-    rank: Annotated[str, OneOf(tuple(RANKINGS))] = BY_STEP_TIME
-    evidence: Annotated[str, OneOf(LEVELS)] = DEFAULT_FLOOR
-    routing: Annotated[str, OneOf(ROUTINGS)] = ""
+    rank: Annotated[str, OneOf(tuple(RANKINGS))] = Field(BY_STEP_TIME, description="Order of the results.")
+    evidence: Annotated[str, OneOf(LEVELS)] = Field(
+        DEFAULT_FLOOR, description="The weakest evidence level that counts."
+    )
+    routing: Annotated[str, OneOf(ROUTINGS)] = Field("", description="A kind of routing, or one routing mode.")
     semantic_class: Annotated[str, OneOf(tuple(SEMANTIC_CLASSES))] = ""
     precision: str = ""
-    ep_size: Annotated[str, OneOf(tuple(EP_SIZES))] = ""
+    ep_size: Annotated[str, OneOf(tuple(EP_SIZES))] = Field("", description="Small: EP up to 8; large: from 32.")
     project: str = ""
-    stack: Annotated[str, Passes(_key_problem)] = ""
+    stack: Annotated[str, Passes(_key_problem)] = Field("", description="A stack key, or its first digits.")
 
     def check(self, options: FilterOptions) -> None:
-        """Raises NotFound, InvalidQuery on what no stack here has: an empty answer would look like no results."""
+        """Raise NotFound or InvalidQuery for a value that no stack here has, instead of an empty list."""
         precisions = tuple(dict.fromkeys((*PRECISIONS, *options.precisions)))
         if self.project and self.project not in options.projects:
             raise NotFound(
@@ -53,7 +57,7 @@ class BoardQuery(ListQuery):
             raise InvalidQuery(self.refusal, (FieldError("precision", _not_one_of(precisions, self.precision)),))
 
     @property
-    def kept(self) -> StandingsFilters:
+    def filters(self) -> StandingsFilters:
         return StandingsFilters(
             project=self.project,
             floor=self.evidence,
@@ -63,6 +67,14 @@ class BoardQuery(ListQuery):
             ep_size=self.ep_size,
             stack=self.stack,
         )
+
+
+class LeaderboardQuery(BoardQuery):
+    """The same filters for the API, over all leaderboards or those of one hardware and family."""
+
+    page_size: int = Field(25, ge=1, le=200)
+    hardware: str = Field("", description="`h100`, or its display name: `H100`.")
+    family: str = Field("", description="`qwen3-30b-a3b`, or its display name: `Qwen3-30B-A3B`.")
 
 
 def _not_one_of(names: Sequence[str], value: str) -> str:

@@ -33,7 +33,7 @@ class LayoutForecaster:
             return Forecast(None, f"The planner cannot judge another layout: {now}.")
         changed = {name: value for name, value in settings.items() if name in LAYOUT}
         try:
-            then = _request(self._contract | _without_stages(changed) | changed)  # type: ignore[operator]
+            then = _request(self._contract | _without_stages(changed) | changed)
         except InvalidPlan as invalid:
             return Forecast(None, f"The planner cannot judge this layout: {invalid}.")
         layout = given_layout(then)

@@ -8,8 +8,17 @@ from typing import Any, ClassVar, Self
 from urllib.parse import urlencode
 
 from fastapi import Depends, Request
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 from starlette.responses import Response, StreamingResponse
 
 from app.errors import FieldError, InvalidQuery
@@ -20,6 +29,9 @@ class OneOf:
     """Annotates a filter that has only these values."""
 
     values: Sequence[str]
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {**handler(schema), "enum": ["", *self.values]}
 
     def problem(self, value: str) -> str:
         return "" if value in self.values else f"must be one of {', '.join(self.values)}, not {value[:40]!r}"
