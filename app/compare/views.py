@@ -22,7 +22,7 @@ class SideValue:
     """`text` None: unknown. `source`: who states it; `address`: where it is stated, or can be supplied."""
 
     text: str | None
-    said: str
+    source: str
     detail: str
     address: str
 

@@ -26,16 +26,16 @@ from app.web.templating import render
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class GridCell:
     """`column`: number of steps from the root; `row` counts from the top."""
 
     column: int
     row: int
 
 
-def places(root: str, children: Mapping[str, Sequence[str]]) -> dict[str, Place]:
+def grid_cells(root: str, children: Mapping[str, Sequence[str]]) -> dict[str, GridCell]:
     """Return the place of every node reachable from `root`, in reading order (depth first)."""
-    placed: dict[str, Place] = {}
+    placed: dict[str, GridCell] = {}
     row = -1
     # Uses a stack because a journey may be longer than Python's recursion limit.
     todo: list[tuple[str, int, bool]] = [(root, 0, False)]
@@ -44,7 +44,7 @@ def places(root: str, children: Mapping[str, Sequence[str]]) -> dict[str, Place]
         if key in placed:
             continue
         row += not goes_on
-        placed[key] = Place(column, row)
+        placed[key] = GridCell(column, row)
         nexts = children.get(key, ())
         todo += [(child, column + 1, number == 0) for number, child in reversed(list(enumerate(nexts)))]
     return placed
@@ -126,7 +126,7 @@ def picture(nodes: Mapping[str, Node], edges: Sequence[Edge], root: str) -> Pict
     children: dict[str, list[str]] = {}
     for edge in edges:
         children.setdefault(edge.start, []).append(edge.end)
-    placed = places(root, children)
+    placed = grid_cells(root, children)
     at = {key: (_EDGE + place.column * _STEP, _EDGE + place.row * _ROW) for key, place in placed.items()}
     boxes = tuple(_box(nodes[key], *at[key]) for key in placed)
     drawn = [edge for edge in edges if edge.start in at and edge.end in at]

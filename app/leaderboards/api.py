@@ -26,8 +26,8 @@ from app.leaderboards.queries import LeaderboardQuery
 from app.storage.leader_changes import LeaderChange, leader_changes
 from app.storage.standings import (
     HardwareFamily,
-    KeptStandings,
     StandingsPage,
+    StoredStandings,
     check_project,
     hardware_and_families,
     leaderboards_named,
@@ -45,7 +45,7 @@ from app.web.templating import public_address
 _BY_MEMORY, _BY_TFLOPS = "memory_headroom", "tflops_per_gpu"
 
 
-def ordered(items: Iterable[KeptStandings], rank: str) -> tuple[KeptStandings, ...]:
+def ordered(items: Iterable[StoredStandings], rank: str) -> tuple[StoredStandings, ...]:
     """Return the boards in another order. Readings, sentences and gains stay, because they are about speed."""
     return tuple(
         replace(
@@ -98,7 +98,7 @@ class GainOut(BaseModel):
     sentence: str
 
     @classmethod
-    def of(cls, stack: KeptStandings, board: Board, entry: Entry, gain: Gain) -> Self:
+    def of(cls, stack: StoredStandings, board: Board, entry: Entry, gain: Gain) -> Self:
         duel = gain.duel
         return cls(
             stack_key=stack.stack_key,
@@ -135,12 +135,12 @@ class GainsOut(BaseModel):
     pages: int
 
     @classmethod
-    def of(cls, page: StandingsPage, shown: Iterable[KeptStandings]) -> Self:
+    def of(cls, page: StandingsPage, shown: Iterable[StoredStandings]) -> Self:
         gains = [GainOut.of(*gain) for stack in shown for gain in _gains(stack)]
         return cls(items=gains, total=page.total, page=page.page, page_size=page.page_size, pages=page.pages)
 
 
-def _gains(standings: KeptStandings) -> Iterable[tuple[KeptStandings, Board, Entry, Gain]]:
+def _gains(standings: StoredStandings) -> Iterable[tuple[StoredStandings, Board, Entry, Gain]]:
     for board in standings.standings.boards:
         for entry in board.entries:
             if entry.gain is not None:
@@ -169,12 +169,12 @@ _CHANGE = (
 )  # fmt: skip
 
 
-def standings_csv(items: Sequence[KeptStandings]) -> str:
+def standings_csv(items: Sequence[StoredStandings]) -> str:
     """Return the standings as CSV. Unranked dispatchers, and those that could not run, have rows too."""
     return csv_text([_STANDING, *(row for stack, board in _boards(items) for row in _standing_rows(stack, board))])
 
 
-def gains_csv(items: Sequence[KeptStandings]) -> str:
+def gains_csv(items: Sequence[StoredStandings]) -> str:
     return csv_text([_GAIN, *(row for stack, board in _boards(items) for row in _gain_rows(stack, board))])
 
 
@@ -182,17 +182,17 @@ def leaders_csv(changes: Iterable[LeaderChange]) -> str:
     return csv_text([_CHANGE, *(_change_row(change) for change in changes)])
 
 
-def _boards(items: Sequence[KeptStandings]) -> Iterable[tuple[KeptStandings, Board]]:
+def _boards(items: Sequence[StoredStandings]) -> Iterable[tuple[StoredStandings, Board]]:
     return ((item, board) for item in items for board in item.standings.boards)
 
 
-def _of_board(standings: KeptStandings, board: Board) -> tuple[object, ...]:
+def _of_board(standings: StoredStandings, board: Board) -> tuple[object, ...]:
     work = tuple(standings.about.get(name) for name in ("seq_len", "gbs", "mbs"))
     head = (standings.stack_key, standings.name, standings.project, *work)
     return (*head, board.routing_mode, board.semantic_class, board.floor, board.reading)
 
 
-def _standing_rows(standings: KeptStandings, board: Board) -> Iterable[tuple[object, ...]]:
+def _standing_rows(standings: StoredStandings, board: Board) -> Iterable[tuple[object, ...]]:
     head = _of_board(standings, board)
     for entry in board.entries:
         yield (*head, *_entry_cells(entry))
@@ -226,7 +226,7 @@ def _entry_cells(entry: Entry) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _gain_rows(standings: KeptStandings, board: Board) -> Iterable[tuple[object, ...]]:
+def _gain_rows(standings: StoredStandings, board: Board) -> Iterable[tuple[object, ...]]:
     for entry in board.entries:
         if (gain := entry.gain) is not None:
             duel = gain.duel

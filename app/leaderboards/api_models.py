@@ -15,8 +15,8 @@ from app.storage.json_text import to_json
 from app.storage.leader_changes import LeaderChange
 from app.storage.standings import (
     HardwareFamily,
-    KeptStandings,
     StandingsPage,
+    StoredStandings,
 )
 
 # --- Query parameters of the leaderboard API: the filters of the page, by the same names.
@@ -133,7 +133,7 @@ class LeaderChangesOut(BaseModel):
 
 
 def page_values(
-    page: StandingsPage, items: Iterable[KeptStandings], query: LeaderboardQuery, index: list[LeaderboardOut]
+    page: StandingsPage, items: Iterable[StoredStandings], query: LeaderboardQuery, index: list[LeaderboardOut]
 ) -> dict[str, Any]:
     """Return `StandingsOut` as plain values: stored standings are JSON already and need no second validation."""
     return {
@@ -150,7 +150,7 @@ def page_values(
     }
 
 
-def _stack_values(stack: KeptStandings) -> dict[str, Any]:
+def _stack_values(stack: StoredStandings) -> dict[str, Any]:
     standings = to_json(stack.standings)
     values = {name: getattr(stack, name) for name in StackStandingsOut.model_fields if hasattr(stack, name)}
     others = {name: standings[name] for name in StackStandingsOut.model_fields if name not in values}

@@ -12,7 +12,7 @@ from app.domain.ranking.rank import Head, head_text
 from app.domain.ranking.standings import Board, Entry, Gain
 from app.leaderboards.words import range_text, routing_words, tie_sentence
 from app.storage.leader_changes import LeaderChange
-from app.storage.standings import KeptStandings
+from app.storage.standings import StoredStandings
 from app.web import charts
 
 # --- The gain over alltoall of each result on a page: rows of a chart and of its export.
@@ -39,7 +39,7 @@ class GainRow:
     href: str
 
 
-def gain_rows(items: Sequence[KeptStandings], page: str = "") -> tuple[GainRow, ...]:
+def gain_rows(items: Sequence[StoredStandings], page: str = "") -> tuple[GainRow, ...]:
     """Return rows in the order of the stacks and, in each, of its ranking. `page`: the address with their cards."""
     shorter = without_common([stack.name for stack in items])
     return tuple(
@@ -72,7 +72,7 @@ def _gains(entries: Iterable[Entry]) -> Iterable[tuple[Entry, Gain]]:
     return ((entry, entry.gain) for entry in entries if entry.gain is not None)
 
 
-def _row(standings: KeptStandings, short: str, entry: Entry, gain: Gain, page: str) -> GainRow:
+def _row(standings: StoredStandings, short: str, entry: Entry, gain: Gain, page: str) -> GainRow:
     duel = gain.duel
     return GainRow(
         name=standings.name,
@@ -89,7 +89,7 @@ def _row(standings: KeptStandings, short: str, entry: Entry, gain: Gain, page: s
     )
 
 
-def _class(standings: KeptStandings, board: Board) -> str:
+def _class(standings: StoredStandings, board: Board) -> str:
     """Return the class of a board for stacks that have several boards."""
     if len(standings.standings.boards) < 2:
         return ""
@@ -100,7 +100,7 @@ def _class(standings: KeptStandings, board: Board) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Reign:
+class LeadershipPeriod:
     """The time from one change of leaders to the next. `row`: of the chart, one for each board.
 
     `leader` is empty for a tie and without a leader; `text` says which. `lasts`: it has not ended; `ends` is then the
@@ -118,7 +118,7 @@ class Reign:
     href: str
 
 
-def reigns_of(changes: Sequence[LeaderChange], shown: Sequence[str] = ()) -> tuple[Reign, ...]:
+def leadership_periods(changes: Sequence[LeaderChange], shown: Sequence[str] = ()) -> tuple[LeadershipPeriod, ...]:
     """Return leadership periods from changes, newest first. Times are history positions in the stack.
 
     `shown`: names of all stacks on the page; the part that they share with those of the changes is not repeated.
@@ -130,9 +130,9 @@ def reigns_of(changes: Sequence[LeaderChange], shown: Sequence[str] = ()) -> tup
         boards.setdefault((change.stack_key, head.routing_mode, head.semantic_class), []).append(change)
     alike = len({(mode, semantic_class) for _, mode, semantic_class in boards}) == 1
     return tuple(
-        reign
+        period
         for row, own in enumerate(boards.values())
-        for reign in _reigns(row, own, _name(own[-1], shared, with_class=not alike))
+        for period in _periods(row, own, _name(own[-1], shared, with_class=not alike))
     )
 
 
@@ -141,14 +141,14 @@ def told_class(head: Head) -> str:
     return f"{routing_words(head.routing_mode)}, {head.semantic_class.replace('_', ' ')}"
 
 
-def _reigns(row: int, own: Sequence[LeaderChange], name: str) -> list[Reign]:
+def _periods(row: int, own: Sequence[LeaderChange], name: str) -> list[LeadershipPeriod]:
     """Return the periods of one board, oldest change first. A late run may lie before the change that it follows."""
     begins: list[datetime] = []
     for period in own:
         begins.append(max([period.happened_at, *begins[-1:]]))
     ends = [*begins[1:], max(own[-1].measured_until, begins[-1])]
     return [
-        Reign(
+        LeadershipPeriod(
             row=row,
             name=name,
             is_first=place == 0,
@@ -217,10 +217,10 @@ def gain_chart(rows: Sequence[GainRow]) -> dict[str, Any]:
     return spec
 
 
-def leader_chart(reigns: Sequence[Reign], stacks: int) -> dict[str, Any]:
+def leader_chart(periods: Sequence[LeadershipPeriod], stacks: int) -> dict[str, Any]:
     """Return a bar for each leadership period of a stack, in the colour of the leader."""
     spec = dict(_leader_specification(chart_height(stacks)))
-    heads = {period.row: period.text for period in reigns if period.lasts}
+    heads = {period.row: period.text for period in periods if period.lasts}
     drawn = [
         {
             "row": period.row,
@@ -233,7 +233,7 @@ def leader_chart(reigns: Sequence[Reign], stacks: int) -> dict[str, Any]:
             "since": _minute(period.begins),
             "href": period.href,
         }
-        for period in reigns
+        for period in periods
     ]
     ends = [
         {
@@ -245,10 +245,10 @@ def leader_chart(reigns: Sequence[Reign], stacks: int) -> dict[str, Any]:
             "until": f"{_minute(period.ends)}, the last measurement",
             "href": period.href,
         }
-        for period in reigns
+        for period in periods
         if period.lasts
     ]
-    spec["datasets"] = {"reigns": drawn, "ends": ends}
+    spec["datasets"] = {"periods": drawn, "ends": ends}
     spec["description"] = f"Leaders of {stacks} rankings over time. The table has the same changes."
     return spec
 
@@ -295,7 +295,7 @@ def _gain_specification(height: int) -> dict[str, Any]:
 def _leader_specification(height: int) -> dict[str, Any]:
     import altair as alt  # noqa: PLC0415  # as above
 
-    data = alt.Chart(alt.NamedData("reigns"))
+    data = alt.Chart(alt.NamedData("periods"))
     y = alt.Y("row:O", sort=None, title=None, axis=None)
     axis = alt.Axis(grid=True, domain=False, tickCount=6, labelOverlap=True, format=_DAYS)
     x = alt.X("from:T", title=_TIME, axis=axis, scale=alt.Scale(type="utc"))

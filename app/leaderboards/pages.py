@@ -21,12 +21,12 @@ from app.leaderboards.api import gains_csv, leaders_csv, standings_csv
 from app.leaderboards.charts import (
     AXIS,
     GainRow,
-    Reign,
+    LeadershipPeriod,
     chart_height,
     gain_chart,
     gain_rows,
     leader_chart,
-    reigns_of,
+    leadership_periods,
     told_class,
 )
 from app.leaderboards.queries import RANKINGS, BoardQuery
@@ -46,13 +46,13 @@ from app.leaderboards.views import (
 )
 from app.leaderboards.views import gain_text as gain_range
 from app.leaderboards.words import meanings_of
-from app.pipeline.notify import LeaderNews, leader_news
+from app.pipeline.notify import LeaderUpdate, leader_updates
 from app.storage.leader_changes import LeaderChange, leader_changes
 from app.storage.runs import Quarantine
 from app.storage.standings import (
     HardwareFamily,
-    KeptStandings,
     StandingsPage,
+    StoredStandings,
     check_project,
     hardware_and_families,
     stacks_named,
@@ -114,7 +114,7 @@ class LeaderboardPage:
 
     @cached_property
     def quarantines(self) -> Mapping[str, Quarantine]:
-        return quarantines_of(self._session, [card.kept for card in self.cards])
+        return quarantines_of(self._session, [card.stack for card in self.cards])
 
     @cached_property
     def alone(self) -> tuple[LoneLine, ...]:
@@ -139,7 +139,7 @@ class LeaderboardPage:
         return SEPARATOR.join(common_parts([line.name for line in self._lone]))
 
     @property
-    def _lone(self) -> list[KeptStandings]:
+    def _lone(self) -> list[StoredStandings]:
         return [item for item in self.found.items if not has_rivals(item)]
 
     @cached_property
@@ -197,17 +197,17 @@ class LeaderboardPage:
         )
 
     @cached_property
-    def reigns(self) -> tuple[Reign, ...]:
-        return reigns_of(self.changes, [item.name for item in self.found.items])
+    def periods(self) -> tuple[LeadershipPeriod, ...]:
+        return leadership_periods(self.changes, [item.name for item in self.found.items])
 
     @property
     def leaders(self) -> list[str]:
         """Return the leaders that have a colour in the chart."""
-        return sorted({period.leader for period in self.reigns if period.leader})
+        return sorted({period.leader for period in self.periods if period.leader})
 
     @property
     def boards_led(self) -> int:
-        return len({period.row for period in self.reigns})
+        return len({period.row for period in self.periods})
 
     @property
     def leader_height(self) -> int:
@@ -215,7 +215,7 @@ class LeaderboardPage:
 
     @property
     def leader_chart(self) -> dict[str, Any]:
-        return leader_chart(self.reigns, self.boards_led)
+        return leader_chart(self.periods, self.boards_led)
 
     @cached_property
     def availability(self) -> AvailabilityTable:
@@ -233,7 +233,7 @@ NEWEST = 10
 class LeaderboardIndex:
     project: str
     items: tuple[HardwareFamily, ...]
-    news: tuple[LeaderNews, ...]
+    news: tuple[LeaderUpdate, ...]
 
     @property
     def answer(self) -> str:
@@ -247,7 +247,7 @@ class LeaderboardIndex:
 
 def leaderboard_index(session: Session, project: str = "") -> LeaderboardIndex:
     check_project(session, project)
-    news = leader_news(session, project=project, most=NEWEST)
+    news = leader_updates(session, project=project, most=NEWEST)
     return LeaderboardIndex(project, hardware_and_families(session, project), news)
 
 

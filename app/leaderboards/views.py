@@ -22,7 +22,7 @@ from app.domain.numbers import (
     time_unit_of,
 )
 from app.domain.ranking.across import ClassSummary, TallyGroup
-from app.domain.ranking.pairwise import PairwiseComparison, Place
+from app.domain.ranking.pairwise import PairwiseComparison, PositionRange
 from app.domain.ranking.runs import NEED_A_PACKAGE, Refusal
 from app.domain.ranking.standings import (
     REFERENCE,
@@ -50,7 +50,7 @@ from app.leaderboards.words import (
 )
 from app.storage.experiments import contracts_of
 from app.storage.runs import Quarantine, aware
-from app.storage.standings import KeptStandings
+from app.storage.standings import StoredStandings
 from app.storage.tables import RunRow, select_any
 
 # --- Summary over many stacks: which dispatcher leads in how many, and the range of its gain.
@@ -135,7 +135,7 @@ def _label(group: TallyGroup) -> str:
 # --- Who quarantined a run, and when: the reason alone does not say whom to ask.
 
 
-def quarantines_of(session: Session, stacks: Iterable[KeptStandings]) -> Mapping[str, Quarantine]:
+def quarantines_of(session: Session, stacks: Iterable[StoredStandings]) -> Mapping[str, Quarantine]:
     """Return, by run, who quarantined the runs that are left out of these stacks, and when."""
     left_out = (run for stack in stacks for run in _left_out(stack.standings) if run.why == "quarantined")
     runs = sorted({int(run.run) for run in left_out})
@@ -221,7 +221,7 @@ _MOST = 4
 """Most knobs named; the comparison of two runs lists all."""
 
 
-def knobs_apart(session: Session, stacks: Sequence[KeptStandings]) -> dict[str, str]:
+def knobs_apart(session: Session, stacks: Sequence[StoredStandings]) -> dict[str, str]:
     """Return config key -> `permute_fusion on, tp 2`, for dispatchers of these stacks with several configurations."""
     several = [
         [configuration.config_key for configuration in entry.configurations]
@@ -342,7 +342,7 @@ class OutsideRow:
 
 
 @dataclass(frozen=True, slots=True)
-class GlimpseRow:
+class UnrankedRow:
     """A dispatcher that ran without a rankable result. Only its step time is known."""
 
     glimpse: UnrankedResult
@@ -362,7 +362,7 @@ class BoardView:
     board: Board
     rows: tuple[EntryRow, ...]
     outside: tuple[OutsideRow, ...]
-    glimpses: tuple[GlimpseRow, ...]
+    glimpses: tuple[UnrankedRow, ...]
     missing: tuple[MissingDispatcher, ...]
     axis: str
     notes: tuple[str, ...]
@@ -383,13 +383,13 @@ class BoardView:
 class StackCard:
     """`facts`: fields that the stack's name does not contain. `left_out`: why runs are not ranked, in a few words."""
 
-    kept: KeptStandings
+    stack: StoredStandings
     facts: tuple[str, ...]
     boards: tuple[BoardView, ...]
     left_out: str
 
 
-def stack_card(standings: KeptStandings, rank: str, knobs: Mapping[str, str]) -> StackCard:
+def stack_card(standings: StoredStandings, rank: str, knobs: Mapping[str, str]) -> StackCard:
     about = ((name, value) for name, value in standings.about.items() if name not in _IN_TITLE and value is not None)
     facts = tuple(words for name, value in about if (words := field_words(name, value)) not in standings.name)
     boards = tuple(_board(board, standings.standings.missing, rank, knobs) for board in standings.standings.boards)
@@ -422,7 +422,7 @@ def _board(board: Board, missing: Sequence[MissingDispatcher], rank: str, knobs:
         rows=tuple(_row(board, entry, rank, axis, knobs=knobs, unit=unit) for entry in entries),
         outside=tuple(OutsideRow(entry, drawn.dot(entry.step_time_ms) if drawn else None) for entry in board.outside),
         glimpses=tuple(
-            GlimpseRow(result, drawn.dot(Interval(result.step_time_ms)) if drawn else None)
+            UnrankedRow(result, drawn.dot(Interval(result.step_time_ms)) if drawn else None)
             for result in board.glimpses
             if result.dispatcher not in names
         ),
@@ -485,7 +485,7 @@ def _metric(figure: Interval, runs: int) -> Metric:
     return Metric(figure.value, low, high, runs)
 
 
-def _ties(board: Board, entry: Entry, rank: str, place: Place | None) -> tuple[str, ...]:
+def _ties(board: Board, entry: Entry, rank: str, place: PositionRange | None) -> tuple[str, ...]:
     if rank != BY_MEMORY:
         return ties_of(entry.dispatcher, board.duels)
     return tuple(f"peak memory not significantly different from {name}" for name in place.ties) if place else ()
@@ -537,7 +537,7 @@ class LoneLine:
     for one configuration. `beside`: other facts about its dispatchers.
     """
 
-    kept: KeptStandings
+    stack: StoredStandings
     name: str
     board: Board | None
     entry: Entry | None
@@ -546,18 +546,18 @@ class LoneLine:
     beside: tuple[str, ...]
 
 
-def has_rivals(standings: KeptStandings) -> bool:
+def has_rivals(standings: StoredStandings) -> bool:
     """Return whether one of its boards has results of several dispatchers, ranked or not."""
     return any(board.is_ranking or board.outside for board in standings.standings.boards)
 
 
-def lone_lines(stacks: Sequence[KeptStandings], knobs: Mapping[str, str]) -> tuple[LoneLine, ...]:
+def lone_lines(stacks: Sequence[StoredStandings], knobs: Mapping[str, str]) -> tuple[LoneLine, ...]:
     """Return a line for each class. `knobs`: by config key, its distinguishing knobs."""
     names = without_common([stack.name for stack in stacks])
     return tuple(line for stack, name in zip(stacks, names, strict=True) for line in _lines(stack, name, knobs))
 
 
-def _lines(standings: KeptStandings, name: str, knobs: Mapping[str, str]) -> Iterable[LoneLine]:
+def _lines(standings: StoredStandings, name: str, knobs: Mapping[str, str]) -> Iterable[LoneLine]:
     boards = standings.standings.boards
     if not boards:
         yield LoneLine(standings, name, None, None, {}, "", tuple(_of_stack(standings)))
@@ -570,7 +570,7 @@ def _lines(standings: KeptStandings, name: str, knobs: Mapping[str, str]) -> Ite
         )
 
 
-def _of_board(standings: KeptStandings, board: Board, entry: Entry | None) -> Iterable[str]:
+def _of_board(standings: StoredStandings, board: Board, entry: Entry | None) -> Iterable[str]:
     if entry and standings.standings.missing and entry.dispatcher not in NEED_A_PACKAGE:
         yield "the only measured fallback"
     for result in board.glimpses:
@@ -581,7 +581,7 @@ def _of_board(standings: KeptStandings, board: Board, entry: Entry | None) -> It
             yield f"{refusal.dispatcher} not ranked: {refusal.sentence}"
 
 
-def _of_stack(standings: KeptStandings) -> Iterable[str]:
+def _of_stack(standings: StoredStandings) -> Iterable[str]:
     stack = standings.standings
     if stack.missing:
         yield f"{listed([missing.dispatcher for missing in stack.missing])} not available in the container"

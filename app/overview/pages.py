@@ -23,11 +23,11 @@ from app.web.templating import OUTCOMES, render
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """`name`: of whoever is logged in and belongs to no project, else empty. `ask`: who gives a role.
+class EmptyOverview:
+    """What the first page says to a reader without visible runs.
 
-    `empty`: why there are no runs, in a sentence. `uploads_to`: the one project that the reader may upload to, as far
-    as there is one.
+    `name`: the logged-in user without a project, else empty. `ask`: who can give a role. `empty`: why there are no
+    runs. `uploads_to`: the only project that the reader may upload to, else empty.
     """
 
     name: str
@@ -36,18 +36,18 @@ class Standing:
     uploads_to: str
 
 
-def standing(session: Session, access: Access) -> Standing:
+def empty_overview(session: Session, access: Access) -> EmptyOverview:
     person, of_all = access.person, access.may_anywhere(Action.ADMINISTER)
     if person is None or of_all:
         empty = "Nothing has been uploaded yet." if of_all else "No project with runs is public."
-        return Standing("", "", empty, "")
+        return EmptyOverview("", "", empty, "")
     own = project_slugs(session, person.roles)
     if not own:
         ask = some_of(administrators(session), last="or")
-        return Standing(person.name, ask, "You have no role in any project yet.", "")
+        return EmptyOverview(person.name, ask, "You have no role in any project yet.", "")
     uploads = project_slugs(session, [project for project in person.roles if access.may(Action.UPLOAD, project)])
     empty = f"Nothing has been uploaded to {some_of(own)} yet."
-    return Standing("", "", empty, uploads[0] if len(uploads) == 1 else "")
+    return EmptyOverview("", "", empty, uploads[0] if len(uploads) == 1 else "")
 
 
 router = APIRouter(include_in_schema=False)
@@ -64,7 +64,7 @@ def show_overview(request: Request, session: ReadSession, settings: AppSettings)
         overview=summary,
         filters=filters,
         periods=PERIODS,
-        standing=(who := standing(session, access_of(request))),
+        empty=(who := empty_overview(session, access_of(request))),
         answer=answer(summary, filters, who.empty),
         arrived=arrived(summary, filters),
         outcomes=OUTCOMES,

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from sqlalchemy import ColumnElement, Row, Select, exists, func, or_, select
 from sqlmodel import Session, col
 
-from app.pipeline.notify import LeaderNews, leader_news
+from app.pipeline.notify import LeaderUpdate, leader_updates
 from app.storage.experiments import ExperimentFilter, find_experiments
 from app.storage.projects import slugs_by_id
 from app.storage.runs import ENDED_BADLY, RunListItem, aware, count_runs, latest_runs
@@ -209,7 +209,7 @@ class Overview:
     verdicts: tuple[RunListItem, ...]
     branches: tuple[str, ...]
     projects: tuple[str, ...]
-    standings: tuple[LeaderNews, ...]
+    standings: tuple[LeaderUpdate, ...]
     newest: tuple[RunListItem, ...]
     failed: tuple[RunListItem, ...]
     experiments: Mapping[str, int]
@@ -241,7 +241,7 @@ def overview(session: Session, query: OverviewQuery, now: datetime) -> Overview:
         verdicts=latest_runs(session, VERDICTS, *recent, col(RunRow.verdict) != ""),
         branches=_branches(session, *of_project),
         projects=tuple(sorted(slugs_by_id(session).values())),
-        standings=leader_news(
+        standings=leader_updates(
             session, project=query.project, noticed_since=now - timedelta(days=int(query.days)), most=STANDINGS
         ),
         newest=latest_runs(session, NEWEST, *on_branch),

@@ -84,7 +84,7 @@ _RULES: Select[Any] = (
     .where(col(ProjectRow.id) == bindparam("project"))
 )
 
-Place = tuple[datetime, int]
+HistoryPosition = tuple[datetime, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class Candidate:
     runs: tuple[StackRun, ...]
 
     @property
-    def place(self) -> Place:
-        return place_of(self.runs[0])
+    def place(self) -> HistoryPosition:
+        return history_position(self.runs[0])
 
     @property
     def newest(self) -> StackRun:
@@ -129,7 +129,7 @@ class Stack:
     def before(self, candidate: Candidate) -> list[StackRun]:
         """Return the runs before a candidate: the newest of the stack and of its configuration, and pinned ones."""
         own, place = set(candidate.ids), candidate.place
-        earlier = [run for run in self.runs if place_of(run) < place and run.id not in own]
+        earlier = [run for run in self.runs if history_position(run) < place and run.id not in own]
         pinned = self.rules.pinned
         if len(earlier) <= LOOK_BACK:
             return earlier
@@ -139,7 +139,7 @@ class Stack:
         return [run for run in earlier if run.id in relevant or run.facts.run in pinned]
 
 
-def place_of(run: StackRun) -> Place:
+def history_position(run: StackRun) -> HistoryPosition:
     return run.ordered_at, run.id
 
 
@@ -183,7 +183,7 @@ def _runs(session: Session, claim: StackClaim, rules: BaselineRules) -> list[Sta
         if rules.pinned:
             pinned = [int(run) for run in rules.pinned]
             by_id |= {run.id: run for run in read_runs(session, _PINNED, key, pinned=pinned)}
-    return sorted(by_id.values(), key=place_of)
+    return sorted(by_id.values(), key=history_position)
 
 
 def _since(session: Session, claim: StackClaim) -> list[StackRun]:
@@ -270,7 +270,9 @@ def newest_of_each(
     return Newest(reading.records([facts.run for _, facts, _ in oldest_first]), Counter(row.config_key for row in rows))
 
 
-def waiting_for_contrast(session: Session, project_id: int, stack_key: str, since: Place) -> dict[str, datetime]:
+def waiting_for_contrast(
+    session: Session, project_id: int, stack_key: str, since: HistoryPosition
+) -> dict[str, datetime]:
     """The stacks that differ from this one in one field and have runs without a baseline after `since`: what was
     measured in place of a verdict may be another now. With the place of the first of these runs.
     """

@@ -227,7 +227,7 @@ _MOST_READ = 400
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderNews:
+class LeaderUpdate:
     """All changes of one board as one entry, from `first` to `newest`."""
 
     newest: LeaderChange
@@ -239,7 +239,7 @@ class LeaderNews:
         return self.newest.happened_at
 
     @property
-    def told(self) -> str:
+    def leader(self) -> str:
         """Describe the current leader."""
         return head_text(self.newest.change.after)
 
@@ -254,15 +254,15 @@ class LeaderNews:
         return self.first.change.before == self.newest.change.after
 
 
-def leader_news(
+def leader_updates(
     session: Session, *, project: str = "", noticed_since: datetime | None = None, most: int = 10
-) -> tuple[LeaderNews, ...]:
+) -> tuple[LeaderUpdate, ...]:
     """Return the boards whose leader changed, latest change first."""
     read = leader_changes(session, project=project, since=noticed_since, newest=_MOST_READ)
     return tuple(sorted(_folded(read), key=lambda news: news.at, reverse=True)[:most])
 
 
-def _folded(changes: Iterable[LeaderChange]) -> Iterable[LeaderNews]:
+def _folded(changes: Iterable[LeaderChange]) -> Iterable[LeaderUpdate]:
     """Fold changes (newest first) by board. Changes without new runs, such as by new definitions, are left out."""
     boards: dict[tuple[str, str, str], list[LeaderChange]] = {}
     for change in changes:
@@ -270,4 +270,4 @@ def _folded(changes: Iterable[LeaderChange]) -> Iterable[LeaderNews]:
         if not head.by_runs:
             continue
         boards.setdefault((change.stack_key, head.routing_mode, head.semantic_class), []).append(change)
-    return (LeaderNews(own[0], own[-1], len(own)) for own in boards.values())
+    return (LeaderUpdate(own[0], own[-1], len(own)) for own in boards.values())

@@ -296,7 +296,7 @@ class FamilyPriors:
 NO_PRIORS = FamilyPriors()
 
 
-def kept_priors(session: Session, project_id: int, gpu: str | None) -> FamilyPriors:
+def stored_priors(session: Session, project_id: int, gpu: str | None) -> FamilyPriors:
     """Return the stored priors. A run whose GPU is unknown has no family."""
     row = session.get(RankingPriorRow, (project_id, gpu), populate_existing=True) if gpu else None
     if row is None:
@@ -306,7 +306,7 @@ def kept_priors(session: Session, project_id: int, gpu: str | None) -> FamilyPri
 
 def learned_priors(session: Session, project_id: int, gpu: str | None, classes: Iterable[str]) -> FamilyPriors:
     """Return the stored priors, replaced where they moved; `version` is then the next; `keep_priors` writes it."""
-    stored = kept_priors(session, project_id, gpu)
+    stored = stored_priors(session, project_id, gpu)
     if not gpu:
         return stored
     of_class = dict(stored.of_class)
@@ -406,7 +406,7 @@ def rank(session: Session, project_id: int, stack_key: str, *, learn: bool = Tru
         return Ranked(project_id, stack_key)
     gpu = stack.about.gpu
     classes = {run.facts.semantic_class for run in stack.runs}
-    priors = learned_priors(session, project_id, gpu, classes) if learn else kept_priors(session, project_id, gpu)
+    priors = learned_priors(session, project_id, gpu, classes) if learn else stored_priors(session, project_id, gpu)
     standings = rank_stack(stack.runs, priors.of_class, stack.contracts, losses=partial(losses_of_runs, session))
     heads = _head_changes(session, project_id, standings, stack) if learn else ()
     sizes = scaling_runs(stack.runs, stack.contracts, priors.of_class)

@@ -28,7 +28,7 @@ from app.domain.verdict.history import (
 )
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
 from app.domain.verdict.triage import ACTIVE
-from app.pipeline.assess import Candidate, Place, Stack, candidates, place_of
+from app.pipeline.assess import Candidate, HistoryPosition, Stack, candidates, history_position
 from app.pipeline.notify import notify_regression
 from app.storage import audit
 from app.storage.runs import aware
@@ -317,7 +317,7 @@ _MEMORY_PRIOR = Prior(variance=0.001**2, degrees_of_freedom=4)
 """Peak memory is almost deterministic: equal within 0.1 % in most adjacent versions of one job."""
 
 
-class Standing:
+class StackHistory:
     """The newest part of a stack's history, up to its newest run.
 
     `origins`: slow runs before that part, of regressions that are not closed. `judged`: the new verdicts. `priors`: by
@@ -329,11 +329,11 @@ class Standing:
     ) -> None:
         self._runs, self._rules, self._judged, self._priors = stack.runs, stack.rules, judged, priors
         runs = (*origins, *stack.runs)
-        self._places = {run.id: place_of(run) for run in runs}
+        self._places = {run.id: history_position(run) for run in runs}
         self._candidates = {run.id: candidate for candidate in candidates(runs) for run in candidate.runs}
         self._levels: dict[tuple[object, ...], tuple[list[StackRun], History] | None] = {}
 
-    def place_of_run(self, run_id: int) -> Place | None:
+    def position_of_run(self, run_id: int) -> HistoryPosition | None:
         """Return the history position of a run; None when it was deleted or belongs to another stack now."""
         return self._places.get(run_id)
 
@@ -351,7 +351,7 @@ class Standing:
             return True
         return bool(origin.newest.commit) and origin.newest.commit == other.newest.commit
 
-    def has_ended(self, member: StackMember, before: Place) -> bool:
+    def has_ended(self, member: StackMember, before: HistoryPosition) -> bool:
         """Return whether it ended before that position: a user says so, or three runs were back at the usual level."""
         if member.regression.state == "fixed":
             return True
@@ -395,7 +395,7 @@ class Standing:
         return None if opened is None or opened[0].run < 0 else settled_levels(opened[0], opened[1][1])
 
     def _follow_up(
-        self, member: StackMember, before: Place | None = None, said_at: datetime | None = None
+        self, member: StackMember, before: HistoryPosition | None = None, said_at: datetime | None = None
     ) -> tuple[FollowUp, list[StackRun]] | None:
         """Return the follow-up and the runs it is based on; None without such runs or when the slow run is gone."""
         opened_with_levels = self._opened(member, before)
@@ -408,22 +408,22 @@ class Standing:
         return follow_up(opened, history, runs_before), runs
 
     def _opened(
-        self, member: StackMember, before: Place | None = None
+        self, member: StackMember, before: HistoryPosition | None = None
     ) -> tuple[OpenedRegression, tuple[list[StackRun], History]] | None:
         place = self._places.get(member.row.run_id)
         levels = None if place is None else self._levels_of(member, before)
         if place is None or levels is None:
             return None
-        slow = sum(place_of(run) <= place for run in levels[0]) - 1  # -1: before all of them
+        slow = sum(history_position(run) <= place for run in levels[0]) - 1  # -1: before all of them
         return OpenedRegression(slow, member.usual_level, member.slow_level), levels
 
-    def _levels_of(self, member: StackMember, before: Place | None) -> tuple[list[StackRun], History] | None:
+    def _levels_of(self, member: StackMember, before: HistoryPosition | None) -> tuple[list[StackRun], History] | None:
         """Return the runs of the history and its segments, computed once for all members that share them."""
         metric = member.regression.metric
         key = (member.row.config_key, self._job_of(member), metric, self.branches_of(member), before)
         if key not in self._levels:
             runs = [run for run in self._runs if self._makes_levels(run, member, metric)]
-            runs = [run for run in runs if before is None or place_of(run) < before]
+            runs = [run for run in runs if before is None or history_position(run) < before]
             self._levels[key] = (runs, self._history(runs, member, metric)) if runs else None
         return self._levels[key]
 
@@ -477,19 +477,19 @@ def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged])
         members.lock()
         priors = {candidate.config_key: document.verdict.prior for candidate, document in judged}
         decisions = {run: document.decision for candidate, document in judged for run in candidate.ids}
-        standing = Standing(stack, _origins(session, stack, members), decisions, priors)
+        stack_history = StackHistory(stack, _origins(session, stack, members), decisions, priors)
         for member in list(members.of_stack):
-            if standing.place_of_run(member.row.run_id) is None:
-                _replace(members, standing, member)  # its run belongs to another stack now
+            if stack_history.position_of_run(member.row.run_id) is None:
+                _replace(members, stack_history, member)  # its run belongs to another stack now
         for candidate, raised in alarms:
-            _withdraw_silent(members, standing, candidate, raised)
+            _withdraw_silent(members, stack_history, candidate, raised)
             for alarm in raised:
-                regression = _place(members, standing, candidate, alarm).regression
+                regression = _place(members, stack_history, candidate, alarm).regression
                 for run in candidate.ids:
                     explained[run][alarm.metric] = regression.id or 0
         for member in members.of_stack:
-            if member.row.config_key in priors and standing.place_of_run(member.row.run_id) is not None:
-                _follow(members, standing, member)
+            if member.row.config_key in priors and stack_history.position_of_run(member.row.run_id) is not None:
+                _follow(members, stack_history, member)
         members.write()
     keep_alarms(session, explained)
 
@@ -511,39 +511,41 @@ def _alarms(stack: Stack, candidate: Candidate, document: VerdictDocument) -> tu
     return alarms_of(document, stack_key=stack.stack_key, run=str(first.id), purpose=first.purpose, branch=branch)
 
 
-def _place(members: Members, standing: Standing, candidate: Candidate, alarm: Alarm) -> StackMember:
+def _place(members: Members, stack_history: StackHistory, candidate: Candidate, alarm: Alarm) -> StackMember:
     """An alarm belongs to the regression that explains it, else to another one of its cause, else it opens one."""
     same = [
         member
         for member in members.of_stack
-        if standing.is_of_history(candidate.newest, member) and member.regression.metric == alarm.metric
+        if stack_history.is_of_history(candidate.newest, member) and member.regression.metric == alarm.metric
     ]
     own = next((member for member in same if member.row.run_id in candidate.ids), None)
     if own is not None:
         members.refresh(own, alarm)
-        members.settle(own, standing.settled(own))
+        members.settle(own, stack_history.settled(own))
         return own
     for member in same:
-        origin = standing.candidate_of(member.row.run_id)
+        origin = stack_history.candidate_of(member.row.run_id)
         if origin is None or member.regression.state == "invalid":
             continue  # what was no regression explains no other run
         if origin.place > candidate.place:
             # What came in late shows it earlier.
-            if standing.reaches(candidate, origin) and alarm.is_covered_by(member.slow_level, has_ended=True):
+            if stack_history.reaches(candidate, origin) and alarm.is_covered_by(member.slow_level, has_ended=True):
                 members.move(member, candidate, alarm)
-                members.settle(member, standing.settled(member))
+                members.settle(member, stack_history.settled(member))
                 return member
-        elif standing.reaches(origin, candidate) and _explains(standing, member, candidate, alarm):
+        elif stack_history.reaches(origin, candidate) and _explains(stack_history, member, candidate, alarm):
             return member
     return members.add(candidate, alarm)
 
 
-def _explains(standing: Standing, member: StackMember, candidate: Candidate, alarm: Alarm) -> bool:
-    has_ended = standing.has_ended(member, before=candidate.place)
+def _explains(stack_history: StackHistory, member: StackMember, candidate: Candidate, alarm: Alarm) -> bool:
+    has_ended = stack_history.has_ended(member, before=candidate.place)
     return alarm.is_covered_by(member.slow_level, has_ended=has_ended)
 
 
-def _withdraw_silent(members: Members, standing: Standing, candidate: Candidate, raised: Sequence[Alarm]) -> None:
+def _withdraw_silent(
+    members: Members, stack_history: StackHistory, candidate: Candidate, raised: Sequence[Alarm]
+) -> None:
     """A run that made a regression is no alarm any more: quarantined, amended, or judged against other runs.
 
     Another run may show it still. Where none does, and nobody has taken it up, it is withdrawn.
@@ -551,27 +553,27 @@ def _withdraw_silent(members: Members, standing: Standing, candidate: Candidate,
     metrics = {alarm.metric for alarm in raised}
     for member in list(members.of_stack):
         if member.row.run_id in candidate.ids and member.regression.metric not in metrics:
-            _replace(members, standing, member)
+            _replace(members, stack_history, member)
 
 
-def _replace(members: Members, standing: Standing, member: StackMember) -> None:
-    later = standing.next_slow(member)
+def _replace(members: Members, stack_history: StackHistory, member: StackMember) -> None:
+    later = stack_history.next_slow(member)
     if later is not None:
         members.move(member, later, None)
     elif member.regression.state == "open":
         members.withdraw(member)
 
 
-def _follow(members: Members, standing: Standing, member: StackMember) -> None:
+def _follow(members: Members, stack_history: StackHistory, member: StackMember) -> None:
     """Update the size of a member from its history, whether it ended and whether it returned."""
-    members.settle(member, standing.settled(member))
+    members.settle(member, stack_history.settled(member))
     regression = member.regression
     if regression.state == "fixed":
-        back = standing.came_back(member, said_at=regression.changed_at)
+        back = stack_history.came_back(member, said_at=regression.changed_at)
         if back is not None:
             members.reopen(member, back)
     elif regression.state in NOT_CLOSED:
-        members.propose(member, standing.returned(member))
+        members.propose(member, stack_history.returned(member))
 
 
 # --- The axis of a cause, by the key that groups members (`domain/verdict/alarms.py`).
@@ -692,8 +694,8 @@ def refresh_costs(session: Session, now: datetime) -> int:
 
     Return how many changed.
     """
-    standing = select(RegressionRow).where(col(RegressionRow.state).in_(NOT_CLOSED))
-    rows = session.execute(standing.order_by(col(RegressionRow.id)).with_for_update(skip_locked=True)).scalars().all()
+    active = select(RegressionRow).where(col(RegressionRow.state).in_(NOT_CLOSED))
+    rows = session.execute(active.order_by(col(RegressionRow.id)).with_for_update(skip_locked=True)).scalars().all()
     costs = Costs(session, now)
     return sum(_refresh(session, row, costs) for row in rows)
 

@@ -18,7 +18,7 @@ from app.domain.run import Stated
 from app.errors import FieldError, InvalidQuery, NotFound
 from app.storage.references import Reference, references
 from app.storage.runs import stored_contract
-from app.storage.standings import KeptStandings, one_stack_named, stack_standings
+from app.storage.standings import StoredStandings, one_stack_named, stack_standings
 from app.storage.tables import ProjectRow, RunResultRow, RunRow, select_any
 from app.web.lists import ListQuery, OneOf, csv_text
 
@@ -161,7 +161,7 @@ def _run(session: Session, run_id: int) -> ComparedResult:
 
 def our_stack(session: Session, stack_key: str) -> ComparedResult:
     """Return the fastest result of a stack, or only its contract when nothing can be ranked."""
-    standings: KeptStandings | None = None
+    standings: StoredStandings | None = None
     for floor in FLOORS:
         standings = stack_standings(session, stack_key, floor)
         best = (

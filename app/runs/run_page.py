@@ -103,7 +103,7 @@ WORDS = {False: "differs", True: "agrees", None: "not proven"}
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class StatedSide:
     """One side of the comparison. `line` of log file `file` says so, 0 when no line does."""
 
     value: str
@@ -118,8 +118,8 @@ class ActivityRow:
     """`word` is agrees, differs or not proven. A side is None when no source states it."""
 
     field: str
-    requested: Said | None
-    active: Said | None
+    requested: StatedSide | None
+    active: StatedSide | None
     word: str
 
 
@@ -127,7 +127,8 @@ def activity_rows(activity: Mapping[str, Activity]) -> tuple[ActivityRow, ...]:
     """Return a row for each field; differing fields come first."""
     ordered = sorted(activity.items(), key=lambda item: _ORDER[item[1].agrees])
     return tuple(
-        ActivityRow(name, _said(entry.requested), _said(entry.active), WORDS[entry.agrees]) for name, entry in ordered
+        ActivityRow(name, _stated_side(entry.requested), _stated_side(entry.active), WORDS[entry.agrees])
+        for name, entry in ordered
     )
 
 
@@ -144,10 +145,10 @@ def _value(stated: Stated | None) -> str:
     return contract_value(stated.value) if stated else "unknown"
 
 
-def _said(stated: Stated | None) -> Said | None:
+def _stated_side(stated: Stated | None) -> StatedSide | None:
     if stated is None:
         return None
-    return Said(contract_value(stated.value), stated.source, explained(stated), stated.file, stated.line)
+    return StatedSide(contract_value(stated.value), stated.source, explained(stated), stated.file, stated.line)
 
 
 # --- The contract as the run page shows it: grouped, each value with its source, what is unknown among what is known.
@@ -167,7 +168,7 @@ class ContractRow:
     meaning: str
     value: str | None
     unit: str
-    said: str
+    source: str
     detail: str
     file: int
     line: int
@@ -175,7 +176,7 @@ class ContractRow:
     @property
     def by_default(self) -> bool:
         """Return whether the value is a default that no user chose."""
-        return self.said == "default" or self.value == UNSET
+        return self.source == "default" or self.value == UNSET
 
 
 @dataclass(frozen=True, slots=True)

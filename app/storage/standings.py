@@ -45,7 +45,7 @@ class StandingsFilters:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptStandings:
+class StoredStandings:
     """A stack with its standings. `standings.boards` are those that were asked for, not all that are kept.
 
     `title`, `container`, `gpus` and `about` (contract fields of the stack by name) are those of its newest run. `name`:
@@ -86,7 +86,7 @@ class FilterOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class StandingsPage(ListPage[KeptStandings]):
+class StandingsPage(ListPage[StoredStandings]):
     """One page of stacks: those with a ranking first, and of them the newest runs first.
 
     `total` and `summaries` (one for each class, over boards) are of all stacks that match, on whichever page.
@@ -145,7 +145,7 @@ def standings_of(
     )
 
 
-def stack_standings(session: Session, stack_key: str, floor: str = DEFAULT_FLOOR) -> KeptStandings | None:
+def stack_standings(session: Session, stack_key: str, floor: str = DEFAULT_FLOOR) -> StoredStandings | None:
     """One stack with its boards at `floor`, all of them without one; None while it was never ranked."""
     owner = select_any(StandingRow.project_id).where(col(StandingRow.stack_key) == stack_key)
     project_id = session.execute(owner).scalars().first()
@@ -254,7 +254,7 @@ def _documents(
     keys: Sequence[Key],
     floor: str = "",
     classes: Mapping[Key, Collection[tuple[str | None, str | None]]] | None = None,
-) -> tuple[KeptStandings, ...]:
+) -> tuple[StoredStandings, ...]:
     """In the order of the keys, with the boards at `floor` (all without one) and of `classes` (any without)."""
     wanted = col(StandingBoardRow.stack_key).in_([stack_key for _, stack_key in keys])
     chosen = select(StandingBoardRow).where(wanted, *([col(StandingBoardRow.floor) == floor] if floor else []))
@@ -273,9 +273,9 @@ def _documents(
     return tuple(_kept(*found[key], boards.get(key, ()), names[key[1]]) for key in keys if key in found)
 
 
-def _kept(row: StandingRow, project: str, generated: bool, boards: Iterable[Board], name: str) -> KeptStandings:
+def _kept(row: StandingRow, project: str, generated: bool, boards: Iterable[Board], name: str) -> StoredStandings:
     standings = from_json(StackStandings, row.document | {"boards": []})
-    return KeptStandings(
+    return StoredStandings(
         project_id=row.project_id,
         project=project,
         generated=generated,

@@ -10,8 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 
-from app.leaderboards.charts import leader_chart, reigns_of
-from app.pipeline.notify import leader_news
+from app.leaderboards.charts import leader_chart, leadership_periods
+from app.pipeline.notify import leader_updates
 from app.storage.database import read_session, transaction
 from app.storage.leader_changes import leader_changes
 from app.storage.standings import stack_standings
@@ -261,10 +261,10 @@ def test_step_times_of_one_table_have_one_unit(client: TestClient, engine: Engin
 
 def test_a_lead_that_begins_with_the_last_measurement_is_drawn(engine: Engine, stacks: dict[str, str]) -> None:
     with read_session(engine) as session:
-        reign = reigns_of(leader_changes(session, stack_keys=[stacks["leader"]]))[-1]
-    chart = leader_chart([replace(reign, begins=reign.ends)], 1)["datasets"]
-    assert [(end["leader"], end["to"]) for end in chart["ends"]] == [(reign.leader, reign.ends.isoformat())]
-    assert chart["reigns"][0]["name"].startswith(f"{reign.text}: ") or not reign.is_first
+        period = leadership_periods(leader_changes(session, stack_keys=[stacks["leader"]]))[-1]
+    chart = leader_chart([replace(period, begins=period.ends)], 1)["datasets"]
+    assert [(end["leader"], end["to"]) for end in chart["ends"]] == [(period.leader, period.ends.isoformat())]
+    assert chart["periods"][0]["name"].startswith(f"{period.text}: ") or not period.is_first
 
 
 def test_who_quarantined_a_run_and_when_is_said(client: TestClient, stacks: dict[str, str]) -> None:
@@ -305,9 +305,9 @@ def test_what_changed_is_one_line_a_board_dated_by_its_runs(engine: Engine, stac
         activity = stated_activity("deepep")
         make_stack(session, [200.0, 201.0, 199.5], fields=fields, started=later, activity=activity, **told)
     with read_session(engine) as session:
-        news = [one for one in leader_news(session) if one.newest.stack_key == stacks["leader"]]
+        news = [one for one in leader_updates(session) if one.newest.stack_key == stacks["leader"]]
     assert len(news) == 1
-    assert (news[0].told, news[0].changes > 1) == ("deepep", True)
+    assert (news[0].leader, news[0].changes > 1) == ("deepep", True)
     assert later <= news[0].at < later + timedelta(days=3)
 
 
@@ -316,4 +316,4 @@ def test_the_history_of_a_leader_ends_at_the_last_measurement(engine: Engine, st
         changes = leader_changes(session, stack_keys=[stacks["leader"]])
         kept = stack_standings(session, stacks["leader"])
     assert kept is not None
-    assert [(one.lasts, one.ends) for one in reigns_of(changes)][-1] == (True, kept.newest_at)
+    assert [(one.lasts, one.ends) for one in leadership_periods(changes)][-1] == (True, kept.newest_at)

@@ -13,10 +13,10 @@ from app.domain.numbers import plural
 from app.domain.ranking.pairwise import (
     LossGuard,
     PairwiseComparison,
-    Place,
+    PositionRange,
     compare_pair,
     compare_pair_by_memory,
-    places,
+    position_ranges,
 )
 from app.domain.ranking.pools import Pool, Pools, Segments, log_work
 from app.domain.ranking.runs import LEVELS, RankedRun, Refusal, headroom_pct, reaches
@@ -276,7 +276,7 @@ class Field:
     """The inputs of a board's rows. `runs`: runs of its class and floor in any segment, oldest first."""
 
     candidates: Candidates
-    ranking: Sequence[Place]
+    ranking: Sequence[PositionRange]
     duels: Sequence[PairwiseComparison]
     contracts: Contracts
     runs: Sequence[RankedRun]
@@ -395,7 +395,7 @@ def board(
         return replace(measured.made[basis], floor=floor)
     best = [own[0] for own in candidates.values()]
     duels = _duels(best, measured.losses)
-    ranking = places(tuple(candidates), duels) if len(candidates) > 1 else ()
+    ranking = position_ranges(tuple(candidates), duels) if len(candidates) > 1 else ()
     rows = Field(candidates, ranking, duels, measured.contracts, strong)
     entries = tuple(entry_of(name, rows, newer[name]) for name in candidates)
     reading = _reading(entries, seen, ranking, others)
@@ -459,14 +459,14 @@ def _flops_differ(pools: Sequence[Pool]) -> bool:
     return bool(values) and max(values) - min(values) > SAME_WORK
 
 
-def _by_memory(pools: Sequence[Pool]) -> tuple[Place, ...]:
+def _by_memory(pools: Sequence[Pool]) -> tuple[PositionRange, ...]:
     """Return places by peak memory, least first; () when one is unknown or there is nothing to order."""
     measured = [(memory, pool.dispatcher, pool) for pool in pools if (memory := pool.peak_memory_gib) is not None]
     if len(measured) != len(pools) or len(pools) < 2:
         return ()
     ordered = [pool for _, _, pool in sorted(measured, key=lambda item: item[:2])]
     duels = [met for a, b in combinations(ordered, 2) if (met := compare_pair_by_memory(a, b)) is not None]
-    return places([pool.dispatcher for pool in ordered], duels)
+    return position_ranges([pool.dispatcher for pool in ordered], duels)
 
 
 def _seen(
@@ -487,7 +487,7 @@ def _seen(
 def _reading(
     entries: Sequence[Entry],
     glimpses: Sequence[UnrankedResult],
-    ranking: Sequence[Place],
+    ranking: Sequence[PositionRange],
     others: Sequence[UncomparedResult],
 ) -> Reading:
     if len(entries) == 1 and others:

@@ -295,7 +295,7 @@ def _less(first: float, second: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PositionRange:
     """The possible places of a result, `first` to `last`. `ties`: results that it ties with, in ranking order."""
 
     name: str
@@ -311,7 +311,7 @@ class Place:
         return str(self.first) if self.first == self.last else f"{self.first}–{self.last}"
 
 
-def places(names: Sequence[str], duels: Iterable[PairwiseComparison]) -> tuple[Place, ...]:
+def position_ranges(names: Sequence[str], duels: Iterable[PairwiseComparison]) -> tuple[PositionRange, ...]:
     """Return the places of `names`, in their order; a pair that was not compared is a tie."""
     winners = {frozenset((pair.first, pair.second)): pair.winner for pair in duels}
     ranks = []
@@ -320,5 +320,5 @@ def places(names: Sequence[str], duels: Iterable[PairwiseComparison]) -> tuple[P
         beats = tuple(other for other, winner in against if winner == name)
         beaten_by = tuple(other for other, winner in against if winner == other)
         ties = tuple(other for other, winner in against if not winner)
-        ranks.append(Place(name, 1 + len(beaten_by), len(names) - len(beats), beats, beaten_by, ties))
+        ranks.append(PositionRange(name, 1 + len(beaten_by), len(names) - len(beats), beats, beaten_by, ties))
     return tuple(ranks)

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Literal
 
 from app.domain.numbers import grouped, percent, plural
-from app.domain.ranking.pairwise import PairwiseComparison, Place
+from app.domain.ranking.pairwise import PairwiseComparison, PositionRange
 from app.domain.ranking.runs import DID_NOT_RUN, NEED_A_PACKAGE, Refusal
 from app.domain.verdict.step_time import DroppedRun
 
@@ -113,7 +113,7 @@ class Entry:
     """
 
     dispatcher: str
-    place: Place | None
+    place: PositionRange | None
     config_key: str
     runs: tuple[str, ...]
     validated_runs: int
@@ -177,7 +177,7 @@ class Board:
     leaders: tuple[str, ...]
     entries: tuple[Entry, ...]
     duels: tuple[PairwiseComparison, ...]
-    by_memory: tuple[Place, ...]
+    by_memory: tuple[PositionRange, ...]
     glimpses: tuple[UnrankedResult, ...]
     flops_differ: bool
     below_floor: int

@@ -138,7 +138,7 @@ class Place:
         return TIERS[self.tier]
 
 
-def place_of(
+def history_position(
     rule: Rule,
     context: FactContext,
     wall: WallReading,
