@@ -19,6 +19,7 @@ from app.analysis.options import FINE, UNREAD, UNREADABLE, USAGE, UsageError, ad
 from app.client import options as client
 from app.client.errors import CRASH, OUTCOME_OF_CODE, add_allow, apply_allow
 from app.client.terminal import describe_unexpected, fault_tolerant_output
+from app.embedded.start_up import StartUp
 from app.errors import InvalidMetadata, ThreewallsError, UnreadLog
 
 if TYPE_CHECKING:
@@ -168,17 +169,19 @@ def _choose_data_folder(options: argparse.Namespace) -> None:
 
 def _serve(options: argparse.Namespace, settings: "Settings") -> None:
     gc.disable()  # until the server answers: collections during imports take a fifth of the start
+    start = StartUp()
     from app.embedded.service import serve
 
-    serve(settings, options.host, options.port)
+    serve(settings, options.host, options.port, start)
 
 
 def _demo(options: argparse.Namespace, settings: "Settings") -> None:
     gc.disable()  # as above
+    start = StartUp()
     from app.demo.seed import seed
     from app.embedded.service import serve
 
-    serve(settings, options.host, options.port, seed=seed(settings))
+    serve(settings, options.host, options.port, start, seed=seed(settings))
 
 
 def _migrate(_: argparse.Namespace, settings: "Settings") -> None:

@@ -1,4 +1,4 @@
-"""create_app(): settings, routers, error pages; no logic."""
+"""Build the web application from settings, routers and middlewares."""
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -85,14 +85,14 @@ from app.web.request import Metrics, RequestFrameMiddleware, configure_logging
 
 
 def create_app(settings: Settings | None = None, *, open_to: Collection[str] | None = None) -> FastAPI:
-    """The web application. The database must have been migrated (`app.storage.database.migrate`).
+    """Return the web application. The database must have been migrated (`app.storage.database.migrate`).
 
-    It asks everybody to log in, unless `open_to` is given: then it answers without, as long as it has no administrator,
-    at names of this machine and at those. Raises UnruledRouteError when a route does not say who may use it.
+    `open_to`: host names besides those of this machine at which it answers without log-ins until it has an
+    administrator; None always requires log-ins. Raises UnruledRouteError for a route without an access rule.
     """
     settings = settings or get_settings()
     configure_logging(settings)
-    # FastAPI's own documentation pages load their script from a CDN; `/docs` is ours.
+    # FastAPI's documentation pages load scripts from a CDN. `/docs` is our own page.
     app = FastAPI(
         title="Threewalls",
         version=version("threewalls"),
@@ -139,8 +139,8 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
 
 @cache
 def _routes() -> list[BaseRoute]:
-    """What all applications of a process answer: FastAPI reads the types of 200 calls for it, which takes a while."""
-    # The names of calls, and anchors in the reference
+    """Return the routes of all applications of a process, because FastAPI takes long to read the types of 200 calls."""
+    # The function's name identifies a call in the OpenAPI document and in links to the reference.
     together = APIRouter(generate_unique_id_function=lambda route: route.name)
     for router in (
         health,

@@ -142,7 +142,7 @@ class AccessMiddleware:
         if needs is Open.METRICS:
             return await self._metrics(request, access), None  # totals of all projects
         if needs is Open.LOGGED_IN:
-            return (None if access.person else refusals.not_logged_in(request)), readable
+            return (None if access.user else refusals.not_logged_in(request)), readable
         return await self._in_projects(request, access, match, Action(needs))
 
     async def _in_projects(
@@ -158,7 +158,7 @@ class AccessMiddleware:
             if owned is None or owned.project != AMBIGUOUS:
                 return await self._check_owned(request, access, match, where, owned)
         # Users see empty lists instead of a refusal. An action that the caller may do nowhere is refused.
-        if where or (action is Action.READ and access.person):
+        if where or (action is Action.READ and access.user):
             return None, where
         return await self._forbidden(request, access, action), where
 
@@ -184,13 +184,13 @@ class AccessMiddleware:
     ) -> Response:
         """Return 403; for users it names who can grant the role. `match`: the route, when its path names something."""
         rule = match.route.rule if match else None
-        if access.person is None:
+        if access.user is None:
             return refusals.forbidden(request, access.principal, action, rule.own if rule else None)
         about: tuple[Owner, str] = (
             (rule.owner, match.params[NAMED[rule.owner].param]) if rule and match and rule.owner else ("", "")
         )
-        answer = await run_in_threadpool(refusal, self._engine, access.person, action, project, about)
-        return refusals.forbidden_person(request, answer)
+        answer = await run_in_threadpool(refusal, self._engine, access.user, action, project, about)
+        return refusals.forbidden_user(request, answer)
 
     async def _owner(self, match: RouteMatch, access: Access) -> Owned | None:
         """Find the owner. Cached only for callers who may know of it: response times must not reveal existence."""
@@ -233,12 +233,12 @@ class AccessMiddleware:
 
     def _first(self, access: Access) -> tuple[str, str] | None:
         """Return the page that the user must complete first and its title; None when there is none."""
-        person = access.person
-        if person is None:
+        user = access.user
+        if user is None:
             return None
-        if person.must_change_password:
+        if user.must_change_password:
             return _CHANGE_PASSWORD, "Choose a password"
-        if self._totp_for_administrators and person.administrator and not person.second_factor:
+        if self._totp_for_administrators and user.administrator and not user.second_factor:
             return _ADD_SECOND_FACTOR, "Add a second factor"
         return None
 
@@ -247,8 +247,8 @@ class AccessMiddleware:
         return bool(self._metrics_token) and hmac.compare_digest(shown.encode(), self._metrics_token.encode())
 
     async def _metrics(self, request: Request, access: Access) -> Response | None:
-        person = access.person
-        if access.is_open or (person is not None and person.administrator):
+        user = access.user
+        if access.is_open or (user is not None and user.administrator):
             return None
         return await self._forbidden(request, access, Action.ADMINISTER)
 
@@ -270,7 +270,7 @@ def _complete_first(request: Request, page: str, what: str) -> Response:
 
 def _confirmed(request: Request, access: Access) -> Response | None:
     """Ask a user to confirm the password when that was long ago; the form leads back to the page."""
-    if access.person is None or access.confirmed:
+    if access.user is None or access.confirmed:
         return None
     if request.url.path.startswith("/api/"):
         return refusals.refused(request, "Confirm your password first", f"Confirm it at {_CONFIRM}, then do it again.")

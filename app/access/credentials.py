@@ -131,8 +131,8 @@ class Directory:
     def _find_session(self, session_id: str) -> Credential | None:
         with read_session(self._engine) as session:
             row = users.find_session(session, session_id)
-            person = users.person(session, row.user_id) if row else None
-        return Credential(person, row.expires_at, row.seen_at, row) if row and person else None
+            user = users.logged_in_user(session, row.user_id) if row else None
+        return Credential(user, row.expires_at, row.seen_at, row) if row and user else None
 
     def _find_public(self) -> ProjectIds:
         with read_session(self._engine) as session:

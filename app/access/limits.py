@@ -150,8 +150,8 @@ class RequestLimits:
 
 def _counted_as(request: Request, caller: Caller) -> str:
     """Return the name that a request is counted under. All browsers of a user count together."""
-    if caller.access.person:
-        return f"person {caller.access.person.user_id}"
+    if caller.access.user:
+        return f"user {caller.access.user.user_id}"
     return f"token {caller.key[:32]}" if caller.key else f"address {network_of(address_of(request))}"
 
 

@@ -134,7 +134,7 @@ def read_role(text: str) -> Role:
 _INITIAL_BYTES = 12
 
 
-def add_person(engine: Engine, *, name: str, email: str, administrator: bool, by: str) -> tuple[User, str]:
+def create_user(engine: Engine, *, name: str, email: str, administrator: bool, by: str) -> tuple[User, str]:
     """Create a user; return it with its initial password, which is shown once and which the user must change.
 
     Raises InvalidChange, NameTaken.
@@ -151,7 +151,7 @@ def add_person(engine: Engine, *, name: str, email: str, administrator: bool, by
     return user, initial
 
 
-def change_person(
+def change_user(
     engine: Engine,
     user_id: int,
     *,

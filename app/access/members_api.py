@@ -153,10 +153,10 @@ class NewToken(BaseModel):
 
 def role_of(access: Access, project_id: int) -> str | None:
     """Return the caller's role in a project; None for tokens and callers without a role."""
-    person = access.person
-    if person is None:
+    user = access.user
+    if user is None:
         return None
-    return "administrator" if person.administrator else person.roles.get(project_id)
+    return "administrator" if user.administrator else user.roles.get(project_id)
 
 
 @router.get("")
@@ -325,7 +325,7 @@ def read_users(session: ReadSession) -> UserList:
 @requires(Action.ADMINISTER, log_ins=True, confirm=True)
 def create_user(engine: AppEngine, body: NewUser) -> JSONResponse:
     """Create a user. Only this answer shows the initial password."""
-    user, password = members.add_person(
+    user, password = members.create_user(
         engine, name=body.name, email=body.email, administrator=body.administrator, by=signed(body.author)
     )
     return _with_password(UserOut.of(user, []), password, 201)
@@ -335,7 +335,7 @@ def create_user(engine: AppEngine, body: NewUser) -> JSONResponse:
 @requires(Action.ADMINISTER, log_ins=True, confirm=True)
 def change_user(engine: AppEngine, session: ReadSession, user_id: UserId, change: UserChange) -> UserOut:
     """Disable or enable a user, or change whether they are an administrator. One administrator must remain."""
-    user = members.change_person(
+    user = members.change_user(
         engine, user_id, administrator=change.administrator, disabled=change.disabled, revoke=change.revoke_tokens,
         by=signed(change.author),
     )  # fmt: skip

@@ -177,8 +177,8 @@ async def change_member(request: Request, engine: AppEngine, slug: Slug, user_id
         revoke = not role and form.value("revoke") == "yes"
         may_orphan = access_of(request).may_anywhere(Action.ADMINISTER)
         members.change_role(engine, slug, user_id, role=role, by=form.by, may_orphan=may_orphan, revoke=revoke)
-        person = access_of(request).person
-        own = person is not None and person.user_id == user_id and not person.administrator
+        user = access_of(request).user
+        own = user is not None and user.user_id == user_id and not user.administrator
         stays = not own or role == Role.MAINTAINER
         return request.url.path.rpartition("/")[0] if stays else "/settings/projects"
 
@@ -199,13 +199,13 @@ async def set_public(request: Request, engine: AppEngine, slug: Slug) -> Respons
 
 
 def _members_page(request: Request, session: Session, slug: str, form: MemberForm, status: int = 200) -> HTMLResponse:
-    found = members.get_membership(session, slug)
+    membership = members.get_membership(session, slug)
     return render(
         request,
         "access/members.html",
         status=status,
-        of_project={"id": found.project_id, "slug": slug},
-        found=found,
+        of_project={"id": membership.project_id, "slug": slug},
+        membership=membership,
         form=form,
         roles=[role.value for role in Role],
     )
@@ -297,17 +297,17 @@ users_router = APIRouter(include_in_schema=False, prefix="/settings/users")
 
 @users_router.get("")
 @requires(Action.ADMINISTER)
-def show_people(request: Request, session: ReadSession) -> HTMLResponse:
+def show_users(request: Request, session: ReadSession) -> HTMLResponse:
     return _page(request, session, MemberForm())
 
 
 @users_router.post("")
 @requires(Action.ADMINISTER, log_ins=True, confirm=True)
-async def add_person(request: Request, engine: AppEngine) -> Response:
+async def add_user(request: Request, engine: AppEngine) -> Response:
     """Create a user. The answer shows the initial password once and must not be cached."""
 
     def add(form: MemberForm) -> Response:
-        user_and_password = members.add_person(
+        user_and_password = members.create_user(
             engine, name=form.value("name"), email=form.value("email"),
             administrator=form.value("administrator") == "yes", by=form.by,
         )  # fmt: skip
@@ -323,7 +323,7 @@ async def add_person(request: Request, engine: AppEngine) -> Response:
 
 @users_router.post("/{user_id}")
 @requires(Action.ADMINISTER, log_ins=True, confirm=True)
-async def change_person(request: Request, engine: AppEngine, user_id: UserId) -> Response:
+async def change_user(request: Request, engine: AppEngine, user_id: UserId) -> Response:
     """Change a user. `do` in the form: the value of the button."""
 
     def change(form: MemberForm) -> str | Response:
@@ -335,10 +335,10 @@ async def change_person(request: Request, engine: AppEngine, user_id: UserId) ->
         if (changes := _CHANGES.get(button)) is None:
             raise InvalidChange("Unknown action. Nothing was changed.")
         revoke = button == "disable" and form.value("revoke") == "yes"
-        members.change_person(engine, user_id, by=form.by, revoke=revoke, **changes)
-        person = access_of(request).person
+        members.change_user(engine, user_id, by=form.by, revoke=revoke, **changes)
+        user = access_of(request).user
         # Administrators who demote or disable themselves may no longer see this page.
-        own = person is not None and person.user_id == user_id and button in ("disable", "no administrator")
+        own = user is not None and user.user_id == user_id and button in ("disable", "no administrator")
         return "/" if own else "/settings/users"
 
     def again(session: Session, _: MemberForm, error: ThreewallsError) -> Response:
@@ -361,7 +361,7 @@ def _page(
         request,
         "access/users.html",
         status=status,
-        people=list_users(session),
+        users=list_users(session),
         roles=roles_by_user(session),
         tokens=made_in_force(session),
         form=form,

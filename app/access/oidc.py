@@ -38,7 +38,7 @@ router = APIRouter(include_in_schema=False)
 def go_to_provider(request: Request, next: str = "/", again: str = "") -> Response:  # noqa: A002  the parameter's name
     """Send the browser to the provider. `again`: also a logged-in user, who must enter their password there."""
     access = access_of(request)
-    if access.is_open or (access.person and not again):
+    if access.is_open or (access.user and not again):
         return RedirectResponse("/" if access.is_open else local_path(next), 303)
     attempt = Attempt.new(local_path(next))
     address = _provider(request).authorization_address(

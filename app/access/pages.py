@@ -22,7 +22,7 @@ from app.access.limits import Guesses, address_of, in_words, too_often
 from app.access.login import PasswordForm, change_own_password, with_password
 from app.domain.access import passwords
 from app.domain.access.passwords import is_secret, new_secret, setup_address, step_of_code
-from app.domain.access.principal import GRANTED, Everyone, Person, Scope, TokenHolder
+from app.domain.access.principal import GRANTED, Everyone, LoggedInUser, Scope, TokenHolder
 from app.errors import FieldError, InvalidChange, NotFound, TooMany
 from app.settings import Settings
 from app.storage import audit, users
@@ -52,7 +52,7 @@ router = APIRouter(include_in_schema=False)
 @requires(Open.ANYONE)
 def show_login(request: Request, next: str = "/") -> Response:  # noqa: A002  the parameter's name
     access = access_of(request)
-    if access.is_open or access.person:
+    if access.is_open or access.user:
         return RedirectResponse("/" if access.is_open else local_path(next), 303)
     return login_page(request, next)
 
@@ -82,8 +82,8 @@ async def log_in(request: Request, engine: AppEngine, settings: AppSettings) -> 
 @requires(Open.ANYONE)
 def log_out(request: Request, engine: AppEngine) -> Response:
     access = access_of(request)
-    if access.person:
-        login.log_out(engine, access.session_id, access.person.user_id, access.person.name)
+    if access.user:
+        login.log_out(engine, access.session_id, access.user.user_id, access.user.name)
     # Otherwise the browser's back button would show the user's pages.
     response = RedirectResponse("/login", 303, _NO_STORE | {"Clear-Site-Data": '"cache"'})
     forget_session(request, response)
@@ -105,18 +105,18 @@ async def change_password(request: Request, engine: AppEngine, settings: AppSett
 
 
 def _change_password(request: Request, engine: Engine, settings: Settings, form: PasswordForm, wanted: str) -> Response:
-    person = _person(request)
+    user = _user(request)
     guesses: Guesses = request.app.state.guesses
-    if seconds := guesses.begin(person.name, came_from(request).address):
+    if seconds := guesses.begin(user.name, came_from(request).address):
         return too_often(request, "Too many wrong passwords.", seconds)
     try:
-        secret = change_own_password(engine, settings, person.user_id, form, came_from(request))
+        secret = change_own_password(engine, settings, user.user_id, form, came_from(request))
     except InvalidChange as error:
         refused = form.refused(error)
         if not refused.error("old"):
-            guesses.right(person.name, came_from(request).address)
+            guesses.right(user.name, came_from(request).address)
         return _password_page(request, refused, wanted, 422)
-    guesses.right(person.name, came_from(request).address)
+    guesses.right(user.name, came_from(request).address)
     return logged_in(request, secret, wanted)
 
 
@@ -195,10 +195,10 @@ class SessionList(BaseModel):
 @pages.get("")
 @requires(Open.LOGGED_IN)
 def show_account(request: Request, engine: AppEngine) -> HTMLResponse:
-    person = _person(request)
+    user = _user(request)
     with read_session(engine) as session:
-        row = users.to_user(users.get_user(session, person.user_id))
-        slugs = {slug: person.roles[project] for project in person.roles for slug in project_slugs(session, (project,))}
+        row = users.to_user(users.get_user(session, user.user_id))
+        slugs = {slug: user.roles[project] for project in user.roles for slug in project_slugs(session, (project,))}
     return render(
         request, "access/account.html", user=row, roles=sorted(slugs.items()), sessions=_sessions(request, engine),
         password_page=PASSWORD_PAGE, second_factor_page=SECOND_FACTOR_PAGE,
@@ -209,10 +209,10 @@ def show_account(request: Request, engine: AppEngine) -> HTMLResponse:
 @requires(Open.LOGGED_IN)
 def end_others(request: Request, engine: AppEngine) -> Response:
     """End all sessions of the user except the current one."""
-    access, person = access_of(request), _person(request)
+    access, user = access_of(request), _user(request)
     with transaction(engine) as session:
-        users.end_sessions_of(session, person.user_id, but=access.session_id)
-        _record(session, person, "all others")
+        users.end_sessions_of(session, user.user_id, but=access.session_id)
+        _record(session, user, "all others")
     return RedirectResponse("/settings/account", 303)
 
 
@@ -241,32 +241,32 @@ def end_session(request: Request, engine: AppEngine, key: Key) -> None:
 
 
 def _sessions(request: Request, engine: Engine) -> Sequence[SessionOut]:
-    access, person = access_of(request), _person(request)
+    access, user = access_of(request), _user(request)
     with read_session(engine) as session:
         return [
             SessionOut(
                 key=_key(row.id), current=row.id == access.session_id, agent=row.agent, address=row.address,
                 created_at=aware(row.created_at), seen_at=aware(row.seen_at), expires_at=aware(row.expires_at),
             )
-            for row in users.sessions_of(session, person.user_id)
+            for row in users.sessions_of(session, user.user_id)
         ]  # fmt: skip
 
 
 def _end(request: Request, engine: Engine, key: str) -> bool:
     """End a session of the caller. Return whether it is the current one. Raises NotFound."""
-    access, person = access_of(request), _person(request)
+    access, user = access_of(request), _user(request)
     with transaction(engine) as session:
-        row_id = next((row.id for row in users.sessions_of(session, person.user_id) if _key(row.id) == key), None)
+        row_id = next((row.id for row in users.sessions_of(session, user.user_id) if _key(row.id) == key), None)
         if row_id is None:
             raise NotFound("You have no such session. It may have expired.")
         users.end_session(session, row_id)
-        _record(session, person, key)
+        _record(session, user, key)
     return row_id == access.session_id
 
 
-def _record(session: Session, person: Person, which: str) -> None:
+def _record(session: Session, user: LoggedInUser, which: str) -> None:
     audit.record(
-        session, who=person.name, subject="account", subject_id=person.user_id, action="session ended",
+        session, who=user.name, subject="account", subject_id=user.user_id, action="session ended",
         after={"session": which},
     )  # fmt: skip
 
@@ -276,10 +276,10 @@ def _key(session_id: str) -> str:
     return hashlib.sha256(session_id.encode()).hexdigest()[:16]
 
 
-def _person(request: Request) -> Person:
-    person = access_of(request).person
-    assert person is not None  # noqa: S101  the rule of the route
-    return person
+def _user(request: Request) -> LoggedInUser:
+    user = access_of(request).user
+    assert user is not None  # noqa: S101  the rule of the route
+    return user
 
 
 # --- `/account/confirm`: confirm the password before creating tokens, roles or users.
@@ -311,24 +311,24 @@ def _confirm(request: Request, engine: Engine, settings: Settings, password: str
     return RedirectResponse(local_path(wanted), 303, {"Cache-Control": "no-store"})
 
 
-def check_own_password(request: Request, engine: Engine, settings: Settings, password: str) -> Person:
+def check_own_password(request: Request, engine: Engine, settings: Settings, password: str) -> LoggedInUser:
     """Return the user if this is their password. Raises InvalidChange, TooMany. Call it by `with_password`."""
-    person = _person(request)
+    user = _user(request)
     guesses: Guesses = request.app.state.guesses
     address = came_from(request).address
-    if seconds := guesses.begin(person.name, address):
+    if seconds := guesses.begin(user.name, address):
         raise TooMany("Too many wrong passwords. Nothing was changed.", seconds)
     with read_session(engine) as session:
-        password_hash = users.get_user(session, person.user_id).password_hash
+        password_hash = users.get_user(session, user.user_id).password_hash
     if not passwords.is_right(password, password_hash, settings.password_memory_mib):
         raise InvalidChange("Nothing was changed.", (FieldError("password", "is not your password"),))
-    guesses.right(person.name, address)
-    return person
+    guesses.right(user.name, address)
+    return user
 
 
 def _confirm_page(request: Request, engine: Engine, wanted: str, error: str = "") -> HTMLResponse:
     with read_session(engine) as session:
-        comes_by = users.get_user(session, _person(request).user_id).issuer
+        comes_by = users.get_user(session, _user(request).user_id).issuer
     return render(
         request,
         "access/confirm.html",
@@ -374,9 +374,9 @@ def _add(request: Request, engine: Engine, settings: Settings, sent: Mapping[str
     if not is_secret(secret):
         return _second_factor_page(request, engine)
     try:
-        person = check_own_password(request, engine, settings, sent["password"])
+        user = check_own_password(request, engine, settings, sent["password"])
         with transaction(engine) as session:
-            row = users.get_user(session, person.user_id)
+            row = users.get_user(session, user.user_id)
             if row.issuer or row.totp_secret:
                 raise InvalidChange("Nothing was changed.", (FieldError("code", "is already required"),))
             if (step := step_of_code(secret, sent["code"], utc_now())) is None:
@@ -384,7 +384,7 @@ def _add(request: Request, engine: Engine, settings: Settings, sent: Mapping[str
                     "Nothing was changed.", (FieldError("code", "is not the code that the app shows now"),)
                 )
             users.set_second_factor(session, row, secret, step)
-            users.end_sessions_of(session, person.user_id, but=access_of(request).session_id)
+            users.end_sessions_of(session, user.user_id, but=access_of(request).session_id)
     except InvalidChange as error:
         return _second_factor_page(request, engine, error, secret)
     return RedirectResponse("/settings/account", 303)
@@ -392,9 +392,9 @@ def _add(request: Request, engine: Engine, settings: Settings, sent: Mapping[str
 
 def _remove(request: Request, engine: Engine, settings: Settings, sent: Mapping[str, str]) -> Response:
     try:
-        person = check_own_password(request, engine, settings, sent["password"])
+        user = check_own_password(request, engine, settings, sent["password"])
         with transaction(engine) as session:
-            row = users.get_user(session, person.user_id)
+            row = users.get_user(session, user.user_id)
             if row.totp_secret and step_of_code(row.totp_secret, sent["code"], utc_now(), after=row.totp_step) is None:
                 raise InvalidChange(
                     "Nothing was changed.", (FieldError("code", "is not the code that the app shows now"),)
@@ -409,9 +409,9 @@ def _second_factor_page(
     request: Request, engine: Engine, refused: InvalidChange | None = None, secret: str = ""
 ) -> HTMLResponse:
     """Render the page. `secret`: the one that the app already has, when the form is shown again with an error."""
-    person = _person(request)
+    user = _user(request)
     with read_session(engine) as session:
-        row = users.get_user(session, person.user_id)
+        row = users.get_user(session, user.user_id)
     secret = secret or new_secret()
     response = render(
         request,
@@ -419,10 +419,10 @@ def _second_factor_page(
         status=422 if refused else 200,
         comes_by=row.issuer,
         is_on=bool(row.totp_secret),
-        required=request.app.state.settings.totp_for_administrators and person.administrator,
+        required=request.app.state.settings.totp_for_administrators and user.administrator,
         errors={wrong.field: wrong.message for wrong in refused.errors} if refused else {},
         secret=secret,
-        picture=segno.make(setup_address(secret, person.name)).svg_data_uri(scale=4, light="white"),
+        picture=segno.make(setup_address(secret, user.name)).svg_data_uri(scale=4, light="white"),
     )
     response.headers["Cache-Control"] = "no-store"
     return response
@@ -452,7 +452,7 @@ def whoami(request: Request, engine: AppEngine) -> WhoAmI:
     match access_of(request).principal:
         case Everyone():
             return WhoAmI(kind="everyone", version=service)
-        case Person(name=name):
+        case LoggedInUser(name=name):
             return WhoAmI(kind="person", name=name, version=service)
         case TokenHolder() as holder:
             scopes = [scope.value for scope in Scope if any(GRANTED[scope] <= GRANTED[own] for own in holder.scopes)]

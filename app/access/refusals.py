@@ -8,7 +8,7 @@ from sqlmodel import Session
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from app.domain.access.principal import ADMINISTRATOR, Action, Anonymous, Person, Principal, least_role, missing
+from app.domain.access.principal import ADMINISTRATOR, Action, Anonymous, LoggedInUser, Principal, least_role, missing
 from app.domain.text import some_of
 from app.storage.access_changes import project_slugs
 from app.storage.database import read_session
@@ -43,7 +43,7 @@ class Refusal:
 
 
 def refusal(
-    engine: Engine, person: Person, action: Action, project: int, about: tuple[Owner, str] = ("", "")
+    engine: Engine, user: LoggedInUser, action: Action, project: int, about: tuple[Owner, str] = ("", "")
 ) -> Refusal:
     """Return the answer for a user who may read the project but not do this.
 
@@ -54,9 +54,9 @@ def refusal(
             names = some_of(administrators(session), last="or")
             return Refusal(f"Only an {ADMINISTRATOR} may do this: {names}.")
         if not project:
-            return Refusal(_anywhere(session, person, action))
+            return Refusal(_anywhere(session, user, action))
         (slug,) = project_slugs(session, (project,))
-        role = person.roles.get(project)
+        role = user.roles.get(project)
         gives = _gives(session, project if role else 0)
     needs = f"This needs the role {least_role(action)}; you are {role or 'not a member'}."
     owner, value = about
@@ -67,13 +67,11 @@ def refusal(
     return Refusal(f"You may not {_DOES[action].format(slug)}. {needs} {gives}", tuple(back))
 
 
-def _anywhere(session: Session, person: Person, action: Action) -> str:
+def _anywhere(session: Session, user: LoggedInUser, action: Action) -> str:
     """Return the sentence for an action that needs a role in any project."""
-    roles = [
-        f"{role} in {slug}" for project, role in person.roles.items() for slug in project_slugs(session, (project,))
-    ]
+    roles = [f"{role} in {slug}" for project, role in user.roles.items() for slug in project_slugs(session, (project,))]
     are = f"you are {some_of(sorted(roles))}" if roles else "you are not a member of any project yet"
-    only = next(iter(person.roles)) if len(person.roles) == 1 else 0
+    only = next(iter(user.roles)) if len(user.roles) == 1 else 0
     return f"This needs the role {least_role(action)} in a project, and {are}. {_gives(session, only)}"
 
 
@@ -112,7 +110,7 @@ def forbidden(request: Request, principal: Principal, action: Action, own: Actio
     return answer(request, 403, "Not allowed", missing(principal, action, own) + _kept(request))
 
 
-def forbidden_person(request: Request, refusal: Refusal) -> Response:
+def forbidden_user(request: Request, refusal: Refusal) -> Response:
     detail = refusal.detail + _kept(request)
     if is_machine(request):
         return answer(request, 403, "Not allowed", detail)

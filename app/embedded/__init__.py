@@ -1,1 +1,1 @@
-"""The embedded mode: one command that is the web server, its worker and its clock."""
+"""The embedded mode: one command runs the web server, a worker and the schedule."""

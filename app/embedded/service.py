@@ -1,4 +1,4 @@
-"""`threewalls serve`: own the data folder, migrate, keep a worker alive and answer HTTP until told to stop."""
+"""`threewalls serve`: lock the data folder, migrate, keep a worker alive and answer HTTP until stopped."""
 
 import asyncio
 import errno
@@ -20,6 +20,7 @@ from h11 import IDLE, SEND_BODY
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app import queue
+from app.embedded.start_up import StartUp
 from app.embedded.worker import Worker
 from app.errors import Conflict, Unavailable
 from app.pipeline.work import delivery_queue, profile_queue, run_queue, stack_queue
@@ -30,18 +31,21 @@ from app.storage.users import has_administrator
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.identity import is_loopback
 
-# --- Connections that ask for nothing are closed: uvicorn itself waits for a request for ever.
+# --- Idle connections are closed, because uvicorn waits for their requests without limit.
 #
 # Its `limit_concurrency` is not used, because it would refuse health checks as well.
 
 _MOST_FILES = 16_384
-"""Open files, and with them connections, for which memory is there on small machines, too."""
+"""Open files, and so connections, that also fit into the memory of small machines."""
 
 
 def protocol(seconds: float) -> type[H11Protocol]:
-    """`seconds`: how long the head of a request may take, and the rest of a body after its answer."""
+    """Return a protocol that closes slow connections.
 
-    class Impatient(H11Protocol):
+    `seconds`: limit for the head of a request, and for the rest of a body after its answer.
+    """
+
+    class ImpatientProtocol(H11Protocol):
         _end: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -58,41 +62,41 @@ def protocol(seconds: float) -> type[H11Protocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
-            self._let_go()
+            self._cancel()
 
         def _watch(self) -> None:
-            """One timer from the first to the last byte that is waited for: bytes that trickle in win no time."""
+            """Keep one timer for the whole wait, so that a slow trickle of bytes does not extend it."""
             state = self.conn.their_state
             answered = self.cycle is not None and self.cycle.response_complete
             if state is not IDLE and not (state is SEND_BODY and answered):
-                self._let_go()
+                self._cancel()
             elif self._end is None:
                 self._end = self.loop.call_later(seconds, self.transport.close)
 
-        def _let_go(self) -> None:
+        def _cancel(self) -> None:
             if self._end is not None:
                 self._end.cancel()
                 self._end = None
 
-    return Impatient
+    return ImpatientProtocol
 
 
-def make_room() -> None:
-    """For as many connections as this machine allows: processes begin with 1024 files, which one client can hold."""
+def raise_file_limit() -> None:
+    """Raise the limit of open files, and so of connections: a single client can hold the default of 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-# --- One service a data folder: SQLite and message files have one owner, and leases are void when it starts.
+# --- A data folder belongs to one service: SQLite and message files have one owner, which voids leases at its start.
 #
-# It is that owner's alone: logs of private projects lie there, and secrets that the service must be able to use.
+# It is private to the owner's account, because it contains logs of private projects and secrets.
 
 log = structlog.get_logger(__name__)
 
 OWNER_ONLY = 0o077
-"""The umask of whatever writes there: folders are 0700 and files 0600."""
+"""The umask of processes that write there: folders are 0700 and files 0600."""
 
 _OTHERS = 0o007
 
@@ -102,9 +106,9 @@ class FolderInUse(Conflict):
 
 
 def keep_private(folder: Path) -> None:
-    """Have the folder, and close one to which every account of this machine has the door.
+    """Create the folder, or make it private if all accounts of the machine can enter it. Access of a group stays.
 
-    A group that somebody let in on purpose stays. What cannot be closed, or is not ours to close, is named in the log.
+    Logs a warning if that fails, or for shared folders such as /tmp.
     """
     folder.mkdir(parents=True, exist_ok=True)
     mode = folder.stat().st_mode
@@ -122,15 +126,15 @@ def keep_private(folder: Path) -> None:
 
 
 def only_the_owner_reads() -> None:
-    """What this process and its children write from now on."""
+    """Make files private that this process and its children write from now on."""
     os.umask(OWNER_ONLY)
 
 
 @contextmanager
 def own(folder: Path) -> Iterator[Callable[[str], None]]:
-    """Hold `folder` until the block ends; the kernel lets go of it too when the process is killed.
+    """Lock `folder` until the block ends. The kernel releases the lock when the process is killed.
 
-    Gives a function that records who the owner is. Raises FolderInUse with what another owner recorded.
+    Yields a function that records the owner. Raises FolderInUse with the record of another owner.
     """
     keep_private(folder)
     with (folder / "serve.lock").open("a+", encoding="utf-8") as lock:
@@ -140,7 +144,7 @@ def own(folder: Path) -> Iterator[Callable[[str], None]]:
             lock.seek(0)
             other = lock.read().strip() or "another process"
             raise FolderInUse(
-                f"Threewalls already runs on {folder}: {other}. Stop that one, or choose another folder with --data."
+                f"Threewalls already runs on {folder}: {other}. Stop it, or choose another folder with --data."
             ) from None
 
         def record(owner: str) -> None:
@@ -152,36 +156,10 @@ def own(folder: Path) -> Iterator[Callable[[str], None]]:
 
 
 GRACE_SECONDS = 2
-"""Open requests get this long at a stop; a `?wait=` that is cut off finds its run by its id later."""
+"""Open requests may finish within this time when the server stops."""
 
 SeedAt = Callable[[str, threading.Event], None]
-"""Given the server's address and an event that is set when it stops."""
-
-
-SLOW_START_SECONDS = 2.0
-
-
-class StartUp:
-    """Prints the current step of a start that takes longer than `seconds`, and every step after it."""
-
-    def __init__(self, seconds: float = SLOW_START_SECONDS) -> None:
-        self._step, self._is_slow = "opening the data folder", False
-        self._timer = threading.Timer(seconds, self._report)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def step(self, text: str) -> None:
-        self._step = text
-        if self._is_slow:
-            self._report()
-
-    def done(self) -> None:
-        self._timer.cancel()
-        self._is_slow = False
-
-    def _report(self) -> None:
-        self._is_slow = True
-        print(f"Threewalls is starting: {self._step} ...", flush=True)
+"""Called with the server's address and an event that is set when it stops."""
 
 
 class NoAdministrator(Unavailable):
@@ -192,26 +170,26 @@ class NoPublicAddress(Unavailable):
     title = "The public address is unknown"
 
 
-def serve(settings: Settings, host: str, port: int, seed: SeedAt | None = None) -> None:
+def serve(settings: Settings, host: str, port: int, start: StartUp, seed: SeedAt | None = None) -> None:
     """Run until SIGINT or SIGTERM. Port 0 selects a free one. `seed` runs in a thread once the server answers.
 
     With a broker in the settings, this is the web server only: workers and migrations run elsewhere. Raises Unavailable
     if the port is taken or the database has an earlier version, FolderInUse if another service owns the data folder,
     NoAdministrator, NoPublicAddress.
     """
-    make_room()
+    raise_file_limit()
     if not is_loopback(host) and not settings.public_url:
         raise NoPublicAddress(
             f"{host} can be reached from other machines, but THREEWALLS_PUBLIC_URL is not set. Links and the log-in "
             "cookie depend on it. Set it to the address that users open, for example "
             "https://threewalls.example.org, and start again."
         )
-    with _interrupted_quietly(), ExitStack() as house:
-        start = StartUp()
-        house.callback(start.done)
+    with _interrupted_quietly(), ExitStack() as stack:
+        stack.callback(start.done)
         if settings.embedded:
-            record_owner = house.enter_context(own(settings.data_dir.resolve()))
-        listener = house.enter_context(_listen(host, port))
+            start.step("opening the data folder")
+            record_owner = stack.enter_context(own(settings.data_dir.resolve()))
+        listener = stack.enter_context(_listen(host, port))
         address = _address(host, listener.getsockname()[1])
         if settings.embedded:
             record_owner(f"process {os.getpid()} at {address}")
@@ -225,10 +203,10 @@ def serve(settings: Settings, host: str, port: int, seed: SeedAt | None = None) 
         from app.web.assets import vega_bundle  # noqa: PLC0415
 
         vega_bundle()  # otherwise the first page would wait for it
-        server = _Server(settings, open_to, address, house.enter_context(_beside(seed, address)), start)
+        server = _Server(settings, open_to, address, stack.enter_context(_beside(seed, address)), start)
         start.step("starting the worker and the web server")
         if settings.embedded:
-            house.enter_context(_worker(settings))
+            stack.enter_context(_worker(settings))
         with _on_signal(server.stop):  # uvicorn adds its own handlers, which raise the signal again at the end
             server.run(sockets=[listener])
 
@@ -253,7 +231,7 @@ class _Server(uvicorn.Server):
                 access_log=False,
                 http=protocol(settings.request_seconds),
                 ws="none",
-                # Whoever may say whom a request comes from: nobody, unless they were named.
+                # Only listed proxies may state the client's address.
                 proxy_headers=bool(settings.trusted_proxies),
                 forwarded_allow_ips=list(listed(settings.trusted_proxies)),
                 timeout_graceful_shutdown=GRACE_SECONDS,
@@ -267,7 +245,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        gc.freeze()  # everything loaded so far stays
+        gc.freeze()  # objects that were loaded so far stay
         gc.enable()
         self._start.done()
         print(self._greeting, flush=True)
@@ -276,7 +254,7 @@ class _Server(uvicorn.Server):
 
 @contextmanager
 def _interrupted_quietly() -> Iterator[None]:
-    """SIGINT and SIGTERM end the block without a traceback, while it starts and while it stops."""
+    """End the block without a traceback on SIGINT and SIGTERM, also while it starts or stops."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -317,7 +295,7 @@ def _beside(seed: SeedAt | None, address: str) -> Iterator[Callable[[], None]]:
 def _worker(settings: Settings) -> Worker:
     engine = make_engine(settings)
     with seeing(EVERY_PROJECT):
-        heartbeat.beat(engine)  # a worker that is starting is not missing
+        heartbeat.beat(engine)  # so that /readyz does not report the starting worker as missing
 
     def prepare() -> None:
         with seeing(EVERY_PROJECT), transaction(engine) as session:
@@ -337,19 +315,19 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise Unavailable(
-                f"Port {port} on {host} is taken. Stop what uses it, or choose another with --port."
+                f"Port {port} on {host} is in use. Stop the other program, or choose another port with --port."
             ) from None
         raise Unavailable(f"Cannot listen on {host}, port {port}: {error.strerror or error}.") from None
-    # asyncio does this only for sockets made with a protocol number, which create_server's are not. Without it every
+    # asyncio does this only for sockets with a protocol number, which create_server does not set. Without it, every
     # answer waits 40 ms for an acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 def _open_to(settings: Settings, host: str) -> tuple[str, ...] | None:
-    """Embedded on a loopback address: no log-ins, as long as there is no administrator. None: log-ins always.
+    """Return `open_to` of `create_app`: () for the embedded mode on a loopback address, else None.
 
-    Raises NoAdministrator where others could reach a service that nobody could log in to.
+    Raises NoAdministrator if other machines could reach an embedded service that has none.
     """
     if settings.embedded and is_loopback(host):
         return ()
@@ -360,10 +338,10 @@ def _open_to(settings: Settings, host: str) -> tuple[str, ...] | None:
                 make_one = f"threewalls admin create NAME --data {settings.data_dir.resolve()}"
                 if settings.embedded:
                     raise NoAdministrator(
-                        f"{host} can be reached from other machines, and has no administrator who could log in and "
-                        f"say who may. Make one, then start again: {make_one}"
+                        f"{host} can be reached from other machines, but the service has no administrator. Create "
+                        f"one, then start again: {make_one}"
                     )
-                log.warning("no_administrator", nobody_can_log_in_until="threewalls admin create NAME")
+                log.warning("no_administrator", hint="nobody can log in before: threewalls admin create NAME")
     finally:
         engine.dispose()
     return None

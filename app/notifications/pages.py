@@ -284,7 +284,7 @@ def _receiver_page(
         "notifications/receiver.html",
         block="delivery_log",
         status=status,
-        one=receiver,
+        receiver=receiver,
         form=form or filled_receiver_form(receiver),
         log=deliveries_of(session, slug, receiver_id=receiver_id, state=state, page=page, page_size=PAGE_SIZE),
         here=f"{_address(slug)}/{receiver_id}",

@@ -37,15 +37,15 @@ class EmptyOverview:
 
 
 def empty_overview(session: Session, access: Access) -> EmptyOverview:
-    person, of_all = access.person, access.may_anywhere(Action.ADMINISTER)
-    if person is None or of_all:
+    user, of_all = access.user, access.may_anywhere(Action.ADMINISTER)
+    if user is None or of_all:
         empty = "Nothing has been uploaded yet." if of_all else "No project with runs is public."
         return EmptyOverview("", "", empty, "")
-    own = project_slugs(session, person.roles)
+    own = project_slugs(session, user.roles)
     if not own:
         ask = some_of(administrators(session), last="or")
-        return EmptyOverview(person.name, ask, "You have no role in any project yet.", "")
-    uploads = project_slugs(session, [project for project in person.roles if access.may(Action.UPLOAD, project)])
+        return EmptyOverview(user.name, ask, "You have no role in any project yet.", "")
+    uploads = project_slugs(session, [project for project in user.roles if access.may(Action.UPLOAD, project)])
     empty = f"Nothing has been uploaded to {some_of(own)} yet."
     return EmptyOverview("", "", empty, uploads[0] if len(uploads) == 1 else "")
 

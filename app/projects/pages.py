@@ -92,7 +92,7 @@ def _quota_page(
         request,
         "projects/quota.html",
         status=status,
-        found=project,
+        quotas=project,
         form=form or _filled(project),
         service=settings,
         of_project={"id": project.project_id, "slug": project.project},

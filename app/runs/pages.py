@@ -191,8 +191,8 @@ async def amend_run(request: Request, engine: AppEngine, log_files: AppLogFiles,
 
 def _chosen_project(request: Request, engine: Engine, stated: str | None) -> str:
     """Raises InvalidMetadata, NotAllowed."""
-    person = access_of(request).person
-    if stated is None and person is not None and person.administrator:
+    user = access_of(request).user
+    if stated is None and user is not None and user.administrator:
         raise InvalidMetadata("No project was chosen.", (FieldError("meta.project", "choose or name a project"),))
     return upload_project(request, engine, stated)
 

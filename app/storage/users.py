@@ -10,7 +10,7 @@ from sqlalchemy import delete, func, select, update
 from sqlmodel import Session, col
 
 from app.domain.access import passwords
-from app.domain.access.principal import Person, Role
+from app.domain.access.principal import LoggedInUser, Role
 from app.domain.access.secrets import digest, new_session_id
 from app.domain.text import one_line
 from app.errors import Conflict, FieldError, InvalidChange, NotFound
@@ -128,18 +128,18 @@ def set_second_factor(session: Session, row: UserRow, secret: str, step: int = 0
     audit.record(session, who=row.name, subject="account", subject_id=row.id or 0, action=action)
 
 
-def person(session: Session, user_id: int) -> Person | None:
-    """What the account may do now; None when it is disabled or gone."""
+def logged_in_user(session: Session, user_id: int) -> LoggedInUser | None:
+    """Return the user with their current roles; None if disabled or deleted."""
     row = session.get(UserRow, user_id)
     if row is None or row.disabled_at is not None:
         return None
-    found = Person(
+    user = LoggedInUser(
         user_id, row.name, row.administrator, {}, row.must_change_password, bool(row.totp_secret or row.issuer)
     )
     if row.administrator:
-        return found
+        return user
     members = session.execute(select_any(MemberRow.project_id, MemberRow.role).where(col(MemberRow.user_id) == user_id))
-    return replace(found, roles={project: Role(role) for project, role in members})
+    return replace(user, roles={project: Role(role) for project, role in members})
 
 
 def set_role(session: Session, *, project_id: int, user_id: int, role: Role | None, by: str) -> None:

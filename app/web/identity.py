@@ -17,7 +17,7 @@ from app.domain.access.principal import (
     Action,
     Anonymous,
     Everyone,
-    Person,
+    LoggedInUser,
     Principal,
     ProjectIds,
     TokenHolder,
@@ -61,14 +61,14 @@ class Access:
         return isinstance(self.principal, Everyone)
 
     @property
-    def person(self) -> Person | None:
-        return self.principal if isinstance(self.principal, Person) else None
+    def user(self) -> LoggedInUser | None:
+        return self.principal if isinstance(self.principal, LoggedInUser) else None
 
     @property
     def name(self) -> str:
         """Return the name recorded with the caller's changes; empty for anonymous callers."""
         match self.principal:
-            case Person(name=name):
+            case LoggedInUser(name=name):
                 return name
             case TokenHolder(name=name):
                 return f"token {name}"[:MAX_AUTHOR]  # so that no token passes for a user with the same name
@@ -153,7 +153,7 @@ def upload_project(request: HTTPConnection, engine: Engine, stated: str | None) 
                     "kept. Leave `project` out of the metadata, or use a token of that project."
                 )
             return own
-        case Everyone() | Person(administrator=True):
+        case Everyone() | LoggedInUser(administrator=True):
             return stated or DEFAULT_PROJECT
     with read_session(engine) as session:
         slugs = project_slugs(session, granted(access.principal, Action.UPLOAD, access.public) or NONE)

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from app.embedded.service import StartUp, _listen
+from app.embedded.service import _listen
+from app.embedded.start_up import StartUp
 
 
 def test_answers_are_not_held_back_for_an_acknowledgement() -> None:
@@ -27,7 +28,7 @@ def test_a_slow_start_prints_its_steps_until_the_server_is_ready(capfd: pytest.C
     start.step("too late")
     printed += capfd.readouterr().out
     assert [line.rpartition(": ")[2] for line in printed.splitlines()] == [
-        "opening the data folder ...",
+        "loading the service ...",
         "migrating ...",
     ]
 

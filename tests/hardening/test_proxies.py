@@ -3,7 +3,8 @@
 import pytest
 from starlette.testclient import TestClient
 
-from app.embedded.service import StartUp, _Server
+from app.embedded.service import _Server
+from app.embedded.start_up import StartUp
 from app.settings import Settings
 from app.storage import users
 from app.storage.audit import events

@@ -39,7 +39,7 @@ def test_the_api_counts_runs_by_their_figures(client: TestClient, engine: Engine
 def test_the_page_shows_progress_while_it_runs_and_asks_again(client: TestClient, engine: Engine) -> None:
     runs(engine, CURRENT, OLD)
     page = client.get("/settings/definitions").text
-    assert "1 of 2 runs are computed by the current definitions, 1 to go." in page
+    assert "1 of 2 runs have figures of the current definitions, 1 to go." in page
     assert 'hx-trigger="every 3s"' in page
     part = client.get("/settings/definitions", headers={"HX-Request": "true"}).text
     assert part.lstrip().startswith('<div id="standing"')
@@ -48,7 +48,7 @@ def test_the_page_shows_progress_while_it_runs_and_asks_again(client: TestClient
 def test_the_page_lists_what_stays_behind_and_tries_it_again(client: TestClient, engine: Engine) -> None:
     runs(engine, CURRENT, OLD | {"recompute_failed": DEFINITION_VERSION, "recompute_error": "<b>It broke.</b>"})
     page = client.get("/settings/definitions").text
-    assert "1 run could not be computed by the current definitions; all others are." in page
+    assert "1 run could not be recomputed; all others are up to date." in page
     assert "&lt;b&gt;It broke.&lt;/b&gt;" in page
     assert f"flops 1 -&gt; {DEFINITIONS['flops']}" in page
     assert "hx-trigger" not in page
@@ -59,4 +59,4 @@ def test_the_page_lists_what_stays_behind_and_tries_it_again(client: TestClient,
 def test_the_page_of_a_service_that_is_up_to_date_says_so(client: TestClient, engine: Engine) -> None:
     runs(engine, CURRENT, CURRENT)
     page = client.get("/settings/definitions").text
-    assert "All figures and verdicts are made by the current definitions (2 runs)." in page
+    assert "All figures and verdicts follow the current definitions (2 runs)." in page

@@ -185,7 +185,7 @@ def test_lists_are_filtered_by_how_the_job_ended(client: TestClient, make: Make)
 
 
 def test_availability_names_the_run_that_proves_it(client: TestClient, make: Make, engine: Engine) -> None:
-    assert "Nothing is proven yet" in client.get("/availability").text
+    assert "No evidence yet" in client.get("/availability").text
     run = make()
     image, evidence = "nvcr.io/nvidia/nemo:26.06", [asdict(Evidence(0, 12, "DeepEP is not installed"))]
     with transaction(engine) as session:

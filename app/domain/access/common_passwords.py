@@ -1,8 +1,7 @@
-"""Words that most often are somebody's password, without what people put before and after them.
+"""Common passwords, without digits and signs around them.
 
-Chosen from the frequency list of passwords of zxcvbn (https://github.com/dwolfhub/zxcvbn-python), which comes from
-public leaks: the most common ones of five letters and more, and all that are long enough to be one here. Rude ones
-are left out. Its licence:
+From the list of zxcvbn (https://github.com/dwolfhub/zxcvbn-python), which comes from public leaks: the most common
+passwords of five letters or more, and all that would be long enough here, without offensive words. Its licence:
 
 MIT License
 

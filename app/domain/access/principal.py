@@ -79,7 +79,7 @@ class Anonymous:
 
 
 @dataclass(frozen=True)
-class Person:
+class LoggedInUser:
     """A user who is logged in.
 
     `roles`: by project id. `second_factor`: the user has a second factor here, or logs in by an identity provider.
@@ -112,7 +112,7 @@ class TokenHolder:
     scopes: frozenset[Scope]
 
 
-Principal = Everyone | Anonymous | Person | TokenHolder
+Principal = Everyone | Anonymous | LoggedInUser | TokenHolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +132,9 @@ def granted(principal: Principal, action: Action, public: ProjectIds) -> Project
     `public`: the projects that every caller may read.
     """
     match principal:
-        case Everyone() | Person(administrator=True):
+        case Everyone() | LoggedInUser(administrator=True):
             return None
-        case Person():
+        case LoggedInUser():
             own = principal.projects[action]
         case TokenHolder(project_id=project, scopes=scopes):
             own = frozenset({project}) if any(action in GRANTED[scope] for scope in scopes) else NONE
