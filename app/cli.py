@@ -276,7 +276,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 def _describe(error: ThreewallsError) -> str:
     """Return the message and each invalid field, without the sentence that applies to uploads only."""
     fields = "".join(f"\n  {field.field}: {field.message}" for field in error.errors)
-    return error.detail.replace(" Nothing was kept.", "") + fields
+    return error.detail.replace(" Nothing was saved.", "") + fields
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace, "Settings"], int | None]] = {

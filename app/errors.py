@@ -40,7 +40,7 @@ class FieldError:
 
 
 class ThreewallsError(Exception):
-    """An expected error. `title`: its kind. `detail`: what happened, what was kept and what to do next."""
+    """An expected error. `title`: its kind. `detail`: what happened, what was saved and what to do next."""
 
     title = "Error"
 

@@ -247,5 +247,5 @@ def read_audit(
     """List changes of access, state, baselines, quarantine and settings in the projects that the caller manages."""
     page = find_events(session, query.read(), before=before, limit=limit)
     slugs, names = slugs_by_id(session), names_by_id(session)
-    items = [AuditItem.of(one, slugs, names) for one in page.events]
+    items = [AuditItem.of(event, slugs, names) for event in page.events]
     return AuditList(items=items, next_before=page.next_before)

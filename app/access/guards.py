@@ -79,7 +79,7 @@ class BodyLimitMiddleware:
             if values > MOST_VALUES:
                 raise HTTPException(
                     413,
-                    f"The JSON has more than {MOST_VALUES:,} values. Nothing was kept. Send fewer at a time.",
+                    f"The JSON has more than {MOST_VALUES:,} values. Nothing was saved. Send fewer at a time.",
                     headers={"Connection": "close"},
                 )
             return message
@@ -102,7 +102,7 @@ def _check_type(headers: Headers, types: Collection[str]) -> None:
     if sent not in types:
         raise HTTPException(
             415,
-            f"This call does not accept the content type {sent[:100]}. Nothing was kept. Send {' or '.join(types)}.",
+            f"This call does not accept the content type {sent[:100]}. Nothing was saved. Send {' or '.join(types)}.",
             headers={"Accept": ", ".join(types), "Connection": "close"},
         )
 
@@ -111,7 +111,7 @@ def _too_large(limit: int) -> HTTPException:
     compress = " Compress the log (.gz or .zst), or upload the log of one rank only." if limit > FORM_BYTES else ""
     return HTTPException(
         413,
-        f"The request is larger than {limit:,} bytes, the limit here. Nothing was kept.{compress}",
+        f"The request is larger than {limit:,} bytes, the limit here. Nothing was saved.{compress}",
         # Otherwise the server reads the rest of the body to reuse the connection.
         headers={"Connection": "close"},
     )
@@ -153,7 +153,7 @@ class SlowBodyMiddleware:
                 raise HTTPException(
                     408,
                     f"No more of the body arrived within {self._seconds:g} seconds, or it arrived too slowly. "
-                    "Nothing was kept. Send it again.",
+                    "Nothing was saved. Send it again.",
                     headers={"Connection": "close"},
                 ) from None
             waited += time.monotonic() - began
@@ -172,7 +172,7 @@ _WRITING = ("POST", "PUT", "PATCH", "DELETE")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _TITLE = "Cross-site request refused"
 _DETAIL = (
-    "A page of another website sent this request. Nothing was kept. Open this service at its own address and try "
+    "A page of another website sent this request. Nothing was saved. Open this service at its own address and try "
     "again, or use a command-line client. Behind a proxy, set THREEWALLS_PUBLIC_URL to the address that users open."
 )
 
@@ -238,7 +238,7 @@ class HostMiddleware:
             await self._app(scope, receive, send)
             return
         # Not a page: its links would use that name.
-        detail = "This service does not answer at the name in the Host header. Nothing was kept."
+        detail = "This service does not answer at the name in the Host header. Nothing was saved."
         if Request(scope).headers.get("host"):
             detail += " The operator lists its names in THREEWALLS_ALLOWED_HOSTS."
         await problem(400, "Unknown host name", detail)(scope, receive, send)
@@ -272,7 +272,7 @@ class OverloadMiddleware:
         if scope["type"] != "http" or scope["path"] == _ALWAYS_ANSWERED or _waiting() < self._most:
             await self._app(scope, receive, send)
             return
-        refused = Overloaded("The service is overloaded. Nothing was kept. Try again in a moment.")
+        refused = Overloaded("The service is overloaded. Nothing was saved. Try again in a moment.")
         await answer_error(Request(scope), refused)(scope, receive, send)
 
 

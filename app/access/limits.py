@@ -158,7 +158,7 @@ def _counted_as(request: Request, caller: Caller) -> str:
 def too_often(request: Request, detail: str, seconds: int) -> Response:
     """Return 429. `seconds`: until the caller may try again."""
     response = answer(
-        request, 429, "Too many requests", f"{detail} Nothing was kept. Try again in {in_words(seconds)}."
+        request, 429, "Too many requests", f"{detail} Nothing was saved. Try again in {in_words(seconds)}."
     )
     response.headers["Retry-After"] = str(seconds)
     response.headers["Cache-Control"] = "no-store"

@@ -141,7 +141,7 @@ def create_user(engine: Engine, *, name: str, email: str, administrator: bool, b
     """
     if email and ("@" not in email.strip("@ ") or len(email) > 300):
         why = "must be an address like ada@example.org, or empty"
-        raise InvalidChange(f"Nothing was kept: the e-mail {why}.", (FieldError("email", why),))
+        raise InvalidChange(f"Nothing was saved: the e-mail {why}.", (FieldError("email", why),))
     initial = _initial_password(name)
     with transaction(engine) as session:
         user = users.create_user(
@@ -252,7 +252,7 @@ def make_token(
         read_scopes = {Scope(scope) for scope in scopes}
     except ValueError:
         why = "must be one or more of upload, read and triage"
-        raise InvalidChange(f"Nothing was kept: scopes {why}.", (FieldError("scopes", why),)) from None
+        raise InvalidChange(f"Nothing was saved: scopes {why}.", (FieldError("scopes", why),)) from None
     with transaction(engine) as session:
         project = find_project(session, slug)
         row, secret = tokens.make_token(

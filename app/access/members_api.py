@@ -172,7 +172,7 @@ def list_projects(request: Request, session: ReadSession) -> ProjectList:
 def create_project(request: Request, engine: AppEngine, body: NewProject) -> ProjectOut:
     """Create a project without members, private by default."""
     if body.public and access_of(request).is_open:
-        raise NotAllowed(f"{NEEDS_LOG_INS} Nothing was kept. {how_to_have_log_ins(request.app.state.settings)}")
+        raise NotAllowed(f"{NEEDS_LOG_INS} Nothing was saved. {how_to_have_log_ins(request.app.state.settings)}")
     with transaction(engine) as session:
         row = projects.create_project(session, body.project, by=signed(body.author), public=body.public)
         project = next(project for project in projects.list_projects(session) if project.id == row.id)

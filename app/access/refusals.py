@@ -30,7 +30,7 @@ _PAGES: dict[Owner, tuple[str, str]] = {
     "run": ("/runs/{}", "Back to the run"),
     "regression": ("/regressions/{}", "Back to the regression"),
     "experiment": ("/experiments/{}", "Back to the experiment"),
-    "reference": ("/references/{}", "Back to the published figure"),
+    "reference": ("/references/{}", "Back to the reference point"),
 }
 
 
@@ -96,7 +96,7 @@ def not_logged_in(request: Request, why: str = "") -> Response:
     detail = why or (
         f"{_NEEDS_LOG_IN} Send a token of the project as `Authorization: Bearer tw_...`, or log in at /login."
         if is_machine(request)
-        else f"{_NEEDS_LOG_IN} Log in at /login, then do it again. Nothing was kept."
+        else f"{_NEEDS_LOG_IN} Log in at /login, then do it again. Nothing was saved."
     )
     response = answer(request, 401, "Not logged in", detail)
     response.headers["WWW-Authenticate"] = _BEARER if not why else f'{_BEARER}, error="invalid_token"'
@@ -107,11 +107,11 @@ def forbidden(request: Request, principal: Principal, action: Action, own: Actio
     """Return 403. `own`: the action that suffices for runs that the token itself uploaded."""
     if isinstance(principal, Anonymous):
         return not_logged_in(request)
-    return answer(request, 403, "Not allowed", missing(principal, action, own) + _kept(request))
+    return answer(request, 403, "Not allowed", missing(principal, action, own) + _nothing_saved(request))
 
 
 def forbidden_user(request: Request, refusal: Refusal) -> Response:
-    detail = refusal.detail + _kept(request)
+    detail = refusal.detail + _nothing_saved(request)
     if is_machine(request):
         return answer(request, 403, "Not allowed", detail)
     return render_error(request, 403, "Not allowed", detail, refusal.back)
@@ -119,13 +119,16 @@ def forbidden_user(request: Request, refusal: Refusal) -> Response:
 
 def refused(request: Request, title: str, detail: str, command: str = "") -> Response:
     """Return 403. `command`: what to do, as a sentence that ends with a command to copy."""
-    return answer(request, 403, title, f"{detail}{_kept(request)} {command}".rstrip())
+    return answer(request, 403, title, f"{detail}{_nothing_saved(request)} {command}".rstrip())
 
 
 def not_there(request: Request, owner: str, value: str) -> Response:
     """Return the same 404 for what does not exist and for what the caller may not see."""
     return answer(
-        request, 404, "Not found", f"There is no {owner} {value[:100]}, or you have no access to it.{_kept(request)}"
+        request,
+        404,
+        "Not found",
+        f"There is no {owner} {value[:100]}, or you have no access to it.{_nothing_saved(request)}",
     )
 
 
@@ -139,5 +142,5 @@ def leading_back(first: str, wanted: str) -> str:
     return f"{first}?{urlencode({'next': parts.path + (f'?{parts.query}' if parts.query else '')})}"
 
 
-def _kept(request: Request) -> str:
-    return "" if request.method in ("GET", "HEAD") else " Nothing was kept."
+def _nothing_saved(request: Request) -> str:
+    return "" if request.method in ("GET", "HEAD") else " Nothing was saved."

@@ -198,7 +198,7 @@ def _keep(call: _Call, upload: Upload, error: Unreachable | Refused | None) -> i
         raise error
     failed = None if error is None else failure(error, call.settings.url, of_upload=True)
     if options.no_spool:
-        raise ThreewallsError(f"{failed.message if failed else ''} Nothing was kept.", failed.errors if failed else ())
+        raise ThreewallsError(f"{failed.message if failed else ''} Nothing was saved.", failed.errors if failed else ())
     try:
         folder = spool.put(spool.spool_folder(env, options.spool), upload, call.settings.url)
     except spool.SpoolError as spool_error:

@@ -89,7 +89,7 @@ def _chosen(files: Sequence[RunFileRow], name: str) -> RunFileRow | None:
         return next((row for row in files if _plain(row.name) == wanted), None)
     if len(files) > 1:
         names = ", ".join(row.name for row in files)
-        raise InvalidUpload(f"This run has several logs: {names}. Select one with `name`. Nothing was kept.")
+        raise InvalidUpload(f"This run has several logs: {names}. Select one with `name`. Nothing was saved.")
     return files[0] if files else None
 
 
@@ -244,7 +244,7 @@ def _check_offset(stored_log: StoredLog, piece: Piece) -> None:
     if piece.offset > stored_log.size_bytes:
         raise OffsetConflict(
             f"This append begins at byte {piece.offset:,}, but only {stored_log.size_bytes:,} bytes of "
-            f"{stored_log.name} are stored. Nothing was kept. Continue from byte {stored_log.size_bytes:,}.",
+            f"{stored_log.name} are stored. Nothing was saved. Continue from byte {stored_log.size_bytes:,}.",
             offset=stored_log.size_bytes,
         )
 
@@ -262,10 +262,10 @@ def _staged(log_files: LogFiles, settings: Settings, stored_log: StoredLog, piec
         added = fresh.stored.size_bytes
         if chunks.cut:
             raise BrokenCompression(
-                f"This piece of {stored_log.name} is {chunks.cut}, but ends early. Nothing was kept. Send it again."
+                f"This piece of {stored_log.name} is {chunks.cut}, but ends early. Nothing was saved. Send it again."
             )
         if stored_log.size_bytes + added > limits.decompressed_bytes:
-            raise TooLarge(f"{stored_log.name} would exceed {size(limits.decompressed_bytes)}. Nothing was kept.")
+            raise TooLarge(f"{stored_log.name} would exceed {size(limits.decompressed_bytes)}. Nothing was saved.")
         if added == 0:
             yield None
             return
@@ -292,7 +292,7 @@ def _only_new(log_files: LogFiles, stored_log: StoredLog, offset: int, chunks: I
             if expected[:length] != left[:length]:
                 raise OffsetConflict(
                     f"This append differs from the stored {stored_log.name} within the {length:,} bytes from byte "
-                    f"{at:,} on. Nothing was kept. If it is another file, send it under another `name`.",
+                    f"{at:,} on. Nothing was saved. If it is another file, send it under another `name`.",
                     offset=stored_log.size_bytes,
                 )
             expected, left, at = expected[length:], left[length:], at + length

@@ -29,7 +29,7 @@ _TAR_AT = 257
 MAX_FILES = 256
 _REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 _DAMAGED = sqlite3.DatabaseError
-_MESSAGE_END = " Nothing was kept."
+_MESSAGE_END = " Nothing was saved."
 
 
 class InvalidProfile(InvalidUpload):

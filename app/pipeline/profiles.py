@@ -112,7 +112,7 @@ def _checked(file: SentProfileFile) -> Iterator[bytes]:
         empty = False
         yield chunk
     if empty:
-        raise EmptyUpload(f"{file_name(file.name)} is empty. Nothing was kept. Check that the profiler wrote it.")
+        raise EmptyUpload(f"{file_name(file.name)} is empty. Nothing was saved. Check that the profiler wrote it.")
 
 
 def _same(session: Session, run_id: int, key: str) -> AcceptedProfile | None:

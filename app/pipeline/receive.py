@@ -99,7 +99,7 @@ def find_same(session: Session, project: str, upload: RunRow, key: str | None) -
         if key is not None and row.idempotency_key == upload.idempotency_key and row.content_key != upload.content_key:
             raise Conflict(
                 f"The Idempotency-Key {key!r} was used for another upload, run {row.id}. "
-                "Nothing was kept. Use a new key for a new upload, and the same key only to repeat one."
+                "Nothing was saved. Use a new key for a new upload, and the same key only to repeat one."
             )
     if not rows:
         return None
@@ -231,7 +231,7 @@ def _is_open(document: dict[str, Any], complete: bool | None) -> bool:
     stated = document.pop("complete", None)
     if stated is not None and not isinstance(stated, bool):
         raise InvalidMetadata(
-            "meta.complete must be true or false. Nothing was kept.",
+            "meta.complete must be true or false. Nothing was saved.",
             (FieldError("meta.complete", "must be a boolean"),),
         )
     return complete is False or (complete is None and stated is False)
@@ -243,7 +243,7 @@ def _check_something_is_read(staged: Sequence[Staged], is_open: bool) -> None:
     names = ", ".join(file.name for file in staged)
     raise EmptyUpload(
         f"This upload contains no log, and {names} is not a readable document (docs/documents.md lists them). "
-        "Nothing was kept. Send a log as the form field `log`."
+        "Nothing was saved. Send a log as the form field `log`."
     )
 
 

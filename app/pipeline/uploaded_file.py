@@ -81,12 +81,12 @@ class Decompressed:
         if self.size_bytes > self._limits.decompressed_bytes:
             raise TooLarge(
                 f"{self._name} is larger than {size(self._limits.decompressed_bytes)} when decompressed. "
-                "Nothing was kept. Upload the log of one rank, or the iteration lines only."
+                "Nothing was saved. Upload the log of one rank, or the iteration lines only."
             )
         if self.size_bytes > _BOMB_CHECK_BYTES and self.size_bytes > self._limits.ratio * self._file.tell():
             raise TooLarge(
                 f"{self._name} decompresses to more than {self._limits.ratio} times its size, which no log does. "
-                "Nothing was kept."
+                "Nothing was saved."
             )
 
     def _gunzip(self) -> Iterator[bytes]:
@@ -137,14 +137,14 @@ class Decompressed:
     def _end_early(self, kind: str) -> None:
         if self.size_bytes == 0:
             raise BrokenCompression(
-                f"{self._name} is {kind}, but ends before anything of it could be read. Nothing was kept. "
+                f"{self._name} is {kind}, but ends before anything of it could be read. Nothing was saved. "
                 "Upload it again whole."
             )
         self.cut = kind
 
     def _damaged(self, kind: str, reason: str) -> BrokenCompression:
         return BrokenCompression(
-            f"{self._name} is {kind}, but damaged after {size(self.size_bytes)} of text ({reason}). Nothing was kept. "
+            f"{self._name} is {kind}, but damaged after {size(self.size_bytes)} of text ({reason}). Nothing was saved. "
             "Compress the log again and upload it."
         )
 
@@ -193,7 +193,7 @@ def checked(chunks: Iterable[bytes], kind: Kind, name: str) -> Iterator[bytes]:
         if len(head) >= _CHECKED_BYTES:
             break
     if not head:
-        raise EmptyUpload(f"{name} is empty and holds no text. Nothing was kept. Check that the job wrote it.")
+        raise EmptyUpload(f"{name} is empty and holds no text. Nothing was saved. Check that the job wrote it.")
     if kind != "events":
         try:
             _check_is_text(head, name)
@@ -224,7 +224,7 @@ def document_kind(kind: Kind, name: str, staged: StagedFile) -> str:
 def _check_is_text(head: bytes, name: str) -> None:
     text = _HOLE.sub(b"", head[:_CHECKED_BYTES])
     if not text.strip():
-        raise EmptyUpload(f"{name} holds no text. Nothing was kept. Check that the job wrote to it.")
+        raise EmptyUpload(f"{name} holds no text. Nothing was saved. Check that the job wrote to it.")
     for magic, what in _MAGICS:
         if head.startswith(magic):
             raise _not_a_log(name, what)
@@ -233,7 +233,7 @@ def _check_is_text(head: bytes, name: str) -> None:
     if head.startswith((GZIP, ZSTD)):
         raise _not_a_log(name, "compressed twice")
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) and b"\0" in head[2:_UTF16_BYTES]:
-        raise NotALog(f"{name} is UTF-16 text. Nothing was kept. Save it as UTF-8: `iconv -f UTF-16 -t UTF-8`.")
+        raise NotALog(f"{name} is UTF-16 text. Nothing was saved. Save it as UTF-8: `iconv -f UTF-16 -t UTF-8`.")
     if _strange_share(text) > _MAX_STRANGE_SHARE:
         raise _not_a_log(name, "binary data")
 
@@ -246,7 +246,7 @@ def _strange_share(head: bytes) -> float:
 
 
 def _not_a_log(name: str, what: str) -> NotALog:
-    return NotALog(f"{name} is {what}, not a log. Nothing was kept. Upload the log as text, .gz or .zst.")
+    return NotALog(f"{name} is {what}, not a log. Nothing was saved. Upload the log as text, .gz or .zst.")
 
 
 # --- Names of files and runs.

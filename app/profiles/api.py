@@ -144,7 +144,7 @@ def sent_files(form: FormData) -> list[SentProfileFile]:
     for value in form.getlist("profile"):
         if not isinstance(value, UploadFile):
             raise InvalidUpload(
-                "The form field `profile` holds text, not a file. Nothing was kept. With curl: -F profile=@FILE.",
+                "The form field `profile` holds text, not a file. Nothing was saved. With curl: -F profile=@FILE.",
                 (FieldError("profile", "must be a file"),),
             )
         if value.filename or value.size:
@@ -168,7 +168,7 @@ def _numbers(form: FormData, name: str, count: int) -> Sequence[int | None]:
 
 
 def _refused(name: str, message: str) -> InvalidUpload:
-    return InvalidUpload(f"{name}: {message}. Nothing was kept.", (FieldError(name, message),))
+    return InvalidUpload(f"{name}: {message}. Nothing was saved.", (FieldError(name, message),))
 
 
 @router.get("/runs/{run_id}/profiles", responses=documented(404, 422))

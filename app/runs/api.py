@@ -181,7 +181,7 @@ def _flag(form: FormData) -> bool | None:
 
 
 def _refused(field: str, message: str) -> InvalidUpload:
-    return InvalidUpload(f"{field} {message}. Nothing was kept.", (FieldError(field, message),))
+    return InvalidUpload(f"{field} {message}. Nothing was saved.", (FieldError(field, message),))
 
 
 # --- `POST /api/v1/runs/{id}/quarantine`, `/release`, `/pin`, `/unpin`: decisions of users about a run.
@@ -279,7 +279,7 @@ def metadata_of(form: FormData, max_bytes: int) -> bytes | None:
     text = value.file.read(max_bytes + 1)
     if len(text) > max_bytes:
         raise InvalidUpload(
-            f"The metadata is larger than {max_bytes:,} bytes. Nothing was kept. Shorten `meta`; send "
+            f"The metadata is larger than {max_bytes:,} bytes. Nothing was saved. Shorten `meta`; send "
             "documents as `config`.",
             (FieldError(META, f"must have at most {max_bytes:,} bytes"),),
         )
@@ -293,11 +293,11 @@ def _check_names(form: FormData) -> None:
         sent = ", ".join(f"`{name}`" for name in unknown)
         errors = tuple(FieldError(name, f"is not a part of an upload; parts are {allowed}") for name in unknown)
         missing = " There is no log in this upload." if "log" not in form else ""
-        detail = f"The form has unknown parts: {sent}.{missing} Parts are {allowed}. Nothing was kept."
+        detail = f"The form has unknown parts: {sent}.{missing} Parts are {allowed}. Nothing was saved."
         raise (EmptyUpload if missing else InvalidUpload)(detail, errors)
     if len(form.getlist(META)) > 1:
         raise InvalidUpload(
-            f"`{META}` was sent {len(form.getlist(META))} times. Nothing was kept. Put all into one JSON object.",
+            f"`{META}` was sent {len(form.getlist(META))} times. Nothing was saved. Put all into one JSON object.",
             (FieldError(META, f"must be sent once; parts that may be repeated are {', '.join(KINDS)}"),),
         )
 
@@ -308,7 +308,7 @@ def _sent(form: FormData, kind: Kind) -> Iterator[UploadFile]:
             yield value
         else:
             raise InvalidUpload(
-                f"The form field `{kind}` holds text, not a file. Nothing was kept. With curl: -F {kind}=@FILE.",
+                f"The form field `{kind}` holds text, not a file. Nothing was saved. With curl: -F {kind}=@FILE.",
                 (FieldError(kind, "must be a file"),),
             )
 

@@ -37,7 +37,7 @@ class UploadForm(Form):
             errors = tuple(
                 FieldError(name, "is stated here and in the JSON below; remove one of them") for name in twice
             )
-            raise InvalidMetadata("Some fields are stated twice. Nothing was kept.", errors)
+            raise InvalidMetadata("Some fields are stated twice. Nothing was saved.", errors)
         document |= stated
         if "tags" in stated:
             document["tags"] = [tag.strip() for tag in stated["tags"].split(",") if tag.strip()]

@@ -186,4 +186,4 @@ def _check_text(value: str, path: str) -> None:
 
 
 def _invalid(field: str, message: str) -> InvalidMetadata:
-    return InvalidMetadata(f"{field} {message}. Nothing was kept.", (FieldError(field, message),))
+    return InvalidMetadata(f"{field} {message}. Nothing was saved.", (FieldError(field, message),))

@@ -526,7 +526,7 @@ def require_room(settings: Settings, new_bytes: int) -> None:
     if settings.min_free_bytes and free - new_bytes < settings.min_free_bytes:
         raise DiskFull(
             f"The disk of the service has {free:,} bytes left, and {settings.min_free_bytes:,} are kept free "
-            "(THREEWALLS_MIN_FREE_BYTES). Nothing was kept. Tell the administrator, and upload again later."
+            "(THREEWALLS_MIN_FREE_BYTES). Nothing was saved. Tell the administrator, and upload again later."
         )
 
 

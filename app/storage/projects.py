@@ -89,7 +89,7 @@ def create_project(session: Session, slug: str, *, by: str, public: bool = False
     """Raises InvalidChange for a name that will not do in an address, ProjectTaken."""
     if not _SLUG.fullmatch(slug):
         why = f"must have 1 to {MAX_SLUG} letters, digits, dots, dashes or underscores, a letter or digit first"
-        raise InvalidChange(f"Nothing was kept: the name {why}.", (FieldError("slug", why),))
+        raise InvalidChange(f"Nothing was saved: the name {why}.", (FieldError("slug", why),))
     row = ProjectRow(slug=slug, public=public)
     try:
         with session.begin_nested():
@@ -191,7 +191,7 @@ def _check_runs(session: Session, project: ProjectRow, most: int) -> None:
     wait = math.ceil((aware(last) + DAY - utc_now()).total_seconds()) if last is not None else 0
     if wait > 0:
         raise TooManyRuns(
-            f"The project {project.slug} began {most:,} runs within 24 hours, its quota. Nothing was kept, so send it "
+            f"The project {project.slug} began {most:,} runs within 24 hours, its quota. Nothing was saved, so send it "
             f"again later. {_WAYS_OUT}",
             retry_after=wait,
         )

@@ -160,4 +160,4 @@ def count_tokens(session: Session, project_id: int) -> tuple[int, int]:
 
 
 def _refused(field: str, message: str) -> InvalidChange:
-    return InvalidChange(f"Nothing was kept: {field} {message}.", (FieldError(field, message),))
+    return InvalidChange(f"Nothing was saved: {field} {message}.", (FieldError(field, message),))

@@ -27,7 +27,7 @@ class ProblemField(BaseModel):
 
 
 class Problem(BaseModel):
-    """An error. `title`: its kind. `detail`: what happened, what was kept and what to do next."""
+    """An error. `title`: its kind. `detail`: what happened, what was saved and what to do next."""
 
     type: str = "about:blank"
     title: str
@@ -158,7 +158,7 @@ async def _invalid_request(request: Request, error: Exception) -> Response:
         FieldError(".".join(map(str, problem["loc"][1:] or problem["loc"])), problem["msg"]) for problem in problems
     )
     names = ", ".join(field.field for field in fields)
-    ending = "" if request.method in ("GET", "HEAD") else " Nothing was kept."
+    ending = "" if request.method in ("GET", "HEAD") else " Nothing was saved."
     return answer(request, 422, _TITLES[422], f"Check {names}.{ending}", fields)
 
 

@@ -77,23 +77,23 @@ def _explained(message: str, max_files: int, max_fields: int, max_part_size: int
     if message.startswith("Part exceeded"):
         limit = f"{max_part_size:,} bytes"
         return InvalidUpload(
-            f"A text field of this form is larger than {limit}. Nothing was kept. Shorten `meta`, and send logs as "
+            f"A text field of this form is larger than {limit}. Nothing was saved. Shorten `meta`, and send logs as "
             "files; with curl: -F log=@FILE.",
             (FieldError("meta", f"must have at most {limit}, like every text field"),),
         )
     if message.startswith("Too many"):
         limits = f"may have at most {max_files} files and {max_fields} text fields"
         kind = message.partition(".")[0]
-        return BrokenForm(f"{kind}: a form {limits}. Nothing was kept. Send fewer.", (FieldError("body", limits),))
+        return BrokenForm(f"{kind}: a form {limits}. Nothing was saved. Send fewer.", (FieldError("body", limits),))
     if "boundary" in message:
         why = "says multipart/form-data without a boundary"
         return BrokenForm(
-            f"The Content-Type header {why}. Nothing was kept. Let the HTTP client write this header.",
+            f"The Content-Type header {why}. Nothing was saved. Let the HTTP client write this header.",
             (FieldError("Content-Type", why),),
         )
     return BrokenForm(
         "The body is not a complete multipart form: it is damaged, cut off, or has another boundary than its "
-        "Content-Type. Nothing was kept. Send it again; let the HTTP client build the form, with curl: -F log=@FILE.",
+        "Content-Type. Nothing was saved. Send it again; let the HTTP client build the form, with curl: -F log=@FILE.",
         (FieldError("body", message.rstrip(".")),),
     )
 

@@ -119,7 +119,7 @@ def require_everything(request: HTTPConnection, action: Action) -> None:
     """Raise NotAllowed unless the caller may do the action in every project."""
     access = access_of(request)
     if granted(access.principal, action, access.public) is not None:
-        raise NotAllowed("Only an administrator may do this for all projects. Nothing was kept. Name a project.")
+        raise NotAllowed("Only an administrator may do this for all projects. Nothing was saved. Name a project.")
 
 
 def uploader(request: HTTPConnection) -> Uploader:
@@ -133,7 +133,7 @@ def require_contributor(request: HTTPConnection, what: str, project_id: int) -> 
     access = access_of(request)
     if not may(access.principal, Action.CONTRIBUTE, project_id):
         raise NotAllowed(
-            f"You may upload, but not {what}. {missing(access.principal, Action.CONTRIBUTE)} Nothing was kept. "
+            f"You may upload, but not {what}. {missing(access.principal, Action.CONTRIBUTE)} Nothing was saved. "
             "Upload it as a separate run, or start runs that you want to append to with `complete=false`."
         )
 
@@ -161,12 +161,12 @@ def upload_project(request: HTTPConnection, engine: Engine, stated: str | None) 
         return slugs[0]
     if stated is None:
         raise InvalidMetadata(
-            "Name the project of this upload. Nothing was kept.",
+            "Name the project of this upload. Nothing was saved.",
             (FieldError("meta.project", f"must be one of {', '.join(slugs)}"),),
         )
     if stated.lower() not in {slug.lower() for slug in slugs}:
         raise NotAllowed(
-            f"You may not upload to a project {stated}. Nothing was kept. Your projects: {', '.join(slugs) or 'none'}. "
+            f"You cannot upload to {stated}. Nothing was saved. Your projects: {', '.join(slugs) or 'none'}. "
             "Administrators create projects, and their maintainers grant roles."
         )
     return stated

@@ -54,7 +54,7 @@ def test_a_token_that_only_uploads_changes_no_finished_run(teams: Teams) -> None
         ({"complete": "false"}, LOG),
     ):
         answer = job.post(f"/api/v1/runs/{run}/logs", params=params, content=piece)
-        assert_problem(answer, 403, "finished run", "needs triage", "Nothing was kept")
+        assert_problem(answer, 403, "finished run", "needs triage", "Nothing was saved")
     assert reader.get(f"/api/v1/runs/{run}").json() == before
     assert append(job, run, LOG)[0] == 200  # what is there already may be sent again: its answer was lost
     assert reader.get(f"/api/v1/runs/{run}").json() == before
@@ -93,7 +93,7 @@ def test_tokens_of_a_project_keep_to_their_own_runs(teams: Teams, fork: TestClie
             ({"offset": 2**53}, b""),
         ):
             answer = fork.post(f"/api/v1/runs/{run}/logs", params=params, content=piece)
-            assert_problem(answer, 403, "token fork did not upload this run", "needs triage", "Nothing was kept")
+            assert_problem(answer, 403, "token fork did not upload this run", "needs triage", "Nothing was saved")
         for what in ANSWERS:
             answer = fork.get(f"/api/v1/runs/{run}/{what}")
             assert_problem(answer, 403, "token fork did not upload this run", "needs read")

@@ -29,7 +29,7 @@ def test_a_refusal_says_the_project_the_roles_and_whom_to_ask(teams: Teams) -> N
     assert page.status_code == 403
     assert (
         "You may not work in alpha. This needs the role contributor; you are viewer. "
-        "A maintainer can grant it: ask ada o'neil or maintainer. Nothing was kept." in words(page.text)
+        "A maintainer can grant it: ask ada o'neil or maintainer. Nothing was saved." in words(page.text)
     )
     assert f'<a class="button" href="/runs/{run}">Back to the run</a>' in page.text
     assert ('href="/runs?project=alpha"' in page.text, 'href="/upload"' in page.text) == (True, False)

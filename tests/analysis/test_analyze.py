@@ -95,7 +95,7 @@ def test_what_cannot_be_read_is_3_with_a_sentence(content: bytes | None, message
     answer = threewalls("analyze", path)
     assert (answer.code, answer.output) == (3, "")
     assert message in answer.errors
-    assert "Nothing was kept" not in answer.errors
+    assert "Nothing was saved" not in answer.errors
 
 
 def test_a_terminal_without_unicode_gets_ascii(log: Path) -> None:

@@ -143,5 +143,5 @@ def test_the_documented_curl_line_ends_at_once_when_it_is_refused(
     (tmp_path / "train.log").write_bytes(b"")
     done = in_shell(shell, script, env | {"JOB_ID": "18"}, tmp_path)
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "Nothing was kept" in done.stderr
+    assert "Nothing was saved" in done.stderr
     assert "retr" not in done.stderr

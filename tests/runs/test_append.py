@@ -86,7 +86,7 @@ def test_a_piece_sent_again_changes_nothing(client: TestClient) -> None:
 def test_a_gap_and_another_text_are_refused_with_the_offset_that_is_held(client: TestClient) -> None:
     run_id = opened(client, LOG[:CUT])
     gap = send(client, run_id, LOG[4000:], offset=4000)
-    assert_problem(gap, 409, "3,333 bytes of train.log are stored", "Nothing was kept")
+    assert_problem(gap, 409, "3,333 bytes of train.log are stored", "Nothing was saved")
     assert gap.json()["offset"] == CUT
     other = send(client, run_id, b"another text", offset=CUT - 4)
     assert_problem(other, 409, "differs from the stored")
@@ -103,7 +103,7 @@ def test_a_piece_may_be_compressed_by_itself(client: TestClient, compress: Any) 
     answer = client.post(f"/api/v1/runs/{run_id}/logs", data=form, files=files)
     assert (answer.json()["offset"], answer.json()["receiving"]) == (len(LOG), False)
     assert held(client, run_id) == LOG
-    assert_problem(send(client, run_id, compress(LOG)[:-9], offset=0), 422, "ends ", "Nothing was kept")
+    assert_problem(send(client, run_id, compress(LOG)[:-9], offset=0), 422, "ends ", "Nothing was saved")
 
 
 def test_many_small_pieces_are_few_objects_and_one_text(client: TestClient, engine: Engine) -> None:

@@ -80,7 +80,7 @@ def no_trace(engine: Engine, settings: Settings) -> Iterator[None]:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_file_that_is_no_log_is_refused_with_its_reason(client: TestClient, content: bytes, words: str) -> None:
-    assert_problem(upload(client, content, name="train.log.gz"), 422, "train.log.gz", words, "Nothing was kept")
+    assert_problem(upload(client, content, name="train.log.gz"), 422, "train.log.gz", words, "Nothing was saved")
 
 
 def test_a_gzip_bomb_is_refused(client: TestClient) -> None:
@@ -125,7 +125,7 @@ def test_metadata_that_are_no_metadata_are_refused(client: TestClient, meta: str
 
 def test_metadata_that_are_too_large_are_refused(client: TestClient) -> None:
     answer = upload(client, LOG, meta={"notes": "x" * 300_000})
-    assert_problem(answer, 422, "262,144 bytes", "Nothing was kept", "Shorten", field="meta")
+    assert_problem(answer, 422, "262,144 bytes", "Nothing was saved", "Shorten", field="meta")
 
 
 def test_metadata_as_a_file_have_the_same_limit(client: TestClient) -> None:
@@ -142,7 +142,7 @@ def test_an_upload_without_a_log_says_what_was_sent(client: TestClient) -> None:
 def test_a_part_that_nobody_would_read_is_refused_by_name(client: TestClient, name: str) -> None:
     for content in ((None, "{}"), ("a.json", b"{}")):
         answer = client.post("/api/v1/runs", files=[("log", ("a.log", LOG)), (name, content)])
-        assert_problem(answer, 422, f"`{name}`", "`log`, `config`, `events`, `meta`", "Nothing was kept", field=name)
+        assert_problem(answer, 422, f"`{name}`", "`log`, `config`, `events`, `meta`", "Nothing was saved", field=name)
 
 
 def test_metadata_are_sent_once(client: TestClient) -> None:
@@ -155,7 +155,7 @@ def test_metadata_are_sent_once(client: TestClient) -> None:
     ("content_type", "body", "words", "field"),
     [
         ("multipart/form-data", b"--b\r\n", "without a boundary", "Content-Type"),
-        ("multipart/form-data; boundary=b", b"no form at all", "no whole multipart form", "body"),
+        ("multipart/form-data; boundary=b", b"no form at all", "not a complete multipart form", "body"),
         ("multipart/form-data; boundary=other", b"--b\r\nContent-Disposition: form-data\r\n", "boundary", "body"),
         ("multipart/form-data; boundary=b", b"--b\r\nContent-Disposition: form-data\r\n\r\nx", "cut off", "body"),
     ],
@@ -163,7 +163,7 @@ def test_metadata_are_sent_once(client: TestClient) -> None:
 def test_a_broken_form_is_explained(client: TestClient, content_type: str, body: bytes, words: str, field: str) -> None:
     for address in ("/api/v1/runs", "/upload"):
         answer = client.post(address, content=body, headers={"Content-Type": content_type})
-        assert_problem(answer, 400, words, "Nothing was kept", "HTTP client", field=field)
+        assert_problem(answer, 400, words, "Nothing was saved", "HTTP client", field=field)
 
 
 def test_a_document_that_nobody_can_read_is_no_run(client: TestClient) -> None:

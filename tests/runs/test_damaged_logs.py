@@ -290,7 +290,7 @@ def test_five_gigabytes_are_refused_early(address: str, engine: Engine, limited:
     if declared:
         headers["Content-Length"] = str(FIVE_GB)
     answer = httpx2.post(f"{address}/api/v1/runs", content=iter(stream), headers=headers, timeout=300)
-    assert_problem(answer, 413, "4,000,000 bytes", "Nothing was kept")
+    assert_problem(answer, 413, "4,000,000 bytes", "Nothing was saved")
     assert stream.sent < 50 * LIMIT
     assert traces(engine, limited) == {}
 

@@ -34,7 +34,7 @@ def test_another_website_cannot_write(
     before = traces(engine, settings)
     for method, address in (("POST", "/api/v1/runs"), ("PATCH", "/api/v1/runs/1/contract"), ("PUT", "/api/v1/x")):
         refused = client.request(method, address, files={"log": ("a.log", LOG)}, headers=headers)
-        assert_problem(refused, 403, "Nothing was kept", "command-line client")
+        assert_problem(refused, 403, "Nothing was saved", "command-line client")
         assert refused.json()["errors"][0]["field"] in headers
     page = client.post("/upload", files={"log": ("a.log", LOG)}, headers=headers | PEOPLE)
     assert page.status_code == 403

@@ -48,7 +48,7 @@ def test_what_would_wait_too_long_is_refused_at_once_and_health_is_answered(app:
         statuses = {answer.result(60).status_code for answer in asked}
         afterwards = client.get("/api/v1/runs")
     answer = refused.pop().result()
-    assert_problem(answer, 503, "overloaded", "Nothing was kept")
+    assert_problem(answer, 503, "overloaded", "Nothing was saved")
     assert int(answer.headers["retry-after"]) > 0
     assert (alive.status_code, statuses, afterwards.status_code) == (200, {200, 503}, 200)
 

@@ -229,7 +229,7 @@ def test_errors_have_a_page_for_people(client: TestClient) -> None:
 def test_an_upload_over_the_limit_has_a_page_too(client: TestClient) -> None:
     answer = client.post("/upload", content=b"", headers=HTML | {"Content-Length": str(2**50)})
     assert answer.status_code == 413
-    assert "Nothing was kept" in answer.text
+    assert "Nothing was saved" in answer.text
     assert 'class="error-page"' in answer.text
 
 

@@ -105,7 +105,7 @@ def read_metadata(document: object, strict: Collection[str] = ()) -> Metadata:
             reading.refuse(name, f"`{name[:100]}` is not a metadata field.{_did_you_mean(name)}")
     if reading.errors:
         names = ", ".join(dict.fromkeys(error.field for error in reading.errors))
-        raise InvalidMetadata(f"Correct {names} and upload again. Nothing was kept.", tuple(reading.errors))
+        raise InvalidMetadata(f"Correct {names} and upload again. Nothing was saved.", tuple(reading.errors))
     return metadata
 
 
