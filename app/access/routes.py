@@ -43,7 +43,7 @@ class RuledRoute:
 
     @property
     def is_page(self) -> bool:
-        """Whether the route is for browsers only. Programs use the API and tables as CSV."""
+        """Return whether the route is for browsers only. Programs use the API and tables as CSV."""
         return not self.path.startswith("/api/") and not self.path.endswith(".csv")
 
 

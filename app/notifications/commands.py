@@ -35,6 +35,7 @@ from app.settings import Settings
 from app.storage import audit, projects
 from app.storage.audit import MAX_AUTHOR
 from app.storage.database import transaction
+from app.storage.projects import find_project
 from app.storage.tables import DeliveryRow, ProjectRow, ReceiverRow, StackWorkRow, select_any, utc_now
 
 MAX_NAME = 100
@@ -63,7 +64,7 @@ class ReceiverSpec:
 def add_receiver(engine: Engine, settings: Settings, slug: str, spec: ReceiverSpec) -> tuple[int, str]:
     """Add a receiver. Return its id and, for a webhook, the secret. Raises NotFound, InvalidChange."""
     with transaction(engine, durable=True) as session:
-        project = project_of(session, slug)
+        project = find_project(session, slug)
         spec = _checked(session, settings, project, spec, None)
         count = select(func.count()).where(col(ReceiverRow.project_id) == project.id)
         if session.execute(count).scalar_one() >= MOST_RECEIVERS:
@@ -82,7 +83,7 @@ def add_receiver(engine: Engine, settings: Settings, slug: str, spec: ReceiverSp
 def change_receiver(engine: Engine, settings: Settings, slug: str, receiver_id: int, spec: ReceiverSpec) -> None:
     """Change a receiver, except its kind. Raises NotFound, InvalidChange."""
     with transaction(engine, durable=True) as session:
-        project = project_of(session, slug)
+        project = find_project(session, slug)
         row = receiver_of(session, slug, receiver_id)
         spec = _checked(session, settings, project, spec, row)
         before, target = _recorded(row), row.target
@@ -134,17 +135,9 @@ def delete_receiver(engine: Engine, slug: str, receiver_id: int, author: str) ->
         session.delete(row)
 
 
-def project_of(session: Session, slug: str) -> ProjectRow:
-    """Return the project. Raises NotFound."""
-    row: ProjectRow | None = session.execute(select(ProjectRow).where(col(ProjectRow.slug) == slug)).scalar()
-    if row is None:
-        raise NotFound(f"There is no project {slug}. The first upload that names it creates it.")
-    return row
-
-
 def receiver_of(session: Session, slug: str, receiver_id: int) -> ReceiverRow:
     """Return a receiver of the project. Raises NotFound."""
-    project = project_of(session, slug)
+    project = find_project(session, slug)
     row = session.get(ReceiverRow, receiver_id)
     if row is None or row.project_id != project.id:
         raise NotFound(f"There is no receiver {receiver_id} in {slug}. It may have been deleted.")
@@ -356,7 +349,7 @@ def _given_up(receiver_id: int) -> Select[Any]:
 
 def _delivery_of(session: Session, slug: str, delivery_id: int) -> tuple[DeliveryRow, ReceiverRow]:
     """Return a delivery of the project and its receiver. Raises NotFound."""
-    project = project_of(session, slug)
+    project = find_project(session, slug)
     rows = session.execute(
         select(DeliveryRow, ReceiverRow)
         .join(ReceiverRow, col(ReceiverRow.id) == col(DeliveryRow.receiver_id))

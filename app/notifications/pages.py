@@ -18,13 +18,13 @@ from app.notifications.commands import (
     delete_receiver,
     dismiss,
     new_secret_of,
-    project_of,
     replay,
     replay_all,
     send_trial,
     set_enabled,
 )
 from app.notifications.queries import STATES, Receiver, State, deliveries_of, get_receiver, receivers_of
+from app.storage.projects import find_project
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession, reading
 from app.web.forms import Form, answer_form
@@ -299,5 +299,5 @@ def _receiver_page(
 
 def _common(session: Session, slug: str) -> dict[str, Any]:
     """Return the context that both pages need."""
-    project = {"id": project_of(session, slug).id, "slug": slug}
+    project = {"id": find_project(session, slug).id, "slug": slug}
     return {"slug": slug, "of_project": project, "events": EVENTS, "states": STATES, "attempts": ATTEMPTS}

@@ -10,8 +10,9 @@ from sqlmodel import Session, col
 
 from app.domain.notifications.events import Subscription
 from app.domain.notifications.targets import shown
-from app.notifications.commands import project_of, receiver_of
+from app.notifications.commands import receiver_of
 from app.storage.database import ListPage
+from app.storage.projects import find_project
 from app.storage.runs import aware
 from app.storage.tables import DeliveryRow, ReceiverRow, select_any
 
@@ -80,7 +81,7 @@ class DeliveryPage(ListPage[Delivery]):
 
 def receivers_of(session: Session, slug: str) -> list[Receiver]:
     """Return the receivers of a project in the order in which they were added. Raises NotFound."""
-    project = project_of(session, slug)
+    project = find_project(session, slug)
     rows = session.execute(
         select(ReceiverRow).where(col(ReceiverRow.project_id) == project.id).order_by(col(ReceiverRow.id))
     ).scalars().all()  # fmt: skip
@@ -99,7 +100,7 @@ def deliveries_of(
     page_size: int = PAGE_SIZE,
 ) -> DeliveryPage:  # fmt: skip
     """Return a page of the deliveries, newest first. Raises NotFound."""
-    project = project_of(session, slug)
+    project = find_project(session, slug)
     conditions = [col(ReceiverRow.project_id) == project.id]
     if receiver_id is not None:
         conditions.append(col(DeliveryRow.receiver_id) == receiver_id)

@@ -13,7 +13,7 @@ from app.domain.contract.statements import CONTAINER_RULE, read_statements, refu
 from app.domain.documents.environment import read_image
 from app.domain.run import Value
 from app.domain.text import COMMIT, RANGE, one_line, read_template
-from app.errors import FieldError, InvalidChange, InvalidMetadata, NotFound
+from app.errors import FieldError, InvalidChange, InvalidMetadata
 from app.pipeline import decisions
 from app.pipeline.decisions import MAX_BRANCH
 from app.pipeline.work import run_queue
@@ -22,7 +22,7 @@ from app.settings import Settings
 from app.storage import audit
 from app.storage.audit import MAX_AUTHOR, AuditEvent
 from app.storage.database import transaction
-from app.storage.projects import Quota, Usage, quota_of, usage_of
+from app.storage.projects import Quota, Usage, find_project, quota_of, usage_of
 from app.storage.runs import aware, frozen
 from app.storage.tables import ProjectDefaultRow, ProjectRow, RunResultRow, RunRow, select_any
 
@@ -50,7 +50,7 @@ class Defaults:
 
 def get_defaults(session: Session, slug: str) -> Defaults:
     """Return the defaults of the project. Raises NotFound."""
-    project = get_project(session, slug)
+    project = find_project(session, slug)
     rows = session.execute(
         select(ProjectDefaultRow)
         .where(col(ProjectDefaultRow.project_id) == project.id)
@@ -70,7 +70,7 @@ def set_defaults(
     """
     after = _checked(fields, container_image.strip(), one_line(author))
     with transaction(engine, durable=True) as session:
-        project = get_project(session, slug)
+        project = find_project(session, slug)
         before = {row.name: row for row in _rows(session, project)}
         changed = {name for name in before.keys() | after.keys() if _value(before.get(name)) != after.get(name)}
         for name in changed:
@@ -108,16 +108,6 @@ def _value(row: ProjectDefaultRow | None) -> Any:
 def _rows(session: Session, project: ProjectRow) -> list[ProjectDefaultRow]:
     query = select(ProjectDefaultRow).where(col(ProjectDefaultRow.project_id) == project.id)
     return list(session.execute(query).scalars())
-
-
-def get_project(session: Session, slug: str) -> ProjectRow:
-    """Return the project. Raises NotFound."""
-    project: ProjectRow | None = session.execute(
-        select(ProjectRow).where(col(ProjectRow.slug) == slug)
-    ).scalar_one_or_none()
-    if project is None:
-        raise NotFound(f"There is no project {slug[:100]!r}. Its first upload creates a project.")
-    return project
 
 
 def _checked(fields: Mapping[str, object], container_image: str, author: str) -> dict[str, Any]:
@@ -175,7 +165,7 @@ class Rules:
 
 def get_rules(session: Session, slug: str) -> Rules:
     """Return baseline branch and links of the project, with their changes. Raises NotFound."""
-    project = get_project(session, slug)
+    project = find_project(session, slug)
     events = tuple(event for event in audit.events(session, "project", project.id or 0) if event.action in _CHANGES)
     return Rules(slug, project.baseline_branch, project.commit_url, project.compare_url, events)
 
@@ -190,7 +180,7 @@ def set_rules(
     branch, author = one_line(baseline_branch), one_line(author)
     links = _rules_checked({"commit_url": commit_url, "compare_url": compare_url}, branch, author)
     with transaction(engine, durable=True) as session:
-        project = get_project(session, slug)
+        project = find_project(session, slug)
         stacks = decisions.set_baseline_rules(session, project, author, baseline_branch=branch)
         _set_links(session, project, author, links)
         session.flush()
@@ -250,7 +240,7 @@ class ProjectQuota:
 
 def get_quota(session: Session, settings: Settings, slug: str) -> ProjectQuota:
     """Return quota and usage of the project. Raises NotFound."""
-    project = get_project(session, slug)
+    project = find_project(session, slug)
     number = project.id or 0
     return ProjectQuota(number, slug, quota_of(project, settings), usage_of(session, number))
 
@@ -272,7 +262,7 @@ def set_quota(
             f"Correct {', '.join(error.field for error in errors)}. Nothing was changed.", tuple(errors)
         )
     with transaction(engine, durable=True) as session:
-        project = get_project(session, slug)
+        project = find_project(session, slug)
         before = {"bytes": project.quota_bytes, "runs_a_day": project.quota_runs_a_day}
         after = {"bytes": most_bytes, "runs_a_day": runs_a_day}
         if after != before:

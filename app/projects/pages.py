@@ -15,7 +15,6 @@ from app.projects.commands import (
     ProjectQuota,
     Rules,
     get_defaults,
-    get_project,
     get_quota,
     get_rules,
     set_defaults,
@@ -23,6 +22,7 @@ from app.projects.commands import (
     set_rules,
 )
 from app.settings import Settings
+from app.storage.projects import find_project
 from app.storage.suspect_evidence import find_availability
 from app.web.access_rule import requires
 from app.web.charts import availability_summary, availability_table
@@ -211,7 +211,7 @@ def _render_settings(
         request,
         "projects/settings.html",
         status=status,
-        of_project={"id": get_project(session, slug).id, "slug": slug},
+        of_project={"id": find_project(session, slug).id, "slug": slug},
         defaults=defaults,
         rules=rules,
         form=form,

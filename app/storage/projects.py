@@ -51,13 +51,13 @@ class Project:
 
 
 def find_project(session: Session, slug: str) -> ProjectRow:
-    """Raises NotFound."""
-    found: ProjectRow | None = session.execute(
+    """Return the project with this name in any case. Raises NotFound."""
+    row: ProjectRow | None = session.execute(
         select(ProjectRow).where(col(ProjectRow.slug_lower) == slug.lower())
     ).scalar_one_or_none()
-    if found is None:
+    if row is None:
         raise NotFound(f"There is no project {slug[:MAX_SLUG]!r}.")
-    return found
+    return row
 
 
 def list_projects(session: Session) -> list[Project]:

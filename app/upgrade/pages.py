@@ -12,8 +12,9 @@ from starlette.responses import HTMLResponse, Response
 from app.domain.access.principal import Action
 from app.domain.verdict.upgrade import UPGRADE_FIELDS, shared_stacks, upgrade_sentence
 from app.errors import FieldError, InvalidQuery
+from app.storage.projects import find_project
 from app.upgrade.charts import chart_height, upgrade_chart
-from app.upgrade.queries import MeasuredUpgrade, SideValue, get_project, measure, projects, values_of
+from app.upgrade.queries import MeasuredUpgrade, SideValue, measure, projects, values_of
 from app.upgrade.views import StackRow, lonely_rows, near_rows, stack_rows
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
@@ -80,7 +81,7 @@ def upgrade_page(session: Session, query: UpgradeQuery) -> UpgradePage:
     if not query.project:
         answer = "Choose a project." if slugs else "No projects yet. The first run creates one."
         return UpgradePage(query, slugs, (), (), None, answer)
-    project = get_project(session, query.project)
+    project = find_project(session, query.project)
     values = values_of(session, project, query.field)
     if not (query.old and query.new) or query.old == query.new:
         offers = _offers(query.field, values)

@@ -12,7 +12,6 @@ from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
 from app.domain.verdict.record import RunFacts, RunRecord
 from app.domain.verdict.upgrade import ConfigRuns, Pair, UpgradeReport, compare_sides
-from app.errors import NotFound
 from app.storage.runs import aware
 from app.storage.stacks import COMPARED, facts_of, full_records
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow, select_any, utc_now
@@ -64,16 +63,6 @@ class MeasuredUpgrade:
 
 def projects(session: Session) -> tuple[str, ...]:
     return tuple(session.execute(select_any(ProjectRow.slug).order_by(ProjectRow.slug)).scalars())
-
-
-def get_project(session: Session, slug: str) -> ProjectRow:
-    """Raises NotFound."""
-    row: ProjectRow | None = session.execute(
-        select(ProjectRow).where(col(ProjectRow.slug) == slug)
-    ).scalar_one_or_none()
-    if row is None:
-        raise NotFound(f"There is no project {slug!r}. The first run creates it.")
-    return row
 
 
 def values_of(session: Session, project: ProjectRow, field: str) -> tuple[SideValue, ...]:

@@ -72,7 +72,7 @@ class FilterQuery(BaseModel):
 
     @property
     def active(self) -> dict[str, str]:
-        """The filters that narrow the list, by name."""
+        """Return the filters that narrow the list, by name."""
         return {name: value for name, value in self._changed().items() if name not in self.not_narrowing}
 
     def query(self, page: int = 1, **changes: str) -> str:
