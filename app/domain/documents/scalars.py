@@ -78,8 +78,8 @@ def columns_from_points(series: Mapping[str, Points]) -> tuple[dict[str, FloatAr
         filled[np.searchsorted(iterations, np.asarray(steps, np.int64))] = np.asarray(values, np.float64) * factor
         columns[column] = filled
     for column in LOSSES & set(chosen):
-        steps = np.searchsorted(iterations, np.asarray(chosen[column][0], np.int64))
-        lost = steps[np.isnan(columns[column][steps]) & np.isfinite(columns["step_time_ms"][steps])]
+        recorded = np.searchsorted(iterations, np.asarray(chosen[column][0], np.int64))
+        lost = recorded[np.isnan(columns[column][recorded]) & np.isfinite(columns["step_time_ms"][recorded])]
         columns[column][lost] = np.inf  # recorded as NaN or null at a step that was made, unlike one that is left out
     columns["step_time_true_ms"] = _true_step_times(iterations, columns["step_time_ms"])
     return columns, problems

@@ -292,12 +292,11 @@ def _evidence(raw: object) -> Evidence:
 
 def _gain(raw: object) -> tuple[float, ...]:
     """One figure in percent, or the lowest and the highest of several."""
-    figures = [] if raw is None else raw if isinstance(raw, list) else [raw, raw]
-    if len(figures) not in (0, 2) or any(
-        isinstance(figure, bool) or not isinstance(figure, int | float) for figure in figures
-    ):
+    figures: list[object] = [] if raw is None else raw if isinstance(raw, list) else [raw, raw]
+    numbers = [float(figure) for figure in figures if isinstance(figure, int | float) and not isinstance(figure, bool)]
+    if len(numbers) != len(figures) or len(figures) not in (0, 2):
         raise RuleError("effect.evidence.gain must be a number in percent, or a list of the lowest and the highest")
-    return tuple(sorted(float(figure) for figure in figures))
+    return tuple(sorted(numbers))
 
 
 def _examples(raw: object) -> Examples:
@@ -393,9 +392,12 @@ def _references(rule: Rule, book: RuleBook) -> Iterator[str]:
 def expressions(rule: Rule) -> Iterator[Expression]:
     """All expressions of a rule: its condition first."""
     yield rule.when
-    for conditional in (*rule.needs, *rule.conflicts, *rule.change.recipes):
-        if conditional.when is not None:
-            yield conditional.when
+    conditions = (
+        *(need.when for need in rule.needs),
+        *(conflict.when for conflict in rule.conflicts),
+        *(recipe.when for recipe in rule.change.recipes),
+    )
+    yield from (condition for condition in conditions if condition is not None)
     for value in (*rule.change.set.values(), *rule.change.env.values(), rule.hints.order, rule.hints.general):
         if isinstance(value, Expression):
             yield value

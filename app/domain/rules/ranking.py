@@ -62,15 +62,14 @@ def likeness(at: Values, values: Values) -> Likeness:
 
 def expected_gain(standing: Standing, values: Values) -> Expected | None:
     """Return the gain by the strongest statement with a figure; None where none has one."""
-    figures = [(statement, *_gain(statement)) for statement in standing.statements if _gain(statement)]
-    if not figures:
+    measured = [statement for statement in standing.statements if _gain(statement)]
+    if not measured:
         return None
-    level = figures[0][0].level
-    rivals = [
-        Expected((low + high) / 2, low, high, statement, _likeness(statement, values))
-        for statement, low, high in figures
-        if statement.level == level
-    ]
+    rivals = []
+    for statement in measured:
+        if statement.level == measured[0].level:
+            low, high = _gain(statement)
+            rivals.append(Expected((low + high) / 2, low, high, statement, _likeness(statement, values)))
     best = max(rivals, key=lambda expected: expected.likeness.score)
     return Expected(
         best.statement.own.median_gain_pct if best.statement.own is not None else best.pct,
