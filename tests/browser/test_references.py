@@ -129,7 +129,7 @@ def test_the_claim_check_comes_when_the_run_page_shows_it(open_page: OpenPage, i
     page = open_page(f"/runs/{ids['run']}")
     page.locator("#reference").scroll_into_view_if_needed()
     expect(page.locator("#reference .badge")).to_have_text("another lab's measurement")
-    page.get_by_text("What differs, and what the gap may be made of").click()
+    page.get_by_text("What differs, and possible causes of the gap").click()
     expect(page.locator("#reference .causes li").first).to_be_visible()
     plain = open_page(f"/runs/{ids['run']}", script=False)
     plain.get_by_role("link", name="Compare with published figure").click()

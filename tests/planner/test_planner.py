@@ -66,7 +66,7 @@ def test_a_broken_layout_has_each_constraint_named(client: TestClient) -> None:
     text = page(client, WRONG)
     assert "breaks 1 constraint" in text
     assert "GPUs are divisible by both meshes." in text
-    assert "Others for the same work" in text
+    assert "Other layouts for the same work" in text
 
 
 def test_what_cannot_be_understood_is_refused_by_field(client: TestClient) -> None:
@@ -77,7 +77,7 @@ def test_what_cannot_be_understood_is_refused_by_field(client: TestClient) -> No
     answer = client.get("/plan?model=<b>mine&gpus=many&speed=9", headers={"Accept": "text/html"})
     assert answer.status_code == 422
     assert "<b>mine" not in answer.text
-    for said in ("Correct what is marked below", "must be a whole number from 1 to 131,072", "<code>speed</code>"):
+    for said in ("Correct the marked fields", "must be a whole number from 1 to 131,072", "<code>speed</code>"):
         assert said in answer.text
     large = client.get("/api/v1/plan", params=DEEPSEEK | {"mtp": "101", "tp": "0"}).json()["errors"]
     assert {one["field"]: one["message"] for one in large} == {
@@ -89,16 +89,16 @@ def test_what_cannot_be_understood_is_refused_by_field(client: TestClient) -> No
 
 def test_the_empty_page_says_how_to_begin_and_its_examples_work(client: TestClient) -> None:
     text = page(client, {})
-    assert "Nothing is planned yet" in text
+    assert "No plan yet" in text
     for address in re.findall(r'<a href="(/plan\?[^"]+)"', text):
-        assert "Layouts to begin with" in client.get(address).text
+        assert "Layouts to start with" in client.get(address).text
 
 
 def test_where_nothing_is_feasible_the_closest_layouts_say_why(client: TestClient) -> None:
     query = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": "30", "seq_len": "4096", "gbs": "7", "pp": "7"}
     assert planned(client, **query)["offers"] == []
     text = page(client, query)
-    assert "What comes closest" in text
+    assert "Closest layouts" in text
     assert "None of" in text
 
 

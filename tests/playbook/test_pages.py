@@ -81,7 +81,7 @@ def test_wrong_filters_are_named_and_unknown_rules_are_not_found(client: TestCli
     assert_problem(client.get("/api/v1/rules/no-such-rule"), 404)
     assert client.get("/playbook/no-such-rule").status_code == 404
     assert "No rule matches" in client.get("/playbook?q=nothing-has-these-words").text
-    assert "past the end" in client.get("/playbook?page=99").text
+    assert "No such page" in client.get("/playbook?page=99").text
 
 
 def test_fired_tried_and_paid_off_are_counted(client: TestClient, tried: dict[str, int]) -> None:

@@ -100,7 +100,7 @@ def test_the_run_page_asks_for_it_when_it_is_seen_and_links_it_without_script(
     part = client.get(f"/references/nearest?run={run}", headers={"HX-Request": "true"}).text
     assert part.lstrip().startswith('<div class="reference"')
     assert f"{THIN}%" in part
-    assert "What the gap may be made of" in part
+    assert "Possible causes of the gap" in part
 
 
 def test_a_wrong_question_is_refused(client: TestClient, session: Session) -> None:

@@ -153,7 +153,7 @@ def test_a_withdrawn_figure_keeps_its_address_and_counts_no_more(client: TestCli
 def test_the_figures_that_come_with_the_service_stay_as_they_are(client: TestClient) -> None:
     key = published()[0].key
     assert client.get(f"/api/v1/references/{key}").json()["events"] == []
-    assert "comes with the service" in client.get(f"/references/{key}").text
+    assert "built in, quoted from its source" in client.get(f"/references/{key}").text
     assert_problem(client.patch(f"/api/v1/references/{key}", json={"author": "Ada", "note": "x"}), 422)
     assert_problem(client.delete("/api/v1/references/1", params={"author": "Ada"}), 404, "that a team added")
     assert_problem(client.get("/api/v1/references/nothing-of-this-name"), 404)
@@ -232,7 +232,7 @@ def test_the_form_begins_with_what_the_address_names(client: TestClient) -> None
 def test_the_page_says_how_many_and_offers_a_way_on_where_none_is(client: TestClient) -> None:
     assert f"{len(published())} published figures of 11 models" in client.get("/references").text
     assert "No published figure matches" in client.get("/references?q=nothing-like-it").text
-    assert "past the end" in client.get("/references?page=900").text
+    assert "No such page" in client.get("/references?page=900").text
     assert client.get("/references?page=none", headers={"accept": "text/html"}).status_code == 422
 
 
