@@ -244,4 +244,4 @@ def test_times_are_in_utc(client: TestClient) -> None:
 def test_a_parameter_that_there_is_not_is_refused_by_name(client: TestClient) -> None:
     refused = client.get("/api/v1/references?hardware=H100")
     assert_problem(refused, 422, field="hardware")
-    assert "Those are: q, model, gpu," in refused.json()["errors"][0]["message"]
+    assert "Its parameters are q, model, gpu," in refused.json()["errors"][0]["message"]

@@ -5,9 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from jinja2 import nodes
 
-from app.settings import Settings
+from app.settings import RESOURCES, Settings
 from app.web import assets
+from app.web.templating import environment
 
 
 @pytest.fixture
@@ -44,3 +46,11 @@ def test_without_a_cache_folder_that_can_be_written_the_data_folder_keeps_the_sc
     assert assets.vega_bundle().parent == settings.data_dir / "assets"
     assert assets.vega_bundle().parent == settings.data_dir / "assets"
     assert len(renderings) == 1
+
+
+def test_templates_use_only_filters_that_exist() -> None:
+    """Jinja checks a filter inside of an `if` only when it is reached."""
+    env = environment()
+    for name in env.list_templates():
+        tree = env.parse(Path(RESOURCES, "templates", name).read_text())
+        assert {node.name for node in tree.find_all(nodes.Filter)} <= set(env.filters), name
