@@ -45,7 +45,7 @@ from app.history.queries import (
 from app.history.views import BadgeOffer, ChangeRow, ConfigurationRow, badge_offer, change_rows, configuration_rows
 from app.pipeline.decisions import Pin, pin, unpin
 from app.queue import JUDGE_STACK, enqueue
-from app.storage.database import transaction
+from app.storage.database import ListPage, transaction
 from app.storage.stacks import StackRun
 from app.storage.tables import PinRow, RunRow
 from app.web.charts import series_label
@@ -121,18 +121,6 @@ class TableRow:
     metric: Metric | None
     commit_address: str
     pinned: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """One page of the table, newest runs first; `first` to `last` of `total`, counted from 1."""
-
-    items: tuple[TableRow, ...]
-    page: int
-    pages: int
-    first: int
-    last: int
-    total: int
 
 
 class HistoryPage:
@@ -280,7 +268,8 @@ class HistoryPage:
         return self.form.value("run") or (str(self.history.runs[counted[-1]].id) if counted else "")
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> ListPage[TableRow]:
+        """Return one page of the table, newest runs first; the last one for a page past the end."""
         total = len(self.places)
         pages = max(1, -(-total // TABLE_ROWS))
         start = (min(self.view.page, pages) - 1) * TABLE_ROWS
@@ -288,7 +277,7 @@ class HistoryPage:
         pinned = {pin.run_id for pin in self.history.pins if pin.in_force}
         figures = self._figures(newest_first)
         rows = tuple(self._row(place, pinned, figures) for place in newest_first)
-        return Table(rows, start // TABLE_ROWS + 1, pages, start + 1, start + len(rows), total)
+        return ListPage(rows, total, start // TABLE_ROWS + 1, TABLE_ROWS)
 
     def all_figures(self) -> dict[int, Mapping[str, Metric | None]]:
         """Return the headline figures of the runs in the zoom, by number."""

@@ -202,11 +202,22 @@ class RunListOut(BaseModel):
     page: int
     page_size: int
     pages: int
+    is_exact: bool = Field(description="False for more than 10,000 runs: `total` and `pages` are lower bounds.")
+    after: str = Field(description="Cursor of the next page, for the parameter `after`; empty on the last page.")
+    before: str = Field(description="Cursor of the previous page, for the parameter `before`; empty on the first page.")
 
     @classmethod
     def of(cls, page: ListPage[RunListItem]) -> Self:
-        items = [RunItemOut.of(item) for item in page.items]
-        return cls(items=items, total=page.total, page=page.page, page_size=page.page_size, pages=page.pages)
+        return cls(
+            items=[RunItemOut.of(item) for item in page.items],
+            total=page.total,
+            page=page.page,
+            page_size=page.page_size,
+            pages=page.pages,
+            is_exact=page.is_exact,
+            after=page.after,
+            before=page.before,
+        )
 
 
 class RunOut(FromDomain):

@@ -1,18 +1,19 @@
 """What pages and the API read about runs: filters in, selects, read models out."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import Field
-from sqlalchemy import ColumnElement, and_, false, func, or_, select
+from sqlalchemy import ColumnElement, Row, Select, String, and_, false, func, null, or_, select, tuple_
 from sqlmodel import Session, col
 
-from app.errors import NotFound
+from app.errors import FieldError, InvalidQuery, NotFound
 from app.pipeline.work import WAITS_FOR_VERDICTS
 from app.storage import readings
 from app.storage.database import ListPage
 from app.storage.runs import (
+    MOST_COUNTED,
     WITH_RESULT,
     FilterOptions,
     Judged,
@@ -22,15 +23,14 @@ from app.storage.runs import (
     Series,
     amendment,
     aware,
-    count_runs,
+    count_up_to,
     detail,
     files_of,
     is_updating,
-    list_item,
-    list_runs,
+    runs_by_id,
 )
 from app.storage.tables import AmendmentRow, ProjectRow, RunRow, SeriesRow, StackWorkRow, VerdictRow, select_any
-from app.web.lists import ListQuery, OneOf
+from app.web.lists import ListQuery, OneOf, Passes
 from app.web.templating import OUTCOMES
 
 # --- Filters of the run list. The query string is the whole state of the list, so it is validated as input.
@@ -43,6 +43,12 @@ EVIDENCE_LEVELS = ("smoke", "screen", "matched_ab", "validated")
 SORTS = ("created", "name", "step_time_ms", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_memory_gib")
 UNKNOWN = "unknown"
 """Value of the model, gpu and dispatcher filters for unknown."""
+
+
+def _cursor_problem(value: str) -> str:
+    number = value.partition(",")[0]
+    is_one = number.isascii() and number.isdigit() and 0 < len(number) < 19
+    return "" if is_one else "is no cursor of this list"
 
 
 class RunQuery(ListQuery):
@@ -64,15 +70,52 @@ class RunQuery(ListQuery):
     sort: Annotated[str, OneOf(tuple(sign + name for name in SORTS for sign in ("", "-")))] = Field(
         "-created", description="Column to sort by, with `-` in front for descending."
     )
+    after: Annotated[str, Passes(_cursor_problem)] = Field("", description="`after` of the page before this one.")
+    before: Annotated[str, Passes(_cursor_problem)] = Field("", description="`before` of the page after this one.")
+
+    not_narrowing = ("sort", "after", "before")
+
+    def query(self, page: int = 1, **changes: str) -> str:
+        """Return the query string; a cursor belongs to one page, so that other pages name theirs."""
+        return super().query(page, **({"after": "", "before": ""} | changes))
+
+    def address(self, path: str) -> str:
+        query = self.query(self.page, after=self.after, before=self.before)
+        return f"{path}?{query}" if query else path
+
+
+MOST_SKIPPED = 10_000
+"""Rows that `page` may skip; deeper pages need the cursor of the page before them."""
 
 
 def find_runs(session: Session, query: RunQuery) -> ListPage[RunListItem]:
-    """Return the matching runs in the requested order. A page past the end is empty, with the true total."""
+    """Return the matching runs in the requested order. A page past the end is empty, with the true total.
+
+    Only narrow rows are searched and sorted; the rest is read for the runs of the page. Raises InvalidQuery for a page
+    too deep to reach without a cursor.
+    """
     conditions = _conditions(query)
-    total = count_runs(session, *conditions)
-    wanted = list_runs().where(*conditions).order_by(*_order(query.sort))
-    rows = session.execute(wanted.limit(query.page_size).offset((query.page - 1) * query.page_size))
-    return ListPage(tuple(list_item(row) for row in rows), total, query.page, query.page_size)
+    total = count_up_to(session, *conditions)
+    is_exact = total <= MOST_COUNTED
+    skipped = 0 if query.after or query.before else (query.page - 1) * query.page_size
+    if skipped >= MOST_SKIPPED and not is_exact:
+        most = MOST_SKIPPED // query.page_size
+        message = f"must be at most {most:,} here; follow the links from page to page, or pass their `after`"
+        raise InvalidQuery(query.refusal, (FieldError("page", message),))
+    order = _Order.of(query.sort)
+    rows = order.read(session, conditions, query.page_size + 1, skipped, after=query.after, before=query.before)
+    shown = rows[-query.page_size :] if query.before else rows[: query.page_size]
+    has_more = len(rows) > query.page_size
+    is_first = not skipped and not query.after and not (query.before and has_more)
+    return ListPage(
+        runs_by_id(session, [row.id for row in shown]),
+        min(total, MOST_COUNTED),
+        query.page,
+        query.page_size,
+        is_exact=is_exact,
+        before="" if is_first or not shown else order.cursor(shown[0]),
+        after=order.cursor(shown[-1]) if shown and (query.before or has_more) else "",
+    )
 
 
 def get_run(session: Session, run_id: int) -> RunDetail:
@@ -152,7 +195,6 @@ def filter_options(session: Session) -> FilterOptions:
 
 def _conditions(query: RunQuery) -> list[ColumnElement[bool]]:
     equal = {
-        "project": col(ProjectRow.slug),
         "status": col(RunRow.status),
         "purpose": col(RunRow.purpose),
         "branch": col(RunRow.branch),
@@ -162,6 +204,9 @@ def _conditions(query: RunQuery) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = [
         column == query.active[name] for name, column in equal.items() if name in query.active
     ]
+    if project := query.active.get("project"):
+        number = select_any(ProjectRow.id).where(col(ProjectRow.slug) == project)
+        conditions.append(col(RunRow.project_id) == number.scalar_subquery())
     if verdict := query.active.get("verdict"):
         conditions.append(col(RunRow.verdict) == ("" if verdict == "none" else verdict))
     may_be_unknown = {"model": col(RunRow.model), "gpu": col(RunRow.gpu), "dispatcher": col(RunRow.dispatcher)}
@@ -173,20 +218,93 @@ def _conditions(query: RunQuery) -> list[ColumnElement[bool]]:
 
 def _mentions(word: str) -> ColumnElement[bool]:
     """Runs that a word of the search box names: by part of a name, or by number (`1842`, `#1842`)."""
-    texts = (RunRow.name, RunRow.branch, RunRow.commit, RunRow.model, RunRow.gpu, RunRow.dispatcher, ProjectRow.slug)
+    texts = (RunRow.name, RunRow.branch, RunRow.commit, RunRow.model, RunRow.gpu, RunRow.dispatcher)
+    projects = select_any(ProjectRow.id).where(func.lower(ProjectRow.slug).contains(word.lower(), autoescape=True))
     number = word.removeprefix("#")
     # Ids fit in 63 bits; a longer number is part of a name, not an id.
     by_id = col(RunRow.id) == int(number) if number.isascii() and number.isdigit() and len(number) < 19 else false()
     by_text = (func.lower(col(text)).contains(word.lower(), autoescape=True) for text in texts)
-    return or_(by_id, col(RunRow.stack_key).startswith(word, autoescape=True), *by_text)
+    by_project = col(RunRow.project_id).in_(projects)
+    return or_(by_id, col(RunRow.stack_key).startswith(word, autoescape=True), by_project, *by_text)
 
 
-def _order(sort: str) -> tuple[ColumnElement[Any], ...]:
-    name = sort.removeprefix("-")
-    columns: dict[str, Any] = {"created": col(RunRow.id), "name": func.lower(col(RunRow.name))}
-    column: Any = columns[name] if name in columns else col(getattr(RunRow, name))
-    # `is null` first in the order puts runs without the figure last in both directions, on both databases.
-    return (column.is_(None), column.desc() if sort.startswith("-") else column.asc(), col(RunRow.id).desc())
+_SORTED: Mapping[str, Any] = {"name": func.lower(col(RunRow.name), type_=String())}
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """An order of runs: those with a value by it and their number, then those without by their number.
+
+    Each half is read in the order of an index, which `column IS NULL` in ORDER BY would prevent. `column` is None when
+    the number alone is the order. A cursor is the number of a run and its value.
+    """
+
+    column: Any
+    descending: bool
+
+    @classmethod
+    def of(cls, sort: str) -> "_Order":
+        name = sort.removeprefix("-")
+        column = None if name == "created" else _SORTED[name] if name in _SORTED else col(getattr(RunRow, name))
+        return cls(column, sort.startswith("-"))
+
+    def read(
+        self, session: Session, conditions: Sequence[ColumnElement[bool]], limit: int, skipped: int, *,
+        after: str = "", before: str = "",
+    ) -> list[Row[Any]]:  # fmt: skip
+        """Return at most `limit` rows (id, value) after or before a cursor, or after `skipped` rows."""
+        backwards = bool(before)
+        number, value = self._read_cursor(before or after)
+        halves = [False, True] if self.column is not None else [True]
+        if number and value is None:
+            halves = [True, False][: 2 if backwards and self.column is not None else 1]
+        elif backwards:
+            halves = [False]
+        rows: list[Row[Any]] = []
+        for k, without_value in enumerate(halves):
+            start = (number, value) if number and k == 0 else None
+            chosen = self._half(conditions, without_value, start, backwards=backwards)
+            rows += session.execute(chosen.limit(limit - len(rows)).offset(skipped)).all()
+            if len(rows) == limit:
+                break
+            if skipped:
+                skipped = 0 if rows else skipped - self._count(session, conditions)
+        return rows[::-1] if backwards else rows
+
+    def cursor(self, row: Row[Any]) -> str:
+        if self.column is None:
+            return str(row.id)
+        return f"{row.id}," + ("" if row.value is None else str(row.value))
+
+    def _read_cursor(self, cursor: str) -> tuple[int, Any]:
+        """Return 0 for no cursor."""
+        number, _, value = cursor.partition(",")
+        if not number or not value or self.column is None:
+            return int(number or 0), None
+        if isinstance(self.column.type, String):
+            return int(number), value
+        try:
+            return int(number), float(value)
+        except ValueError:
+            message = "is a cursor of another order"
+            raise InvalidQuery(RunQuery.refusal, (FieldError("after", message),)) from None
+
+    def _half(
+        self, conditions: Sequence[ColumnElement[bool]], without_value: bool, start: tuple[int, Any] | None, *,
+        backwards: bool,
+    ) -> Select[Any]:  # fmt: skip
+        down = self.descending != backwards
+        keys: list[Any] = [col(RunRow.id)] if without_value else [self.column, col(RunRow.id)]
+        chosen = select_any(RunRow.id, (null() if without_value else self.column).label("value")).where(*conditions)
+        if self.column is not None:
+            chosen = chosen.where(self.column.is_(None) if without_value else self.column.is_not(None))
+        if start is not None:
+            left, right = (keys[0], start[0]) if without_value else (tuple_(*keys), tuple_(start[1], start[0]))
+            chosen = chosen.where(left < right if down else left > right)
+        return chosen.order_by(*(key.desc() if down else key.asc() for key in keys))
+
+    def _count(self, session: Session, conditions: Sequence[ColumnElement[bool]]) -> int:
+        return count_up_to(session, *conditions, self.column.is_not(None)) if self.column is not None else 0
 
 
 _CANONICAL: Sequence[str] = (

@@ -6,7 +6,7 @@ import sqlite3
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from urllib.parse import quote
@@ -115,12 +115,18 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class ListPage(Generic[Item]):
-    """One page of a list: `page` counts from 1, `total` is over all pages."""
+    """One page of a list: `page` counts from 1, `total` is over all pages, and a lower bound unless `is_exact`.
+
+    `before` and `after` are the cursors of the pages around this one; empty for lists without cursors, and at an end.
+    """
 
     items: tuple[Item, ...]
     total: int
     page: int
     page_size: int
+    is_exact: bool = field(default=True, kw_only=True)
+    before: str = field(default="", kw_only=True)
+    after: str = field(default="", kw_only=True)
 
     @classmethod
     def cut(cls, items: Sequence[Item], page: int, page_size: int) -> Self:
@@ -130,6 +136,10 @@ class ListPage(Generic[Item]):
     @property
     def pages(self) -> int:
         return max(1, -(-self.total // self.page_size))
+
+    @property
+    def has_next(self) -> bool:
+        return bool(self.after) or (self.is_exact and self.page < self.pages)
 
     @property
     def first(self) -> int:

@@ -485,6 +485,23 @@ def list_runs() -> Select[Any]:
     return _joined(select_any(*_LIST_COLUMNS)).join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
 
 
+MOST_COUNTED = 10_000
+"""Lists count this far; counting more would read every run."""
+
+
+def count_up_to(session: Session, *conditions: ColumnElement[bool]) -> int:
+    """Return how many runs meet all `conditions`, at most MOST_COUNTED + 1."""
+    counted = select_any(RunRow.id).where(*conditions).limit(MOST_COUNTED + 1).subquery()
+    return int(session.execute(select(func.count()).select_from(counted)).scalar_one())
+
+
+def runs_by_id(session: Session, run_ids: Sequence[int]) -> tuple[RunListItem, ...]:
+    """Return these runs in the given order."""
+    rows = session.execute(list_runs().where(col(RunRow.id).in_(run_ids)))
+    by_id = {row.id: list_item(row) for row in rows}
+    return tuple(by_id[run_id] for run_id in run_ids if run_id in by_id)
+
+
 def count_runs(session: Session, *conditions: ColumnElement[bool]) -> int:
     counted: int = session.execute(_joined(select(func.count(col(RunRow.id)))).where(*conditions)).scalar_one()
     return counted

@@ -95,6 +95,13 @@ PROCESSED = ("ready", "failed", "unread")
 """Statuses of a run that was read: figures, none because it failed, none because no reader knows its log."""
 
 
+LISTED = (
+    *("status", "purpose", "branch", "evidence_level", "outcome", "verdict", "model", "gpu", "dispatcher"),
+    *("step_time_ms", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_memory_gib"),
+)
+"""Columns by which the list of runs is filtered or sorted."""
+
+
 class RunRow(SQLModel, table=True):
     """One training job: identity, state, and the columns that lists, filters and baselines read.
 
@@ -140,6 +147,9 @@ class RunRow(SQLModel, table=True):
         Index("ix_run_family_ordered", "project_id", "gpu", "ordered_at"),
         Index("ix_run_definition_version", "definition_version"),
         Index("ix_run_rules_asked", "rules_asked"),
+        # A filter or an order of the list of runs each, with the number, by which the list is sorted.
+        Index("ix_run_project", "project_id", "id"),
+        *(Index(f"ix_run_{name}", name, "id") for name in LISTED),
     )
 
     id: int | None = Field(default=None, primary_key=True)
@@ -188,10 +198,10 @@ class RunRow(SQLModel, table=True):
     recompute_error: str | None = Field(default=None, sa_column=Column(Text))
     fair_for_timing: bool = True
 
-    model: str | None = Field(default=None, max_length=200, index=True)
-    gpu: str | None = Field(default=None, max_length=100, index=True)
+    model: str | None = Field(default=None, max_length=200)
+    gpu: str | None = Field(default=None, max_length=100)
     gpus: int | None = None
-    dispatcher: str | None = Field(default=None, max_length=30, index=True)
+    dispatcher: str | None = Field(default=None, max_length=30)
     step_time_ms: float | None = None
     tokens_per_s_per_gpu: float | None = None
     tflops_per_gpu: float | None = None

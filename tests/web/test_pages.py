@@ -107,7 +107,9 @@ def test_the_list_pages_on_the_server(client: TestClient, make: Make) -> None:
     first, second, third = (client.get(f"/runs?page={page}").text for page in (1, 2, 3))
     assert first.count("<tr>") == 50 + 1
     assert second.count("<tr>") == 3 + 1
-    assert 'rel="next" href="/runs?page=2"' in first
+    following = re.search(r'rel="next"\s+href="(/runs\?after=\d+&amp;page=2)"', first)
+    assert following
+    assert client.get(html.unescape(following[1])).text.count("<tr>") == 3 + 1
     assert "No such page" in third
 
 
