@@ -1,7 +1,10 @@
 """Accuracy of the verdicts on labelled cases, beside a fixed 5 % rule, and what a verdict costs.
 
-    make setup; .venv/bin/python -m bench.detect [--cases ../shared/detection] [--full] [--check]
+    make setup; .venv/bin/python -m bench.detect [--cases ../shared/detection] [--full] [--check] [--reruns 10]
 
+`--reruns N` also judges once more with the reruns that a verdict asks for (at most 3), drawn N times: each launch has
+an effect of its own with the spread of its case (Student's t with 5 degrees of freedom), around blocks of the
+candidate's own iterations.
 `--full` prints every line of the scorer, `--check` fails when the figures leave the bounds of the method.
 """
 
@@ -22,8 +25,9 @@ import numpy as np
 from app.domain.performance.steady_state import steady_state
 from app.domain.run import SteadyState
 from app.domain.verdict.decide import judge
+from app.domain.verdict.document import MOST_REQUESTED
 from app.domain.verdict.history import find_changes
-from app.domain.verdict.step_time import Prior, RunEstimate, Verdict, family_prior
+from app.domain.verdict.step_time import RELEVANT_SHIFT, Prior, RunEstimate, Verdict, family_prior
 
 DEFAULT_CASES = Path(__file__).resolve().parent.parent.parent / "shared" / "detection"
 FIXED_RULE = 0.05
@@ -121,6 +125,55 @@ def score(folder: Path, predictions: Iterable[dict[str, Any]]) -> dict[str, Any]
     return scored | {"estimate_p90": scored["estimate"]["p90_pct"]}
 
 
+def truth(folder: Path) -> dict[str, dict[str, Any]]:
+    return {row["id"]: row for row in map(json.loads, (folder / "labels.jsonl").read_text().splitlines())}
+
+
+def with_reruns(
+    cases: Sequence[Estimated], labels: dict[str, dict[str, Any]], draw: np.random.Generator
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the predictions after one batch of requested reruns, and how many were made."""
+    families: dict[str, list[Estimated]] = defaultdict(list)
+    for case in cases:
+        families[case.case.family].append(case)
+    predictions, made = [], 0
+    for case, verdict in verdicts(cases):
+        label, time = labels[case.case.id], verdict.step_time
+        asks = time is not None and verdict.decision == "inconclusive" and abs(time.shift) >= RELEVANT_SHIFT
+        need = time.need_runs if time is not None and asks else None
+        if need is not None and need <= MOST_REQUESTED and label.get("sigma_run"):
+            made += need
+            again = [_rerun(case.case.candidate, label, draw, number) for number in range(need)]
+            others = [other.baseline for other in families[case.case.family] if other is not case]
+            again_judged = judge([case.candidate, *again], case.baseline, family_prior(others), looks=1 + need)
+            predictions.append(prediction(case, again_judged))
+        else:
+            predictions.append(prediction(case, verdict))
+    return predictions, made
+
+
+def _rerun(candidate: np.ndarray, label: dict[str, Any], draw: np.random.Generator, number: int) -> RunEstimate:
+    effect = label["sigma_run"] * draw.standard_t(5) / np.sqrt(5 / 3)
+    half = len(candidate) // 2
+    starts = draw.integers(half, max(len(candidate) - 4, half + 1), size=(len(candidate) - half) // 5 + 1)
+    steady = np.concatenate([candidate[start : start + 5] for start in starts])[: len(candidate) - half]
+    times = np.concatenate([candidate[:half], steady]) * np.exp(effect - (label.get("run_effect") or 0.0))
+    return RunEstimate.from_steady_state(f"rerun {number}", steady_state(np.arange(1, len(times) + 1), times))
+
+
+def print_reruns(folder: Path, cases: Sequence[Estimated], rounds: int) -> None:
+    labels, draw = truth(folder), np.random.default_rng(7)
+    scored, made = [], 0
+    for _ in range(rounds):
+        predictions, reruns = with_reruns(cases, labels, draw)
+        scored.append(score(folder, predictions))
+        made += reruns
+    print(f"with one batch of requested reruns, drawn {rounds} times; {made / rounds / len(cases):.2f} reruns a run")
+    for key in ("fpr", "power_2pct_up", "false_no_change_3pct_up", "wrong_direction"):
+        values = [row[key][0] if isinstance(row[key], list) else row[key] for row in scored]
+        print(f"{ROWS[key]:44}{100 * np.mean(values):>10.1f} %  ({100 * min(values):.1f} to {100 * max(values):.1f})")
+
+
 def score_verdicts(folder: Path, cases: Sequence[Estimated]) -> dict[str, Any]:
     return score(folder, (prediction(case, verdict) for case, verdict in verdicts(cases)))
 
@@ -176,6 +229,7 @@ def main() -> int:
     parser.add_argument("--cases", type=Path, default=DEFAULT_CASES)
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--reruns", type=int, default=0)
     options = parser.parse_args()
     cases = [estimate(case) for case in read_cases(options.cases)]
     ours = score_verdicts(options.cases, cases)
@@ -183,6 +237,9 @@ def main() -> int:
     print(f"{len(cases)} labelled cases")
     print_table(ours, fixed)
     print()
+    if options.reruns:
+        print_reruns(options.cases, cases, options.reruns)
+        print()
     print_costs()
     if options.full:
         print(json.dumps(ours, indent=1))

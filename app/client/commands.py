@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from app.client import account, doctor, report
+from app.client import account, doctor, report, rerun
 from app.client.account import logged_in
 from app.client.delivery import sync
 from app.client.errors import FINE, NO_VERDICT, SERVICE, NotThreewalls, Unreachable, apply_allow, failure
@@ -77,6 +77,11 @@ def run(options: argparse.Namespace, env: Mapping[str, str] | None = None) -> in
         if options.json:
             out(json.dumps(upload_document(**failed.as_json()) if of_upload else failed.as_json()))
         return failed.exit_code
+
+
+def _rerun(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
+    with Service(settings, say=_say) as service:
+        return rerun.rerun(options, service, env)
 
 
 def _sync(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
@@ -193,6 +198,7 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace, ClientSettings, Mapping[st
     "upload": upload,
     "sync": _sync,
     "report": _report,
+    "rerun": _rerun,
     "runs": _runs,
     "token": _token,
     "doctor": _doctor,

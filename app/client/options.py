@@ -38,7 +38,7 @@ def _number(text: str) -> int:
 
 
 WAIT_SECONDS = 600
-COMMANDS = ("upload", "sync", "report", "runs", "token", "doctor")
+COMMANDS = ("upload", "sync", "report", "rerun", "runs", "token", "doctor")
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -53,6 +53,13 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     printed.add_argument("--json", action="store_true", help="print one JSON document per line and run")
     add_post_options(report)
     _add_wait(report)
+    rerun = commands.add_parser("rerun", help="print or start the reruns that would decide a verdict")
+    rerun.add_argument("run", metavar="RUN", help="number or address of a run")
+    action = rerun.add_mutually_exclusive_group()
+    action.add_argument("--print", action="store_true", help="only print the request (the default)")
+    action.add_argument("--exec", default="", metavar="CMD", help="run this shell command once for each rerun")
+    rerun.add_argument("--json", action="store_true", help="print one JSON document")
+    _add_wait(rerun)
     _add_runs(commands)
     token = commands.add_parser("token", help="show the scopes of THREEWALLS_TOKEN, or manage the tokens of a project")
     doctor = commands.add_parser("doctor", help="check service, token, clock, proxies, spool and logs")

@@ -63,6 +63,9 @@ def verdict_text(report: Mapping[str, Any]) -> list[str]:
         lines += ["", *_table([[str(cell or "") for cell in _cells(row)] for row in moved])]
     if decides := report.get("what_would_decide"):
         lines += ["", one_line(str(decides))]
+        if report.get("rerun"):
+            number = (report.get("run") or {}).get("id")
+            lines.append(f"start them: threewalls rerun {number} --exec 'your command'")
     verdict = report.get("verdict") or {}
     suspects = [_suspect(suspect) for suspect in verdict.get("suspects") or ()][:_SUSPECTS]
     lines += ["", *(f"suspect: {reason}" for reason in suspects)] if suspects else []

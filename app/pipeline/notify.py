@@ -24,6 +24,7 @@ from app.domain.notifications.events import (
     failed_notification,
     is_fresh,
     regression_notification,
+    rerun_notification,
     verdict_notification,
 )
 from app.domain.ranking.rank import head_text
@@ -42,6 +43,7 @@ from app.storage.tables import (
     select_any,
     utc_now,
 )
+from app.storage.verdicts import rerun_request
 
 MOST_CAUSE = 200
 
@@ -71,6 +73,7 @@ class Notifier:
         if not self._receivers:
             return
         run = self._session.get_one(RunRow, run_id)
+        self._rerun(run, document)
         event = event_of_verdict(
             document.decision, raises_regression=document.raises_regression, purpose=run.purpose,
             quarantined=bool(document.quarantined),
@@ -87,6 +90,17 @@ class Notifier:
         else:  # reruns of a commit are judged together: one message for all of them
             subject = f"run:{document.candidates[0]}"
             self._put(receivers, notification, f"{subject}:{event}", subject)
+
+    def _rerun(self, run: RunRow, document: VerdictDocument) -> None:
+        request = rerun_request(self._session, run.id or 0, document)
+        receivers = self.wanted("rerun.requested", [run.stack_key]) if request else []
+        if request is None or not receivers or not is_fresh(aware(run.created_at), utc_now()):
+            return
+        notification = rerun_notification(
+            request, project=self._slug(), run_id=run.id or 0, name=run.name, stack=(run.stack_key, self._name(run)),
+            at=utc_now(),
+        )  # fmt: skip
+        self._put(receivers, notification, f"run:{run.id}:rerun.requested", f"run:{run.id}")
 
     def regression(self, row: RegressionRow, event: str, cause: str, note: str = "") -> None:
         """Report a change of a regression. `cause` distinguishes repeated events; empty for those that happen once."""

@@ -12,6 +12,7 @@ from sqlmodel import Session, col
 from app.domain.access.principal import Action
 from app.domain.report.exit_codes import UNREAD
 from app.domain.report.values import verdict_json
+from app.domain.verdict.document import RerunRequest
 from app.errors import NotFound
 from app.pipeline.regressions import costs_of
 from app.regressions.api_models import (
@@ -30,7 +31,7 @@ from app.storage import audit
 from app.storage.database import read_session
 from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import RunRow, select_any, utc_now
-from app.storage.verdicts import StoredVerdict, verdicts_of
+from app.storage.verdicts import StoredVerdict, rerun_request, verdicts_of
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.errors import documented
@@ -139,6 +140,8 @@ class VerdictOut(BaseModel):
     metrics: dict[str, MetricChangeOut | None] = {}
     loss: dict[str, Any] | None = None
     need_runs: int | None = Field(None, description="Inconclusive: so many more runs of this commit would decide.")
+    rerun: RerunRequest | None = Field(None, description="Inconclusive: the reruns to start, when few would decide.")
+    test: dict[str, float] | None = Field(None, description="Figures of the test of step time, as logarithms.")
     would_decide: dict[str, int] | None = Field(None, description="Reruns and baseline runs that would, together.")
     smallest_callable_pct: float | None = None
     needs_confirmation: bool = Field(False, description="It rests on few iterations: let a full run confirm it.")
@@ -184,6 +187,7 @@ def _out(session: Session, run_id: int, verdict: StoredVerdict, earlier: tuple[S
         "made_at": verdict.made_at,
         "because": verdict.because,
         "definition_version": document.definition_version,
+        "rerun": rerun_request(session, run_id, document),
         "earlier": [
             EarlierVerdictOut(
                 made_at=one.made_at, because=one.because, verdict=one.document.decision,

@@ -17,7 +17,7 @@ from app.domain.report.values import storable, verdict_json, what_changed_json
 from app.domain.verdict.words import what_would_decide
 from app.reports.queries import get_report, where_reported
 from app.storage.database import read_session
-from app.storage.verdicts import StoredVerdict
+from app.storage.verdicts import StoredVerdict, rerun_request
 from app.web.access_rule import requires
 from app.web.errors import as_content, documented
 from app.web.templating import public_address
@@ -72,6 +72,7 @@ def _read(request: Request, run_id: int) -> tuple[str, dict[str, Any]]:
     with read_session(state.engine) as session:
         report, verdict, suspects = get_report(session, state.settings, run_id, public_address(request))
         of = where_reported(session, run_id)
+        rerun = None if verdict is None else rerun_request(session, run_id, verdict.document)
         first = None if report.status in ("pending", "unread") else next_step(session, run_id)
     step = (
         None if first is None else {"rule": first[0], "title": first[1], "url": f"{report.run.address}/next/{first[0]}"}
@@ -90,6 +91,7 @@ def _read(request: Request, run_id: int) -> tuple[str, dict[str, Any]]:
         "verdict": None if verdict is None else verdict_json(verdict.document, suspects),
         "what_changed": None if report.changed is None else what_changed_json(report.changed),
         "what_would_decide": "" if verdict is None else what_would_decide(verdict.document),
+        "rerun": rerun,
         "moved": [] if report.text is None else report.text.moved,
         "regressions": report.regressions,
         "problems": report.problems,

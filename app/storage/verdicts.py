@@ -33,7 +33,7 @@ from app.domain.contract.values import shown
 from app.domain.definitions import VERDICT_VERSION
 from app.domain.performance.cost import RATE_DAYS, Cost, clock, extra_ms, regression_cost, steps_of_run
 from app.domain.verdict.differences import Difference
-from app.domain.verdict.document import VerdictDocument
+from app.domain.verdict.document import RerunRequest, VerdictDocument
 from app.storage.audit import SERVICE
 from app.storage.json_text import from_json, to_json
 from app.storage.runs import aware
@@ -179,6 +179,20 @@ def stored_documents(session: Session, run_ids: Sequence[int]) -> dict[int, tupl
         )
         found |= {row.run_id: (row.document, row.verdict_version) for row in rows}
     return found
+
+
+def rerun_request(session: Session, run_id: int, document: VerdictDocument) -> RerunRequest | None:
+    """Return the reruns that a verdict asks for; None when it asks for none."""
+    if not document.requested_reruns:
+        return None
+    row = session.execute(
+        select_any(RunRow.commit, RunRow.config_key, RunRow.job, RunResultRow.metadata_stated)
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+        .where(col(RunRow.id) == run_id)
+    ).one()
+    command = row.metadata_stated.get("launch_args")
+    stated = command if isinstance(command, str) else ""
+    return RerunRequest(document.requested_reruns, row.commit, row.config_key, row.job, stated)
 
 
 def _attribution(document: VerdictDocument) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """The events of notifications, the subscription of a receiver, and the text of each notification."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Self
 
 from app.domain.numbers import change_text, daily_cost, plural
 from app.domain.text import one_line
-from app.domain.verdict.document import VerdictDocument
+from app.domain.verdict.document import RerunRequest, VerdictDocument
 from app.domain.verdict.words import baseline_line, decision_word, headline
 
 EVENTS: Mapping[str, str] = {
@@ -21,6 +21,7 @@ EVENTS: Mapping[str, str] = {
     "verdict.no_change": "The verdict of a run is no change",
     "verdict.inconclusive": "The verdict of a run is inconclusive",
     "verdict.no_baseline": "A run has no baseline",
+    "rerun.requested": "An inconclusive verdict asks for reruns that would decide it",
 }
 """Meaning of each event, by name. Messages show it."""
 TEST = "test"
@@ -185,6 +186,28 @@ def verdict_notification(
                 "delta_pct": None if document.verdict.step_time is None else document.verdict.step_time.delta_pct,
                 "provisional": document.provisional,
             },
+        },
+    )
+
+
+def rerun_notification(
+    request: RerunRequest, *, project: str, run_id: int, name: str, stack: tuple[str, str], at: datetime
+) -> Notification:
+    """Return the notification that asks for reruns. `stack`: key and name."""
+    return Notification(
+        event="rerun.requested",
+        project=project,
+        title=_line(f"Reruns requested: {plural(request.runs, 'more run')} of {name} in {project}"),
+        lines=_lines(
+            "They would decide its verdict if the difference stays the same.",
+            f"Start them with: threewalls rerun {run_id} --exec CMD",
+            _where(stack[1], "", request.commit),
+        ),
+        path=f"/runs/{run_id}",
+        at=at,
+        data={
+            "run": {"id": run_id, "name": name, "commit": request.commit, "stack": stack[0]},
+            "rerun": asdict(request),
         },
     )
 

@@ -13,6 +13,7 @@ from app.domain.verdict.comparability import Comparability
 from app.domain.verdict.differences import Difference
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
+from app.domain.verdict.step_time import StepTimeChange, Verdict
 from app.domain.verdict.words import left_out_runs
 
 
@@ -34,6 +35,7 @@ def verdict_json(document: VerdictDocument, suspects: Sequence[RankedSuspect] | 
         "would_decide": time.alternative if undecided and time else None,
         "reruns_apart_pct": None if time is None else time.reruns_apart_pct,
         "smallest_callable_pct": None if time is None else time.smallest_callable_pct,
+        "test": None if time is None else _test(verdict, time),
         "needs_confirmation": time is not None and time.needs_confirmation,
         "looks": verdict.looks,
         "rests_on_iterations": document.rests_on,
@@ -54,6 +56,19 @@ def verdict_json(document: VerdictDocument, suspects: Sequence[RankedSuspect] | 
     }
     plain: dict[str, Any] = storable(values)
     return plain
+
+
+def _test(verdict: Verdict, time: StepTimeChange) -> dict[str, object]:
+    """Return the figures of the test of step time, in ln, from which the decision can be computed again."""
+    return {
+        "shift": time.shift,
+        "standard_error": time.standard_error,
+        "degrees_of_freedom": time.degrees_of_freedom,
+        "run_to_run_sd": time.run_to_run_sd,
+        "candidate_runs": len(verdict.candidates_used),
+        "baseline_runs": len(verdict.baseline_used),
+        "looks": time.planned_looks,
+    }
 
 
 def comparability_json(comparability: Comparability) -> dict[str, object]:

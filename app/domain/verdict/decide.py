@@ -13,6 +13,7 @@ from app.domain.run import Metric
 from app.domain.verdict.step_time import (
     ALARM_PCT,
     DEFAULT_PRIOR,
+    PLANNED_LOOKS,
     Decision,
     DroppedRun,
     LossChange,
@@ -204,7 +205,10 @@ def _notes(verdict: Verdict) -> Iterator[str]:
     if verdict.loss is not None and (verdict.loss.delta_pct or 0.0) < -FAR_BELOW_PCT:
         yield f"The loss is {percent(-(verdict.loss.delta_pct or 0.0))} lower: check the data and the labels."
     if verdict.looks > 1:
-        yield f"This commit was judged {verdict.looks} times; each judgement adds a chance of a false alarm."
+        yield (
+            f"This commit was judged {verdict.looks} times. The certainty that each judgement needs is that of "
+            f"{PLANNED_LOOKS} planned looks."
+        )
     if verdict.step_time is not None:
         n = len(verdict.baseline_used)
         yield prior_sentence(plural(n, "baseline run"), n, verdict.prior, verdict.step_time.run_to_run_sd)
@@ -312,15 +316,16 @@ def judge(
 
     `baseline`: runs of the same config key in the current segment of its history, oldest first; unusable runs and
     outliers are dropped and listed. `prior`: from `family_prior`. `looks`: how often this commit was judged so far,
-    including this time; a note reports it, no threshold depends on it. `directional`: short baseline runs count, too,
-    and the result only indicates a direction. `several_causes`: as in StepTimeChange.
-    Raises ValueError without a candidate.
+    including this time; from the second on the two planned looks are corrected for. `directional`: short baseline runs
+    count, too, and the result only indicates a direction. `several_causes`: as in StepTimeChange. Raises ValueError
+    without a candidate.
     """
     if not candidates:
         raise ValueError("a verdict needs at least one run to judge")
+    planned = PLANNED_LOOKS if looks > 1 else 1
     against = select_baseline(baseline, prior.variance, also_short=directional)
     usable = [run for run in candidates if not run.unusable_because] or unsteady(candidates)
-    step_time = compare_step_time(usable, against, prior) if usable and against.used else None
+    step_time = compare_step_time(usable, against, prior, planned) if usable and against.used else None
     if step_time is not None and several_causes:
         step_time = replace(step_time, several_causes=True)
     # Memory and loss count for every rerun, even one whose step time never became steady.

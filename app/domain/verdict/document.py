@@ -11,7 +11,21 @@ from app.domain.verdict.assess import Assessment, Contrast
 from app.domain.verdict.baseline import BaselineKind, LeftOut, NearMiss
 from app.domain.verdict.comparability import Comparability, Suspect
 from app.domain.verdict.decide import MetricChange, metric_changes
-from app.domain.verdict.step_time import Outcome, StepTimeChange, Verdict
+from app.domain.verdict.step_time import RELEVANT_SHIFT, Outcome, StepTimeChange, Verdict
+
+MOST_REQUESTED = 3
+"""Reruns that are asked for at most: more cost more than they decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class RerunRequest:
+    """The reruns that would decide a verdict. `job` and `command` are empty where the upload did not state them."""
+
+    runs: int
+    commit: str
+    config_key: str
+    job: str
+    command: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +87,15 @@ class VerdictDocument:
     @property
     def decision(self) -> Outcome:
         return self.verdict.decision
+
+    @property
+    def requested_reruns(self) -> int:
+        """Number of reruns to ask for: once for a commit that may have changed the speed, when few would decide."""
+        time = self.verdict.step_time
+        if self.decision != "inconclusive" or not self.raises_regression or len(self.candidates) > 1 or time is None:
+            return 0
+        few = time.need_runs is not None and time.need_runs <= MOST_REQUESTED
+        return time.need_runs or 0 if few and abs(time.shift) >= RELEVANT_SHIFT else 0
 
     @property
     def compared(self) -> Comparability | None:

@@ -129,7 +129,7 @@ class StepTimeChange:
     `needs_confirmation`: a regression that rests on short runs. `reruns_apart_pct`: how far apart the candidate's
     reruns lie when that exceeds run-to-run variation; the result is then inconclusive. `several_causes`: the sides are
     different configurations, jobs or tasks (`Comparability.is_clean`), so there is nothing to act on. `not_steady`: the
-    run drifts or has two speeds, by which its interval is widened.
+    run drifts or has two speeds, by which its interval is widened. `planned_looks`: 2 with reruns (`PLANNED_LOOKS`).
     """
 
     decision: Decision
@@ -149,6 +149,7 @@ class StepTimeChange:
     reruns_apart_pct: float | None = None
     several_causes: bool = False
     not_steady: bool = False
+    planned_looks: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,10 +411,10 @@ def prior_of(offered: Iterable[Sample | None]) -> Prior:
     return Prior(variance=min(variance, _MOST_SD**2), degrees_of_freedom=df, configurations=len(samples))
 
 
-def moderated_variance(prior: Prior, log_step_times: FloatArray) -> float:
-    """Return the baseline's variance shrunk towards the prior; with one run it is the prior's."""
-    own_df = len(log_step_times) - 1
-    own = own_df * float(np.var(log_step_times, ddof=1)) if own_df else 0.0
+def moderated_variance(prior: Prior, *sides: FloatArray) -> float:
+    """Return the variance of launches within the sides, shrunk towards the prior; one run has none of its own."""
+    own_df = sum(len(side) - 1 for side in sides)
+    own = sum(float(((side - side.mean()) ** 2).sum()) for side in sides)
     d0 = prior.degrees_of_freedom
     return (d0 * prior.variance + own) / (d0 + own_df)
 
@@ -455,6 +456,8 @@ IMPROVEMENT_P = 0.998
 """Stricter than for a regression: a false improvement corrupts the baseline."""
 EQUIVALENCE_P = 0.95
 MOST_RERUNS = 20
+PLANNED_LOOKS = 2
+"""A commit is looked at alone, and once more with its reruns: Bonferroni halves the error of a verdict with reruns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,7 +465,8 @@ class Comparison:
     """A shift with the parts of its standard error, so that other numbers of runs can be evaluated.
 
     `variance` is the moderated run-to-run variance; `candidate_noise` and `baseline_noise` are mean squared standard
-    errors inside the runs. All in ln(step time).
+    errors inside the runs. `rerun_df`: degrees of freedom that the spread of requested reruns adds. All in
+    ln(step time).
     """
 
     shift: float
@@ -470,13 +474,14 @@ class Comparison:
     prior: Prior
     candidate_noise: float
     baseline_noise: float
+    rerun_df: int = 0
 
     def standard_error(self, k: int, m: int) -> float:
         """SE of the shift with k reruns against m baseline runs."""
         return math.sqrt(max(self.variance, self.candidate_noise) / k + max(self.variance, self.baseline_noise) / m)
 
     def half_width(self, p: float, k: int, m: int) -> float:
-        return t_quantile(p, degrees_of_freedom(self.prior, m)) * self.standard_error(k, m)
+        return t_quantile(p, degrees_of_freedom(self.prior, m + self.rerun_df)) * self.standard_error(k, m)
 
     def smallest_callable_shift(self, k: int, m: int) -> float:
         """The smallest slow-down, in ln, that k against m runs could have called a regression."""
@@ -514,17 +519,23 @@ class Comparison:
         return min(enough, key=lambda needed: (needed.reruns + needed.baseline_runs, needed.reruns), default=None)
 
 
-def compare_step_time(candidates: Sequence[RunEstimate], baseline: Baseline, prior: Prior) -> StepTimeChange:
-    """Judge k >= 1 usable reruns, pooled, against m >= 1 clean baseline runs.
+def compare_step_time(
+    candidates: Sequence[RunEstimate], baseline: Baseline, prior: Prior, looks: int = 1
+) -> StepTimeChange:
+    """Judge k >= 1 usable reruns, pooled, against m >= 1 clean baseline runs. `looks`: how many are planned.
 
     Contradicting reruns are inconclusive, because their mean is a step time that none of them had.
     """
     k, m = len(candidates), len(baseline.used)
     comparison = _comparison(candidates, baseline, prior)
-    change = _describe(comparison, k, m, centre(baseline.log_step_times))
-    apart = range_if_apart(
-        [run.log_step_time for run in candidates], max(comparison.variance, comparison.candidate_noise)
-    )
+    launches = comparison.variance
+    if looks > 1:
+        # What was asked for is a sample of launches, too.
+        own = np.array([run.log_step_time for run in candidates])
+        pooled = moderated_variance(prior, baseline.log_step_times, own)
+        comparison = replace(comparison, variance=pooled, rerun_df=k - 1)
+    change = _describe(comparison, k, m, centre(baseline.log_step_times), looks)
+    apart = range_if_apart([run.log_step_time for run in candidates], max(launches, comparison.candidate_noise))
     if apart:
         return replace(change, decision="inconclusive", reruns_apart_pct=_pct(apart))
     if not all(run.is_steady for run in candidates):
@@ -574,13 +585,14 @@ def _comparison(candidates: Sequence[RunEstimate], baseline: Baseline, prior: Pr
     )
 
 
-def _describe(comparison: Comparison, k: int, m: int, baseline_centre: float) -> StepTimeChange:
-    shift, half = comparison.shift, comparison.half_width(REGRESSION_P, k, m)
+def _describe(comparison: Comparison, k: int, m: int, baseline_centre: float, looks: int) -> StepTimeChange:
+    shift, half = comparison.shift, comparison.half_width(_surer(REGRESSION_P, looks), k, m)
     return StepTimeChange(
-        decision=comparison.decide(k, m),
+        decision=comparison.decide(k, m, looks),
+        planned_looks=looks,
         shift=shift,
         standard_error=comparison.standard_error(k, m),
-        degrees_of_freedom=degrees_of_freedom(comparison.prior, m),
+        degrees_of_freedom=degrees_of_freedom(comparison.prior, m + comparison.rerun_df),
         delta_pct=_pct(shift),
         ci_low_pct=_pct(shift - half),
         ci_high_pct=_pct(shift + half),

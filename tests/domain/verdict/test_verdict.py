@@ -89,7 +89,10 @@ def test_reruns_are_pooled_and_those_that_never_settled_left_out() -> None:
     assert found.step_time is not None
     assert found.step_time.shift == pytest.approx(0.03)
     assert "Left out: c2 (not steady)." in found.notes
-    assert "This commit was judged 2 times; each judgement adds a chance of a false alarm." in found.notes
+    assert (
+        "This commit was judged 2 times. The certainty that each judgement needs is that of 2 planned looks."
+        in found.notes
+    )
 
 
 # Five equal baseline runs: v = 5/9 of 0.006^2, SE = 0.004899, t(0.995, 9) = 3.2498, together 0.01592.
