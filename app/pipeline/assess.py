@@ -32,6 +32,7 @@ from app.domain.verdict.baseline import (
     with_reruns,
 )
 from app.domain.verdict.comparability import Comparability, compare_contracts
+from app.domain.verdict.differences import Difference
 from app.domain.verdict.document import OtherBranch, VerdictDocument, verdict_document
 from app.domain.verdict.record import RunFacts, RunRecord, current_level
 from app.domain.verdict.step_time import Prior
@@ -46,6 +47,7 @@ from app.storage.tables import (
     RegressionMemberRow,
     RegressionRow,
     RunFileRow,
+    RunResultRow,
     RunRow,
     select_any,
 )
@@ -425,8 +427,11 @@ class Assessor:
     def _still_runs(self, run: RunRecord, comparability: Comparability, candidate: Candidate) -> bool:
         """Return whether the other side of a contrast ran after the candidate; another cluster, on the same commit."""
         is_later = col(RunRow.ordered_at) > candidate.place[0]
-        if changed_field(comparability).field == "cluster":
+        field = changed_field(comparability)
+        if field.field == "cluster":
             is_later = col(RunRow.ordered_at) >= candidate.place[0]
+            if self._were_in_use_together(run, field):
+                return True
         rows = self._session.execute(
             select(col(RunRow.job)).where(
                 col(RunRow.project_id) == self._stack.project_id,
@@ -438,6 +443,21 @@ class Assessor:
             )
         ).scalars()
         return any(not (job and run.job) or job == run.job for job in rows)
+
+    def _were_in_use_together(self, run: RunRecord, cluster: Difference) -> bool:
+        """Return whether any job of the project ran on the new cluster before this one ended on the old cluster."""
+        place = select(col(RunRow.ordered_at)).where(col(RunRow.id) == int(run.run)).scalar_subquery()
+        new = "" if cluster.b is None else str(cluster.b.value)
+        earlier = (
+            select(col(RunRow.id))
+            .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+            .where(
+                col(RunRow.project_id) == self._stack.project_id,
+                col(RunRow.ordered_at) <= place,
+                col(RunResultRow.contract)["cluster"]["value"].as_string() == new,
+            )
+        )
+        return self._session.execute(earlier.limit(1)).first() is not None
 
     def _without_baseline(
         self, assessment: Assessment, candidate: Candidate, candidates: Sequence[RunRecord], prior: Prior

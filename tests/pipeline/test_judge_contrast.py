@@ -138,3 +138,11 @@ def test_an_upgrade_of_one_job_is_measured_though_its_flags_changed(engine: Engi
     (upgraded,) = bring(engine, settings, [1400.0], 14, job="muon", fields={**NEW, "ep_overlap": True})
     assert len(contrast(engine, upgraded)) == 5
     assert regressions_in(engine) == [("open", "", [upgraded])]
+
+
+def test_two_clusters_that_were_in_use_together_are_no_upgrade(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [1000.0], fields={"cluster": "west"}, job="perf")
+    bring(engine, settings, [500.0], 1, fields={"cluster": "east", "gpus": 64}, job="other")
+    bring(engine, settings, [1001.0], 2, fields={"cluster": "west"}, job="perf")
+    bring(engine, settings, [1150.0], 3, fields={"cluster": "east"}, job="perf")
+    assert regressions_in(engine) == []

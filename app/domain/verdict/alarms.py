@@ -12,7 +12,7 @@ from typing import Literal
 from app.domain.contract.values import shown
 from app.domain.performance.health import BYTES_PER_GIB
 from app.domain.verdict.assess import UPGRADES, changed_field
-from app.domain.verdict.comparability import Comparability
+from app.domain.verdict.comparability import Comparability, is_other_task
 from app.domain.verdict.differences import Difference
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.history import SAME_LEVEL
@@ -72,13 +72,18 @@ def alarms_of(
     if (
         changed_field(comparability).field not in UPGRADES
         or not (comparability.is_clean or contrast.same_job)
-        or not all(difference.is_certain for difference in comparability.stack)
+        or any(_may_be_elsewhere(difference) for difference in comparability.stack)
         or contrast.side_by_side
         or comparability.one_is_benchmark_only
         or contrast.measured.decision != "regression"
     ):
         return ()
     return tuple(_alarms(contrast.measured, _on_branch(_upgrade(comparability), branch)))
+
+
+def _may_be_elsewhere(difference: Difference) -> bool:
+    """Return whether it is unknown if the sides did the same task in the same place."""
+    return not difference.is_certain and (is_other_task(difference) or difference.axis == "place")
 
 
 def _alarms(verdict: Verdict, cause: Cause) -> Iterator[Alarm]:
