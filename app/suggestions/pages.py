@@ -171,7 +171,7 @@ class NextPage:
 
     @property
     def asking(self) -> int:
-        """Rules that nobody can decide yet."""
+        """Rules that cannot be decided yet."""
         return len(self._advice.evaluation.asks)
 
     @property
@@ -226,7 +226,7 @@ RunId = Annotated[int, Path(ge=1, lt=2**63)]
 @router.get("/runs/{run_id}/next")
 @requires(Action.READ, of="run")
 def show_next(request: Request, session: ReadSession, rules: Rules, run_id: RunId, fact: FactName = "") -> HTMLResponse:
-    """`fact`: what somebody came to state; its input stands first."""
+    """`fact`: the fact to state; its input stands first."""
     return render(request, "suggestions/next.html", p=NextPage(suggest(session, run_id, rules), fact=fact))
 
 

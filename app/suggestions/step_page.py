@@ -37,7 +37,7 @@ _WHERE = {
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """A fact that nobody stated."""
+    """An unknown fact."""
 
     name: str
     meaning: str
@@ -174,7 +174,7 @@ class StepPage:
 
     @property
     def open(self) -> list[Lacking]:
-        """Fields whose new value depends on facts that nobody stated."""
+        """Fields whose new value depends on unknown facts."""
         return [] if self.found is None else [self._lacking(name) for name in self.found.open if name in FACTS]
 
     @property

@@ -22,7 +22,7 @@ from app.suggestions.queries import Cost, RunSuggestions
 from app.web.forms import ContractInput
 from app.web.templating import coded
 
-# --- Missing facts: the facts that nobody stated, grouped by who knows them, with an input for each.
+# --- Missing facts, grouped by who knows them, with an input for each.
 
 SHOWN = 8
 """Facts that stand open on the page; the rest is folded."""
@@ -65,7 +65,7 @@ class StatedRow:
 
 
 class MissingView:
-    """`fact`: what somebody came to state."""
+    """`fact`: the fact to state."""
 
     def __init__(self, advice: RunSuggestions, form: StateForm, fact: str = "") -> None:
         self._advice = advice

@@ -72,7 +72,9 @@ def peak_gb(run: Mapping[str, Any], facts: Mapping[str, Any]) -> float:
 def upload_case(client: TestClient, name: str, run: Mapping[str, Any], facts: Mapping[str, Any]) -> int:
     """Upload one run of a case, and state what its log does not show."""
     known = {field: value for field, value in facts.items() if field in FIELDS}
-    stated = OFF | {RENAMED.get(field, field): value for field, value in {**run, **known}.items() if field != "id"}
+    stated: dict[str, Any] = OFF | {
+        RENAMED.get(field, field): value for field, value in {**run, **known}.items() if field != "id"
+    }
     if "env" in stated:
         stated["env"] = dict.fromkeys(VARIABLES) | stated["env"]
     if stated.get("dispatcher") == "unset":

@@ -238,7 +238,7 @@ def test_fields_of_the_contract_that_are_unknown_are_named_where_to_fill_them_in
 ) -> None:
     unknown = client.get(f"/api/v1/runs/{plain}").json()["unknown"]
     asked = next(one for one in suggestions(client, plain)["suggestions"] if one["rule"] == "contract-complete")
-    assert f"nobody stated: {len(unknown)}, namely {unknown[0]}" in asked["why"]
+    assert f"{len(unknown)} contract fields are unknown: {unknown[0]}" in asked["why"]
     page = client.get(f"/runs/{plain}/next/contract-complete").text
     for name in unknown:
         assert f'href="/runs/{plain}#a-field.{name}"' in page

@@ -466,7 +466,7 @@ PREFLIGHT_RULES: tuple[tuple[str, Callable[[Values], object]], ...] = (
     ("offline_packing", lambda values: False if values.get("task") == "pretrain" else None),
     ("in_batch_packing", _in_batch_packing),
 )
-"""In the order in which one needs another. A dense model that nobody gave expert parallelism has none; packing before
+"""In the order in which one needs another. A dense model without stated expert parallelism has none; packing before
 the job is a matter of fine-tuning."""
 
 Rule = Callable[[Values], object]
@@ -530,7 +530,7 @@ def _when_known(name: str, of: Callable[[object], object]) -> Rule:
 
 
 def _etp(values: Values) -> int | None:
-    """Known to be unset, or without experts, the trainer takes tp; one that nobody states is not known to be unset."""
+    """Known to be unset, or without experts, the trainer takes tp; an unstated one is not known to be unset."""
     counts, is_default = _ints(values, "tp"), values.get("etp_unset") is True or values.get("moe") is False
     return counts[0] if counts is not None and is_default else None
 

@@ -1,7 +1,7 @@
 """Facts and rules -> what fires, what is silent, and what asks: the answer of the workflow for one run.
 
-A rule whose condition depends on a fact that nobody stated neither fires nor passes; the evaluation names the facts
-that are missing, how somebody supplies each, and which suggestions they would unlock.
+A rule whose condition depends on an unknown fact neither fires nor passes; the evaluation names the missing facts, how
+to supply each, and which suggestions they would unlock.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -112,7 +112,7 @@ def _steps(values: Mapping[str, object]) -> int:
     return steps if isinstance(steps, int) else 0
 
 
-# --- Which facts nobody stated, what each would decide, and which of them are worth asking for now.
+# --- Which facts are unknown, what each would decide, and which of them are worth asking for now.
 #
 # A fact that only lets a rule speak that would be kept back anyway, that changes nothing to do (a warning), or that
 # the run answered by running, can wait.
@@ -128,9 +128,9 @@ class UndecidedRule:
 
 @dataclass(frozen=True, slots=True)
 class MissingFact:
-    """A fact that nobody stated. `alone`: rules that ask for nothing else; `together`: those that need more.
+    """An unknown fact. `alone`: rules that ask for nothing else; `together`: those that need more.
 
-    `decides`: those of `alone` that somebody could act upon now; without one the fact can wait.
+    `decides`: those of `alone` that can be acted on now; without one the fact can wait.
     """
 
     fact: Fact
@@ -142,7 +142,7 @@ class MissingFact:
 def missing_facts(
     asks: Sequence[UndecidedRule], values: Mapping[str, object], wall: WallReading
 ) -> tuple[MissingFact, ...]:
-    """The most useful first: by the rules that it decides and that somebody could act upon."""
+    """The most useful first: by the rules that it decides and that can be acted on."""
     alone: dict[str, list[str]] = {}
     together: dict[str, list[str]] = {}
     decides: dict[str, list[str]] = {}
@@ -174,7 +174,10 @@ def _worth_asking(asking: UndecidedRule, values: Mapping[str, object], wall: Wal
     if wall.certainty == "measured" and rule.kind == "candidate" and rule.wall not in (wall.wall, "none"):
         return ()
     profile = [name for name in asking.missing if name in FACTS and FACTS[name].section == "profile"]
-    if withheld_because(rule, values, standing(rule, values)):  # nothing is retuned before a profile: that is missing
+    retunes = rule.kind == "candidate" and rule.phase == "retune"
+    if retunes and withheld_because(
+        rule, values, standing(rule, values)
+    ):  # nothing is retuned before a profile: that is missing
         return profile[:1] if len(asking.missing) == len(profile) else ()
     return asking.missing if len(asking.missing) == 1 else ()
 
@@ -207,8 +210,8 @@ class Suggestion:
     `set`, `env`: the change with its expressions worked out; `unset` names those whose value depends on unknown facts.
     `withheld`: why it is kept back for now, "" where it is not. `doubt`: of a blocker in a run that made iterations in
     spite of it; `disproved`: it made steady ones, so the blocker is a warning here and holds nothing back.
-    `place`: where it stands and why. `assumed`: profile facts that its condition needs and nobody measured: it is here
-    because of its evidence. `also`: other rules that ask for the same change. `forecast`: of another layout.
+    `place`: where it stands and why. `assumed`: unmeasured profile facts that its condition needs: it is here because
+    of its evidence. `also`: other rules that ask for the same change. `forecast`: of another layout.
     """
 
     rule: Rule
@@ -426,7 +429,7 @@ def _ask_all(context: FactContext, book: RuleBook) -> _Answers:
 
 
 def base_facts(missing: Sequence[str], values: Mapping[str, object]) -> tuple[str, ...]:
-    """What to supply so that `missing` facts are known: of derived ones the inputs that nobody stated."""
+    """Return what to supply so that `missing` facts are known: of derived ones the unknown inputs."""
     bases: list[str] = []
     for name in missing:
         inputs = FACTS[name].inputs if name in FACTS else ()

@@ -28,7 +28,7 @@ ENV = "env"
 
 
 class RuleError(ValueError):
-    """A mistake in a rule, with a sentence for whoever wrote it."""
+    """A mistake in a rule, with a sentence for its author."""
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -81,7 +81,7 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The answer of an expression that depends on facts nobody stated: their names."""
+    """The answer of an expression that depends on unknown facts: their names."""
 
     missing: tuple[str, ...]
 
@@ -139,7 +139,7 @@ def marked(name: str, value: str) -> str:
 
 
 def filled(text: str, values: Mapping[str, object], mark: Callable[[str, str], str] | None = None) -> str:
-    """The text with its facts; a fact that nobody stated reads `unknown`. `mark`: what to write for name and value."""
+    """Return the text with its facts; an unknown fact reads `unknown`. `mark`: what to write for name and value."""
 
     def place(match: re.Match[str]) -> str:
         if match["name"] not in values:

@@ -16,7 +16,7 @@ import yaml
 
 from app.domain.contract.fields import FIELDS, ContractField
 
-# --- What a fact is: a name that conditions may use, its meaning, its kind, and how somebody supplies it.
+# --- What a fact is: a name that conditions may use, its meaning, its kind, and how to supply it.
 
 Type = Literal["int", "double", "bool", "string", "version", "strings", "ints"]
 """How conditions see it. A version is a string that holds digits."""
@@ -30,7 +30,7 @@ stand beside each other. setting: a threshold of this service."""
 class Fact:
     """One row of the registry. `argument`: names under which the trainer's dump states it (argparse names).
 
-    `inputs`: facts that it follows from, for derived ones. `supply`: what somebody does who wants it known.
+    `inputs`: facts that it follows from, for derived ones. `supply`: how to make it known.
     `default`: of settings only. `section` of its table tells who knows it: a log, a profile, a person, the launch.
     """
 
@@ -124,7 +124,7 @@ INPUTS = {
     "num_experts": ("model",),
     "topk": ("model",),
 }
-"""Fields that mostly follow from others: those are what somebody should state."""
+"""Fields that mostly follow from others, which are the ones to state."""
 
 
 def _fact(field: ContractField) -> Fact:

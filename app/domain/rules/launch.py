@@ -105,7 +105,7 @@ def name_of(word: str) -> str:
     return SHORT.get(bare, bare) if not flag.startswith("--") else bare
 
 
-# --- What a trainer's own dump of arguments says of the flags that change, for a run whose command nobody uploaded.
+# --- What a trainer's own dump of arguments says of the flags that change, for a run without an uploaded command.
 
 
 def from_dump(names: Mapping[str, str], arguments: Mapping[str, Value], *, bridge: bool) -> dict[str, str]:

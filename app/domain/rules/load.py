@@ -494,11 +494,11 @@ def _parts_told(rule: Rule, context: FactContext) -> str | None:
 # --- A team's own rules beside those of the service: read, checked, and left out by the file where something is wrong.
 #
 # A file with a mistake is left out whole, because its rules may rest on each other; the others count. Nothing that a
-# team writes stops the service: rules advise, and an upload must not wait for somebody's comma. It is `threewalls
+# team writes stops the service: rules advise, and a comma must not delay an upload. It is `threewalls
 # check-rules` that refuses, before the file gets here.
 
 MAX_CHARACTERS = 1_000_000
-"""Of one file; nobody reads more."""
+"""Of one file."""
 
 
 @dataclass(frozen=True, slots=True)

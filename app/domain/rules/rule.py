@@ -54,7 +54,7 @@ class Source:
 class Requirement:
     """A prerequisite or a conflict: the text for people and the condition under which it holds.
 
-    Without a condition nobody can tell from facts: it is for people to check.
+    Without a condition, facts cannot decide it, and people check it.
     """
 
     text: str
@@ -79,7 +79,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What to expect. `evidence` is empty where nobody measured."""
+    """What to expect. `evidence` is empty without a measurement."""
 
     text: str = "unquantified"
     evidence: tuple[Evidence, ...] = ()
@@ -237,7 +237,7 @@ def _leading(changed: set[str]) -> str | None:
 
 
 def _is_turned(text: str, value: Setting, now: Stated | None) -> bool:
-    """What nobody stated and is to be off is made sure of, not turned."""
+    """An unknown knob that should be off is set explicitly, not counted as turned."""
     return value not in _OFF if now is None else value_text(now) != text
 
 

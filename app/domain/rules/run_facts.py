@@ -1,4 +1,4 @@
-"""A run's contract, figures and health become facts. What nobody stated and no log shows stays absent."""
+"""A run's contract, figures and health become facts. Unknown facts stay absent."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class RunReading:
 
     `arguments`: the trainer's own dump. `extra`: metadata that are no contract field; those named like a fact are
     taken. `stated`: facts that people stated since, which count over those. `launch`: its launch arguments as it stated
-    them. `installed`: flex dispatchers that its container was shown to run, by other runs, too; None: nobody knows.
+    them. `installed`: flex dispatchers that its container was shown to run, by other runs, too; None: unknown.
     """
 
     contract: Mapping[str, Stated]
@@ -142,7 +142,7 @@ def _from_contract(run: RunReading) -> dict[str, object]:
     for name, stated in run.contract.items():
         facts[name] = stated.stated_value if name in _ASKED_FOR and not stated.in_use else stated.value
     etp = run.contract.get("etp")
-    if etp is not None and etp.source == "derived":  # tp, because nobody states it: known to be unset by a dump only
+    if etp is not None and etp.source == "derived":  # tp, because it is not stated: only a dump shows that it is unset
         del facts["etp"]
         if run.arguments:
             facts["etp_unset"] = True

@@ -1,7 +1,7 @@
 """Facts that a person may state of a run: measurements of a profile, options of the launch, what the container holds.
 
 Fields of the contract are stated as such (`domain/contract/statements.py`); what follows from others, and what this
-service judges itself, nobody states.
+service judges itself, cannot be stated.
 """
 
 import difflib
