@@ -199,6 +199,7 @@ class StatedOut(_FromDomain):
     author: str
     at: datetime
     note: str
+    in_use: FactValue = Field(None, description="What counts instead where the run's files contradict the statement.")
 
 
 class SuggestionsOut(BaseModel):
@@ -282,7 +283,10 @@ def told(request: Request, advice: RunSuggestions) -> SuggestionsOut:
             )
             for missing in advice.evaluation.missing
         ],
-        stated=[StatedOut.model_validate(fact) for fact in in_force(advice.statements).values()],
+        stated=[
+            StatedOut.model_validate(fact).model_copy(update={"in_use": advice.stated.get(fact.name)})
+            for fact in in_force(advice.statements).values()
+        ],
         thresholds={name: float(advice.evaluation.facts[name]) for name in SETTINGS},  # type: ignore[arg-type]
     )
 

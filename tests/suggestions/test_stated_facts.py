@@ -73,6 +73,7 @@ def test_what_the_log_measured_counts_over_what_is_stated(client: TestClient, en
         run = make_advised(session, health={"iterations": 50, "loss_finite": True})
     told = state(client, run, {"loss_finite": False}).json()
     assert told["stated"][0]["name"] == "loss_finite"
+    assert (told["stated"][0]["value"], told["stated"][0]["in_use"]) == (False, True)
     assert "The run's files give true, which takes precedence." in client.get(f"/runs/{run}/next").text
 
 
@@ -99,3 +100,11 @@ def test_few_facts_stand_open_and_each_would_decide_something(client: TestClient
     useful = [bool(one["decides"]) for one in told["missing"]]
     assert useful == sorted(useful, reverse=True)
     assert "loss_finite" not in {one["fact"] for one in told["missing"]}
+
+
+def test_a_log_that_shows_nothing_overrules_no_stated_proof(client: TestClient, engine: Engine) -> None:
+    flex: dict[str, Any] = {"dispatcher": "deepep", "dispatcher_type": "flex", "flex_backend": "deepep"}
+    asked = {"dispatcher": {"requested": {"value": "deepep", "source": "arguments"}, "active": None, "agrees": None}}
+    with transaction(engine) as session:
+        run = make_advised(session, fields=flex, activity=asked)
+    assert state(client, run, {"backend_proof": True}).json()["stated"][0]["in_use"] is True
