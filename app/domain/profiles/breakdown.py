@@ -54,8 +54,7 @@ class Crediting:
         edges = [np.array([first, last], np.int64)]
         for classes in self._classes.values():
             for _, coverage in classes:
-                for side in (coverage.start, coverage.end):
-                    edges.append(side[(side > first) & (side < last)])
+                edges += coverage.within(first, last)
         points = np.unique(np.concatenate(edges))
         length, moments = np.diff(points).astype(np.float64), points[:-1]
         free = np.ones(moments.size, np.bool_)

@@ -4,7 +4,7 @@ The definitions are those of docs/profiles.md. All sums are exact: the parts add
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,21 +101,10 @@ class Device:
         self.copy = self._of(groups == 2)
         self.compute_comm = Coverage.join((self.compute, self.comm))
         self.comm_copy = Coverage.join((self.comm, self.copy))
-        self.compute_copy = Coverage.join((self.compute, self.copy))
         self.all = Coverage.join((self.compute_comm, self.copy))
         local = trace.class_by_use == NUMBER[LOCAL_DISPATCH]
         expert = trace.class_by_use == NUMBER[EXPERT_COMMUNICATION]
-        self.dispatcher = self._of(local | expert)
-        self.dispatcher_by_name = (
-            self._of(local | (trace.class_by_name == NUMBER[EXPERT_COMMUNICATION]))
-            if (trace.class_by_name != trace.class_by_use).any()
-            else self.dispatcher
-        )
-        self._without_local = self._of(self.is_compute & ~local) if local.any() else self.compute
-        self._all_or_local = Coverage.join((self._without_local, self.comm, self._of(local))) if local.any() else None
-        self.classes = {
-            CLASSES[number]: self._of(trace.class_by_name == number) for number in np.unique(trace.class_by_name)
-        }
+        self._local, self._expert = local, expert
         self._kernels = np.flatnonzero(self.is_compute & (trace.end > trace.start))
         self._kernel_start = trace.start[self._kernels]
         self._waits = self._synchronising_calls()
@@ -133,38 +122,55 @@ class Device:
             for thread in np.unique(threads)
         }
 
-    def budget(self, first: int, last: int, **more: Any) -> Budget:
+    def budget(self, first: int, last: int) -> Budget:
         """Return where the time of [first, last) goes."""
-        moments = np.array([first, last], np.int64)
+        return self.budgets([(first, last)])[0]
 
-        def covered(coverage: Coverage) -> int:
-            before = coverage.before(moments)
-            return int(before[1] - before[0])
+    def budgets(self, windows: Sequence[tuple[int, int]]) -> list[Budget]:
+        """Return the budget of each window. Unions that serve nothing else are taken for all windows at once."""
+        if not windows:
+            return []
+        first, last = np.array(windows, np.int64).T
 
+        def covered(coverage: Coverage) -> list[int]:
+            times: list[int] = (coverage.before(last) - coverage.before(first)).tolist()
+            return times
+
+        trace, local = self.trace, self._local
         compute, comm, copy = covered(self.compute), covered(self.comm), covered(self.copy)
         compute_comm, everything = covered(self.compute_comm), covered(self.all)
-        exposed = compute_comm - compute
-        by_class = {name: covered(coverage) for name, coverage in self.classes.items()}
-        return Budget(
-            first=first,
-            last=last,
-            compute=compute,
-            comm=comm,
-            exposed_comm=exposed,
-            copy=copy,
-            exposed_copy=everything - compute_comm,
-            idle=last - first - everything,
-            dispatcher=covered(self.dispatcher),
-            dispatcher_by_name=covered(self.dispatcher_by_name),
-            exposed_dispatcher=(
-                exposed if self._all_or_local is None else covered(self._all_or_local) - covered(self._without_local)
-            ),
-            copies_hide=exposed - (everything - covered(self.compute_copy)),
-            reasons=self.reasons(first, last),
-            by_class={name: time for name, time in by_class.items() if time},
-            has_whole_graphs=bool(by_class.get(GRAPH)),
-            **more,
-        )
+        compute_copy = covered(Coverage.join((self.compute, self.copy)))
+        dispatcher = covered(self._of(local | self._expert))
+        by_name = covered(self._of(local | (trace.class_by_name == NUMBER[EXPERT_COMMUNICATION])))
+        exposed_dispatcher = [both - alone for both, alone in zip(compute_comm, compute, strict=True)]
+        if local.any():
+            without = self._of(self.is_compute & ~local)
+            both = covered(Coverage.join((without, self.comm, self._of(local))))
+            exposed_dispatcher = [time - alone for time, alone in zip(both, covered(without), strict=True)]
+        classes = {
+            CLASSES[number]: covered(self._of(trace.class_by_name == number))
+            for number in np.unique(trace.class_by_name)
+        }
+        return [
+            Budget(
+                first=windows[at][0],
+                last=windows[at][1],
+                compute=compute[at],
+                comm=comm[at],
+                exposed_comm=compute_comm[at] - compute[at],
+                copy=copy[at],
+                exposed_copy=everything[at] - compute_comm[at],
+                idle=windows[at][1] - windows[at][0] - everything[at],
+                dispatcher=dispatcher[at],
+                dispatcher_by_name=by_name[at],
+                exposed_dispatcher=exposed_dispatcher[at],
+                copies_hide=compute_comm[at] - compute[at] - (everything[at] - compute_copy[at]),
+                reasons=self.reasons(*windows[at]),
+                by_class={name: times[at] for name, times in classes.items() if times[at]},
+                has_whole_graphs=bool(classes.get(GRAPH, [0] * len(windows))[at]),
+            )
+            for at in range(len(windows))
+        ]
 
     def reasons(self, first: int, last: int) -> dict[str, int]:
         """Return why nothing computes in [first, last), in nanoseconds for each reason."""

@@ -53,14 +53,19 @@ class Coverage:
         """Return the covered time of each window [first, last)."""
         return self.before(last) - self.before(first)
 
+    def within(self, first: int, last: int) -> tuple[Times, Times]:
+        """Return starts and ends of the intervals of the window [first, last), cut to it."""
+        begin, end = np.searchsorted(self.end, first, "right"), np.searchsorted(self.start, last, "left")
+        if begin >= end:
+            return self.start[:0], self.end[:0]
+        return np.maximum(self.start[begin:end], first), np.minimum(self.end[begin:end], last)
+
     def gaps(self, first: int, last: int) -> tuple[Times, Times]:
         """Return starts and ends of what the intervals leave of the window [first, last)."""
-        edges = (
-            np.concatenate(([first], np.clip(self.end, first, last))),
-            np.concatenate((np.clip(self.start, first, last), [last])),
-        )
-        open_ = edges[1] > edges[0]
-        return edges[0][open_], edges[1][open_]
+        start, end = self.within(first, last)
+        after, before = np.concatenate(([first], end)), np.concatenate((start, [last]))
+        is_open = before > after
+        return after[is_open], before[is_open]
 
     def contains(self, moments: Times) -> npt.NDArray[np.bool_]:
         """Tell of each moment whether an interval covers it."""

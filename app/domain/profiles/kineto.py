@@ -73,7 +73,8 @@ _NO_ARGS = _Args()
 
 
 class _Event(msgspec.Struct, gc=False):
-    ph: str = ""
+    """Without `ph`: of the wanted categories only complete events exist."""
+
     cat: str | None = None
     name: Any = None
     ts: float | None = None
@@ -84,7 +85,6 @@ class _Event(msgspec.Struct, gc=False):
 
 
 class _ExactEvent(msgspec.Struct, gc=False):
-    ph: str = ""
     cat: str | None = None
     name: Any = None
     ts: Decimal | None = None
@@ -104,13 +104,15 @@ def read_kineto(chunks: Iterable[bytes]) -> Trace:
     reader = _Reader()
     chunks = iter(chunks)
     rest, array = _skip_head(reader, chunks)
+    parts, size = [rest], len(rest)
     for chunk in chunks:
-        rest += chunk
-        if reader.closed:
-            rest = reader.tail(rest)
-        elif len(rest) >= _BLOCK:
-            rest = reader.block(rest)
-    reader.finish(rest, array=array)
+        parts.append(chunk)
+        size += len(chunk)
+        if size >= _BLOCK or reader.closed:
+            joined = b"".join(parts)
+            rest = reader.tail(joined) if reader.closed else reader.block(joined)
+            parts, size = [rest], len(rest)
+    reader.finish(b"".join(parts), array=array)
     return reader.trace()
 
 
@@ -309,17 +311,21 @@ class _Reader:
         self._events += len(events)
         if self._events > _MAX_EVENTS:
             raise UnusableProfile("The trace holds more than a billion events. Profile fewer steps.")
-        timed = [event for event in events if event.ph == "X"]
-        self._timed += len(timed)
-        device = self._with_times([event for event in timed if event.cat in _DEVICE])
-        host = self._with_times([event for event in timed if event.cat in _HOST])
+        of_device, of_host = [], []
+        for event in events:
+            category = event.cat
+            if category in _HOST:
+                of_host.append(event)
+            elif category in _DEVICE:
+                of_device.append(event)
+            elif category == "user_annotation" and len(self._ranges) < _MAX_RANGES:
+                self._add_range(event)
+        self._timed += len(of_device) + len(of_host)
+        device, host = self._with_times(of_device), self._with_times(of_host)
         if device[0]:
             self._add_device(*device)
         if host[0]:
             self._add_calls(*host)
-        for event in timed:
-            if event.cat == "user_annotation" and len(self._ranges) < _MAX_RANGES:
-                self._add_range(event)
 
     def _with_times(self, events: list[Any]) -> tuple[list[Any], Any, Any]:
         """Return the events with usable times, and their starts and ends in nanoseconds."""
@@ -453,7 +459,7 @@ class _Reader:
             raise UnusableProfile(
                 "The trace holds no GPU activity. Was CUDA activity traced? Use "
                 "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
-                if self._timed
+                if self._events
                 else "The trace holds no events. Check that the profiled steps ran before the profiler was stopped."
             )
         result = Trace("kineto")

@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from app.domain.profiles.kernels import COPY_DEVICE, COPY_HOST, COPY_PEER, GRAPH, MEMSET
+from app.domain.profiles.kernels import COPY_DEVICE, COPY_HOST, COPY_PEER, GRAPH, MEMSET, kernel_class
 from app.domain.profiles.trace import MAX_NAME, HostCalls, HostRange, Trace, UnusableProfile, join_launches, make_device
 
 _ROWS = 50_000
 _MAX_ROWS = 50_000_000
 _MAX_RANGES = 200_000
 _MAX_DEVICES = 64
+_MAX_STREAMS = 10_000
+_MAX_NAMES = 5_000
 _PROCESS = 0x1000000
 _STEP_INSTRUCTIONS = 1_000_000
 _CONTROLS = dict.fromkeys(range(32), 32)
@@ -57,6 +59,8 @@ class _Export:
         rows = connection.execute("SELECT name, type FROM main.sqlite_schema WHERE type IN ('table', 'view')")
         kinds = dict(rows.fetchmany(10_000))
         self._tables = {name for name, kind in kinds.items() if kind == "table"}
+        self._copies: dict[str, int] = {}
+        self._streams: list[str] = []
         self._columns = {name: self._columns_of(name) for name in self._tables if name.isidentifier()}
 
     def _columns_of(self, table: str) -> set[str]:
@@ -96,14 +100,20 @@ class _Export:
             raise UnusableProfile(f"The export names more than {_MAX_DEVICES} devices.")
         gpus = self._gpus()
         for process in processes:
-            of_process = np.flatnonzero(calls_process == process)
-            own = HostCalls(
-                calls.start[of_process], calls.end[of_process], calls.thread[of_process], calls.name[of_process]
-            )
+            of_process = calls_process == process
+            own = calls
+            if not of_process.all():
+                own = HostCalls(
+                    calls.start[of_process], calls.end[of_process], calls.thread[of_process], calls.name[of_process]
+                )
             steps, named = self._of_process(ranges, int(process))
             for device in (int(pair[1]) for pair in pairs if pair[0] == process):
-                places = np.flatnonzero((activities["process"] == process) & (activities["device"] == device))
-                columns = {name: column[places] for name, column in activities.items()}
+                of_device = (activities["process"] == process) & (activities["device"] == device)
+                columns = {
+                    name: column if of_device.all() else column[of_device]
+                    for name, column in activities.items()
+                    if name not in ("process", "device")
+                }
                 columns["launch"] = join_launches(columns["correlation"], calls_correlation[of_process], own.start)
                 launched = columns["launch"] >= 0
                 late = columns["start"][launched] < own.start[columns["launch"][launched]]
@@ -177,6 +187,8 @@ class _Export:
         if "StringIds" in self._tables:
             for rows in self._select("StringIds", ("id", "value"), "LIMIT 5000000"):
                 for number, value in rows:
+                    if not isinstance(number, int):
+                        continue
                     ids[number] = len(texts)
                     texts.append(str(value)[:MAX_NAME].translate(_CONTROLS))
         return texts, ids
@@ -185,105 +197,122 @@ class _Export:
         self._texts.append(value)
         return len(self._texts) - 1
 
+    def _integers(self, table: str, columns: Sequence[str], more: Sequence[str] = ()) -> Iterator[Any]:
+        """Yield the rows in blocks of integers, a row for each column; what is no integer becomes -1.
+
+        `more`: expressions of integers.
+        """
+        own = self._columns.get(table, set())
+        guarded = [
+            f'CASE typeof("{column}") WHEN \'integer\' THEN "{column}" ELSE -1 END' if column in own else "-1"
+            for column in columns
+        ]
+        # Names come from this module, and tables from the file's own list.
+        cursor = self._connection.execute(f'SELECT {", ".join((*guarded, *more))} FROM main."{table}"')  # noqa: S608
+        while rows := cursor.fetchmany(_ROWS):
+            yield np.array(rows, np.int64).T
+
+    def _is_in_graph(self, table: str) -> str:
+        parts = [f'"{name}" IS NOT NULL' for name in ("graphId", "graphNodeId") if name in self._columns[table]]
+        return f"({' OR '.join(parts)})" if parts else "0"
+
     def _activities(self) -> dict[str, Any]:
         """Return the columns of all activities of GPUs."""
         self._classes: dict[int, str] = {}
-        self._streams: list[str] = []
-        self._stream_ids: dict[int, int] = {}
         self._skipped = 0
+        numbers = np.array(sorted(self._ids), np.int64)
+        places = np.array([self._ids[number] for number in numbers.tolist()], np.int32)
         unknown = self._text("unknown kernel")
         parts: list[dict[str, Any]] = []
         place = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
-        kernel = (*place, "demangledName", "shortName", "gridX", "gridY", "gridZ", "graphId", "graphNodeId")
         if _KERNELS in self._tables:
-            for rows in self._select(_KERNELS, kernel):
-                columns = list(zip(*rows, strict=True))
-                names = [
-                    self._ids.get(full if full is not None else short, unknown)
-                    for full, short in zip(columns[6], columns[7], strict=True)
-                ]
-                grid = np.prod([_numbers(columns[at], 0) for at in (8, 9, 10)], axis=0)
-                graph = [a is not None or b is not None for a, b in zip(columns[11], columns[12], strict=True)]
-                parts.append(self._part(columns, names, blocks=grid, in_graph=graph))
+            name = "demangledName" if "demangledName" in self._columns[_KERNELS] else "shortName"
+            more = (self._blocks(name), self._is_in_graph(_KERNELS))
+            for rows in self._integers(_KERNELS, (*place, name), more):
+                parts.append(self._part(rows, _looked_up(rows[6], numbers, places, unknown), rows[7], rows[8]))
         if _COPIES in self._tables:
-            kinds: dict[object, int] = {}
-            for rows in self._select(_COPIES, (*place, "copyKind", "graphNodeId")):
-                columns = list(zip(*rows, strict=True))
-                names = [kinds[kind] if kind in kinds else self._copy(kind, kinds) for kind in columns[6]]
-                parts.append(self._part(columns, names, in_graph=[node is not None for node in columns[7]]))
-        if _SETS in self._tables:
-            name = self._text("Memset (Device)")
-            self._classes[name] = MEMSET
-            for rows in self._select(_SETS, (*place, "graphNodeId")):
-                columns = list(zip(*rows, strict=True))
-                graph = [node is not None for node in columns[6]]
-                parts.append(self._part(columns, [name] * len(rows), in_graph=graph))
-        if _GRAPHS in self._tables:
-            name = self._text("CUDA graph")
-            self._classes[name] = GRAPH
-            for rows in self._select(_GRAPHS, place):
-                columns = list(zip(*rows, strict=True))
-                parts.append(self._part(columns, [name] * len(rows), in_graph=[True] * len(rows), whole_graph=True))
+            for rows in self._integers(_COPIES, (*place, "copyKind"), (self._is_in_graph(_COPIES),)):
+                kinds, inverse = np.unique(rows[6], return_inverse=True)
+                names = np.array([self._copy(kind) for kind in kinds.tolist()], np.int32)[inverse]
+                parts.append(self._part(rows, names, None, rows[7]))
+        for table, text, given in ((_SETS, "Memset (Device)", MEMSET), (_GRAPHS, "CUDA graph", GRAPH)):
+            if table not in self._tables:
+                continue
+            number = self._text(text)
+            self._classes[number] = given
+            for rows in self._integers(table, place, (self._is_in_graph(table),)):
+                names = np.full(rows.shape[1], number, np.int32)
+                is_graph = given == GRAPH
+                parts.append(self._part(rows, names, None, rows[6] | is_graph, whole_graph=is_graph))
         if not parts:
             return {"start": np.zeros(0, np.int64)}
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        columns = {}
+        for name in list(parts[0]):
+            columns[name] = np.concatenate([part.pop(name) for part in parts])
+        streams, columns["stream"] = np.unique(columns["stream"], return_inverse=True)
+        columns["stream"] = columns["stream"].astype(np.int32)
+        if streams.size > _MAX_STREAMS:
+            raise UnusableProfile(f"The export names more than {_MAX_STREAMS:,} streams.")
+        self._streams = [str(stream) for stream in streams.tolist()]
+        return columns
 
-    def _copy(self, kind: object, kinds: dict[object, int]) -> int:
-        direction = _COPY_KINDS.get(kind if isinstance(kind, int) else 0, "other")
-        name = kinds[kind] = self._text(f"Memcpy {direction}")
-        self._classes[name] = {"DtoD": COPY_DEVICE, "PtoP": COPY_PEER}.get(direction, COPY_HOST)
+    def _blocks(self, name: str) -> str:
+        """Return an expression for the thread blocks of communication kernels; of others nobody asks."""
+        if not {"gridX", "gridY", "gridZ"} <= self._columns[_KERNELS]:
+            return "0"
+        numbers = [
+            number
+            for number, place in self._ids.items()
+            if isinstance(number, int) and kernel_class(self._texts[place]).startswith("comm.")
+        ][:_MAX_NAMES]
+        grid = " * ".join(f"CASE typeof({side}) WHEN 'integer' THEN min(max({side}, 0), 65536) ELSE 0 END" for side in (
+            "gridX", "gridY", "gridZ"
+        ))  # fmt: skip
+        listed = ", ".join(map(str, numbers))
+        return f'CASE WHEN "{name}" IN ({listed}) THEN {grid} ELSE 0 END' if numbers else "0"
+
+    def _copy(self, kind: int) -> int:
+        direction = _COPY_KINDS.get(kind, "other")
+        name = self._copies.get(direction)
+        if name is None:
+            name = self._copies[direction] = self._text(f"Memcpy {direction}")
+            self._classes[name] = {"DtoD": COPY_DEVICE, "PtoP": COPY_PEER}.get(direction, COPY_HOST)
         return name
 
     def _part(
-        self,
-        columns: list[Any],
-        names: list[int],
-        *,
-        blocks: Any = None,
-        in_graph: Any = None,
-        whole_graph: bool = False,
+        self, rows: Any, names: Any, blocks: Any = None, in_graph: Any = None, *, whole_graph: bool = False
     ) -> dict[str, Any]:
-        start, end = _numbers(columns[0], -1), _numbers(columns[1], -2)
+        start, end = rows[0], rows[1]
         fine = (end >= start) & (start >= 0) & (end < 2**62)
         if whole_graph:
             fine &= start > 0  # 0 means that no time could be taken
         else:
             self._skipped += int((~fine).sum())
-        size = start.size
         part = {
             "start": start,
             "end": end,
-            "name": np.array(names, np.int32),
-            "device": _numbers(columns[2], 0).astype(np.int32),
-            "stream": np.array([self._stream(stream) for stream in columns[3]], np.int32),
-            "correlation": _numbers(columns[4], 0),
-            "process": _numbers(columns[5], 0) // _PROCESS,
-            "blocks": np.zeros(size, np.int32) if blocks is None else np.clip(blocks, 0, 2**31 - 1).astype(np.int32),
-            "in_graph": np.array(in_graph, np.bool_),
-            "whole_graph": np.full(size, whole_graph),
+            "name": names,
+            "device": np.clip(rows[2], 0, 2**31 - 1).astype(np.int32),
+            "stream": rows[3],
+            "correlation": rows[4],
+            "process": np.maximum(rows[5], 0) // _PROCESS,
+            "blocks": np.zeros(start.size, np.int32)
+            if blocks is None
+            else np.clip(blocks, 0, 2**31 - 1).astype(np.int32),
+            "in_graph": np.zeros(start.size, np.bool_) if in_graph is None else in_graph > 0,
+            "whole_graph": np.full(start.size, whole_graph),
         }
-        return part if fine.all() else {name: column[fine] for name, column in part.items()}
-
-    def _stream(self, stream: Any) -> int:
-        number = self._stream_ids.get(stream)
-        if number is None:
-            number = self._stream_ids[stream] = len(self._streams)
-            if number >= 10_000:
-                raise UnusableProfile("The export names more than 10,000 streams.")
-            self._streams.append(str(stream))
-        return number
+        return {name: column[fine] for name, column in part.items()}
 
     def _calls(self) -> tuple[HostCalls, Any, Any]:
         """Return the runtime calls of all processes, the process and the correlation of each."""
-        parts: list[tuple[Any, ...]] = []
+        numbers = np.array(sorted(self._ids), np.int64)
+        places = np.array([self._ids[number] for number in numbers.tolist()], np.int32)
         unknown = self._text("unknown call")
+        parts: list[tuple[Any, ...]] = []
         if _CALLS in self._tables:
-            for rows in self._select(_CALLS, ("start", "end", "globalTid", "correlationId", "nameId")):
-                starts, ends, tids, correlations, ids = zip(*rows, strict=True)
-                names = np.array([self._ids.get(number, unknown) for number in ids], np.int32)
-                parts.append(
-                    (_numbers(starts, 0), _numbers(ends, 0), _numbers(tids, 0), _numbers(correlations, 0), names)
-                )
+            for rows in self._integers(_CALLS, ("start", "end", "globalTid", "correlationId", "nameId")):
+                parts.append((rows[0], rows[1], rows[2], rows[3], _looked_up(rows[4], numbers, places, unknown)))
         if not parts:
             empty = np.zeros(0, np.int64)
             return HostCalls(empty, empty, empty.astype(np.int32), empty.astype(np.int32)), empty, empty
@@ -341,12 +370,9 @@ class _Export:
         return ranks.pop() if len(ranks) == 1 else None
 
 
-def _numbers(values: Sequence[Any], missing: int) -> Any:
-    """Return the values of a column as integers."""
-    try:
-        return np.array(values, np.int64)
-    except (TypeError, ValueError, OverflowError):
-        return np.array(
-            [v if isinstance(v, int) and abs(v) < 2**62 else missing for v in values],
-            np.int64,
-        )
+def _looked_up(ids: Any, numbers: Any, places: Any, unknown: int) -> Any:
+    """Return the place of each id among the texts, `unknown` where there is none."""
+    if not numbers.size:
+        return np.full(ids.size, unknown, np.int32)
+    at = np.minimum(np.searchsorted(numbers, ids), numbers.size - 1)
+    return np.where(numbers[at] == ids, places[at], unknown).astype(np.int32)

@@ -521,12 +521,7 @@ def _timeline(device: Device, budget: Budget) -> Document:
     for number in classes:
         which = trace.class_by_use == number
         coverage = Coverage.of(trace.start[which], trace.end[which])
-        start, end = (
-            np.clip(coverage.start, budget.first, budget.last),
-            np.clip(coverage.end, budget.first, budget.last),
-        )
-        inside = end > start
-        start, end = start[inside], end[inside]
+        start, end = coverage.within(budget.first, budget.last)
         distance = near
         while start.size:
             joined = Coverage.of(start, end + distance)

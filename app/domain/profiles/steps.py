@@ -107,7 +107,10 @@ def budgets(device: Device, steps: Steps) -> list[Budget]:
         else []
     )
     found = [
-        device.budget(window.first, window.last, step=window.number, host_ns=window.host_ns) for window in steps.windows
+        replace(budget, step=window.number, host_ns=window.host_ns)
+        for window, budget in zip(
+            steps.windows, device.budgets([(window.first, window.last) for window in steps.windows]), strict=True
+        )
     ]
     if not found:
         return []
