@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from app.storage.database import transaction
 from tests.browser.conftest import PATIENCE_MS, House, OpenPage
-from tests.browser.looks import DESKTOP, assert_looks_well
+from tests.browser.looks import PHONE, assert_looks_well
 from tests.domain.profiles.traces import corpus, event, trace_bytes
 from tests.suggestions.advised import make_advised
 
@@ -51,7 +51,7 @@ def test_a_person_attaches_a_profile_and_follows_its_first_suggestion(open_page:
 def test_its_page_looks_well(open_page: OpenPage, house: House, run: int, name: str) -> None:
     ranks = [f"synthetic/seed-12/ranks-{rank}.json.gz" for rank in range(4)]
     number = attach(house, run, *(ranks if name == "ranks" else [f"{name}.json.gz"]))
-    page = open_page(f"/runs/{run}/profiles/{number}", width=DESKTOP)
+    page = open_page(f"/runs/{run}/profiles/{number}", width=PHONE)
     expect(page.locator("#walls")).to_be_visible(timeout=PATIENCE_MS)
     expect(page.locator(".timeline rect").nth(4)).to_be_attached()
     assert_looks_well(page)
@@ -60,7 +60,7 @@ def test_its_page_looks_well(open_page: OpenPage, house: House, run: int, name: 
 def test_two_profiles_are_compared_from_one_of_them(open_page: OpenPage, house: House, run: int) -> None:
     attach(house, run, "synthetic/seed-12/pair-before.json.gz")
     number = attach(house, run, "synthetic/seed-12/pair-after.json.gz")
-    page = open_page(f"/runs/{run}/profiles/{number}")
+    page = open_page(f"/runs/{run}/profiles/{number}", width=PHONE)
     expect(page.locator("#walls")).to_be_visible(timeout=PATIENCE_MS)
     page.locator("#compare a").first.click()
     expect(page.locator("[data-row=sum]")).to_be_visible()

@@ -469,24 +469,26 @@ class _Reader:
         launch = join_launches(correlation, calls_correlation, calls.start)
         streams = list(self._streams)
         for text, number in self._devices.items():
-            of_device = device == number
-            places = np.flatnonzero(of_device)
+            places = np.flatnonzero(device == number)
             if not places.size:
                 continue
+            columns = {
+                "start": start,
+                "end": end,
+                "name": name,
+                "stream": stream,
+                "launch": launch,
+                "blocks": blocks,
+                "in_graph": graph,
+            }
+            if places.size < device.size:
+                columns = {column: values[places] for column, values in columns.items()}
             own = dict(zip(places.tolist(), range(places.size), strict=True)) if self._collectives else {}
             info = self._gpu(text)
             result.devices.append(
                 make_device(
                     text,
-                    {
-                        "start": start[places],
-                        "end": end[places],
-                        "name": name[places],
-                        "stream": stream[places],
-                        "launch": launch[places],
-                        "blocks": blocks[places],
-                        "in_graph": graph[places],
-                    },
+                    columns,
                     names=self._texts,
                     streams=streams,
                     calls=calls,
@@ -534,10 +536,13 @@ class _Reader:
 
 
 def _joined(blocks: list[tuple[Any, ...]]) -> list[Any]:
-    """Join the columns of all blocks, and free each block's column as soon as it is copied."""
-    columns = [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
+    """Join the columns of all blocks; each block's part is freed as soon as its column is joined."""
+    columns = [list(parts) for parts in zip(*blocks, strict=True)]
     blocks.clear()
-    return columns
+    joined = []
+    while columns:
+        joined.append(np.concatenate(columns.pop(0)))
+    return joined
 
 
 def _needs_exact(events: list[Any], text: bytes) -> bool:
