@@ -43,6 +43,7 @@ from app.storage.tables import (
     AvailabilityRow,
     ProjectDefaultRow,
     ProjectRow,
+    ReadingRow,
     RunResultRow,
     RunRow,
     SeriesRow,
@@ -236,6 +237,7 @@ class Before:
     commit: str
     ordered_at: datetime
     is_growing: bool
+    was_read: bool
     definitions: Mapping[str, int]
 
 
@@ -265,7 +267,7 @@ def request_before(session: Session, run_id: int, stack_key: str = "") -> tuple[
     row = session.execute(
         select_any(
             RunRow.project_id, RunRow.stack_key, RunRow.config_key, RunRow.commit, RunRow.ordered_at,
-            RunRow.reception, RunRow.verdict, RunResultRow.definitions,
+            RunRow.processed_at, RunRow.reception, RunRow.verdict, RunResultRow.definitions,
         )
         .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         .where(col(RunRow.id) == run_id)
@@ -279,6 +281,7 @@ def request_before(session: Session, run_id: int, stack_key: str = "") -> tuple[
         row.commit,
         aware(row.ordered_at),
         is_growing=growing,
+        was_read=row.processed_at is not None,
         definitions=row.definitions,
     )
     if growing:
@@ -388,8 +391,10 @@ def _write(session: Session, claim: RunClaim, computed: Computed) -> tuple[str |
         return None, []
     session.execute(update(RunResultRow).where(col(RunResultRow.run_id) == claim.row_id).values(**result))
     take_place(session, before, summary.stack_key, summary.config_key)
-    for table in (SeriesRow, AvailabilityRow):
-        session.execute(delete(table).where(col(table.run_id) == claim.row_id))
+    if before.was_read:
+        for table in (SeriesRow, AvailabilityRow, ReadingRow):
+            if table is not ReadingRow or computed.fresh is not None:
+                session.execute(delete(table).where(col(table.run_id) == claim.row_id))
     session.execute(insert(SeriesRow), list(_series_rows(claim.row_id, summary)))
     session.add_all(_availability_rows(claim.row_id, computed))
     if computed.fresh is not None:

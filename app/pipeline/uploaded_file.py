@@ -13,7 +13,7 @@ from typing import BinaryIO, Literal
 
 import zstandard
 
-from app.domain.documents.read import recognise
+from app.domain.documents.read import recognise, recognise_long
 from app.domain.logs import parse_text
 from app.domain.numbers import size
 from app.errors import BrokenCompression, EmptyUpload, NotALog, TooLarge
@@ -168,6 +168,9 @@ _UTF16_BYTES = 64
 _MAX_DOCUMENT_IN_LOG = 1 << 20
 """A larger file posted as a log is a log: no script or configuration is as long."""
 
+_ITERATION = re.compile(rb"\biteration +\d+/ *\d+ \|[^\n]{0,80}\| elapsed time per iteration \(ms\): \d")
+"""Megatron-LM's iteration line, which most logs have and no document has."""
+
 _MAGICS = (
     (b"PK\x03\x04", "a zip archive"),
     (b"PK\x05\x06", "an empty zip archive"),
@@ -209,21 +212,24 @@ def document_kind(kind: Kind, name: str, staged: StagedFile) -> str:
     A log may begin with the environment or the command of its job. So a file that was posted as a log is a document
     only when it has no lines that logs have.
     """
-    document = recognise(name, staged.head)
-    if document is None:
+    if kind != "log":
+        return recognise(name, staged.head) or ""
+    if _ITERATION.search(staged.head):
         return ""
-    if kind == "log" and document != "tensorboard":
-        read = parse_text(staged.head)
-        if read.n or read.events or staged.stored.size_bytes > _MAX_DOCUMENT_IN_LOG:
-            return "" if document != "golden values" or read.n else document
-        if document not in ("golden values", "bridge configuration") and staged.stored.size_bytes > len(staged.head):
-            return ""
+    is_longer = staged.stored.size_bytes > len(staged.head)
+    document = recognise_long(staged.head) if is_longer else recognise(name, staged.head)
+    if document is None or document == "tensorboard":
+        return document or ""
+    read = parse_text(staged.head)
+    if read.n or read.events or staged.stored.size_bytes > _MAX_DOCUMENT_IN_LOG:
+        return "" if document != "golden values" or read.n else document
     return document
 
 
 def _check_is_text(head: bytes, name: str) -> None:
-    text = _HOLE.sub(b"", head[:_CHECKED_BYTES])
-    if not text.strip():
+    text = head[:_CHECKED_BYTES]
+    text = _HOLE.sub(b"", text) if b"\0" in text else text
+    if text.isspace() or not text:
         raise EmptyUpload(f"{name} holds no text. Nothing was saved. Check that the job wrote to it.")
     for magic, what in _MAGICS:
         if head.startswith(magic):
@@ -241,7 +247,7 @@ def _check_is_text(head: bytes, name: str) -> None:
 def _strange_share(head: bytes) -> float:
     controls = len(head) - len(head.translate(None, _STRANGE))
     # The last character may be cut by the end of the block.
-    undecodable = head.decode("utf-8", "replace").count("�")
+    undecodable = 0 if head.isascii() else head.decode("utf-8", "replace").count("�")
     return (controls + undecodable) / len(head)
 
 

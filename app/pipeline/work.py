@@ -386,9 +386,10 @@ class StackQueue(WorkQueue):
             elif judge_from == pending and because not in ("", reason):
                 reason = _SEVERAL_REASONS
             since = judge_from if pending is None else min(pending, judge_from)
-        session.execute(self._request, {"row_id": row.id, "now": utc_now(), "since": since, "reason": reason})
+        row_id = cast("int", row.id)
+        session.execute(self._request, {"row_id": row_id, "now": utc_now(), "since": since, "reason": reason})
         session.expire(row)
-        return cast("int", row.id)
+        return row_id
 
     def lock(self, session: Session, project_id: int, stack_key: str) -> StackWorkRow:
         """Lock the stack's row until the transaction ends; create it if it is missing."""

@@ -87,7 +87,10 @@ def _begin_sqlite(connection: Connection) -> None:
     options = connection.get_execution_options()
     writes = options.get("writes", False)
     if writes:
-        connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if options.get('durable') else 'NORMAL'}")
+        synchronous = "FULL" if options.get("durable") else "NORMAL"
+        if connection.info.get("synchronous") != synchronous:
+            connection.exec_driver_sql(f"PRAGMA synchronous={synchronous}")
+            connection.info["synchronous"] = synchronous
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import structlog
 import zstandard
-from sqlalchemy import JSON, Column, ForeignKey, Select, bindparam, delete, select
+from sqlalchemy import JSON, Column, ForeignKey, Select, bindparam, select
 from sqlmodel import Field, Session, SQLModel, col
 
 from app.domain.definitions import DEFINITIONS
@@ -85,20 +85,13 @@ class Reading:
 
 def save(session: Session, run_id: int, files: Sequence[RunFile], reading: Reading) -> None:
     """Keep what was found in `files`; the series of the run are kept beside it, as its figures are."""
-    session.execute(delete(ReadingRow).where(col(ReadingRow.run_id) == run_id))
     version = DEFINITIONS["reading"]
     session.add(ReadingRow(run_id=run_id, files=_fingerprint(files), version=version, blob=pack(reading)))
 
 
 def load(session: Session, run_id: int, files: Sequence[RunFile]) -> Reading | None:
     """What was found in exactly these files; None when nothing is kept, or another version of the reader found it."""
-    kept = session.execute(
-        select_any(ReadingRow.blob).where(
-            col(ReadingRow.run_id) == run_id,
-            col(ReadingRow.files) == _fingerprint(files),
-            col(ReadingRow.version) == DEFINITIONS["reading"],
-        )
-    ).scalar_one_or_none()
+    kept = session.execute(_stored(run_id, files)).scalar_one_or_none()
     if kept is None:
         return None
     rows = session.execute(select_any(SeriesRow.metric, SeriesRow.blob).where(col(SeriesRow.run_id) == run_id))
@@ -108,6 +101,25 @@ def load(session: Session, run_id: int, files: Sequence[RunFile]) -> Reading | N
         # The files are there: a defect of what is kept costs time, no figures.
         log.warning("reading_unreadable", run_id=run_id, error=repr(error))
         return None
+
+
+def arguments_of(session: Session, run_id: int, files: Sequence[RunFile]) -> dict[str, Any]:
+    """Return the arguments that the log of a run states; empty when no reading of exactly these files is stored."""
+    blob = session.execute(_stored(run_id, files)).scalar_one_or_none()
+    try:
+        stored = {} if blob is None else json.loads(zstandard.ZstdDecompressor().decompress(blob))["arguments"]
+    except (ValueError, KeyError, zstandard.ZstdError) as error:
+        log.warning("reading_unreadable", run_id=run_id, error=repr(error))
+        return {}
+    return {name: frozen(value) for name, value in stored.items()}
+
+
+def _stored(run_id: int, files: Sequence[RunFile]) -> Select[Any]:
+    return select_any(ReadingRow.blob).where(
+        col(ReadingRow.run_id) == run_id,
+        col(ReadingRow.files) == _fingerprint(files),
+        col(ReadingRow.version) == DEFINITIONS["reading"],
+    )
 
 
 def _fingerprint(files: Sequence[RunFile]) -> str:

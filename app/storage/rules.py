@@ -370,8 +370,7 @@ def read_run(session: Session, run_id: int) -> AdvisedRun:
 def _arguments(session: Session, run: RunDetail) -> Mapping[str, Value]:
     """The trainer's own dump, as the last reading of the run's files found it."""
     read = (*run.log_files, *(file for file in run.files if file.kind != "log" and file.document))
-    kept = readings.load(session, run.id, read)
-    return {} if kept is None else kept.log.arguments
+    return readings.arguments_of(session, run.id, read)
 
 
 def _installed(session: Session, run: RunDetail) -> list[str] | None:

@@ -61,19 +61,31 @@ def recognise(name: str, head: bytes) -> DocumentKind | None:
 
     `name` is the file name. It never decides alone; it only lets a single word count as an image name.
     """
+    if kind := recognise_long(head):
+        return kind
+    head = head[:HEAD_BYTES]
+    if b"\0" in head and not _is_environ(head):
+        return None
+    if head.lstrip()[:1] == b"{":
+        return "job environment" if _JSON_VARIABLE.search(head) else None
+    return _recognise_text(name, head.decode("utf-8", "replace"))
+
+
+def recognise_long(head: bytes) -> DocumentKind | None:
+    """Return the kind of a document that may be longer than its head; None for everything else.
+
+    Much cheaper than `recognise`, which looks for commands and variables in every line.
+    """
     head = head[:HEAD_BYTES]
     if _is_event_file(head):
         return "tensorboard"
     if b"\0" in head and not _is_environ(head):
         return None
-    stripped = head.lstrip()
-    if stripped[:1] == b"{":
-        if _GOLDEN.search(head):
-            return "golden values"
-        return "job environment" if _JSON_VARIABLE.search(head) else None
+    if head.lstrip()[:1] == b"{":
+        return "golden values" if _GOLDEN.search(head) else None
     if _CONTAINER.search(head) or len({match[1] for match in _SECTION.finditer(head)}) >= 3:
         return "bridge configuration"
-    return _recognise_text(name, head.decode("utf-8", "replace"))
+    return None
 
 
 def _is_event_file(head: bytes) -> bool:

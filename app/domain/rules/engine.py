@@ -256,9 +256,13 @@ class Evaluation:
     withheld: tuple[Suggestion, ...]
     silent: tuple[Rule, ...]
     asks: tuple[UndecidedRule, ...]
-    missing: tuple[MissingFact, ...]
     broken: tuple[tuple[Rule, str], ...] = ()
     conditional: tuple[Suggestion, ...] = ()
+
+    @property
+    def missing(self) -> tuple[MissingFact, ...]:
+        """Return the facts to supply. Computed on demand, because a worker only stores what fires."""
+        return missing_facts(self.asks, self.facts, self.wall)
 
     @property
     def fired(self) -> tuple[Suggestion, ...]:
@@ -313,7 +317,6 @@ def evaluate(
         withheld=tuple(suggestion for suggestion in offered if suggestion.withheld),
         silent=tuple(answers.silent),
         asks=tuple(answers.asks),
-        missing=missing_facts(answers.asks, context.values, wall),
         broken=tuple(answers.broken),
         conditional=tuple(item for item in conditional if item not in promoted),
     )

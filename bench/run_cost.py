@@ -1,0 +1,101 @@
+"""Processor time, SQL statements and commits of one 1 MB run, by step: `.venv/bin/python -m bench.run_cost`.
+
+Accepts, reads, judges, ranks and evaluates runs of the same stack in one process, as the web server and the worker do,
+on SQLite or, with `--postgres`, on PostgreSQL. `--log` chooses the log: `ingest` as in `bench/ingest.py` (1,000
+iterations), `ranks` of 256 ranks (100 iterations and 600 arguments). Prints medians.
+"""
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from io import BytesIO
+from pathlib import Path
+
+import structlog
+from sqlalchemy import Engine, event
+
+from app.pipeline.receive import UploadedFile, accept_upload
+from app.settings import Settings, get_settings
+from app.storage.database import make_engine, migrate
+from app.storage.log_files import LogFiles
+from app.storage.visible import see_every_project
+from bench import options
+from bench.generate_log import cached_log
+from tests.services.postgres_server import running_postgres
+from tests.training_logs import training_log
+from workers import tasks
+
+META = b'{"project": "bench", "purpose": "ci", "model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": 16, "commit": "%040d"}'
+
+
+class Counter:
+    """Counts what the engines of this process execute and commit."""
+
+    def __init__(self) -> None:
+        self.statements = self.commits = 0
+        event.listen(Engine, "before_cursor_execute", self._execute)
+        event.listen(Engine, "commit", self._commit)
+
+    def _execute(self, *_: object) -> None:
+        self.statements += 1
+
+    def _commit(self, *_: object) -> None:
+        self.commits += 1
+
+
+Cost = tuple[float, int, int]
+"""Processor milliseconds, statements and commits."""
+
+
+def measure(settings: Settings, log: bytes, rounds: int) -> dict[str, list[Cost]]:
+    engine, log_files, counter = make_engine(settings), LogFiles.from_settings(settings), Counter()
+    costs: dict[str, list[Cost]] = {}
+    for number in range(rounds + 3):
+        file = UploadedFile("log", "train.log", BytesIO(b"run %d\n" % number + log))
+        began = time.process_time(), counter.statements, counter.commits
+        run_id = accept_upload(engine, log_files, settings, files=[file], meta=META % number).run_id
+        accepted = time.process_time(), counter.statements, counter.commits
+        assert tasks.process_run(run_id) == "ready"
+        done = time.process_time(), counter.statements, counter.commits
+        if number >= 3:  # the first ones import, connect and have no baseline
+            for name, before, after in (("accept", began, accepted), ("process", accepted, done), ("all", began, done)):
+                spent = 1000 * (after[0] - before[0]), after[1] - before[1], after[2] - before[2]
+                costs.setdefault(name, []).append(spent)
+    engine.dispose()
+    return costs
+
+
+def main() -> int:
+    see_every_project()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    parser = options.parser(__doc__)
+    parser.add_argument("--rounds", type=options.count, default=21, help="runs (21)")
+    parser.add_argument("--log", choices=("ingest", "ranks"), default="ingest", help="which log (ingest)")
+    parser.add_argument("--postgres", action="store_true", help="PostgreSQL in place of SQLite")
+    chosen = parser.parse_args()
+    ranks = cached_log(Path(__file__).parent / ".cache", 10**6, 100).read_bytes
+    log = ranks() if chosen.log == "ranks" else training_log(iterations=1000, noise_bytes=700_000)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        os.environ["THREEWALLS_DATA_DIR"] = folder
+        if chosen.postgres:
+            server = stack.enter_context(running_postgres())
+            os.environ["THREEWALLS_DATABASE_URL"] = server.url(server.new_database())
+        get_settings.cache_clear()
+        settings = get_settings()
+        migrate(settings)
+        costs = measure(settings, log, chosen.rounds)
+        tasks._engine().dispose()
+    print(f"a log of {len(log) / 1e6:.2f} MB, medians of {chosen.rounds}, load {os.getloadavg()[0]:.1f}")
+    print(f"{'':8}  processor ms  statements  commits")
+    for name, rows in costs.items():
+        spent, statements, commits = (statistics.median(column) for column in zip(*rows, strict=True))
+        print(f"{name:8}  {spent:12.1f}  {statements:10.0f}  {commits:7.0f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
