@@ -316,7 +316,9 @@ CHANGES: Mapping[str, Change] = {**ACCESS, **RUNS, **SETTINGS}
 """In the order in which they are made. Uploads change none of it but by the project that they begin."""
 
 NO_RECORD: Mapping[str, str] = {
-    "POST /account/confirm": "it shows once more who somebody is; what is made after it has its own record",
-    "POST /api/v1/definitions/retry": "the service tries its own work once more; nothing that anybody said is changed",
-    "POST /settings/definitions/retry": "the same by a form",
+    "POST /account/confirm": "confirms the password; the change that follows has its own record",
+    "POST /api/v1/check": "answers a question and stores nothing",
+    "POST /check": "the same as a form",
+    "POST /api/v1/definitions/retry": "repeats the service's own work; nothing that a user stated changes",
+    "POST /settings/definitions/retry": "the same as a form",
 }
