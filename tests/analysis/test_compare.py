@@ -107,7 +107,7 @@ def test_a_knob_that_was_turned_is_the_first_suspect(baseline: list[Path], tmp_p
     workload = replace(CI_WORKLOAD, dispatcher="alltoall")
     slow = write_logs(tmp_path, [100, 101], "slow", slower=1.1, workload=workload)
     answer = threewalls("compare", *setting(PLACE), "--baseline", *baseline, "--", *slow)
-    assert answer.code == 1, answer.output
+    assert answer.code == 0, answer.output  # an A/B, no regression of one job
     assert answer.lines[1].endswith(
         "other knobs; differs in dispatcher (hybridep -> alltoall) (matched A/B: evidence about dispatcher)"
     )
