@@ -262,3 +262,18 @@ def test_what_is_shown_to_be_the_same_contradicts_no_interval() -> None:
 def test_every_verdict_is_explained(outcome: str) -> None:
     document = Path(__file__).resolve().parents[3] / "docs" / "verdicts.md"
     assert f"| `{outcome}` |" in document.read_text()
+
+
+def test_the_verdict_of_the_handbook_by_hand() -> None:
+    """The worked example of `docs/verdicts.md`."""
+    baseline = [RunEstimate(f"{ms}", math.log(ms), 0.001, 50) for ms in (400.0, 401.2, 399.1, 400.6, 400.3)]
+    candidate = RunEstimate("candidate", math.log(409.0), 0.002, 50)
+    found = judge([candidate], baseline, Prior(0.006**2, 5, 8))
+    time = found.step_time
+    assert time is not None
+    assert found.decision == "regression"
+    assert 100 * time.shift == pytest.approx(2.16, abs=0.005)
+    assert 100 * time.standard_error == pytest.approx(0.510, abs=0.0005)
+    assert time.degrees_of_freedom == 9
+    assert (time.delta_pct, time.ci_low_pct, time.ci_high_pct) == pytest.approx((2.2, 0.50, 3.9), abs=0.05)
+    assert time.smallest_callable_pct == pytest.approx(1.7, abs=0.05)
