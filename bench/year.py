@@ -83,9 +83,8 @@ def main() -> None:
     options = parser.parse_args()
     see_every_project()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    print(
-        f"{'launches vary by':18}{'openings':>10}{'reopened':>10}{'proposed fixed':>16}{'fixed 5 % rule':>16}{'Otava':>8}"
-    )
+    columns = ("openings", "reopened", "proposed fixed", "fixed 5 % rule", "Otava")
+    print(f"{'launches vary by':18}" + "".join(f"{column:>16}" for column in columns))
     for spread in SPREADS:
         total: Counter[str] = Counter()
         for number in range(options.stacks):

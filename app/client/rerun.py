@@ -48,7 +48,7 @@ def _start(run_id: int, request: Mapping[str, Any], command: str, env: Mapping[s
     count = int(request["runs"])
     failed = 0
     for number in range(1, count + 1):
-        stated = {"OF": run_id, "NUMBER": number, "COUNT": count}
+        stated: dict[str, object] = {"OF": run_id, "NUMBER": number, "COUNT": count}
         stated |= {name.upper(): request.get(name) or "" for name in ("commit", "config_key", "job")}
         variables = {f"THREEWALLS_RERUN_{name}": str(value) for name, value in stated.items()}
         done = subprocess.run(command, shell=True, env={**os.environ, **env, **variables}, check=False)  # noqa: S602  # the user's own command

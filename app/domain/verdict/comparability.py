@@ -56,7 +56,8 @@ class Comparability:
     `stack`, `knobs`: members of the keys that differ or are stated on one side only. `following`: members that differ
     only because one of those does, such as the SM count of another dispatcher; they count as part of it. `beside`:
     versions, driver, commit and job that differ but belong to no key. `unknown`: fields to state, `env` for all
-    environment variables. `provisional`: at least one member is not stated on both sides, so it may differ.
+    environment variables. `provisional`: at least one member is not stated on both sides, so it may differ; or
+    the software of a matched A/B differs.
     """
 
     kind: Kind
@@ -96,6 +97,11 @@ class Comparability:
         return self.attributed_to is not None and not is_other_task(members[0])
 
     @property
+    def other_software(self) -> tuple[Difference, ...]:
+        """Versions, digest and driver that both sides state and that differ; a knob is not all that changed then."""
+        return tuple(difference for difference in self.beside if difference.axis in ("container", "place"))
+
+    @property
     def other_code(self) -> tuple[Difference, ...]:
         """Commits that differ; the code may then explain any measured difference."""
         return tuple(difference for difference in self.beside if difference.axis == "code")
@@ -127,18 +133,21 @@ def compare_contracts(a: Comparable, b: Comparable) -> Comparability:
     stack = tuple(member for member in members if member.role == "stack" and not member.follows)
     knobs = tuple(member for member in members if member.role == "config" and not member.follows)
     unstated = _unstated_members(a.contract, b.contract)
+    kind = _kind(stack, knobs)
+    beside = (
+        *differing_beside(a.contract, b.contract),
+        *differing_commit(a.commit, b.commit),
+        *differing_job(a.job, b.job),
+    )
+    mixed = kind == "matched_ab" and any(difference.axis in ("container", "place") for difference in beside)
     return Comparability(
-        kind=_kind(stack, knobs),
+        kind=kind,
         stack=stack,
         knobs=knobs,
         following=tuple(member for member in members if member.follows),
-        beside=(
-            *differing_beside(a.contract, b.contract),
-            *differing_commit(a.commit, b.commit),
-            *differing_job(a.job, b.job),
-        ),
+        beside=beside,
         unknown=_to_supply(members, unstated),
-        provisional=bool(unstated) or not all(member.is_certain for member in members),
+        provisional=bool(unstated) or mixed or not all(member.is_certain for member in members),
         one_is_benchmark_only=(a.semantic_class == "benchmark_only") != (b.semantic_class == "benchmark_only"),
     )
 

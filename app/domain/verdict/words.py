@@ -348,8 +348,11 @@ def _sentences(document: VerdictDocument, label: Label) -> Iterator[str]:
         bought = time is not None and time.decision == "improvement"
         explain = "a faster run with a worse loss is not an improvement" if bought else "explain that first"
         yield f"The loss is {percent(verdict.loss.delta_pct or 0.0)} higher: {explain}."
-    if document.provisional:
+    if document.provisional and document.to_supply:
         yield f"Provisional: {listed_runs(document.to_supply)} {_is(document.to_supply)} not known on both sides."
+    elif document.provisional and document.comparability is not None:
+        software = differences(document.comparability.other_software)
+        yield f"Provisional: the software differs, too: {software}."
 
 
 def _without_baseline(document: VerdictDocument, label: Label) -> Iterator[str]:

@@ -207,3 +207,13 @@ def test_nothing_is_attributed_to_a_field_that_somebody_left_unknown(a: RunRecor
 @given(records("a"))
 def test_a_run_is_comparable_with_itself(a: RunRecord) -> None:
     assert compare_contracts(a, a).kind == "verdict"
+
+
+def test_a_matched_ab_over_other_software_is_provisional() -> None:
+    usual = make_record("usual", {"te_version": "2.5"})
+    same, other = (
+        compare_contracts(usual, make_record("knob", {"tp": 4, "te_version": version})) for version in ("2.5", "2.6")
+    )
+    assert (same.kind, same.provisional, same.other_software) == ("matched_ab", False, ())
+    assert (other.kind, other.provisional) == ("matched_ab", True)
+    assert [difference.field for difference in other.other_software] == ["te_version"]
