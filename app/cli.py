@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 DATA_VARIABLE = "THREEWALLS_DATA_DIR"
 STANDARD_INPUT = Path("-")
 INTERRUPTED = 130
+MOST_WEB_PROCESSES = 64
 """Exit code of shells for a command that Ctrl-C stopped."""
 
 
@@ -108,6 +109,13 @@ def make_parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--port", default=8000, type=_port, help="port to listen on, 0 for a free one (default: 8000)"
         )
+    serve.add_argument(
+        "--web-processes",
+        default=1,
+        type=_processes,
+        metavar="N",
+        help="processes that answer requests, with a broker and PostgreSQL only (default: 1)",
+    )
     verify = commands.add_parser(
         "verify", help="read every stored log and list the runs whose logs are damaged or missing"
     )
@@ -150,6 +158,12 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+def _processes(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_WEB_PROCESSES:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {MOST_WEB_PROCESSES}, not {text!r}")
+    return int(text)
+
+
 def _port(text: str) -> int:
     port = int(text)
     if not 0 <= port <= 65535:
@@ -172,7 +186,7 @@ def _serve(options: argparse.Namespace, settings: "Settings") -> None:
     start = StartUp()
     from app.embedded.service import serve
 
-    serve(settings, options.host, options.port, start)
+    serve(settings, options.host, options.port, start, web_processes=options.web_processes)
 
 
 def _demo(options: argparse.Namespace, settings: "Settings") -> None:

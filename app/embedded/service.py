@@ -4,6 +4,7 @@ import asyncio
 import errno
 import fcntl
 import gc
+import multiprocessing
 import os
 import resource
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import structlog
 import uvicorn
+from celery.platforms import set_pdeathsig
 from h11 import IDLE, SEND_BODY
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -170,13 +172,24 @@ class NoPublicAddress(Unavailable):
     title = "The public address is unknown"
 
 
-def serve(settings: Settings, host: str, port: int, start: StartUp, seed: SeedAt | None = None) -> None:
+class NotScaled(Unavailable):
+    title = "The embedded service has one web process"
+
+
+def serve(
+    settings: Settings, host: str, port: int, start: StartUp, seed: SeedAt | None = None, *, web_processes: int = 1
+) -> None:
     """Run until SIGINT or SIGTERM. Port 0 selects a free one. `seed` runs in a thread once the server answers.
 
-    With a broker in the settings, this is the web server only: workers and migrations run elsewhere. Raises Unavailable
-    if the port is taken or the database has an earlier version, FolderInUse if another service owns the data folder,
-    NoAdministrator, NoPublicAddress.
+    With a broker in the settings, this is the web server only: workers and migrations run elsewhere. `web_processes`
+    then answer on one port, this process among them. Raises Unavailable if the port is taken or the database has an
+    earlier version, FolderInUse if another service owns the data folder, NoAdministrator, NoPublicAddress, NotScaled.
     """
+    if web_processes > 1 and settings.embedded:
+        raise NotScaled(
+            "--web-processes needs the scaled mode: set THREEWALLS_BROKER_URL and THREEWALLS_DATABASE_URL "
+            "(docs/deploy.md), or leave the option out."
+        )
     raise_file_limit()
     if not is_loopback(host) and not settings.public_url:
         raise NoPublicAddress(
@@ -207,8 +220,73 @@ def serve(settings: Settings, host: str, port: int, start: StartUp, seed: SeedAt
         start.step("starting the worker and the web server")
         if settings.embedded:
             stack.enter_context(_worker(settings))
+        stack.enter_context(_more_processes(settings, listener, open_to, web_processes - 1))
         with _on_signal(server.stop):  # uvicorn adds its own handlers, which raise the signal again at the end
             server.run(sockets=[listener])
+
+
+def _config(settings: Settings, open_to: tuple[str, ...] | None) -> uvicorn.Config:
+    from app.main import create_app  # noqa: PLC0415  as in `serve`
+
+    return uvicorn.Config(
+        create_app(settings, open_to=open_to),
+        log_config=None,
+        access_log=False,
+        http=protocol(settings.request_seconds),
+        ws="none",
+        # Only listed proxies may state the client's address.
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(listed(settings.trusted_proxies)),
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+
+
+@contextmanager
+def _more_processes(
+    settings: Settings, listener: socket.socket, open_to: tuple[str, ...] | None, count: int
+) -> Iterator[None]:
+    """Keep `count` more processes alive that accept connections from the same socket, until the block ends."""
+    context = multiprocessing.get_context("spawn")  # a fork would share connections, locks and threads
+    stopping = threading.Event()
+    processes: list[multiprocessing.process.BaseProcess] = []
+
+    def keep_alive() -> None:
+        while True:
+            running = [process for process in processes if process.is_alive()]
+            if processes and len(running) < count:
+                log.error("web_process_died", restarted=count - len(running))
+            processes[:] = running
+            while len(processes) < count and not stopping.is_set():
+                process = context.Process(target=_web_process, args=(settings, listener, open_to), daemon=True)
+                process.start()
+                processes.append(process)
+            if stopping.wait(_WATCH_SECONDS):
+                return
+
+    if not count:
+        yield
+        return
+    watch = threading.Thread(target=keep_alive, name="web-processes", daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        watch.join()
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join(GRACE_SECONDS + 3)
+            process.kill()
+
+
+_WATCH_SECONDS = 1.0
+
+
+def _web_process(settings: Settings, listener: socket.socket, open_to: tuple[str, ...] | None) -> None:
+    """Answer requests until SIGTERM, or until the first web process is gone."""
+    set_pdeathsig("SIGTERM")
+    uvicorn.Server(_config(settings, open_to)).run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
@@ -222,21 +300,7 @@ class _Server(uvicorn.Server):
         start_beside: Callable[[], None],
         start: StartUp,
     ) -> None:
-        from app.main import create_app  # noqa: PLC0415  as in `serve`
-
-        super().__init__(
-            uvicorn.Config(
-                create_app(settings, open_to=open_to),
-                log_config=None,
-                access_log=False,
-                http=protocol(settings.request_seconds),
-                ws="none",
-                # Only listed proxies may state the client's address.
-                proxy_headers=bool(settings.trusted_proxies),
-                forwarded_allow_ips=list(listed(settings.trusted_proxies)),
-                timeout_graceful_shutdown=GRACE_SECONDS,
-            )
-        )
+        super().__init__(_config(settings, open_to))
         self._greeting = f"Threewalls is ready: {address}   (data in {settings.data_dir.resolve()}; Ctrl-C stops it)"
         self._start_beside, self._start = start_beside, start
 
