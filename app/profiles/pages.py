@@ -17,7 +17,15 @@ from app.errors import NotFound, NotReady
 from app.pipeline.profiles import accept_profile
 from app.profiles.api import MAX_FIELDS, MAX_FILES, sent_files
 from app.profiles.charts import walls_png, walls_svg
-from app.profiles.queries import confirm, get_difference, get_profile, list_profiles, profiled_run, remove
+from app.profiles.queries import (
+    confirm,
+    get_difference,
+    get_profile,
+    list_profiles,
+    nearest_profiles,
+    profiled_run,
+    remove,
+)
 from app.profiles.views import DifferencePage, ProfilePage
 from app.storage.rules import RulesInForce, read_run
 from app.web.access_rule import requires
@@ -147,6 +155,17 @@ _Side = Annotated[int, Query(ge=1, le=_MAX_NUMBER)]
 @requires(Action.READ)
 def show_difference(request: Request, session: ReadSession, a: _Side, b: _Side) -> HTMLResponse:
     return render(request, "profiles/difference.html", p=DifferencePage(*get_difference(session, a, b)))
+
+
+@router.get("/compare/profiled")
+@requires(Action.READ)
+def show_explanation(
+    request: Request, session: ReadSession, run: Annotated[int, Query(ge=1, le=_MAX_NUMBER)]
+) -> HTMLResponse:
+    """Why the step got longer with this run, as a part of the page of a regression; nothing without two profiles."""
+    nearest = nearest_profiles(session, run)
+    page = None if nearest is None else DifferencePage(*get_difference(session, *nearest))
+    return render(request, "profiles/explained.html", block="explained", p=page)
 
 
 @router.get("/compare/profiles.csv")

@@ -1,6 +1,6 @@
 """Profiles of runs and the differences of two, with the run that each belongs to."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,8 +22,8 @@ from app.storage.profiles import (
     read_profile,
     remove_profile,
 )
-from app.storage.runs import stored_contract
-from app.storage.tables import ProjectRow, RunResultRow, RunRow
+from app.storage.runs import aware, stored_contract
+from app.storage.tables import ProfileRow, ProjectRow, RunResultRow, RunRow, select_any
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,35 @@ def get_difference(session: Session, a: int, b: int) -> tuple[Profile, Profile, 
     if difference is None:
         raise InvalidQuery(f"Profiles {a} and {b} cannot be compared, because one of them could not be read.")
     return *sides, difference
+
+
+def nearest_profiles(session: Session, run_id: int) -> tuple[int, int] | None:
+    """Return the profiles nearest to both sides of a change that began with a run: of an earlier run of its
+    configuration, and of the run itself or a later one. None when one side has no profile that counts.
+    """
+    run = session.get(RunRow, run_id)
+    if run is None or not run.config_key:
+        return None
+    rows = session.execute(
+        select_any(RunRow.id, RunRow.ordered_at)
+        .join(ProfileRow, col(ProfileRow.run_id) == RunRow.id)
+        .where(
+            col(RunRow.project_id) == run.project_id,
+            col(RunRow.config_key) == run.config_key,
+            col(ProfileRow.status) == "ready",
+        )
+        .distinct()
+        .order_by(col(RunRow.ordered_at), col(RunRow.id))
+    ).all()
+    place = (aware(run.ordered_at), run_id)
+    earlier = [row.id for row in rows if (aware(row.ordered_at), row.id) < place]
+    later = [row.id for row in rows if (aware(row.ordered_at), row.id) >= place]
+    sides = [_first_counting(session, reversed(earlier)), _first_counting(session, later)]
+    return (sides[0], sides[1]) if sides[0] is not None and sides[1] is not None else None
+
+
+def _first_counting(session: Session, runs: Iterable[int]) -> int | None:
+    return next((profile.id for run in runs for profile in list_profiles(session, run) if profile.counts), None)
 
 
 def remove(engine: Engine, run_id: int, profile_id: int, author: str) -> None:

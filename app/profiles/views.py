@@ -149,9 +149,12 @@ class ProfilePage:
     def address(self) -> str:
         return self.profile.address
 
-    def share(self, fact: str) -> float | None:
-        value = self.stored.facts.get(fact)
-        return float(value) if isinstance(value, int | float) else None
+    @property
+    def summary(self) -> str:
+        """Return the shares of the step in one line; unknown ones are left out."""
+        labels = (("exposed_comm_frac", "exposed"), ("gpu_idle_frac", "idle"), ("launch_starved_frac", "starved"))
+        shares = [(label, self.stored.facts.get(fact)) for fact, label in labels]
+        return ", ".join(f"{label} {100 * share:.0f} %" for label, share in shares if isinstance(share, int | float))
 
     @property
     def is_settled(self) -> bool:

@@ -115,6 +115,20 @@ def test_two_profiles_side_by_side_add_up(client: TestClient) -> None:
     assert abs(sum(classes) - answer["difference_ms"]) < 1e-5
 
 
+def test_a_change_is_explained_by_the_profiles_nearest_to_it(client: TestClient) -> None:
+    runs = [make_run(client, name=name, branch="main", commit=str(at) * 7) for at, name in enumerate("abc", 1)]
+    profiles = {}
+    for run_id, side in ((runs[0], "before"), (runs[2], "after")):
+        profile = attached(client, run_id, trace(f"synthetic/seed-11/pair-{side}"))
+        client.post(f"/api/v1/runs/{run_id}/profiles/{profile['id']}/confirm", json={"author": "kim"})
+        profiles[side] = profile["id"]
+    part = {"HX-Request": "true"}
+    text = client.get(f"/compare/profiled?run={runs[1]}", headers=part).text
+    assert f'data-profiles="{profiles["before"]} {profiles["after"]}"' in text
+    assert "comm.ep" in text
+    assert "data-profiles" not in client.get(f"/compare/profiled?run={runs[0]}", headers=part).text
+
+
 def test_whole_graphs_and_failures_have_pages(client: TestClient) -> None:
     from tests.domain.profiles.traces import corpus  # noqa: PLC0415
 
