@@ -1,11 +1,19 @@
 """Clean external text: remove what a database rejects or a page cannot show."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote, urlsplit
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 """Control characters, lone surrogates (no UTF-8 exists for them) and direction overrides (they disguise names)."""
+
+
+class InvalidFields(ValueError):  # noqa: N818  # named for what it is said of
+    """`fields`: what is wrong or missing, by field name."""
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        super().__init__("; ".join(f"{name}: {why}" for name, why in fields.items()))
+        self.fields = dict(fields)
 
 
 def clean(text: str) -> str:

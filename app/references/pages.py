@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
@@ -52,6 +51,7 @@ from app.web.forms import (
     ContractInput,
     answer_form,
     contract_input,
+    read_time,
     status_of,
 )
 from app.web.identity import access_of, require_everything
@@ -87,7 +87,7 @@ class ReferenceForm(ContractForm):
         return ReferenceStatement({name: text or None for name, text in contract.items()}, facts)
 
     def by(self) -> ReferenceAuthor:
-        return ReferenceAuthor(self.value("author"), self.value("reason"), _time(self.value("seen")))
+        return ReferenceAuthor(self.value("author"), self.value("reason"), read_time(self.value("seen")))
 
     def offered(self) -> tuple[ContractInput, ...]:
         """Return the offered contract fields and those that are stated in addition."""
@@ -132,14 +132,6 @@ def _number(text: str) -> object:
         return float(text)
     except ValueError:
         return text
-
-
-def _time(text: str) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return time if time.tzinfo else None
 
 
 MAX_FIELDS = 300

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Self
 
 from app.errors import FieldError, InvalidChange, ThreewallsError
 from app.pipeline.regressions import Regression
 from app.regressions.commands import Answer, Change, Seen
 from app.regressions.queries import NOBODY
-from app.web.forms import Form
+from app.web.forms import Form, read_time
 
 _FILLED = ("assignee", "external_url")
 """Inputs that come with a value; `was_NAME` says which, so that only what was typed is a change."""
@@ -58,7 +57,7 @@ class TriageForm(Form):
         return replace(self, values={**self.values, **now, **was, **typed})
 
     def seen_one(self, regression_id: int) -> Seen:
-        return Seen(regression_id, _time(self.value("changed_at")))
+        return Seen(regression_id, read_time(self.value("changed_at")))
 
     def seen_rows(self) -> list[Seen]:
         """The selected rows, each `id@changed_at`. Raises InvalidChange."""
@@ -80,12 +79,4 @@ def _row(text: str) -> Seen:
     if not (number.isascii() and number.isdigit() and len(number) < 19):
         error = FieldError("seen", "is no row of the list")
         raise InvalidChange("A selected row cannot be understood. Reload the list. Nothing was changed.", (error,))
-    return Seen(int(number), _time(time))
-
-
-def _time(text: str) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return time if time.tzinfo else None
+    return Seen(int(number), read_time(time))

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import ClassVar, Self, TypeVar
 from urllib.parse import parse_qsl
 
@@ -156,6 +157,15 @@ class Form:
 
 
 SentForm = TypeVar("SentForm", bound=Form)
+
+
+def read_time(text: str) -> datetime | None:
+    """Return the ISO 8601 time of a hidden input; None for anything else, or without a time zone."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo else None
 
 
 async def answer_form(

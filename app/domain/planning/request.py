@@ -8,6 +8,7 @@ from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import KNOWN_MODELS, KnownModel, canonical_model, known_model, read_value
 from app.domain.rules import derive
 from app.domain.run import Value
+from app.domain.text import InvalidFields
 
 # --- The properties of a model that its layout depends on: layers, heads, experts, and where its parameters lie.
 
@@ -149,12 +150,8 @@ LEAST: Mapping[str, int] = {"count": 1, "whole": 0}
 """By the kind of the field."""
 
 
-class InvalidPlan(ValueError):  # noqa: N818  # named for what it is said of
-    """`fields`: what is wrong or missing, by field name."""
-
-    def __init__(self, fields: Mapping[str, str]) -> None:
-        super().__init__("; ".join(f"{name}: {why}" for name, why in fields.items()))
-        self.fields = dict(fields)
+class InvalidPlan(InvalidFields):
+    """The fields of a planning request are invalid."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,11 @@ FEWEST_VALIDATED = 2
 """Fewest runs of a validated result: one launch does not show how much another would differ."""
 
 
+def interval_half_width(runs: int, variance: float, noise: float, prior: Prior) -> float:
+    """Return the half width of the 95 % interval of a mean of ln(step time) over launches."""
+    return t_quantile(INTERVAL_P, degrees_of_freedom(prior, runs)) * math.sqrt(max(variance, noise) / runs)
+
+
 @dataclass(frozen=True)
 class Pool:
     """Runs that represent one configuration, oldest first, at least one. `dropped`: eligible runs that do not count.
@@ -73,9 +78,7 @@ class Pool:
     @cached_property
     def half_width(self) -> float:
         """Return the half width of the 95 % interval of the configuration's step time over launches, in ln."""
-        runs = len(self.runs)
-        error = math.sqrt(max(self.variance, self.noise) / runs)
-        return t_quantile(INTERVAL_P, degrees_of_freedom(self.prior, runs)) * error
+        return interval_half_width(len(self.runs), self.variance, self.noise, self.prior)
 
     @cached_property
     def peak_memory_gib(self) -> float | None:

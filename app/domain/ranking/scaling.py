@@ -23,19 +23,17 @@ import numpy as np
 from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.values import comparable
 from app.domain.ranking.pairwise import gain
-from app.domain.ranking.pools import INTERVAL_P, Change, HistoryPosition, Segments, between, merged, number_of
+from app.domain.ranking.pools import Change, HistoryPosition, Segments, between, interval_half_width, merged, number_of
 from app.domain.ranking.rank import Class, Priors, class_of
 from app.domain.ranking.runs import RankedRun, other_shapes, refusal
 from app.domain.ranking.standings import Interval
 from app.domain.run import FloatArray, Stated, Value
-from app.domain.verdict.special import t_quantile
 from app.domain.verdict.step_time import (
     DEFAULT_PRIOR,
     FEWEST_ITERATIONS,
     Prior,
     RunEstimate,
     centre,
-    degrees_of_freedom,
     moderated_variance,
     select_baseline,
 )
@@ -128,9 +126,7 @@ class ScalingPool:
     @cached_property
     def half_width(self) -> float:
         """Return the half width of the 95 % interval of ln(step time) over launches."""
-        runs = len(self.runs)
-        error = math.sqrt(max(self.variance, self.noise) / runs)
-        return t_quantile(INTERVAL_P, degrees_of_freedom(self.prior, runs)) * error
+        return interval_half_width(len(self.runs), self.variance, self.noise, self.prior)
 
 
 def scaling_runs(

@@ -13,6 +13,7 @@ from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import is_stated, read_value
 from app.domain.ranking.runs import Family, family_of
 from app.domain.run import Value
+from app.domain.text import InvalidFields
 
 Kind = Literal["release_table", "verification_card", "model_zoo", "guide", "founding_document", "own"]
 FIGURES = ("tokens_per_s_per_gpu", "tflops_per_gpu", "step_time_ms")
@@ -75,12 +76,8 @@ class ReferencePoint:
         return f"{LABEL}, entered by hand" if self.kind == "own" else LABEL
 
 
-class InvalidReference(ValueError):  # noqa: N818  # named for what it is said of
-    """`fields`: what is wrong, by field name."""
-
-    def __init__(self, fields: Mapping[str, str]) -> None:
-        super().__init__("; ".join(f"{name}: {why}" for name, why in fields.items()))
-        self.fields = dict(fields)
+class InvalidReference(InvalidFields):
+    """The fields of a reference point are invalid."""
 
 
 def read_reference(stated: Mapping[str, object]) -> ReferencePoint:
