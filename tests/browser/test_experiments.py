@@ -73,7 +73,7 @@ def test_a_person_plans_a_suggestion_runs_it_and_accepts_the_result(open_page: O
     page.get_by_role("link", name="Next step", exact=True).click()
     page.get_by_role("link", name="Overlap expert communication with computation").first.click()
     plan = page.locator("#plan")
-    expect(plan).to_contain_text("per side, interleaved")
+    expect(plan).to_contain_text("interleaved")
     expect(plan).to_contain_text("held fixed")
     plan.get_by_label("Runs a side").fill("1")
     plan.get_by_label("Your name").fill("mara")

@@ -41,7 +41,7 @@ def test_the_step_shows_what_the_experiment_takes_and_plans_it(
 ) -> None:
     step = text(client, f"/runs/{baseline}/next/eo-enable")
     assert f'action="/runs/{baseline}/experiments"' in step
-    assert "runs a side, interleaved" in step
+    assert "interleaved" in step
     answer = client.post(
         f"/runs/{baseline}/experiments",
         data={"rule": "eo-enable", "runs_each": "2", **AUTHOR},
