@@ -125,7 +125,7 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
         process = start("serve", tmp_path / "data", "--port", str(port))
         output, _ = process.communicate(timeout=300)
     assert process.returncode == 3
-    assert f"Port {port} on 127.0.0.1 is taken" in output
+    assert f"Port {port} on 127.0.0.1 is in use" in output
     assert "Traceback" not in output
 
 

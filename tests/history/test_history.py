@@ -78,8 +78,8 @@ def chart_of(client: TestClient, address: str) -> dict[str, Any]:
 def test_the_page_says_first_where_the_stack_stands(client: TestClient, engine: Engine, moved: list[int]) -> None:
     page = client.get(f"/history/{key_of(engine, moved[0])}").text
     text = text_of(page)
-    assert "423.0 ms per step now, 5.7 % slower since 15 September; 1 change point in 26 runs." in text
-    assert re.search(r"5\.7 % slower since #15 .* from 400\.0 ms to 423\.0 ms, 12 runs in the new segment", text)
+    assert "423.5 ms per step now, 5.9 % slower since 15 September; 1 change point in 26 runs." in text
+    assert re.search(r"5\.9 % slower since #15 .* from 400\.0 ms to 423\.5 ms, 12 runs in the new segment", text)
     assert f"Reported by the verdict of #{moved[14]}" in text
     with transaction(engine) as session:
         before, after = (session.get_one(RunRow, moved[place]).commit for place in (13, 14))

@@ -191,4 +191,4 @@ def test_another_project_s_receiver_is_not_there(client: TestClient, engine: Eng
 def test_every_event_has_its_meaning_in_the_document() -> None:
     text = (ROOT / "docs/notifications.md").read_text()
     for event, meaning in EVENTS.items():
-        assert f"| `{event}` | {meaning}. |" in text
+        assert f"| `{event}` | {meaning}. " in text

@@ -56,7 +56,8 @@ def test_a_processed_run_has_its_figures(client: TestClient) -> None:
     run = client.get(f"/api/v1/runs/{run_id}").json()
     assert run["status"] == "ready"
     assert run["error"] is None
-    assert run["contract"]["gpus"] == {"value": 8, "source": "metadata", "detail": run["contract"]["gpus"]["detail"]}
+    gpus = run["contract"]["gpus"]
+    assert (gpus["value"], gpus["source"], gpus["in_use"]) == (8, "metadata", True)
     assert run["metrics"]["step_time_ms"]["value"] == pytest.approx(412.6, abs=0.5)
     assert list(run["metrics"]) == [
         "step_time_ms",

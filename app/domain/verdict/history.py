@@ -143,8 +143,12 @@ def find_changes(log_step_times: Sequence[float] | FloatArray, prior: Prior = DE
 def winsorise(y: FloatArray) -> FloatArray:
     """Clip every value to within 2.5 robust spreads of the running median of seven, the ends reflected.
 
-    Repeating the last value instead would make it its own median, and a single slow run at the end a change.
+    Repeating the last value instead would make it its own median, and a single slow run at the end a change. Fewer than
+    seven values have one median: reflected, the middle of three would stand on every side.
     """
+    if len(y) < _MEDIAN_OF:
+        reach = _CLIP * max(mad(y), _LEAST_SPREAD)
+        return np.clip(y, median(y) - reach, median(y) + reach)
     padded = np.pad(y, _MEDIAN_OF // 2, mode="reflect")
     running = np.median(np.lib.stride_tricks.sliding_window_view(padded, _MEDIAN_OF), axis=1)
     reach = _CLIP * max(mad(y - running), _LEAST_SPREAD)
