@@ -194,6 +194,7 @@ def test_nothing_of_it_runs_in_a_browser(hostile: Hostile) -> None:
     pages = sorted(one for one in hostile.addresses if not NO_PAGES.search(one))
     asked = set(random.Random(1).sample(pages, sized(len(pages) // 4, len(pages))))  # noqa: S311  # which pages
     asked |= {f"/compare?a={run}&b={other}", f"/plan?run={other}", f"/runs/{run}?view=table", "/upgrade?project=alpha"}
+    asked |= {page for page in pages if re.fullmatch(r"/history/[0-9a-f]+|/runs/[0-9]+", page)}  # they have charts
     found: list[str] = []
     for chart in ("distributions", "series"):  # the first one imports much, longer than a browser may wait
         hostile.teams.client("administrator").get(f"/compare/{chart}?a={run}&b={other}")
