@@ -246,11 +246,9 @@ class HistoryPage:
             {configuration.config_key for configuration in self.shown},
         )
         return [
-            configuration
-            for configuration in self.alarms[::-1]
-            if configuration.state in STANDING
-            and configuration.config_key in keys
-            and configuration.regression_id not in shown
+            alarm
+            for alarm in self.alarms[::-1]
+            if alarm.standing in STANDING and alarm.config_key in keys and alarm.regression_id not in shown
         ]
 
     @cached_property

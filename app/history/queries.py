@@ -26,11 +26,13 @@ from app.domain.verdict.history_view import (
     eligibility,
 )
 from app.domain.verdict.step_time import Prior
+from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED
 from app.errors import FieldError, InvalidQuery
 from app.pipeline.decisions import Pin, pins
 from app.storage.runs import aware, metrics_of, stated, stored_contract
 from app.storage.stacks import StackRun, full_records, stack_runs
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow, select_any
+from app.storage.verdicts import STANDING as REGRESSION_STANDING
 from app.storage.verdicts import current_verdicts
 
 # --- What part of a history its page shows: the query string of `/history/{stack}`, checked as input.
@@ -188,8 +190,8 @@ class History:
         return {configuration.config_key: configuration for configuration in self.configurations}
 
 
-STANDING = ("open", "acknowledged")
-"""States of a regression that needs action."""
+STANDING = (*ACTIVE, FIX_CLAIMED)
+"""States of a regression whose runs are still slow and that needs action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,7 @@ class Alarm:
     regression_id: int
     run_id: int
     config_key: str
-    state: str
+    standing: str
     metric: str
     fixed_by: int | None
     delta_pct: float | None
@@ -242,7 +244,7 @@ def read_all_figures(session: Session, run_ids: Sequence[int]) -> dict[int, Mapp
 
 def read_alarms(session: Session, stack_key: str) -> tuple[Alarm, ...]:
     rows = session.execute(
-        select(RegressionMemberRow, RegressionRow)
+        select(RegressionMemberRow, RegressionRow, REGRESSION_STANDING)
         .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
         .where(col(RegressionMemberRow.stack_key) == stack_key)
         .order_by(col(RegressionRow.id))
@@ -252,12 +254,12 @@ def read_alarms(session: Session, stack_key: str) -> tuple[Alarm, ...]:
             alarm.regression_id,
             alarm.run_id,
             alarm.config_key,
-            regression.state,
+            standing,
             regression.metric,
             regression.proposal_run_id,
             alarm.delta_pct,
         )
-        for alarm, regression in rows
+        for alarm, regression, standing in rows
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Select, bindparam, delete, or_, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, delete, exists, or_, select, update
 from sqlmodel import Session, col
 
 from app.domain.performance.cost import Cost, total_cost
@@ -27,14 +27,14 @@ from app.domain.verdict.history import (
     settled_levels,
 )
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
-from app.domain.verdict.triage import ACTIVE
+from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED
 from app.pipeline.assess import Candidate, HistoryPosition, Stack, candidates, history_position
 from app.pipeline.notify import notify_regression
 from app.storage import audit
 from app.storage.runs import aware
 from app.storage.stacks import StackRun, read_runs, runs_where
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any, utc_now
-from app.storage.verdicts import Costs, keep_alarms
+from app.storage.verdicts import IS_CLAIM, Costs, keep_alarms
 
 # --- The regressions of a stack as rows, each change with its audit record.
 
@@ -57,7 +57,7 @@ _OF_STACK: Select[RegressionMemberRow, RegressionRow] = (
     .where(
         col(RegressionMemberRow.stack_key) == bindparam("stack"),
         col(RegressionRow.project_id) == bindparam("project"),
-        or_(col(RegressionRow.state).in_(NOT_CLOSED), col(RunRow.ordered_at) >= bindparam("since")),
+        or_(col(RegressionRow.state).in_(NOT_CLOSED), IS_CLAIM, col(RunRow.ordered_at) >= bindparam("since")),
     )
     .order_by(col(RegressionRow.id), col(RegressionMemberRow.run_id))
 )
@@ -67,6 +67,11 @@ _OF_STACK: Select[RegressionMemberRow, RegressionRow] = (
 class StackMember:
     row: RegressionMemberRow
     regression: RegressionRow
+
+    @property
+    def is_claim(self) -> bool:
+        """Return whether a user marked it fixed and no run of this stack has confirmed that yet."""
+        return self.regression.state == "fixed" and self.row.proposal != "fixed"
 
     @property
     def usual_level(self) -> float:
@@ -196,6 +201,16 @@ class Members:
             note = "It is slow again." if returned is None else "Another of its stacks is slow again."
             self._record(regression, "proposal_withdrawn", {"proposal": "fixed"}, {"proposal": ""}, note)
 
+    def confirm(self, member: StackMember, returned: StackRun | None) -> None:
+        """Record that the runs of a stack are back at the usual level after a user marked the regression fixed."""
+        if returned is None or member.row.proposal == "fixed":
+            return
+        member.row.proposal = "fixed"
+        self._changed.add(member.regression.id or 0)
+        if all(row.proposal == "fixed" for row in self._all_of(member.regression)):
+            note = f"Back at the usual level since run {returned.id}."
+            self._record(member.regression, "fix_confirmed", {}, {"run": returned.id}, note, changed=False)
+
     def write(self) -> None:
         """Write costs and worst change of the stack's regressions that are not closed or that changed just now, and the
         notifications with these figures.
@@ -204,7 +219,7 @@ class Members:
         regressions: dict[int, RegressionRow] = {}
         for member in self.of_stack:
             number = member.regression.id or 0
-            if member.regression.state in NOT_CLOSED or number in self._changed:
+            if member.regression.state in NOT_CLOSED or member.is_claim or number in self._changed:
                 member.row.gpu_hours_per_day = costs.of_member(member.regression, member.row).gpu_hours_per_day
                 regressions[number] = member.regression
         members = self._of_regressions(list(regressions))
@@ -403,7 +418,7 @@ class StackHistory:
             return None
         opened, (runs, history) = opened_with_levels
         runs_before = None if said_at is None else sum(run.created_at <= aware(said_at) for run in runs)
-        if opened.run < 0 and member.row.proposal == "fixed":
+        if said_at is None and opened.run < 0 and member.row.proposal == "fixed":
             runs_before = 0  # it was back before the part of the history that was read
         return follow_up(opened, history, runs_before), runs
 
@@ -572,6 +587,8 @@ def _follow(members: Members, stack_history: StackHistory, member: StackMember) 
         back = stack_history.came_back(member, said_at=regression.changed_at)
         if back is not None:
             members.reopen(member, back)
+        else:
+            members.confirm(member, stack_history.returned(member))
     elif regression.state in NOT_CLOSED:
         members.propose(member, stack_history.returned(member))
 
@@ -663,6 +680,12 @@ class Regression:
     def since(self) -> Member | None:
         return self.members[0] if self.members else None
 
+    @property
+    def standing(self) -> str:
+        """Return its state; `fix claimed` while a user says fixed and some of its runs have not recovered yet."""
+        claimed = self.state == "fixed" and any(member.proposal != "fixed" for member in self.members)
+        return FIX_CLAIMED if claimed else self.state
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -690,11 +713,14 @@ def costs_of(session: Session, shown: Regression, now: datetime) -> dict[int, Co
 
 
 def refresh_costs(session: Session, now: datetime) -> int:
-    """Recompute the costs of regressions that are not closed, because a stack that no longer runs is no longer judged.
+    """Recompute the costs of regressions that are not closed or not confirmed as fixed.
+
+    A stack that no longer runs is no longer judged, so its cost would stay.
 
     Return how many changed.
     """
-    active = select(RegressionRow).where(col(RegressionRow.state).in_(NOT_CLOSED))
+    claimed = exists().where(col(RegressionMemberRow.regression_id) == col(RegressionRow.id), IS_CLAIM)
+    active = select(RegressionRow).where(or_(col(RegressionRow.state).in_(NOT_CLOSED), claimed))
     rows = session.execute(active.order_by(col(RegressionRow.id)).with_for_update(skip_locked=True)).scalars().all()
     costs = Costs(session, now)
     return sum(_refresh(session, row, costs) for row in rows)

@@ -59,6 +59,9 @@ class RegressionOut(BaseModel):
     project: str
     kind: Literal["run", "upgrade"] = Field(description="What opened it: the verdict of a run, or an upgrade report.")
     state: State
+    standing: str = Field(
+        description="The state, or `fix claimed`: a user marked it fixed, and no run has confirmed it yet."
+    )
     metric: Metric
     cause: str = Field(description="A sentence.")
     axis: str = Field(description="Where the cause lies; empty when nothing tells.")

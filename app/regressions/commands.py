@@ -199,7 +199,8 @@ def _apply(session: Session, row: RegressionRow, change: Change) -> bool:
         setattr(row, name, value)
     if change.note:
         row.note = change.note
-    if "proposal" in after:
+    # A fix that the runs showed stays confirmed; any other change of the proposal, or reopening, asks them again.
+    if row.state != "fixed" and ("proposal" in after or before.get("state") == "fixed"):
         _forget_proposals(session, row)
     row.changed_at = utc_now()
     audit.record(

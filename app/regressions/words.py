@@ -15,6 +15,7 @@ from app.domain.numbers import (
     step_time,
 )
 from app.domain.performance.cost import Cost
+from app.domain.verdict.triage import FIX_CLAIMED
 from app.pipeline.regressions import Member, Regression
 from app.storage.audit import AuditEvent
 
@@ -50,7 +51,8 @@ def answer(found: Regression) -> str:
     if since := found.since:
         text += f" since run #{since.run_id}" + (f" at commit {short_commit(since.commit)}" if since.commit else "")
     seen = first_seen(found.metric, since) if since and len(found.members) == 1 else ""
-    return f"{text}.{f' First seen as {seen}.' if seen else ''} {_cost(found)}"
+    claim = " Marked as fixed; waiting for a run to confirm it." if found.standing == FIX_CLAIMED else ""
+    return f"{text}.{f' First seen as {seen}.' if seen else ''}{claim} {_cost(found)}"
 
 
 def _cost(found: Regression) -> str:
@@ -58,7 +60,7 @@ def _cost(found: Regression) -> str:
         return "Cost unknown." if found.metric == "step_time_ms" else "No GPU-time cost."
     if found.gpu_hours_per_day == 0:
         return "No cost now."
-    verb = "It cost" if found.state in ("fixed", "invalid") else "It costs"
+    verb = "It cost" if found.standing in ("fixed", "invalid") else "It costs"
     return f"{verb} {daily_cost(found.gpu_hours_per_day)}."
 
 
@@ -120,6 +122,7 @@ _WORDS: Mapping[str, str] = {
     "proposal_withdrawn": "withdrew the proposal",
     "changed": "changed the regression",
     "noted": "added a note",
+    "fix_confirmed": "confirmed the fix",
     "proposal_accepted": "accepted the proposal",
     "proposal_declined": "declined the proposal",
 }

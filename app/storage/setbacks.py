@@ -67,7 +67,7 @@ def _is_slower(session: Session, run: RunDetail, document: VerdictDocument) -> b
     """By its verdict, or as a member of a regression that a person did not close as expected or invalid."""
     regressions = [item for item in regressions_of(session, run.id) if item.metric == "step_time_ms"]
     if regressions:
-        return any(item.state not in _CLOSED for item in regressions)
+        return any(item.standing not in _CLOSED for item in regressions)
     return document.decision == "regression" and (document.verdict.step_time is not None)
 
 

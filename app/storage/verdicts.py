@@ -18,6 +18,7 @@ from sqlalchemy import (
     Table,
     and_,
     bindparam,
+    case,
     cast,
     delete,
     exists,
@@ -34,6 +35,7 @@ from app.domain.definitions import VERDICT_VERSION
 from app.domain.performance.cost import RATE_DAYS, Cost, clock, extra_ms, regression_cost, steps_of_run
 from app.domain.verdict.differences import Difference
 from app.domain.verdict.document import RerunRequest, VerdictDocument
+from app.domain.verdict.triage import FIX_CLAIMED
 from app.storage.audit import SERVICE
 from app.storage.json_text import from_json, to_json
 from app.storage.runs import aware
@@ -222,6 +224,15 @@ def _stored(rows: Iterable[VerdictRow]) -> Iterable[StoredVerdict]:
     )
 
 
+IS_CLAIM = and_(col(RegressionRow.state) == "fixed", col(RegressionMemberRow.proposal) != "fixed")
+"""A user marked the regression of a member fixed, and no run of this stack has confirmed it yet."""
+STANDING: Any = case(
+    (exists().where(col(RegressionMemberRow.regression_id) == col(RegressionRow.id), IS_CLAIM), FIX_CLAIMED),
+    else_=col(RegressionRow.state),
+).label("standing")
+"""The state of a regression as shown everywhere: `fix claimed` instead of `fixed` until its runs have recovered."""
+
+
 # --- Which regressions a run belongs to: those that it made, and those that explain its alarms.
 
 _ALARMS: Select[Any] = select_any(RunAlarmRow.run_id, RunAlarmRow.metric, RunAlarmRow.regression_id).where(
@@ -234,7 +245,7 @@ class RunRegression:
     """`made_by_it`: the run is a member; otherwise it stands at the level of the one that is."""
 
     id: int
-    state: str
+    standing: str
     cause: str
     metric: str
     assignee: str
@@ -247,13 +258,15 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
     made = select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id) == run_id)
     own = set(session.execute(made).scalars())
     explains = select_any(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id) == run_id)
-    chosen = select(RegressionRow).where(or_(col(RegressionRow.id).in_(own), col(RegressionRow.id).in_(explains)))
-    rows = session.execute(chosen.order_by(col(RegressionRow.id).desc())).scalars()
+    chosen = select(RegressionRow, STANDING).where(
+        or_(col(RegressionRow.id).in_(own), col(RegressionRow.id).in_(explains))
+    )
+    rows = session.execute(chosen.order_by(col(RegressionRow.id).desc()))
     return tuple(
         RunRegression(
-            row.id or 0, row.state, row.cause, row.metric, row.assignee, row.gpu_hours_per_day, made_by_it=row.id in own
+            row.id or 0, standing, row.cause, row.metric, row.assignee, row.gpu_hours_per_day, made_by_it=row.id in own
         )
-        for row in rows
+        for row, standing in rows
     )
 
 
@@ -328,7 +341,7 @@ class Costs:
         if regression.metric == "step_time_ms" and member.usual_level is not None and member.slow_level is not None:
             extra = extra_ms(member.usual_level, member.slow_level)
         before = _before_upgrade(self._session, member.run_id) if regression.kind == "upgrade" else ()
-        is_over = member.proposal == "fixed" or regression.state == "fixed"
+        is_over = member.proposal == "fixed"
         return self.of_slowdown(member.run_id, {member.stack_key, *before}, extra, is_over=is_over)
 
     def of_slowdown(

@@ -15,7 +15,7 @@ from app.domain.verdict.upgrade import ConfigRuns, Pair, UpgradeReport, compare_
 from app.storage.runs import aware
 from app.storage.stacks import COMPARED, facts_of, full_records
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow, select_any, utc_now
-from app.storage.verdicts import Costs
+from app.storage.verdicts import STANDING, Costs
 
 ANY_BRANCH = "*"
 _EVER = datetime.min.replace(tzinfo=UTC)
@@ -41,6 +41,7 @@ class SideValue:
 class OpenedRegression:
     id: int
     state: str
+    standing: str
     cause: str
     metric: str
     stacks: int
@@ -157,7 +158,7 @@ def _regressions(session: Session, project: ProjectRow, cause_key: str) -> tuple
     """Return the regressions that this upgrade opened, one per metric, in any state; newest first."""
     members = select(func.count()).where(col(RegressionMemberRow.regression_id) == col(RegressionRow.id))
     rows = session.execute(
-        select(RegressionRow, members.scalar_subquery())
+        select(RegressionRow, STANDING, members.scalar_subquery())
         .where(
             col(RegressionRow.project_id) == project.id,
             col(RegressionRow.kind) == "upgrade",
@@ -166,6 +167,6 @@ def _regressions(session: Session, project: ProjectRow, cause_key: str) -> tuple
         .order_by(col(RegressionRow.id).desc())
     )
     return tuple(
-        OpenedRegression(row.id or 0, row.state, row.cause.rstrip("."), row.metric, count, row.assignee)
-        for row, count in rows
+        OpenedRegression(row.id or 0, row.state, standing, row.cause.rstrip("."), row.metric, count, row.assignee)
+        for row, standing, count in rows
     )

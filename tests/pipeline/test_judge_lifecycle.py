@@ -5,10 +5,15 @@ from sqlalchemy import Engine
 from sqlmodel import col, select
 
 from app.domain.run import Metric, Value
+from app.domain.verdict.triage import FIX_CLAIMED
+from app.pipeline.regressions import costs_of
+from app.regressions import words
+from app.regressions.queries import get_regression
 from app.settings import Settings
 from app.storage.audit import events
 from app.storage.database import read_session, transaction
 from app.storage.tables import RegressionMemberRow, RegressionRow, utc_now
+from app.storage.verdicts import regressions_of
 from tests.regressions.judging import arrive, document_of, judge_all, regressions_in, steady
 
 NEW_CONTAINER: dict[str, Value] = {"container": "nvcr.io/nvidia/nemo:26.08"}
@@ -70,6 +75,26 @@ def test_noise_reopens_nothing_and_a_fix_that_was_none_is_told_by_three_runs(
     assert regressions_in(engine)[0][0] == "fixed"
     bring(engine, settings, [1080.0], 19)
     assert regressions_in(engine)[0][0] == "open"
+
+
+def test_a_fix_is_a_claim_that_still_costs_until_the_runs_are_back(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [*steady(1000, 14), *steady(1080, 4)])
+    close(engine, "fixed")
+    bring(engine, settings, steady(1000, 2), 18)
+    with read_session(engine) as session:
+        claimed = get_regression(session, 1)
+        (cost,) = costs_of(session, claimed, utc_now()).values()
+        assert claimed.standing == FIX_CLAIMED
+        assert regressions_of(session, claimed.members[0].run_id)[0].standing == FIX_CLAIMED
+        assert claimed.gpu_hours_per_day == cost.gpu_hours_per_day
+        assert cost.gpu_hours_per_day
+        assert words.answer(claimed).endswith("waiting for a run to confirm it. It costs under 0.1 GPU-hours a day.")
+    bring(engine, settings, [1001.0], 20)
+    with read_session(engine) as session:
+        confirmed = get_regression(session, 1)
+        assert (confirmed.standing, confirmed.gpu_hours_per_day) == ("fixed", 0)
+        assert regressions_of(session, confirmed.members[0].run_id)[0].standing == "fixed"
+    assert actions(engine) == ["opened", "fix_confirmed"]
 
 
 @pytest.mark.parametrize("state", ["acknowledged", "expected"])

@@ -12,11 +12,13 @@ MEANING: Mapping[State, str] = {
     "open": "not yet triaged",
     "acknowledged": "being worked on",
     "expected": "accepted as the cost of a wanted change",
-    "fixed": "the speed has recovered",
+    "fixed": "a fix is in; the next runs must confirm it",
     "invalid": "not a regression, for example a bad node",
 }
 NEEDS_NOTE: tuple[State, ...] = ("expected",)
 """Accepting a slow-down is a decision, so the reason must be on record."""
+FIX_CLAIMED = "fix claimed"
+"""How pages and reports show a regression that a user marked fixed before its runs recovered."""
 
 _NEXT: Mapping[State, tuple[State, ...]] = {
     "open": ("acknowledged", "expected", "fixed", "invalid"),
