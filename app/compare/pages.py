@@ -64,7 +64,10 @@ class ComparePage:
 
     @property
     def kind(self) -> str:
-        return KINDS[self.comparison.sides.kind]
+        sides = self.comparison.sides
+        if sides.kind == "contrast" and (knobs := sides.comparability.knobs):
+            return f"not attributable: {1 + len(knobs)} fields differ"
+        return KINDS[sides.kind]
 
     @property
     def answer(self) -> str:

@@ -418,7 +418,7 @@ class ExperimentPage:
 
     @property
     def effect(self) -> Effect | None:
-        return effect(self.experiment.result.verdict)
+        return effect(self.experiment.result)
 
     @property
     def would_decide(self) -> str:

@@ -1,7 +1,7 @@
 """The A/B of an experiment as its page shows it: a row a figure, the interval drawn large, and what would decide."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.domain.contract.fields import METRICS
 from app.domain.experiments.values import ExperimentResult
@@ -62,12 +62,14 @@ def result_rows(result: ExperimentResult) -> tuple[Row, ...]:
     span = bar_span(changes.values())
     rows = [_row(name, change, span) for name, change in changes.items()]
     loss = result.verdict.loss if result.verdict else None
-    return (*rows, *([_loss_row(loss, span)] if loss is not None else []))
+    rows += [_loss_row(loss, span)] if loss is not None else []
+    # Before the planned runs are in, an interval decides nothing, whatever it spans.
+    return tuple(rows if result.finished else (replace(row, word="waiting") for row in rows))
 
 
-def effect(verdict: Verdict | None) -> Effect | None:
+def effect(result: ExperimentResult) -> Effect | None:
     """Return the effect; None until the step times of both sides can be compared."""
-    time = verdict.step_time if verdict else None
+    time = result.verdict.step_time if result.verdict else None
     if time is None or not all(map(math.isfinite, (time.ci_low_pct, time.ci_high_pct))):
         return None
     limit = 100 * EQUIVALENCE_LIMIT
@@ -89,7 +91,7 @@ def effect(verdict: Verdict | None) -> Effect | None:
         band_at=f"{place(-limit):.2f}",
         band_width=f"{place(limit) - place(-limit):.2f}",
         ticks=tuple(Tick(f"{place(mark):.2f}", _tick(mark)) for mark in marks),
-        tone=time.decision,
+        tone=time.decision if result.finished else "inconclusive",
         label=_effect_label(time),
     )
 
@@ -143,7 +145,8 @@ def _loss_row(loss: LossChange, span: float) -> Row:
     meaning = "Median over the last shared iterations."
     change = _Pct(loss.delta_pct)
     word = _LOSS_WORDS[loss.decision]
-    return Row("loss", "Loss at the end", meaning, "", "", loss.delta_pct, None, None, word, bar_of(change, span))
+    a, b = ("" if value is None else significant(value) for value in (loss.baseline, loss.candidate))
+    return Row("loss", "Loss at the end", meaning, a, b, loss.delta_pct, None, None, word, bar_of(change, span))
 
 
 @dataclass(frozen=True, slots=True)

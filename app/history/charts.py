@@ -31,8 +31,11 @@ NOT_OF_STEP_TIME = "peak_memory_gib"
 """The only headline figure that is not a constant over step time, so levels of step time do not apply to it."""
 _SECONDS_FROM_MS = 10_000
 _BESIDE = 0.5
-"""Multiple of the range of the middle 96 % that the axis extends beyond it; values farther off are drawn at its
-edge."""
+"""Multiple of the range of the middle 96 % that the axis extends beyond it; values farther off go into the lane."""
+_ALWAYS_SHOWN = 20
+"""The newest runs that count are on the axis, however far off."""
+_LANE = 34
+"""Height in pixels of the lane above the axis, for runs off the scale (with their value) or without a figure."""
 _TICKS = 6
 _DAY_MS = 86_400_000
 _WITH_YEAR = timedelta(days=300)
@@ -80,13 +83,13 @@ class Drawing:
 
     @cached_property
     def range(self) -> tuple[float, float]:
-        """Return the value axis. It does not start at zero."""
+        """Return the value axis: around the levels, the middle of the values and the newest runs, not from zero."""
         values = [self.scale * metric.value for place in self._deciding if (metric := self.metric_at(place))]
         if not values:
             return 0.0, 1.0
         low, high = (float(end) for end in np.quantile(values, (0.02, 0.98)))
-        levels = [value for _, _, value in self.level_values()]
-        low, high = min([low, *levels]), max([high, *levels])
+        fixed = [*(value for _, _, value in self.level_values()), *values[-_ALWAYS_SHOWN:]]
+        low, high = min([low, *fixed]), max([high, *fixed])
         beside = _BESIDE * (high - low)
         low, high = max(low - beside, min([*values, low])), min(high + beside, max([*values, high]))
         margin = (high - low) * 0.1 or abs(high) * 0.02 or 1.0
@@ -131,16 +134,18 @@ class Drawing:
 
 def datasets(drawing: Drawing) -> dict[str, list[Row]]:
     """Return the rows of each layer, by name."""
-    points = [_point(drawing, place) for place in drawing.places]
+    rows = [_point(drawing, place) for place in drawing.places]
+    points = [row for row in rows if row["mark"] in _ON_AXIS]
     called = [{"at": row["at"], "shown": row["shown"], "verdict": row["called"]} for row in points if row["called"]]
     return {
         "frame": _frame(drawing),
         "points": points,
+        "lane": [row for row in rows if row["mark"] not in _ON_AXIS],
         "intervals": list(_intervals(drawing)) if len(points) <= MOST_INTERVALS else [],
         "rings": [row for row in called if row["verdict"] not in _ARROWS],
         "arrows": [row for row in called if row["verdict"] in _ARROWS],
         "levels": list(_levels(drawing)),
-        "changes": _changes(drawing),
+        "changes": _changes(drawing, top=0 if len(points) == len(rows) else _LANE),
         "events": _events(drawing),
         "ticks": _ticks(drawing) if drawing.axis != DATE else [],
     }
@@ -152,6 +157,9 @@ def _frame(drawing: Drawing) -> list[Row]:
     beside = max((last - first) * 0.02, _DAY_MS / 2) if drawing.axis == DATE else 0.5 + (last - first) * 0.01
     low, high = drawing.range
     return [{"at": first - beside, "shown": low}, {"at": last + beside, "shown": high}]
+
+
+_ON_AXIS = ("counts", "aside")
 
 
 def _point(drawing: Drawing, place: int) -> Row:
@@ -167,7 +175,7 @@ def _point(drawing: Drawing, place: int) -> Row:
         mark = "above" if value > high else "below"
     return {
         "at": drawing.at(place),
-        "shown": low if value is None else min(max(value, low), high),
+        "shown": value,
         "mark": mark,
         "colour": run.dispatcher or "unknown",
         "called": _called(drawing, run),
@@ -177,6 +185,7 @@ def _point(drawing: Drawing, place: int) -> Row:
         "when": absolute(run.ordered_at),
         "commit": short_commit(run.commit) or "unknown",
         "text": text.text if text else "none",
+        "lane": text.text if text and mark in ("above", "below") else "",
         "interval": text.interval if text and text.half else "none",
         "n": text.n if text else 0,
         "verdict": VERDICTS.get(run.verdict, "not judged"),
@@ -198,8 +207,11 @@ def _intervals(drawing: Drawing) -> Iterator[Row]:
         metric = drawing.metric_at(place)
         if metric and drawing.counts(place) and math.isfinite(metric.ci_low) and metric.ci_low < metric.ci_high:
             dispatcher = drawing.history.runs[place].dispatcher
-            ends = {"low": metric.ci_low * drawing.scale, "high": metric.ci_high * drawing.scale}
-            yield {"at": drawing.at(place), "colour": dispatcher or "unknown", **ends}
+            low, high = drawing.range
+            # Cut to the axis: a longer bar would stretch it, and no mark would stand at its value any more.
+            ends = {"low": max(metric.ci_low * drawing.scale, low), "high": min(metric.ci_high * drawing.scale, high)}
+            if ends["low"] < ends["high"]:
+                yield {"at": drawing.at(place), "colour": dispatcher or "unknown", **ends}
 
 
 def _levels(drawing: Drawing) -> Iterator[Row]:
@@ -220,8 +232,8 @@ def _levels(drawing: Drawing) -> Iterator[Row]:
         }
 
 
-def _changes(drawing: Drawing) -> list[Row]:
-    """Return change labels, in two alternating rows when there are many, so that neighbours do not overlap."""
+def _changes(drawing: Drawing, top: int) -> list[Row]:
+    """Return change labels `top` pixels down, in two rows when there are many, so that neighbours do not overlap."""
     if drawing.metric == NOT_OF_STEP_TIME:
         return []
     first, last = drawing.places[0], drawing.places[-1]
@@ -244,7 +256,7 @@ def _changes(drawing: Drawing) -> list[Row]:
                 "direction": "slower" if change.delta_pct > 0 else "faster",
                 "label": f"{configuration.letter}  {text.figure}" if several else text.figure,
                 "late": at > drawing.at(first) + _LATE * (drawing.at(last) - drawing.at(first)),
-                "top": _LABEL_ROW * (number % 2) if len(changes) > _IN_ONE_ROW else 0,
+                "top": top + (_LABEL_ROW * (number % 2) if len(changes) > _IN_ONE_ROW else 0),
             }
         )
     return rows
@@ -299,15 +311,15 @@ _DENSE = 400
 """With more runs their marks are smaller."""
 _DISPATCHERS = ("alltoall", "deepep", "hybridep", "ncclep", "allgather")
 COLOURS = {name: f"--{name}" for name in _DISPATCHERS} | {"unknown": charts.ACCENT}
-_ARROW_DOWN = "M-1,-0.7L0.8,0.8M0.8,-0.2L0.8,0.8L-0.2,0.8"
-_ARROW_UP = "M-1,0.7L0.8,-0.8M0.8,0.2L0.8,-0.8L-0.2,-0.8"
 VERDICT_MARKS = {
-    "regression": ("--regression", _ARROW_DOWN),
-    "improvement": ("--improvement", _ARROW_UP),
+    "regression": ("--regression", "triangle-up"),
+    "improvement": ("--improvement", "triangle-down"),
     "inconclusive": ("--inconclusive", "circle"),
     "no_baseline": ("--no-change", "circle"),
     "failed": ("--failed", "M-1,-1L1,1M1,-1L-1,1"),
 }
+"""Colour and shape on an axis where worse is up: step time and memory."""
+_BETTER_IS_UP = {"regression": "triangle-down", "improvement": "triangle-up"}
 EVENT_MARKS = {
     "golden": "M0,-1L0.29,-0.4L0.95,-0.31L0.48,0.15L0.59,0.81L0,0.5L-0.59,0.81L-0.48,0.15L-0.95,-0.31L-0.29,-0.4Z",
     "once golden": "M0,-1L0.29,-0.4L0.95,-0.31L0.48,0.15L0.59,0.81L0,0.5L-0.59,0.81L-0.48,0.15L-0.95,-0.31L-0.29,-0.4Z",
@@ -324,7 +336,8 @@ _TIP = {
 def history_chart(drawing: Drawing, rows: dict[str, list[Row]]) -> dict[str, Any]:
     """Return the Vega-Lite specification that charts.js embeds. `rows`: of each layer (`chart_rows.datasets`)."""
     drawn = frozenset(name for name, of_name in rows.items() if of_name)
-    spec = dict(_specification(drawing.title, drawing.axis, len(drawing.places) > _DENSE, drawn))
+    worse_is_up = drawing.metric in ("step_time_ms", NOT_OF_STEP_TIME)
+    spec = dict(_specification(drawing.title, drawing.axis, len(drawing.places) > _DENSE, drawn, worse_is_up))
     # A layer without data would have no extent, which Vega warns of.
     spec["datasets"] = {name: of_name for name, of_name in rows.items() if of_name}
     spec["description"] = (
@@ -334,12 +347,20 @@ def history_chart(drawing: Drawing, rows: dict[str, list[Row]]) -> dict[str, Any
 
 
 @lru_cache(maxsize=64)
-def _specification(title: str, axis: str, dense: bool, drawn: frozenset[str]) -> dict[str, Any]:
+def _specification(title: str, axis: str, dense: bool, drawn: frozenset[str], worse_is_up: bool) -> dict[str, Any]:
     import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
 
     frame = alt.Chart(alt.NamedData("frame")).mark_point(opacity=0, tooltip=None)
-    layers = [frame.encode(_x(alt, axis), _y(alt, title))]
-    layers += [layer for name, parts in _parts(alt, axis, title, dense) if name in drawn for layer in parts]
+    y = alt.Y("shown:Q", title=title, scale=alt.Scale(zero=False, nice=False))
+    if "lane" in drawn:
+        y = y.scale(zero=False, nice=False, range=[HEIGHT, _LANE])
+    layers = [frame.encode(_x(alt, axis), y)]
+    layers += [
+        layer
+        for name, parts in _parts(alt, axis, y, title, dense=dense, worse_is_up=worse_is_up)
+        if name in drawn
+        for layer in parts
+    ]
     # Each layer has colours and shapes of its own; shared scales would mix their meanings.
     apart: Any = dict.fromkeys(("stroke", "fill", "color", "shape"), "independent")
     chart = alt.layer(*layers).resolve_scale(**apart)
@@ -361,24 +382,21 @@ def _x(alt: Any, axis: str, field: str = "at") -> Any:
     return alt.X(f"{field}:Q", title="runs in commit order", scale=alt.Scale(zero=False, nice=False), axis=hidden)
 
 
-def _y(alt: Any, title: str) -> Any:
-    return alt.Y("shown:Q", title=title, scale=alt.Scale(zero=False, nice=False))
-
-
-def _parts(alt: Any, axis: str, title: str, dense: bool) -> list[tuple[str, list[Any]]]:
+def _parts(alt: Any, axis: str, y: Any, title: str, *, dense: bool, worse_is_up: bool) -> list[tuple[str, list[Any]]]:
     """Return the layers from back to front, each with its dataset. Marks that react to the pointer are on top."""
-    x, y = _x(alt, axis), _y(alt, title)
+    x = _x(alt, axis)
     return [
         ("intervals", [_charts_intervals(alt, x)]),
         ("changes", _charts_changes(alt, x)),
         ("ticks", [_charts_ticks(alt, x)]),
         ("points", [_marks(alt, x, y, dense)]),
         ("rings", [_verdicts(alt, x, y, "rings", size=36 if dense else 80)]),
-        ("arrows", [_verdicts(alt, x, y, "arrows", size=90, up=11)]),
+        ("arrows", [_verdicts(alt, x, y, "arrows", size=50, up=11, worse_is_up=worse_is_up)]),
         ("levels", [_charts_levels(alt, axis)]),
         ("levels", _level_labels(alt, axis)),
         ("points", [_hit_area(alt, x, y, title)]),
         ("events", [_charts_events(alt, x)]),
+        ("lane", _charts_lane(alt, x, title)),
     ]
 
 
@@ -428,10 +446,6 @@ def _charts_ticks(alt: Any, x: Any) -> Any:
 
 
 def _marks(alt: Any, x: Any, y: Any, dense: bool) -> Any:
-    shapes = alt.Scale(
-        domain=["counts", "aside", "above", "below", "none"],
-        range=["circle", "circle", "triangle-up", "triangle-down", "M-1,-1L1,1M1,-1L-1,1"],
-    )
     counts = "datum.mark == 'counts'"
     return (
         alt.Chart(alt.NamedData("points"))
@@ -439,7 +453,6 @@ def _marks(alt: Any, x: Any, y: Any, dense: bool) -> Any:
         .encode(
             x,
             y,
-            shape=alt.Shape("mark:N", scale=shapes, legend=None),
             stroke=_colour(alt, alt.Stroke),
             fill=_colour(alt, alt.Fill),
             fillOpacity=alt.when(counts).then(alt.value(1)).otherwise(alt.value(0)),
@@ -448,13 +461,33 @@ def _marks(alt: Any, x: Any, y: Any, dense: bool) -> Any:
     )
 
 
-def _verdicts(alt: Any, x: Any, y: Any, name: str, *, size: int, up: int = 0) -> Any:
+def _charts_lane(alt: Any, x: Any, title: str) -> list[Any]:
+    """Draw runs that the axis cannot show in a lane above it: off the scale with their value, or without a figure."""
+    data = alt.Chart(alt.NamedData("lane"))
+    shapes = alt.Scale(domain=["above", "below", "none"], range=["circle", "circle", "M-1,-1L1,1M1,-1L-1,1"])
+    mark = data.mark_point(strokeWidth=1.5, opacity=1, size=30, cursor="pointer")
+    text = data.mark_text(baseline="bottom", dy=-5, color=charts.TEXT, fontSize=10)
+    return [
+        mark.encode(
+            x,
+            y=alt.value(_LANE - 12),
+            shape=alt.Shape("mark:N", scale=shapes, legend=None),
+            stroke=_colour(alt, alt.Stroke),
+            href=alt.Href("href:N"),
+            tooltip=alt.value(alt.expr(_tip(title))),
+        ),
+        text.encode(x, y=alt.value(_LANE - 12), text="lane:N"),
+    ]
+
+
+def _verdicts(alt: Any, x: Any, y: Any, name: str, *, size: int, up: int = 0, worse_is_up: bool = True) -> Any:
     """Draw rings around the point and arrows above it, so that the point keeps the colour of its dispatcher."""
+    marks = {name: shape for name, (_, shape) in VERDICT_MARKS.items()} | ({} if worse_is_up else _BETTER_IS_UP)
     colours = alt.Scale(domain=list(VERDICT_MARKS), range=[colour for colour, _ in VERDICT_MARKS.values()])
-    shapes = alt.Scale(domain=list(VERDICT_MARKS), range=[shape for _, shape in VERDICT_MARKS.values()])
+    shapes = alt.Scale(domain=list(marks), range=list(marks.values()))
     dashed = alt.when("datum.verdict == 'no_baseline'").then(alt.value([2, 2])).otherwise(alt.value([1, 0]))
     mark = alt.Chart(alt.NamedData(name)).mark_point(
-        filled=False, strokeWidth=2 if up else 1.25, tooltip=None, size=size, yOffset=-up
+        filled=bool(up), strokeWidth=1.25, tooltip=None, size=size, yOffset=-up
     )
     return mark.encode(
         x,
@@ -528,10 +561,10 @@ class ChartKey:
 
 
 def chart_key(drawing: Drawing, rows: dict[str, list[Row]]) -> ChartKey:
-    marks = {row["mark"] for row in rows["points"]}
+    marks = {row["mark"] for row in (*rows["points"], *rows["lane"])}
     called = {row["verdict"] for row in (*rows["rings"], *rows["arrows"])}
     kinds = {row["kind"] for row in rows["events"]}
-    letters = {row["config"]: row["colour"] for row in rows["points"]}
+    letters = {row["config"]: row["colour"] for row in (*rows["points"], *rows["lane"])}
     several = len(drawing.history.configurations) > 1
     return ChartKey(
         configurations=tuple(sorted(letters.items())[:_MOST_CONFIGURATIONS]) if several else (),
@@ -551,9 +584,9 @@ def chart_notes(drawing: Drawing, rows: dict[str, list[Row]], not_drawn: int) ->
     notes = []
     if not_drawn:
         notes.append(f"The newest {len(drawing.places):,} runs are drawn. Zoom in to see {not_drawn:,} older runs.")
-    outside = sum(row["mark"] in ("above", "below") for row in rows["points"])
+    outside = sum(row["mark"] in ("above", "below") for row in rows["lane"])
     if outside:
-        notes.append(f"{plural(outside, 'run')} off scale, drawn at the edge.")
+        notes.append(f"{plural(outside, 'run is', 'runs are')} off the scale: see the values above the axis.")
     if drawing.metric == NOT_OF_STEP_TIME:
         notes.append(
             f"Segments and change points exist for step time only; {series_label(drawing.metric).lower()} has none."

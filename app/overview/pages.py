@@ -80,7 +80,7 @@ def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:
     if not attention.open:
         more = plural(attention.acknowledged, "regression")
         return f"No open regression{where}" + (f"; {more} acknowledged." if attention.acknowledged else ".")
-    return _open(attention, where)
+    return _active(attention, where)
 
 
 def arrived(overview: Overview, filters: OverviewQuery) -> str:
@@ -95,14 +95,14 @@ def arrived(overview: Overview, filters: OverviewQuery) -> str:
     return " ".join(parts)
 
 
-def _open(attention: NeedsAttention, where: str) -> str:
-    verb = plural(attention.open, "costs", "cost", number=False)
-    regressions = f"{plural(attention.open, 'open regression')}{where}"
+def _active(attention: NeedsAttention, where: str) -> str:
+    active = attention.open + attention.acknowledged
+    acknowledged = f" and {attention.acknowledged} acknowledged" if attention.acknowledged else ""
+    regressions = f"{attention.open} open{acknowledged} {plural(active, 'regression', number=False)}{where}"
     if attention.hours is None:
         return f"{regressions}; cost unknown."
     unknown = f", {attention.without_cost} of them at unknown cost" if attention.without_cost else ""
-    more = f" {plural(attention.acknowledged, 'more is', 'more are')} acknowledged." if attention.acknowledged else ""
-    return f"{regressions} {verb} {daily_cost(attention.hours)}{unknown}.{more}"
+    return f"{regressions} {plural(active, 'costs', 'cost', number=False)} {daily_cost(attention.hours)}{unknown}."
 
 
 def _ended(overview: Overview, period: str) -> str:

@@ -49,7 +49,7 @@ class OverviewRegression:
 
 @dataclass(frozen=True, slots=True)
 class NeedsAttention:
-    """`hours`: known GPU-hours a day of the open ones, None without one; `without_cost`: number of unknown cost."""
+    """`hours`: known GPU-hours a day of all of them, None without one; `without_cost`: number of unknown cost."""
 
     items: tuple[OverviewRegression, ...]
     open: int
@@ -68,8 +68,9 @@ def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAt
         select(state, func.count(), func.sum(cost), func.count(cost)).where(*conditions).group_by(state)
     )
     by_state = {name: (count, hours, with_cost) for name, count, hours, with_cost in counted}
-    opened, hours, with_cost = by_state.get("open", (0, None, 0))
-    acknowledged = by_state.get("acknowledged", (0, None, 0))[0]
+    opened, acknowledged = (by_state.get(name, (0, None, 0))[0] for name in _NEED_SOMEBODY)
+    costs = [hours for _, hours, _ in by_state.values() if hours is not None]
+    without_cost = sum(count - with_cost for count, _, with_cost in by_state.values())
     wanted: Select[Any] = select_any(RegressionRow, ProjectRow.slug, ProjectRow.commit_url)
     rows = session.execute(
         wanted.join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
@@ -77,7 +78,7 @@ def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAt
         .order_by(cost.is_(None), cost.desc(), col(RegressionRow.id).desc())
         .limit(SHOWN)
     ).all()
-    return NeedsAttention(_items(session, rows), opened, acknowledged, hours, opened - with_cost)
+    return NeedsAttention(_items(session, rows), opened, acknowledged, sum(costs) if costs else None, without_cost)
 
 
 def in_project(table: type[RunRow] | type[RegressionRow], project: str) -> list[ColumnElement[bool]]:

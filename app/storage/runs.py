@@ -36,6 +36,7 @@ from app.storage.log_files import LogFiles
 from app.storage.tables import (
     PROCESSED,
     AmendmentRow,
+    ExperimentRunRow,
     ProjectRow,
     RunFileRow,
     RunResultRow,
@@ -431,7 +432,8 @@ def aware(time: datetime) -> datetime:
 class RunListItem:
     """One row of the list. `outcome` is how the job itself ended (`health.outcome`), empty until it is known;
     `evidence` is what that was seen in. `verdict` is the current one, empty until it was judged; its change is of step
-    time. `quarantine` is a person's reason to leave it out of everything, else empty.
+    time. `quarantine` is a person's reason to leave it out of everything, else empty. `experiment_id`, `side`: the
+    newest experiment that the run belongs to, and `baseline` or `candidate`.
     """
 
     id: int
@@ -457,6 +459,8 @@ class RunListItem:
     verdict: str = ""
     verdict_delta_pct: float | None = None
     quarantine: str = ""
+    experiment_id: int | None = None
+    side: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,12 +474,20 @@ class FilterOptions:
     branches: tuple[str, ...]
 
 
+_NEWEST_EXPERIMENT = (
+    select_any(ExperimentRunRow.experiment_id)
+    .where(col(ExperimentRunRow.run_id) == RunRow.id)
+    .order_by(col(ExperimentRunRow.experiment_id).desc())
+    .limit(1)
+)
 _LIST_COLUMNS = (
     RunRow.id, RunRow.name, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.created_at, RunRow.status,
     RunRow.error, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher, RunRow.evidence_level,
     RunRow.semantic_class, RunRow.provisional, RunRow.outcome, RunRow.verdict, RunRow.verdict_delta_pct,
     RunRow.quarantine, RunResultRow.metrics, RunResultRow.health,
     ProjectRow.slug, ProjectRow.generated,
+    _NEWEST_EXPERIMENT.scalar_subquery().label("experiment_id"),
+    _NEWEST_EXPERIMENT.with_only_columns(col(ExperimentRunRow.side)).scalar_subquery().label("side"),
 )  # fmt: skip
 """The contract and the warnings stay behind: a list of 50 runs would read megabytes of JSON for them."""
 
@@ -526,6 +538,7 @@ def list_item(row: Row[Any]) -> RunListItem:
         dispatcher=row.dispatcher, evidence_level=row.evidence_level, semantic_class=row.semantic_class,
         provisional=row.provisional, metrics=metrics_of(row.metrics), verdict=row.verdict,
         verdict_delta_pct=row.verdict_delta_pct, quarantine=row.quarantine,
+        experiment_id=row.experiment_id, side=row.side or "",
     )  # fmt: skip
 
 

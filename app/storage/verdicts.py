@@ -28,6 +28,7 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.orm import aliased
 from sqlmodel import Session, col
 
 from app.domain.contract.values import shown
@@ -226,8 +227,17 @@ def _stored(rows: Iterable[VerdictRow]) -> Iterable[StoredVerdict]:
 
 IS_CLAIM = and_(col(RegressionRow.state) == "fixed", col(RegressionMemberRow.proposal) != "fixed")
 """A user marked the regression of a member fixed, and no run of this stack has confirmed it yet."""
+_Member = aliased(RegressionMemberRow)
+"""So that a query which reads members itself does not restrict the members below."""
 STANDING: Any = case(
-    (exists().where(col(RegressionMemberRow.regression_id) == col(RegressionRow.id), IS_CLAIM), FIX_CLAIMED),
+    (
+        exists().where(
+            col(_Member.regression_id) == col(RegressionRow.id),
+            col(RegressionRow.state) == "fixed",
+            col(_Member.proposal) != "fixed",
+        ),
+        FIX_CLAIMED,
+    ),
     else_=col(RegressionRow.state),
 ).label("standing")
 """The state of a regression as shown everywhere: `fix claimed` instead of `fixed` until its runs have recovered."""

@@ -68,7 +68,7 @@ def test_no_winner_is_named_between_two_containers(client: TestClient, make: Mak
     text = words(client.get(f"/compare?a={a}&b={b}").text)
     assert "single-field contrast no winner" in text
     assert "No winner: container differs, but must be equal to name a winner." in text
-    assert "the stacks differ only in container. The difference is attributed to container. This is" in text
+    assert "the stacks differ only in container, so the difference is attributed to it. This is" in text
     figures = text[text.index("Figures") : text.index("Steady windows")]
     assert "slower" in figures
     assert "differs" in figures

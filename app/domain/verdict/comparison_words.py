@@ -135,15 +135,15 @@ def _rule(comparison: SideComparison) -> str:
     if kind == "side_by_side":
         return "Side by side: several knobs differ or may differ, so a difference is not attributed to any of them."
     if kind == "contrast":
-        field = comparability.stack[0].field
-        attribution = (
-            f"is attributed to `{field}`"
-            if not comparability.knobs
-            else "is not attributed to one field, because knobs also differ"
-        )
+        fields = [difference.field for difference in (*comparability.stack, *comparability.knobs)]
+        if len(fields) > 1:
+            return (
+                f"Not attributable: {plural(len(fields), 'field differs', 'fields differ')} "
+                f"({', '.join(f'`{field}`' for field in fields)}), so no single field explains the difference."
+            )
         return (
-            f"Single-field contrast: the stacks differ only in `{field}`. The difference {attribution}. This is not a "
-            "verdict on the code, and such runs are never ranked together."
+            f"Single-field contrast: the stacks differ only in `{fields[0]}`, so the difference is attributed to it. "
+            "This is not a verdict on the code, and such runs are never ranked together."
         )
     return (
         "Incomparable: the stacks differ, or may differ, in more than one field. The figures are shown, but "

@@ -67,7 +67,13 @@ def compare_loss(candidates: Sequence[RunEstimate], baseline: Sequence[RunEstima
     if not new or not old:
         return None
     delta, alarm = _delta_and_alarm(new, old)
-    return LossChange("worse" if delta > alarm else "no_worse", delta_pct=delta, alarm_pct=alarm)
+    return LossChange(
+        decision="worse" if delta > alarm else "no_worse",
+        delta_pct=delta,
+        alarm_pct=alarm,
+        baseline=median(old),
+        candidate=median(new),
+    )
 
 
 def _memory_decision(delta: float, alarm: float) -> MemoryDecision:

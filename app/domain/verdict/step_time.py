@@ -165,12 +165,18 @@ class MemoryChange:
 
 @dataclass(frozen=True, slots=True)
 class LossChange:
-    """Loss against the median of the baseline; percentages are None where the loss was not finite."""
+    """Loss against the median of the baseline.
+
+    Values and percentages are None where the loss was not finite; `baseline` and `candidate` also in verdicts stored
+    before they were kept.
+    """
 
     decision: LossDecision
     delta_pct: float | None = None
     alarm_pct: float | None = None
     not_finite_iterations: int = 0
+    baseline: float | None = None
+    candidate: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
