@@ -30,8 +30,8 @@ MOST_INTERVALS = 250
 NOT_OF_STEP_TIME = "peak_memory_gib"
 """The only headline figure that is not a constant over step time, so levels of step time do not apply to it."""
 _SECONDS_FROM_MS = 10_000
-_BESIDE = 0.5
-"""Multiple of the range of the middle 96 % that the axis extends beyond it; values farther off go into the lane."""
+_BESIDE = 1.0
+"""Multiple of the range of the middle 90 % that the axis extends beyond it; values farther off go into the lane."""
 _ALWAYS_SHOWN = 20
 """The newest runs that count are on the axis, however far off."""
 _LANE = 34
@@ -87,7 +87,7 @@ class Drawing:
         values = [self.scale * metric.value for place in self._deciding if (metric := self.metric_at(place))]
         if not values:
             return 0.0, 1.0
-        low, high = (float(end) for end in np.quantile(values, (0.02, 0.98)))
+        low, high = (float(end) for end in np.quantile(values, (0.05, 0.95)))
         fixed = [*(value for _, _, value in self.level_values()), *values[-_ALWAYS_SHOWN:]]
         low, high = min([low, *fixed]), max([high, *fixed])
         beside = _BESIDE * (high - low)

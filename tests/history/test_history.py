@@ -432,3 +432,27 @@ def test_a_list_that_means_nothing_is_refused(client: TestClient, query: str) ->
 
 def test_the_empty_list_gives_the_command_that_fills_it(client: TestClient) -> None:
     assert "http://testserver/api/v1/runs" in client.get("/history").text
+
+
+@pytest.mark.parametrize("metric", ["step_time_ms", "tokens_per_s_per_gpu"])
+def test_every_mark_stands_at_its_value_or_in_the_lane(client: TestClient, make: Make, metric: str) -> None:
+    draw = np.random.default_rng(20)
+    for number in range(4):
+        times = [400 * math.exp(0.01 * step) for step in draw.standard_normal(40)]
+        for outlier in draw.choice(15, number // 2 + 1, replace=False):
+            times[outlier] *= draw.uniform(1.3, 5)
+        runs = make(times, stack_key=f"{number}" * 64, config_key=f"{number}" * 64)
+        data = chart_of(client, f"/history/{str(number) * 64}/chart?metric={metric}")["datasets"]
+        low, high = sorted(row["shown"] for row in data["frame"])
+        values = {run: client.get(f"/api/v1/runs/{run}").json()["metrics"][metric]["value"] for run in runs}
+        assert {row["id"]: row["shown"] for row in data["points"]} == {
+            run: pytest.approx(value) for run, value in values.items() if low <= value <= high
+        }
+        lane = {row["id"]: row["lane"] for row in data.get("lane", ())}
+        assert sorted(lane) == [run for run, value in values.items() if not low <= value <= high]
+        assert lane
+        assert all(lane.values())
+        assert not set(lane) & set(runs[-20:])
+        # Nothing else stretches the axis.
+        ends = [row[end] for row in data.get("intervals", ()) for end in ("low", "high")]
+        assert all(low <= value <= high for value in (*ends, *(row["value"] for row in data.get("levels", ()))))
