@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from app.domain.contract.derive import switch_off_unused
 from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, PREFIX, STACK_FIELDS
 from app.domain.run import Value
+from app.domain.verdict.assess import assess
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.differences import FOLLOWS
 from app.domain.verdict.record import RunRecord
@@ -217,3 +218,16 @@ def test_a_matched_ab_over_other_software_is_provisional() -> None:
     assert (same.kind, same.provisional, same.other_software) == ("matched_ab", False, ())
     assert (other.kind, other.provisional) == ("matched_ab", True)
     assert [difference.field for difference in other.other_software] == ["te_version"]
+
+
+# --- Which of several single-field contrasts is measured where there is no baseline.
+
+
+CONTAINER = make_record("old container", {"container": "train:2026.08"})
+
+
+@pytest.mark.parametrize("other", [{"seq_len": 8192}, {"model": "Mixtral-8x7B"}, {"data_mode": "mock"}])
+def test_an_upgrade_comes_before_another_workload_however_new(other: dict[str, str]) -> None:
+    found = assess([make_record()], [CONTAINER, make_record("newer", other)])
+    assert found.contrast is not None
+    assert found.contrast.comparability.attributed_to == "container"

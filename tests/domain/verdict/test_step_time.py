@@ -8,7 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.domain.verdict.decide import judge
-from app.domain.verdict.step_time import DEFAULT_PRIOR, Comparison, Prior, RunsNeeded, StepTimeChange, throughput_pct
+from app.domain.verdict.special import digamma, t_quantile, t_two_sided_p, trigamma
+from app.domain.verdict.step_time import (
+    DEFAULT_PRIOR,
+    Comparison,
+    Prior,
+    RunEstimate,
+    RunsNeeded,
+    StepTimeChange,
+    degrees_of_freedom,
+    family_prior,
+    moderated_variance,
+    sample_of,
+    throughput_pct,
+)
 from tests.domain.verdict.runs import USUAL_MS, make_run, make_runs
 
 QUIET = Prior(0.003**2, 4, 8)
@@ -205,3 +218,178 @@ def test_reruns_of_the_candidate_buy_power_and_no_false_alarms() -> None:
     assert called[0.0, 3] <= 4
     assert called[0.02, 1] < 200
     assert called[0.02, 3] > 280
+
+
+# --- The family's prior, computed by hand where that is possible.
+
+
+EULER = 0.5772156649015329
+PSI_10 = 2.251752589066721
+
+
+def pair(sd: float) -> list[RunEstimate]:
+    """Two runs whose sample standard deviation is `sd`."""
+    return make_runs([0, sd * math.sqrt(2)])
+
+
+def test_equal_variances_give_the_firmest_prior() -> None:
+    # f = 2: e = ln S^2 - psi(1) + ln 1 = ln S^2 + gamma; no spread, so d0 = 20 and ln v0 = e + psi(10) - ln 10.
+    triple = make_runs([-0.006, 0, 0.006])
+    prior = family_prior([triple] * 5)
+    assert prior.degrees_of_freedom == 20
+    assert prior.configurations == 5
+    assert prior.variance == pytest.approx(0.006**2 * math.exp(EULER + PSI_10) / 10)
+
+
+def test_moderate_spread_gives_the_degrees_of_freedom_whose_trigamma_it_is() -> None:
+    # f = 2: trigamma(1) = pi^2 / 6. Choose e = -a, -a, 0, a, a with variance a^2 = pi^2 / 6 + trigamma(2).
+    a = math.sqrt(math.pi**2 / 6 + math.pi**2 / 6 - 1)
+    sds = [0.006 * math.exp(step * a / 2) for step in (-1, -1, 0, 1, 1)]
+    prior = family_prior([make_runs([-sd, 0, sd]) for sd in sds])
+    assert prior.degrees_of_freedom == pytest.approx(4, abs=1e-6)
+    # ln v0 = mean(e) + psi(2) - ln 2, and mean(e) = ln 0.006^2 + gamma.
+    assert prior.variance == pytest.approx(0.006**2 * math.exp(EULER + (1 - EULER)) / 2)
+
+
+def test_a_wild_spread_is_held_at_four_degrees_of_freedom() -> None:
+    assert family_prior([pair(sd) for sd in (1e-4, 1e-4, 0.003, 0.04, 0.04)]).degrees_of_freedom == 4
+
+
+def test_a_clean_change_of_40_percent_is_decided_whatever_five_configurations_taught() -> None:
+    prior = family_prior([pair(sd) for sd in (0.01, 0.02, 0.3, 0.4, 0.5)])
+    assert math.sqrt(prior.variance) <= 0.05
+    for runs in (1, 2, 5):
+        baseline = make_runs([0.001 * run for run in range(runs)])
+        assert judge(make_runs([math.log(1.4)]), baseline, prior).decision == "regression"
+
+
+def test_one_odd_run_does_not_widen_what_a_configuration_teaches() -> None:
+    usual = (0.001 * np.random.default_rng(1).standard_normal(12)).tolist()
+    clean, odd = sample_of(make_runs(usual)), sample_of(make_runs([*usual, 0.04]))
+    assert clean is not None
+    assert odd is not None
+    assert odd[0] < 5 * clean[0]  # not clipped, it is 100 times that
+
+
+@pytest.mark.parametrize(
+    "configurations",
+    [
+        [],
+        [pair(0.006)] * 4,
+        [*[pair(0.006)] * 4, make_runs([0])],  # one run has no variance
+        [*[pair(0.006)] * 4, make_runs([0, 0.01], short=True)],
+    ],
+)
+def test_fewer_than_five_configurations_teach_nothing(configurations: list[list[RunEstimate]]) -> None:
+    assert family_prior(configurations) == DEFAULT_PRIOR
+
+
+def test_outliers_do_not_teach() -> None:
+    clean = make_runs([-0.006, 0, 0.006])
+    assert family_prior([clean] * 5) == family_prior([*[clean] * 4, make_runs([-0.006, 0, 0.006, 0.5])])
+
+
+def test_from_ten_configurations_on_the_tails_are_winsorised() -> None:
+    with_one_wild = [make_runs([-0.006, 0, 0.006])] * 30 + [make_runs([-0.06, 0, 0.06])]
+    assert family_prior(with_one_wild).degrees_of_freedom == 20
+
+
+def test_runs_equal_to_the_last_digit_have_a_variance_all_the_same() -> None:
+    prior = family_prior([make_runs([0, 0, 0])] * 5)
+    assert 0 < prior.variance < 1e-7
+
+
+def test_the_prior_of_simulated_families_is_found_again() -> None:
+    draw = np.random.default_rng(4)
+    sds = 0.008 * np.sqrt(6 / draw.chisquare(6, size=600))
+    prior = family_prior([make_runs(list(sd * draw.standard_normal(8))) for sd in sds])
+    assert math.sqrt(prior.variance) == pytest.approx(0.008, rel=0.08)
+    assert prior.degrees_of_freedom == pytest.approx(6, rel=0.4)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([5.0], 4e-4),  # the prior alone
+        ([0.0, 0.02], (4 * 4e-4 + 2e-4) / 5),
+        ([-0.03, 0.0, 0.03], (4 * 4e-4 + 1.8e-3) / 6),
+    ],
+)
+def test_moderated_variance(values: list[float], expected: float) -> None:
+    assert moderated_variance(Prior(4e-4, 4), np.array(values)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("d0", "m", "df"), [(4, 1, 4), (4, 3, 6), (5, 8, 12), (5, 20, 12), (20, 1, 12)])
+def test_degrees_of_freedom_are_capped(d0: float, m: int, df: float) -> None:
+    assert degrees_of_freedom(Prior(1e-4, d0), m) == df
+
+
+# --- Quantiles and the two gamma functions against published tables (t: any textbook) and SciPy 1.17's digits.
+
+
+T_TABLE = [
+    # df, 0.95, 0.995, 0.998, 0.9995
+    (1, 6.313751514675037, 63.656741162871526, 159.15284869128055, 636.6192487687897),
+    (2, 2.9199855803537242, 9.924843200918287, 15.76391455203966, 31.599054576445365),
+    (4, 2.1318467863266495, 4.604094871349992, 5.951372849088097, 8.610301581379522),
+    (7.5, 1.8757474792112878, 3.421422688124044, 4.089650944941526, 5.20772565580064),
+    (12, 1.782287555649319, 3.0545395893929013, 3.5495437045318887, 4.3177912836062475),
+    (30, 1.697260886593957, 2.7499956535672254, 3.117681771071494, 3.6459586350420627),
+]
+
+
+@pytest.mark.parametrize(
+    ("p", "df", "t"),
+    [(p, row[0], t) for row in T_TABLE for p, t in zip((0.95, 0.995, 0.998, 0.9995), row[1:], strict=True)],
+)
+def test_t_quantile(p: float, df: float, t: float) -> None:
+    assert t_quantile(p, df) == pytest.approx(t, rel=1e-10)
+    assert t_quantile(1 - p, df) == pytest.approx(-t, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("t", "df", "p"),
+    [
+        (0, 5, 1.0),
+        (1, 1, 0.5),
+        (2.5, 7.5, 0.03882025827362553),
+        (-3, 4, 0.03994196807171883),
+        (4, 30, 0.0003818456360837564),
+        (10, 12, 3.5813236876723737e-07),
+    ],
+)
+def test_t_two_sided_p(t: float, df: float, p: float) -> None:
+    assert t_two_sided_p(t, df) == pytest.approx(p, rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("x", "psi", "psi_prime"),
+    [
+        (0.5, -EULER - 2 * math.log(2), math.pi**2 / 2),
+        (1, -EULER, math.pi**2 / 6),
+        (2, 1 - EULER, math.pi**2 / 6 - 1),
+        (3.7, 1.1671535393615113, 0.31003785767003833),
+        (10, 2.251752589066721, 0.10516633568168576),
+        (25, 3.198742512851974, 0.04081066325722558),
+    ],
+)
+def test_digamma_and_trigamma(x: float, psi: float, psi_prime: float) -> None:
+    assert digamma(x) == pytest.approx(psi, rel=1e-12)
+    assert trigamma(x) == pytest.approx(psi_prime, rel=1e-12)
+
+
+@given(st.floats(0.5001, 0.99999), st.floats(1, 60))
+def test_the_quantile_undoes_the_probability(p: float, df: float) -> None:
+    assert t_two_sided_p(t_quantile(p, df), df) == pytest.approx(2 * (1 - p), rel=1e-8)
+
+
+@pytest.mark.parametrize(("p", "df"), [(0, 5), (1, 5), (1.2, 5), (0.9, 0), (0.9, -1), (0.9, math.inf)])
+def test_impossible_arguments_are_refused(p: float, df: float) -> None:
+    with pytest.raises(ValueError, match="needed"):
+        t_quantile(p, df)
+
+
+@pytest.mark.parametrize("function", [digamma, trigamma])
+def test_gamma_functions_refuse_what_is_not_positive(function: object) -> None:
+    with pytest.raises(ValueError, match="positive"):
+        function(0.0)  # type: ignore[operator]

@@ -1,5 +1,6 @@
 """The overall verdict: what decides, and what a reader is told."""
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import get_args
@@ -7,9 +8,16 @@ from typing import get_args
 import pytest
 
 from app.domain.numbers import THIN
-from app.domain.verdict.decide import judge
+from app.domain.run import Metric
+from app.domain.verdict.decide import compare_loss, compare_memory, judge, metric_changes
+from app.domain.verdict.record import RunRecord
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Outcome, Prior, RunEstimate, Verdict, certainty
+from app.domain.verdict.words import answer, further_notes, what_would_decide
+from bench.detect import broken_bounds, estimate, read_cases, score_verdicts
+from tests.domain.verdict.matching_runs import make_record
 from tests.domain.verdict.runs import make_run, make_runs
+from tests.domain.verdict_documents import make_baseline, make_document
+from tests.shared_papers import shared_folder
 
 FAMILY = Prior(0.006**2, 5, 7)
 GIB = 2.0**30
@@ -277,3 +285,227 @@ def test_the_verdict_of_the_handbook_by_hand() -> None:
     assert time.degrees_of_freedom == 9
     assert (time.delta_pct, time.ci_low_pct, time.ci_high_pct) == pytest.approx((2.2, 0.50, 3.9), abs=0.05)
     assert time.smallest_callable_pct == pytest.approx(1.7, abs=0.05)
+
+
+# --- Memory and loss: thresholds on either side.
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "decision", "alarm_pct"),
+    [
+        ([60.0], 60.0, "no_change", 1.0),
+        ([60.0, 60.0], 60.059, "no_change", 1.0),  # +0.098 %
+        ([60.0, 60.0], 60.07, "changed", 1.0),
+        ([60.0, 60.0], 60.59, "changed", 1.0),
+        ([60.0, 60.0], 60.61, "regression", 1.0),  # +1.02 %
+        ([60.0, 60.0], 59.93, "changed", 1.0),
+        ([60.0, 60.0], 59.30, "improvement", 1.0),
+        # a range of 0.6 of 60.3 is 0.995 %, three of them 2.985 %
+        ([60.0, 60.3, 60.6], 62.0, "changed", 2.985),
+        ([60.0, 60.3, 60.6], 62.2, "regression", 2.985),
+        ([60.0, 60.3, 60.6], 58.4, "improvement", 2.985),
+    ],
+)
+def test_memory(baseline: list[float], candidate: float, decision: str, alarm_pct: float) -> None:
+    old = [make_run(f"run {i}", peak_memory_bytes=gib * GIB) for i, gib in enumerate(baseline)]
+    found = compare_memory([make_run(peak_memory_bytes=candidate * GIB)], old)
+    assert found is not None
+    assert found.decision == decision
+    assert found.alarm_pct == pytest.approx(alarm_pct, abs=1e-3)
+
+
+def test_reruns_are_compared_by_their_median() -> None:
+    reruns = [make_run(f"c{i}", peak_memory_bytes=gib * GIB) for i, gib in enumerate((60, 60, 70))]
+    found = compare_memory(reruns, [make_run("b", peak_memory_bytes=60 * GIB)])
+    assert found is not None
+    assert (found.decision, found.delta_pct) == ("no_change", 0)
+
+
+@pytest.mark.parametrize(("new", "old"), [(None, 60.0), (60.0, None), (0.0, 60.0), (float("nan"), 60.0)])
+def test_unknown_memory_is_not_compared(new: float | None, old: float | None) -> None:
+    assert compare_memory([make_run(peak_memory_bytes=new)], [make_run("b", peak_memory_bytes=old)]) is None
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "decision"),
+    [
+        ([2.0, 2.0], 2.019, "no_worse"),
+        ([2.0, 2.0], 2.021, "worse"),
+        ([2.0, 2.0], 1.5, "no_worse"),
+        ([1.98, 2.0, 2.02], 2.11, "no_worse"),  # a range of 2 %: 6 % is the alarm
+        ([1.98, 2.0, 2.02], 2.13, "worse"),
+    ],
+)
+def test_loss(baseline: list[float], candidate: float, decision: str) -> None:
+    found = compare_loss([make_run(loss=candidate)], [make_run(f"b{i}", loss=x) for i, x in enumerate(baseline)])
+    assert found is not None
+    assert found.decision == decision
+
+
+def test_one_iteration_without_a_finite_loss_is_enough() -> None:
+    found = compare_loss([make_run("c0", loss=2.0), make_run("c1", loss=2.0, not_finite_iterations=3)], [])
+    assert found is not None
+    assert (found.decision, found.not_finite_iterations) == ("not_finite", 3)
+
+
+def test_unknown_loss_is_not_compared() -> None:
+    assert compare_loss([make_run()], make_runs([0, 0], loss=2.0)) is None
+
+
+# --- One test of step time, seen as each headline figure.
+
+
+def run(name: str, step_time_ms: float, memory_gib: float | None = 60.0) -> RunEstimate:
+    memory = None if memory_gib is None else memory_gib * GIB
+    return RunEstimate(name, math.log(step_time_ms), 0.001, 50, peak_memory_bytes=memory)
+
+
+def figures(step_time_ms: float, tokens: float | None) -> dict[str, Metric | None]:
+    """`tokens`: those of a step, for each GPU."""
+    values = {"step_time_ms": step_time_ms, "tokens_per_s_per_gpu": None if tokens is None else tokens / step_time_ms}
+    return {name: None if value is None else Metric(value, value, value, 50) for name, value in values.items()}
+
+
+def test_throughput_falls_as_the_step_time_rises() -> None:
+    verdict = judge([run("new", 500)], [run("a", 400), run("b", 400), run("c", 400)])
+    changes = metric_changes(verdict, {"new": figures(500, 4e6)} | {name: figures(400, 4e6) for name in "abc"})
+    time, tokens = changes["step_time_ms"], changes["tokens_per_s_per_gpu"]
+    assert time is not None
+    assert tokens is not None
+    assert (time.delta_pct, tokens.delta_pct) == (pytest.approx(25), pytest.approx(-20))
+    assert (tokens.baseline, tokens.candidate) == (pytest.approx(10_000), pytest.approx(8_000))
+    assert tokens.ci_low_pct == pytest.approx(100 / (1 + time.ci_high_pct / 100) - 100)  # type: ignore[operator]
+    assert tokens.decision == time.decision == "regression"
+
+
+def test_figures_of_other_work_a_step_are_not_judged() -> None:
+    verdict = judge([run("new", 400)], [run("a", 400)])
+    tokens = metric_changes(verdict, {"new": figures(400, 8e6), "a": figures(400, 4e6)})["tokens_per_s_per_gpu"]
+    assert tokens is not None
+    assert (tokens.delta_pct, tokens.decision) == (pytest.approx(100), "not_judged")
+
+
+def test_what_is_unknown_on_a_side_is_no_change_of_nothing() -> None:
+    verdict = judge([run("new", 400, None)], [run("a", 400)])
+    changes = metric_changes(verdict, {"new": figures(400, None), "a": figures(400, 4e6)})
+    assert [name for name, change in changes.items() if change is not None] == ["step_time_ms"]
+
+
+def test_memory_is_told_in_gib_without_an_interval() -> None:
+    memory = metric_changes(
+        judge([run("new", 400, 66.0)], [run("a", 400)]), {"new": figures(400, 4e6), "a": figures(400, 4e6)}
+    )["peak_memory_gib"]
+    assert memory is not None
+    assert (memory.baseline, memory.candidate, memory.ci_low_pct) == (60, pytest.approx(66), None)
+    assert memory.decision == "regression"
+
+
+# --- What a page says first of a verdict, for each kind of answer.
+
+
+def plain(text: str) -> str:
+    return text.replace(THIN, " ")
+
+
+@pytest.mark.parametrize(
+    ("candidate", "text"),
+    [
+        (make_record(slower=0.0334), "3.4 % slower than the last 12 runs of this stack, certain enough to act on."),
+        (
+            make_record(slower=-0.0334),
+            "3.3 % faster than the last 12 runs of this stack, beyond run-to-run variation.",
+        ),
+        (make_record(slower=0.001), "As fast as the last 12 runs of this stack, within 2 %."),
+        (
+            make_record(slower=0.0334, short=True),
+            "3.4 % slower than the last 12 runs of this stack, but on few iterations: a full run must confirm it.",
+        ),
+        (
+            make_record(steady=False),
+            "No significant difference from the last 12 runs of this stack: the same (9.8 faster to 10.9 slower), too "
+            "uncertain to call: the run is not steady, which widens the interval.",
+        ),
+        (
+            make_record(outcome="out_of_memory"),
+            "The job ran out of memory, so its speed does not count.",
+        ),
+        (
+            make_record(fields={"dispatcher": "hybridep"}, slower=-0.2, purpose="experiment"),
+            "18.1 % faster with dispatcher hybridep instead of alltoall (matched A/B, one knob), "
+            "beyond run-to-run variation.",
+        ),
+        (
+            make_record(fields={"dispatcher": "hybridep", "tp": 2}, slower=-0.2, purpose="experiment"),
+            "18.1 % faster than the last 12 runs of this stack, which used other knobs, beyond run-to-run "
+            "variation. 2 knobs differ, so the change is not attributed to any of them.",
+        ),
+        (
+            make_record(fields={"container": "train:2026.10"}, slower=0.05, commit="89abcdef01"),
+            "No run of this stack can serve as its baseline yet. 5.1 % slower than 12 runs with container "
+            "train:2026.09 instead of train:2026.10, certain enough to act on. The difference may come from "
+            "container or from the code: commit (01234567 -> 89abcdef). This "
+            "is a single-field contrast, not a verdict on the code.",
+        ),
+        (
+            make_record(fields={"container": "train:2026.10"}, slower=0.05, commit="0123456789"),
+            "No run of this stack can serve as its baseline yet. 5.1 % slower than 12 runs with container "
+            "train:2026.09 instead of train:2026.10, certain enough to act on. The contracts attribute the "
+            "difference to container. This is a single-field contrast, not a verdict on the code.",
+        ),
+        (
+            make_record(fields={"container": "train:2026.10", "gpu": "B200"}),
+            "No earlier run is comparable. The closest, #12, differs in gpu, container.",
+        ),
+    ],
+)
+def test_the_answer_says_how_much_against_what_and_how_sure_it_is(candidate: RunRecord, text: str) -> None:
+    assert plain(answer(make_document(candidate, make_baseline(commit="0123456789")))) == text
+
+
+def test_the_first_run_of_all_has_nothing_to_be_compared_with() -> None:
+    assert answer(make_document(make_record())) == "There is no earlier run to compare with."
+
+
+def test_a_pinned_baseline_says_so() -> None:
+    document = make_document(make_record(slower=0.05), make_baseline(), pinned=frozenset({"3"}))
+    assert plain(answer(document)) == "4.9 % slower than the pinned run, certain enough to act on."
+
+
+def test_unknown_fields_make_it_provisional() -> None:
+    unknown = {"cluster": ..., "pp_layout": ...}
+    document = make_document(make_record(fields=unknown, slower=0.05), make_baseline(fields=unknown))
+    assert plain(answer(document)).endswith("Provisional: cluster, pp_layout are not known on both sides.")
+
+
+def test_memory_that_counts_as_a_regression_comes_first() -> None:
+    def holding(record: RunRecord, gib: float) -> RunRecord:
+        return dataclasses.replace(record, estimate=dataclasses.replace(record.estimate, peak_memory_bytes=gib * 2**30))
+
+    earlier = [holding(record, 60.0) for record in make_baseline()]
+    document = make_document(holding(make_record(slower=-0.05), 63.0), earlier)
+    first, second = plain(answer(document)).split(". ")
+    assert first == "5.0 % more peak memory than the last 12 runs of this stack (limit 1.0 %)"
+    assert second.startswith("4.9 % faster than the last 12 runs")
+
+
+def test_an_inconclusive_verdict_says_what_would_decide_and_says_it_once() -> None:
+    document = make_document(make_record(slower=0.03), make_baseline(2), prior=DEFAULT_PRIOR)
+    assert plain(answer(document)) == (
+        "No significant difference from the last 2 runs of this stack: 3.1 % slower (3.5 faster to 10.2 slower), too "
+        "uncertain to call."
+    )
+    told = what_would_decide(document)
+    assert "would" in told
+    assert not any("would decide" in note or note.startswith("Left out") for note in further_notes(document))
+    assert any("smallest slow-down" in note for note in further_notes(document))
+    assert what_would_decide(make_document(make_record(slower=0.03), make_baseline())) == ""
+
+
+# --- The 200 labelled cases, through the product's own functions, within what the method promises.
+
+
+def test_the_labelled_cases_are_judged_as_well_as_the_method_promises() -> None:
+    folder = shared_folder("detection")
+    scored = score_verdicts(folder, [estimate(case) for case in read_cases(folder)])
+    assert scored["answered"] == scored["cases"] == 200
+    assert broken_bounds(scored) == []
