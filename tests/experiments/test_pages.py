@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from app.domain.experiments.journey import make_journey
 from app.experiments.commands import accept
 from app.experiments.journey_page import JourneyPage, svg
-from tests.domain.experiments.test_journey import ROOT, step
+from tests.domain.experiments.test_experiments import ROOT, step
 from tests.experiments.planned import add_runs, make_baseline, make_history, plan, read
 from tests.prepared import prepared
 

@@ -1,0 +1,364 @@
+"""Experiments: how many runs they take, what they found, and the journey that they make."""
+
+import math
+
+import numpy as np
+import pytest
+
+from app.domain.contract.derive import derive
+from app.domain.contract.keys import config_key, stack_key
+from app.domain.experiments.journey import JourneyRun, JourneyStep, dot, make_journey, mermaid
+from app.domain.experiments.outcome import Member, outcome
+from app.domain.experiments.plan import (
+    MOST_EACH,
+    POWER,
+    interleaved,
+    knob_change,
+    planned_change,
+    read_knobs,
+    size,
+    smallest_pct,
+    turned,
+)
+from app.domain.experiments.values import Gain, KnobChange, State
+from app.domain.rules.change import OwnIdea
+from app.domain.run import Activity, Stated, Value
+from app.domain.verdict.special import t_quantile
+from app.domain.verdict.step_time import DEFAULT_PRIOR, Comparison, Prior
+from tests.domain.experiments.members import ENROLMENT, KNOB, SURE, member, rules, sides, with_figures
+from tests.domain.verdict.runs import make_runs
+
+# --- How many runs a side, in numbers worked out by hand, and the order in which they take turns.
+
+QUIET = Prior(variance=0.004**2, degrees_of_freedom=20, configurations=9)
+
+
+@pytest.mark.parametrize(
+    ("prior", "runs", "t_limit", "t_power", "smallest"),
+    [
+        # df 12, SE 0.4 % * sqrt(2/2): limit 3.5495 * 0.4 % = 1.420 %, power 0.8726 * 0.4 % = 0.349 %: 1.769 % in ln
+        (QUIET, 2, 3.5495, 0.8726, 1.7533),
+        # df 4 + 3 - 1 = 6, SE 1.5 % * sqrt(2/3) = 1.2247 %: (4.5243 + 0.9057) * 1.2247 % = 6.650 % in ln
+        (DEFAULT_PRIOR, 3, 4.5243, 0.9057, 6.434),
+    ],
+)
+def test_the_smallest_effect_is_the_limit_of_the_test_and_what_its_power_adds(
+    prior: Prior, runs: int, t_limit: float, t_power: float, smallest: float
+) -> None:
+    df = min(prior.degrees_of_freedom + runs - 1, 12)
+    assert t_quantile(0.998, df) == pytest.approx(t_limit, abs=0.002)
+    assert t_quantile(POWER, df) == pytest.approx(t_power, abs=0.0002)
+    found = size([], prior, runs_each=runs)
+    assert found.smallest_pct == pytest.approx(smallest, abs=0.003)
+    assert found.smallest_pct == pytest.approx(smallest_pct(found, runs))
+
+
+def test_nothing_below_one_per_cent_is_ever_promised() -> None:
+    silent = Prior(variance=1e-12, degrees_of_freedom=20, configurations=9)
+    assert size([], silent).runs_each == 1
+    assert size([], silent).smallest_pct == pytest.approx(100 * -math.expm1(-0.01), abs=0.001)
+
+
+def test_own_launches_are_drawn_together_with_the_prior() -> None:
+    """Eight launches that vary by 0.1 % (sd): (4 * 1.5 %^2 + 7 * 0.1 %^2) / 11 = 0.908 %^2."""
+    shifts = [0.001 * one for one in (-1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0)]
+    own = sum((one - 0.0) ** 2 for one in shifts) / 7
+    found = size(make_runs(shifts))
+    assert found.prior.variance == pytest.approx((4 * 0.015**2 + 7 * own) / 11)
+    assert found.prior.degrees_of_freedom == 11
+    assert (found.spread_from, found.spread_runs) == ("series", 8)
+    assert found.spread_pct == pytest.approx(0.908, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("own", "family", "source"),
+    [(0, DEFAULT_PRIOR, "default"), (4, DEFAULT_PRIOR, "default"), (4, QUIET, "family"), (5, QUIET, "series")],
+)
+def test_whose_spread_it_is_is_told(own: int, family: Prior, source: str) -> None:
+    assert size(make_runs([0.001 * (day % 2) for day in range(own)]), family).spread_from == source
+
+
+def test_what_varies_too_much_is_capped_and_told() -> None:
+    found = size([], DEFAULT_PRIOR)
+    assert (found.needed, found.runs_each) == (None, MOST_EACH)
+    assert found.smallest_pct > found.effect_pct
+
+
+def test_more_runs_see_smaller_effects() -> None:
+    seen = [point.smallest_pct for point in size([]).curve]
+    assert seen == sorted(seen, reverse=True)
+    assert size([], effect_pct=5.0).runs_each <= size([], effect_pct=3.0).runs_each
+
+
+@pytest.mark.parametrize("runs_each", range(1, 21))
+def test_the_order_is_balanced(runs_each: int) -> None:
+    order = interleaved(runs_each)
+    assert order.count("baseline") == order.count("candidate") == runs_each
+    for end in range(1, len(order) + 1):
+        ahead = order[:end].count("baseline") - order[:end].count("candidate")
+        assert abs(ahead) <= 1
+    places = {side: [place for place, one in enumerate(order) if one == side] for side in ("baseline", "candidate")}
+    apart = sum(places["candidate"]) - sum(places["baseline"])
+    assert apart == (0 if runs_each % 2 == 0 else 1)
+
+
+# --- A knob that is turned takes along what follows from it, and nothing else.
+
+
+def contract(**fields: Value) -> dict[str, Stated]:
+    return derive({name: Stated(value, "arguments", "a dump") for name, value in fields.items()})
+
+
+ALLTOALL = contract(dispatcher_type="alltoall", flex_backend=None, dispatch_sms=24, tp=1, pp=1, cp=1, gpus=16, ep=16)
+
+NOTHING_AGAIN = contract(recompute_granularity="none")
+
+
+def change(before: dict[str, Stated], **knobs: Value) -> dict[str, Stated]:
+    return turned(before, tuple(knob_change(name, value, before) for name, value in knobs.items()))
+
+
+@pytest.mark.parametrize(
+    ("before", "knobs", "fields"),
+    [
+        (ALLTOALL, {"dispatcher": "deepep"}, {"dispatcher_type": "flex", "flex_backend": "deepep", "dispatch_sms": 24}),
+        (ALLTOALL, {"dispatcher_type": "flex", "flex_backend": "hybridep"}, {"dispatcher": "hybridep"}),
+        (ALLTOALL, {"tp": 2}, {"dp": 8, "edp": None}),
+        (NOTHING_AGAIN, {"recompute_granularity": "selective"}, {"recompute_modules": ("core_attn",)}),
+        (contract(recompute_granularity="selective"), {"recompute_granularity": "none"}, {"recompute_modules": None}),
+        (contract(graph_impl="none"), {"graph_impl": "full_iteration"}, {"graph_modules": None}),
+    ],
+)  # fmt: skip
+def test_what_follows_from_a_knob_is_worked_out_again(
+    before: dict[str, Stated], knobs: dict[str, Value], fields: dict[str, Value]
+) -> None:
+    after = change(before, **knobs)
+    for name, value in fields.items():
+        found = after.get(name)
+        assert (None if found is None else found.value) == value, name
+
+
+def test_the_key_of_the_change_is_that_of_a_run_that_states_it() -> None:
+    stated = contract(dispatcher_type="flex", flex_backend="deepep", dispatch_sms=24, tp=1, pp=1, cp=1, gpus=16, ep=16)
+    assert config_key("moe", change(ALLTOALL, dispatcher="deepep")) == config_key("moe", stated)
+    assert stack_key("moe", change(ALLTOALL, dispatcher="deepep")) == stack_key("moe", ALLTOALL)
+
+
+def test_turning_back_is_the_contract_as_it_was() -> None:
+    there = change(ALLTOALL, tp=2)
+    back = change(there, tp=1)
+    assert config_key("moe", back) == config_key("moe", ALLTOALL)
+
+
+def test_turning_nothing_changes_nothing() -> None:
+    assert turned(ALLTOALL, ()) == ALLTOALL
+
+
+def test_values_that_only_a_log_shows_stay() -> None:
+    shown = {**ALLTOALL, "precision": Stated("fp8_mx", "derived", "a line of the log")}
+    assert change(shown, ep_overlap=True)["precision"] == shown["precision"]
+
+
+def test_what_a_log_derived_still_says_which_knobs_are_in_use() -> None:
+    known = {
+        "precision": Stated("bf16", "derived", "line 11: bf16 = True"),
+        "param_gather_lp": Stated(None, "derived", "not in use: the precision is not a low one (stated: false)"),
+        "delay_wgrad": Stated(value=False, source="arguments", detail="line 12"),
+    }
+    assert change(known, delay_wgrad=True)["param_gather_lp"].value is None
+
+
+def test_knobs_are_read_into_canonical_values() -> None:
+    (knob,) = read_knobs({"ep_overlap": "on"}, ALLTOALL)
+    assert (knob.before, knob.after, knob.known, knob.before_text) == (None, True, False, "unknown")
+    (known,) = read_knobs({"dispatcher": "DeepEP"}, ALLTOALL)
+    assert (known.before_text, known.after_text) == ("alltoall", "deepep")
+
+
+# --- What is pasted for a planned change.
+
+
+def test_a_flag_that_is_no_field_changes_against_the_arguments_of_the_log() -> None:
+    idea = OwnIdea({}, megatron_lm=("--manual-gc-interval 50",))
+    (lm,) = planned_change(idea, {}, None, {"manual_gc_interval": 10, "context_parallel_size": 2}).commands
+    assert lm.diff == ("- --manual-gc-interval 10", "+ --manual-gc-interval 50")
+    assert planned_change(idea, {}, None, {"manual_gc_interval": 50, "context_parallel_size": 2}).commands == ()
+
+
+# --- The A/B in numbers worked out by hand; looking early gains nothing; what does not count changes nothing.
+
+
+def test_the_gain_and_its_interval() -> None:
+    """Two against two, 5 % less step time in ln: 1 / e^-0.05 - 1 = 5.13 % more throughput.
+
+    df 12, moderated variance (20 * 0.4 %^2 + 0) / 21, SE 0.39036 % * sqrt(2/2), t(0.995, 12) = 3.0545: half 1.1924 %.
+    """
+    found = outcome(sides((0.0, 0.0), (-0.05, -0.05)), ENROLMENT, rules())
+    assert found.gain is not None
+    half = 3.0545 * math.sqrt(20 / 21) * 0.004
+    assert found.gain.pct == pytest.approx(100 * math.expm1(0.05), abs=1e-6)
+    assert found.gain.low_pct == pytest.approx(100 * math.expm1(0.05 - half), abs=0.002)
+    assert found.gain.high_pct == pytest.approx(100 * math.expm1(0.05 + half), abs=0.002)
+    assert (found.winner, found.finished, found.early, found.looks) == ("candidate", True, False, 3)
+    assert (found.attributed_to, found.from_value, found.to_value) == ("dispatcher", "alltoall", "deepep")
+    assert found.evidence_level == "validated"
+    assert found.sentence.startswith("The change is faster: +5.1")
+
+
+@pytest.mark.parametrize(
+    ("candidate", "winner", "word"),
+    [
+        ((-0.05, -0.05), "candidate", "faster"),
+        ((0.05, 0.05), "baseline", "slower"),
+        ((0.0, 0.0), "", "No difference"),
+        ((-0.0133, -0.0133), "", "Undecided"),
+    ],
+)
+def test_who_wins(candidate: tuple[float, ...], winner: str, word: str) -> None:
+    found = outcome(sides((0.0, 0.001), candidate), ENROLMENT, rules())
+    assert (found.winner, found.finished) == (winner, True)
+    assert word in found.sentence
+
+
+def test_an_early_look_asks_for_more_certainty() -> None:
+    """Two of four a side: seven looks are planned, so p is 1 - 0.002 / 7 there: t(0.99971, 12) = 4.63, not 3.55.
+
+    Its limit is 4.63 * 0.39 % = 1.81 %, that of the last look 1.39 %.
+    """
+    between = sides((0.0, 0.0), (-0.016, -0.016))
+    assert outcome(between, ENROLMENT, rules(2)).winner == "candidate"
+    early = outcome(between, ENROLMENT, rules(4))
+    assert (early.winner, early.finished) == ("", False)
+    assert "No decision before 4 runs per side" in early.sentence
+    beyond = outcome(sides((0.0, 0.0), (-0.02, -0.02)), ENROLMENT, rules(4))
+    assert (beyond.winner, beyond.finished, beyond.early) == ("candidate", True, True)
+    assert "stricter test" in beyond.sentence
+
+
+def test_changing_the_number_of_runs_afterwards_asks_for_more_certainty() -> None:
+    between = sides((0.0, 0.0), (-0.0142, -0.0142))
+    assert outcome(between, ENROLMENT, rules()).winner == "candidate"
+    assert outcome(between, ENROLMENT, rules(extensions=3)).winner == ""
+
+
+def test_memory_and_loss_are_guards() -> None:
+    def made(memory: float, loss: float) -> list[Member]:
+        figures = {"baseline": (60e9, 2.0), "candidate": (memory, loss)}
+        return [with_figures(one, *figures[one.side]) for one in sides((0.0, 0.0), (-0.05, -0.05))]
+
+    more_memory = outcome(made(70e9, 2.0), ENROLMENT, rules())
+    assert more_memory.winner == "baseline"
+    assert "memory" in more_memory.sentence
+    worse = outcome(made(60e9, 2.2), ENROLMENT, rules())
+    assert worse.winner == ""
+    assert "loss is clearly worse" in worse.sentence
+
+
+@pytest.mark.parametrize(
+    ("change", "level", "because"),
+    [
+        ({}, "validated", ""),
+        ({"level": "screen"}, "matched_ab", "not every run is validated"),
+        ({"level": "smoke"}, "smoke", "too few steady iterations"),
+        ({"short": True}, "screen", "short runs"),
+        ({"commit": "another"}, "screen", "different commits"),
+    ],
+)
+def test_the_evidence_is_no_better_than_its_runs(change: dict[str, object], level: str, because: str) -> None:
+    made = [*sides((0.0, 0.0), ()), *(member(f"c{place}", "candidate", -0.05, **change) for place in range(2))]  # type: ignore[arg-type]
+    found = outcome(made, ENROLMENT, rules())
+    assert found.evidence_level == level
+    assert because in found.evidence_because
+
+
+def test_no_run_counts_on_two_sides_and_the_order_of_what_does_not_count_is_nothing() -> None:
+    fell_back = Activity(Stated("deepep", "arguments"), Stated("alltoall", "log line", "line 9"), agrees=False)
+    stranger = member("x", "candidate", -0.9, activity={"dispatcher": fell_back})
+    made = sides((0.0, 0.001), (-0.05, -0.049))
+    first = outcome([*made, stranger], ENROLMENT, rules())
+    second = outcome([stranger, *made], ENROLMENT, rules())
+    assert first.baseline == second.baseline == ("b0", "b1")
+    assert first.candidate == second.candidate == ("c0", "c1")
+    assert not set(first.baseline) & set(first.candidate)
+    assert "`dispatcher` = deepep was requested, but alltoall was active (line 9)" in first.left_out[-1].why
+    assert first.gain == second.gain == outcome(made, ENROLMENT, rules()).gain
+    assert outcome(made, ENROLMENT, rules()) == outcome(list(made), ENROLMENT, rules())
+
+
+def test_the_planned_number_has_the_planned_power() -> None:
+    """Of 4,000 experiments with the smallest effect that is promised, eight in ten find it."""
+    prior = Prior(variance=0.01**2, degrees_of_freedom=40, configurations=9)
+    sizing = size([], prior, runs_each=5)
+    effect = -math.log1p(-sizing.smallest_pct / 100)
+    draws = np.random.default_rng(5).normal(0, 0.01 * math.sqrt(2 / 5), 4000) - effect
+    found = sum(Comparison(shift, prior.variance, prior, 0.0, 0.0).decide(5, 5) == "improvement" for shift in draws)
+    assert 0.76 < found / len(draws) < 0.86
+
+
+def test_looking_after_every_run_does_not_make_winners() -> None:
+    """Without any effect, of 4,000 experiments of five runs a side looked at after each run: fewer than twice 0.2 %
+    (a faster candidate) and twice 0.5 % (a slower one)."""
+    rng = np.random.default_rng(11)
+    prior = Prior(variance=0.02**2, degrees_of_freedom=40, configurations=9)
+    wins = losses = 0
+    for a, b in zip(rng.normal(0, 0.02, (4_000, 5)), rng.normal(0, 0.02, (4_000, 5)), strict=True):
+        decided = [
+            Comparison(b[:k].mean() - a[:k].mean(), prior.variance, prior, 0.0, 0.0).decide(k, k, 1 if k == 5 else 9)
+            for k in range(1, 6)
+        ]
+        first = next((one for one in decided if one in ("improvement", "regression")), "")
+        wins, losses = wins + (first == "improvement"), losses + (first == "regression")
+    assert wins / 4_000 < 0.004
+    assert losses / 4_000 < 0.01
+
+
+def test_the_prior_of_the_plan_is_the_one_of_the_result() -> None:
+    found = outcome(sides((0.0,), (-0.05,)), ENROLMENT, rules(1))
+    assert found.verdict is not None
+    assert found.verdict.prior == SURE
+
+
+# --- A journey is a tree from its root; its texts quote what came from outside.
+
+ROOT = JourneyRun(1, "root", 400.0, 1000.0)
+
+
+def step(number: int, parent: int | None, pct: float | None, state: State = "done", name: str = "run") -> JourneyStep:
+    gain = None if pct is None else Gain(pct, pct - 1, pct + 1)
+    run = None if pct is None else JourneyRun(100 + number, name, 400.0 / (1 + pct / 100), None)
+    return JourneyStep(number, parent, f"step {number}", (KNOB,), state, gain, "matched_ab", "candidate", run)
+
+
+def test_gains_on_the_way_multiply() -> None:
+    tree = make_journey(
+        1, "moe", ROOT, [step(2, 1, 10.0, "accepted"), step(1, None, 10.0, "accepted"), step(3, 1, None)]
+    )
+    assert [node.key for node in tree.nodes] == ["root", "experiment-1", "experiment-2", "experiment-3"]
+    gains = [None if node.gain_from_root_pct is None else round(node.gain_from_root_pct, 6) for node in tree.nodes]
+    assert gains == [0.0, 10.0, 21.0, None]
+    assert [node.mark for node in tree.nodes] == ["root", "winner", "current", ""]
+    assert [node.on_path for node in tree.nodes] == [True, True, True, False]
+    assert tree.current_run_id == 102
+
+
+def test_where_nothing_is_accepted_the_journey_stands_at_its_root() -> None:
+    tree = make_journey(1, "moe", ROOT, [step(1, None, -3.0, "rejected"), step(2, 99, None, "planned")])
+    assert tree.current_run_id == 1
+    assert [(one.source, one.target) for one in tree.edges] == [("root", "experiment-1"), ("root", "experiment-2")]
+
+
+def test_texts_for_other_tools_are_quoted() -> None:
+    hostile = 'x"]; click n0 call evil() <b>\\'
+    knobs = (KnobChange("env.NVTE_FUSED_ATTN", "1", 'a"|b'),)
+    one = step(1, None, 5.0, "accepted", hostile)
+    tree = make_journey(1, "moe", ROOT, [JourneyStep(1, None, "t", knobs, one.state, one.gain, "", "", one.candidate)])
+    lines = mermaid(tree).splitlines()
+    assert lines[0] == "flowchart TD"
+    assert lines[1].startswith('    n0["run 1: root<br/>')
+    assert all(line.count('"') in (0, 2) for line in lines)
+    assert "<b>" not in mermaid(tree)
+    assert '-->|"' in lines[-1]
+    graph = dot(tree)
+    assert graph.startswith("digraph journey {")
+    assert '\\"];' in graph
+    assert 'x"]' not in graph.replace('\\"', "")

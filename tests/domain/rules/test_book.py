@@ -1,0 +1,273 @@
+"""The rule book: read from its files, sound, documented, within reach of an upload, and open to a team's own files."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from app.domain.contract.fields import FIELDS
+from app.domain.rules.derive import RULES, derive
+from app.domain.rules.expression import Expression, FactContext, RuleError
+from app.domain.rules.facts import FACTS, SETTINGS
+from app.domain.rules.load import FOLDER, KEYS, TeamRules, built_in_rules, load_texts, mistakes, mistakes_of, with_team
+from app.domain.rules.load import SOURCES as SOURCES_FILE
+from app.domain.rules.run_facts import facts_of_pair
+from app.domain.rules.stated import STATEABLE, contradictions
+from tests.cases import every_case
+from tests.domain.rules.builders import GOOD, SOURCES, scale_book
+
+# --- Rule files become rules, and every mistake of their form is named by file, rule and key.
+
+
+def test_a_rule_is_read_with_its_condition_and_change() -> None:
+    rule = scale_book(GOOD.replace("vpp: null}}", 'vpp: "= pp * 2"}}')).rules["scale-vpp-small"]
+
+    assert (rule.kind, rule.topic, rule.origin) == ("blocker", "scale", "built-in")
+    assert rule.when.names == ("pp", "vpp")
+    assert isinstance(rule.change.set["vpp"], Expression)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("phase: scale", "phase: later"), "phase must be one of contract, fit"),
+        (("kind: blocker", "kind: idea"), "kind must be one of blocker"),
+        (("  verify: The launch passes validation.\n", ""), "lacks verify"),
+        (("when: vpp != null", "when: vpp != "), "is not a valid expression"),
+        (("verify:", "proof: x\n  verify:"), "has unknown keys: proof"),
+        (("text: Raise PP or drop VPP., set", "texts: x, set"), "change has unknown keys: texts"),
+    ],
+)
+def test_a_mistake_of_the_form_names_the_file_and_the_rule(change: tuple[str, str], said: str) -> None:
+    with pytest.raises(RuleError, match=r"scale\.yaml:2: scale-vpp-small: .*" + said):
+        scale_book(GOOD.replace(*change))
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(RuleError) as told:
+        scale_book(GOOD.replace("phase: scale", "phase: later") + GOOD.replace("kind: blocker", "kind: idea"))
+
+    assert len(str(told.value).splitlines()) == 2
+
+
+def test_a_rule_stands_once() -> None:
+    with pytest.raises(RuleError, match=r"is already defined in more\.yaml"):
+        load_texts({"more": GOOD, "scale": GOOD}, SOURCES)
+
+
+def test_a_file_that_is_no_yaml_is_named() -> None:
+    with pytest.raises(RuleError, match=r"scale\.yaml:2: is not valid YAML"):
+        scale_book("- id: [\n")
+
+
+# --- Every built-in rule is sound: its facts exist, its sources stand in the list, its examples do what they say.
+
+
+def test_a_rule_is_sound_and_its_examples_do_what_they_say() -> None:
+    with every_case() as case:
+        for name in list(built_in_rules().rules):
+            with case(name):
+                known = built_in_rules()
+
+                assert mistakes_of(known.rules[name], known) == []
+
+
+def test_a_rule_file_holds_at_most_300_lines() -> None:
+    assert [path.name for path in FOLDER.glob("*.yaml") if len(path.read_text().splitlines()) > 300] == []
+
+
+def test_contradictions_name_rules_and_sources_that_exist() -> None:
+    book = built_in_rules()
+
+    assert len(contradictions()) == 34
+    for one in contradictions():
+        assert set(one.rules) <= book.rules.keys(), one
+        assert {*one.older_sources, *one.newer_sources} <= book.sources.keys(), one
+        assert one.older
+        assert one.newer
+        assert one.kept
+
+
+def test_a_good_rule_has_no_mistakes() -> None:
+    assert mistakes(scale_book(GOOD)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("sources: [M-arg]", "sources: []"), "has no source"),
+        (("sources: [M-arg]", "sources: [M-none]"), "M-none is not in sources.yaml"),
+        (('valid: "2026-08"', 'valid: "August"'), "`valid` must be a month or a day"),
+        (("fires: {vpp: 2, pp: 1}, ", ""), "has no example in which it fires"),
+        (("silent: {vpp: null, pp: 1}, ", ""), "has no example in which it stays silent"),
+        (("fires: {vpp: 2, pp: 1}", "fires: {vpp: 2, pp: 2}"), "expected fires, but got silent"),
+        (("asks: {vpp: 2}", "asks: {vpp: null}"), "expected asks, but got silent"),
+        (("pp == 1", "stages == 1"), "names stages, which is not a known fact"),
+        (("pp == 1", "has(env.PATH)"), "uses has()"),
+        (("when: vpp != null && vpp > 1", "when: vpp > 1.5"), ""),
+        (("when: vpp != null && vpp > 1 && pp == 1", "when: vpp * pp"), "instead of true or false"),
+        (("PP {pp}", "PP {ppp}"), "fills in ppp, which is not a known fact"),
+        (("PP {pp}", "TP {tp}"), "`why` uses tp, which is unknown in this example"),
+        (("set: {vpp: null}", "set: {vpps: 1}"), "changes vpps, which is not a contract field"),
+        (("set: {vpp: null}", "set: {vpp: many}"), "which it does not take"),
+        (("title: A virtual pipeline needs stages", "title: Ends with a stop."), "without a full stop"),
+        (("id: scale-vpp-small", "id: Small"), "its id must be words with hyphens"),
+        (("examples: {fires: {vpp: 2", "examples: {fires: {vppp: 2"), "vppp is not a known fact"),
+    ],
+)
+def test_each_mistake_is_said(change: tuple[str, str], said: str) -> None:
+    text = GOOD.replace(*change)
+
+    assert text != GOOD
+    found = mistakes(scale_book(text))
+    assert said in "\n".join(map(str, found))
+    assert found
+
+
+# --- Every rule can fire for an upload: its facts come from a log, metadata, a profile, the database or a person.
+
+OF_A_RUN = {
+    *("framework", "semantic_class", "evidence_level", "fair_for_timing", "unknown_fields", "unknown_names"),
+    *("is_baseline", "steps_done", "window", "window_first", "window_last", "fits", "step_s", "tokens_s_gpu"),
+    *("tflops_gpu", "comm_timer_frac", "failure", "failure_text", "time_from_profile", "headroom_frac"),
+}
+"""What `run_facts.py` reads from figures, health and activity."""
+OF_THE_SERVICE = {
+    *("regression_pct", "regression_cause", "regression_undo"),
+    *("fitted_run", "fitted_differs", "fitted_undo"),
+}
+"""What `storage/setbacks.py` finds in earlier runs."""
+OF_A_PAIR = set(facts_of_pair(["tp"], step_time_pct=1.0, windows=((1, 9), (1, 9)), memory=(frozenset({"a"}),) * 2))
+FOLLOWS = {name for name, _ in RULES}
+STATED = {*FIELDS, *STATEABLE, *OF_A_RUN, *OF_THE_SERVICE, *OF_A_PAIR, "env"}
+
+
+def can_be_supplied(name: str) -> bool:
+    return name in STATED or name.startswith("env.") or FACTS[name].default is not None
+
+
+def test_every_rule_fires_on_facts_that_an_upload_can_have() -> None:
+    """Facts of the examples that only follow from others are left out first: they have to follow here, too."""
+    with every_case() as case:
+        for rule in built_in_rules().rules.values():
+            with case(rule.id):
+                assert any(
+                    FactContext(derive(supplied)).ask(rule.when) is True
+                    for example in rule.examples.fires
+                    if (supplied := {name: value for name, value in example.items() if can_be_supplied(name)})
+                )
+
+
+def test_the_lists_name_facts() -> None:
+    assert FACTS.keys() >= OF_A_RUN | OF_THE_SERVICE | OF_A_PAIR
+    assert FACTS.keys() >= FOLLOWS
+
+
+# --- The documentation of the rules names every threshold with its default, and every key of a rule.
+
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "rules.md"
+
+
+def test_every_threshold_is_documented_with_its_default() -> None:
+    text = DOCS.read_text()
+
+    for name, value in SETTINGS.items():
+        assert f"| `{name}` | {value:.2f} | {FACTS[name].meaning} |" in text
+
+
+def test_every_key_of_a_rule_is_documented() -> None:
+    text = DOCS.read_text()
+
+    assert [key for key in sorted(KEYS) if f"{key}:" not in text] == []
+
+
+def test_the_conditions_that_are_shown_are_those_of_the_rules() -> None:
+    shown = re.findall(r"^([a-z][\w-]+)\n  CEL     (.*)$", DOCS.read_text(), re.MULTILINE)
+
+    assert len(shown) == 10
+    assert {name: built_in_rules().rules[name].when.source for name, _ in shown} == dict(shown)
+
+
+# --- A team's own rule files: checked, left out by the file, and never in place of a rule by accident.
+
+OURS = GOOD.replace("scale-vpp-small", "ours-vpp-small").replace("M-arg", "wiki-12")
+WIKI = 'wiki-12: {title: "Pipeline notes", where: "https://wiki.example/12", date: "2026-09"}\n'
+
+
+def team(texts: dict[str, str], sources: str = WIKI) -> TeamRules:
+    return with_team(built_in_rules(), {**texts, SOURCES_FILE: sources})
+
+
+def test_a_teams_rules_stand_beside_the_services_own() -> None:
+    found = team({"ours.yaml": OURS})
+
+    assert found.mistakes == ()
+    assert len(found.book.rules) == len(built_in_rules().rules) + 1
+    assert (found.book.rules["ours-vpp-small"].origin, found.book.rules["ours-vpp-small"].line) == ("team", 2)
+    assert found.book.sources["wiki-12"].title == "Pipeline notes"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (OURS.replace("pp == 1", "stages == 1"), "ours.yaml:2: ours-vpp-small: `vpp != null && vpp > 1 && stages"),
+        (OURS.replace("[wiki-12]", "[wiki-13]"), "wiki-13 is not in sources.yaml: add it there with title, where and"),
+        (OURS.replace("[wiki-12]", "[]"), "has no source: list at least one key"),
+        (OURS.replace("fires: {vpp: 2, pp: 1}, ", ""), "has no example in which it fires: add facts under"),
+        (OURS.replace("phase: scale", "phase: later"), "phase must be one of contract, fit"),
+        (OURS.replace("ours-vpp-small", "scale-sp-needs-tp"), "or replace the rule with `overrides: reason`"),
+        (OURS + "  overrides: We know better.\n", "overrides a built-in rule that does not exist"),
+        (OURS + OURS, "ours.yaml:16: ours-vpp-small: is already defined in ours.yaml"),
+        (OURS.replace('"2026-08"', "2026-02-30"), "ours.yaml:1: is not valid YAML: day is out of range"),
+        ("rules:\n  - id: x\n", "ours.yaml:1: must be a list of rules"),
+        ("- id: [\n", "ours.yaml:2: is not valid YAML"),
+        ("# " + "x" * 1_000_000, "is longer than 1,000,000 characters"),
+    ],
+)  # fmt: skip
+def test_a_file_with_a_mistake_is_left_out_and_says_where_and_why(text: str, said: str) -> None:
+    other = OURS.replace("ours-vpp-small", "ours-other")
+
+    found = team({"ours.yaml": text, "other.yaml": other})
+
+    assert said in "\n".join(map(str, found.mistakes))
+    assert found.files_left_out == ("ours.yaml",)
+    assert {one.id for one in found.book.rules.values() if one.origin == "team"} == {"ours-other"}
+    assert found.book.rules["scale-sp-needs-tp"].origin == "built-in"
+
+
+def test_what_rests_on_a_file_that_is_left_out_is_left_out_too() -> None:
+    leading = OURS.replace("ours-vpp-small", "ours-first") + "  unlocks: [ours-vpp-small]\n"
+
+    found = team({"a.yaml": leading, "b.yaml": OURS.replace("phase: scale", "phase: later")})
+
+    assert sorted(found.files_left_out) == ["a.yaml", "b.yaml"]
+
+
+def test_a_rule_of_the_service_is_replaced_only_with_a_reason() -> None:
+    text = OURS.replace("ours-vpp-small", "scale-sp-needs-tp") + "  overrides: Our trainer allows it.\n"
+
+    found = team({"ours.yaml": text})
+
+    assert found.mistakes == ()
+    assert (found.book.rules["scale-sp-needs-tp"].origin, found.book.rules["scale-sp-needs-tp"].overrides) == (
+        "team",
+        "Our trainer allows it.",
+    )
+    assert found.replaced["scale-sp-needs-tp"].origin == "built-in"
+    assert len(found.book.rules) == len(built_in_rules().rules)
+
+
+@pytest.mark.parametrize(
+    ("sources", "said"),
+    [
+        (WIKI.replace(', date: "2026-09"', ""), "sources.yaml:1: wiki-12: lacks date"),
+        (WIKI + 'M-arg: {title: "x", where: "y", date: "z"}', "M-arg: is already a built-in source"),
+        ("- wiki", "sources.yaml:1: must map the key of a source"),
+        ("{", "sources.yaml:2: is not valid YAML"),
+    ],
+)
+def test_a_wrong_source_is_named_and_the_services_own_are_never_replaced(sources: str, said: str) -> None:
+    found = team({"ours.yaml": OURS}, sources)
+
+    assert said in "\n".join(map(str, found.mistakes))
+    assert found.book.sources["M-arg"] == built_in_rules().sources["M-arg"]

@@ -1,0 +1,303 @@
+"""Facts of a run: read from its log and metadata, derived from each other, and stated by people."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from app.domain.contract.resolve import resolve
+from app.domain.documents.metadata import read_metadata
+from app.domain.logs import parse_log, parse_text
+from app.domain.performance.summary import summarise
+from app.domain.rules.change import change_of
+from app.domain.rules.derive import derive
+from app.domain.rules.engine import Evaluation, evaluate
+from app.domain.rules.evidence import OwnResult
+from app.domain.rules.facts import FACTS
+from app.domain.rules.journey import journey
+from app.domain.rules.load import built_in_rules, places
+from app.domain.rules.run_facts import RunReading, facts_of, facts_of_pair, memory_kinds, reading_of
+from app.domain.rules.stated import (
+    STATEABLE,
+    TAKE_BACK,
+    Contradiction,
+    contradictions,
+    overruling,
+    read_facts,
+    source_level,
+)
+from app.domain.run import LogEvent, MemoryReport, ParsedLog, Value
+from tests.domain.builders import OVERLAP_CASE, make_log, make_metadata
+from tests.shared_papers import shared_folder
+
+# --- A run's summary becomes facts; what nobody stated stays absent, and what was stated of an unused knob is kept.
+
+PLACE: dict[str, Value] = {"gpu": "H100", "cluster": "eos", "container": "nemo:26.06"}
+
+
+def stated(**meta: object) -> RunReading:
+    metadata = read_metadata(meta)
+    contract = resolve(parse_text(""), metadata)
+    return RunReading(
+        contract.fields, unknown=contract.unknown, extra=metadata.extra, launch=metadata.extra.get("launch_args")
+    )
+
+
+def test_what_metadata_state_is_known_and_the_rest_is_not() -> None:
+    facts = derive(facts_of(stated(gpus=16, tp=2, pp=1, cp=1, gpu="H100", exposed_comm_frac=0.3)))
+
+    assert (facts["dp"], facts["arch"], facts["exposed_comm_frac"]) == (8, "sm90", 0.3)
+    assert "ep" not in facts
+    assert "oom" not in facts
+    assert "etp_unset" not in facts
+
+
+def test_a_knob_that_is_not_in_use_is_known_as_it_was_asked_for() -> None:
+    by_name = facts_of(stated(dispatcher_type="alltoall", flex_backend="deepep"))
+    by_flags = facts_of(stated(launch_args="--moe-token-dispatcher-type alltoall --moe-flex-dispatcher-backend deepep"))
+
+    assert (by_name["flex_backend"], by_name["dispatcher"]) == ("deepep", "alltoall")
+    assert (by_flags["flex_backend"], by_flags["dispatcher"]) == ("deepep", "alltoall")
+
+
+def test_a_log_gives_steps_memory_and_figures() -> None:
+    log = make_log([31_310.0] * 20, stated=OVERLAP_CASE, memory=(MemoryReport(3, 0, 2, 62e9, 66e9),))
+    facts = facts_of(reading_of(summarise(log, make_metadata(PLACE)), arguments={"nccl_ub": True, "nothing": 1}))
+
+    assert (facts["steps_done"], facts["oom"], facts["fits"], facts["import_error"]) == (20, False, True, None)
+    assert facts["step_s"] == pytest.approx(31.31)
+    assert (facts["mem_alloc_peak_gb"], facts["mem_reserved_peak_gb"]) == (62.0, 66.0)
+    assert facts["nccl_ub"] is True
+    assert "exposed_comm_frac" not in facts
+    known = derive(facts)
+    assert (known["fragmentation_gb"], known["profiled"], known["dp"]) == (4.0, False, 16)
+    assert evaluate(facts, built_in_rules()).broken == ()
+
+
+def test_a_failed_import_and_lack_of_memory_are_facts() -> None:
+    missing = make_log([], events=(LogEvent("deepep_missing", 7, "ImportError: DeepEP is not installed"),))
+    oom = make_log([31_310.0] * 3, events=(LogEvent("out_of_memory", 9, "CUDA out of memory", rank=3, iteration=4),))
+
+    first = facts_of(reading_of(summarise(missing, make_metadata(PLACE))))
+    second = facts_of(reading_of(summarise(oom, make_metadata(PLACE))))
+
+    assert (first["import_error"], first["steps_done"]) == ("deep_ep", 0)
+    assert (second["oom"], second["oom_phase"], second["oom_ranks"], second["fits"]) == (True, "warmup", [3], False)
+
+
+def test_a_pair_is_known_by_what_differs_its_gain_and_its_windows() -> None:
+    found = facts_of_pair(["dispatcher"], step_time_pct=25.0, windows=((11, 50), (12, 50)))
+    assert found == {
+        "compared": True,
+        "differs": ["dispatcher"],
+        "differs_beside": [],
+        "throughput_gain": pytest.approx(-0.2),
+        "windows_differ": False,
+    }
+    assert facts_of_pair([], windows=((1, 10), (8, 40)))["windows_differ"] is True
+    allocated, reserved = (memory_kinds({name: 61.2}) for name in ("peak_allocated_gib", "peak_reserved_gib"))
+    assert facts_of_pair([], memory=(allocated, reserved))["memory_kinds_differ"] is True
+    assert facts_of_pair([], memory=(allocated, allocated | reserved))["memory_kinds_differ"] is False
+    assert "memory_kinds_differ" not in facts_of_pair([], memory=(allocated, memory_kinds({})))
+    assert facts_of_pair([], windows=(None, (8, 40))) == facts_of_pair([])
+
+
+# --- Facts of the preflight checks, and the checks on jobs that ran: what went past a check was not stopped by it.
+
+UNSET = {"pp_layout": None, "first_stage_layers": None, "last_stage_layers": None, "hybrid_layer_pattern": None}
+LAYOUT = "Et*3|(tt|)*29m|L"
+
+
+@pytest.mark.parametrize(
+    ("facts", "name", "value"),
+    [
+        ({"num_layers": 94, "pp_account": ["embedding", "loss"]}, "split_layers", 96),
+        ({"num_layers": 94, "pp_account": None}, "split_layers", 94),
+        ({"num_layers": 94}, "split_layers", None),
+        (UNSET, "even_split", True),
+        ({**UNSET, "last_stage_layers": 7}, "even_split", False),
+        ({**UNSET, "hybrid_layer_pattern": "M*|M*"}, "even_split", False),
+        ({**UNSET, "hybrid_layer_pattern": "M*M*"}, "even_split", True),
+        ({"pp_layout": LAYOUT}, "even_split", False),
+        ({"pp_layout": None}, "even_split", None),
+        ({"pp_layout": LAYOUT, "pp": 8, "num_layers": 61, "mtp": 1}, "layout_problem", ""),
+        ({"pp_layout": LAYOUT, "pp": 8, "num_layers": 61, "mtp": 1}, "vpp_or_1", 4),
+        ({"pp_layout": LAYOUT, "pp": 8}, "layout_problem", None),
+        ({"pp_layout": LAYOUT, "pp": 5}, "layout_problem", "has 32 stages, which pp = 5 does not divide"),
+        ({"pp_layout": None}, "layout_problem", ""),
+        ({"pp": 4, "vpp": None}, "vpp_or_1", 1),
+        ({"microbatch_group_size": None, "pp": 4}, "microbatch_group", 4),
+        ({"microbatch_group_size": 8, "pp": 4}, "microbatch_group", 8),
+        ({"pp": 4}, "microbatch_group", None),
+        ({"hcp_sizes": [2, 4]}, "hcp_product", 8),
+        ({"hcp_sizes": None}, "hcp_product", 0),
+        ({"num_query_groups": 4, "num_attention_heads": 32}, "kv_heads", 4),
+        ({"num_query_groups": None, "num_attention_heads": 32}, "kv_heads", 32),
+        ({"num_attention_heads": 32}, "kv_heads", None),
+        ({"model": "DeepSeek-V3"}, "kv_heads", 128),
+        ({"capacity": -1.0}, "capacity_on", False),
+        ({"capacity": None}, "capacity_on", False),
+        ({"capacity": 1.25}, "capacity_on", True),
+        ({"num_experts": None}, "ep", 1),
+        ({"num_experts": None, "ep": 4}, "ep", 4),
+        ({"nan_checks": False}, "check_for_nan_in_loss", False),
+        ({"framework": "megatron_lm", "seq_len": 4096}, "dataset_seq_len", 4096),
+        ({"framework": "megatron_bridge", "seq_len": 4096}, "dataset_seq_len", None),
+        ({"task": "pretrain"}, "offline_packing", False),
+        ({"task": "pretrain"}, "in_batch_packing", None),
+        ({"task": "pretrain", "framework": "megatron_lm"}, "in_batch_packing", False),
+    ],
+)
+def test_a_fact_follows_or_stays_unknown(facts: dict[str, object], name: str, value: object) -> None:
+    assert derive(facts).get(name) == value
+
+
+def _told(path: Path) -> Evaluation:
+    log = parse_log([path.read_bytes()])
+    return evaluate(facts_of(reading_of(summarise(log, read_metadata({})), arguments=log.arguments)), built_in_rules())
+
+
+def test_no_check_stops_a_real_job_that_ran() -> None:
+    logs = shared_folder("corpus") / "logs"
+    found = {
+        path.name: _told(path)
+        for folder in ("real-full", "real-excerpts")
+        for path in sorted((logs / folder).iterdir())
+        if path.suffix in (".log", ".txt", ".out")
+    }
+    ran = {name: one for name, one in found.items() if one.facts.get("steps_done")}
+
+    assert len(ran) > 10
+    assert {name: [b.rule.id for b in one.blockers] for name, one in ran.items() if one.blockers} == {}
+    assert {name: one.broken for name, one in found.items() if one.broken} == {}
+
+
+# --- The built-in rules over the shared logs: none is broken by a real contract, and the stepper has its reasons.
+
+LOGS = 20
+
+
+def logs() -> Iterator[ParsedLog]:
+    paths = sorted((shared_folder("corpus") / "logs").rglob("*.log"), key=lambda path: path.name[::-1])
+    for path in paths[:LOGS]:
+        yield parse_log([path.read_bytes()])
+
+
+def test_no_rule_is_broken_by_a_real_contract() -> None:
+    for log in logs():
+        summary = summarise(log, read_metadata({}))
+        told = evaluate(facts_of(reading_of(summary, arguments=log.arguments)), built_in_rules())
+
+        assert told.broken == ()
+        assert all(one.doubt for one in told.blockers if log.n)
+        for one in told.fired:
+            assert set(places(one.rule.why)) <= told.facts.keys(), one.rule.id
+        assert all(step.because.endswith(".") for step in journey(told).steps)
+        for one in told.fired:
+            assert change_of(one, told.facts).megatron_lm.command == ""
+
+
+# --- Facts as people state them: read by kind, refused with what to do instead.
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "value"),
+    [
+        ("exposed_comm_frac", "18 %", 0.18),
+        ("exposed_comm_frac", 0.18, 0.18),
+        ("gpu_idle_frac", "0", 0.0),
+        ("stage_spread_frac", "1.5", 1.5),
+        ("replay_proof", "yes", True),
+        ("replay_proof", False, False),
+        ("installed_flex_backends", "deepep, hybridep", ["deepep", "hybridep"]),
+        ("installed_flex_backends", "none", []),
+        ("oom_ranks", "0, 7", [0, 7]),
+        ("oom_phase", "warmup", "warmup"),
+        ("budget_residual_ms", "-3.5", -3.5),
+        ("sharp", TAKE_BACK, None),
+    ],
+)
+def test_a_value_is_read_by_its_kind(name: str, raw: object, value: object) -> None:
+    assert read_facts({name: raw}, "facts") == ({name: value}, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "said"),
+    [
+        ("exposed_comm_frac", "18", "between 0 and 1"),
+        ("exposed_comm_frac", "-0.1", "not be negative"),
+        ("exposed_comm_frac", "nan", "finite"),
+        ("exposed_comm_frac", "much", "a number"),
+        ("replay_proof", "perhaps", "yes or no"),
+        ("installed_flex_backends", "deepseek", "must be of deepep"),
+        ("profile_rank", "1.5", "whole number"),
+        ("replay_proof", None, "must have a value"),
+        ("steps_done", 4, "computed by this service"),
+        ("pp", 4, "contract field"),
+        ("dense_layers", 4, "is derived"),
+        ("exposed_com_frac", 0.1, "Did you mean `exposed_comm_frac`?"),
+        ("oom_phase", "x" * 600, "at most 500"),
+    ],
+)
+def test_what_is_wrong_is_said(name: str, raw: object, said: str) -> None:
+    found, (error,) = read_facts({name: raw}, "facts")
+    assert (found, error.field) == ({}, f"facts.{name}")
+    assert said in error.message
+
+
+def test_no_field_of_the_contract_no_threshold_and_nothing_of_two_runs_is_stated() -> None:
+    groups = {FACTS[name].group for name in STATEABLE}
+    assert groups == {"measured", "asked"}
+
+
+# --- Where sources contradict each other: own A/Bs above what is published, that above the founding documents.
+
+SOURCES = built_in_rules().sources
+GAIN = OwnResult("x", 3, 18.2, 12.0, 21.0)
+LOSS = OwnResult("x", 2, -6.0, -8.0, -4.0)
+UNSETTLED = OwnResult("x", 2, 1.0, -1.0, 3.0)
+
+
+def dispute(older: str, newer: str, *, measurable: bool = True) -> Contradiction:
+    return Contradiction(("x",), "old", (older,), "new", (newer,), "kept", measurable)
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "own", "side", "said"),
+    [
+        ("S4", "U-disp", (), "newer", "published evidence outranks a founding document"),
+        ("U-off", "M-arg", (), "newer", "what is enforced in code outranks published evidence"),
+        ("C-co", "U-eo", (), "older", "The older statement applies: what is enforced in code"),
+        (
+            "U-eo",
+            "X-deepep",
+            (),
+            "both",
+            "Neither outranks the other: both are published evidence. The newer one is dated 2026-07-14",
+        ),
+        ("S4", "U-disp", (GAIN,), "here", "Our own A/B gained 18.2 % (n = 3), which outranks both"),
+        ("S4", "U-disp", (LOSS,), "here", "Our own A/B lost 6.0 %"),
+        ("S4", "U-disp", (UNSETTLED,), "newer", "published evidence"),
+        ("S4", "M-tc", (GAIN,), "newer", "enforced in code"),
+    ],
+)
+def test_the_stronger_statement_counts(
+    older: str, newer: str, own: tuple[OwnResult, ...], side: str, said: str
+) -> None:
+    found = overruling(dispute(older, newer), SOURCES, own)
+
+    assert found.side == side
+    assert said in found.because
+
+
+def test_an_ab_says_nothing_about_what_it_does_not_measure() -> None:
+    assert overruling(dispute("S4", "U-disp", measurable=False), SOURCES, (GAIN,)).side == "newer"
+
+
+def test_a_readme_and_recipes_enforce_nothing() -> None:
+    assert [source_level(key) for key in ("M-arg", "C-co", "M-readme", "C-rec", "U-wf", "S0")] == [1, 1, 4, 4, 4, 5]
+
+
+def test_every_contradiction_has_a_ruling_and_some_can_be_measured() -> None:
+    assert all(overruling(one, SOURCES).because for one in contradictions())
+    assert sum(one.measurable for one in contradictions()) == 9
