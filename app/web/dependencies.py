@@ -17,7 +17,7 @@ from app.storage.rules import RulesInForce, rules_in_force
 # --- Each request reads in one session, and so through one connection, for the page and its frame.
 #
 # If requests took a second connection while holding one, the service would deadlock as soon as all connections are in
-# use (`tests/web/test_one_session.py`).
+# use (`tests/hardening/test_overload.py`).
 
 THREADS = 40
 """Threads of the server, AnyIO's default limit. Each needs a connection at times."""

@@ -1,19 +1,27 @@
-"""What the check of a request answers, before any handler does."""
+"""The check of a request: what it answers, for whom a caller acts, and what a refusal says."""
 
+import html
+import json
+import re
 from dataclasses import replace
 
 import pytest
 from starlette.testclient import TestClient
 
-from app.domain.access.principal import Role, Scope
+from app.access.routes import route_table
+from app.domain.access.principal import Action, Role, Scope
 from app.domain.references.published import published
+from app.pipeline.process import summarise_run
+from app.settings import Settings
 from app.storage import tokens, users
 from app.storage.database import transaction
 from app.storage.json_text import to_json
+from app.storage.log_files import LogFiles
 from app.storage.tables import ReferencePointRow, utc_now
 from tests.access.belongings import make_belongings
-from tests.access.people import THEIRS, Teams
+from tests.access.people import OURS, PUBLIC, THEIRS, Teams
 from tests.builders import make_run
+from tests.training_logs import training_log
 
 PAGE = {"Accept": "text/html"}
 
@@ -199,3 +207,150 @@ def _figure(teams: Teams, project: int | None) -> int:
         session.add(row)
         session.flush()
         return row.id or 0
+
+
+def test_every_call_says_how_to_say_who_one_is_and_what_one_hears(teams: Teams) -> None:
+    document = teams.client("anonymous").get("/openapi.json").json()
+    paths = document["paths"]
+    assert set(document["components"]["securitySchemes"]) == {"token", "session"}
+    for route in route_table(teams.app).routes:
+        if route.path in paths and isinstance(route.rule.needs, Action):
+            call = paths[route.path][route.method.lower()]
+            wanted = {"401", "403"} | ({"404"} if route.rule.owner else set())
+            assert (bool(call["security"]), wanted - set(call["responses"])) == (True, set()), route.key
+    assert paths["/api/v1/runs/{run_id}"]["get"]["security"] == [{"token": []}, {"session": []}, {}]
+    assert paths["/api/v1/definitions/retry"]["post"]["security"] == [{"session": []}]
+    assert "security" not in paths["/healthz"]["get"]
+
+
+def upload(client: TestClient, **meta: str) -> tuple[int, str]:
+    """The status, and the project or what was wrong."""
+    answer = client.post("/api/v1/runs", files={"log": training_log()}, data={"meta": json.dumps(meta)})
+    told = answer.json()
+    return answer.status_code, told.get("detail", "")
+
+
+def project_of(teams: Teams) -> str:
+    runs = teams.client("administrator").get("/api/v1/runs").json()["items"]
+    return str(runs[0]["project"])
+
+
+def test_a_token_brings_runs_into_its_own_project_and_need_not_name_it(teams: Teams) -> None:
+    client = teams.client("token:upload")
+    assert upload(client)[0] == 202
+    assert project_of(teams) == "alpha"
+    assert upload(client, project="alpha", name="again")[0] == 202
+    status, told = upload(client, project=THEIRS)
+    assert (status, "alpha" in told) == (403, True)
+
+
+def test_a_run_is_of_the_same_stack_whether_its_upload_names_the_project(
+    teams: Teams, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = teams.client("token:all")
+    answers = [
+        client.post("/api/v1/runs", files={"log": training_log()}, data={"meta": json.dumps(meta)}).json()
+        for meta in ({"name": "a"}, {"name": "b", "project": "alpha"})
+    ]
+    engine, files = teams.engine, LogFiles.from_settings(settings)
+    for answer in answers:
+        summarise_run(engine, files, settings, int(answer["id"]))
+    keys = {client.get(f"/api/v1/runs/{answer['id']}").json()["stack_key"] for answer in answers}
+    assert len(keys) == 1
+
+
+def test_a_person_brings_runs_where_that_one_contributes(teams: Teams) -> None:
+    client = teams.client("contributor")
+    assert upload(client)[0] == 202
+    assert project_of(teams) == "alpha"
+    assert upload(client, project=THEIRS)[0] == upload(client, project="of-mine")[0] == 403
+
+
+def test_an_administrator_begins_a_project_with_its_first_run(teams: Teams) -> None:
+    assert upload(teams.client("administrator"), project="begun")[0] == 202
+    assert project_of(teams) == "begun"
+
+
+def test_who_may_not_upload_is_told_before_the_log_is_read(teams: Teams) -> None:
+    assert teams.client("anonymous").post("/api/v1/runs", content=b"whatever").status_code == 401
+    assert teams.client("viewer").post("/api/v1/runs", content=b"whatever").status_code == 403
+
+
+@pytest.mark.parametrize(("who", "name"), [("contributor", "contributor"), ("token:all", "token token:all")])
+def test_a_change_is_made_in_the_own_name_whatever_is_stated(teams: Teams, who: str, name: str) -> None:
+    with transaction(teams.engine) as session:
+        run = make_run(session, project="alpha")
+    client, reader = teams.client(who), teams.client("viewer")
+    for said in ({}, {"author": "the boss"}):
+        assert client.post(f"/api/v1/runs/{run}/quarantine", json={"note": "bad node", **said}).status_code == 200
+        assert reader.get(f"/api/v1/runs/{run}").json()["quarantine"]["by"] == name
+        assert client.post(f"/api/v1/runs/{run}/release", json=said).status_code == 200
+
+
+def test_a_form_asks_nobody_who_is_logged_in_for_a_name(teams: Teams) -> None:
+    client = teams.client("maintainer")
+    page = client.get("/settings/projects/alpha").text
+    assert "Your name" not in page
+    form = {"baseline_branch": "trunk", "commit_url": "", "compare_url": "", "author": "the boss"}
+    assert client.post("/settings/projects/alpha/rules", data=form).status_code == 303
+    assert client.get("/api/v1/projects/alpha/rules").json()["changes"][0]["who"] == "maintainer"
+
+
+def test_what_is_for_all_projects_is_an_administrators(teams: Teams) -> None:
+    body = {"contract": {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": 16, "precision": "bf16"}, "step_time_ms": 1.0}
+    body |= {"measured_by": "a lab", "source": "a paper", "date": "2026-08"}
+    assert teams.client("contributor").post("/api/v1/references", json=body).status_code == 403
+    assert teams.client("contributor").post("/api/v1/references", json=body | {"project": THEIRS}).status_code == 422
+    assert teams.client("contributor").post("/api/v1/references", json=body | {"project": "alpha"}).status_code == 201
+    made = teams.client("administrator").post("/api/v1/references", json=body | {"note": "for all"})
+    assert made.status_code == 201
+    number = made.json()["id"]
+    assert teams.client("outsider").get(f"/api/v1/references/{number}").status_code == 200
+    assert teams.client("outsider").delete(f"/api/v1/references/{number}").status_code == 403
+
+
+def words(text: str) -> str:
+    return html.unescape(re.sub(r"<[^>]+>", "", re.sub(r"\s+", " ", text)))
+
+
+def test_a_refusal_says_the_project_the_roles_and_whom_to_ask(teams: Teams) -> None:
+    with transaction(teams.engine) as session:
+        run, shown = make_run(session, project=OURS), make_run(session, project=PUBLIC)
+        second = users.create_user(session, "ada o'neil", by="test").id
+        gone = users.create_user(session, "gone", by="test")
+        for user in (second, gone.id):
+            users.set_role(session, project_id=teams.ours, user_id=user, role=Role.MAINTAINER, by="test")
+        users.disable(session, users.get_user(session, gone.id), by="test")
+    viewer = teams.client("viewer")
+    page = viewer.post(f"/runs/{run}/quarantine", data={"reason": "x"}, headers=PAGE)
+    assert page.status_code == 403
+    assert (
+        "You may not work in alpha. This needs the role contributor; you are viewer. "
+        "A maintainer can grant it: ask ada o'neil or maintainer. Nothing was saved." in words(page.text)
+    )
+    assert f'<a class="button" href="/runs/{run}">Back to the run</a>' in page.text
+    assert ('href="/runs?project=alpha"' in page.text, 'href="/upload"' in page.text) == (True, False)
+    told = teams.client("contributor").get(f"/api/v1/projects/{OURS}/tokens").json()["detail"]
+    assert "You may not manage alpha. This needs the role maintainer; you are contributor." in told
+
+    told = viewer.post(f"/api/v1/runs/{shown}/quarantine", json={"reason": "x"}).json()["detail"]
+    assert "work in window. This needs the role contributor; you are not a member." in told
+    assert ("An administrator can grant it: ask administrator." in told, "maintainer" in told) == (True, False)
+    assert "Only an administrator may do this: administrator." in words(
+        viewer.get("/settings/users", headers=PAGE).text
+    )
+    told = words(viewer.get("/upload", headers=PAGE).text)
+    assert (
+        "This needs the role contributor in a project, and you are viewer in alpha. A maintainer can grant it" in told
+    )
+
+
+def test_strangers_and_jobs_hear_no_names(teams: Teams) -> None:
+    with transaction(teams.engine) as session:
+        run, shown = make_run(session, project=OURS), make_run(session, project=PUBLIC)
+    for who in ("outsider", "anonymous", "token:read"):
+        for number in (run, shown):
+            answer = teams.client(who).post(f"/api/v1/runs/{number}/quarantine", json={"reason": "x"})
+            asked = "administrator" in answer.text
+            assert (answer.status_code in (401, 403, 404), "maintainer:" in answer.text) == (True, False)
+            assert asked == (who == "outsider" and number == shown), (who, answer.text)

@@ -1,4 +1,4 @@
-"""In and out by the browser's door, and what is on record of it."""
+"""Log-in: session, password rules, user names and the user's own page."""
 
 import re
 import time
@@ -9,12 +9,15 @@ from starlette.testclient import TestClient
 
 from app.access.credentials import HOST_NAME, NAME
 from app.access.pages import local_path
+from app.domain.access.passwords import problem_with
+from app.errors import InvalidChange
 from app.main import create_app
 from app.settings import Settings, get_settings
 from app.storage import audit, users
 from app.storage.database import read_session, transaction
+from app.storage.tables import utc_now
 from app.storage.tokens import tokens_of
-from tests.access.people import SAME_ORIGIN, Teams
+from tests.access.people import OURS, SAME_ORIGIN, Teams
 
 PASSWORD, OTHER = "correct horse battery", "staple by the window"
 PAGE = {"Accept": "text/html"}
@@ -182,3 +185,135 @@ def test_the_last_use_of_a_token_is_on_record(teams: Teams) -> None:
     with read_session(teams.engine) as session:
         used = {row.name: row.last_used_at is not None for row in tokens_of(session, teams.ours, first=0, limit=100)}
     assert used == {name: name == "token:read" for name in teams.tokens}
+
+
+ACCOUNT = "Ada Lovelace-King"
+COMMON = (
+    "password1234", "P@ssw0rd2024!", "Password Password1", "qwertyuiop12", "iloveyou1234", "1qaz2wsx3edc",
+    "correcthorsebatterystaple", "!!dragon2026!!", "Administrator#1",
+)  # fmt: skip
+NAMED = ("Lovelace1815!", "my l0vel@ce likes it", "threewalls-2026", "ThreeWalls is ours", "kingdom of numbers")
+GOOD = ("correct horse battery", "a password of hers", "staple by the window", "Adas own words", "vX7-qpLr_2mZ90")
+
+
+def test_common_ones_and_those_that_hold_a_name_are_refused() -> None:
+    told = {password: problem_with(password, ACCOUNT) for password in (*COMMON, *NAMED, *GOOD)}
+    wrong = [f"{password} is accepted" for password in (*COMMON, *NAMED) if not told[password]]
+    wrong += [f"{password} {told[password]}" for password in GOOD if told[password]]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nobody_chooses_a_common_one(teams: Teams) -> None:
+    admin = teams.client("administrator")
+    made = admin.post("/api/v1/users", json={"name": "mara"}).json()
+    browser = TestClient(teams.app, headers=SAME_ORIGIN | PAGE, follow_redirects=False)
+    assert browser.post("/login", data={"name": "mara", "password": made["password"]}).status_code == 303
+    form = {"old": made["password"], "new": "Password Password1", "again": "Password Password1"}
+    assert browser.post("/account/password", data=form).status_code == 422
+    chosen = "staple by the window"
+    assert browser.post("/account/password", data=form | {"new": chosen, "again": chosen}).status_code == 303
+
+
+def test_a_first_password_ends_after_72_hours_and_a_chosen_one_does_not(teams: Teams) -> None:
+    admin = teams.client("administrator")
+    made = admin.post("/api/v1/users", json={"name": "mara"}).json()
+
+    def log_in(password: str) -> int:
+        browser = TestClient(teams.app, headers=SAME_ORIGIN, follow_redirects=False)
+        return browser.post("/login", data={"name": "mara", "password": password}).status_code
+
+    def hours_pass(hours: float) -> None:
+        with transaction(teams.engine) as session:
+            row = users.get_user(session, made["id"])
+            assert row.password_ends_at is not None
+            row.password_ends_at -= timedelta(hours=hours)
+
+    hours_pass(71)
+    assert log_in(made["password"]) == 303
+    hours_pass(1)
+    assert log_in(made["password"]) == 422
+    again = admin.post(f"/api/v1/users/{made['id']}/password").json()
+    assert again["password_ends_at"] > utc_now().isoformat()
+    browser = TestClient(teams.app, headers=SAME_ORIGIN, follow_redirects=False)
+    browser.post("/login", data={"name": "mara", "password": again["password"]})
+    chosen = "staple by the window"
+    browser.post("/account/password", data={"old": again["password"], "new": chosen, "again": chosen})
+    listed = {user["name"]: user for user in admin.get("/api/v1/users").json()["items"]}
+    assert listed["mara"]["password_ends_at"] is None
+    assert log_in(chosen) == 303
+
+
+ALIKE = (
+    "Viewer",
+    "VIEWER",
+    "v\u0456ewer",
+    "viewer\u200b",
+    "token ci",
+    "Command Line",
+    "nobody logged in",
+    "threewalls",
+)
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_a_name_that_passes_for_another_is_none(teams: Teams, name: str) -> None:
+    with pytest.raises((InvalidChange, users.NameTaken)), transaction(teams.engine) as session:
+        users.create_user(session, name, by="test")
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [("Zoë Müller", "Zoe Muller"), ("r\u043e\u043et", "rt"), ("token ci", "account token ci"), ("\u200b", "somebody")],
+)
+def test_what_a_provider_says_becomes_such_a_name(said: str, name: str) -> None:
+    assert users.plain_name(said) == name
+    assert users.checked_name(name) == name
+
+
+def test_names_are_compared_as_one_letter_forms() -> None:
+    assert users.checked_name("\uff41\uff44\uff41") == "ada"
+
+
+SESSIONS = "/api/v1/account/sessions"
+ACCOUNT_PAGE = "/settings/account"
+
+
+def test_the_page_says_who_one_is_and_where(teams: Teams) -> None:
+    client = teams.client("viewer")
+    client.headers["User-Agent"] = "<Browser> 1.0"
+    page = client.get(ACCOUNT_PAGE).text
+    assert "You are a member of 1 project." in page
+    assert OURS in page
+    assert "current" in page
+    assert "full access to every project" in teams.client("administrator").get(ACCOUNT_PAGE).text
+    assert teams.client("anonymous").get(ACCOUNT_PAGE, headers={"Accept": "text/html"}).status_code == 303
+    assert teams.client("token:all").get(ACCOUNT_PAGE).status_code == 401
+
+
+def test_a_browser_that_was_forgotten_somewhere_is_ended_from_elsewhere(teams: Teams) -> None:
+    here, there, third = (teams.client("viewer") for _ in range(3))
+    there.get("/")
+    listed = here.get(SESSIONS).json()["items"]
+    assert [one["current"] for one in listed].count(True) == 1
+    assert len(listed) == 3
+    other = next(one["key"] for one in there.get(SESSIONS).json()["items"] if one["current"])
+    assert here.post(f"{ACCOUNT_PAGE}/sessions/{other}/end").headers["Location"] == ACCOUNT_PAGE
+    assert there.get(SESSIONS).status_code == 401
+    assert here.post(f"{ACCOUNT_PAGE}/sessions/others/end").status_code == 303
+    assert third.get(SESSIONS).status_code == 401
+    own = here.get(SESSIONS).json()["items"]
+    assert len(own) == 1
+    with read_session(teams.engine) as session:
+        done = [one.after for one in audit.events(session, "account", teams.users["viewer"])[:2]]
+    assert done == [{"session": "all others"}, {"session": other}]
+    assert here.post(f"{ACCOUNT_PAGE}/sessions/{own[0]['key']}/end").headers["Location"] == "/login"
+    assert here.get(SESSIONS).status_code == 401
+
+
+def test_nobody_ends_the_session_of_another(teams: Teams) -> None:
+    viewer, maintainer = teams.client("viewer"), teams.client("maintainer")
+    key = viewer.get(SESSIONS).json()["items"][0]["key"]
+    assert maintainer.delete(f"{SESSIONS}/{key}").status_code == 404
+    assert maintainer.delete(f"{SESSIONS}/{'x' * 16}").status_code == 422
+    assert viewer.delete(f"{SESSIONS}/{key}").status_code == 204
+    assert viewer.get(SESSIONS).status_code == 401

@@ -3,24 +3,26 @@
 import pytest
 
 from app.settings import Settings
-from tests.access.audit.test_audit import (
+from tests.access.people import Teams
+from tests.access.test_audit import (
     test_filters_by_project_person_subject_and_time,
     test_walking_the_cursor_reads_every_event_once_while_others_come,
 )
-from tests.access.members.test_members import test_a_role_counts_from_the_next_request_on_and_ends_as_fast
-from tests.access.members.test_people import test_the_last_administrator_stays_one
-from tests.access.members.test_tokens import test_a_token_is_shown_once_and_uploads_until_it_is_revoked
-from tests.access.people import Teams
-from tests.access.test_acting import test_an_administrator_begins_a_project_with_its_first_run
 from tests.access.test_check import (
     test_a_public_project_is_read_by_anybody_and_written_by_nobody_else,
     test_a_revoked_token_opens_nothing_at_once,
+    test_an_administrator_begins_a_project_with_its_first_run,
     test_an_expired_token_opens_nothing,
     test_who_is_disabled_or_no_member_any_more_is_out_at_once,
 )
 from tests.access.test_login import test_a_session_that_is_not_used_ends_and_use_prolongs_it
+from tests.access.test_members import (
+    test_a_role_counts_from_the_next_request_on_and_ends_as_fast,
+    test_the_last_administrator_stays_one,
+)
+from tests.access.test_tokens import test_a_token_is_shown_once_and_uploads_until_it_is_revoked
 from tests.conftest import forget_settings
-from tests.projects.test_quota import test_only_an_administrator_sets_it_and_it_is_on_record
+from tests.projects.test_projects import test_only_an_administrator_sets_it_and_it_is_on_record
 
 __all__ = [
     "test_a_public_project_is_read_by_anybody_and_written_by_nobody_else",

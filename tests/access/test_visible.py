@@ -1,8 +1,10 @@
-"""The second line: whatever a statement looks like, it meets rows of visible projects only."""
+"""Statements return rows of visible projects only, and hidden equals missing."""
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from sqlalchemy import (
     Table,
     bindparam,
     delete,
+    event,
     exists,
     func,
     insert,
@@ -32,15 +35,19 @@ from sqlmodel import Session, SQLModel, col
 from sqlmodel.sql.sqltypes import UTCDateTime
 
 import app
+from app.access.routes import route_table
 from app.settings import Settings
 from app.storage import visible
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.tables import ProjectRow, RunRow, SeriesRow, select_any, utc_now
 from app.storage.visible import seeing
+from tests.access.belongings import make_belongings
+from tests.access.people import OURS, THEIRS, Teams
 from tests.builders import make_run
+from tests.references.test_references import OWN
 
 ID: Any = col(RunRow.id)
-OURS, THEIRS = 1, 2
+OUR_ID, THEIR_ID = 1, 2
 
 STATEMENTS: dict[str, Callable[[int], Any]] = {
     "rows": lambda _: select(ID).select_from(RunRow),
@@ -124,7 +131,7 @@ def test_of_no_table_a_row_of_others_is_read_changed_or_deleted(database: str, r
     with transaction(engine) as session:
         if database == "postgresql":
             session.execute(text("SET session_replication_role = replica"))  # one row of each is no whole history
-        for project in (OURS, THEIRS):
+        for project in (OUR_ID, THEIR_ID):
             for table in SQLModel.metadata.sorted_tables:
                 session.execute(insert(table).values(_row(table, project)))
     wrong: list[str] = []
@@ -136,18 +143,18 @@ def test_of_no_table_a_row_of_others_is_read_changed_or_deleted(database: str, r
         key, aliased_key = mapper.primary_key, [getattr(one, mapped.name) for mapped in mapper.primary_key]
         keys = [getattr(mapper.class_, mapped.name) for mapped in key]
         with read_session(engine) as session:
-            rows: dict[int, tuple[Any, ...]] = {OURS: (), THEIRS: ()}
+            rows: dict[int, tuple[Any, ...]] = {OUR_ID: (), THEIR_ID: ()}
             for project in rows:
                 with seeing(frozenset({project})):
                     found = [session.execute(select(*columns)).all() for columns in (keys, aliased_key)]
                     if [len(one) for one in found] != [1, 1]:
                         wrong.append(f"{name}: {len(found[0])} rows of one project, {len(found[1])} by an alias")
                     rows[project] = tuple(found[0][0])
-            if rows[OURS] == rows[THEIRS]:
+            if rows[OUR_ID] == rows[THEIR_ID]:
                 wrong.append(f"{name}: both projects see the same row")
-        theirs = [column == value for column, value in zip(keys, rows[THEIRS], strict=True)]
-        with seeing(frozenset({OURS})), read_session(engine) as session:
-            if session.get(mapper.class_, rows[THEIRS]) is not None:
+        theirs = [column == value for column, value in zip(keys, rows[THEIR_ID], strict=True)]
+        with seeing(frozenset({OUR_ID})), read_session(engine) as session:
+            if session.get(mapper.class_, rows[THEIR_ID]) is not None:
                 wrong.append(f"{name}: read by its key")
             for change in (update(mapper.class_).values({keys[0]: keys[0]}), delete(mapper.class_)):
                 if session.execute(change.where(*theirs)).rowcount:  # type: ignore[attr-defined]
@@ -187,3 +194,129 @@ def _value(table: Table, column: Column[Any], project: int) -> Any:
     if isinstance(kind, Boolean):
         return False
     return project if isinstance(kind, Integer | Float) else f"{table.name}{project}"[: kind.length or 99]  # type: ignore[attr-defined]
+
+
+MISSING = {"project": "nosuch", "run": "999999", "regression": "999999", "experiment": "999999", "stack": "f" * 64}
+
+
+@contextmanager
+def statements(engine: Engine) -> Iterator[list[str]]:
+    asked: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        asked.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    yield asked
+    event.remove(engine, "before_cursor_execute", note)
+
+
+@pytest.mark.parametrize("who", ["viewer", "token:all", "anonymous"])
+def test_the_database_is_asked_as_much_for_what_is_not_there(teams: Teams, who: str) -> None:
+    with transaction(teams.engine) as session:
+        theirs = make_belongings(session, THEIRS)
+    addresses = {
+        "project": ("/api/v1/projects/{}/rules", THEIRS),
+        "run": ("/api/v1/runs/{}", theirs.run),
+        "regression": ("/api/v1/regressions/{}", theirs.regression),
+        "experiment": ("/api/v1/experiments/{}", theirs.experiment),
+        "stack": ("/history/{}/pin", theirs.stack),
+    }
+    team, stranger = teams.client("outsider"), teams.client(who)
+    for what, (address, name) in addresses.items():
+        method = "POST" if what == "stack" else "GET"
+        if method == "POST" and who.startswith("token"):
+            continue
+        team.request(method, address.format(name), data={} if method == "POST" else None)  # they know, and so may we
+        stranger.request(method, address.format("0"))
+        asked = []
+        for named in (name, MISSING[what]):
+            with statements(teams.engine) as made:
+                answer = stranger.request(method, address.format(named))
+            assert answer.status_code == (401 if who == "anonymous" else 404)
+            asked.append(made)
+        assert asked[0] == asked[1] != [], what
+
+
+PAGE = {"Accept": "text/html"}
+FILTERED = (
+    "/",
+    "/runs",
+    "/runs.csv",
+    "/history",
+    "/regressions",
+    "/leaderboards/h100/qwen3-30b-a3b",
+    "/experiments",
+    "/references",
+    "/playbook",
+    "/scaling",
+    "/upgrade",
+    "/settings/audit",
+    "/api/v1/runs",
+    "/api/v1/history",
+    "/api/v1/regressions",
+    "/api/v1/leaderboards",
+    "/api/v1/experiments",
+    "/api/v1/references",
+    "/api/v1/rules",
+    "/api/v1/availability",
+    "/api/v1/scaling",
+    "/api/v1/upgrade",
+    "/api/v1/audit",
+)
+
+
+def masked(text: str) -> str:
+    text = re.sub(r"[0-9a-f]{32}(?![0-9a-f])", "", text)
+    text = re.sub(r"\d\d:\d\d:\d\d(\.\d+)?", "TIME", text)
+    return re.sub(r"\b(just now|\d+\s(s|min|h) ago)", "AGO", text)
+
+
+def test_every_address_that_names_a_project_finds_it_in_any_case(teams: Teams) -> None:
+    with transaction(teams.engine) as session:
+        params = make_belongings(session, OURS, whole=True).params()
+    routes = [
+        route.path for route in route_table(teams.app).routes if route.method == "GET" and route.rule.owner == "project"
+    ]
+    addresses = [
+        *((path.format(**params), path.format(**params | {"slug": OURS.upper()})) for path in routes),
+        *((f"{path}?project={OURS}", f"{path}?project={OURS.upper()}") for path in FILTERED),
+    ]
+    client = teams.client("maintainer")
+    wrong = []
+    for usual, shouted in addresses:
+        headers = {} if usual.startswith("/api/") else PAGE
+        expected, answer = client.get(usual, headers=headers), client.get(shouted, headers=headers)
+        if answer.status_code != expected.status_code or masked(answer.text) != masked(expected.text):
+            wrong.append(f"{shouted}: {answer.status_code} instead of {expected.status_code}")
+    assert not wrong, "\n".join(wrong)
+    assert len(routes) > 5
+
+
+def test_a_project_is_changed_by_its_name_in_any_case(teams: Teams) -> None:
+    client = teams.client("maintainer")
+    changed = client.patch(f"/api/v1/projects/{OURS.title()}/rules", json={"baseline_branch": "trunk"})
+    assert (changed.status_code, changed.json()["project"]) == (200, OURS)
+    assert client.get(f"/api/v1/projects/{OURS}/rules").json()["baseline_branch"] == "trunk"
+
+
+@pytest.mark.parametrize("who", ["anonymous", "viewer", "token:read"])
+def test_a_project_that_the_caller_may_not_see_keeps_the_spelling_of_the_address(teams: Teams, who: str) -> None:
+    """Else the answer would tell that there is one, and how its name is written."""
+    client = teams.client(who)
+    for path in FILTERED:
+        answer = client.get(f"{path}?project={THEIRS.upper()}", headers=PAGE)
+        assert THEIRS not in f"{answer.text} {answer.headers}", path
+    assert client.get(f"/api/v1/projects/{THEIRS.upper()}/rules").status_code in (401, 404)
+
+
+def test_a_figure_is_offered_to_a_project_in_any_case(teams: Teams) -> None:
+    added = teams.client("contributor").post("/api/v1/references", json=OWN | {"author": "", "project": OURS.upper()})
+    assert (added.status_code, added.json()["entered"]["project"]) == (201, OURS), added.text
+
+
+def test_a_name_with_signs_of_addresses_in_it_comes_through(teams: Teams) -> None:
+    answer = teams.client("viewer").get("/api/v1/runs", params={"project": OURS.upper(), "q": "a&b=c d%2"})
+    assert answer.status_code == 200
+    refused = teams.client("viewer").get("/api/v1/runs", params={"project": OURS.upper(), "sort": "a&b"})
+    assert refused.status_code == 422

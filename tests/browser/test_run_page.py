@@ -1,14 +1,17 @@
-"""The chart and the log of one run: they lead to each other, and the address remembers what is shown."""
+"""The page of a run in a browser: chart and log, decisions, corrected fields, a log that grows."""
 
+import json
 import re
 
 import httpx2
 import pytest
 from playwright.sync_api import Page, expect
 
+from app.storage.database import transaction
 from tests.browser.conftest import House, OpenPage
-from tests.builders import FIRST_LINE
+from tests.builders import FIRST_LINE, megatron_log, step_times
 from tests.explained import explained
+from tests.judged import judge, make_baseline, make_stack_run
 from tests.shared_papers import shared_folder
 
 
@@ -115,3 +118,128 @@ def test_timers_are_drawn_beside_their_table(open_page: OpenPage, house: House) 
     expect(page.locator(".bars-area[data-ready] canvas")).to_be_visible()
     expect(page.get_by_role("region", name="Timers as a table")).to_contain_text("forward backward")
     assert '"restarts": [{"iteration": 21' in (page.locator("#run-chart-data script").text_content() or "")
+
+
+def make_slow_run(house: House, project: str) -> int:
+    with transaction(house.engine) as session:
+        stack = make_baseline(session, 6, project=project)
+        run = make_stack_run(session, 9, project=project, name=f"slow of {project}", slower=0.05)
+        judge(session, run, stack)
+    return run
+
+
+def test_a_run_is_quarantined_and_released_and_the_name_is_remembered(open_page: OpenPage, house: House) -> None:
+    run = make_slow_run(house, "decided")
+    page = open_page(f"/runs/{run}")
+    expect(page.locator(".answer")).to_contain_text("5.1\u202f% slower than the last 6 runs of this stack")
+    page.get_by_text("Quarantine this run").click()
+    form = page.locator("#quarantine")
+    form.get_by_label("Your name").fill("Ada Lovelace")
+    form.get_by_role("button", name="Quarantine").click()
+    reason = page.locator("#quarantine").get_by_label("Reason")
+    expect(reason).to_have_attribute("aria-invalid", "true")
+    expect(page.locator("#quarantine").get_by_label("Your name")).to_have_value("Ada Lovelace")
+    reason.fill("node 17 was <b>throttled</b>")
+    page.locator("#quarantine").get_by_role("button", name="Quarantine").click()
+    page.wait_for_url(re.compile(rf"/runs/{run}#decisions$"))
+    expect(page.locator("#run-top")).to_contain_text("Quarantined by Ada Lovelace")
+    expect(page.locator("#run-top")).to_contain_text("node 17 was <b>throttled</b>")
+
+    page.get_by_text("Release from quarantine").click()
+    expect(page.locator("#release").get_by_label("Your name")).to_have_value("Ada Lovelace")
+    page.locator("#release").get_by_role("button", name="Release").click()
+    expect(page.locator("#run-top")).not_to_contain_text("Quarantined by")
+    expect(page.locator("#decisions")).to_contain_text("Ada Lovelace released the run")
+
+
+def test_a_pin_works_without_script(open_page: OpenPage, house: House) -> None:
+    run = make_slow_run(house, "pinned")
+    page = open_page(f"/runs/{run}", script=False)
+    page.get_by_text("Pin as golden baseline").click()
+    page.locator("#pin").get_by_label("Your name").fill("Ada")
+    page.locator("#pin").get_by_role("button", name="Pin").click()
+    expect(page.locator("#decisions")).to_contain_text("Golden baseline of this stack, pinned by Ada")
+    expect(page.locator("#run-top")).to_contain_text("golden baseline")
+
+
+def test_the_first_page_keeps_period_and_branch_in_its_address(open_page: OpenPage, house: House) -> None:
+    make_slow_run(house, "overviewed")
+    page = open_page("/")
+    expect(page.locator("#verdicts").locator("xpath=../..")).to_contain_text("slow of overviewed")
+    page.get_by_label("Period", exact=True).select_option("30")
+    page.wait_for_url(re.compile(r"/\?days=30$"))
+    expect(page.get_by_label("Period", exact=True)).to_have_value("30")
+    page.get_by_role("link", name="slow of overviewed").first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("slow of overviewed")
+
+
+def upload(house: House, text: str, **query: str) -> int:
+    meta = json.dumps({"project": "changing", "name": query.pop("name")})
+    files = {"log": ("train.log", text.encode())}
+    answer = httpx2.post(
+        f"{house.address}/api/v1/runs", params=query | {"wait": "30"}, files=files, data={"meta": meta}, timeout=300
+    )
+    assert answer.status_code == 202, answer.text
+    return int(answer.json()["id"])
+
+
+def append(house: House, run: int, text: str, offset: int, **query: str) -> None:
+    answer = httpx2.post(
+        f"{house.address}/api/v1/runs/{run}/logs",
+        params=query | {"offset": str(offset)},
+        content=text.encode(),
+        timeout=300,
+    )
+    assert answer.status_code == 200, answer.text
+
+
+def settled(page: Page) -> None:
+    expect(page.locator("[data-chart][data-ready] canvas").first).to_be_visible()
+
+
+def test_an_unknown_field_is_filled_in_and_says_who_stated_it(open_page: OpenPage, house: House) -> None:
+    run = upload(house, megatron_log(step_times(412.0, 40)), name="amended")
+    page = open_page(f"/runs/{run}")
+    page.locator(".still-unknown a[href='#supply']").click()
+
+    page.get_by_label("cluster", exact=True).fill("eos")
+    page.get_by_role("button", name="Save").click()
+    author = page.locator("#f-author")
+    expect(author).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_label("cluster", exact=True)).to_have_value("eos")
+    author.fill("Ada Lovelace")
+    page.get_by_role("button", name="Save").click()
+    page.wait_for_url(re.compile(rf"/runs/{run}#contract$"))
+    row = page.locator("#contract-cluster")
+    expect(row).to_contain_text("eos", timeout=90_000)
+    expect(row).to_contain_text(re.compile(r"stated by Ada Lovelace on \d{4}-\d\d-\d\d"))
+    expect(page.locator("#amendments")).to_contain_text("unknown")
+    expect(page.locator("#run-top")).not_to_contain_text("is being read again")
+
+
+def test_a_growing_log_moves_its_figures_and_nothing_else(open_page: OpenPage, house: House) -> None:
+    text = megatron_log(step_times(412.0, 120))
+    cut, later = (text.index(f"iteration {n:8d}/") for n in (40, 80))
+    run = upload(house, text[:cut], name="growing", complete="false")
+    page = open_page(f"/runs/{run}")
+    expect(page.locator(".badge", has_text="receiving")).to_be_visible()
+    settled(page)
+    page.evaluate("window.sameDocument = true")
+    canvas = page.locator("#run-chart canvas")
+    before = canvas.evaluate("canvas => canvas.toDataURL()")
+    page.get_by_label("cluster", exact=True).fill("half typed")
+    page.evaluate("window.scrollTo(0, 400)")
+    append(house, run, text[cut:later], cut)
+    expect(page.locator("#run-middle")).to_contain_text("the last is 79", timeout=90_000)
+    assert '"iteration": 79' in (page.locator("#run-chart-data script").text_content() or "")
+    page.wait_for_function(
+        "before => document.querySelector('#run-chart canvas')?.toDataURL() !== before", arg=before, timeout=90_000
+    )
+    expect(canvas).to_have_count(1)
+    expect(page.get_by_label("cluster", exact=True)).to_have_value("half typed")
+    assert page.evaluate("window.scrollY") == 400
+    append(house, run, text[later:], later, complete="true")
+    expect(page.locator(".badge", has_text="receiving")).to_have_count(0, timeout=90_000)
+    expect(page.locator("#run-middle")).to_contain_text("the last is 120 of 120", timeout=90_000)
+    expect(page.locator("#run-poll[hx-trigger]")).to_have_count(0)
+    assert page.evaluate("window.sameDocument")

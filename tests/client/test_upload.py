@@ -1,20 +1,30 @@
-"""Uploads from the command line into a real service."""
+"""Uploads from the command line into a real service: logs, profiles, and reruns that a verdict requests."""
 
 import gzip
+import json
+import math
 from pathlib import Path
 
 import httpx2
 import pytest
 import zstandard
+from sqlalchemy import Engine
+from starlette.testclient import TestClient
 
+from app.cli import main
 from app.client import delivery
 from app.client.ci import CiJob
 from app.client.delivery import deliver, open_run, send_rest, stored_bytes
 from app.client.errors import UsageError
 from app.client.service import ClientSettings, Service
 from app.client.upload import PIECE_BYTES, read_upload, upload_metadata
+from app.settings import Settings
+from tests.client.answering import Answer, answering
 from tests.client.commands import Done, threewalls
+from tests.domain.profiles.traces import corpus
 from tests.embedded.processes import Running
+from tests.notifications.sent import listen, states
+from tests.regressions.judging import arrive, judge_all, steady
 from tests.training_logs import training_log
 
 CONTRACT = ("--set", "gpu=H100", "--set", "gpus=16", "--set", "container=train:2026.10")
@@ -225,3 +235,112 @@ def test_a_document_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
         text = str(tmp_path / "list.json")
     with pytest.raises(UsageError):
         metadata(meta=text)
+
+
+def log_in(folder: Path, step_time_ms: float = 400) -> str:
+    path = folder / "train.log"
+    path.write_bytes(training_log(step_time_ms=step_time_ms))
+    return str(path)
+
+
+def test_traces_are_attached_to_the_uploaded_run(server: Running, tmp_path: Path) -> None:
+    traces = [str(corpus() / f"synthetic/seed-11/ranks-{rank}.json.gz") for rank in range(2)]
+    words = ("upload", log_in(tmp_path), "--project", "client-profile", "--json", "--profile", *traces)
+    done = threewalls(server.address, tmp_path, *words)
+    assert done.code == 0, done.err
+    run_id = done.document["id"]
+    items = httpx2.get(f"{server.address}/api/v1/runs/{run_id}/profiles", timeout=300).json()["items"]
+    assert [file["name"] for file in items[0]["files"]] == ["ranks-0.json.gz", "ranks-1.json.gz"]
+    assert done.document["profile"].endswith(f"/profiles/{items[0]['id']}")
+
+
+def test_a_missing_trace_leaves_the_run_uploaded_and_fails(server: Running, tmp_path: Path) -> None:
+    words = ("upload", log_in(tmp_path, 431), "--project", "client-profile", "--profile", str(tmp_path / "gone.json"))
+    done = threewalls(server.address, tmp_path, *words)
+    assert done.code != 0
+    assert "the run is uploaded, its profile is not" in done.err
+    assert done.out.startswith("run ")
+
+
+NOWHERE = "http://127.0.0.1:9/"
+
+
+def asking(engine: Engine, settings: Settings) -> int:
+    for number, time in enumerate(steady(1000, 10)):
+        arrive(engine, time, number)
+    run = arrive(engine, 1023.0, 10, "abc123", job="perf")
+    judge_all(engine, settings)
+    return run
+
+
+def test_an_inconclusive_verdict_asks_once_for_few_reruns(
+    engine: Engine, settings: Settings, client: TestClient
+) -> None:
+    run = asking(engine, settings)
+    verdict = client.get(f"/api/v1/runs/{run}/verdict").json()
+    assert verdict["verdict"] == "inconclusive"
+    assert verdict["rerun"]["runs"] == verdict["need_runs"] == 1
+    assert (verdict["rerun"]["commit"], verdict["rerun"]["job"]) == ("abc123", "perf")
+    assert client.get(f"/api/v1/runs/{run}/report").json()["rerun"] == verdict["rerun"]
+    again = arrive(engine, 1024.0, 11, "abc123", job="perf")
+    judge_all(engine, settings)
+    verdict = client.get(f"/api/v1/runs/{again}/verdict").json()
+    assert verdict["candidate"]["runs"] == [str(run), str(again)]
+    assert (verdict["verdict"], verdict["looks"], verdict["test"]["looks"]) == ("regression", 2, 2)
+    assert verdict["rerun"] is None
+
+
+def test_the_figures_of_a_verdict_give_its_interval(engine: Engine, settings: Settings, client: TestClient) -> None:
+    run = asking(engine, settings)
+    verdict = client.get(f"/api/v1/runs/{run}/verdict").json()
+    test, time = verdict["test"], verdict["metrics"]["step_time_ms"]
+    assert (test["candidate_runs"], test["baseline_runs"]) == (1, len(verdict["baseline"]["runs"]))
+    assert test["degrees_of_freedom"] == 12
+    half = 3.0545395894 * test["standard_error"]  # t(0.995, 12)
+    assert time["ci_low_pct"] == pytest.approx(100 * (math.exp(test["shift"] - half) - 1))
+
+
+def test_the_request_is_news(engine: Engine, settings: Settings, client: TestClient) -> None:
+    for number, time in enumerate(steady(1000, 10)):
+        arrive(engine, time, number)
+    listen(engine, NOWHERE, "rerun.requested")
+    arrive(engine, 1023.0, 10, "abc123")
+    judge_all(engine, settings)
+    assert [event for event, *_ in states(engine)] == ["rerun.requested"]
+
+
+REPORT = {
+    "run": {"id": 17, "name": "nightly", "address": "http://x/runs/17"},
+    "status": "judged",
+    "headline": "inconclusive",
+    "exit_code": 5,
+    "rerun": {"runs": 2, "commit": "abc123", "config_key": "9" * 64, "job": "perf", "command": "run.sh"},
+}
+
+
+def test_the_command_prints_the_request(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(Answer(body=REPORT)) as service:
+        assert main(["rerun", "17", "--url", service.url]) == 0
+    printed = capsys.readouterr().out
+    assert printed.splitlines() == [
+        "2 more of run 17: commit abc123, configuration 999999999999", "job: perf", "command: run.sh",
+    ]  # fmt: skip
+
+
+def test_the_command_starts_each_rerun_with_what_it_needs(tmp_path: Path) -> None:
+    log = tmp_path / "started"
+    command = f'echo "$THREEWALLS_RERUN_COMMIT $THREEWALLS_RERUN_NUMBER of $THREEWALLS_RERUN_COUNT" >> {log}'
+    with answering(Answer(body=REPORT)) as service:
+        assert main(["rerun", "17", "--url", service.url, "--exec", command]) == 0
+        assert log.read_text().splitlines() == ["abc123 1 of 2", "abc123 2 of 2"]
+        assert main(["rerun", "17", "--url", service.url, "--exec", "exit 7"]) == 3
+
+
+def test_a_run_that_asks_for_nothing_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(Answer(body=REPORT | {"rerun": None})) as service:
+        assert main(["rerun", "17", "--url", service.url, "--exec", f"touch {tmp_path / 'started'}"]) == 0
+        assert main(["rerun", "17", "--url", service.url, "--json"]) == 0
+    assert not (tmp_path / "started").exists()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "run 17 asks for no rerun: inconclusive"
+    assert json.loads(lines[1]) == {"schema": "rerun/1", "run": 17, "rerun": None}

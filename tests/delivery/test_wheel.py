@@ -1,24 +1,28 @@
-"""`pip install` of the wheel, then `migrate`, `serve` and `demo`, far from any checkout.
+"""The installed package: the wheel far from any checkout, the client with its own dependencies only, the entry point.
 
-The virtual environment is new and holds the wheel alone; its dependencies are those of this environment, so that
-nothing is downloaded. Not proven here: that the dependencies of `pyproject.toml` suffice and can be had, and that pip
-builds the wheel in isolation.
+Everything is taken from what is installed here: no package index is asked. Not proven here: that the dependencies of
+`pyproject.toml` suffice, and that pip builds the wheel in isolation.
 """
 
+import importlib.metadata
+import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
 import pytest
+from packaging.requirements import Requirement
 
 from tests.delivery.wheel import ROOT, build_wheel
-from tests.embedded.processes import PLAIN_HTTP, running, wait_for
+from tests.embedded.processes import PLAIN_HTTP, Running, running, wait_for
 from tests.training_logs import training_log
-
-pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +51,7 @@ def command(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return path
 
 
+@pytest.mark.server
 def test_what_the_service_reads_is_in_it(command: str, installed: Path) -> None:
     (site,) = (installed / "lib").glob("python*/site-packages")
     folders = {name: site / "app/_resources" / name for name in ("templates", "static", "migrations", "docs")}
@@ -61,6 +66,7 @@ def test_what_the_service_reads_is_in_it(command: str, installed: Path) -> None:
     assert (missing, data) == ([], [])
 
 
+@pytest.mark.server
 def test_migrate_and_serve(command: str, tmp_path: Path) -> None:
     subprocess.run([command, "migrate"], check=True, timeout=300)
     assert (tmp_path / ".local/share/threewalls/data/threewalls.db").exists(), "data do not lie among the packages"
@@ -76,9 +82,193 @@ def test_migrate_and_serve(command: str, tmp_path: Path) -> None:
     assert set(codes.values()) == {200}, codes
 
 
+@pytest.mark.server
 def test_demo(command: str, tmp_path: Path) -> None:
     with running("demo", tmp_path / "demo") as house:
         runs = f"{house.address}/api/v1/runs"
         wait_for(
             lambda: httpx2.get(runs, timeout=300, verify=PLAIN_HTTP).json()["total"] > 0, "the first run of the demo"
         )
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def needed_by(requirements: list[str]) -> Iterator[str]:
+    """Names of distributions, and of those that they need."""
+    for text in requirements:
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield requirement.name
+            yield from needed_by(importlib.metadata.requires(requirement.name) or [])
+
+
+def copy_distribution(name: str, target: Path) -> None:
+    for file in importlib.metadata.files(name) or ():
+        source = Path(str(file.locate()))
+        if ".." not in file.parts and source.is_file() and source.suffix != ".pyc":
+            (target / file).parent.mkdir(parents=True, exist_ok=True)
+            (target / file).write_bytes(source.read_bytes())
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds the client and its dependencies, and nothing else."""
+    folder = tmp_path_factory.mktemp("alone")
+    target = folder / "site"
+    with zipfile.ZipFile(build_wheel(folder)) as wheel:
+        wheel.extractall(target)
+    for name in set(needed_by(PROJECT["dependencies"])):
+        copy_distribution(name, target)
+    return target
+
+
+def run(alone: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """-S and -I: nothing of this environment can be imported, only Python's own library and that folder."""
+    program = f"import sys; sys.path.insert(0, {str(alone)!r}); from app.cli import main; sys.exit(main())"
+    plain = {"PATH": os.environ["PATH"], "HOME": str(alone.parent)}
+    return subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program, *words],
+        env=plain | env, capture_output=True, text=True, timeout=300, check=False, cwd=alone.parent,
+    )  # fmt: skip
+
+
+@pytest.mark.server
+def test_it_is_small(alone: Path) -> None:
+    names = {path.name.partition("-")[0] for path in alone.glob("*.dist-info")}
+    assert names == {
+        "anyio", "h11", "httpcore2", "httpx2", "idna", "threewalls", "truststore", "typing_extensions", "zstandard",
+    }  # fmt: skip
+
+
+@pytest.mark.server
+def test_it_uploads_and_brings_the_verdict(alone: Path, server: Running, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_bytes(training_log(step_time_ms=407))
+    words = ("upload", str(log), "--project", "client-alone", "--set", "gpu=H100", "--wait", "--json")
+    done = run(alone, *words, THREEWALLS_URL=server.address)
+    assert done.returncode == 4, done.stderr
+    assert json.loads(done.stdout)["report"]["verdict"]["verdict"] == "no_baseline"
+    assert run(alone, "doctor", str(log), THREEWALLS_URL=server.address).returncode == 0
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("command", [["serve"], ["analyze", "train.log"], ["migrate"]], ids=lambda one: str(one[0]))
+def test_what_needs_the_service_s_packages_says_which_extra(alone: Path, command: list[str]) -> None:
+    done = run(alone, *command)
+    assert done.returncode == 70
+    assert "pip install 'path/to/threewalls[server]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.server
+def test_help_names_every_command(alone: Path) -> None:
+    told = run(alone, "--help").stdout
+    assert {"upload", "sync", "report", "runs", "token", "doctor", "serve"} <= set(
+        re.findall(r"^    (\S+)", told, re.M)
+    )
+
+
+def curl_job(folder: Path, address: str) -> tuple[str, dict[str, str]]:
+    """The documented script, and what a job in a checkout of the branch `work` has around it."""
+    text = (ROOT / "docs/ci.md").read_text()
+    script = re.search(r"## Without the client\n.*?```sh\n(.*?)```", text, re.DOTALL)
+    assert script is not None
+    (folder / "train.log").write_bytes(training_log(step_time_ms=408))
+    subprocess.run(["git", "init", "-q", "-b", "work", folder], check=True, timeout=300)
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *identity, "commit", "-qm", "x", "--allow-empty"], cwd=folder, check=True, timeout=300)
+    env = {
+        "PATH": os.environ["PATH"], "HOME": str(folder), "THREEWALLS_URL": address,
+        "THREEWALLS_TOKEN": "tw_none", "THREEWALLS_PROJECT": "client-curl", "JOB_ID": "17",
+    }  # fmt: skip
+    return script[1], env
+
+
+def in_shell(shell: list[str], script: str, env: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*shell, script], env=env, cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+@pytest.mark.server
+def test_the_documented_curl_line_does_the_same_upload(server: Running, tmp_path: Path) -> None:
+    script, env = curl_job(tmp_path, server.address)
+    for shell in (["bash", "-euc"], ["sh", "-c"]):
+        done = in_shell(shell, script, env, tmp_path)
+        assert done.returncode == 4, done.stdout + done.stderr
+    # As CI systems check out: a commit and no branch.
+    subprocess.run(["git", "checkout", "-q", "--detach"], cwd=tmp_path, check=True, timeout=300)
+    done = in_shell(["bash", "-euc"], script, env, tmp_path)
+    assert (done.returncode, "BRANCH" in done.stderr) == (3, True), done.stderr
+    done = in_shell(["bash", "-euc"], script, env | {"BRANCH": "work"}, tmp_path)
+    assert done.returncode == 4, done.stdout + done.stderr
+    params = {"project": "client-curl"}
+    (run_made,) = httpx2.get(f"{server.address}/api/v1/runs", params=params, timeout=300).json()["items"]
+    assert (run_made["branch"], run_made["purpose"]) == ("work", "ci")
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("shell", [["bash", "-euc"], ["sh", "-c"]], ids=lambda shell: str(shell[0]))
+def test_the_documented_curl_line_ends_at_once_when_it_is_refused(
+    server: Running, tmp_path: Path, shell: list[str]
+) -> None:
+    script, env = curl_job(tmp_path, server.address)
+    (tmp_path / "train.log").write_bytes(b"")
+    done = in_shell(shell, script, env | {"JOB_ID": "18"}, tmp_path)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "Nothing was saved" in done.stderr
+    assert "retr" not in done.stderr
+
+
+COMMAND = Path(sys.executable).with_name("threewalls")
+
+
+@pytest.fixture
+def training_repository(tmp_path: Path) -> Path:
+    """A checkout with packages called like ours and like what we need; importing any of them fails."""
+    for name in ("app", "workers", "httpx2", "celery", "sqlalchemy"):
+        (tmp_path / "repository" / name).mkdir(parents=True)
+        (tmp_path / "repository" / name / "__init__.py").write_text(f"raise RuntimeError('the {name} of the job')\n")
+    return tmp_path / "repository"
+
+
+def test_packages_of_the_job_do_not_take_the_place_of_ours(training_repository: Path) -> None:
+    (training_repository / "train.log").write_bytes(training_log())
+    codes = {}
+    for command in ([str(COMMAND)], [sys.executable, "-m", "threewalls_entry"]):
+        for words, wanted in (
+            (["--version"], 0),
+            (["analyze", "train.log"], 0),
+            (["runs", "--url=http://127.0.0.1:1"], 3),
+        ):
+            done = subprocess.run(
+                [*command, *words, *(["--retries=0"] if wanted else [])], cwd=training_repository,
+                env=os.environ | {"PYTHONPATH": str(training_repository)}, capture_output=True, text=True, timeout=300,
+                check=False,
+            )  # fmt: skip
+            codes[command[-1], words[0]] = (done.returncode, wanted, done.stderr)
+    assert {name: found for name, found in codes.items() if found[0] != found[1]} == {}
+
+
+def test_a_broken_installation_is_70_and_never_a_regression(tmp_path: Path) -> None:
+    (tmp_path / "threewalls_entry.py").write_text(Path(__file__).parents[2].joinpath("threewalls_entry.py").read_text())
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", tmp_path / "threewalls_entry.py", "runs"], capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+    assert (done.returncode, len(done.stderr.splitlines())) == (70, 1), done.stderr
+
+
+@pytest.mark.server
+def test_the_worker_of_a_service_finds_our_code_too(training_repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(training_repository))
+    monkeypatch.chdir(training_repository)
+    monkeypatch.setattr("tests.embedded.processes.COMMAND", [str(COMMAND)])
+    log = ("train.log", training_log())
+    with running("serve", training_repository / "data") as house:
+        run = httpx2.post(f"{house.address}/api/v1/runs", files={"log": log}, timeout=300, verify=PLAIN_HTTP).json()
+        report = httpx2.get(
+            f"{house.address}/api/v1/runs/{run['id']}/report?wait=120", timeout=300, verify=PLAIN_HTTP
+        ).json()
+    assert report["status"] == "judged", house.output

@@ -1,14 +1,22 @@
-"""Figures as text: tables of values."""
+"""Numbers, changes, costs, text and badges as people read them."""
 
 import math
+import re
+import xml.etree.ElementTree as ET
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.domain import numbers
-from app.domain.numbers import Figure
-from app.domain.run import Metric
+from app.domain.badges import Badge, badge_key, new_badge_secret, opens, svg
+from app.domain.naming import TitledStack, stack_names, stack_title
+from app.domain.numbers import THIN, Figure, change_text, gpu_hours, signed
+from app.domain.run import Metric, Stated, Value
+from app.domain.text import COMMIT, RANGE, commit_address, range_address, read_template
 from app.web import templating
+from app.web.templating import environment
 
 
 @pytest.mark.parametrize(
@@ -114,3 +122,211 @@ def test_runs_of_a_sentence_are_links_and_nothing_else_is() -> None:
         'It ran before: <a href="/runs/12">#12</a>, <a href="/runs/3">#3</a>, and &lt;b&gt;it&#39;s a#5&lt;/b&gt; in '
         "<code>code</code>."
     )
+
+
+TITLE = "Qwen3-30B-A3B · 16 × H100"
+
+
+def stack(key: str, title: str = TITLE, project: str = "lab", **known: Value) -> TitledStack:
+    return TitledStack(key, title, project, known)
+
+
+def test_a_stack_without_neighbours_has_its_title() -> None:
+    assert stack_names([stack("a", seq_len=4096), stack("b", title="DeepSeek-V3", seq_len=8192)]) == {
+        "a": TITLE,
+        "b": "DeepSeek-V3",
+    }
+
+
+def test_neighbours_are_told_apart_by_the_size_of_their_work() -> None:
+    named = stack_names([stack("a", seq_len=4096, gbs=1024, mbs=1), stack("b", seq_len=8192, gbs=512, mbs=1)])
+    assert named == {"a": f"{TITLE} · seq 4096 · GBS 1024", "b": f"{TITLE} · seq 8192 · GBS 512"}
+
+
+def test_other_fields_are_told_as_far_as_they_tell_more_apart() -> None:
+    named = stack_names(
+        [
+            stack("a", task="pretrain", precision="bf16", cluster="x", pp=1),
+            stack("b", task="sft", precision="fp8", cluster="x", pp=1),
+            stack("c", task="sft", precision="fp8", cluster="y", pp=1),
+        ]
+    )
+    told = {key: name.removeprefix(f"{TITLE} · ") for key, name in named.items()}
+    assert told == {"a": "task pretrain · cluster x", "b": "task sft · cluster x", "c": "task sft · cluster y"}
+
+
+def test_what_is_unknown_is_called_so() -> None:
+    assert stack_names([stack("a", cluster=None), stack("b")]) == {
+        "a": f"{TITLE} · cluster unset",
+        "b": f"{TITLE} · cluster unknown",
+    }
+
+
+def test_another_project_is_named() -> None:
+    named = stack_names([stack("a", project="lab"), stack("b", project="ci")])
+    assert named == {"a": f"{TITLE} · project lab", "b": f"{TITLE} · project ci"}
+
+
+def test_where_no_field_tells_them_apart_the_key_does() -> None:
+    named = stack_names([stack("a" * 64, container="x"), stack("b" * 64, container="x")])
+    assert named == {"a" * 64: f"{TITLE} · aaaaaaaa", "b" * 64: f"{TITLE} · bbbbbbbb"}
+
+
+# --- A stack in one line.
+
+
+def contract(**values: str | int) -> dict[str, Stated]:
+    return {name: Stated(value, "metadata") for name, value in values.items()}
+
+
+def test_a_stack_is_known_by_model_hardware_dispatcher_routing_and_container() -> None:
+    whole = contract(
+        model="Qwen3-30B-A3B", gpu="H100", gpus=16, dispatcher="hybridep", routing_mode="forced-balance",
+        container="nvcr.io/nvidia/nemo:26.06@sha256:0f3c",
+    )  # fmt: skip
+    assert stack_title(whole) == "Qwen3-30B-A3B · 16 × H100 · hybridep · forced balance · nemo:26.06"
+    assert stack_title(whole, dispatcher=False) == "Qwen3-30B-A3B · 16 × H100 · forced balance · nemo:26.06"
+
+
+def test_what_nobody_states_is_unknown_or_left_out() -> None:
+    assert stack_title({}) == "unknown model · unknown GPU"
+    assert stack_title(contract(model="DSV3", gpus=64)) == "DSV3 · 64 × unknown GPU"
+
+
+# --- Templates of links to commits: what is accepted, and that nothing but the commit is put in.
+
+
+def test_a_commit_is_quoted_where_its_placeholder_stands() -> None:
+    template = read_template(" https://github.com/org/repo/commit/{commit} ", COMMIT)
+    assert commit_address(template, "0f3c2a9d") == "https://github.com/org/repo/commit/0f3c2a9d"
+    assert commit_address(template, '"><b>/..') == "https://github.com/org/repo/commit/%22%3E%3Cb%3E%2F.."
+    assert commit_address(template, "") == ""
+    assert commit_address("", "0f3c2a9d") == ""
+
+
+def test_a_range_needs_two_commits() -> None:
+    template = read_template("https://github.com/org/repo/compare/{from}...{to}", RANGE)
+    assert range_address(template, "a", "b") == "https://github.com/org/repo/compare/a...b"
+    assert range_address(template, "a", "a") == ""
+    assert range_address(template, "", "b") == ""
+
+
+def test_a_stored_template_of_another_scheme_gives_no_link() -> None:
+    assert commit_address("javascript:alert('{commit}')", "a") == ""
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "javascript:alert({commit})",
+        "//host/{commit}",
+        "https://{commit}",
+        "https://{commit}.host/",
+        "https://me@host/{commit}",
+        "https://host/",
+        "https://host/{sha}",
+        "https://host/{commit}/{branch}",
+        "https://host/{commit",
+        "https://host/a b/{commit}",
+        "https://host/'{commit}",
+        "https://[host/{commit}",
+        "https://host/{commit}" + "a" * 500,
+    ],
+)
+def test_what_is_no_template_is_refused(template: str) -> None:
+    with pytest.raises(ValueError, match=r"^must "):
+        read_template(template, COMMIT)
+
+
+STACK, OTHER = "1a" * 32, "2b" * 32
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_it_says_in_words_what_it_shows() -> None:
+    picture = ET.fromstring(svg(Badge("threewalls", "regression +9.4 %", "regression")))  # noqa: S314  our own text
+    assert (picture.get("role"), picture.get("aria-label")) == ("img", "threewalls: regression +9.4 %")
+    assert picture.findtext(f"{SVG}title") == "threewalls: regression +9.4 %"
+    assert [text.text for text in picture.iter(f"{SVG}text")] == ["threewalls", "regression +9.4 %"]
+
+
+@pytest.mark.parametrize(
+    "evil", ["<script>alert(1)</script>", '"/><image href="x"/>', "a&b]]>", "x\n\x00\ufffe<", "'\" onload='x"]
+)
+def test_whatever_it_says_stays_text(evil: str) -> None:
+    picture = ET.fromstring(svg(Badge(evil, evil, evil)))  # noqa: S314
+    tags = {element.tag.removeprefix(SVG) for element in picture.iter()}
+    assert tags == {"svg", "title", "path", "rect", "g", "text"}
+    assert not any(name.startswith("on") or name in ("href", "style") for e in picture.iter() for name in e.attrib)
+
+
+def test_it_stays_small() -> None:
+    assert float(ET.fromstring(svg(Badge("l" * 500, "W" * 500))).get("width", "")) < 1000  # noqa: S314
+
+
+def test_a_key_opens_its_stack_until_the_secret_is_made_anew() -> None:
+    secret = new_badge_secret()
+    key = badge_key(secret, STACK)
+    assert opens(key, secret, STACK)
+    assert not opens(key, secret, OTHER)
+    assert not opens(key, new_badge_secret(), STACK)
+    assert not opens("", secret, STACK)
+    assert not opens("ключ", secret, STACK)
+    assert not opens(badge_key("", STACK), "", STACK)
+
+
+@pytest.mark.parametrize(
+    ("values", "metric", "text"),
+    [
+        ((3.42, 2.1, 4.7), "step_time_ms", "3.4 % slower (2.1 to 4.7)"),
+        ((-24.1, -27.0, -20.13), "step_time_ms", "24.1 % faster (20.1 to 27.0)"),
+        ((-0.6, -1.5, 0.3), "step_time_ms", "0.60 % faster (0.3 slower to 1.5 faster)"),
+        ((0.31, -0.04, 0.66), "step_time_ms", "0.31 % slower (0.04 faster to 0.66 slower)"),
+        ((-3.3, -4.5, -2.1), "tokens_per_s_per_gpu", "3.3 % lower (2.1 to 4.5)"),
+        ((4.2, None, None), "peak_memory_gib", "4.2 % more"),
+        ((0.001, -0.2, 0.2), "step_time_ms", "the same (0.20 faster to 0.20 slower)"),
+        ((-0.001, -9.3, 10.3), "step_time_ms", "the same (9.3 faster to 10.3 slower)"),
+        ((-2.0, -3.7, -0.1), "step_time_ms", "2.0 % faster (0.1 to 3.7)"),
+        ((-0.58, -2.2, 1.0), "step_time_ms", "0.58 % faster (1.0 slower to 2.2 faster)"),
+        ((-0.57, -4.1, 3.1), "tokens_per_s_per_gpu", "0.57 % lower (3.1 higher to 4.1 lower)"),
+        ((1.0, float("nan"), float("inf")), "step_time_ms", "1.0 % slower"),
+    ],
+)
+def test_a_change_has_sign_percent_word_and_its_interval_in_the_direction_of_the_word(
+    values: tuple[float, float | None, float | None], metric: str, text: str
+) -> None:
+    assert change_text(*values, metric).text == text.replace(" %", f"{THIN}%")
+
+
+@pytest.mark.parametrize(
+    ("delta", "text"), [(3.42, "+3.4 %"), (-2.0, "−2.0 %"), (0.001, "0.00 %"), (-0.001, "0.00 %"), (-0.006, "−0.01 %")]
+)
+def test_without_a_word_the_sign_tells_the_direction_and_zero_has_none(delta: float, text: str) -> None:
+    assert signed(delta) == text.replace(" %", f"{THIN}%")
+
+
+@given(st.floats(-60, 60), st.floats(0, 40), st.floats(0, 40))
+def test_no_sign_stands_against_its_word(delta: float, below: float, above: float) -> None:
+    """Words or signs give the direction, never both."""
+    change = change_text(delta, delta - below, delta + above)
+    assert not {"−", "+"} & set(change.text)
+    both = delta - below < 0 < delta + above
+    assert (" slower" in change.interval and " faster" in change.interval) == both
+
+
+@pytest.mark.parametrize(
+    ("hours", "text"), [(0.02, "under 0.1"), (0.44, "0.4"), (2.64, "2.6"), (41.3, "41"), (1180.0, "1,180")]
+)
+def test_a_cost_is_no_more_exact_than_an_estimate(hours: float, text: str) -> None:
+    assert gpu_hours(hours) == text
+
+
+def test_every_verdict_has_a_word_a_shape_and_a_colour_of_its_own() -> None:
+    ui = environment().globals["ui"]
+    decisions = ("regression", "improvement", "no_change", "inconclusive", "no_baseline", "failed")
+    badges = [str(ui.verdict(decision)) for decision in decisions]  # type: ignore[attr-defined]
+    for part in (r'class="badge ([\w-]+)"', r"<path d=\"(.+?)\"|<circle (.+?)/>", r"</svg>\s*([\w ]+)<"):
+        found = [re.search(part, badge) for badge in badges]
+        assert len({match and match.group() for match in found}) == 6
+    experiment = str(ui.verdict("regression", ab=True))  # type: ignore[attr-defined]
+    assert "A/B slower" in experiment
+    assert ">regression<" not in experiment

@@ -1,18 +1,30 @@
-"""`threewalls serve` as a person meets it: it starts, it refuses clearly, it stops, and it leaves nothing running."""
+"""`threewalls serve`: start, stop, address, worker, embedded queue."""
 
+import errno
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
+from alembic import command
 
 from app.embedded import worker
+from app.embedded.service import _listen
+from app.embedded.start_up import StartUp
+from app.errors import Unavailable
+from app.queue import PROCESS_RUN, QUEUE, make_celery
+from app.settings import Settings
+from app.storage.database import alembic_config, make_engine, require_migrated
 from tests.embedded.processes import PLAIN_HTTP, START_SECONDS, Running, is_alive, running, start, wait_for
+from tests.services.postgres_server import Postgres
+from tests.services.redis_server import free_port
 
 
 def worker_of(house: Running) -> int:
@@ -136,3 +148,94 @@ def test_a_setting_that_is_not_valid_is_named(tmp_path: Path, monkeypatch: pytes
     assert process.returncode == 2
     assert "max_upload_bytes" in output
     assert "Traceback" not in output
+
+
+def test_answers_are_not_held_back_for_an_acknowledgement() -> None:
+    with _listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_a_slow_start_prints_its_steps_until_the_server_is_ready(capfd: pytest.CaptureFixture[str]) -> None:
+    start = StartUp(seconds=0)
+    printed = ""
+    for _ in range(6000):
+        if printed := printed + capfd.readouterr().out:
+            break
+        time.sleep(0.01)
+    start.step("migrating")
+    start.done()
+    start.step("too late")
+    printed += capfd.readouterr().out
+    assert [line.rpartition(": ")[2] for line in printed.splitlines()] == [
+        "loading the service ...",
+        "migrating ...",
+    ]
+
+
+def test_a_quick_start_prints_no_steps(capfd: pytest.CaptureFixture[str]) -> None:
+    start = StartUp(seconds=600)
+    start.step("migrating")
+    start.done()
+    assert capfd.readouterr().out == ""
+
+
+def test_an_empty_table_of_bindings_keeps_no_message_from_its_worker(settings: Settings) -> None:
+    sending = make_celery(settings)
+    folder = settings.data_dir / "queue"
+    for name in (QUEUE, "celery"):  # what Kombu leaves when the disk is full while it writes them in place
+        (folder / "control" / f"{name}.exchange").write_bytes(b"")
+    sending.send_task(PROCESS_RUN, args=(17,), queue=QUEUE, retry=False)
+    with make_celery(settings).connection_for_read() as connection:
+        message = connection.SimpleQueue(next(iter(sending.conf.task_queues))).get(timeout=10)
+        assert message.payload[0] == [17]
+        message.ack()
+
+
+def test_a_message_that_does_not_fit_on_the_disk_leaves_no_file(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    celery = make_celery(settings)
+    write_text = Path.write_text
+
+    def full(path: Path, *arguments: Any, **options: Any) -> int:
+        write_text(path, "")
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        celery.send_task(PROCESS_RUN, args=(17,), queue=QUEUE, retry=False)
+    assert list((settings.data_dir / "queue" / "messages").iterdir()) == []
+
+
+def test_a_database_without_tables_is_named(
+    tmp_path: Path, postgres_server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THREEWALLS_BROKER_URL", f"redis://127.0.0.1:{free_port()}/0")  # asked for the first upload only
+    monkeypatch.setenv("THREEWALLS_DATABASE_URL", postgres_server.url(postgres_server.new_database()))
+    process = start("serve", tmp_path / "data", "--port", "0")
+    output, _ = process.communicate(timeout=START_SECONDS)
+    assert process.returncode == 3
+    assert "The database has no tables yet" in output
+    assert "threewalls migrate" in output
+    assert "Traceback" not in output
+
+
+def test_an_earlier_version_is_refused_and_a_later_one_will_do(settings: Settings) -> None:
+    require_migrated(settings)
+    engine = make_engine(settings)
+    command.downgrade(alembic_config(engine), "-1")
+    with pytest.raises(Unavailable, match=r"tables of an earlier version.*threewalls migrate"):
+        require_migrated(settings)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    require_migrated(settings)
+    engine.dispose()
+
+
+def test_a_database_that_is_away_is_named_without_its_password() -> None:
+    away = Settings(database_url=f"postgresql+psycopg://threewalls:hidden@127.0.0.1:{free_port()}/threewalls")
+    with pytest.raises(Unavailable, match=r"@127\.0\.0\.1:\d+/threewalls does not answer: .*refused") as refused:
+        require_migrated(away)
+    assert "hidden" not in refused.value.detail

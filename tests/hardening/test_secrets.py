@@ -1,10 +1,12 @@
-"""Secrets are shown to whom they belong, once: they stand in no log, no data and no error."""
+"""Secrets appear in no log, page or error, and only the service's user reads the data folder."""
 
 import io
 import json
 import logging
 import re
+import stat
 import sys
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from starlette.testclient import TestClient
 
 from app.access.credentials import NAME
 from app.domain.access.secrets import new_session_id, new_token
+from app.embedded.service import keep_private
 from app.main import create_app
 from app.settings import Settings
 from app.storage import users
@@ -23,6 +26,7 @@ from app.storage.database import read_session, transaction
 from app.storage.tables import ProjectRow, select_any
 from app.web.request import configure_logging
 from tests.access.people import SAME_ORIGIN
+from tests.embedded.processes import Running, running
 
 PASSWORD = "a password of nobody else"
 OTHER = "another password of nobody"
@@ -162,3 +166,49 @@ def test_the_path_of_a_request_is_one_line_of_the_log(talkative: Talkative) -> N
     assert not lines[0].startswith("2026-01-01")
     if lines[0].startswith("{"):
         assert json.loads(lines[0])["path"].endswith("forged\x1b[2J")
+
+
+META = (
+    '--x\r\nContent-Disposition: form-data; name="meta"\r\n\r\n{"project": "own-files", "complete": false}\r\n--x--\r\n'
+)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def send_a_log(house: Running) -> None:
+    """A run with a log, so that there are objects, messages and a database."""
+    begin = urllib.request.Request(
+        f"{house.address}/api/v1/runs", META.encode(), {"Content-Type": "multipart/form-data; boundary=x"}
+    )
+    with urllib.request.urlopen(begin, timeout=300) as answer:
+        run = json.load(answer)["id"]
+    more = urllib.request.Request(
+        f"{house.address}/api/v1/runs/{run}/logs?complete=true", b"hello\n", {"Content-Type": "text/plain"}
+    )
+    with urllib.request.urlopen(more, timeout=300) as answer:
+        assert answer.status == 200
+
+
+def test_only_the_account_of_the_service_reads_its_files(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    with running("serve", folder) as house:
+        send_a_log(house)
+        files = [folder, *folder.rglob("*")]
+        open_ones = {str(path): oct(mode(path)) for path in files if mode(path) & 0o077}
+    assert {"threewalls.db", "artifacts", "serve.lock"} <= {path.name for path in files}
+    assert not open_ones
+    assert "data_folder_closed" in house.output
+
+
+@pytest.mark.parametrize(("before", "after"), [(0o755, 0o700), (0o777, 0o700), (0o750, 0o750), (0o1777, 0o1777)])
+def test_a_wide_folder_is_narrowed_but_for_a_group_that_was_let_in_and_for_shared_ones(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    tmp_path.chmod(before)
+    keep_private(tmp_path)
+    assert mode(tmp_path) == after
+    tmp_path.chmod(0o700)

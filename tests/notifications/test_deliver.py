@@ -1,25 +1,55 @@
-"""Messages to a real receiver that is there, down, slow, broken or redirects, and to a real mail server."""
+"""Deliveries by webhook and mail: retries, a killed worker, the documented example."""
 
 import json
+import os
+import re
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
+from typing import Any, Protocol, cast
 
+import httpx2
 import pytest
-from sqlalchemy import Engine
+from fastapi import FastAPI
+from sqlalchemy import Engine, update
+from starlette.testclient import TestClient
 
-from app.domain.notifications.messages import ATTEMPTS
+from app.access.credentials import NAME
+from app.domain.notifications.messages import ATTEMPTS, headers, new_secret
 from app.domain.notifications.targets import read_networks, read_web
 from app.pipeline.deliver import NotReachedError, RefusedError, checked_addresses, deliver, post
 from app.pipeline.work import delivery_queue
-from app.settings import Settings
-from app.storage.database import transaction
+from app.settings import ROOT, Settings
+from app.storage import users
+from app.storage.database import make_engine, transaction
+from app.storage.runs import aware
+from app.storage.tables import AllowanceRow, utc_now
+from tests.access.people import SAME_ORIGIN
+from tests.embedded.processes import running, wait_for
 from tests.notifications.certificate import make_certificate
+from tests.notifications.mail_server import MailServer, mail_server
 from tests.notifications.receiving import Receiver, receiving
-from tests.notifications.sent import a_day_later, deliveries, later, states, trial, work_off
+from tests.notifications.sent import (
+    API,
+    a_day_later,
+    add,
+    deliveries,
+    later,
+    listen,
+    project,
+    put_trial,
+    states,
+    trial,
+    work_off,
+)
+from tests.runs.uploading import LOG, assert_problem
+from tests.services.scaled import QUICK
 
 NEAR = read_networks("127.0.0.0/8")
 
@@ -242,3 +272,222 @@ def test_a_certificate_of_another_name_is_refused(tmp_path: Path, monkeypatch: p
 
 def test_a_delivery_that_there_is_not_is_nobodys(engine: Engine, settings: Settings) -> None:
     assert deliver(engine, settings, 4711) is None
+
+
+ACCOUNT = ("walls", "a password of the mail server")
+
+
+@pytest.fixture
+def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The certificate of a private mail server, made known as docs/notifications.md says."""
+    certificate = make_certificate(tmp_path, "IP:127.0.0.1")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    return certificate
+
+
+def by(settings: Settings, server: MailServer, security: str = "starttls", **more: Any) -> Settings:
+    user, password = ACCOUNT
+    account = {"smtp_user": user, "smtp_password": password}
+    place = {"smtp_host": "127.0.0.1", "smtp_port": server.port, "smtp_security": security}
+    return settings.model_copy(update=place | account | more)
+
+
+def test_a_mail_is_taken_by_a_mail_server(engine: Engine, settings: Settings) -> None:
+    with mail_server() as server:
+        mailing = settings.model_copy(update={
+            "smtp_host": "127.0.0.1", "smtp_port": server.port, "smtp_security": "none",
+            "smtp_from": "Threewalls <walls@example.com>", "public_url": "https://walls.example/",
+        })  # fmt: skip
+        trial(engine, "a@example.com, b@example.com", "email")
+        assert work_off(engine, mailing) == [True]
+        (mail,) = server.mails
+    assert mail.to == ["a@example.com", "b@example.com"]
+    assert mail.message["Subject"] == "[Threewalls] Test message for ci of moe-lab"
+    assert mail.message["Message-ID"] == f"<{deliveries(engine)[0].message_id}@example.com>"
+    assert "https://walls.example/" in mail.message.get_content()
+
+
+def test_a_project_sends_so_many_mails_an_hour_and_the_others_later(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.pipeline.deliver.MAILS_AN_HOUR", 4)
+    with mail_server() as server:
+        mailing = by(settings, server, "none", smtp_user="")
+        trial(engine, "a@example.com, b@example.com", "email", n=3)
+        assert work_off(engine, mailing) == [True, True, False]
+        last = deliveries(engine)[-1]
+        assert (last.state, "limit of 4 mails per hour" in last.error) == ("waiting", True)
+        assert last.lease_until is not None
+        assert timedelta(minutes=55) < aware(last.lease_until) - utc_now() <= timedelta(hours=1)
+        later(engine)
+        assert work_off(engine, mailing) == [False]
+        with transaction(engine) as session:
+            session.execute(update(AllowanceRow).values(began_at=utc_now() - timedelta(hours=1)))
+        later(engine)
+        assert work_off(engine, mailing) == [True]
+    assert len(server.mails) == 3
+
+
+def test_a_project_has_so_many_mailboxes(app: FastAPI, client: TestClient, engine: Engine) -> None:
+    app.state.settings = app.state.settings.model_copy(update={"smtp_host": "127.0.0.1"})
+    project(engine)
+    for group in range(3):
+        add(client, ", ".join(f"p{group}-{n}@example.com" for n in range(20)), "email")
+    body = {"name": "more", "kind": "email", "author": "Ada"}
+    refused = client.post(f"{API}/receivers", json=body | {"target": "p9@example.com"})
+    assert_problem(refused, 422, field="target")
+    assert "exceeds the limit of 60 mailboxes" in refused.text
+    assert client.post(f"{API}/receivers", json=body | {"target": "P1-1@example.com"}).status_code == 201
+    assert client.patch(f"{API}/receivers/1", json={"target": "p9@example.com", "author": "Ada"}).status_code == 200
+
+
+def test_a_mail_waits_for_its_server(engine: Engine, settings: Settings) -> None:
+    with mail_server() as gone:
+        port = gone.port
+    mailing = settings.model_copy(update={"smtp_host": "127.0.0.1", "smtp_port": port, "smtp_security": "none"})
+    trial(engine, "a@example.com", "email")
+    assert work_off(engine, mailing) == [False]
+    assert deliveries(engine)[0].state == "waiting"
+    later(engine)
+    with mail_server(port) as back:
+        assert work_off(engine, mailing) == [True]
+        assert len(back.mails) == 1
+
+
+def test_a_server_that_speaks_no_tls_gets_no_mail(engine: Engine, settings: Settings) -> None:
+    with mail_server() as server:
+        mailing = settings.model_copy(update={"smtp_host": "127.0.0.1", "smtp_port": server.port})
+        trial(engine, "a@example.com", "email")
+        assert work_off(engine, mailing) == [False]
+        assert server.mails == []
+
+
+@pytest.mark.parametrize("security", ["starttls", "tls"])
+def test_a_mail_goes_encrypted_to_a_server_that_asks_for_a_log_in(
+    engine: Engine, settings: Settings, trusted: Path, security: str
+) -> None:
+    with mail_server(certificate=trusted, tls=security == "tls", account=ACCOUNT) as server:
+        trial(engine, "a@example.com", "email")
+        assert work_off(engine, by(settings, server, security)) == [True]
+    assert server.shown == [ACCOUNT]
+    assert [mail.encrypted for mail in server.mails] == [True]
+
+
+@pytest.mark.parametrize("security", ["starttls", "tls"])
+def test_a_server_that_cannot_prove_its_name_is_shown_neither_mail_nor_password(
+    engine: Engine, settings: Settings, trusted: Path, monkeypatch: pytest.MonkeyPatch, security: str,
+) -> None:  # fmt: skip
+    with mail_server(certificate=trusted, tls=security == "tls", account=ACCOUNT) as server:
+        trial(engine, "a@example.com", "email")
+        # First another's certificate, then one that nobody vouches for.
+        assert work_off(engine, by(settings, server, security, smtp_host="localhost")) == [False]
+        later(engine)
+        monkeypatch.delenv("SSL_CERT_FILE")
+        assert work_off(engine, by(settings, server, security)) == [False]
+        assert deliveries(engine)[0].error == "The mail server did not accept the message (SSLCertVerificationError)."
+        later(engine)
+        monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+        assert (server.shown, server.mails) == ([], [])
+        assert work_off(engine, by(settings, server, security)) == [True]
+
+
+def test_a_password_that_is_refused_is_told_to_nobody(engine: Engine, settings: Settings, trusted: Path) -> None:
+    with mail_server(certificate=trusted, account=("walls", "another")) as server:
+        trial(engine, "a@example.com", "email")
+        assert work_off(engine, by(settings, server)) == [False]
+    assert (server.shown, server.mails) == ([ACCOUNT], [])
+    assert deliveries(engine)[0].error == "The mail server answered 535 (SMTPAuthenticationError)."
+
+
+@contextmanager
+def administrator(data: Path, address: str) -> Iterator[httpx2.Client]:
+    """The browser of an administrator of the service on this folder."""
+    engine = make_engine(Settings(data_dir=data))
+    with transaction(engine) as session:
+        user = users.create_user(session, "Ada", by="test", administrator=True)
+        secret = users.start_session(session, user.id, timedelta(hours=1))
+    engine.dispose()
+    with httpx2.Client(headers=SAME_ORIGIN, cookies={NAME: secret}) as browser:
+        assert browser.get(f"{address}/settings/users").status_code == 200
+        yield browser
+
+
+def test_a_message_survives_the_death_of_its_worker(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in QUICK.items():
+        monkeypatch.setenv(name, value)
+    receiver.released.clear()
+    with running("serve", tmp_path / "data") as house, administrator(tmp_path / "data", house.address) as browser:
+        api = f"{house.address}/api/v1"
+        files = {"log": LOG, "meta": (None, '{"project": "moe-lab"}')}
+        assert browser.post(f"{api}/runs", files=files, timeout=300).status_code == 202
+        api = f"{api}/projects/moe-lab"
+        body = {"name": "ci", "kind": "webhook", "target": receiver.address, "author": "Ada"}
+        number = browser.post(f"{api}/receivers", json=body, timeout=300).json()["id"]
+        assert browser.post(f"{api}/receivers/{number}/test", json={"author": "Ada"}, timeout=300).status_code == 202
+        assert receiver.came.wait(60)
+        worker = house.worker_pid()
+        assert worker is not None
+        os.kill(worker, signal.SIGKILL)
+        wait_for(lambda: len(receiver.got) > 1, "the message to come again")
+        receiver.released.set()
+
+        def one() -> dict[str, object]:
+            found: dict[str, object] = browser.get(f"{api}/deliveries", timeout=300).json()["items"][0]
+            return found
+
+        wait_for(lambda: one()["state"] == "delivered", "the delivery to be written down")
+        assert len(set(receiver.ids)) == 1
+        assert browser.get(f"{api}/deliveries", timeout=300).json()["total"] == 1
+        assert house.stop() == 0
+
+
+DOCUMENT = (ROOT / "docs/notifications.md").read_text()
+
+
+class Receive(Protocol):
+    def __call__(
+        self, secret: str, headers: Mapping[str, str], body: bytes, handle: Callable[[dict[str, Any]], None]
+    ) -> int: ...
+
+
+@pytest.fixture
+def receive() -> Receive:
+    (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+    made: dict[str, object] = {}
+    exec(code, made)  # noqa: S102  our own document
+    return cast("Receive", made["receive"])
+
+
+def test_the_example_handles_what_came_once(
+    receive: Receive, engine: Engine, settings: Settings, receiver: Receiver
+) -> None:
+    receiver_id = listen(engine, receiver.address)
+    with transaction(engine) as session:
+        put_trial(session, receiver_id)
+    work_off(engine, settings)
+    (got,) = receiver.got
+    secret, done = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", list[str]()
+
+    def handle(message: dict[str, Any]) -> None:
+        done.append(message["type"])
+
+    def fail(_: dict[str, Any]) -> None:
+        raise OSError("the pager is away")
+
+    assert receive(secret, got.headers, got.body + b" ", handle) == 401
+    assert receive(new_secret(), got.headers, got.body, handle) == 401
+    assert receive(secret, got.headers | {"webhook-id": "msg_99"}, got.body, handle) == 401
+    with pytest.raises(OSError, match="pager"):
+        receive(secret, got.headers, got.body, fail)
+    assert done == []
+    assert receive(secret, got.headers, got.body, handle) == 200, "the next attempt, after one that failed"
+    assert receive(secret, got.headers, got.body, handle) == 200, "the same message once more"
+    assert done == ["test"]
+
+
+def test_the_example_refuses_an_old_message(receive: Receive) -> None:
+    secret, body = new_secret(), b"{}"
+    assert receive(secret, headers(secret, "msg_1", int(time.time()) - 301, body), body, lambda _: None) == 401
+    assert receive(secret, headers(secret, "msg_1", int(time.time()) - 60, body), body, lambda _: None) == 200

@@ -1,6 +1,8 @@
-"""Tasks as functions: what they leave behind, also when they run twice or fail."""
+"""Tasks as functions: what they leave behind, twice or failed; temporary folders; statements per run."""
 
 import shutil
+import subprocess
+import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import psycopg
 import pytest
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery.schedules import maybe_schedule
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine, event, update
 from sqlalchemy.exc import OperationalError
 from sqlmodel import col, delete, select
 from starlette.testclient import TestClient
@@ -26,6 +28,7 @@ from app.storage.tables import HeartbeatRow, RunRow, SeriesRow, StackWorkRow, ut
 from tests.embedded.processes import wait_for
 from tests.runs.uploading import LOG, upload
 from tests.training_logs import training_log
+from workers import tasks
 from workers.heartbeat import Heartbeat
 from workers.tasks import process_next, process_run, sweep
 
@@ -230,3 +233,50 @@ def test_a_task_notes_that_a_worker_is_at_work(engine: Engine, settings: Setting
 def silent(engine: Engine, settings: Settings) -> datetime | None:
     with read_session(engine) as session:
         return silent_since(session, settings)
+
+
+USE = "import sys, tempfile; from pathlib import Path; from workers.temporary import use_own_folder as use; "
+MAKE = "use(Path(sys.argv[1])); print(tempfile.mkdtemp(prefix='pymp-'), flush=True); sys.stdin.read()"
+
+
+def start(parent: Path) -> tuple[subprocess.Popen[str], Path]:
+    """A process that uses `parent` until it is killed, and the temporary folder that it made."""
+    command = [sys.executable, "-c", USE + MAKE, parent]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+def test_a_killed_worker_leaves_nothing_that_the_next_does_not_remove(tmp_path: Path) -> None:
+    workers = []
+    try:
+        workers = [start(tmp_path / "temporary") for _ in range(2)]
+        (dead, its_folder), (_, of_the_living) = workers
+        assert its_folder.is_dir()
+        dead.kill()
+        dead.wait()
+        workers.append(start(tmp_path / "temporary"))
+        assert (its_folder.parent.exists(), of_the_living.is_dir(), workers[-1][1].is_dir()) == (False, True, True)
+    finally:
+        for process, _ in workers:
+            process.kill()
+            process.communicate()
+
+
+MOST_STATEMENTS, MOST_COMMITS = 105, 8
+META = {"project": "moe", "model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": 16, "branch": "main", "purpose": "ci"}
+
+
+def test_a_run_costs_a_bounded_number_of_statements_and_commits(settings: Settings, client: TestClient) -> None:
+    counts = {"before_cursor_execute": 0, "commit": 0}
+    listeners = {name: lambda *_, name=name: counts.update({name: counts[name] + 1}) for name in counts}
+    for number in range(4):
+        if number == 3:  # the first ones have no baseline
+            for name, listener in listeners.items():
+                event.listen(Engine, name, listener)
+        run_id = upload(client, training_log(60 + number), meta=META | {"commit": f"c{number}"}).json()["id"]
+        assert tasks.process_run(run_id) == "ready"
+    for name, listener in listeners.items():
+        event.remove(Engine, name, listener)
+    assert counts["before_cursor_execute"] <= MOST_STATEMENTS
+    assert counts["commit"] <= MOST_COMMITS

@@ -1,7 +1,9 @@
-"""The triage list and its changes through the API: contract, errors that name their field, who saw what, the record."""
+"""Triage through the API, on both databases."""
 
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,20 @@ from sqlalchemy import Engine, func, select
 from sqlmodel import Session, col
 from starlette.testclient import TestClient
 
-from app.storage.database import read_session, transaction
+from app.errors import EditConflict
+from app.regressions.commands import Change, Seen, change_regressions
+from app.regressions.queries import (
+    SORTS,
+    RegressionQuery,
+    cost_of,
+    count_by_state,
+    find_regressions,
+    get_regression,
+    options_of,
+)
+from app.settings import Settings
+from app.storage import audit
+from app.storage.database import make_engine, read_session, transaction
 from app.storage.tables import AuditEventRow, RegressionMemberRow, RegressionRow, RunRow
 from app.storage.verdicts import open_regressions
 from tests.cases import every_case
@@ -369,3 +384,61 @@ def test_a_regression_goes_with_nothing_but_its_own_rows(session: Session) -> No
     session.flush()
     assert session.execute(select(func.count(col(RegressionMemberRow.run_id)))).scalar_one() == 0
     assert session.execute(select(func.count(col(RunRow.id)))).scalar_one() == 17
+
+
+@pytest.fixture
+def postgres(postgres_url: str, tmp_path: Path) -> Iterator[Engine]:
+    postgres = make_engine(Settings(data_dir=tmp_path, database_url=postgres_url, broker_url="redis://127.0.0.1:1"))
+    yield postgres
+    postgres.dispose()
+
+
+def test_lists_filters_and_sums(postgres: Engine) -> None:
+    with transaction(postgres) as session:
+        stack = make_slow_stack(session)
+        make_regression(session, stack, cause="one")
+        make_regression(session, stack, cause="two", gpu_hours_per_day=None, worst_delta_pct=None, state="fixed")
+    with read_session(postgres) as session:
+        for sort in (f"{sign}{name}" for name in SORTS for sign in ("", "-")):
+            found = find_regressions(session, RegressionQuery(sort=sort))
+            assert len(found.items) == 2, sort
+            if sort.lstrip("-") != "age":
+                assert found.items[-1].cause == "two", sort
+        everything = RegressionQuery(
+            q=f"one #{stack.since} H100", project="triage", assignee="nobody", metric="step_time_ms", kind="run",
+            axis="code", gpu="H100", model="Qwen3-30B-A3B",
+        )  # fmt: skip
+        assert [item.cause for item in find_regressions(session, everything).items] == ["one"]
+        assert count_by_state(session, RegressionQuery())["fixed"] == 1
+        assert cost_of(session, RegressionQuery()) == (12.5, 1)
+        assert open_regressions(session).count == 1
+        assert options_of(session).gpus == ("H100",)
+        title = get_regression(session, found.items[0].id).members[0].title
+        assert title == "Qwen3-30B-A3B · 16 × H100 · alltoall · forced balance · nemo:26.06"
+
+
+def test_of_two_who_change_it_at_once_one_is_told(postgres: Engine) -> None:
+    with transaction(postgres) as session:
+        number = make_regression(session, make_slow_stack(session))
+    with read_session(postgres) as session:
+        seen = Seen(number, get_regression(session, number).changed_at)
+    told: list[str] = []
+    ready = threading.Barrier(2)
+
+    def change(who: str) -> None:
+        ready.wait()
+        try:
+            change_regressions(postgres, [seen], Change(who, state="acknowledged", note=who))
+        except EditConflict as error:
+            told.append(error.errors[0].message)
+
+    threads = [threading.Thread(target=change, args=(who,)) for who in ("Ada", "Grace")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(told) == 1
+    with read_session(postgres) as session:
+        newest, opened = audit.events(session, "regression", number)
+    assert f"was changed by {newest.who} at" in told[0]
+    assert opened.by_service

@@ -1,4 +1,4 @@
-"""A log that grows: pieces by byte offset, sent again without harm, read as one; further logs of the same run."""
+"""A run that changes after its upload: pieces of a growing log, further logs, corrected fields."""
 
 import gzip
 import io
@@ -213,3 +213,81 @@ def test_what_means_nothing_is_refused_by_name(client: TestClient, query: dict[s
 def test_a_piece_that_is_no_text_is_no_log(client: TestClient) -> None:
     assert_problem(send(client, opened(client), bytes(range(256)) * 40), 422, "is binary data")
     assert_problem(send(client, 99, b"text"), 404, "no run 99")
+
+
+@pytest.fixture
+def run_id(client: TestClient) -> int:
+    run: int = upload(client, LOG, meta={"gpus": 8, "project": "moe"}).json()["id"]
+    process_run(run)
+    return run
+
+
+def amend(client: TestClient, run_id: int, author: str = "Ada", note: str = "", **fields: Any) -> Response:
+    body = {"fields": fields, "author": author, "note": note}
+    answer = client.patch(f"/api/v1/runs/{run_id}/contract", json=body)
+    if answer.status_code == 200:
+        assert answer.json()["updating"] is True
+        process_run(run_id)
+    return answer
+
+
+def test_what_is_unknown_is_listed_with_how_to_supply_it(client: TestClient, run_id: int) -> None:
+    run = run_of(client, run_id)
+    listed = {field["name"]: field for field in run["unknown_fields"]}
+    assert set(listed) == set(run["unknown"])
+    assert (listed["gpu"]["role"], listed["gpu"]["meta"]) == ("stack", "gpu")
+    assert "--expert-model-parallel-size" in listed["ep"]["megatron_lm"]
+    roles = [field["role"] for field in run["unknown_fields"]]
+    assert roles == sorted(roles, key=lambda role: role != "stack")
+
+
+def test_a_stated_field_counts_and_is_recorded(client: TestClient, run_id: int) -> None:
+    before = run_of(client, run_id)
+    amend(client, run_id, gpu="h100", gpus="16", note="from the job script")
+    run = run_of(client, run_id)
+    assert run["contract"]["gpu"]["value"] == "H100"
+    assert run["contract"]["gpus"]["value"] == 16
+    assert run["contract"]["gpus"]["detail"].startswith("stated by Ada on 20")
+    assert "gpu" not in run["unknown"]
+    assert run["stack_key"] != before["stack_key"]
+    assert [(a["field"], a["value"], a["old_value"], a["old_source"], a["note"]) for a in run["amendments"]] == [
+        ("gpu", "H100", None, "", "from the job script"),
+        ("gpus", 16, 8, "metadata", "from the job script"),
+    ]
+
+
+def test_taking_it_back_restores_what_the_run_said(client: TestClient, run_id: int) -> None:
+    before = run_of(client, run_id)
+    amend(client, run_id, gpu="H100", gpus=16)
+    assert amend(client, run_id, author="Grace", gpu={"unset": True}, gpus={"unset": True}).status_code == 200
+    run = run_of(client, run_id)
+    assert (run["contract"], run["stack_key"]) == (before["contract"], before["stack_key"])
+    assert [(a["author"], a["removed"]) for a in run["amendments"]] == [("Ada", False)] * 2 + [("Grace", True)] * 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "author", "field"),
+    [
+        ({"gpus": -8}, "Ada", "fields.gpus"),
+        ({"gpus": 8, "colour": "green"}, "Ada", "fields.colour"),
+        ({"container": None}, "Ada", "fields.container"),
+        ({"gpu": {"unset": True}}, "Ada", "fields.gpu"),
+        ({}, "Ada", "fields"),
+        ({"gpus": 8}, "  ", "author"),
+    ],
+)
+def test_what_is_wrong_is_named_and_nothing_is_changed(
+    client: TestClient, run_id: int, fields: dict[str, Any], author: str, field: str
+) -> None:
+    assert_problem(amend(client, run_id, author=author, **fields), 422, "Nothing was changed", field=field)
+    assert run_of(client, run_id)["amendments"] == []
+
+
+def test_a_run_that_is_not_there_cannot_be_amended(client: TestClient) -> None:
+    assert_problem(amend(client, 99, gpus=8), 404, "no run 99")
+
+
+def test_an_upload_that_waits_is_told_what_is_unknown(client: TestClient, run_id: int) -> None:
+    again = upload(client, LOG, meta={"gpus": 8, "project": "moe"}, wait=1).json()
+    assert "container" in {field["name"] for field in again["unknown_fields"]}
+    assert again["warnings"] == run_of(client, run_id)["warnings"]

@@ -1,18 +1,29 @@
-"""What is kept of a reading gives the same figures as the files themselves."""
+"""Stored readings and series give the same figures as the files; JSON columns keep their types."""
 
+import json
+import math
 from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.domain.documents.metadata import read_metadata
 from app.domain.documents.read import read_document
 from app.domain.logs import parse_log
 from app.domain.logs.merge import merge_logs
 from app.domain.performance.summary import summarise, with_documents
-from app.domain.run import LogPart, ParsedLog, RunSummary
-from app.storage import readings
-from app.storage.readings import Reading, pack, unpack
+from app.domain.run import LogPart, ParsedLog, RunSummary, Stated
+from app.domain.verdict.assess import assess
+from app.domain.verdict.baseline import BaselineRules
+from app.domain.verdict.document import VerdictDocument, verdict_document
+from app.storage import json_text, readings
+from app.storage.json_text import from_json, to_json
+from app.storage.readings import Reading, pack, pack_series, unpack, unpack_series
+from app.storage.runs import stored_contract
+from tests.domain.verdict.matching_runs import make_record
 from tests.shared_papers import shared_folder
 from tests.training_logs import training_log
 
@@ -87,3 +98,81 @@ def test_every_field_of_a_parsed_log_is_kept() -> None:
     kept = again(Reading(marked, (), ()), summarise(marked, read_metadata({}))).log
     for field in fields(ParsedLog):
         assert repr(getattr(kept, field.name)) == repr(getattr(marked, field.name)), field.name
+
+
+@given(st.lists(st.floats(width=64, allow_nan=True, allow_infinity=True)))
+def test_a_column_comes_back_as_it_was(values: list[float]) -> None:
+    column = np.asarray(values, dtype=np.float64)
+    assert np.array_equal(unpack_series(pack_series(column)), column, equal_nan=True)
+
+
+def test_step_times_take_less_than_half_their_size() -> None:
+    rng = np.random.default_rng(0)
+    step_times_ms = np.round(412 + rng.normal(0, 2, 1000), 1)
+    assert len(pack_series(step_times_ms)) < step_times_ms.nbytes / 2
+
+
+@pytest.mark.parametrize("strided", [np.arange(20.0)[::2], np.arange(20.0).reshape(10, 2)[:, 0]])
+def test_a_view_is_packed_like_its_copy(strided: np.ndarray) -> None:
+    assert np.array_equal(unpack_series(pack_series(strided)), strided)
+
+
+def documents() -> list[VerdictDocument]:
+    """A verdict with suspects, one without a baseline but with a contrast, one of a run that failed."""
+    earlier = [make_record(f"run {i}", {"recompute_modules": ("attn", "moe")}, slower=i % 3 * 0.001) for i in range(5)]
+    candidates = [
+        make_record(slower=0.1),
+        make_record(fields={"container": "new", "recompute_modules": ("attn", "moe")}),
+        make_record(outcome="failed"),
+    ]
+    return [
+        verdict_document(
+            assess([one], earlier, rules=BaselineRules("main")), (one.run,), {run.run: {} for run in (*earlier, one)}, 1
+        )
+        for one in candidates
+    ]
+
+
+def test_a_document_comes_back_as_it_went_in() -> None:
+    found = documents()
+    assert found[1].contrast is not None
+    for document in found:
+        assert from_json(VerdictDocument, json.loads(json_text.dumps(to_json(document)))) == document
+
+
+def test_what_an_older_document_lacks_has_its_default_and_what_a_newer_one_adds_is_passed_over() -> None:
+    document = documents()[0]
+    stored = to_json(document)
+    del stored["rests_on"]
+    stored["verdict"]["of a later version"] = 1
+    assert from_json(VerdictDocument, stored) == document
+
+
+def test_a_number_that_is_none_comes_back_as_one() -> None:
+    document = documents()[0]
+    time = document.verdict.step_time
+    assert time is not None
+    strange = replace(document, verdict=replace(document.verdict, step_time=replace(time, delta_pct=math.nan)))
+    back = from_json(VerdictDocument, json.loads(json_text.dumps(to_json(strange))))
+    assert back.verdict.step_time is not None
+    assert math.isnan(back.verdict.step_time.delta_pct)
+
+
+def test_a_value_of_version_0_1_has_its_parts() -> None:
+    """They were parts of the detail; a value that is stored now is read back as it is."""
+    old = {
+        "tp": {"value": 4, "source": "arguments", "detail": "line 12: tensor_model_parallel_size = 4", "file": 1},
+        "cp_comm": {"value": None, "source": "derived", "detail": "not in use: cp is 1 (stated: p2p)", "file": 0},
+        "recompute_layers": {"value": None, "source": "arguments", "detail": "line 3: recompute = 0 (stated: 0)"},
+        "cluster": {"value": "west", "source": "metadata", "detail": "stated by mia on 2026-11-23", "file": 0},
+    }
+    contract = stored_contract(old)
+    assert contract == {
+        "tp": Stated(4, "arguments", "line 12: tensor_model_parallel_size = 4", file=1, line=12),
+        "cp_comm": Stated(None, "derived", "not in use: cp is 1", in_use=False, stated_value="p2p"),
+        "recompute_layers": Stated(None, "arguments", "line 3: recompute = 0", line=3, in_use=False, stated_value=0),
+        "cluster": Stated("west", "metadata", "stated by mia on 2026-11-23", stated_by="mia"),
+    }
+    stored = to_json(contract)
+    assert stored["tp"].keys() == {"value", "source", "detail", "file", "line"}
+    assert stored_contract(stored) == contract

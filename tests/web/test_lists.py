@@ -1,12 +1,18 @@
-"""The query of a list: what an address may say, and the address of what is shown."""
+"""Lists: the query in the address, CSV without formulas, forms shown again."""
+
+import csv
+import io
 
 import pytest
+from starlette.datastructures import FormData
 from starlette.testclient import TestClient
 
-from app.errors import InvalidQuery
+from app.errors import FieldError, InvalidChange, InvalidQuery
 from app.regressions.queries import RegressionQuery
 from app.runs.queries import RunQuery
 from app.storage.database import ListPage
+from app.web.forms import PREFIX, ContractForm, Form
+from app.web.lists import csv_text
 
 
 def test_an_address_with_defaults_only_has_no_query() -> None:
@@ -55,3 +61,47 @@ def test_a_page_past_the_end_has_the_true_total() -> None:
     assert (page.items, page.first, page.last, page.pages) == (("d", "e"), 4, 5, 2)
     past = ListPage.cut("abcde", 9, 3)
     assert (past.items, past.first, past.last, past.total) == ((), 0, 0, 5)
+
+
+FORMULAS = ("=1+1", "+1", "-1", "@SUM(1)", "\t=1", "\r=1", "\n=1", "＝1+1", "＋1", "－1", "＠SUM(1)")
+HARMLESS = ("", "a=1", "1-2", " =1", "run 7", "two\r=lines")
+
+
+def test_what_a_spreadsheet_would_take_for_a_formula_begins_with_an_apostrophe() -> None:
+    written = csv_text([[*FORMULAS, *HARMLESS, -1.5, None]])
+    (read,) = csv.reader(io.StringIO(written, newline=""))
+    assert read == [*(f"'{text}".replace("\r", "\n") for text in FORMULAS), *HARMLESS[:-1], "two\n=lines", "-1.5", ""]
+
+
+class NoteForm(Form):
+    inputs = ("author", "note")
+    hidden = ("seen",)
+    several = ("rows",)
+    longest = 5
+
+
+class FieldsForm(ContractForm):
+    inputs = ("author", "another", "another_value")
+
+
+def test_a_form_reads_its_own_inputs_only() -> None:
+    form = NoteForm.read(
+        FormData([("author", " Ada "), ("note", "a\r\nbcdef"), ("seen", "7"), ("rows", "1"), ("rows", "2"), ("x", "y")])
+    )
+    assert form.values == {"author": "Ada", "note": "a\nbcd", "seen": "7"}
+    assert form.chosen == {"rows": ("1", "2")}
+
+
+def test_an_error_stands_at_its_input_else_above_the_form() -> None:
+    typed = NoteForm({"note": "x"})
+    placed = typed.refused(InvalidChange("No.", (FieldError("note", "is short"), FieldError("note", "is rude"))))
+    assert (placed.value("note"), placed.error("note"), placed.problem) == ("x", "is short; is rude", "")
+    above = typed.refused(InvalidChange("Reload the page.", (FieldError("seen", "is stale"),)))
+    assert (above.errors, above.problem) == ({}, "Reload the page.")
+
+
+def test_an_error_of_a_contract_field_stands_at_its_input() -> None:
+    typed = FieldsForm({"another": "ep", "another_value": "x"})
+    errors = (FieldError("fields.gpus", "must be a number"), FieldError("fields.ep", "must be a number"))
+    refused = typed.refused(InvalidChange("No.", errors))
+    assert set(refused.errors) == {f"{PREFIX}gpus", "another_value"}

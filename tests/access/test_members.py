@@ -1,0 +1,238 @@
+"""Members of a project, its visibility, and the users of the service."""
+
+import re
+
+import pytest
+from starlette.testclient import TestClient
+
+from app.storage import audit
+from app.storage.database import read_session
+from tests.access.people import OURS, PUBLIC, SAME_ORIGIN, THEIRS, Teams
+
+MEMBERS = f"/api/v1/projects/{OURS}/members"
+MEMBERS_PAGE = f"/settings/projects/{OURS}/members"
+
+
+def roles(teams: Teams) -> dict[str, str]:
+    return {one["name"]: one["role"] for one in teams.client("maintainer").get(MEMBERS).json()["members"]}
+
+
+def test_a_role_counts_from_the_next_request_on_and_ends_as_fast(teams: Teams) -> None:
+    client, outsider = teams.client("maintainer"), teams.client("outsider")
+    assert outsider.get(f"/settings/projects/{OURS}").status_code == 404
+    assert client.post(MEMBERS, json={"name": "outsider", "role": "viewer"}).status_code == 200
+    assert roles(teams)["outsider"] == "viewer"
+    assert outsider.get(f"/settings/projects/{OURS}").status_code == 200
+    assert outsider.get(MEMBERS_PAGE).status_code == 403
+    client.post(MEMBERS, json={"name": "outsider", "role": "maintainer"})
+    assert outsider.get(MEMBERS_PAGE).status_code == 200
+    assert client.delete(f"{MEMBERS}/{teams.users['outsider']}").status_code == 204
+    assert outsider.get(MEMBERS_PAGE).status_code == 404
+    assert client.delete(f"{MEMBERS}/{teams.users['outsider']}").status_code == 404
+    with read_session(teams.engine) as session:
+        events = audit.events(session, "member", teams.users["outsider"])
+    done = [(one.who, one.before["role"], one.after["role"]) for one in events if one.project_id == teams.ours]
+    assert done == [
+        ("maintainer", "maintainer", None), ("maintainer", "viewer", "maintainer"), ("maintainer", None, "viewer"),
+    ]  # fmt: skip
+
+
+def test_the_page_adds_changes_and_removes(teams: Teams) -> None:
+    client = teams.client("maintainer")
+    assert client.post(MEMBERS_PAGE, data={"name": "outsider", "role": "viewer"}).status_code == 303
+    assert roles(teams)["outsider"] == "viewer"
+    assert client.post(f"{MEMBERS_PAGE}/{teams.users['outsider']}", data={"role": "contributor"}).status_code == 303
+    assert roles(teams)["outsider"] == "contributor"
+    assert client.post(f"{MEMBERS_PAGE}/{teams.users['outsider']}", data={"role": "chief"}).status_code == 422
+    client.post(f"{MEMBERS_PAGE}/{teams.users['outsider']}", data={"role": "contributor", "remove": "yes"})
+    assert "outsider" not in roles(teams)
+    page = client.post(MEMBERS_PAGE, data={"name": "<nobody>", "role": "viewer"})
+    assert (page.status_code, "no active user &lt;nobody&gt;" in page.text) == (422, True)
+
+
+def test_whoever_gives_up_the_own_role_is_led_to_what_is_left(teams: Teams) -> None:
+    client, own = teams.client("maintainer"), f"{MEMBERS_PAGE}/{teams.users['maintainer']}"
+    for sent in ({"role": "maintainer", "remove": "yes"}, {"role": "viewer"}):
+        page = client.post(own, data=sent)
+        assert (page.status_code, "maintainer is the last maintainer of alpha" in page.text) == (422, True)
+    refused = client.post(MEMBERS, json={"name": "maintainer", "role": "contributor"})
+    assert (refused.status_code, "ask an administrator" in refused.json()["detail"]) == (422, True)
+    assert client.delete(f"{MEMBERS}/{teams.users['maintainer']}").status_code == 422
+    client.post(MEMBERS, json={"name": "outsider", "role": "maintainer"})
+    answer = client.post(own, data={"role": "maintainer", "remove": "yes"})
+    assert answer.headers["Location"] == "/settings/projects"
+    last = f"{MEMBERS_PAGE}/{teams.users['outsider']}"
+    assert teams.client("administrator").post(last, data={"remove": "yes"}).status_code == 303
+    assert OURS not in client.get("/settings/projects").text
+
+
+def test_public_is_asked_for_twice_recorded_and_taken_back(teams: Teams) -> None:
+    client, anonymous = teams.client("maintainer"), teams.client("anonymous")
+    run_list = f"/api/v1/projects/{OURS}/rules"
+    assert "can read everything without a log-in" in client.get(MEMBERS_PAGE).text
+    client.post(f"/settings/projects/{OURS}/public", data={})  # the box was not ticked
+    assert anonymous.get(run_list).status_code == 401
+    client.post(f"/settings/projects/{OURS}/public", data={"public": "yes"})
+    assert anonymous.get(run_list).status_code == 200
+    assert "This project is public" in client.get(MEMBERS_PAGE).text
+    client.post(f"/settings/projects/{OURS}/public", data={})
+    assert anonymous.get(run_list).status_code == 401
+    assert client.patch(f"/api/v1/projects/{OURS}", json={"public": True}).json()["public"] is True
+    with read_session(teams.engine) as session:
+        done = [(one.action, one.after) for one in audit.events(session, "project", teams.ours)]
+    assert done == [("public", {"public": True}), ("public", {"public": False}), ("public", {"public": True})]
+
+
+def test_each_sees_the_own_projects_and_counts_only_where_one_manages(teams: Teams) -> None:
+    def listed(who: str) -> dict[str, tuple[str | None, int | None]]:
+        items = teams.client(who).get("/api/v1/projects").json()["items"]
+        return {one["project"]: (one["role"], one["tokens"]) for one in items}
+
+    assert listed("anonymous") == {PUBLIC: (None, None)}
+    assert listed("viewer") == {OURS: ("viewer", None), PUBLIC: (None, None)}
+    assert listed("maintainer") == {OURS: ("maintainer", 4), PUBLIC: (None, None)}
+    assert set(listed("administrator")) == {OURS, THEIRS, PUBLIC}
+    assert listed("token:read") == {OURS: (None, None), PUBLIC: (None, None)}
+    page = teams.client("viewer").get("/settings/projects").text
+    assert THEIRS not in page
+    assert "Create a project" not in page
+
+
+def test_an_administrator_makes_projects(teams: Teams) -> None:
+    client = teams.client("administrator")
+    made = client.post("/api/v1/projects", json={"project": "fresh"})
+    assert (made.status_code, made.json()["role"], made.json()["public"]) == (201, "administrator", False)
+    assert client.post("/api/v1/projects", json={"project": "fresh"}).status_code == 409
+    for slug in ("", "a/b", "..", "a b", "x" * 101, "-a"):
+        assert client.post("/api/v1/projects", json={"project": slug}).status_code == 422, slug
+    assert client.post("/settings/projects", data={"slug": "second"}).headers["Location"].endswith("second/members")
+    again = client.post("/settings/projects", data={"slug": "second"})
+    assert (again.status_code, "There is a project second already" in again.text) == (422, True)
+    assert teams.client("maintainer").post("/api/v1/projects", json={"project": "third"}).status_code == 403
+
+
+def test_tokens_of_who_goes_are_named_and_revoked_with_them_when_asked(teams: Teams) -> None:
+    admin, maintainer = teams.client("administrator"), teams.client("maintainer")
+    outsider = {"name": "outsider", "role": "maintainer"}
+    maintainer.post(MEMBERS, json=outsider)
+    made = {}
+    for slug, name in ((OURS, "nightly"), (OURS, "bench"), (THEIRS, "theirs")):
+        answer = teams.client("outsider").post(f"/api/v1/projects/{slug}/tokens", json={"name": name})
+        made[name] = answer.json()["token"]
+
+    def opens() -> list[str]:
+        job = teams.client("anonymous")
+        return [n for n in made if job.get("/api/v1/whoami", headers={"Authorization": f"Bearer {made[n]}"}).is_success]
+
+    listed = next(one for one in maintainer.get(MEMBERS).json()["members"] if one["name"] == "outsider")
+    assert [(one["name"], one["project"]) for one in listed["tokens"]] == [("nightly", OURS), ("bench", OURS)]
+    assert "2 tokens created by outsider are active here" in maintainer.get(MEMBERS_PAGE).text
+    maintainer.post(f"{MEMBERS_PAGE}/{teams.users['outsider']}", data={"remove": "yes"})
+    assert opens() == ["nightly", "bench", "theirs"]
+    maintainer.post(MEMBERS, json=outsider)
+    maintainer.post(f"{MEMBERS_PAGE}/{teams.users['outsider']}", data={"remove": "yes", "revoke": "yes"})
+    assert opens() == ["theirs"]
+    told = next(one for one in admin.get("/api/v1/users").json()["items"] if one["name"] == "outsider")["tokens"]
+    assert [(one["name"], one["project"]) for one in told] == [("theirs", THEIRS)]
+    assert "1 token created by outsider is active" in admin.get("/settings/users").text
+    admin.post(f"/settings/users/{teams.users['outsider']}", data={"do": "disable", "revoke": "yes"})
+    assert opens() == []
+    answer = admin.get(f"/api/v1/projects/{THEIRS}/tokens").json()["items"]
+    assert [(one["name"], one["revoked_by"]) for one in answer] == [("theirs", "administrator")]
+
+
+USERS = "/api/v1/users"
+USERS_PAGE = "/settings/users"
+CHOSEN = "a password of my own"
+
+
+def browser(teams: Teams) -> TestClient:
+    client = teams.client("anonymous")
+    client.headers.update(SAME_ORIGIN | {"Accept": "text/html"})
+    return client
+
+
+def log_in(client: TestClient, name: str, password: str) -> str:
+    return str(client.post("/login", data={"name": name, "password": password}).headers.get("Location", ""))
+
+
+def test_the_first_password_opens_nothing_but_its_change(teams: Teams) -> None:
+    admin = teams.client("administrator")
+    answer = admin.post(USERS, json={"name": "Ada", "email": "ada@example.org"})
+    made = answer.json()
+    assert (answer.status_code, answer.headers["Cache-Control"]) == (201, "no-store")
+    assert (made["must_change_password"], made["roles"], made["disabled"]) == (True, {}, False)
+    ada = browser(teams)
+    assert log_in(ada, "Ada", made["password"]) == "/"
+    assert ada.get("/runs").headers["Location"] == "/account/password?next=%2Fruns"
+    assert ada.get("/api/v1/runs").status_code == 403
+    sent = {"old": made["password"], "new": CHOSEN, "again": CHOSEN}
+    assert ada.post("/account/password", data=sent).status_code == 303
+    assert ada.get("/runs").status_code == 200
+    assert made["password"] not in admin.get(USERS).text
+    assert admin.post(USERS, json={"name": "Ada"}).status_code == 409
+
+
+def test_who_is_disabled_is_out_at_once_and_can_come_back(teams: Teams) -> None:
+    admin, viewer = teams.client("administrator"), teams.client("viewer")
+    assert viewer.get("/api/v1/whoami").json()["kind"] == "person"
+    address = f"{USERS}/{teams.users['viewer']}"
+    assert admin.patch(address, json={"disabled": True}).json()["disabled"] is True
+    assert viewer.get("/api/v1/whoami").json()["kind"] == "nobody"
+    assert admin.patch(address, json={"disabled": False}).json()["disabled"] is False
+    assert viewer.get("/api/v1/whoami").json()["kind"] == "nobody"  # the session is over; the account is not
+    with read_session(teams.engine) as session:
+        done = [event.action for event in audit.events(session, "account", teams.users["viewer"])]
+    assert done == ["enabled", "disabled", "created"]
+
+
+def test_the_last_administrator_stays_one(teams: Teams) -> None:
+    admin = teams.client("administrator")
+    own = f"{USERS}/{teams.users['administrator']}"
+    for change in ({"administrator": False}, {"disabled": True}):
+        answer = admin.patch(own, json=change)
+        assert (answer.status_code, answer.json()["title"]) == (409, "This is the last administrator")
+    page = admin.post(f"{USERS_PAGE}/{teams.users['administrator']}", data={"do": "disable"})
+    assert (page.status_code, "is the last administrator" in page.text) == (422, True)
+    assert admin.patch(f"{USERS}/{teams.users['viewer']}", json={"administrator": True}).status_code == 200
+    assert (
+        admin.post(f"{USERS_PAGE}/{teams.users['administrator']}", data={"do": "no administrator"}).status_code == 303
+    )
+    assert admin.get(USERS_PAGE).status_code == 403
+    # The other one is disabled by nobody: the first is no administrator any longer.
+    second = teams.client("viewer")
+    assert second.patch(f"{USERS}/{teams.users['viewer']}", json={"disabled": True}).status_code == 409
+
+
+def test_a_new_password_logs_out_everywhere(teams: Teams) -> None:
+    admin, viewer = teams.client("administrator"), teams.client("viewer")
+    page = admin.post(f"{USERS_PAGE}/{teams.users['viewer']}", data={"do": "reset password"})
+    assert page.headers["Cache-Control"] == "no-store"
+    shown = re.search(r'aria-label="The first password"><code>([^<]+)', page.text)
+    assert shown
+    assert viewer.get("/api/v1/whoami").json()["kind"] == "nobody"
+    assert log_in(browser(teams), "viewer", shown[1]) == "/"
+    assert shown[1] not in admin.get(USERS_PAGE).text
+    assert admin.post(f"{USERS}/{teams.users['viewer']}/password").json()["password"] != shown[1]
+
+
+def test_the_page_makes_and_shows_people(teams: Teams) -> None:
+    admin = teams.client("administrator")
+    page = admin.post(USERS_PAGE, data={"name": "Eve O'Hara", "email": "eve@example.org"})
+    assert "Pass this password to Eve O&#39;Hara now" in page.text
+    assert "eve@example.org" in admin.get(USERS_PAGE).text
+    for sent, told in (
+        ({"name": ""}, "must have 1 to 100 characters"),
+        ({"name": "<i>Eve</i>"}, "must begin with a letter a to z"),
+        ({"name": "viewer"}, "There is an account viewer already"),
+        ({"name": "Bob", "email": "bob"}, "must be an address"),
+    ):
+        page = admin.post(USERS_PAGE, data=sent)
+        assert (page.status_code, told in page.text) == (422, True), sent
+    assert admin.post(f"{USERS_PAGE}/{teams.users['viewer']}", data={"do": "promote"}).status_code == 422
+
+
+@pytest.mark.parametrize("who", ["viewer", "maintainer", "token:all"])
+def test_nobody_else_sees_people(who: str, teams: Teams) -> None:
+    assert teams.client(who).get(USERS).status_code == 403
+    assert teams.client(who).get(USERS_PAGE).status_code == 403

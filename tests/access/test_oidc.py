@@ -1,0 +1,214 @@
+"""Log-in by an identity provider that runs as a process and speaks the protocol: who gets in, and who must not."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import pytest
+from pydantic import ValidationError
+from starlette.testclient import TestClient
+
+from app.main import create_app
+from app.settings import Settings
+from app.storage import audit, users
+from app.storage.database import read_session, transaction
+from app.storage.users import list_users
+from tests.access.people import SAME_ORIGIN, Teams, make_teams
+from tests.services.provider_server import CLIENT, SECRET
+
+ADA = {"sub": "ada-1", "preferred_username": "ada", "email": "ada@example.org", "email_verified": True}
+ATTEMPT = "threewalls_oidc"
+
+
+@pytest.fixture(scope="session")
+def provider() -> Iterator[str]:
+    """The address of an identity provider that runs beside the tests."""
+    command = [sys.executable, "-m", "tests.services.provider_server"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        yield process.stdout.readline().strip()
+        process.terminate()
+
+
+@pytest.fixture
+def teams(settings: Settings, provider: str, tmp_path: Path) -> Iterator[Teams]:
+    secret = tmp_path / "oidc-secret"
+    secret.write_text(f"{SECRET}\n")
+    by_provider = {
+        "oidc_issuer": provider, "oidc_client_id": CLIENT, "oidc_client_secret_file": str(secret), "oidc_name": "Acme",
+        "public_url": "http://testserver",
+    }  # fmt: skip
+    app = create_app(settings.model_copy(update=by_provider))
+    yield make_teams(app)
+    app.state.engine.dispose()
+
+
+@pytest.fixture
+def browser(teams: Teams, provider: str) -> TestClient:
+    say(provider, ADA)
+    return fresh(teams)
+
+
+def fresh(teams: Teams) -> TestClient:
+    client = teams.client("anonymous")
+    client.headers.update(SAME_ORIGIN | {"Accept": "text/html"})
+    return client
+
+
+def say(provider: str, person: dict[str, Any], *, rotate: bool = False, **lie: Any) -> None:
+    """Who logs in at the provider from now on, and how it lies."""
+    httpx2.post(f"{provider}/test", json={"person": person, "lie": lie, "rotate": rotate})
+
+
+def leave(browser: TestClient, wanted: str = "/runs") -> str:
+    """To the provider, and the address that it sends the browser back to."""
+    away = browser.get("/login/oidc", params={"next": wanted})
+    assert away.status_code == 303, away.text
+    back = httpx2.get(away.headers["Location"])
+    assert back.status_code == 302, back.text
+    return str(back.headers["Location"])
+
+
+def kind(browser: TestClient) -> str:
+    return str(browser.get("/api/v1/whoami").json()["kind"])
+
+
+def refused(browser: TestClient, told: str, address: str = "") -> None:
+    answer = browser.get(address or leave(browser))
+    assert (answer.status_code, told in answer.text) == (422, True), answer.text
+    assert kind(browser) == "nobody"
+    assert ATTEMPT not in browser.cookies  # it can be answered once
+
+
+def test_the_first_log_in_makes_an_account_of_no_project_and_leads_back(teams: Teams, browser: TestClient) -> None:
+    assert '<a class="button" href="/login/oidc?next=%2Fruns%3Fq%3Da">Log in with Acme</a>' in (
+        browser.get("/login?next=/runs?q=a").text
+    )
+    answer = browser.get(leave(browser, "/runs?q=a"))
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/runs?q=a")
+    who = browser.get("/api/v1/whoami").json()
+    assert (who["kind"], who["name"]) == ("person", "ada")
+    assert {one["project"] for one in browser.get("/api/v1/projects").json()["items"]} == {"window"}
+    with read_session(teams.engine) as session:
+        made = next(one for one in list_users(session) if one.name == "ada")
+        done = [event.action for event in audit.events(session, "account", made.id)]
+    assert (made.email, made.administrator, bool(made.comes_by)) == ("ada@example.org", False, True)
+    assert done == ["logged in", "created"]
+
+
+def test_the_person_is_the_subject_and_not_the_name_or_the_address(
+    teams: Teams, browser: TestClient, provider: str
+) -> None:
+    with transaction(teams.engine) as session:
+        users.create_user(session, "ada", by="test", password="her own password here", email="ada@example.org")
+    browser.get(leave(browser))
+    assert browser.get("/api/v1/whoami").json()["name"] == "ada 2"
+    again = fresh(teams)
+    say(provider, ADA | {"preferred_username": "married", "email": "other@example.org"})
+    again.get(leave(again))
+    assert again.get("/api/v1/whoami").json()["name"] == "ada 2"
+    other = fresh(teams)
+    say(provider, ADA | {"sub": "somebody-else"})
+    other.get(leave(other))
+    assert other.get("/api/v1/whoami").json()["name"] == "ada 3"
+    assert fresh(teams).post("/login", data={"name": "ada 2", "password": ""}).status_code == 422
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"claims": {"nonce": "another"}},
+        {"claims": {"nonce": None}},
+        {"claims": {"exp": 1_600_000_000}},
+        {"claims": {"exp": None}},
+        {"claims": {"aud": "another-client"}},
+        {"claims": {"aud": ["threewalls", "another-client"], "azp": "another-client"}},
+        {"claims": {"iss": "https://another.example"}},
+        {"claims": {"sub": None}},
+        {"claims": {"sub": ""}},
+        {"alg": "none"},
+        {"alg": "HS256"},
+        {"foreign_key": True},
+    ],
+    ids=str,
+)
+def test_an_id_token_that_proves_nothing_opens_nothing(
+    lie: dict[str, Any], teams: Teams, browser: TestClient, provider: str
+) -> None:
+    say(provider, ADA, **lie)
+    refused(browser, "does not prove who you are")
+    with read_session(teams.engine) as session:
+        assert all(not one.comes_by for one in list_users(session))
+
+
+def test_a_code_counts_once_and_only_for_who_asked_for_it(teams: Teams, browser: TestClient) -> None:
+    held = leave(browser)
+    cookie = browser.cookies[ATTEMPT]
+    assert browser.get(held).status_code == 303
+    browser.post("/logout")
+    refused(browser, "Try again", held)  # the browser's attempt is over
+    browser.cookies.set(ATTEMPT, cookie, domain="testserver.local", path="/login/oidc")
+    refused(browser, "does not prove who you are", held)  # and the provider's code is used up
+
+    stolen, thief = leave(browser), fresh(teams)
+    refused(thief, "in another browser", stolen)
+    leave(thief)
+    state, code = (parse_qs(urlsplit(stolen).query)[name][0] for name in ("state", "code"))
+    own = thief.cookies[ATTEMPT].split(".")[0]
+    assert own != state
+    refused(thief, "does not prove who you are", f"/login/oidc/callback?state={own}&code={code}")  # PKCE
+
+
+def test_what_the_provider_refuses_is_told(browser: TestClient, provider: str) -> None:
+    say(provider, ADA, error="access_denied")
+    refused(browser, "did not log you in")
+    refused(browser, "Try again", "/login/oidc/callback?code=x&state=")
+
+
+def test_who_is_disabled_stays_out(teams: Teams, browser: TestClient) -> None:
+    browser.get(leave(browser))
+    with transaction(teams.engine) as session:
+        row = users.find_user(session, "ada")
+        assert row
+        users.disable(session, row, by="test")
+    assert kind(browser) == "nobody"
+    refused(fresh(teams), "Your account is disabled")
+
+
+def test_the_way_back_is_of_this_service(teams: Teams, browser: TestClient) -> None:
+    for wanted in ("https://evil.example/", "//evil.example", "/\\evil.example", "/login"):
+        client = fresh(teams)
+        assert client.get(leave(client, wanted)).headers["Location"] == "/"
+
+
+def test_new_keys_of_the_provider_are_read(
+    teams: Teams, browser: TestClient, provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.access.identity_provider._RELOAD_KEYS_SECONDS", 0)
+    assert browser.get(leave(browser)).status_code == 303
+    say(provider, ADA, rotate=True)
+    client = fresh(teams)
+    assert client.get(leave(client)).status_code == 303
+
+
+def test_a_provider_by_another_name_or_none_is_told(teams: Teams, provider: str, client: TestClient) -> None:
+    say(provider, ADA, issuer="https://another.example")
+    answer = fresh(teams).get("/login/oidc")
+    assert (answer.status_code, "calls itself" in answer.text) == (503, True)
+    assert client.get("/login/oidc/callback").status_code == 404
+
+
+def test_settings_that_cannot_be_are_refused_at_the_start() -> None:
+    for wrong in (
+        {"oidc_issuer": "http://provider.example", "oidc_client_id": "a"},
+        {"oidc_issuer": "https://provider.example"},
+        {"oidc_issuer": "https://provider.example", "oidc_client_id": "a", "public_url": ""},
+        {"oidc_issuer": "https://provider.example", "oidc_client_id": "a", "oidc_scopes": "profile"},
+        {"oidc_issuer": "https://provider.example", "oidc_client_id": "a", "oidc_client_secret_file": "/nowhere"},
+    ):
+        with pytest.raises(ValidationError, match="THREEWALLS_OIDC"):
+            Settings(**{"public_url": "https://threewalls.example"} | wrong)  # type: ignore[arg-type]

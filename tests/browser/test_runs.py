@@ -1,0 +1,133 @@
+"""The list of runs in a browser, and the upload of a log."""
+
+import re
+from datetime import timedelta
+
+from playwright.sync_api import Locator, Page, expect
+
+from app.queue import PROCESS_RUN, QUEUE, make_celery
+from app.storage.database import transaction
+from app.storage.tables import RunRow, utc_now
+from tests.browser.conftest import House, OpenPage
+from tests.builders import megatron_log, step_times
+
+
+def names(page: Page) -> Locator:
+    return page.locator("#run-table .run-name a")
+
+
+def test_filters_paging_and_the_back_button(open_page: OpenPage, house: House) -> None:
+    for number in range(60):
+        house.make_run(
+            project="many", name=f"run-{number:02d}", status="received", dispatcher=["deepep", None][number % 2]
+        )
+    page = open_page("/runs?project=many")
+    page.evaluate("window.sameDocument = true")
+    expect(page.locator("#run-table")).to_contain_text("60 runs match")
+
+    page.get_by_role("link", name="Next").click()
+    expect(page).to_have_url(re.compile(r"/runs\?project=many&after=\d+&page=2$"))
+    expect(names(page)).to_have_count(10)
+
+    page.get_by_label("Dispatcher", exact=True).select_option("deepep")
+    expect(page).to_have_url(re.compile(r"/runs\?project=many&dispatcher=deepep$"))
+    expect(page.locator("#run-table")).to_contain_text("30 runs match")
+
+    page.get_by_label("Text").fill("run-0")
+    expect(page.locator("#run-table")).to_contain_text("5 runs match")
+    expect(page.locator("#announce")).to_have_text("5 runs")
+
+    page.get_by_role("link", name="Run", exact=True).click()
+    expect(page).to_have_url(re.compile(r"sort=name"))
+    expect(names(page)).to_have_text(["run-00", "run-02", "run-04", "run-06", "run-08"])
+    assert page.evaluate("window.sameDocument"), "the list was loaded as a page, not by htmx"
+
+    page.get_by_role("link", name="Remove the filter dispatcher: deepep").click()
+    expect(page.locator("#run-table")).to_contain_text("10 runs match")
+    expect(page.get_by_label("Dispatcher", exact=True)).to_have_value("")
+
+    page.go_back()
+    expect(page.locator("#run-table")).to_contain_text("5 runs match")
+    expect(page.get_by_label("Dispatcher", exact=True)).to_have_value("deepep")
+    page.get_by_role("link", name="run-04").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("run-04")
+    page.go_back()
+    expect(page.get_by_label("Text")).to_have_value("run-0")
+    expect(page.locator(".bar")).to_have_count(1)
+
+
+def test_filters_work_without_script(open_page: OpenPage, house: House) -> None:
+    house.make_run(project="scriptless", name="only", status="received")
+    page = open_page("/runs", script=False)
+    page.get_by_label("Project").select_option("scriptless")
+    page.get_by_role("button", name="Apply").click()
+    expect(names(page)).to_have_text(["only"])
+
+
+DROP = """(zone, files) => {
+  const data = new DataTransfer();
+  for (const [name, text] of files) data.items.add(new File([text], name));
+  for (const type of ["dragenter", "dragover", "drop"]) {
+    zone.dispatchEvent(new DragEvent(type, { dataTransfer: data, bubbles: true, cancelable: true }));
+  }
+}"""
+
+
+def test_a_dropped_log_becomes_a_run_page(open_page: OpenPage) -> None:
+    page = open_page("/upload")
+    page.locator("[data-drop]").evaluate(DROP, [["dropped.log", megatron_log(step_times(412.0, 60))]])
+    expect(page.get_by_label("Chosen files")).to_contain_text("dropped.log")
+    page.get_by_label("Name").fill("dropped <b>log</b>")
+    page.get_by_label("Project").fill("by-hand")
+    page.get_by_role("button", name="Upload").click()
+    page.wait_for_url(re.compile(r"/runs/\d+$"))
+    expect(page.get_by_role("heading", level=1)).to_have_text("dropped <b>log</b>")
+    expect(page.locator(".figures")).to_contain_text(re.compile(r"4\d\d\.\d\s*ms"))
+    expect(page.locator("[data-chart] canvas")).to_be_visible()
+
+
+def test_the_run_page_goes_live_from_received_to_ready(open_page: OpenPage, house: House) -> None:
+    # Leased to nobody, so that no worker takes it before the page was seen.
+    held = utc_now() + timedelta(hours=1)
+    stated = {"name": "live"}
+    run = house.make_run(name="live", status="received", work="waiting", lease_until=held, metadata_stated=stated)
+    page = open_page(f"/runs/{run}")
+    expect(page.locator("#run-body")).to_contain_text("waits for a worker")
+    page.evaluate("window.sameDocument = true")
+    with transaction(house.engine) as session:
+        row = session.get(RunRow, run)
+        assert row is not None
+        row.lease_until = None
+    make_celery(house.settings).send_task(PROCESS_RUN, args=(run,), queue=QUEUE)
+    expect(page.locator(".badge", has_text="ready")).to_be_visible(timeout=90_000)
+    expect(page.locator("[data-chart][data-ready]")).to_be_visible()
+    expect(page.locator("#announce")).to_have_text("The run is ready.")
+    assert page.evaluate("window.sameDocument")
+    expect(page.locator("#run-poll[hx-trigger]")).to_have_count(0)
+
+
+def test_an_error_stands_at_its_field_and_the_file_stays_chosen(open_page: OpenPage, house: House) -> None:
+    page = open_page("/upload")
+    page.get_by_label("Drop logs here").set_input_files(
+        {"name": "kept.log", "mimeType": "text/plain", "buffer": b"a line\n"}
+    )
+    page.get_by_label("GPUs").fill("-8")
+    page.get_by_role("button", name="Upload").click()
+    expect(page.get_by_label("GPUs")).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_label("GPUs")).to_be_focused()
+    expect(page.get_by_label("Chosen files")).to_contain_text("kept.log")
+    page.get_by_label("GPUs").fill("8")
+    page.get_by_role("button", name="Upload").click()
+    page.wait_for_url(re.compile(r"/runs/\d+$"))
+    expect(page.locator(".badge", has_text="unread").first).to_be_visible(timeout=90_000)
+
+
+def test_upload_works_without_script(open_page: OpenPage) -> None:
+    page = open_page("/upload", script=False)
+    page.get_by_label("Drop logs here").set_input_files(
+        {"name": "plain.log", "mimeType": "text/plain", "buffer": megatron_log(step_times(900.0, 30)).encode()}
+    )
+    page.get_by_label("Project").fill("no-script")
+    page.get_by_role("button", name="Upload").click()
+    page.wait_for_url(re.compile(r"/runs/\d+$"))
+    expect(page.get_by_role("heading", level=1)).to_have_text("plain")

@@ -1,0 +1,379 @@
+"""Comparisons: the page and `GET /api/v1/compare`."""
+
+import html
+import json
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from starlette.testclient import TestClient
+
+from app.compare.queries import Selection
+from app.errors import InvalidQuery
+from app.storage.database import transaction
+from tests.builders import FIRST_PLACE, make_stack
+from tests.compare.runs import make_compared, timers
+
+HTML = {"Accept": "text/html"}
+HTMX = {"HX-Request": "true"}
+OTHER_CONTAINER = {"container": "nvcr.io/nvidia/nemo:26.08"}
+
+Make = Callable[..., int]
+
+
+@pytest.fixture
+def make(engine: Engine) -> Make:
+    def make(fields: dict[str, Any] | None = None, **columns: Any) -> int:
+        with transaction(engine) as session:
+            return make_compared(session, fields, **columns)
+
+    return make
+
+
+def words(page: str) -> str:
+    """What a person reads."""
+    main = page[page.index("<main") :] if "<main" in page else page
+    text = re.sub(r"<script.*?</script>", "", main, flags=re.DOTALL)
+    text = re.sub(r"</?code>", "", text)
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", text)))
+
+
+def specification(page: str) -> dict[str, Any]:
+    (spec,) = re.findall(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
+    assert "<" not in spec
+    found: dict[str, Any] = json.loads(spec)
+    return found
+
+
+def test_what_differs_comes_first_then_what_may_be_said_then_the_figures(client: TestClient, make: Make) -> None:
+    a, b = make(name="off"), make({"ep_overlap": True}, name="on", step_time_ms=23_800.0)
+    text = words(client.get(f"/compare?a={a}&b={b}").text)
+    order = (
+        "Differs in ep_overlap (off -> on)",
+        "Differences",
+        "off arguments on metadata a knob",
+        "Result",
+    )
+    order += ("matched A/B B is better", "A step of B is 24.0 % faster than one of A", "Figures", "Steady windows")
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    assert re.search(r"Step time 31\.28 s ± 0\.41 23\.78 s ± 0\.31 24\.0 % faster \(.*?\) better", text)
+    assert "Peak memory 61.4 GiB 61.4 GiB the same no change" in text
+    assert "Loss at the end" in text
+
+
+def test_no_winner_is_named_between_two_containers(client: TestClient, make: Make) -> None:
+    a, b = make(), make(OTHER_CONTAINER, step_time_ms=40_000.0)
+    text = words(client.get(f"/compare?a={a}&b={b}").text)
+    assert "single-field contrast no winner" in text
+    assert "No winner: container differs, but must be equal to name a winner." in text
+    assert "the stacks differ only in container, so the difference is attributed to it. This is" in text
+    figures = text[text.index("Figures") : text.index("Steady windows")]
+    assert "slower" in figures
+    assert "differs" in figures
+    assert not re.search(r"better|(?<!no )worse|regression|improvement", figures)
+
+
+def test_different_tasks_are_shown_and_not_compared(client: TestClient, make: Make) -> None:
+    a, b = make(), make({"gpu": "GB200", "gpus": 64, "cluster": ...}, step_time_ms=9_000.0)
+    text = words(client.get(f"/compare?a={a}&b={b}").text)
+    assert "incomparable no winner" in text
+    assert "31.28 s" in text
+    assert text.count("not compared") == 6
+    assert "Cluster, west" not in text
+    assert "meta.cluster" in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "columns", "says"),
+    [
+        ({"routing_mode": "forced-balance"}, {}, "No winner: forced balance against natural routing"),
+        ({}, {"definition_version": 2}, "No winner: the figures use different versions"),
+        ({}, {"health": {"outcome": "failed"}}, "No winner: #2 failed (the job failed)"),
+        ({}, {"quarantine": "a hot node"}, "No winner: #2 is quarantined: a hot node"),
+        ({}, {"status": "failed"}, "No winner: #2 failed"),
+    ],
+)
+def test_the_sentence_says_why_nobody_wins(
+    client: TestClient, make: Make, fields: dict[str, Any], columns: dict[str, Any], says: str
+) -> None:
+    make()
+    make(fields, step_time_ms=40_000.0, **columns)
+    page = client.get("/compare?a=1&b=2")
+    assert page.status_code == 200
+    assert says in words(page.text)
+    assert "is better" not in words(page.text)
+
+
+def test_short_runs_are_directional_with_their_iterations(client: TestClient, make: Make) -> None:
+    a, b = make(iterations=10), make({"ep_overlap": True}, iterations=12, step_time_ms=23_800.0)
+    text = words(client.get(f"/compare?a={a}&b={b}").text)
+    assert "Direction only, from 6 iterations of A and 8 of B" in text
+
+
+def test_a_set_is_pooled_by_run_and_says_when_it_is_none(client: TestClient, make: Make) -> None:
+    a = [make(name=f"a{k}", step_time_ms=31_300.0 + 50 * k) for k in range(3)]
+    b = [make({"ep_overlap": True}, name=f"b{k}", step_time_ms=23_800.0 + 50 * k) for k in range(3)]
+    address = f"/compare?a={','.join(map(str, a))}&b={','.join(map(str, b))}"
+    text = words(client.get(address).text)
+    assert "A is 3 reruns of one job; each counts once." in text
+    assert "3 runs in A; run-to-run variation" in text
+    other = make(OTHER_CONTAINER)
+    text = words(client.get(f"{address},{other}").text)
+    assert "These runs are not reruns of each other. They differ in container, ep_overlap" in text
+    assert "incomparable no winner" in text
+    assert "/compare?a=1,2,3&amp;b=4,5,6" in client.get(f"{address},{other}").text  # the address without it
+
+
+def test_both_sides_of_a_row_have_one_unit(client: TestClient, make: Make) -> None:
+    a, b = make(step_time_ms=31_300.0), make({"ep_overlap": True}, step_time_ms=9_400.0)
+    assert re.search(
+        r"Step time 31\.27 s ± 0\.41 9\.39\d s ± 0\.12\d ", words(client.get(f"/compare?a={a}&b={b}").text)
+    )
+
+
+def test_timers_stand_side_by_side(client: TestClient, make: Make) -> None:
+    a, b = make(timers=timers()), make({"ep_overlap": True}, timers=timers(0.7))
+    text = words(client.get(f"/compare?a={a}&b={b}").text)
+    assert "forward backward 25.00 s 80.0 % 17.50 s 80.0 % −7,500 ms optimizer" in text
+
+
+def test_packages_and_environment_are_told_apart_by_side(client: TestClient, make: Make) -> None:
+    a = make({"nccl_version": "2.27", "env.NCCL_NVLS_ENABLE": "1"})
+    b = make({"nccl_version": "2.28"})
+    text = words(client.get(f"/compare?a={a}&b={b}").text)
+    environment = text[text.index("Environment and packages") :]
+    assert "nccl_version 2.27 metadata 2.28 metadata NCCL_NVLS_ENABLE 1 metadata unknown" in environment
+    assert "1 environment variable is known on one side only" in text
+
+
+def test_both_series_are_aligned_at_the_start_of_their_windows(client: TestClient, make: Make) -> None:
+    a, b = make(), make({"ep_overlap": True}, iterations=80)
+    spec = specification(client.get(f"/compare/series?a={a}&b={b}", headers=HTMX).text)
+    points = spec["datasets"]["points"]
+    starts = {point["side"]: point["iteration"] for point in points if point["offset"] == 0}
+    assert starts == {"a": 5, "b": 5}
+    assert {point["side"]: point["run"] for point in points} == {"a": a, "b": b}
+    table = words(client.get(f"/compare/series?a={a}&b={b}&view=table&series=lm_loss", headers=HTMX).text)
+    assert re.search(r"−4 12\.10 12\.10 ", table)
+    assert re.search(r" 45 \d\.\d+ \d\.\d+ 46 – 8\.\d+", table)
+    assert client.get(f"/compare?a={a}&b={b}&series=nothing", headers=HTML).status_code == 422
+
+
+def test_long_series_are_thinned_and_the_page_says_so(client: TestClient, make: Make) -> None:
+    a, b = make(iterations=10_000), make({"ep_overlap": True}, iterations=10_000)
+    block = client.get(f"/compare/series?a={a}&b={b}", headers=HTMX).text
+    points = specification(block)["datasets"]["points"]
+    assert len(points) == 2 * 589
+    assert all(point["low"] <= point["shown"] <= point["high"] for point in points)
+    assert "A point represents 17 iterations: the line is their median, the band reaches" in words(block)
+
+
+def test_distributions_are_densities_or_single_values(client: TestClient, make: Make) -> None:
+    a, b = make(), make({"ep_overlap": True}, iterations=10)
+    data = specification(client.get(f"/compare/distributions?a={a}&b={b}", headers=HTMX).text)["datasets"]
+    assert {row["run"] for row in data["density"]} == {a}
+    assert [row["run"] for row in data["dots"]] == [b] * 6
+    assert [(row["side"], row["n"]) for row in data["boxes"]] == [("a", 46), ("b", 6)]
+
+
+def test_nothing_chosen_offers_recent_pairs_and_runs(client: TestClient, make: Make) -> None:
+    assert "Choose two runs" in words(client.get("/compare").text)
+    a, b = make(name="off"), make({"ep_overlap": True}, name="on")
+    page = client.get("/compare").text
+    assert f'href="/compare?a={a}&amp;b={b}"' in page
+    assert "ep_overlap (off -> on)" in words(page)
+    assert f'href="/compare?a={a}"' in page
+    one = client.get(f"/compare?b={b}").text
+    assert f'href="/compare?a={a}&amp;b={b}"' in one
+    assert "Choose a run for A" in words(one)
+
+
+def test_the_picker_offers_the_same_stack_first_and_finds_by_words(client: TestClient, make: Make) -> None:
+    a, other, near = make(name="first"), make(OTHER_CONTAINER, name="another"), make({"ep_overlap": True}, name="near")
+    make(OTHER_CONTAINER, name="newest")
+    block = client.get(f"/compare?a={a}&b={other}&pick=b", headers=HTMX).text
+    assert block.strip().startswith('<div id="compare-picker">')
+    assert re.findall(r'<a href="/runs/\d+" title="(\w+)">', block) == ["near", "newest"]
+    assert words(block).count("same stack") == 1
+    assert f'href="/compare?a={a}&amp;b={near}"' in block
+    assert f'href="/compare?a={a}&amp;b={other},{near}"' in block
+    found = client.get(f"/compare?a={a}&pick=b&q=NEW", headers=HTMX).text
+    assert re.findall(r'<a href="/runs/\d+" title="(\w+)">', found) == ["newest"]
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "says"),
+    [
+        ("/compare?a=1&b=99", 404, "There is no run #99."),
+        ("/compare?a=1&b=1", 422, "contains #1, like `a`: a run cannot be compared with itself"),
+        ("/compare?a=1&b=2", 409, "#2 is not processed yet"),
+        ("/compare?a=one&b=2", 422, "must be run numbers"),
+        ("/compare/series?a=1", 422, "A comparison has two sides"),
+        ("/compare?run=1&run=99", 404, "There is no run #99."),
+        ("/compare?run=x", 422, "run numbers"),
+    ],
+)
+def test_what_cannot_be_compared_says_so(client: TestClient, make: Make, address: str, status: int, says: str) -> None:
+    make()
+    make(status="processing")
+    answer = client.get(address, headers=HTML)
+    assert answer.status_code == status
+    assert says in html.unescape(answer.text)
+
+
+def test_what_was_ticked_in_the_list_becomes_two_sides(client: TestClient, make: Make) -> None:
+    first, second, third = make(name="a"), make({"ep_overlap": True}, name="b"), make({"ep_overlap": True}, name="c")
+    asked = client.get(f"/compare?run={third}&run={first}&run={second}", follow_redirects=False)
+    assert asked.headers["Location"] == f"/compare?a={first}&b={second},{third}"
+    one = client.get(f"/compare?run={third}", follow_redirects=False)
+    assert one.headers["Location"] == f"/compare?b={third}"
+
+
+def test_hostile_names_and_values_stay_text(client: TestClient, make: Make) -> None:
+    attack = "<script>alert(1)</script>"
+    a = make({"container": attack}, name=attack, branch=attack, quarantine=attack)
+    b = make({"container": f"{attack}`"}, name='"><img src=x>')
+    for address in (f"/compare?a={a}&b={b}&pick=a", "/compare", f"/compare?q={attack}", f"/compare?a={attack}"):
+        for headers in (HTML, HTMX | HTML):
+            text = client.get(address, headers=headers).text
+            assert attack not in text, address
+            assert "<img src=x>" not in text, address
+
+
+# --- The address of a comparison: what it names, what it refuses, and where its links lead.
+
+
+def read(**params: str) -> Selection:
+    return Selection.from_params(params)
+
+
+def test_an_address_says_everything_and_nothing_twice() -> None:
+    found = read(a="1, #2,2", b="3", series="lm_loss")
+    assert (found.a, found.b) == ((1, 2), (3,))
+    assert found.address() == "/compare?a=1,2&b=3&series=lm_loss"
+    assert found.swapped() == "/compare?a=3&b=1,2&series=lm_loss"
+    assert found.without("a", 1) == "/compare?a=2&b=3&series=lm_loss"
+    assert found.added("b", 9) == "/compare?a=1,2&b=3,9&series=lm_loss"
+    assert found.instead("b", 9) == "/compare?a=1,2&b=9&series=lm_loss"
+    assert Selection().address() == "/compare"
+
+
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ({"a": "x"}, "a"),
+        ({"a": "0"}, "a"),
+        ({"b": "٣"}, "b"),
+        ({"b": "99999999999"}, "b"),
+        ({"a": "1,2", "b": "2"}, "b"),
+        ({"a": ",".join(map(str, range(1, 23)))}, "a"),
+        ({"view": "map"}, "view"),
+        ({"pick": "c"}, "pick"),
+        ({"q": "\0"}, "q"),
+        ({"page": "-1"}, "page"),
+    ],
+)
+def test_what_means_nothing_is_refused_by_its_name(params: dict[str, str], field: str) -> None:
+    with pytest.raises(InvalidQuery) as refused:
+        read(**params)
+    assert [error.field for error in refused.value.errors] == [field]
+
+
+WEEK = timedelta(days=7)
+
+
+def test_a_matched_ab_names_its_knob_and_its_winner(client: TestClient, make: Make) -> None:
+    a, b = make(), make({"ep_overlap": True}, step_time_ms=23_800.0, iterations=10)
+    found = client.get(f"/api/v1/compare?a={a}&b={b}").json()
+    assert (found["kind"], found["attributed_to"], found["winner"]) == ("matched_ab", "ep_overlap", "b")
+    (difference,) = found["differences"]["recipe"]
+    assert (difference["a"]["value"], difference["a"]["source"]) == (False, "arguments")
+    assert (difference["b"]["value"], difference["role"]) == (True, "config")
+    time = found["metrics"]["step_time_ms"]
+    assert time["ci_low_pct"] < time["delta_pct"] < time["ci_high_pct"] < 0
+    assert found["metrics"]["tokens_per_s_per_gpu"]["delta_pct"] > 0
+    assert time["decision"] == found["metrics"]["mfu_pct"]["decision"] == "better"
+    assert (found["directional"], found["fewest_iterations"]) == (True, [46, 6])
+    assert found["loss"]["decision"] == "no_worse"
+    assert [(one["side"], one["n"]) for one in found["distributions"]] == [("a", 46), ("b", 6)]
+    assert found["test"]["baseline_runs"] == [a]
+    assert "task" in found["unknown"]
+    assert "model" in found["same"]
+    assert found["url"].endswith(f"/compare?a={a}&b={b}")
+
+
+def test_a_contrast_has_no_winner_and_says_why(client: TestClient, make: Make) -> None:
+    a, b = make(), make({"container": "nemo:26.08"}, step_time_ms=40_000.0)
+    found = client.get(f"/api/v1/compare?a={a}&b={b}").json()
+    assert (found["kind"], found["attributed_to"], found["winner"]) == ("contrast", "container", None)
+    assert found["no_winner_because"] == ["`container` differs, but must be equal to name a winner."]
+    assert found["metrics"]["step_time_ms"]["decision"] == "differs"
+
+
+def test_what_is_incomparable_is_not_measured(client: TestClient, make: Make) -> None:
+    a, b = make(), make({"container": "nemo:26.08", "gpus": 32})
+    found = client.get(f"/api/v1/compare?a={a}&b={b}").json()
+    assert (found["kind"], found["test"], found["winner"]) == ("incomparable", None, None)
+    assert found["not_measured_because"]
+    assert found["metrics"]["step_time_ms"]["baseline"] is not None
+    assert found["metrics"]["step_time_ms"]["delta_pct"] is None
+
+
+def test_a_set_that_is_none_names_its_fields(client: TestClient, make: Make) -> None:
+    a, b, other = make(), make(commit="aaaa1111"), make({"ep_overlap": True}, commit="bbbb2222")
+    found = client.get(f"/api/v1/compare?a={a}&b={b},{other}").json()
+    assert (found["b"]["reruns"], found["b"]["differ_in"]) == (False, ["ep_overlap", "commit"])
+    assert found["kind"] == "side_by_side"
+    assert found["test"] is None
+
+
+def test_the_family_sharpens_a_comparison_as_it_does_a_verdict(client: TestClient, make: Make) -> None:
+    for config in range(5):
+        for k in range(3):
+            made = {"tp": config + 2}
+            make(made, purpose="ci", step_time_ms=31_300.0 * (1 + 0.001 * k), commit=f"{config}{k}cccc")
+    a, b = make(), make({"ep_overlap": True}, step_time_ms=30_000.0)
+    found = client.get(f"/api/v1/compare?a={a}&b={b}").json()
+    assert found["test"]["learned_from"] == 5
+    assert found["winner"] == "b"
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "field"),
+    [
+        ("", 422, "a"),
+        ("a=1", 422, "b"),
+        ("a=1&b=1", 422, "b"),
+        ("a=x&b=1", 422, "a"),
+        ("a=1&b=99", 404, None),
+        ("a=1&b=2", 409, None),
+    ],
+)
+def test_errors_are_problem_documents(
+    client: TestClient, make: Make, query: str, status: int, field: str | None
+) -> None:
+    make()
+    make(status="received")
+    answer = client.get(f"/api/v1/compare?{query}")
+    assert answer.status_code == status
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert [error["field"] for error in answer.json().get("errors", [])][:1] == ([field] if field else [])
+
+
+def test_a_run_and_its_baseline_get_the_interval_of_the_verdict(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        for number in range(6):  # six configurations of the family, from which the variation is learned
+            times = [20_000.0, 20_120.0, 19_950.0 + 20 * number, 20_060.0]
+            make_stack(session, times, fields={"dispatch_sms": 8 + number}, judged=False)
+        runs = make_stack(session, [20_000.0, 20_100.0, 19_950.0, 20_050.0, 20_900.0], started=FIRST_PLACE + WEEK)
+    verdict = client.get(f"/api/v1/runs/{runs[-1]}/verdict").json()
+    baseline = ",".join(str(run) for run in runs[:-1])
+    found = client.get(f"/api/v1/compare?a={baseline}&b={runs[-1]}").json()
+    sides = (verdict["metrics"]["step_time_ms"], found["metrics"]["step_time_ms"])
+    assert sides[0]["ci_low_pct"] is not None
+    for name in ("delta_pct", "ci_low_pct", "ci_high_pct"):
+        assert sides[0][name] == pytest.approx(sides[1][name])

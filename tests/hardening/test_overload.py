@@ -1,0 +1,284 @@
+"""Slow requests, overload and a locked database: bounded, 503 with `Retry-After`, one connection per request."""
+
+import asyncio
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from sqlalchemy import event, text
+from starlette.exceptions import HTTPException
+from starlette.testclient import TestClient
+from starlette.types import Message, Receive, Scope, Send
+
+from app.access.guards import SlowBodyMiddleware
+from app.access.routes import route_table
+from app.domain.access.principal import Anonymous, Everyone, Principal
+from app.main import create_app
+from app.settings import Settings
+from app.storage import database
+from app.storage.database import transaction
+from app.web.identity import Access, put
+from tests.access.belongings import make_belongings
+from tests.access.people import OURS, Teams, make_teams
+from tests.builders import make_run
+from tests.conftest import OPEN_TO
+from tests.embedded.processes import Running, running
+from tests.runs.uploading import LOG, assert_problem, upload
+
+SECONDS = 1.0
+LOG_IN = b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+UPLOAD = b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("THREEWALLS_REQUEST_SECONDS", str(SECONDS))
+        with running("serve", tmp_path_factory.mktemp("slow") / "data") as made:
+            yield made
+
+
+def connect(house: Running) -> socket.socket:
+    host, port = house.address.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=300)
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What comes until the service closes it."""
+    with connection:
+        return b"".join(iter(lambda: connection.recv(65_536), b""))
+
+
+def test_a_head_that_does_not_come_is_not_waited_for(house: Running) -> None:
+    silent, begun = connect(house), connect(house)
+    begun.sendall(b"GET /healthz HTTP/1.1\r\nHost: local")
+    assert rest(silent) == b""
+    assert rest(begun) == b""
+
+
+def test_bytes_that_trickle_in_win_no_time(house: Running) -> None:
+    """Also those of a body whose request was answered long ago."""
+    head, late = connect(house), connect(house)
+    head.sendall(b"GET /healthz HTTP/1.1\r\n")
+    late.sendall(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
+    with pytest.raises(OSError, match=r"reset|pipe"):  # noqa: PT012  at last
+        for _ in range(300):
+            head.sendall(b"A: b\r\n")
+            time.sleep(0.02)
+    with pytest.raises(OSError, match=r"reset|pipe"):  # noqa: PT012
+        for _ in range(300):
+            late.sendall(b"x")
+            time.sleep(0.02)
+    head.close()
+    late.close()
+
+
+def test_a_body_that_does_not_come_is_ended_and_health_is_answered_meanwhile(house: Running) -> None:
+    held = [connect(house) for _ in range(100)]
+    for one in held:
+        one.sendall(LOG_IN + b"Content-Length: 1000\r\n\r\nname=")
+    with connect(house) as well:
+        well.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert well.recv(65_536).startswith(b"HTTP/1.1 200")
+    assert {rest(one).split(b" ", 2)[1] for one in held} == {b"408"}
+
+
+def test_a_slow_upload_that_goes_on_is_waited_for(house: Running) -> None:
+    part = b'--x\r\nContent-Disposition: form-data; name="log"; filename="train.log"\r\n\r\n'
+    pieces = [part, *[b"another line of a log\n" * 100] * 8, b"\r\n--x--\r\n"]
+    with connect(house) as slow:
+        slow.sendall(UPLOAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % sum(map(len, pieces)))
+        for piece in pieces:
+            slow.sendall(piece)
+            time.sleep(0.25)
+        answer = b"".join(iter(lambda: slow.recv(65_536), b""))
+    assert answer.startswith(b"HTTP/1.1 202"), answer
+
+
+def test_the_service_takes_as_many_files_as_it_may(house: Running) -> None:
+    limits = Path(f"/proc/{house.process.pid}/limits").read_text()
+    soft, hard = next(line for line in limits.splitlines() if line.startswith("Max open files")).split()[3:5]
+    assert int(soft) == min(int(hard), 16_384) or int(soft) > 16_384
+
+
+@pytest.mark.parametrize("who", [Anonymous(), Everyone()])
+def test_only_who_is_known_earns_time_by_what_came(who: Principal) -> None:
+    pieces = [b"x" * 1000] * 20
+
+    async def receive() -> Message:
+        await asyncio.sleep(0.02)
+        return {"type": "http.request", "body": pieces.pop(), "more_body": bool(pieces)}
+
+    async def send(message: Message) -> None:
+        raise AssertionError(message)
+
+    async def handler(_scope: Scope, receive: Receive, _send: Send) -> None:
+        while (await receive())["more_body"]:
+            pass
+
+    scope: Scope = {"type": "http", "headers": []}
+    put(scope, Access(who))
+    asked = SlowBodyMiddleware(handler, seconds=0.2)(scope, receive, send)
+    if isinstance(who, Everyone):
+        asyncio.run(asked)
+        assert not pieces
+        return
+    with pytest.raises(HTTPException) as refused:
+        asyncio.run(asked)
+    assert refused.value.status_code == 408
+
+
+AWAY = "postgresql+psycopg://nobody@127.0.0.1:9/none"
+PAGE = {"Accept": "text/html"}
+
+
+@contextmanager
+def locked(settings: Settings) -> Iterator[None]:
+    """Another program holds the database's one write lock."""
+    with closing(sqlite3.connect(settings.data_dir / "threewalls.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+def test_128_readers_at_once_are_all_answered(app: FastAPI, client: TestClient) -> None:
+    upload(client, LOG)
+    paths = ["/api/v1/runs", "/api/v1/runs/1", "/api/v1/regressions", "/runs", "/regressions"]
+    with TestClient(app) as many, ThreadPoolExecutor(128) as readers:  # one event loop for all of them
+        statuses = set(readers.map(lambda path: many.get(path, headers=PAGE).status_code, paths * 64))
+    assert statuses == {200}
+
+
+def test_what_would_wait_too_long_is_refused_at_once_and_health_is_answered(app: FastAPI) -> None:
+    go_on = threading.Event()
+    app.add_api_route("/slow", lambda: go_on.wait(60))
+    with TestClient(app) as client, ThreadPoolExecutor(300) as readers:
+        asked = [readers.submit(client.get, "/slow") for _ in range(300)]
+        refused, _ = wait(asked, 60, FIRST_COMPLETED)  # nothing else ends while all threads are busy
+        alive = client.get("/healthz")
+        go_on.set()
+        statuses = {answer.result(60).status_code for answer in asked}
+        afterwards = client.get("/api/v1/runs")
+    answer = refused.pop().result()
+    assert_problem(answer, 503, "overloaded", "Nothing was saved")
+    assert int(answer.headers["retry-after"]) > 0
+    assert (alive.status_code, statuses, afterwards.status_code) == (200, {200, 503}, 200)
+
+
+@pytest.mark.parametrize("path", ["/", "/api/v1/runs", "/runs/1", "/login", "/nothing", "/api/v1/whoami"])
+@pytest.mark.parametrize("open_to", [OPEN_TO, None], ids=["open", "log-ins"])
+def test_without_a_database_the_answer_is_503(settings: Settings, path: str, open_to: tuple[str, ...] | None) -> None:
+    away = settings.model_copy(update={"database_url": AWAY})
+    client = TestClient(create_app(away, open_to=open_to), raise_server_exceptions=False)
+    for headers in ({"Accept": "application/json"}, PAGE, {"Authorization": "Bearer tw_of-nobody"}):
+        answer = client.get(path, headers=headers, follow_redirects=False)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "30")
+
+
+def test_a_locked_database_is_503_and_the_upload_passes_later(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_BUSY_TIMEOUT_MS", 100)
+    client = TestClient(create_app(settings, open_to=OPEN_TO), raise_server_exceptions=False)
+    with locked(settings):
+        refused = upload(client, LOG)
+        assert client.get("/api/v1/runs").json()["total"] == 0
+    assert_problem(refused, 503, "locked")
+    assert refused.headers["retry-after"] == "30"
+    assert upload(client, LOG).status_code == 202
+
+
+def test_a_pool_that_is_used_up_is_503(app: FastAPI, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.get("/")  # what the check remembers needs no connection
+    monkeypatch.setattr(app.state.engine.pool, "_timeout", 0.05)
+    connections = [app.state.engine.connect() for _ in range(database.CONNECTIONS)]
+    answer = client.get("/api/v1/runs")
+    for connection in connections:
+        connection.close()
+    assert_problem(answer, 503, "connections")
+    assert client.get("/api/v1/runs").status_code == 200
+
+
+def test_a_mistake_in_a_statement_is_no_fault_of_the_database(app: FastAPI, client: TestClient) -> None:
+    with closing(sqlite3.connect(app.state.settings.data_dir / "threewalls.db")) as other:
+        other.execute("ALTER TABLE experiment RENAME TO away")
+    answer = client.get("/api/v1/experiments", headers={"X-Request-ID": "abc-1"})
+    assert_problem(answer, 500, "abc-1")
+
+
+FORM = {"author": "ana", "name": "x", "note": "seen", "state": "open", "decision": "accept", "regression": "1"}
+
+
+@pytest.fixture
+def world(settings: Settings) -> Iterator[tuple[Teams, dict[str, str]]]:
+    """A service with things of every kind, and what stands for each parameter of an address."""
+    teams = make_teams(create_app(settings))
+    with transaction(teams.engine) as session:
+        made = make_belongings(session, OURS)
+        run_id = make_run(session, project=OURS, name="read")
+    yield teams, made.params() | {"run_id": str(run_id), "name": "vega.js"}
+    teams.engine.dispose()
+
+
+class Connections:
+    """Connections of the service's pool that are in use; `faults` says what no request may do with them."""
+
+    def __init__(self, teams: Teams) -> None:
+        self.request, self.faults = "", set[str]()
+        self._in_use = 0
+        event.listen(teams.engine, "checkout", self._out)
+        event.listen(teams.engine, "checkin", self._back)
+
+    def _out(self, *_: object) -> None:
+        self._in_use += 1
+        if self._in_use > 1:
+            self.faults.add(f"{self.request} holds {self._in_use} connections")
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        self.faults.add(f"{self.request} asks the database in the event loop")
+
+    def _back(self, *_: object) -> None:
+        self._in_use -= 1
+
+
+def test_every_route_reads_by_one_connection_and_in_a_thread(world: tuple[Teams, dict[str, str]]) -> None:
+    teams, params = world
+    connections = Connections(teams)
+    token, answered = teams.client("token:all"), set[int]()
+    routes = sorted(route_table(teams.app).routes, key=lambda route: route.method in ("DELETE", "POST"))
+    for route in routes:
+        path = route.path.format(**params)
+        connections.request, person = "", teams.client("administrator")  # another log-in: some requests end theirs
+        for client in (person,) if route.is_page else (person, token):
+            connections.request = route.key
+            if route.method == "GET":
+                answer = client.get(path, headers=PAGE if route.is_page else {})
+            elif route.is_page:
+                client.request(route.method, path, data=FORM, headers=PAGE)
+                answer = client.request(route.method, path, data={}, headers=PAGE)
+            elif route.path.endswith(("/runs", "/logs")):
+                answer = client.post(path, files={"log": ("a.log", b"iteration 1\n")})
+            else:
+                answer = client.request(route.method, path, json={"author": "ana"})
+            answered.add(answer.status_code)
+    connections.request = "an address that is none"
+    person.get("/nothing", headers=PAGE)
+    assert answered >= {200, 202, 303, 404, 422}
+    assert connections.faults == set()
+
+
+def test_a_count_that_cannot_be_read_is_not_shown_as_none(client: TestClient, app: FastAPI) -> None:
+    with transaction(app.state.engine) as session:
+        session.execute(text("ALTER TABLE regression RENAME TO away"))
+    page = client.get("/glossary", headers=PAGE)
+    assert page.status_code == 200
+    assert "not counted" in page.text

@@ -1,0 +1,465 @@
+"""Leaderboards: pages, `GET /api/v1/leaderboards` and the history of leaders."""
+
+import csv
+import io
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from starlette.testclient import TestClient
+
+from app.leaderboards.charts import leader_chart, leadership_periods
+from app.leaderboards.queries import BoardQuery
+from app.pipeline.notify import leader_updates
+from app.storage.database import read_session, transaction
+from app.storage.leader_changes import leader_changes
+from app.storage.standings import stack_standings
+from tests.builders import FIRST_PLACE, make_leaderboard, make_stack, stated_activity
+from tests.prepared import prepared
+from tests.runs.uploading import assert_problem
+
+PAGE = "/leaderboards/h100/qwen3-30b-a3b"
+
+
+@pytest.fixture
+def stacks(engine: Engine) -> dict[str, str]:
+    def make() -> dict[str, str]:
+        with transaction(engine) as session:
+            return make_leaderboard(session)
+
+    return prepared(engine, make)
+
+
+def of_stack(client: TestClient, key: str, **params: str) -> str:
+    answer = client.get(PAGE, params={"stack": key, **params})
+    assert answer.status_code == 200
+    return answer.text
+
+
+def test_without_a_run_the_list_says_how_to_begin(client: TestClient) -> None:
+    page = client.get("/leaderboards").text
+    assert "No stack is ranked yet." in page
+    assert "/api/v1/runs" in page
+
+
+@pytest.mark.usefixtures("stacks")
+def test_the_list_counts_stacks_and_rankings(client: TestClient) -> None:
+    page = client.get("/leaderboards").text
+    assert "2 leaderboards over 5 stacks. 3 stacks have a ranking of two dispatchers or more." in page
+    assert f'href="{PAGE}"' in page
+    assert "first ranking, deepep and hybridep (tie)" in page
+    assert client.get("/leaderboards?project=nobody").status_code == 404
+
+
+@pytest.mark.usefixtures("stacks")
+def test_the_page_begins_with_who_is_ahead_where(client: TestClient) -> None:
+    page = client.get(PAGE).text
+    answer = "2 rankings in 3 stacks: hybridep clearly leads in 1; no clear leader in the other 1."
+    assert f"Dropless, training equivalent: {answer}" in page
+    assert "Across stacks: forced balance, benchmark only" in page
+
+
+def test_a_tie_is_told_with_its_reason_and_with_a_range_of_places(client: TestClient, stacks: dict[str, str]) -> None:
+    page = of_stack(client, stacks["tie"])
+    assert page.count(">1–2<") == 2
+    assert "is as fast as deepep, within 2" in page
+    assert "not ranked: only 4 steady iterations, 5 are needed" in page
+    assert "2 unranked runs" in page
+    assert "a bad node" in page
+
+
+def test_faster_with_more_memory_is_said_with_the_gain(client: TestClient, stacks: dict[str, str]) -> None:
+    page = of_stack(client, stacks["leader"])
+    assert "hybridep is faster than alltoall" in page
+    assert "but needs 12.1\u202f% more memory" in page
+    assert "requested, not active" in page
+
+
+def test_by_memory_the_order_turns_and_says_so(client: TestClient, stacks: dict[str, str]) -> None:
+    by_speed, by_memory = (of_stack(client, stacks["leader"], **more) for more in ({}, {"rank": "memory_headroom"}))
+    assert places(by_speed) == ["hybridep", "alltoall", "deepep"]
+    assert places(by_memory) == ["alltoall", "hybridep", "deepep"]
+    assert "not ranked: deepep was requested, but its log does not show that it ran" in by_speed
+    assert "Positions are by peak memory, least first." in by_memory
+
+
+def places(page: str) -> list[str]:
+    """Dispatchers of the first board, in their order."""
+    rows = page.split('class="table-scroll cards standings"')[1].partition("</table>")[0].split('<th scope="row"')[1:]
+    return [row.split('class="dispatcher ')[1].split('"')[0] for row in rows]
+
+
+def test_a_failed_import_is_a_fact_about_the_container(client: TestClient, stacks: dict[str, str]) -> None:
+    page = of_stack(client, stacks["only"])
+    assert "alltoall is the only measured fallback of this stack. This is not a ranking." in page
+    assert page.count("in this container: the import failed") == 2
+    assert 'aria-label="Dispatchers by container"' in page
+
+
+def test_what_is_below_the_evidence_asked_for_is_seen_and_not_ranked(
+    client: TestClient, stacks: dict[str, str]
+) -> None:
+    assert "below the requested evidence level (screen)" in of_stack(client, stacks["directional"])
+    weaker = of_stack(client, stacks["directional"], evidence="smoke")
+    assert "Direction only: the runs of deepep and alltoall are too short" in weaker
+    assert "No matching stacks" not in weaker
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        ({"routing": "forced-balance"}, ["directional"]),
+        ({"routing": "natural"}, ["tie", "leader", "only"]),
+        ({"semantic_class": "benchmark_only"}, ["directional"]),
+        ({"precision": "fp8"}, ["leader"]),
+        ({"ep_size": "large"}, ["leader"]),
+        ({"routing": "natural", "semantic_class": "benchmark_only"}, []),
+    ],
+)
+def test_filters_narrow_the_stacks(
+    client: TestClient, stacks: dict[str, str], query: dict[str, str], shown: list[str]
+) -> None:
+    page = client.get(PAGE, params=query).text
+    found = [name for name, key in stacks.items() if f'id="stack-{key[:12]}"' in page]
+    assert found == shown
+    assert ("No matching stacks" in page) == (not shown)
+
+
+@pytest.mark.usefixtures("stacks")
+@pytest.mark.parametrize(
+    ("query", "allowed"),
+    [
+        ("rank=luck", "must be one of step_time, tokens_per_s_per_gpu, tflops_per_gpu, memory_headroom"),
+        ("evidence=hearsay", "must be one of smoke, screen, matched_ab, validated"),
+        ("routing=bogus", "must be one of forced, natural, unknown, "),
+        ("semantic_class=x", "must be one of training_equivalent, benchmark_only, unknown"),
+        ("ep_size=huge", "must be one of small, medium, large, unknown"),
+        ("precision=int1", "must be one of bf16, "),
+        ("stack=zzzz", "must be the first digits of a stack key"),
+        ("page=0", "must be a whole number from 1"),
+        ("precision=%00", "contains a control character"),
+        (f"project={'x' * 201}", "is longer than 200 characters"),
+    ],
+)
+def test_a_filter_that_nothing_can_match_is_refused_with_what_is_allowed(
+    client: TestClient, query: str, allowed: str
+) -> None:
+    for address in (PAGE, f"{PAGE}/standings.csv"):
+        answer = client.get(f"{address}?{query}")
+        assert answer.status_code == 422
+        assert allowed in answer.json()["errors"][0]["message"]
+
+
+@pytest.mark.usefixtures("stacks")
+def test_a_stack_or_project_that_was_never_ranked_is_not_found(client: TestClient) -> None:
+    assert client.get(f"{PAGE}?stack=0123456789ab").status_code == 404
+    unknown = client.get(f"{PAGE}?project=none")
+    assert (unknown.status_code, "There are: moe-lab." in unknown.json()["detail"]) == (404, True)
+
+
+@pytest.mark.usefixtures("stacks")
+@pytest.mark.parametrize("rest", ["", "/standings.csv", "?rank=step_time&evidence=smoke"])
+def test_names_as_they_are_shown_lead_to_the_page(client: TestClient, rest: str) -> None:
+    moved = client.get(f"/leaderboards/H100/Qwen3-30B-A3B{rest}", follow_redirects=False)
+    assert (moved.status_code, moved.headers["location"]) == (308, f"{PAGE}{rest}")
+
+
+def test_rankings_stand_first_and_what_is_none_has_a_line(client: TestClient, stacks: dict[str, str]) -> None:
+    page = client.get(PAGE).text
+    rankings, _, alone = page.partition('id="alone"')
+    assert all(f'<article class="stack-card" id="stack-{stacks[name][:12]}"' in rankings for name in ("tie", "leader"))
+    assert "No rival" in alone
+    line = alone.split(f'<tr id="stack-{stacks["only"][:12]}"')[1].split("</tr>")[0]
+    assert "the only measured fallback; deepep and hybridep not available in the container" in line
+    assert "2 runs" in line
+    assert "no rankable result" in alone.split(f'<tr id="stack-{stacks["directional"][:12]}"')[1]
+
+
+def test_stacks_of_one_title_are_told_apart_everywhere(client: TestClient, engine: Engine) -> None:
+    natural: dict[str, Any] = {"force_balance": False, "routing_mode": "dropless", "data_mode": "real"}
+    told: dict[str, Any] = {"evidence_level": "validated", "semantic_class": "training_equivalent"}
+    with transaction(engine) as session:
+        for length in (4096, 8192):
+            for name, time in (("alltoall", 400.0), ("hybridep", 300.0)):
+                fields = natural | {"seq_len": length, "dispatcher": name}
+                make_stack(session, [time, time + 1], fields=fields, activity=stated_activity(name), **told)
+    page = client.get(PAGE).text
+    for part in (page, client.get(f"{PAGE}/gains", headers={"HX-Request": "true"}).text, client.get("/").text):
+        assert "seq 4096" in part
+        assert "seq 8192" in part
+    found = rows(client, f"{PAGE}/standings.csv")
+    assert {(row["seq_len"], row["gbs"], row["mbs"]) for row in found} == {("4096", "1024", "2"), ("8192", "1024", "2")}
+    assert len({row["stack"] for row in found}) == 2
+
+
+def test_configurations_of_a_dispatcher_are_told_by_their_knobs(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        for overlap, time in ((True, 300.0), (False, 340.0)):
+            make_stack(session, [time, time + 1], fields={"ep_overlap": overlap})
+    page = client.get(PAGE).text
+    assert "Fastest of 2 configurations: ep_overlap on, 300.3" in page
+    assert "With ep_overlap off it has 11.7\u202f% less throughput (" in page
+    key = client.get("/api/v1/leaderboards").json()["items"][0]["stack_key"]
+    alone = of_stack(client, key)
+    assert "best of 2: ep_overlap on" in alone
+    assert alone.index("Fastest of 2 configurations") < alone.index("Configurations and excluded runs")
+
+
+@pytest.mark.usefixtures("stacks")
+def test_a_page_past_the_end_leads_back_and_an_unknown_family_to_the_list(client: TestClient) -> None:
+    assert "No such page" in client.get(f"{PAGE}?page=9").text
+    unknown = client.get("/leaderboards/h100/nobody", headers={"Accept": "text/html"})
+    assert (unknown.status_code, "The list is at /leaderboards." in unknown.text) == (404, True)
+
+
+@pytest.mark.usefixtures("stacks")
+def test_htmx_gets_the_board_alone_and_the_charts_of_their_own(client: TestClient) -> None:
+    board = client.get(f"{PAGE}?precision=fp8", headers={"HX-Request": "true"})
+    assert board.text.lstrip().startswith('<div id="board"')
+    assert board.headers["HX-Push-Url"] == f"{PAGE}?precision=fp8"
+    for name in ("gains", "leaders"):
+        chart = client.get(f"{PAGE}/{name}", headers={"HX-Request": "true"})
+        assert "data-chart" in chart.text
+        assert "HX-Push-Url" not in chart.headers
+
+
+def rows(client: TestClient, address: str) -> list[dict[str, str]]:
+    answer = client.get(address)
+    assert answer.headers["content-type"].startswith("text/csv")
+    return list(csv.DictReader(io.StringIO(answer.text)))
+
+
+def test_the_exports_hold_what_the_page_shows(client: TestClient, stacks: dict[str, str]) -> None:
+    standings = rows(client, f"{PAGE}/standings.csv?stack={stacks['tie']}")
+    assert [(row["dispatcher"], row["first_place"], row["last_place"]) for row in standings] == [
+        ("hybridep", "1", "2"),
+        ("deepep", "1", "2"),
+        ("alltoall", "3", "3"),
+        ("allgather", "", ""),
+    ]
+    assert standings[-1]["not_ranked_because"] == "only 4 steady iterations, 5 are needed"
+    gains = rows(client, f"{PAGE}/gains.csv?stack={stacks['leader']}")
+    assert [(row["dispatcher"], row["outcome"]) for row in gains] == [("hybridep", "first")]
+    assert round(float(gains[0]["memory_more_pct"]), 1) == 12.1
+    leaders = rows(client, f"{PAGE}/leaders.csv")
+    assert {(row["stack_key"], row["after"]) for row in leaders} == {
+        (stacks["tie"], "deepep and hybridep (tie)"),
+        (stacks["leader"], "hybridep"),
+    }
+
+
+def test_step_times_of_one_table_have_one_unit(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        for name, ms in (("alltoall", 10_300.0), ("hybridep", 9_200.0)):
+            fields = {"dispatcher": name}
+            make_stack(session, [ms, ms + 5, ms - 5], fields=fields, activity=stated_activity(name))
+    table = client.get(PAGE).text.split('class="table-scroll cards standings"')[1].partition("</table>")[0]
+    assert "9.193\u202fs" in table
+    assert "10.29\u202fs" in table
+    assert "\u202fms" not in table
+
+
+def test_a_lead_that_begins_with_the_last_measurement_is_drawn(engine: Engine, stacks: dict[str, str]) -> None:
+    with read_session(engine) as session:
+        period = leadership_periods(leader_changes(session, stack_keys=[stacks["leader"]]))[-1]
+    chart = leader_chart([replace(period, begins=period.ends)], 1)["datasets"]
+    assert [(end["leader"], end["to"]) for end in chart["ends"]] == [(period.leader, period.ends.isoformat())]
+    assert chart["periods"][0]["name"].startswith(f"{period.text}: ") or not period.is_first
+
+
+def test_who_quarantined_a_run_and_when_is_said(client: TestClient, stacks: dict[str, str]) -> None:
+    left_out = of_stack(client, stacks["tie"]).partition('class="left-out"')[2]
+    assert "by mara: a bad node" in left_out
+
+
+def test_text_of_others_is_escaped(client: TestClient, engine: Engine) -> None:
+    bad = "<script>alert(1)</script>"
+    with transaction(engine) as session:
+        fields = {"container": bad, "cluster": bad}
+        make_stack(session, [400.0, 401.0], fields=fields, quarantine=bad, quarantined_by=bad, name=bad)
+        make_stack(session, [400.0, 401.0], fields=fields)
+    page = client.get(PAGE).text
+    assert "&lt;script&gt;alert" in page
+    assert bad not in page
+
+
+def test_the_overview_tells_whose_standings_changed(client: TestClient, stacks: dict[str, str]) -> None:
+    page = client.get("/").text
+    assert "Leader changes" in page
+    assert f"{PAGE}?stack={stacks['leader'][:12]}" in page
+
+
+def test_what_changed_is_one_line_a_board_dated_by_its_runs(engine: Engine, stacks: dict[str, str]) -> None:
+    natural: dict[str, Any] = {"force_balance": False, "routing_mode": "dropless", "data_mode": "real"}
+    fields = natural | {
+        "precision": "fp8",
+        "fp8_recipe": "mxfp8",
+        "ep": 64,
+        "gpus": 64,
+        "dp": 64,
+        "dispatcher": "deepep",
+    }
+    told: dict[str, Any] = {"evidence_level": "validated", "semantic_class": "training_equivalent"}
+    later = FIRST_PLACE + timedelta(hours=1)
+    with transaction(engine) as session:
+        activity = stated_activity("deepep")
+        make_stack(session, [200.0, 201.0, 199.5], fields=fields, started=later, activity=activity, **told)
+    with read_session(engine) as session:
+        news = [one for one in leader_updates(session) if one.newest.stack_key == stacks["leader"]]
+    assert len(news) == 1
+    assert (news[0].leader, news[0].changes > 1) == ("deepep", True)
+    assert later <= news[0].at < later + timedelta(days=3)
+
+
+def test_the_history_of_a_leader_ends_at_the_last_measurement(engine: Engine, stacks: dict[str, str]) -> None:
+    with read_session(engine) as session:
+        changes = leader_changes(session, stack_keys=[stacks["leader"]])
+        kept = stack_standings(session, stacks["leader"])
+    assert kept is not None
+    assert [(one.lasts, one.ends) for one in leadership_periods(changes)][-1] == (True, kept.newest_at)
+
+
+CSV = {"Accept": "text/csv"}
+HERE = "/api/v1/leaderboards?hardware=h100&family=qwen3-30b-a3b"
+
+
+def made_in(engine: Engine) -> dict[str, str]:
+    with transaction(engine) as session:
+        return make_leaderboard(session)
+
+
+def test_stacks_with_their_boards_and_counts_across_them(client: TestClient, engine: Engine) -> None:
+    made = made_in(engine)
+    found = client.get(HERE).json()
+    assert (found["total"], found["pages"], found["evidence"]) == (4, 1, "screen")
+    assert [(one["hardware_slug"], one["stacks"]) for one in found["leaderboards"]] == [("h100", 4)]
+    assert found["leaderboards"][0]["url"].endswith("/leaderboards/h100/qwen3-30b-a3b")
+    stacks = {one["stack_key"]: one for one in found["items"]}
+    (board,) = stacks[made["leader"]]["boards"]
+    assert (board["leaders"], board["reading"], board["entries"][0]["dispatcher"]) == (
+        ["hybridep"],
+        "leader",
+        "hybridep",
+    )
+    assert "needs 12.1\u202f% more memory" in board["entries"][0]["gain"]["sentence"]
+    assert [one["why"] for one in stacks[made["leader"]]["refused"]] == ["not_active"]
+    assert [one["dispatcher"] for one in stacks[made["only"]]["missing"]] == ["deepep", "hybridep"]
+    assert {one["semantic_class"] for one in found["summaries"]} == {"training_equivalent", "benchmark_only"}
+
+    for query, count in (
+        ("&routing=forced", 1),
+        ("&ep_size=large", 1),
+        (f"&stack={made['tie'][:10]}", 1),
+        ("&page=9", 0),
+    ):
+        assert len(client.get(HERE + query).json()["items"]) == count
+    everywhere = client.get("/api/v1/leaderboards?page_size=2").json()
+    assert (everywhere["total"], everywhere["pages"], len(everywhere["items"])) == (5, 3, 2)
+    assert [one["hardware_slug"] for one in everywhere["leaderboards"]] == ["gb200", "h100"]
+
+
+def test_as_csv_with_one_row_a_result(client: TestClient, engine: Engine) -> None:
+    made = made_in(engine)
+    answer = client.get(HERE, headers={"Accept": "text/csv"})
+    assert answer.headers["content-type"].startswith("text/csv")
+    rows = [row for row in csv.DictReader(answer.text.splitlines()) if row["stack_key"] == made["tie"]]
+    assert {row["dispatcher"] for row in rows if row["first_place"]} == {"alltoall", "deepep", "hybridep"}
+    assert "4 steady iterations" in next(row["not_ranked_because"] for row in rows if row["dispatcher"] == "allgather")
+    assert client.get(HERE, headers={"Accept": "image/png"}).status_code == 406
+
+
+def test_hardware_and_family_are_known_by_any_of_their_names(client: TestClient, engine: Engine) -> None:
+    made_in(engine)
+    by_slug = client.get(HERE).json()
+    assert client.get("/api/v1/leaderboards?hardware=H100&family=Qwen3-30B-A3B").json() == by_slug
+    changes = "/api/v1/leaderboards/changes?family="
+    assert client.get(changes + "Qwen3-30B-A3B").json() == client.get(changes + "qwen3-30b-a3b").json() != {"items": []}
+
+
+@pytest.mark.parametrize("path", ["", "/gains", "/changes"])
+def test_what_there_is_not_is_no_empty_ranking(client: TestClient, engine: Engine, path: str) -> None:
+    made_in(engine)
+    here = f"/api/v1/leaderboards{path}"
+    for query, told in (
+        ("hardware=B200", "There are: gb200, h100."),
+        ("hardware=h100&family=deepseek-v3", "on H100 has been ranked. There are: qwen3-30b-a3b."),
+        ("project=nobody", "There is no project 'nobody'"),
+        ("stack=ffffffffffffffff", "No stack with the key"),
+    ):
+        assert_problem(client.get(f"{here}?{query}"), 404, told)
+    misspelt = client.get(f"{here}?hardwear=h100")
+    assert_problem(misspelt, 422, field="hardwear")
+    assert "hardware, family" in misspelt.json()["errors"][0]["message"]
+
+
+def test_a_board_is_in_the_order_that_is_asked_for(client: TestClient, engine: Engine) -> None:
+    made = made_in(engine)
+    here = f"/api/v1/leaderboards?stack={made['leader']}"
+
+    def order(rank: str) -> list[tuple[str, int]]:
+        answer = client.get(f"{here}&rank={rank}").json()
+        assert answer["rank"] == rank
+        (board,) = answer["items"][0]["boards"]
+        return [(one["dispatcher"], one["place"]["first"]) for one in board["entries"]]
+
+    assert order("step_time") == order("tokens_per_s_per_gpu") == [("hybridep", 1), ("alltoall", 2)]
+    assert order("memory_headroom") == [("alltoall", 1), ("hybridep", 2)]
+    rows = list(csv.DictReader(client.get(f"{here}&rank=memory_headroom", headers=CSV).text.splitlines()))
+    assert [row["dispatcher"] for row in rows if row["first_place"]] == ["alltoall", "hybridep"]
+
+
+def test_the_api_knows_the_filters_of_the_page(client: TestClient) -> None:
+    (call,) = client.get("/openapi.json").json()["paths"]["/api/v1/leaderboards"].values()
+    assert set(BoardQuery.names()) <= {parameter["name"] for parameter in call["parameters"]}
+
+
+def test_pages_of_a_table_are_complete_and_lead_to_each_other(client: TestClient, engine: Engine) -> None:
+    made = made_in(engine)
+    stacks: list[str] = []
+    address, pages = "/api/v1/leaderboards?page_size=2", 0
+    while address:
+        answer = client.get(address, headers=CSV)
+        assert answer.headers["x-total-count"] == "5"
+        stacks += dict.fromkeys(row["stack_key"] for row in csv.DictReader(answer.text.splitlines()))
+        address, pages = answer.links.get("next", {}).get("url", ""), pages + 1
+    assert (pages, len(stacks), set(stacks)) == (3, 5, set(made.values()))
+    assert answer.links["prev"]["url"].endswith("?page_size=2&page=2")
+
+
+def test_gains_as_the_chart_draws_them(client: TestClient, engine: Engine) -> None:
+    made = made_in(engine)
+    found = client.get(f"/api/v1/leaderboards/gains?stack={made['leader']}").json()
+    (gain,) = found["items"]
+    assert (gain["dispatcher"], gain["over"], gain["outcome"], found["total"]) == ("hybridep", "alltoall", "first", 1)
+    assert gain["gain_pct_low"] < gain["gain_pct"] < gain["gain_pct_high"]
+    assert gain["gain_pct"] == pytest.approx(20, abs=0.2)
+    (row,) = csv.DictReader(
+        client.get(f"/api/v1/leaderboards/gains?stack={made['leader']}", headers=CSV).text.splitlines()
+    )
+    assert float(row["gain_pct"]) == gain["gain_pct"]
+
+
+def test_who_led_when(client: TestClient, engine: Engine) -> None:
+    made = made_in(engine)
+    found = client.get(f"/api/v1/leaderboards/changes?stack={made['tie']}").json()["items"]
+    assert [(one["before"], one["sentence"]) for one in found] == [(None, "deepep and hybridep (tie)")]
+    assert found[0]["after"]["dispatchers"] == ["deepep", "hybridep"]
+    assert len(client.get("/api/v1/leaderboards/changes?newest=2").json()["items"]) == 2
+
+
+def test_what_cannot_be_asked_for(client: TestClient) -> None:
+    for field, value in (
+        ("rank", "zz"), ("evidence", "best"), ("routing", "bogus"), ("semantic_class", "x"), ("ep_size", "huge"),
+        ("precision", "bf17"),
+    ):  # fmt: skip
+        refused = client.get(f"/api/v1/leaderboards?{field}={value}")
+        assert_problem(refused, 422, field=field)
+        assert f"not '{value}'" in refused.json()["errors"][0]["message"]
+    assert "step_time, tokens_per_s_per_gpu," in client.get("/api/v1/leaderboards?rank=zz").text
+    assert_problem(client.get("/api/v1/leaderboards?stack=zzzz"), 422, field="stack")
+    assert_problem(client.get("/api/v1/leaderboards?page=0"), 422, field="page")
+    assert_problem(client.get("/api/v1/leaderboards/changes?newest=0"), 422, field="newest")
+    assert client.get("/api/v1/leaderboards").json()["items"] == []
+    assert "LeaderboardOut" in client.get("/openapi.json").text

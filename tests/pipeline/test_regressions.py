@@ -1,0 +1,558 @@
+"""Regressions as runs arrive: cause, branch, size, cost, contrast, fixed and reopened."""
+
+import math
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlmodel import col, select
+from starlette.testclient import TestClient
+
+from app.domain.run import Metric, Value
+from app.domain.verdict.triage import FIX_CLAIMED
+from app.pipeline import decisions
+from app.pipeline.process import request_before
+from app.pipeline.regressions import costs_of, refresh_costs
+from app.pipeline.work import ELSEWHERE
+from app.regressions import words
+from app.regressions.commands import Change, Seen, change_regressions
+from app.regressions.queries import get_regression
+from app.settings import Settings
+from app.storage.audit import events
+from app.storage.database import read_session, transaction
+from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, StackWorkRow, utc_now
+from app.storage.verdicts import regressions_of, verdicts_of
+from tests.regressions.judging import arrive, document_of, judge_all, regressions_in, steady
+
+NEW_CONTAINER: dict[str, Value] = {"container": "nvcr.io/nvidia/nemo:26.08"}
+
+
+def bring(engine: Engine, settings: Settings, times: list[float], at: float = 0, **columns: Any) -> list[int]:
+    runs = [arrive(engine, time, at + number, **columns) for number, time in enumerate(times)]
+    judge_all(engine, settings)
+    return runs
+
+
+def close(engine: Engine, state: str, regression_id: int = 1) -> None:
+    """As a person does."""
+    with transaction(engine) as session:
+        row = session.get_one(RegressionRow, regression_id)
+        row.state, row.proposal, row.changed_at = state, "", utc_now()
+
+
+def actions(engine: Engine, regression_id: int = 1) -> list[str]:
+    with read_session(engine) as session:
+        return [event.action for event in reversed(events(session, "regression", regression_id))]
+
+
+def test_it_is_proposed_as_fixed_when_three_runs_are_back(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 14))
+    slow = bring(engine, settings, steady(1080, 5), 14)
+    bring(engine, settings, steady(1000, 2), 19)
+    assert regressions_in(engine) == [("open", "", [slow[0]])]
+    back = bring(engine, settings, [1001.0], 21)
+    assert regressions_in(engine) == [("open", "fixed", [slow[0]])]
+    with read_session(engine) as session:
+        assert session.get_one(RegressionRow, 1).proposal_run_id == back[0] - 2
+    assert actions(engine) == ["opened", "proposal_made"]
+
+
+def test_a_proposal_is_taken_back_when_the_level_is(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [*steady(1000, 14), *steady(1080, 5), *steady(1000, 4)])
+    assert regressions_in(engine)[0][1] == "fixed"
+    bring(engine, settings, steady(1080, 3), 23)
+    assert [one[:2] for one in regressions_in(engine)] == [("open", "")]
+
+
+def test_what_was_fixed_comes_back_with_three_runs_and_not_with_one(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [*steady(1000, 14), *steady(1080, 5), *steady(1000, 6)])
+    close(engine, "fixed")
+    bring(engine, settings, steady(1080, 2), 25)
+    assert [one[:2] for one in regressions_in(engine)] == [("fixed", "")]
+    bring(engine, settings, steady(1080, 1), 27)
+    assert [one[:2] for one in regressions_in(engine)] == [("open", "")]
+    assert actions(engine)[-1] == "reopened"
+
+
+def test_noise_reopens_nothing_and_a_fix_that_was_none_is_told_by_three_runs(
+    engine: Engine, settings: Settings
+) -> None:
+    bring(engine, settings, [*steady(1000, 14), *steady(1080, 3)])
+    close(engine, "fixed")
+    bring(engine, settings, [1081.0, 1079.0], 17)
+    assert regressions_in(engine)[0][0] == "fixed"
+    bring(engine, settings, [1080.0], 19)
+    assert regressions_in(engine)[0][0] == "open"
+
+
+def test_a_fix_is_a_claim_that_still_costs_until_the_runs_are_back(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [*steady(1000, 14), *steady(1080, 4)])
+    close(engine, "fixed")
+    bring(engine, settings, steady(1000, 2), 18)
+    with read_session(engine) as session:
+        claimed = get_regression(session, 1)
+        (cost,) = costs_of(session, claimed, utc_now()).values()
+        assert claimed.standing == FIX_CLAIMED
+        assert regressions_of(session, claimed.members[0].run_id)[0].standing == FIX_CLAIMED
+        assert claimed.gpu_hours_per_day == cost.gpu_hours_per_day
+        assert cost.gpu_hours_per_day
+        assert words.answer(claimed).endswith("waiting for a run to confirm it. It costs under 0.1 GPU-hours a day.")
+    bring(engine, settings, [1001.0], 20)
+    with read_session(engine) as session:
+        confirmed = get_regression(session, 1)
+        assert (confirmed.standing, confirmed.gpu_hours_per_day) == ("fixed", 0)
+        assert regressions_of(session, confirmed.members[0].run_id)[0].standing == "fixed"
+    assert actions(engine) == ["opened", "fix_confirmed"]
+
+
+@pytest.mark.parametrize("state", ["acknowledged", "expected"])
+def test_while_it_lasts_nothing_else_is_opened_for_it(engine: Engine, settings: Settings, state: str) -> None:
+    bring(engine, settings, [*steady(1000, 14), 1080.0])
+    close(engine, state)
+    bring(engine, settings, steady(1080, 5), 15)
+    assert [one[0] for one in regressions_in(engine)] == [state]
+
+
+def test_a_further_slow_down_is_a_regression_of_its_own(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [*steady(1000, 14), *steady(1060, 5)])
+    further = bring(engine, settings, steady(1150, 2), 19)
+    assert [one[0] for one in regressions_in(engine)] == ["open", "open"]
+    assert regressions_in(engine)[1][2] == [further[0]]
+
+
+def test_a_slow_run_that_came_in_late_is_where_it_began(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 14))
+    bring(engine, settings, [1082.0], 15)
+    earlier = bring(engine, settings, [1080.0], 14)
+    assert regressions_in(engine) == [("open", "", earlier)]
+    assert actions(engine) == ["opened", "moved"]
+
+
+def test_stacks_that_one_commit_slows_down_are_members_of_one_regression(engine: Engine, settings: Settings) -> None:
+    for gpus in (16, 32):
+        for number, time in enumerate(steady(1000, 10)):
+            arrive(engine, time, number, commit=f"commit {number}", fields={"gpus": gpus})
+    slow = [arrive(engine, 1100, 10, commit="guilty", fields={"gpus": gpus}) for gpus in (16, 32)]
+    judge_all(engine, settings)
+    assert regressions_in(engine) == [("open", "", slow)]
+    with read_session(engine) as session:
+        row = session.exec(select(RegressionRow)).one()
+    assert (row.cause_key, row.cause) == ("code:guilty", "Code: commit 9 -> guilty.")
+    bring(engine, settings, steady(1000, 4), 11, fields={"gpus": 16})
+    assert regressions_in(engine)[0][1] == ""  # the other stack is still slow
+    bring(engine, settings, steady(1000, 4), 11, fields={"gpus": 32})
+    assert regressions_in(engine)[0][1] == "fixed"
+
+
+def test_a_knob_that_was_turned_makes_an_ab_and_opens_nothing(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 10))
+    (slow,) = bring(engine, settings, steady(1100, 1), 10, fields={"ep_overlap": True})
+    found = document_of(engine, slow)
+    assert (found.baseline_kind, found.decision, found.raises_regression) == ("last_config", "regression", False)
+    assert regressions_in(engine) == []
+
+
+def test_two_jobs_with_the_same_flags_are_judged_apart(engine: Engine, settings: Settings) -> None:
+    for number, time in enumerate(steady(1000, 10)):
+        bring(engine, settings, [time], number, job="muon", commit=f"c{number}")
+        bring(engine, settings, [1.2 * time], number, job="adam", commit=f"c{number}")
+    (slow,) = bring(engine, settings, [1100.0], 10, job="muon")
+    assert len(document_of(engine, slow).baseline) == 10
+    assert regressions_in(engine) == [("open", "", [slow])]
+
+
+def test_an_upgrade_that_costs_opens_one_regression_with_its_stacks(engine: Engine, settings: Settings) -> None:
+    for gpus in (16, 32):
+        bring(engine, settings, steady(1000, 10), fields={"gpus": gpus})
+        bring(engine, settings, steady(1100, 2), 10, fields={"gpus": gpus, **NEW_CONTAINER})
+    with read_session(engine) as session:
+        row = session.exec(select(RegressionRow)).one()
+        members = session.exec(select(RegressionMemberRow).order_by(col(RegressionMemberRow.run_id))).all()
+    assert row.kind == "upgrade"
+    assert row.cause_key == "upgrade:container:nvcr.io/nvidia/nemo:26.06:nvcr.io/nvidia/nemo:26.08"
+    assert len({member.stack_key for member in members}) == 2
+    assert document_of(engine, members[0].run_id).decision == "no_baseline"
+
+
+def test_more_memory_is_a_regression_of_its_own_metric(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 10))
+    metrics = {"peak_memory_gib": Metric(70.0, 70.0, 70.0, 2)}
+    more = bring(engine, settings, [1000.0], 10, peak_memory_gib=metrics["peak_memory_gib"].value)
+    with read_session(engine) as session:
+        row = session.exec(select(RegressionRow)).one()
+    assert (row.metric, row.gpu_hours_per_day) == ("peak_memory_gib", None)
+    bring(engine, settings, steady(1000, 3), 11)
+    assert regressions_in(engine) == [("open", "fixed", more)]
+
+
+def test_an_experiment_is_measured_and_opens_nothing(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 10))
+    trial = bring(engine, settings, [1100.0], 10, fields={"ep_overlap": True}, purpose="experiment")[0]
+    found = document_of(engine, trial)
+    assert (found.decision, found.raises_regression, found.baseline_kind) == ("regression", False, "last_config")
+    assert found.comparability is not None
+    assert found.comparability.kind == "matched_ab"
+    assert regressions_in(engine) == []
+
+
+def test_without_ci_runs_an_experiment_is_measured_against_the_nearest_one(engine: Engine, settings: Settings) -> None:
+    fields: dict[str, Value] = {"ep_overlap": True}
+    first = arrive(engine, 1000, 0, purpose="experiment", fields={"tp": 2}, iterations=14)
+    nearest = arrive(engine, 1000, 1, purpose="experiment", iterations=14)
+    trial = arrive(engine, 800, 2, purpose="experiment", fields=fields, iterations=14)
+    judge_all(engine, settings)
+    found = document_of(engine, trial)
+    assert (found.baseline_kind, found.baseline) == ("nearest", (str(nearest),))
+    assert (found.decision, found.rests_on) == ("improvement", 10)
+    assert found.verdict.notes[0].startswith("Direction only: the shorter side has 10 iterations.")
+    assert document_of(engine, first).decision == "no_baseline"
+
+
+def test_what_a_regression_costs_follows_from_how_often_the_stack_runs(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [*steady(1000, 14), 1100.0])
+    with read_session(engine) as session:
+        row = session.exec(select(RegressionRow)).one()
+    # One run a day of 50 steps, 16 GPUs and a tenth of a second more a step.
+    assert row.gpu_hours_per_day == pytest.approx(1 * 50 * 0.1 * 16 / 3600, rel=0.02)
+
+
+BRANCH = "feature/x"
+
+
+def causes(engine: Engine) -> list[str]:
+    with read_session(engine) as session:
+        return list(session.exec(select(RegressionRow.cause).order_by(col(RegressionRow.id))))
+
+
+def explained_by(engine: Engine, run_id: int) -> list[int]:
+    with read_session(engine) as session:
+        return [one.id for one in regressions_of(session, run_id)]
+
+
+def call_invalid(engine: Engine, settings: Settings, regression_id: int) -> None:
+    change_regressions(engine, [Seen(regression_id)], Change("Ada", state="invalid", note="The request was closed."))
+    judge_all(engine, settings)
+
+
+def test_what_a_branch_made_slow_hides_nothing_of_main(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 10))
+    branch = bring(engine, settings, [1083.0, 1082.0], 10, branch=BRANCH)
+    bring(engine, settings, steady(1000, 5), 12)
+    main = bring(engine, settings, steady(1087, 3), 17)
+    assert regressions_in(engine) == [("open", "", [branch[0]]), ("open", "", [main[0]])]
+    assert causes(engine)[0].endswith(f", on branch {BRANCH}.")
+    assert BRANCH not in causes(engine)[1]
+    assert [explained_by(engine, run) for run in (*branch, *main)] == [[1], [1], [2], [2], [2]]
+
+
+def test_what_main_made_slow_explains_the_branches(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 10))
+    main = bring(engine, settings, [1087.0], 10)
+    branch = bring(engine, settings, [1083.0], 11, branch=BRANCH)
+    assert regressions_in(engine) == [("open", "", main)]
+    assert explained_by(engine, branch[0]) == [1]
+
+
+def test_a_commit_that_was_merged_is_one_regression(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 10))
+    bring(engine, settings, [1083.0], 10, branch=BRANCH, commit="merged")
+    bring(engine, settings, [1084.0], 11, commit="merged")
+    bring(engine, settings, [1083.0], 12)
+    assert [one[0] for one in regressions_in(engine)] == ["open"]
+
+
+def test_main_that_was_slow_before_the_branch_takes_its_regression(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 10))
+    bring(engine, settings, [1083.0], 11, branch=BRANCH)
+    late = bring(engine, settings, [1087.0], 10)
+    assert regressions_in(engine) == [("open", "", late)]
+    assert BRANCH not in causes(engine)[0]
+
+
+def test_a_branch_that_was_slow_before_takes_nothing_of_main(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 10))
+    main = bring(engine, settings, [1087.0], 11)
+    branch = bring(engine, settings, [1087.0], 10, branch=BRANCH)
+    assert regressions_in(engine) == [("open", "", main), ("open", "", branch)]
+
+
+def test_runs_of_main_say_nothing_about_a_branch(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 10))
+    bring(engine, settings, [1083.0], 10, branch=BRANCH)
+    bring(engine, settings, steady(1000, 4), 11)
+    assert regressions_in(engine)[0][1] == ""
+    bring(engine, settings, steady(1000, 3), 15, branch=BRANCH)
+    assert regressions_in(engine)[0][1] == "fixed"
+
+
+def test_with_any_branch_as_baseline_there_is_one_line(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 10))
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE project SET baseline_branch = '*'")
+    slow = bring(engine, settings, [1083.0], 10, branch=BRANCH)
+    bring(engine, settings, [1087.0], 11)
+    assert regressions_in(engine) == [("open", "", slow)]
+
+
+def test_what_an_invalid_one_explained_is_placed_again(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 14))
+    slow = bring(engine, settings, steady(1080, 3), 14)
+    assert regressions_in(engine) == [("open", "", [slow[0]])]
+    call_invalid(engine, settings, 1)
+    assert regressions_in(engine) == [("invalid", "", [slow[0]]), ("open", "", [slow[1]])]
+    assert [explained_by(engine, run) for run in slow] == [[1], [2], [2]]
+    judge_all(engine, settings)
+    assert len(regressions_in(engine)) == 2
+
+
+def test_an_invalid_one_explains_only_its_own_run(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 14))
+    bring(engine, settings, [1080.0], 14, commit="odd")
+    call_invalid(engine, settings, 1)
+    bring(engine, settings, [1081.0], 15, commit="odd")
+    bring(engine, settings, steady(1000, 3), 16)
+    assert [one[0] for one in regressions_in(engine)] == ["invalid"]
+
+
+def test_a_slow_run_belongs_to_no_regression_of_another_metric(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 10))
+    memory = bring(engine, settings, [1000.0], 10, peak_memory_gib=70.0)
+    slow = bring(engine, settings, [1090.0], 11)
+    assert [explained_by(engine, run) for run in (*memory, *slow)] == [[1], [2]]
+
+
+NEW: dict[str, Value] = {"container": "nvcr.io/nvidia/nemo:26.08"}
+
+
+def contrast(engine: Engine, run_id: int) -> tuple[str, ...]:
+    found = document_of(engine, run_id).contrast
+    return () if found is None else found.runs
+
+
+def claims(engine: Engine) -> int:
+    with read_session(engine) as session:
+        return sum(session.exec(select(StackWorkRow.claims)))
+
+
+def test_runs_from_before_the_upgrade_that_come_late_open_its_regression(engine: Engine, settings: Settings) -> None:
+    upgraded = bring(engine, settings, [1100.0, 1101.0], 14, fields=NEW)
+    assert regressions_in(engine) == []
+    assert contrast(engine, upgraded[0]) == ()
+    bring(engine, settings, steady(1000, 10))
+    assert len(contrast(engine, upgraded[0])) == 10
+    assert regressions_in(engine) == [("open", "", [upgraded[0]])]
+    with read_session(engine) as session:
+        assert verdicts_of(session, upgraded[0])[0].because == ELSEWHERE
+
+
+def test_a_run_of_which_never_a_byte_came_is_near_to_nothing(engine: Engine, settings: Settings) -> None:
+    before = bring(engine, settings, [1000.0, 1001.0])
+    empty = arrive(engine, 1000, 2, fields={"container": "nvcr.io/nvidia/nemo:26.07"})
+    with transaction(engine) as session:
+        session.get_one(RunRow, empty).step_time_ms = None
+    upgraded = bring(engine, settings, [1100.0], 14, fields=NEW)
+    assert [miss.run for miss in document_of(engine, upgraded[0]).misses] == [str(before[1])]
+
+
+def test_a_run_from_before_the_upgrade_that_is_quarantined_counts_no_more(engine: Engine, settings: Settings) -> None:
+    before = bring(engine, settings, steady(1000, 10))
+    upgraded = bring(engine, settings, [1100.0], 14, fields=NEW)
+    assert str(before[3]) in contrast(engine, upgraded[0])
+    with transaction(engine) as session:
+        decisions.quarantine(session, before[3], "Ada", "bad node")
+    judge_all(engine, settings)
+    assert str(before[3]) not in contrast(engine, upgraded[0])
+    with transaction(engine) as session:
+        for run in before:
+            decisions.quarantine(session, run, "Ada", "bad node")
+    judge_all(engine, settings)
+    assert contrast(engine, upgraded[0]) == ()
+    assert [one[0] for one in regressions_in(engine)] == ["invalid"]
+
+
+@pytest.mark.parametrize("fields", [{"gpus": 64, **NEW}, {}])
+def test_only_stacks_that_differ_in_one_field_are_judged_again(
+    engine: Engine, settings: Settings, fields: dict[str, Value]
+) -> None:
+    bring(engine, settings, [1100.0], 14, fields=fields)
+    before = claims(engine)
+    bring(engine, settings, [1000.0], 20 if not fields else 0, fields={} if fields else NEW)
+    assert claims(engine) == before + 1
+
+
+def test_it_ends(engine: Engine, settings: Settings) -> None:
+    """Stacks that all differ in one field, each with runs that have no baseline, later and later."""
+    for gpus in (8, 16, 32, 64):
+        bring(engine, settings, [1000.0], gpus, fields={"gpus": gpus})
+    before = claims(engine)
+    bring(engine, settings, [1000.0], 1, fields={"gpus": 128})
+    assert claims(engine) == before + 5  # its own, and each of the four once
+
+
+def test_a_run_that_left_its_stack_counts_no_more(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 3))
+    last = bring(engine, settings, [1000.0], 3)[0]
+    upgraded = bring(engine, settings, [1100.0], 14, fields=NEW)[0]
+    other = bring(engine, settings, [990.0], 20, fields={"gpus": 512, "seq_len": 512})[0]
+    assert str(last) in contrast(engine, upgraded)
+    with transaction(engine) as session:
+        keys = session.get_one(RunRow, other)
+        request_before(session, last, keys.stack_key)
+        row = session.get_one(RunRow, last)
+        row.stack_key, row.config_key = keys.stack_key, keys.config_key
+        row.result.contract = keys.result.contract
+    judge_all(engine, settings)
+    assert str(last) not in contrast(engine, upgraded)
+
+
+def test_a_release_before_the_upgrade_does_not_hide_the_runs_that_count(engine: Engine, settings: Settings) -> None:
+    before = bring(engine, settings, steady(1000, 10))
+    bring(engine, settings, [1003.0], 12, purpose="release", branch="release")
+    upgraded = bring(engine, settings, [1100.0], 14, fields=NEW)
+    assert contrast(engine, upgraded[0]) == tuple(str(run) for run in before)
+    assert regressions_in(engine) == [("open", "", [upgraded[0]])]
+
+
+def test_another_container_beside_the_old_one_is_no_upgrade(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 10))
+    beside = bring(engine, settings, [1100.0], 11, fields=NEW)
+    assert regressions_in(engine) == [("open", "", beside)]
+    bring(engine, settings, [1001.0], 12)  # the old container runs again
+    assert regressions_in(engine) == [("invalid", "", beside)]
+    found = document_of(engine, beside[0]).contrast
+    assert found is not None
+    assert found.side_by_side
+    assert found.measured.step_time is not None  # still shown with its number
+
+
+def test_two_clusters_of_one_commit_are_no_upgrade(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [1000.0, 1001.0], fields={"cluster": "west"}, commit="c1", job="perf")
+    bring(engine, settings, [1150.0], fields={"cluster": "east"}, commit="c1", job="perf")
+    assert regressions_in(engine) == []
+
+
+def test_an_upgrade_of_one_job_is_measured_though_its_flags_changed(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 5), job="muon")
+    bring(engine, settings, steady(700, 5), job="adam")
+    (upgraded,) = bring(engine, settings, [1400.0], 14, job="muon", fields={**NEW, "ep_overlap": True})
+    assert len(contrast(engine, upgraded)) == 5
+    assert regressions_in(engine) == [("open", "", [upgraded])]
+
+
+def test_two_clusters_that_were_in_use_together_are_no_upgrade(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [1000.0], fields={"cluster": "west"}, job="perf")
+    bring(engine, settings, [500.0], 1, fields={"cluster": "east", "gpus": 64}, job="other")
+    bring(engine, settings, [1001.0], 2, fields={"cluster": "west"}, job="perf")
+    bring(engine, settings, [1150.0], 3, fields={"cluster": "east"}, job="perf")
+    assert regressions_in(engine) == []
+
+
+NIGHTLY = 50 * 0.1 * 16 / 3600
+"""GPU-hours a day: one run a day of 50 steps on 16 GPUs, a tenth of a second more a step."""
+OLD_IMAGE, NEW_IMAGE = "nvcr.io/nvidia/nemo:26.06", "nvcr.io/nvidia/nemo:26.08"
+
+
+def costs(engine: Engine) -> list[float | None]:
+    with read_session(engine) as session:
+        return list(session.exec(select(RegressionRow.gpu_hours_per_day).order_by(col(RegressionRow.id))))
+
+
+def renew(engine: Engine, *, days: float = 0) -> None:
+    with transaction(engine) as session:
+        refresh_costs(session, utc_now() + timedelta(days=days))
+
+
+def test_it_costs_nothing_once_it_is_back(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [*steady(1000, 14), *steady(1100, 5)])
+    assert costs(engine) == [pytest.approx(NIGHTLY, rel=0.05)]
+    bring(engine, settings, steady(1000, 5), 19)
+    assert regressions_in(engine)[0][1] == "fixed"
+    assert costs(engine) == [0.0]
+
+
+def test_a_stack_that_ended_costs_nothing_while_its_project_goes_on(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [*steady(1000, 14), 1100.0])
+    bring(engine, settings, [500.0], 40, fields={"gpus": 32})
+    assert costs(engine) == [pytest.approx(NIGHTLY, rel=0.05)]  # nobody judged that stack again
+    renew(engine)
+    assert costs(engine) == [0.0]
+
+
+def test_a_project_that_nothing_is_uploaded_to_costs_nothing_two_weeks_later(
+    engine: Engine, settings: Settings
+) -> None:
+    bring(engine, settings, [*steady(1000, 14), 1100.0])
+    renew(engine, days=13)
+    assert costs(engine) == [pytest.approx(NIGHTLY, rel=0.05)]
+    renew(engine, days=15)
+    assert costs(engine) == [0.0]
+
+
+def test_a_branch_costs_what_its_own_runs_cost(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 14))
+    bring(engine, settings, [1100.0], 14, branch="feature/x")
+    assert costs(engine) == [None]  # one run has no rate
+    bring(engine, settings, [1100.0], 18, branch="feature/x")
+    assert costs(engine) == [pytest.approx(NIGHTLY / 4, rel=0.1)]
+
+
+def test_an_upgrade_costs_the_same_in_its_report_and_its_regression(
+    engine: Engine, settings: Settings, client: TestClient
+) -> None:
+    known: dict[str, Value] = {"cluster": "west", "pp_layout": "even", "attention": "flash"}
+    bring(engine, settings, steady(1000, 14), fields={**known, "container": OLD_IMAGE})
+    bring(engine, settings, [1100.0], 14, fields={**known, "container": NEW_IMAGE})
+    assert costs(engine) == [pytest.approx(NIGHTLY, rel=0.05)]  # known from the first run on: the job ran before it
+    bring(engine, settings, [1099.0, 1101.0], 15, fields={**known, "container": NEW_IMAGE})
+    query = {"project": "moe-lab", "field": "container", "from": OLD_IMAGE, "to": NEW_IMAGE}
+    report = client.get("/api/v1/upgrade", params=query).json()
+    assert report["gpu_hours_per_day"] == pytest.approx(costs(engine)[0], rel=0.02)
+    detail = client.get("/api/v1/regressions/1").json()
+    assert detail["costs"][0]["gpu_hours_per_day"] == pytest.approx(costs(engine)[0])
+
+
+FIRST = 1090.0
+"""The first slow run is 9 % slower, the level that follows it 7 %."""
+
+
+def member(engine: Engine, regression_id: int = 1) -> RegressionMemberRow:
+    with read_session(engine) as session:
+        chosen = select(RegressionMemberRow).where(col(RegressionMemberRow.regression_id) == regression_id)
+        return session.exec(chosen).one()
+
+
+def test_the_size_follows_the_level_and_what_was_first_seen_is_kept(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 14))
+    bring(engine, settings, [FIRST], 14)
+    assert member(engine).delta_pct == pytest.approx(9, abs=0.2)
+    bring(engine, settings, steady(1070, 8), 15)
+    found = member(engine)
+    assert found.delta_pct == pytest.approx(7.2, abs=0.3)
+    assert found.first_delta_pct == pytest.approx(9, abs=0.2)
+    assert math.exp(found.slow_level or 0) == pytest.approx(1072, rel=0.003)
+    with read_session(engine) as session:
+        assert session.get_one(RegressionRow, 1).worst_delta_pct == found.delta_pct
+
+
+def test_the_size_stays_when_the_runs_are_back(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [*steady(1000, 14), FIRST, *steady(1070, 8)])
+    before = member(engine).delta_pct
+    bring(engine, settings, steady(1000, 6), 23)
+    assert regressions_in(engine)[0][1] == "fixed"
+    assert member(engine).delta_pct == pytest.approx(before, abs=0.1)
+
+
+def test_in_a_young_history_three_slow_runs_are_a_level(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [*steady(1000, 6), FIRST])
+    bring(engine, settings, steady(1070, 2), 7)
+    assert member(engine).delta_pct == pytest.approx(7.1, abs=0.3)
+
+
+def test_an_upgrade_is_as_large_as_its_level(engine: Engine, settings: Settings) -> None:
+    new: dict[str, Value] = {"container": "nvcr.io/nvidia/nemo:26.08"}
+    bring(engine, settings, steady(1000, 14))
+    bring(engine, settings, [FIRST], 14, fields=new)
+    assert member(engine).delta_pct == pytest.approx(9, abs=0.2)
+    bring(engine, settings, steady(1070, 5), 15, fields=new)
+    assert member(engine).delta_pct == pytest.approx(7.3, abs=0.3)
