@@ -37,7 +37,6 @@ from app.compare.pages import router as compare_pages
 from app.experiments.api import router as experiments_api
 from app.experiments.journey_page import router as journey_pages
 from app.experiments.pages import router as experiment_pages
-from app.experiments.plan_page import offer_of_rule
 from app.history.api import router as history_api
 from app.history.badges import router as badges
 from app.history.pages import router as history_pages
@@ -69,12 +68,10 @@ from app.runs.pages import router as runs_pages
 from app.settings import Settings, get_settings, listed
 from app.storage.database import make_engine
 from app.storage.log_files import LogFiles
-from app.storage.rules import rules_in_force
 from app.suggestions.api import router as suggestions_api
 from app.suggestions.check import api as check_api
 from app.suggestions.check import pages as check_pages
 from app.suggestions.pages import router as suggestion_pages
-from app.suggestions.queries import first_suggestion
 from app.upgrade.api import router as upgrade_api
 from app.upgrade.pages import router as upgrade_pages
 from app.web import errors
@@ -111,8 +108,6 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
         from app.access.identity_provider import Provider  # noqa: PLC0415  authlib takes a tenth of a second to import
 
         app.state.oidc = Provider(settings)
-    app.state.next_step = lambda session, run_id: first_suggestion(session, run_id, rules_in_force(settings))
-    app.state.plan_offer = lambda session, run_id, rule: offer_of_rule(session, settings, run_id, rule)
     app.router.routes.extend(_routes())
     mount_assets(app)
     errors.register(app)

@@ -18,8 +18,8 @@ from app.experiments.api_models import (
 )
 from app.experiments.commands import accept, plan_experiment, reject, set_runs_each, withdraw
 from app.experiments.journey_page import JourneyPage, svg
-from app.experiments.proposal import Wish
 from app.experiments.queries import ExperimentQuery, journey_of
+from app.pipeline.propose import Wish
 from app.storage.database import read_session
 from app.storage.experiments import find_experiments, get_experiment
 from app.web.access_rule import requires

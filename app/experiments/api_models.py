@@ -13,7 +13,7 @@ from app.domain.experiments.plan import MOST_ASKED_EACH, tagged, upload_command
 from app.domain.experiments.values import SIDES, Commands, ExperimentResult, Gain, KnobChange, Side, SizePoint, State
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.step_time import DroppedRun
-from app.experiments.proposal import LEAST_EFFECT_PCT, MOST_EFFECT_PCT
+from app.pipeline.propose import LEAST_EFFECT_PCT, MOST_EFFECT_PCT
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.experiments import Experiment, ExperimentItem, ExperimentPage
 from app.web.identity import Author, author_field

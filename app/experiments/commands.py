@@ -13,9 +13,9 @@ from sqlmodel import Session, col
 from app.domain.experiments.plan import MOST_ASKED_EACH, RUNS_EACH, interleaved, smallest_pct
 from app.domain.experiments.values import UNDECIDED, ExperimentResult, Plan, State
 from app.errors import Conflict, FieldError, InvalidChange, NotFound
-from app.experiments.proposal import Proposal, Wish, propose
 from app.pipeline.decisions import checked
 from app.pipeline.experiments import refresh
+from app.pipeline.propose import Proposal, Wish, propose
 from app.settings import Settings
 from app.storage import audit
 from app.storage.database import read_session, transaction

@@ -14,9 +14,10 @@ from app.domain.experiments.journey import Journey, JourneyEdge, JourneyNode
 from app.domain.numbers import plural, signed, step_time
 from app.experiments.pages import gain_text, is_generated, knobs_text, short_gain, tone, values_text
 from app.experiments.queries import journey_of
+from app.pipeline.suggest import first_suggestion
 from app.storage.projects import find_project
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession
+from app.web.dependencies import AppSettings, ReadSession
 from app.web.identity import access_of
 from app.web.templating import render
 
@@ -333,7 +334,7 @@ RunId = Annotated[int, Path(ge=1, lt=2**63)]
 
 @router.get("/runs/{run_id}/journey")
 @requires(Action.READ, of="run")
-def show_journey(request: Request, session: ReadSession, run_id: RunId) -> HTMLResponse:
+def show_journey(request: Request, session: ReadSession, settings: AppSettings, run_id: RunId) -> HTMLResponse:
     journey = journey_of(session, run_id)
     page = JourneyPage(journey, run_id)
     return render(
@@ -342,7 +343,7 @@ def show_journey(request: Request, session: ReadSession, run_id: RunId) -> HTMLR
         p=page,
         generated=is_generated(session, journey.project),
         may_plan=access_of(request).may(Action.CONTRIBUTE, find_project(session, journey.project).id or 0),
-        next_step=None if page.empty else request.app.state.next_step(session, journey.current_run_id),
+        next_step=None if page.empty else first_suggestion(session, settings, journey.current_run_id),
     )
 
 

@@ -1,7 +1,7 @@
 """Pages of experiments: the list, one experiment with its forms, and its news. They work without script."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
@@ -28,6 +28,8 @@ from app.experiments.plan_page import (
 )
 from app.experiments.queries import ExperimentQuery
 from app.experiments.result_view import Effect, Row, effect, result_rows, runs_that_decide, would_decide
+from app.pipeline.suggest import first_suggestion
+from app.settings import Settings
 from app.storage.audit import AuditEvent, events
 from app.storage.experiments import Experiment, ExperimentFilter, ExperimentRun, find_experiments, get_experiment
 from app.storage.rules import read_run
@@ -310,8 +312,6 @@ def is_generated(session: Session, project: str) -> bool:
 
 # --- The data of an experiment's page. A part is computed when a template first needs it.
 
-NextStep = Callable[[Session, int], tuple[str, str] | None]
-"""Rule and title of the first next step for a run; None without one."""
 _STEPS: tuple[State, ...] = ("planned", "waiting", "done")
 
 
@@ -323,12 +323,12 @@ class ExperimentPage:
         session: Session,
         experiment_id: int,
         base_url: str,
-        next_step: NextStep | None = None,
+        settings: Settings,
         form: DecisionForm | None = None,
     ) -> None:
         self._session = session
         self._base_url = base_url
-        self._next_step = next_step
+        self._settings = settings
         self.form = form or DecisionForm()
         self.experiment: Experiment = get_experiment(session, experiment_id)
 
@@ -452,7 +452,7 @@ class ExperimentPage:
     def first_next(self) -> tuple[str, str] | None:
         """Return rule and title of the first next step from there."""
         run_id = self.goes_on_from
-        return self._next_step(self._session, run_id) if run_id is not None and self._next_step else None
+        return None if run_id is None else first_suggestion(self._session, self._settings, run_id)
 
     def done(self, event: AuditEvent) -> str:
         """Describe an action of a user, to follow the name."""
@@ -545,8 +545,7 @@ def _render_experiment(
     seen: str = "",
     status: int = 200,
 ) -> HTMLResponse:
-    next_step = request.app.state.next_step
-    page = ExperimentPage(session, experiment_id, public_address(request), next_step, form)
+    page = ExperimentPage(session, experiment_id, public_address(request), request.app.state.settings, form)
     template: dict[str, Any] = {"p": page, "news": seen != page.token}
     return render(request, "experiments/experiment.html", block=block, status=status, **template)
 

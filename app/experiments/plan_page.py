@@ -11,7 +11,7 @@ from app.domain.contract.fields import FIELDS
 from app.domain.numbers import contract_value
 from app.domain.verdict.differences import axis_of
 from app.errors import InvalidChange, NotReady, ThreewallsError
-from app.experiments.proposal import Proposal, Wish, propose
+from app.pipeline.propose import Proposal, Wish, propose
 from app.settings import Settings
 from app.storage.rules import read_run
 from app.web.forms import PREFIX, ContractInput, Form, contract_input
@@ -101,11 +101,6 @@ def offer(session: Session, settings: Settings, run_id: int, form: PlanForm) -> 
 
 def wish_of(run_id: int, form: PlanForm) -> Wish:
     return Wish(run_id, rule_id=form.value("rule"), knobs=form.knobs or None, runs_each=form.runs_each)
-
-
-def offer_of_rule(session: Session, settings: Settings, run_id: int, rule: str) -> Offer:
-    """Return the offer for the page of a suggestion."""
-    return offer(session, settings, run_id, PlanForm({"run": str(run_id), "rule": rule}))
 
 
 class IdeaPage:

@@ -2,11 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
 
@@ -15,6 +13,7 @@ from app.domain.report.exit_codes import FAILED, UNREAD, exit_code
 from app.domain.report.text import RunReport, link, markdown
 from app.domain.report.values import storable, verdict_json, what_changed_json
 from app.domain.verdict.words import what_would_decide
+from app.pipeline.suggest import first_suggestion
 from app.reports.queries import get_report, where_reported
 from app.storage.database import read_session
 from app.storage.verdicts import StoredVerdict, rerun_request
@@ -51,10 +50,6 @@ async def report_as_json(request: Request, run_id: RunId, wait: Wait = 0) -> JSO
     return JSONResponse(document)
 
 
-NextStep = Callable[[Session, int], tuple[str, str] | None]
-"""The first suggestion for a run, as rule and title; None without one."""
-
-
 async def _once_judged(request: Request, run_id: int, wait: float) -> tuple[str, dict[str, Any]]:
     """Return the report as Markdown and JSON once the run is judged, or after `wait` seconds."""
     until = time.monotonic() + wait
@@ -68,12 +63,11 @@ async def _once_judged(request: Request, run_id: int, wait: float) -> tuple[str,
 
 def _read(request: Request, run_id: int) -> tuple[str, dict[str, Any]]:
     state = request.app.state
-    next_step: NextStep = state.next_step  # another feature's function, connected in `app/main.py`
     with read_session(state.engine) as session:
         report, verdict, suspects = get_report(session, state.settings, run_id, public_address(request))
         of = where_reported(session, run_id)
         rerun = None if verdict is None else rerun_request(session, run_id, verdict.document)
-        first = None if report.status in ("pending", "unread") else next_step(session, run_id)
+        first = None if report.status in ("pending", "unread") else first_suggestion(session, state.settings, run_id)
     step = (
         None if first is None else {"rule": first[0], "title": first[1], "url": f"{report.run.address}/next/{first[0]}"}
     )

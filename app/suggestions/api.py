@@ -16,11 +16,11 @@ from app.domain.rules.facts import SETTINGS, Fact
 from app.domain.rules.journey import State
 from app.domain.rules.ranking import Tier
 from app.domain.rules.rule import Confidence, Kind, Phase, Wall
+from app.pipeline.suggest import RunSuggestions, cost_of, suggest
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import read_session
 from app.storage.readings import in_force
 from app.suggestions.commands import state
-from app.suggestions.queries import RunSuggestions, cost_of, suggest
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, Rules
 from app.web.errors import documented

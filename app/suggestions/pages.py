@@ -15,9 +15,11 @@ from app.domain.numbers import plural
 from app.domain.rules.engine import CheckedRequirement, Suggestion
 from app.domain.rules.facts import SETTINGS
 from app.domain.rules.rule import Phase
-from app.errors import InvalidMetadata, ThreewallsError
+from app.errors import InvalidChange, InvalidMetadata, NotReady, ThreewallsError
+from app.pipeline.propose import Proposal, Wish, propose
+from app.pipeline.suggest import PairSuggestions, RunSuggestions, cost_of, suggest
+from app.settings import Settings
 from app.suggestions.commands import StateForm, state
-from app.suggestions.queries import PairSuggestions, RunSuggestions, cost_of, suggest
 from app.suggestions.step_page import StepPage
 from app.suggestions.views import (
     FactRow,
@@ -31,7 +33,7 @@ from app.suggestions.views import (
 )
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, Rules
-from app.web.forms import answer_form
+from app.web.forms import Form, answer_form
 from app.web.templating import render
 
 # --- The page of next steps: where the run stands, what the evidence points at, and what to do in which order.
@@ -250,6 +252,24 @@ async def state_facts(request: Request, engine: AppEngine, rules: Rules, run_id:
 @requires(Action.READ, of="run")
 def show_step(request: Request, session: ReadSession, rules: Rules, run_id: RunId, rule: str) -> HTMLResponse:
     page = StepPage(suggest(session, run_id, rules), rule)
-    # What planning it would take, where it has a change for this run (app/main.py puts the parts together).
-    offer = request.app.state.plan_offer(session, run_id, rule) if page.found is not None else None
+    offer = None if page.found is None else plan_offer(session, request.app.state.settings, run_id, rule)
     return render(request, "suggestions/step.html", p=page, offer=offer)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOffer:
+    """What `experiments/_propose.html` shows: the plan, or why it cannot be planned (`refused`)."""
+
+    run_id: int
+    form: Form
+    proposal: Proposal | None = None
+    refused: str = ""
+
+
+def plan_offer(session: Session, settings: Settings, run_id: int, rule: str) -> PlanOffer:
+    """Return what planning the change of a rule as an experiment takes. Raises NotFound."""
+    form = Form({"run": str(run_id), "rule": rule})
+    try:
+        return PlanOffer(run_id, form, propose(session, settings, Wish(run_id, rule_id=rule)))
+    except (NotReady, InvalidChange) as error:
+        return PlanOffer(run_id, form, refused=" ".join(wrong.message for wrong in error.errors) or error.detail)

@@ -15,10 +15,10 @@ from app.domain.rules.expression import fact_text, filled, marked
 from app.domain.rules.facts import FACTS, Fact
 from app.domain.rules.ranking import Likeness
 from app.domain.rules.stated import STATEABLE
+from app.pipeline.suggest import Cost, RunSuggestions
 from app.storage.readings import StatedFact
 from app.storage.suspect_evidence import MeasuredHere
 from app.suggestions.commands import StateForm, fact_input
-from app.suggestions.queries import Cost, RunSuggestions
 from app.web.forms import ContractInput
 from app.web.templating import coded
 

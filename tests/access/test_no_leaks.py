@@ -19,8 +19,8 @@ from starlette.testclient import TestClient
 
 from app.access.routes import route_table
 from app.experiments.commands import plan_experiment
-from app.experiments.proposal import Wish
 from app.main import create_app
+from app.pipeline.propose import Wish
 from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.rules import keep_firings

@@ -22,8 +22,8 @@ from app.access.routes import RouteTable, route_table
 from app.domain.access.principal import Action
 from app.domain.definitions import DEFINITION_VERSION
 from app.experiments.commands import plan_experiment
-from app.experiments.proposal import Wish
 from app.main import create_app
+from app.pipeline.propose import Wish
 from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.tables import ReceiverRow, RegressionRow, RunRow

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from app.experiments.commands import accept, plan_experiment
-from app.experiments.proposal import Wish
+from app.pipeline.propose import Wish
 from app.storage.database import read_session, transaction
 from app.storage.experiments import get_experiment
 from tests.browser.conftest import House, OpenPage

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from app.domain.run import Value
 from app.experiments.commands import plan_experiment
-from app.experiments.proposal import Wish
+from app.pipeline.propose import Wish
 from app.settings import get_settings
 from app.storage.database import read_session, transaction
 from app.storage.experiments import Experiment, get_experiment

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from app.domain.planning.forecast import LayoutForecaster
 from app.domain.rules.engine import Forecast, evaluate
 from app.domain.rules.load import built_in_rules
 from app.domain.run import Stated
-from app.suggestions.forecast import LayoutForecaster
 
 RUN: dict[str, Any] = {
     "model": "Qwen3-30B-A3B",

@@ -7,18 +7,19 @@ from functools import partial
 from sqlmodel import Session, col
 
 from app.domain.experiments.plan import effect_of, size
+from app.domain.planning.forecast import LayoutForecaster
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate, rules_of_two
 from app.domain.rules.journey import Journey, journey
 from app.domain.rules.rule import RuleBook, knob_of
 from app.domain.rules.run_facts import RunReading
 from app.errors import NotReady
+from app.settings import Settings
 from app.storage.profiles import NO_PROFILE, MeasuredFacts
 from app.storage.readings import StatedFact, in_force
-from app.storage.rules import AdvisedRun, RulesInForce, read_pair, read_run
+from app.storage.rules import AdvisedRun, RulesInForce, read_pair, read_run, rules_in_force
 from app.storage.runs import RunDetail
 from app.storage.suspect_evidence import Gain, MeasuredHere, gains_of, matched_abs, measured
 from app.storage.tables import RunResultRow, select_any
-from app.suggestions.forecast import LayoutForecaster
 
 # --- What this project measured itself: matched A/Bs on the one knob that a suggestion would turn.
 
@@ -188,10 +189,10 @@ def cost_of(suggestion: Suggestion, facts: Mapping[str, object]) -> Cost | None:
     return Cost(sizing.runs_each, sizing.gpu_hours)
 
 
-def first_suggestion(session: Session, run_id: int, rules: RulesInForce) -> tuple[str, str] | None:
+def first_suggestion(session: Session, settings: Settings, run_id: int) -> tuple[str, str] | None:
     """Rule and title of what to do first, for the report of the run; None where there is nothing."""
     try:
-        ranked = suggest(session, run_id, rules).ranked
+        ranked = suggest(session, run_id, rules_in_force(settings)).ranked
     except NotReady:
         return None
     return (ranked[0].rule.id, ranked[0].rule.title) if ranked else None
