@@ -8,13 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Self
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
-from app.domain.text import one_line
-from app.errors import FieldError, InvalidQuery
 from app.storage.audit import SUBJECTS, AuditEvent, AuditFilter, all_events, find_events
 from app.storage.projects import list_projects, slugs_by_id
 from app.storage.users import names_by_id
@@ -22,51 +20,54 @@ from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.errors import documented
 from app.web.identity import access_of
-from app.web.lists import csv_download, csv_text, one_of, only_these
+from app.web.lists import FilterQuery, OneOf, Passes, csv_download, csv_text, only_these
 from app.web.templating import render
 
 LARGEST_ID = 2**63 - 1
-NAMES = ("project", "who", "subject", "since", "until")
+MOST = 500
 
 
-@dataclass(frozen=True, slots=True)
-class AuditQuery:
-    """The filters as typed. `since` and `until` are dates or times in ISO 8601, by default in UTC."""
-
-    project: Annotated[str, Query(max_length=100, description="Only changes in this project.")] = ""
-    who: Annotated[str, Query(max_length=100, description="Only changes by this user or `token NAME`.")] = ""
-    subject: Annotated[str, Query(description="Only changes of this kind of subject."), *one_of(SUBJECTS)] = ""
-    since: Annotated[str, Query(max_length=40, description="From this date or time on.")] = ""
-    until: Annotated[str, Query(max_length=40, description="Up to this time, or to the end of this day.")] = ""
-
-    def read(self) -> AuditFilter:
-        """Parse the filters. Raises InvalidQuery."""
-        return AuditFilter(
-            one_line(self.project),
-            one_line(self.who),
-            self.subject,
-            _time("since", self.since),
-            _time("until", self.until, whole_day=True),
-        )
-
-    @property
-    def active(self) -> dict[str, str]:
-        return {name: value for name in NAMES if (value := getattr(self, name))}
-
-    def query(self, **more: Any) -> str:
-        return urlencode(self.active | more)
-
-
-def _time(name: str, text: str, *, whole_day: bool = False) -> datetime | None:
+def _read_time(text: str, *, whole_day: bool = False) -> datetime | None:
+    """Return the time of a filter, for a date its end if `whole_day`. Raises ValueError and OverflowError."""
     if not text:
         return None
+    time = datetime.fromisoformat(text)
+    time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    return time + timedelta(days=1) if whole_day and len(text) == len("2026-01-31") else time
+
+
+def _time_problem(text: str) -> str:
     try:
-        time = datetime.fromisoformat(text)
-        time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
-        return time + timedelta(days=1) if whole_day and len(text) == len("2026-01-31") else time
+        _read_time(text, whole_day=True)
     except (ValueError, OverflowError):
-        why = "must be a date like 2026-01-31 or a time like 2026-01-31T10:00:00Z"
-        raise InvalidQuery(f"The filter {name} {why}.", (FieldError(name, why),)) from None
+        return "must be a date like 2026-01-31 or a time like 2026-01-31T10:00:00Z"
+    return ""
+
+
+class AuditQuery(FilterQuery):
+    """Filters of the audit log. `since` and `until` are dates or times in ISO 8601, by default in UTC."""
+
+    max_text = 100
+
+    project: str = Field("", description="Only changes in this project.")
+    who: str = Field("", description="Only changes by this user or `token NAME`.")
+    subject: Annotated[str, OneOf(SUBJECTS)] = Field("", description="Only changes of this kind of subject.")
+    since: Annotated[str, Passes(_time_problem)] = Field("", description="From this date or time on.")
+    until: Annotated[str, Passes(_time_problem)] = Field("", description="Up to this time, or to the end of this day.")
+    before: int | None = Field(None, ge=1, le=LARGEST_ID, description="Cursor: `next_before` of the previous page.")
+    limit: int = Field(100, ge=1, le=MOST)
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        return tuple(name for name in super().names() if name not in ("before", "limit"))
+
+    def query(self, page: int = 1, *, before: int | None = None, limit: int | None = None, **changes: str) -> str:
+        more = urlencode({name: value for name, value in (("before", before), ("limit", limit)) if value})
+        return "&".join(filter(None, (super().query(page, **changes), more)))
+
+    def read(self) -> AuditFilter:
+        since, until = _read_time(self.since), _read_time(self.until, whole_day=True)
+        return AuditFilter(self.project, self.who, self.subject, since, until)
 
 
 # --- Events as the page shows them, with links to what they changed.
@@ -173,9 +174,9 @@ _ON_A_PAGE = 50
 def show_audit(
     request: Request,
     session: ReadSession,
-    query: Annotated[AuditQuery, Depends()],
     before: Annotated[int | None, Query(ge=1, le=LARGEST_ID)] = None,
 ) -> HTMLResponse:
+    query = AuditQuery.from_params(request.query_params)
     page = find_events(session, query.read(), before=before, limit=_ON_A_PAGE)
     slugs, names = slugs_by_id(session), names_by_id(session)
     access = access_of(request)
@@ -194,15 +195,14 @@ def show_audit(
 
 @router.get("/audit.csv")
 @requires(Action.MANAGE)
-def export_audit(engine: AppEngine, session: ReadSession, query: Annotated[AuditQuery, Depends()]) -> Response:
+def export_audit(request: Request, engine: AppEngine, session: ReadSession) -> Response:
     """Return all events that match the filters as CSV."""
+    query = AuditQuery.from_params(request.query_params)
     rows = csv_rows(all_events(engine, query.read()), slugs_by_id(session), names_by_id(session))
     return csv_download(rows, "audit.csv")
 
 
 # --- `GET /api/v1/audit`.
-
-MOST = 500
 
 api_router = APIRouter(prefix="/api/v1", tags=["access"])
 
@@ -234,18 +234,11 @@ class AuditList(BaseModel):
     next_before: int | None = Field(description="Value of `before` for the next page; null on the last page.")
 
 
-@api_router.get("/audit", responses=documented(422), dependencies=[only_these(*NAMES, "before", "limit")])
+@api_router.get("/audit", responses=documented(422), dependencies=[only_these(*AuditQuery.model_fields)])
 @requires(Action.MANAGE)
-def read_audit(
-    session: ReadSession,
-    query: Annotated[AuditQuery, Depends()],
-    before: Annotated[
-        int | None, Query(ge=1, le=LARGEST_ID, description="Cursor: `next_before` of the previous page.")
-    ] = None,
-    limit: Annotated[int, Query(ge=1, le=MOST)] = 100,
-) -> AuditList:
+def read_audit(session: ReadSession, query: Annotated[AuditQuery, Query()]) -> AuditList:
     """List changes of access, state, baselines, quarantine and settings in the projects that the caller manages."""
-    page = find_events(session, query.read(), before=before, limit=limit)
+    page = find_events(session, query.read(), before=query.before, limit=query.limit)
     slugs, names = slugs_by_id(session), names_by_id(session)
     items = [AuditItem.of(event, slugs, names) for event in page.events]
     return AuditList(items=items, next_before=page.next_before)

@@ -9,16 +9,14 @@ from urllib.parse import urlencode
 
 from fastapi import Depends, Request
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
-    WithJsonSchema,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema
 from starlette.responses import Response, StreamingResponse
 
 from app.errors import FieldError, InvalidQuery
@@ -164,18 +162,6 @@ def only_these(*names: str) -> Any:
             )
 
     return Depends(check)
-
-
-def one_of(names: Sequence[str]) -> tuple[AfterValidator, WithJsonSchema]:
-    """Return annotations of a text that must be empty or one of `names`; the error and the schema list them."""
-
-    def check(value: str) -> str:
-        if value and value not in names:
-            parts = {"names": ", ".join(names), "value": repr(value[:40])}
-            raise PydanticCustomError("choice", "must be one of {names}, not {value}", parts)
-        return value
-
-    return AfterValidator(check), WithJsonSchema({"type": "string", "enum": ["", *names]})
 
 
 # --- CSV. No text can become a formula in a spreadsheet.
