@@ -42,8 +42,8 @@ def get_membership(session: Session, slug: str) -> Membership:
     """Return the members of a project and their tokens. Raises NotFound."""
     row = projects.find_project(session, slug)
     project_id = row.id or 0
-    made = made_in_force(session, project_id=project_id)
-    return Membership(project_id, slug, row.public, tuple(members_of(session, project_id)), made)
+    created = made_in_force(session, project_id=project_id)
+    return Membership(project_id, slug, row.public, tuple(members_of(session, project_id)), created)
 
 
 def set_member(

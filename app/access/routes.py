@@ -138,12 +138,12 @@ _NOT_LOGGED_IN = "No credentials, or the token is unknown, revoked or expired."
 def describe_access(app: FastAPI, table: RouteTable) -> None:
     """Add security schemes and refusals to the application's OpenAPI document when it is first requested."""
     rules = {(route.method.lower(), route.path): route.rule for route in table.routes}
-    made = app.openapi
+    describe = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            _add(made(), rules)  # FastAPI keeps the document that it gives
-        return made()
+            _add(describe(), rules)  # FastAPI keeps the document that it gives
+        return describe()
 
     app.openapi = openapi  # type: ignore[method-assign]
 

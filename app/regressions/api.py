@@ -73,18 +73,20 @@ def change_many_regressions(request: Request, engine: AppEngine, change: ManyCha
     """The same change of several: all of them, or none when one cannot be changed so."""
     seen = change.seen()
     changed = change_regressions(engine, seen, change.change())
-    return ManyChangedOut(changed=changed, items=_read(engine, [one.id for one in seen], public_address(request)))
+    return ManyChangedOut(
+        changed=changed, items=_read(engine, [regression.id for regression in seen], public_address(request))
+    )
 
 
 def _read(engine: Engine, ids: Sequence[int], base: str) -> list[RegressionOut]:
     with read_session(engine) as session:
-        return [RegressionOut.of(get_regression(session, one), base) for one in dict.fromkeys(ids)]
+        return [RegressionOut.of(get_regression(session, number), base) for number in dict.fromkeys(ids)]
 
 
 def _detail(session: Session, regression_id: int, base: str) -> RegressionDetailOut:
-    found = get_regression(session, regression_id)
+    regression = get_regression(session, regression_id)
     events = list(reversed(audit.events(session, "regression", regression_id)))
-    return detail_out(found, costs_of(session, found, utc_now()), events, base)
+    return detail_out(regression, costs_of(session, regression, utc_now()), events, base)
 
 
 # --- `GET /api/v1/runs/{id}/verdict`: what is said of a run, what it rests on, and what was said before.
@@ -190,10 +192,10 @@ def _out(session: Session, run_id: int, verdict: StoredVerdict, earlier: tuple[S
         "rerun": rerun_request(session, run_id, document),
         "earlier": [
             EarlierVerdictOut(
-                made_at=one.made_at, because=one.because, verdict=one.document.decision,
-                reason=one.document.verdict.reason,
+                made_at=previous.made_at, because=previous.because, verdict=previous.document.decision,
+                reason=previous.document.verdict.reason,
             )
-            for one in earlier
+            for previous in earlier
         ],
     }  # fmt: skip
     return VerdictOut.model_validate(values)

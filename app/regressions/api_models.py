@@ -77,8 +77,8 @@ class RegressionOut(BaseModel):
     members: list[MemberOut]
 
     @classmethod
-    def of(cls, found: Regression, base: str) -> Self:
-        return cls.model_validate(_fields(found, base))
+    def of(cls, regression: Regression, base: str) -> Self:
+        return cls.model_validate(_fields(regression, base))
 
 
 class RegressionListOut(BaseModel):
@@ -89,9 +89,9 @@ class RegressionListOut(BaseModel):
     pages: int
 
     @classmethod
-    def of(cls, found: ListPage[Regression], base: str) -> Self:
-        items = [RegressionOut.of(item, base) for item in found.items]
-        return cls(items=items, total=found.total, page=found.page, page_size=found.page_size, pages=found.pages)
+    def of(cls, page: ListPage[Regression], base: str) -> Self:
+        items = [RegressionOut.of(item, base) for item in page.items]
+        return cls(items=items, total=page.total, page=page.page, page_size=page.page_size, pages=page.pages)
 
 
 class CostOut(BaseModel):
@@ -177,7 +177,7 @@ class ManyChangesIn(ChangeIn):
     regressions: list[SeenIn] = Field(min_length=1, max_length=MAX_AT_ONCE, description="All are changed, or none.")
 
     def seen(self) -> list[Seen]:
-        return [Seen(one.id, one.changed_at) for one in self.regressions]
+        return [Seen(item.id, item.changed_at) for item in self.regressions]
 
 
 class ManyChangedOut(BaseModel):
@@ -185,15 +185,17 @@ class ManyChangedOut(BaseModel):
     items: list[RegressionOut]
 
 
-def _fields(found: Regression, base: str) -> dict[str, Any]:
-    own = {name: getattr(found, name) for name in RegressionOut.model_fields if name not in ("url", "members")}
-    members = [MemberOut.of(member, base) for member in found.members]
-    return own | {"url": f"{base}/regressions/{found.id}", "members": members}
+def _fields(regression: Regression, base: str) -> dict[str, Any]:
+    own = {name: getattr(regression, name) for name in RegressionOut.model_fields if name not in ("url", "members")}
+    members = [MemberOut.of(member, base) for member in regression.members]
+    return own | {"url": f"{base}/regressions/{regression.id}", "members": members}
 
 
-def detail_out(found: Regression, costs: dict[int, Cost], events: list[AuditEvent], base: str) -> RegressionDetailOut:
+def detail_out(
+    regression: Regression, costs: dict[int, Cost], events: list[AuditEvent], base: str
+) -> RegressionDetailOut:
     more = {
         "costs": [CostOut.of(run_id, cost) for run_id, cost in costs.items()],
         "events": [EventOut.of(event) for event in events],
     }
-    return RegressionDetailOut.model_validate(_fields(found, base) | more)
+    return RegressionDetailOut.model_validate(_fields(regression, base) | more)

@@ -40,8 +40,8 @@ def points_of(session: Session, project_id: int, member: Member, metric: str) ->
     shown = [run for run in runs if run.config_key == member.config_key and math.isfinite(_value(run, metric))]
     slow = next((k for k, run in enumerate(shown) if run.id == member.run_id), len(shown))
     first = max(0, min(len(shown) - NEWEST, slow - NEWEST // 4))
-    kept = list(enumerate(shown))[first : first + NEWEST]
-    values = ((k, run, _value(run, metric)) for k, run in kept)
+    newest = list(enumerate(shown))[first : first + NEWEST]
+    values = ((k, run, _value(run, metric)) for k, run in newest)
     return tuple(Point(k + 1, run, value, figure_text(metric, value), _role(run, k, slow)) for k, run, value in values)
 
 

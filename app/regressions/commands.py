@@ -84,9 +84,9 @@ def change_regressions(engine: Engine, seen: Sequence[Seen], change: Change) -> 
         if errors := tuple(_refused_rows(rows, seen, change)):
             raise InvalidChange("Nothing was changed.", errors)
         changed = sum(_apply(session, row, change) for row in rows)
-    log.info("regressions_changed", ids=[one.id for one in seen], changed=changed)
-    for one in sorted(work):
-        enqueue(JUDGE_STACK, one)
+    log.info("regressions_changed", ids=[regression.id for regression in seen], changed=changed)
+    for work_id in sorted(work):
+        enqueue(JUDGE_STACK, work_id)
     if changed:
         delivery_queue.enqueue_due(engine)
     return changed
@@ -148,7 +148,7 @@ def _no_link_because(address: str) -> str:
 
 def _locked(session: Session, seen: Sequence[Seen]) -> Sequence[RegressionRow]:
     """In the order of their numbers, so that two who change the same ones wait for each other instead of dying."""
-    ids = {one.id for one in seen}
+    ids = {regression.id for regression in seen}
     wanted = select(RegressionRow).where(col(RegressionRow.id).in_(ids)).order_by(col(RegressionRow.id))
     rows = session.execute(wanted.with_for_update()).scalars().all()
     gone = sorted(ids - {row.id for row in rows})
@@ -159,7 +159,7 @@ def _locked(session: Session, seen: Sequence[Seen]) -> Sequence[RegressionRow]:
 
 
 def _refuse_what_changed(session: Session, rows: Sequence[RegressionRow], seen: Sequence[Seen]) -> None:
-    expected = {one.id: one.changed_at for one in seen}
+    expected = {regression.id: regression.changed_at for regression in seen}
     wrong = [row for row in rows if (at := expected[row.id or 0]) and at != aware(row.changed_at)]
     if wrong:
         errors = tuple(FieldError(_place(row, seen, "changed_at"), _who_changed(session, row)) for row in wrong)
@@ -184,7 +184,7 @@ def _refused_rows(rows: Sequence[RegressionRow], seen: Sequence[Seen], change: C
 
 def _place(row: RegressionRow, seen: Sequence[Seen], field: str) -> str:
     """The field as it was sent: alone, or in a list."""
-    position = next(k for k, one in enumerate(seen) if one.id == row.id)
+    position = next(k for k, regression in enumerate(seen) if regression.id == row.id)
     return field if len(seen) == 1 else f"regressions.{position}.{field}"
 
 
@@ -223,8 +223,8 @@ def _tell(session: Session, row: RegressionRow, change: Change, before: str | No
     """That it is fixed, or open again. Each time is news of its own."""
     event = "regression.fixed" if after == "fixed" else "regression.reopened"
     if after == "fixed" or (after == "open" and before not in ACTIVE):
-        said = f"{change.author}: {change.note}" if change.note else f"{change.author} says so."
-        notify_regression(session, row, event, aware(row.changed_at).isoformat(), said)
+        reason = f"{change.author}: {change.note}" if change.note else f"{change.author} says so."
+        notify_regression(session, row, event, aware(row.changed_at).isoformat(), reason)
 
 
 def _wanted(row: RegressionRow, change: Change) -> dict[str, str]:
@@ -263,7 +263,7 @@ def _placed_again(session: Session, seen: Sequence[Seen], change: Change) -> Ite
     places = (
         select(col(RunRow.project_id), col(member.stack_key), func.min(col(RunRow.ordered_at)))
         .join(RunRow, col(RunRow.id) == col(member.run_id))
-        .where(col(member.regression_id).in_([one.id for one in seen]))
+        .where(col(member.regression_id).in_([regression.id for regression in seen]))
         .group_by(col(RunRow.project_id), col(member.stack_key))
         .order_by(col(RunRow.project_id), col(member.stack_key))
     )
@@ -277,6 +277,6 @@ def _quarantined(session: Session, seen: Sequence[Seen], change: Change) -> Iter
     if not change.quarantine:
         return
     slow = select_any(RegressionMemberRow.run_id).distinct().order_by(col(RegressionMemberRow.run_id))
-    mine = slow.where(col(RegressionMemberRow.regression_id).in_([one.id for one in seen]))
+    mine = slow.where(col(RegressionMemberRow.regression_id).in_([regression.id for regression in seen]))
     for run_id in session.execute(mine).scalars().all():
         yield from decisions.quarantine(session, run_id, change.author, change.note)

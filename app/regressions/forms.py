@@ -49,9 +49,9 @@ class TriageForm(Form):
     def _touched(self, name: str) -> str | None:
         return None if self.value(name) == self.value(f"was_{name}") else self.value(name)
 
-    def over(self, found: Regression) -> Self:
+    def over(self, regression: Regression) -> Self:
         """This form over the regression as it is now: what was typed stays, what was not touched follows it."""
-        now = {name: getattr(found, name) for name in _FILLED}
+        now = {name: getattr(regression, name) for name in _FILLED}
         typed = {name: value for name in _FILLED if (value := self._touched(name)) is not None}
         was = {f"was_{name}": value for name, value in now.items()}
         return replace(self, values={**self.values, **now, **was, **typed})
@@ -67,7 +67,7 @@ class TriageForm(Form):
 
     def refused(self, error: ThreewallsError) -> Self:
         """The same form with `error` where it belongs; what has no input of its own stands above the form."""
-        errors = {one.field: one.message for one in reversed(error.errors)}
+        errors = {wrong.field: wrong.message for wrong in reversed(error.errors)}
         placed = {name: text for name, text in errors.items() if name in self.inputs}
         elsewhere = [f"{text[:1].upper()}{text[1:]}." for name, text in errors.items() if name not in self.inputs]
         problem = " ".join([error.detail, *elsewhere]) if elsewhere or not placed else ""

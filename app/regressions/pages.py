@@ -149,9 +149,11 @@ class RegressionView:
         contrast = verdict.document.contrast if verdict else None
         if contrast is None or not contrast.comparability.stack:
             return ""
-        one = changed_field(contrast.comparability)
-        sides = {name: "" if side is None else shown(side.value) for name, side in (("from", one.a), ("to", one.b))}
-        return urlencode({"project": self.found.project, "field": one.field} | sides)
+        changed = changed_field(contrast.comparability)
+        sides = {
+            name: "" if side is None else shown(side.value) for name, side in (("from", changed.a), ("to", changed.b))
+        }
+        return urlencode({"project": self.found.project, "field": changed.field} | sides)
 
     def member_of(self, run_id: int) -> Member | None:
         return next((member for member in self.found.members if member.run_id == run_id), None)
@@ -167,8 +169,8 @@ class RegressionView:
             col(RunRow.quarantine) == "",
             col(RunRow.ordered_at) >= aware(run.ordered_at),
         )  # fmt: skip
-        found: int = self._session.execute(select(func.count(col(RunRow.id))).where(*counts)).scalar_one()
-        return max(found, 1)
+        count: int = self._session.execute(select(func.count(col(RunRow.id))).where(*counts)).scalar_one()
+        return max(count, 1)
 
     def _member(self, member: Member, cost: Cost) -> MemberView:
         verdict = current_verdict(self._session, member.run_id)
@@ -203,7 +205,7 @@ class RegressionView:
             )
             for row in rows
         }  # fmt: skip
-        return tuple(runs[one] for one in ids if one in runs)
+        return tuple(runs[number] for number in ids if number in runs)
 
 
 router = APIRouter(include_in_schema=False)

@@ -67,8 +67,8 @@ def count_by_state(session: Session, query: RegressionQuery) -> dict[str, int]:
     """How many match in each state, whatever state is asked for; `active` and `any` are sums."""
     counted = _joined(select(col(RegressionRow.state), func.count(col(RegressionRow.id))))
     rows = session.execute(counted.where(*_conditions(query)).group_by(col(RegressionRow.state))).all()
-    found: dict[str, int] = dict.fromkeys(STATES, 0) | {row[0]: row[1] for row in rows}
-    return {ACTIVE_STATES: sum(found[state] for state in ACTIVE)} | found | {ANY_STATE: sum(found.values())}
+    counts: dict[str, int] = dict.fromkeys(STATES, 0) | {row[0]: row[1] for row in rows}
+    return {ACTIVE_STATES: sum(counts[state] for state in ACTIVE)} | counts | {ANY_STATE: sum(counts.values())}
 
 
 def cost_of(session: Session, query: RegressionQuery) -> tuple[float | None, int]:
@@ -79,8 +79,8 @@ def cost_of(session: Session, query: RegressionQuery) -> tuple[float | None, int
             func.count(col(RegressionRow.id)) - func.count(col(RegressionRow.gpu_hours_per_day)),
         )
     )
-    found = session.execute(wanted.where(*_conditions(query), *_in_state(query.state))).one()
-    return found[0], found[1]
+    sums = session.execute(wanted.where(*_conditions(query), *_in_state(query.state))).one()
+    return sums[0], sums[1]
 
 
 def get_regression(session: Session, regression_id: int) -> Regression:
@@ -191,7 +191,7 @@ _MEMBER_COLUMNS = (
 
 def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regression, ...]:
     ids = [row.RegressionRow.id for row in rows]
-    found = session.execute(
+    member_rows = session.execute(
         select(RegressionMemberRow, *_MEMBER_COLUMNS)
         .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
         .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
@@ -199,7 +199,7 @@ def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regressio
         .order_by(col(RegressionMemberRow.joined_at), col(RegressionMemberRow.run_id))
     )
     members: dict[int, list[Row[Any]]] = {id_: [] for id_ in ids}
-    for row in found:
+    for row in member_rows:
         members[row.RegressionMemberRow.regression_id].append(row)
     return tuple(_regression(row.RegressionRow, row.ProjectRow, members[row.RegressionRow.id]) for row in rows)
 
@@ -212,7 +212,8 @@ def _regression(row: RegressionRow, project: ProjectRow, members: Sequence[Row[A
         assignee=row.assignee, note=row.note, external_url=row.external_url, opened_at=aware(row.opened_at),
         changed_at=aware(row.changed_at),
         proposal=row.proposal, proposal_run_id=row.proposal_run_id, worst_delta_pct=row.worst_delta_pct,
-        gpu_hours_per_day=row.gpu_hours_per_day, members=tuple(_member(one, _title(one, members)) for one in members),
+        gpu_hours_per_day=row.gpu_hours_per_day,
+        members=tuple(_member(member, _title(member, members)) for member in members),
     )  # fmt: skip
 
 
@@ -231,8 +232,8 @@ def _member(row: Row[Any], title: str) -> Member:
 def _title(row: Row[Any], members: Sequence[Row[Any]]) -> str:
     """What people know the stack by, with what sets it apart from other members of that name."""
     title = stack_title(_named(row))
-    alike = [one for one in members if stack_title(_named(one)) == title]
-    apart = [name for name in _SETTING_APART if len({getattr(one, name) for one in alike}) > 1]
+    alike = [member for member in members if stack_title(_named(member)) == title]
+    apart = [name for name in _SETTING_APART if len({getattr(member, name) for member in alike}) > 1]
     return " · ".join([title, *(f"{name} {getattr(row, name) or 'unknown'}" for name in apart)])
 
 

@@ -22,15 +22,17 @@ from app.storage.audit import AuditEvent
 _TIMES_A_DAY_SHOWN = 0.01
 
 
-def what(found: Regression) -> str:
+def what(regression: Regression) -> str:
     """`9.8 % slower`, `2.1 % more peak memory`, `loss 3.2 % higher`; for the list and the title."""
-    delta = found.worst_delta_pct
-    if found.metric == "peak_memory_gib":
+    delta = regression.worst_delta_pct
+    if regression.metric == "peak_memory_gib":
         return (
-            "More peak memory" if delta is None else f"{change_text(delta, metric=found.metric).size} more peak memory"
+            "More peak memory"
+            if delta is None
+            else f"{change_text(delta, metric=regression.metric).size} more peak memory"
         )
-    if found.metric == "lm_loss":
-        return "Higher loss" if delta is None else f"Loss {change_text(delta, metric=found.metric).size} higher"
+    if regression.metric == "lm_loss":
+        return "Higher loss" if delta is None else f"Loss {change_text(delta, metric=regression.metric).size} higher"
     return "Slower" if delta is None else f"{change_text(delta).size} {change_text(delta).word}"
 
 
@@ -42,26 +44,26 @@ def first_seen(metric: str, member: Member) -> str:
     return "" if first == now else first
 
 
-def answer(found: Regression) -> str:
+def answer(regression: Regression) -> str:
     """Return the change, its size, its first run and commit, and its cost."""
-    text = what(found)
-    if (stacks := len({member.stack_key for member in found.members})) > 1:
-        worst = "" if found.worst_delta_pct is None else "Up to "
+    text = what(regression)
+    if (stacks := len({member.stack_key for member in regression.members})) > 1:
+        worst = "" if regression.worst_delta_pct is None else "Up to "
         text = f"{worst}{text[0].lower() if worst else text[0]}{text[1:]} on {stacks} stacks"
-    if since := found.since:
+    if since := regression.since:
         text += f" since run #{since.run_id}" + (f" at commit {short_commit(since.commit)}" if since.commit else "")
-    seen = first_seen(found.metric, since) if since and len(found.members) == 1 else ""
-    claim = " Marked as fixed; waiting for a run to confirm it." if found.standing == FIX_CLAIMED else ""
-    return f"{text}.{f' First seen as {seen}.' if seen else ''}{claim} {_cost(found)}"
+    seen = first_seen(regression.metric, since) if since and len(regression.members) == 1 else ""
+    claim = " Marked as fixed; waiting for a run to confirm it." if regression.standing == FIX_CLAIMED else ""
+    return f"{text}.{f' First seen as {seen}.' if seen else ''}{claim} {_cost(regression)}"
 
 
-def _cost(found: Regression) -> str:
-    if found.gpu_hours_per_day is None:
-        return "Cost unknown." if found.metric == "step_time_ms" else "No GPU-time cost."
-    if found.gpu_hours_per_day == 0:
+def _cost(regression: Regression) -> str:
+    if regression.gpu_hours_per_day is None:
+        return "Cost unknown." if regression.metric == "step_time_ms" else "No GPU-time cost."
+    if regression.gpu_hours_per_day == 0:
         return "No cost now."
-    verb = "It cost" if found.standing in ("fixed", "invalid") else "It costs"
-    return f"{verb} {daily_cost(found.gpu_hours_per_day)}."
+    verb = "It cost" if regression.standing in ("fixed", "invalid") else "It costs"
+    return f"{verb} {daily_cost(regression.gpu_hours_per_day)}."
 
 
 def to_do(count: int, hours: float | None, without_cost: int) -> str:

@@ -166,8 +166,8 @@ def migrate(settings: Settings) -> None:
         with _explained(engine), _only_one_at_a_time(engine):
             _check_whole(engine)
             revision = _revision(engine)
-            known = {script.revision for script in _scripts(engine).walk_revisions()}
-            if revision is not None and revision not in known:
+            revisions = {script.revision for script in _scripts(engine).walk_revisions()}
+            if revision is not None and revision not in revisions:
                 raise Unavailable(
                     f"The database {_place(engine)} is of a later version of Threewalls (revision {revision}). Start "
                     "that version, or restore a backup from before its upgrade."

@@ -116,10 +116,10 @@ class ExperimentPage(ListPage[ExperimentItem]):
 
 def get_experiment(session: Session, experiment_id: int) -> Experiment:
     """Raises NotFound."""
-    found = session.execute(_select().where(col(ExperimentRow.id) == experiment_id)).one_or_none()
-    if found is None:
+    joined = session.execute(_select().where(col(ExperimentRow.id) == experiment_id)).one_or_none()
+    if joined is None:
         raise NotFound(f"There is no experiment {experiment_id}. It may have been deleted, or the address is mistyped.")
-    row, project, name = found
+    row, project, name = joined
     item = _columns(row, project, name)
     result: ExperimentResult = item["result"]
     return Experiment(
@@ -129,7 +129,7 @@ def get_experiment(session: Session, experiment_id: int) -> Experiment:
         candidate_key=row.candidate_key,
         sequence=tuple(row.sequence),
         plan=from_json(Plan, row.plan),
-        runs=_runs(session, experiment_id, {one.run: one.why for one in result.left_out}),
+        runs=_runs(session, experiment_id, {left.run: left.why for left in result.left_out}),
         result_at=aware(row.result_at) if row.result_at else None,
     )
 
@@ -156,15 +156,15 @@ def find_experiments(session: Session, wanted: ExperimentFilter, page: int = 1, 
 
 
 def _conditions(wanted: ExperimentFilter) -> list[ColumnElement[bool]]:
-    found: list[ColumnElement[bool]] = []
+    conditions: list[ColumnElement[bool]] = []
     if wanted.project:
-        found.append(col(ProjectRow.slug) == wanted.project)
+        conditions.append(col(ProjectRow.slug) == wanted.project)
     if wanted.rule:
-        found.append(col(ExperimentRow.rule_id) == wanted.rule)
+        conditions.append(col(ExperimentRow.rule_id) == wanted.rule)
     if wanted.run_id is not None:
         joined = select_any(ExperimentRunRow.experiment_id).where(col(ExperimentRunRow.run_id) == wanted.run_id)
-        found.append(or_(col(ExperimentRow.baseline_run_id) == wanted.run_id, col(ExperimentRow.id).in_(joined)))
-    return found
+        conditions.append(or_(col(ExperimentRow.baseline_run_id) == wanted.run_id, col(ExperimentRow.id).in_(joined)))
+    return conditions
 
 
 def _select() -> Any:
@@ -207,7 +207,9 @@ def knobs_of(stored: Mapping[str, Any]) -> tuple[KnobChange, ...]:
 
 
 def knobs_json(knobs: Sequence[KnobChange]) -> dict[str, Any]:
-    return {one.field: {"from": to_json(one.before), "to": to_json(one.after), "known": one.known} for one in knobs}
+    return {
+        knob.field: {"from": to_json(knob.before), "to": to_json(knob.after), "known": knob.known} for knob in knobs
+    }
 
 
 def _frozen(value: Any) -> Any:

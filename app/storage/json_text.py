@@ -51,8 +51,8 @@ def _names(kind: Any) -> tuple[tuple[str, ...], tuple[tuple[str, Any], ...]] | N
 def from_json(kind: type[T], stored: Any) -> T:
     """A value of the dataclass `kind`. Raises TypeError when a field without a default is missing."""
     read: Reader = _reader(kind)  # type: ignore[arg-type]  # types are hashable
-    made: T = read(stored)
-    return made
+    value: T = read(stored)
+    return value
 
 
 @cache
@@ -64,10 +64,10 @@ def _reader(kind: Any) -> Reader:
         return _union_reader(args)
     if origin is tuple:
         entry = _reader(args[0])
-        return lambda stored: tuple(entry(one) for one in stored)
+        return lambda stored: tuple(entry(item) for item in stored)
     if origin is not None and origin is not Literal and issubclass(origin, Mapping):
         entry = _reader(args[1])
-        return lambda stored: {key: entry(one) for key, one in stored.items()}
+        return lambda stored: {key: entry(item) for key, item in stored.items()}
     if kind is float:
         return lambda stored: math.nan if stored is None else float(stored)
     return datetime.fromisoformat if kind is datetime else _frozen

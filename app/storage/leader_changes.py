@@ -100,10 +100,10 @@ def last_heads(session: Session, project_id: int, stack_key: str) -> tuple[Head,
 
 
 def add_leader_changes(session: Session, project_id: int, stack_key: str, changes: Iterable[HeadChange]) -> None:
-    made = list(changes)
-    named = [int(change.after.run) for change in made if change.after.run]
-    found = session.execute(select_any(RunRow.id).where(col(RunRow.id).in_(named))).scalars() if named else ()
-    known = {str(run_id): run_id for run_id in found}  # one that no longer counts may be gone
+    listed = list(changes)
+    named = [int(change.after.run) for change in listed if change.after.run]
+    existing = session.execute(select_any(RunRow.id).where(col(RunRow.id).in_(named))).scalars() if named else ()
+    run_ids = {str(run_id): run_id for run_id in existing}  # one that no longer counts may be gone
     session.add_all(
         LeaderChangeRow(
             project_id=project_id,
@@ -113,28 +113,28 @@ def add_leader_changes(session: Session, project_id: int, stack_key: str, change
             semantic_class=change.after.semantic_class,
             before=to_json(change.before),
             after=to_json(change.after),
-            run_id=known.get(change.after.run),
+            run_id=run_ids.get(change.after.run),
         )
-        for change in made
+        for change in listed
     )
 
 
 def _change(row: Row[Any], name: str) -> LeaderChange:
-    kept: LeaderChangeRow = row.LeaderChangeRow
-    before = None if kept.before is None else from_json(Head, kept.before)
+    change: LeaderChangeRow = row.LeaderChangeRow
+    before = None if change.before is None else from_json(Head, change.before)
     return LeaderChange(
-        id=kept.id or 0,
+        id=change.id or 0,
         project=row.slug,
-        stack_key=kept.stack_key,
+        stack_key=change.stack_key,
         name=name,
         title=row.title,
         hardware_slug=row.hardware_slug,
         family_slug=row.family_slug,
-        floor=kept.floor,
-        at=aware(kept.at),
-        run_id=kept.run_id,
+        floor=change.floor,
+        at=aware(change.at),
+        run_id=change.run_id,
         run_name=row.name or "",
         placed_at=aware(row.ordered_at) if row.ordered_at else None,
         measured_until=aware(row.newest_at),
-        change=HeadChange(before, from_json(Head, kept.after)),
+        change=HeadChange(before, from_json(Head, change.after)),
     )

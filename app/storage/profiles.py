@@ -77,17 +77,17 @@ def identity_of(document: Mapping[str, Any]) -> dict[str, Any]:
 def contradictions(identity: Mapping[str, Any], contract: Mapping[str, Stated]) -> tuple[str, ...]:
     """Return in which values a profile contradicts the contract of its run. Unknown values contradict nothing."""
     stated = {name: contract[name].value for name in ("gpu", "gpus", "dispatcher") if name in contract}
-    found = []
+    differences = []
     gpu, traced = stated.get("gpu"), str(identity.get("gpu") or "")
     if isinstance(gpu, str) and traced and not re.search(rf"(?<![A-Z]){re.escape(gpu)}(?!\d)", traced, re.IGNORECASE):
-        found.append(f"the profile was taken on {traced}, the run on {gpu}")
+        differences.append(f"the profile was taken on {traced}, the run on {gpu}")
     world = identity.get("world_size")
     if isinstance(stated.get("gpus"), int) and world and world != stated["gpus"]:
-        found.append(f"the profile comes from a job of {world:,} ranks, the run has {stated['gpus']:,} GPUs")
+        differences.append(f"the profile comes from a job of {world:,} ranks, the run has {stated['gpus']:,} GPUs")
     dispatcher = identity.get("dispatcher")
     if dispatcher and stated.get("dispatcher") in _DISPATCHERS and dispatcher != stated["dispatcher"]:
-        found.append(f"the profile shows the dispatcher {dispatcher}, the run states {stated['dispatcher']}")
-    return tuple(found)
+        differences.append(f"the profile shows the dispatcher {dispatcher}, the run states {stated['dispatcher']}")
+    return tuple(differences)
 
 
 def profiles_of(session: Session, run_id: int, contract: Mapping[str, Stated]) -> tuple[StoredProfile, ...]:

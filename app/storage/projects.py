@@ -117,8 +117,8 @@ def set_public(session: Session, row: ProjectRow, public: bool, *, by: str) -> N
 
 def slugs_by_id(session: Session) -> Mapping[int, str]:
     """Of all projects that the caller may see."""
-    found = session.execute(select_any(ProjectRow.id, ProjectRow.slug))
-    return {project_id: slug for project_id, slug in found}  # noqa: C416  rows are no pairs to the type checker
+    rows = session.execute(select_any(ProjectRow.id, ProjectRow.slug))
+    return {project_id: slug for project_id, slug in rows}  # noqa: C416  rows are no pairs to the type checker
 
 
 def _by_project(session: Session, chosen: "Select[tuple[int, ...]]") -> dict[int, tuple[int, ...]]:
@@ -165,9 +165,9 @@ def usage_of(session: Session, project_id: int) -> Usage:
 
 def check_room_in(session: Session, settings: Settings, slug: str, new_bytes: int) -> None:
     """Early, so that what has no room is not stored first; a project that is still to be made has room for one."""
-    found = session.execute(select_any(ProjectRow.id).where(col(ProjectRow.slug_lower) == slug.lower())).scalar()
-    if found is not None:
-        check_room(session, settings, found, new_bytes, new_run=True)
+    project_id = session.execute(select_any(ProjectRow.id).where(col(ProjectRow.slug_lower) == slug.lower())).scalar()
+    if project_id is not None:
+        check_room(session, settings, project_id, new_bytes, new_run=True)
 
 
 def check_room(session: Session, settings: Settings, project_id: int, new_bytes: int, *, new_run: bool) -> None:
@@ -207,8 +207,8 @@ def _check_bytes(session: Session, project: ProjectRow, most: int, new_bytes: in
 
 
 def _bytes_of(session: Session, project_id: int) -> int:
-    held = select(func.coalesce(func.sum(RunFileRow.size_bytes), 0)).join(RunRow, col(RunRow.id) == RunFileRow.run_id)
-    return int(session.execute(held.where(col(RunRow.project_id) == project_id)).scalar_one())
+    total = select(func.coalesce(func.sum(RunFileRow.size_bytes), 0)).join(RunRow, col(RunRow.id) == RunFileRow.run_id)
+    return int(session.execute(total.where(col(RunRow.project_id) == project_id)).scalar_one())
 
 
 # --- How much a project may do of something within a time, whoever asks and however many processes serve them.

@@ -91,12 +91,12 @@ def save(session: Session, run_id: int, files: Sequence[RunFile], reading: Readi
 
 def load(session: Session, run_id: int, files: Sequence[RunFile]) -> Reading | None:
     """What was found in exactly these files; None when nothing is kept, or another version of the reader found it."""
-    kept = session.execute(_stored(run_id, files)).scalar_one_or_none()
-    if kept is None:
+    blob = session.execute(_stored(run_id, files)).scalar_one_or_none()
+    if blob is None:
         return None
     rows = session.execute(select_any(SeriesRow.metric, SeriesRow.blob).where(col(SeriesRow.run_id) == run_id))
     try:
-        return unpack(kept, {row.metric: unpack_series(row.blob) for row in rows})
+        return unpack(blob, {row.metric: unpack_series(row.blob) for row in rows})
     except (ValueError, KeyError, TypeError, zstandard.ZstdError) as error:
         # The files are there: a defect of what is kept costs time, no figures.
         log.warning("reading_unreadable", run_id=run_id, error=repr(error))
@@ -129,15 +129,16 @@ def _fingerprint(files: Sequence[RunFile]) -> str:
 
 
 def pack(reading: Reading) -> bytes:
-    found = reading.log
-    document: dict[str, Any] = {name: getattr(found, name) for name in _PLAIN}
-    document |= {name: [asdict(one) for one in getattr(found, name)] for name in _RECORDS}
+    log = reading.log
+    document: dict[str, Any] = {name: getattr(log, name) for name in _PLAIN}
+    document |= {name: [asdict(record) for record in getattr(log, name)] for name in _RECORDS}
     document |= {
-        "columns": list(found.columns),
-        "stated": to_json(found.stated),
-        "arguments": dict(found.arguments),
+        "columns": list(log.columns),
+        "stated": to_json(log.stated),
+        "arguments": dict(log.arguments),
         "documents": [
-            {"kind": one.kind, "stated": to_json(one.stated), "facts": dict(one.facts)} for one in reading.documents
+            {"kind": source.kind, "stated": to_json(source.stated), "facts": dict(source.facts)}
+            for source in reading.documents
         ],
         "warnings": reading.warnings,
     }
@@ -145,25 +146,25 @@ def pack(reading: Reading) -> bytes:
     return zstandard.ZstdCompressor(level=_LEVEL).compress(text.encode())
 
 
-def unpack(blob: bytes, kept: Mapping[str, FloatArray]) -> Reading:
+def unpack(blob: bytes, columns: Mapping[str, FloatArray]) -> Reading:
     document = json.loads(zstandard.ZstdDecompressor().decompress(blob))
-    lines = kept.get("log_line", np.empty(0))
+    lines = columns.get("log_line", np.empty(0))
     plain: dict[str, Any] = {name: frozen(document[name]) for name in _PLAIN}
     records: dict[str, Any] = {
-        name: tuple(kind(**known(kind, one)) for one in document[name]) for name, kind in _RECORDS.items()
+        name: tuple(kind(**known(kind, record)) for record in document[name]) for name, kind in _RECORDS.items()
     }
-    found = ParsedLog(
+    log = ParsedLog(
         **plain,
         **records,
-        columns={name: kept[name[:MAX_METRIC_NAME]] for name in document["columns"]},
+        columns={name: columns[name[:MAX_METRIC_NAME]] for name in document["columns"]},
         line_numbers=lines.astype(np.int64),
         stated=stored_contract(document["stated"]),
         arguments={name: frozen(value) for name, value in document["arguments"].items()},
     )
     documents = tuple(
-        Document(one["kind"], stored_contract(one["stated"]), {}, one["facts"]) for one in document["documents"]
+        Document(entry["kind"], stored_contract(entry["stated"]), {}, entry["facts"]) for entry in document["documents"]
     )
-    return Reading(found, documents, tuple(document["warnings"]))
+    return Reading(log, documents, tuple(document["warnings"]))
 
 
 def _number(value: Any) -> Any:
@@ -209,7 +210,7 @@ def state_facts(session: Session, run_id: int, facts: Mapping[str, object], *, a
     row = session.get(RunRow, run_id, with_for_update=True)
     if row is None:
         raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
-    known = in_force(statements_of(session, run_id))
+    before = in_force(statements_of(session, run_id))
     for name, value in facts.items():
         session.add(
             StatedFactRow(run_id=run_id, name=name, value=value, removed=value is None, author=author, note=note)
@@ -217,7 +218,7 @@ def state_facts(session: Session, run_id: int, facts: Mapping[str, object], *, a
     row.rules_asked = ""
     audit.record(
         session, who=author, subject="run", subject_id=run_id, action="facts", project_id=row.project_id,
-        before={name: known[name].value if name in known else None for name in facts}, after=facts, note=note,
+        before={name: before[name].value if name in before else None for name in facts}, after=facts, note=note,
     )  # fmt: skip
 
 
@@ -232,9 +233,9 @@ def statements_of(session: Session, run_id: int) -> tuple[StatedFact, ...]:
 def in_force(statements: tuple[StatedFact, ...]) -> dict[str, StatedFact]:
     """By fact, what counts now."""
     newest: dict[str, StatedFact] = {}
-    for one in statements:
-        newest.setdefault(one.name, one)
-    return {name: one for name, one in newest.items() if not one.removed}
+    for statement in statements:
+        newest.setdefault(statement.name, statement)
+    return {name: statement for name, statement in newest.items() if not statement.removed}
 
 
 # --- The losses of runs by iteration, read from their series: whoever compares them reads nothing else.
@@ -252,4 +253,4 @@ def losses_of_runs(session: Session, names: Sequence[str]) -> dict[str, Losses]:
         rows = session.execute(_LOSSES, {"run_ids": [int(name) for name in columns]}).all()
         for row, values in zip(rows, unpack_all(row.blob for row in rows), strict=True):
             columns[str(row.run_id)][row.metric] = values
-    return {name: losses_of(found) for name, found in columns.items()}
+    return {name: losses_of(column) for name, column in columns.items()}

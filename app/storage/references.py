@@ -42,7 +42,7 @@ class Reference:
 def references(session: Session, project: str | None = None) -> tuple[Reference, ...]:
     """All that count, newest first. `project`: only those that are offered to it; None for those of every project."""
     in_force = col(ReferencePointRow.withdrawn_at).is_(None)
-    entered = [one for one in _entered(session, in_force) if project is None or _offered(one, project)]
+    entered = [item for item in _entered(session, in_force) if project is None or _offered(item, project)]
     return _newest_first((*_published(), *entered))
 
 
@@ -50,7 +50,7 @@ def find_reference(session: Session, reference_id: str) -> Reference | None:
     """Of any state, also a withdrawn one."""
     if _is_number(reference_id):
         return next(iter(_entered(session, col(ReferencePointRow.id) == int(reference_id))), None)
-    return next((one for one in _published() if one.id == reference_id), None)
+    return next((item for item in _published() if item.id == reference_id), None)
 
 
 @cache
@@ -81,8 +81,8 @@ def _offered(reference: Reference, project: str) -> bool:
     return reference.entered is None or reference.entered.project in ("", project)
 
 
-def _newest_first(found: Iterable[Reference]) -> tuple[Reference, ...]:
-    return tuple(sorted(found, key=lambda one: (one.point.date, one.point.key, one.id), reverse=True))
+def _newest_first(items: Iterable[Reference]) -> tuple[Reference, ...]:
+    return tuple(sorted(items, key=lambda item: (item.point.date, item.point.key, item.id), reverse=True))
 
 
 def _is_number(text: str) -> bool:

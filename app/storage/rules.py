@@ -83,8 +83,8 @@ def _seen(folder: str) -> Seen:
     """The files of the folder as they stand now; none where it is gone."""
     if not folder:
         return ()
-    found = ((path, path.stat()) for path in sorted(Path(folder).glob("*.yaml")))
-    return tuple((path.name, state.st_mtime_ns, state.st_size) for path, state in found)
+    files = ((path, path.stat()) for path in sorted(Path(folder).glob("*.yaml")))
+    return tuple((path.name, state.st_mtime_ns, state.st_size) for path, state in files)
 
 
 @lru_cache(maxsize=4)
@@ -96,8 +96,8 @@ def _rules(folder: str, seen: Seen, thresholds: tuple[float, ...]) -> RulesInFor
             "team_rules_left_out", file=mistake.file, line=mistake.line, rule=mistake.rule, message=mistake.message
         )
     values = dict(zip(SETTINGS, thresholds, strict=True))
-    told = json.dumps([READING_VERSION, _own_files(), texts, values], sort_keys=True)
-    return RulesInForce(team, values, folder, hashlib.sha256(told.encode()).hexdigest()[:16])
+    identity = json.dumps([READING_VERSION, _own_files(), texts, values], sort_keys=True)
+    return RulesInForce(team, values, folder, hashlib.sha256(identity.encode()).hexdigest()[:16])
 
 
 @lru_cache(maxsize=1)
@@ -155,8 +155,8 @@ def due(session: Session, version: str, most: int) -> Sequence[int]:
 def is_due(session: Session, run_id: int, version: str) -> bool:
     """True when the run was read and not asked these rules yet."""
     asked = select_any(RunRow.rules_asked).where(col(RunRow.id) == run_id, col(RunRow.status).in_(_DONE))
-    found = session.execute(asked).scalar_one_or_none()
-    return found is not None and found != version
+    evaluated = session.execute(asked).scalar_one_or_none()
+    return evaluated is not None and evaluated != version
 
 
 def waiting(session: Session, version: str) -> int:
@@ -216,8 +216,8 @@ class RuleResults:
         stacks: dict[str, list[Gain]] = {}
         for gain in self.gains:
             stacks.setdefault(gain.stack_key, []).append(gain)
-        found = [measured(rule, gains, same_contract=True) for gains in stacks.values()]
-        return tuple(sorted(found, key=lambda one: -one.result.median_gain_pct))
+        results = [measured(rule, gains, same_contract=True) for gains in stacks.values()]
+        return tuple(sorted(results, key=lambda own: -own.result.median_gain_pct))
 
     def together(self, rule: str) -> MeasuredHere | None:
         """All stacks as one; None where nothing was measured."""
@@ -246,10 +246,10 @@ def rule_results(session: Session, rules: Iterable[Rule], project_id: int | None
 
 def project_id_of(session: Session, slug: str) -> int | None:
     """The number of a project; None where there is none of that name."""
-    found: int | None = session.execute(
+    project_id: int | None = session.execute(
         select_any(ProjectRow.id).where(col(ProjectRow.slug) == slug)
     ).scalar_one_or_none()
-    return found
+    return project_id
 
 
 def _gains(session: Session, knobs: Mapping[str, Knob], project_id: int | None) -> dict[str, tuple[Gain, ...]]:
@@ -258,8 +258,8 @@ def _gains(session: Session, knobs: Mapping[str, Knob], project_id: int | None) 
     by_field: dict[str, list[object]] = {}
     for row in rows:
         by_field.setdefault(row.attributed_to, []).append(row)
-    found = {name: gains_of(by_field.get(knob.field, ()), knob) for name, knob in knobs.items()}  # type: ignore[arg-type]
-    return {name: tuple(gains) for name, gains in found.items() if gains}
+    gains_by_rule = {name: gains_of(by_field.get(knob.field, ()), knob) for name, knob in knobs.items()}  # type: ignore[arg-type]
+    return {name: tuple(gains) for name, gains in gains_by_rule.items() if gains}
 
 
 def _experiments(session: Session, project_id: int | None) -> dict[str, list[_Experiment]]:
@@ -277,20 +277,20 @@ def _experiments(session: Session, project_id: int | None) -> dict[str, list[_Ex
         chosen = chosen.where(col(ExperimentRow.project_id) == project_id)
     runs: dict[tuple[int, str, str], set[int]] = {}
     for row in session.execute(chosen):
-        known = runs.setdefault((row.id, row.rule_id, row.state), set())
-        known |= set() if row.run_id is None else {row.run_id}
-    found: dict[str, list[_Experiment]] = {}
+        runs_of_rule = runs.setdefault((row.id, row.rule_id, row.state), set())
+        runs_of_rule |= set() if row.run_id is None else {row.run_id}
+    experiments: dict[str, list[_Experiment]] = {}
     for (number, rule, state), candidates in runs.items():
-        found.setdefault(rule, []).append(_Experiment(number, state, frozenset(candidates)))
-    return found
+        experiments.setdefault(rule, []).append(_Experiment(number, state, frozenset(candidates)))
+    return experiments
 
 
 def _together(gains: Sequence[Gain], experiments: Sequence[_Experiment]) -> RuleResults:
     runs = {gain.run_id for gain in gains}
-    apart = [one for one in experiments if not one.runs & runs]
+    apart = [experiment for experiment in experiments if not experiment.runs & runs]
     return RuleResults(
         tried=len(gains) + len(apart),
-        paid_off=sum(gain.paid_off for gain in gains) + sum(one.state == "accepted" for one in apart),
+        paid_off=sum(gain.paid_off for gain in gains) + sum(experiment.state == "accepted" for experiment in apart),
         gains=tuple(gains),
         experiments=len(experiments),
     )
@@ -327,15 +327,15 @@ class AdvisedRun:
 
 def read_run(session: Session, run_id: int) -> AdvisedRun:
     """Raises NotFound, and NotReady while the run was never read."""
-    found = session.execute(
+    row = session.execute(
         select(RunRow, ProjectRow)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .options(WITH_RESULT)
         .where(col(RunRow.id) == run_id)
     ).one_or_none()
-    if found is None:
+    if row is None:
         raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
-    run = detail(found[0], found[1], files_of(session, run_id))
+    run = detail(row[0], row[1], files_of(session, run_id))
     if not run.done:
         raise NotReady(f"Run {run_id} is {run.status}. Its next steps follow when it was read.")
     extra = read_metadata(run.metadata_stated).extra
@@ -358,7 +358,7 @@ def read_run(session: Session, run_id: int) -> AdvisedRun:
         fair_for_timing=run.fair_for_timing if run.status == "ready" else None,
         arguments=_arguments(session, run),
         extra={name: value for name, value in extra.items() if name not in ("launch_args", "env")},
-        stated={name: one.value for name, one in in_force(statements).items()},
+        stated={name: statement.value for name, statement in in_force(statements).items()},
         launch=launch,
         installed=_installed(session, run),
         is_baseline=True if _is_pinned(session, run_id) else None,
@@ -379,8 +379,8 @@ def _installed(session: Session, run: RunDetail) -> list[str] | None:
     if container is None or not isinstance(container.value, str):
         return None
     states = {
-        one.dispatcher: one.available
-        for one in find_availability(session, containers=[container.value[:500]], project=run.project)
+        availability.dispatcher: availability.available
+        for availability in find_availability(session, containers=[container.value[:500]], project=run.project)
     }
     working = [name for name in _FLEX if states.get(name)]
     return working if working or all(states.get(name) is False for name in _FLEX[:2]) else None
@@ -408,17 +408,17 @@ def read_pair(session: Session, run: RunDetail) -> AdvisedPair | None:
     if verdict is None:
         return None
     document = verdict.document
-    found, other = document.compared, document.baseline
+    comparability, other = document.compared, document.baseline
     if document.comparability is None and document.contrast is not None:
         other = document.contrast.runs
-    if found is None and document.misses:
-        found, other = document.misses[0].comparability, (document.misses[0].run,)
+    if comparability is None and document.misses:
+        comparability, other = document.misses[0].comparability, (document.misses[0].run,)
     beside = tuple(int(number) for number in other if number.isdigit())
-    if found is None or not beside:
+    if comparability is None or not beside:
         return None
     window, kinds = _stored(session, beside[-1])
     change = document.measured.delta_pct if document.measured is not None and document.compared is not None else None
-    return AdvisedPair(beside, pair_facts(found, run, change, window=window, memory=kinds))
+    return AdvisedPair(beside, pair_facts(comparability, run, change, window=window, memory=kinds))
 
 
 def pair_facts(

@@ -414,8 +414,8 @@ def stored_contract(stored: Mapping[str, Any] | None) -> dict[str, Stated]:
 def _steady_state(stored: Mapping[str, Any] | None) -> SteadyState | None:
     if not stored:
         return None
-    found = {name: math.nan if value is None else value for name, value in known(SteadyState, stored).items()}
-    return SteadyState(**(found | {"reasons": tuple(stored.get("reasons", ()))}))
+    figures = {name: math.nan if value is None else value for name, value in known(SteadyState, stored).items()}
+    return SteadyState(**(figures | {"reasons": tuple(stored.get("reasons", ()))}))
 
 
 def aware(time: datetime) -> datetime:

@@ -54,12 +54,12 @@ def setbacks_of(session: Session, run: RunDetail) -> Setbacks:
     if verdict is not None and _is_slower(session, run, verdict.document):
         facts |= {"regression_pct": max(change_pct(verdict.document) or 0.0, 0.01)}
         causes = _causes(session, run, verdict.document)
-        known = [cause for cause in causes if cause.is_certain]
+        certain = [cause for cause in causes if cause.is_certain]
         facts |= {
             "regression_cause": _cause_text(causes),
-            "regression_undo": _undo_text(known) or "Rerun the job on other nodes, because no known field differs.",
+            "regression_undo": _undo_text(certain) or "Rerun the job on other nodes, because no known field differs.",
         }
-        undo[REGRESSION_RULE] = _values_before(known)
+        undo[REGRESSION_RULE] = _values_before(certain)
     return Setbacks(facts, undo)
 
 
@@ -75,13 +75,13 @@ def _causes(session: Session, run: RunDetail, document: VerdictDocument) -> tupl
     """The most likely suspect; with it all knobs that were changed together with it."""
     ranked = suspects_with_evidence(session, run.id, document)
     differences = [item.suspect.difference for item in ranked if item.standing != "unlikely"]
-    found = [difference for difference in differences if difference is not None]
-    if not found:
+    differing = [difference for difference in differences if difference is not None]
+    if not differing:
         return ()
-    first = found[0]
+    first = differing[0]
     if first.role == "info":
         return (first,)
-    return tuple(item for item in found if item.role != "info" and item.is_certain == first.is_certain)
+    return tuple(item for item in differing if item.role != "info" and item.is_certain == first.is_certain)
 
 
 def _cause_text(causes: Sequence[Difference]) -> str:

@@ -250,15 +250,15 @@ def full_record(session: Session, run_id: int) -> RunRecord:
 
 def full_records(session: Session, run_ids: Sequence[int]) -> dict[str, RunRecord]:
     """By name, which is the run's number as text. Their losses are not known here: they are those of a comparison."""
-    found: dict[str, RunRecord] = {}
+    records: dict[str, RunRecord] = {}
     for start in range(0, len(run_ids), _AT_ONCE):
         rows = session.execute(_WHOLE, {"run_ids": run_ids[start : start + _AT_ONCE]})
         for row in rows:
             contract = stored_contract(row.contract)
             facts, reasons = facts_of(row), tuple((row.steady_state or {}).get("reasons", ()))
             facts = replace(facts, estimate=replace(facts.estimate, not_steady_reasons=reasons))
-            found[str(row.id)] = RunRecord.of(facts, row.slug, contract)
-    return found
+            records[str(row.id)] = RunRecord.of(facts, row.slug, contract)
+    return records
 
 
 def facts_of(row: Row[Any]) -> RunFacts:

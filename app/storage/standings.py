@@ -130,17 +130,17 @@ def standings_of(
     stacks: dict[Key, list[Row[Any]]] = {}
     for row in rows:
         stacks.setdefault((row.project_id, row.stack_key), []).append(row)
-    found = {key: [row for row in group if _matches(row, filters)] for key, group in stacks.items()}
-    keys = sorted((key for key, group in found.items() if group), key=lambda key: not _ranks(found[key]))
+    matching = {key: [row for row in group if _matches(row, filters)] for key, group in stacks.items()}
+    keys = sorted((key for key, group in matching.items() if group), key=lambda key: not _ranks(matching[key]))
     shown = keys[(page - 1) * size : page * size]
     return StandingsPage(
         hardware=rows[0].hardware if rows and hardware_slug else "",
         family=rows[0].family if rows and family_slug else "",
-        items=_documents(session, shown, filters.floor, {key: {_class(row) for row in found[key]} for key in shown}),
+        items=_documents(session, shown, filters.floor, {key: {_class(row) for row in matching[key]} for key in shown}),
         total=len(keys),
         page=page,
         page_size=size,
-        summaries=summaries(_board_results(row) for key in keys for row in found[key] if row.results is not None),
+        summaries=summaries(_board_results(row) for key in keys for row in matching[key] if row.results is not None),
         options=_options(rows),
     )
 
@@ -149,8 +149,8 @@ def stack_standings(session: Session, stack_key: str, floor: str = DEFAULT_FLOOR
     """One stack with its boards at `floor`, all of them without one; None while it was never ranked."""
     owner = select_any(StandingRow.project_id).where(col(StandingRow.stack_key) == stack_key)
     project_id = session.execute(owner).scalars().first()
-    found = () if project_id is None else _documents(session, [(project_id, stack_key)], floor)
-    return found[0] if found else None
+    documents = () if project_id is None else _documents(session, [(project_id, stack_key)], floor)
+    return documents[0] if documents else None
 
 
 def hardware_and_families(session: Session, project: str = "") -> tuple[HardwareFamily, ...]:
@@ -172,11 +172,11 @@ def hardware_and_families(session: Session, project: str = "") -> tuple[Hardware
             col(ProjectRow.slug) == project
         )
     rows = session.execute(chosen.group_by(col(StandingRow.hardware_slug), col(StandingRow.family_slug)))
-    found = [
+    index = [
         HardwareFamily(hardware, hardware_slug, family, family_slug, stacks, rankings, runs, aware(newest_at))
         for hardware, hardware_slug, family, family_slug, stacks, rankings, runs, newest_at in rows
     ]
-    return tuple(sorted(found, key=lambda one: (one.hardware, one.family)))
+    return tuple(sorted(index, key=lambda entry: (entry.hardware, entry.family)))
 
 
 def _slim_rows(session: Session, hardware_slug: str, family_slug: str, floor: str) -> Sequence[Row[Any]]:
@@ -212,7 +212,7 @@ def _matches(row: Row[Any], filters: StandingsFilters) -> bool:
         (filters.precision, (row.precision,)),
         (filters.routing, (row.routing_mode, routing_class(row.routing_mode)) if row.floor else ()),
         (filters.semantic_class, (row.semantic_class,)),
-        (filters.ep_size, tuple(one["ep_size"] for one in row.results or ())),
+        (filters.ep_size, tuple(result["ep_size"] for result in row.results or ())),
     )
     is_named = row.stack_key.startswith(filters.stack)
     return is_named and all(not wanted or wanted in values for wanted, values in asked)
@@ -227,7 +227,7 @@ def _class(row: Row[Any]) -> tuple[str | None, str | None]:
 
 
 def _board_results(row: Row[Any]) -> BoardResults:
-    results = tuple(from_json(StackResult, one) for one in row.results)
+    results = tuple(from_json(StackResult, result) for result in row.results)
     return BoardResults(
         row.stack_key, row.hardware, row.family, row.routing_mode, row.semantic_class, row.floor, row.is_ranking,
         results,
@@ -241,7 +241,7 @@ def _options(rows: Sequence[Row[Any]]) -> FilterOptions:
         routing_modes=_sorted(row.routing_mode for row in boards),
         semantic_classes=_sorted(row.semantic_class for row in boards),
         precisions=_sorted(row.precision for row in rows),
-        ep_sizes=_sorted(one["ep_size"] for row in boards for one in row.results),
+        ep_sizes=_sorted(result["ep_size"] for row in boards for result in row.results),
     )
 
 
@@ -268,9 +268,9 @@ def _documents(
         .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
         .where(col(StandingRow.stack_key).in_([stack_key for _, stack_key in keys]))
     )
-    found = {(row.project_id, row.stack_key): (row, slug, made) for row, slug, made in session.execute(stacks)}
-    names = names_of_titles(session, (row.title for row, _, _ in found.values()))
-    return tuple(_kept(*found[key], boards.get(key, ()), names[key[1]]) for key in keys if key in found)
+    rows = {(row.project_id, row.stack_key): (row, slug, generated) for row, slug, generated in session.execute(stacks)}
+    names = names_of_titles(session, (row.title for row, _, _ in rows.values()))
+    return tuple(_kept(*rows[key], boards.get(key, ()), names[key[1]]) for key in keys if key in rows)
 
 
 def _kept(row: StandingRow, project: str, generated: bool, boards: Iterable[Board], name: str) -> StoredStandings:
@@ -315,14 +315,14 @@ def leaderboards_named(index: Sequence[HardwareFamily], hardware: str, family: s
 
     Raises NotFound, naming what there is, where there are none: an empty answer would look like one without results.
     """
-    of_hardware = [one for one in index if not hardware or one.hardware_slug == slug(hardware)]
+    of_hardware = [entry for entry in index if not hardware or entry.hardware_slug == slug(hardware)]
     if hardware and not of_hardware:
-        raise NotFound(_none(f"hardware {hardware[:60]!r}", (one.hardware_slug for one in index)))
-    found = [one for one in of_hardware if not family or one.family_slug == slug(family)]
-    if family and not found:
+        raise NotFound(_none(f"hardware {hardware[:60]!r}", (entry.hardware_slug for entry in index)))
+    matching = [entry for entry in of_hardware if not family or entry.family_slug == slug(family)]
+    if family and not matching:
         on = f" on {of_hardware[0].hardware}" if hardware else ""
-        raise NotFound(_none(f"model family {family[:60]!r}{on}", (one.family_slug for one in of_hardware)))
-    return tuple(found)
+        raise NotFound(_none(f"model family {family[:60]!r}{on}", (entry.family_slug for entry in of_hardware)))
+    return tuple(matching)
 
 
 def check_project(session: Session, project: str) -> None:
@@ -337,21 +337,21 @@ def stacks_named(session: Session, first_digits: str) -> tuple[str, ...]:
     if not first_digits:
         return ()
     begins = col(StandingRow.stack_key).startswith(first_digits, autoescape=True)
-    found = tuple(session.execute(select_any(StandingRow.stack_key).where(begins)).scalars())
-    if not found:
+    keys = tuple(session.execute(select_any(StandingRow.stack_key).where(begins)).scalars())
+    if not keys:
         raise NotFound(f"No stack with the key {first_digits[:64]!r} has been ranked.")
-    return found
+    return keys
 
 
 def one_stack_named(session: Session, first_digits: str) -> str:
     """The key that is meant where one stack is asked for. Raises InvalidQuery where no key, or several, begin so."""
     if not is_key(first_digits):
         raise InvalidQuery("This is no key of a stack.", (FieldError("stack", no_key(first_digits)),))
-    found = stacks_named(session, first_digits)
-    if len(found) > 1:
-        wrong = f"is how the keys of {len(found):,} stacks begin; give more digits"
+    keys = stacks_named(session, first_digits)
+    if len(keys) > 1:
+        wrong = f"is how the keys of {len(keys):,} stacks begin; give more digits"
         raise InvalidQuery("Name one stack.", (FieldError("stack", wrong),))
-    return found[0]
+    return keys[0]
 
 
 def is_key(text: str) -> bool:

@@ -61,7 +61,9 @@ def suspects_with_evidence(session: Session, run_id: int, document: VerdictDocum
             rows = session.execute(_same_contrast(run, suspect)) if suspect.difference.role == "stack" else ()
         return other_stacks(_moves(rows, slower=slower))
 
-    return rank_suspects(change_pct(document), [(one, _past(session, run, one), elsewhere(one)) for one in suspects])
+    return rank_suspects(
+        change_pct(document), [(suspect, _past(session, run, suspect), elsewhere(suspect)) for suspect in suspects]
+    )
 
 
 def _past(session: Session, run: RunRow, suspect: Suspect) -> PastResults | None:
@@ -102,7 +104,9 @@ def _at_the_time(
     session: Session, run: RunRow, document: VerdictDocument, suspects: Iterable[Suspect]
 ) -> Sequence[Row[Any]]:
     """CI runs of other stacks in the same range of commits; with their documents when versions are suspected, too."""
-    beside = {one.field for one in suspects if one.difference is not None and one.difference.role == "info"}
+    beside = {
+        suspect.field for suspect in suspects if suspect.difference is not None and suspect.difference.role == "info"
+    }
     if not beside:
         return ()
     wanted = _in_commit_range(session, run, document)
@@ -112,8 +116,8 @@ def _at_the_time(
 def _with_same_change(rows: Iterable[Row[Any]], suspect: Suspect) -> Iterator[Row[Any]]:
     """Those whose own verdict has the same difference. A commit is the same for all that lie in its range."""
     assert suspect.difference is not None  # noqa: S101  # the caller looked
-    one = suspect.difference
-    sides = tuple(None if side is None else side.value for side in (one.a, one.b))
+    difference = suspect.difference
+    sides = tuple(None if side is None else side.value for side in (difference.a, difference.b))
     for row in rows:
         if suspect.field == COMMIT or (suspect.field, *sides) in _beside(row.document):
             yield row
@@ -121,8 +125,8 @@ def _with_same_change(rows: Iterable[Row[Any]], suspect: Suspect) -> Iterator[Ro
 
 def _beside(document: Mapping[str, Any]) -> list[tuple[object, ...]]:
     """Field and values of the differences beside the keys, from a document as it is stored."""
-    found = (document.get("comparability") or {}).get("beside") or ()
-    return [(one["field"], *((one.get(side) or {}).get("value") for side in ("a", "b"))) for one in found]
+    fields = (document.get("comparability") or {}).get("beside") or ()
+    return [(field["field"], *((field.get(side) or {}).get("value") for side in ("a", "b"))) for field in fields]
 
 
 def _in_commit_range(session: Session, run: RunRow, document: VerdictDocument) -> Select[Any]:
@@ -256,9 +260,9 @@ def matched_abs(
     planned = _experiments(session, fields, project_id, most)
     runs = _runs_of(session, planned)
     verdicts = _verdicts(session, fields, project_id, most)
-    told = {one.candidate for one in verdicts if (one.run_id, one.attributed_to) in runs}
-    alone = _matched_abs_one_a_candidate(one for one in verdicts if one.candidate not in told)
-    return sorted([*planned, *alone], key=lambda one: one.run_id, reverse=True)
+    planned_candidates = {ab.candidate for ab in verdicts if (ab.run_id, ab.attributed_to) in runs}
+    alone = _matched_comparisonsone_a_candidate(ab for ab in verdicts if ab.candidate not in planned_candidates)
+    return sorted([*planned, *alone], key=lambda ab: ab.run_id, reverse=True)
 
 
 def _verdicts(session: Session, names: Sequence[str], project_id: int | None, most: int) -> list[AB]:
@@ -330,7 +334,7 @@ def _ab(row: Any) -> AB:
 
 def _runs_of(session: Session, planned: Sequence[AB]) -> set[tuple[int, str]]:
     """All runs of these experiments, each with the field that its experiment is about."""
-    field_of = {one.experiment_id: one.attributed_to for one in planned}
+    field_of = {ab.experiment_id: ab.attributed_to for ab in planned}
     if not field_of:
         return set()
     rows = session.execute(
@@ -341,10 +345,10 @@ def _runs_of(session: Session, planned: Sequence[AB]) -> set[tuple[int, str]]:
     return {(row.run_id, field_of[row.experiment_id]) for row in rows}
 
 
-def _matched_abs_one_a_candidate(found: Iterable[AB]) -> list[AB]:
+def _matched_comparisonsone_a_candidate(comparisons: Iterable[AB]) -> list[AB]:
     first: dict[tuple[object, ...], AB] = {}
-    for one in found:
-        first.setdefault(one.candidate, one)
+    for ab in comparisons:
+        first.setdefault(ab.candidate, ab)
     return list(first.values())
 
 
@@ -443,7 +447,7 @@ class ContainerDispatcher:
     @property
     def inferred(self) -> bool:
         """Whether that it works is concluded from iterations that ran; no line proves it."""
-        return self.available and bool(self.evidence) and all(one.inferred for one in self.evidence)
+        return self.available and bool(self.evidence) and all(line.inferred for line in self.evidence)
 
 
 def find_availability(
@@ -455,10 +459,10 @@ def find_availability(
         chosen = chosen.where(col(AvailabilityRow.container).in_(containers))
     if project:
         chosen = chosen.where(col(ProjectRow.slug) == project)
-    found: dict[tuple[str, str], list[AvailabilityRow]] = {}
+    groups: dict[tuple[str, str], list[AvailabilityRow]] = {}
     for row in session.execute(chosen.order_by(col(AvailabilityRow.run_id).desc())).scalars():
-        found.setdefault((row.container, row.dispatcher), []).append(row)
-    return tuple(_joined(found[key]) for key in sorted(found, key=lambda key: (key[0] == "", *key)))
+        groups.setdefault((row.container, row.dispatcher), []).append(row)
+    return tuple(_joined(groups[key]) for key in sorted(groups, key=lambda key: (key[0] == "", *key)))
 
 
 def _joined(rows: list[AvailabilityRow]) -> ContainerDispatcher:

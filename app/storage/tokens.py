@@ -75,14 +75,14 @@ def make_token(
 
 def find_token(session: Session, token_digest: str) -> KnownToken | None:
     """By its SHA-256; None when it is unknown, expired or revoked."""
-    found = session.execute(
+    result = session.execute(
         select_any(TokenRow, ProjectRow.slug)
         .join(ProjectRow, col(ProjectRow.id) == TokenRow.project_id)
         .where(col(TokenRow.digest) == token_digest, col(TokenRow.revoked_at).is_(None))
     ).one_or_none()
-    if found is None:
+    if result is None:
         return None
-    row, slug = found
+    row, slug = result
     ends_at = aware(row.expires_at) if row.expires_at else None
     if ends_at is not None and ends_at <= utc_now():
         return None
@@ -126,23 +126,23 @@ def made_in_force(session: Session, *, project_id: int | None = None) -> dict[st
     chosen = chosen.join(ProjectRow, col(ProjectRow.id) == TokenRow.project_id)
     if project_id is not None:
         chosen = chosen.where(col(TokenRow.project_id) == project_id)
-    found: dict[str, list[MadeToken]] = {}
+    tokens: dict[str, list[MadeToken]] = {}
     for number, name, slug, maker in session.execute(chosen.order_by(col(ProjectRow.slug), col(TokenRow.id))):
-        found.setdefault(maker, []).append(MadeToken(number, name, slug))
-    return found
+        tokens.setdefault(maker, []).append(MadeToken(number, name, slug))
+    return tokens
 
 
 def revoke_made(session: Session, maker: str, *, by: str, project_id: int | None = None) -> None:
     """All that somebody made, in a project or anywhere."""
-    for one in made_in_force(session, project_id=project_id).get(maker, []):
-        revoke_token(session, one.id, by=by)
+    for token in made_in_force(session, project_id=project_id).get(maker, []):
+        revoke_token(session, token.id, by=by)
 
 
 def _names_in_force(session: Session, project_id: int) -> set[str]:
     """The project is locked, so that two at once do not both find a name free."""
     session.get(ProjectRow, project_id, with_for_update=True)
-    found = select(TokenRow).where(col(TokenRow.project_id) == project_id, in_force())
-    return {row.name for row in session.execute(found).scalars()}
+    in_force_tokens = select(TokenRow).where(col(TokenRow.project_id) == project_id, in_force())
+    return {row.name for row in session.execute(in_force_tokens).scalars()}
 
 
 def tokens_of(session: Session, project_id: int, *, first: int, limit: int) -> list[TokenRow]:

@@ -49,8 +49,10 @@ class User:
 
 
 def has_administrator(session: Session) -> bool:
-    found = select_any(UserRow.id).where(col(UserRow.administrator), col(UserRow.disabled_at).is_(None)).limit(1)
-    return session.execute(found).first() is not None
+    administrators = (
+        select_any(UserRow.id).where(col(UserRow.administrator), col(UserRow.disabled_at).is_(None)).limit(1)
+    )
+    return session.execute(administrators).first() is not None
 
 
 def create_user(
@@ -185,8 +187,8 @@ def checked_name(text: str) -> str:
 def plain_name(text: str) -> str:
     """What of a name that is spelled elsewhere may be one here: without marks, and without letters of other scripts."""
     spelled = unicodedata.normalize("NFKD", text)
-    kept = "".join(c for c in spelled if re.fullmatch(r"[A-Za-z0-9 ._@'+-]", c))
-    name = one_line(kept)[: MAX_NAME - 5].strip(" ._@'+-") or "somebody"
+    allowed = "".join(c for c in spelled if re.fullmatch(r"[A-Za-z0-9 ._@'+-]", c))
+    name = one_line(allowed)[: MAX_NAME - 5].strip(" ._@'+-") or "somebody"
     return f"account {name}" if _RESERVED.fullmatch(name) else name
 
 
@@ -232,7 +234,7 @@ def members_of(session: Session, project_id: int) -> list[Member]:
         .join(UserRow, col(UserRow.id) == MemberRow.user_id)
         .where(col(MemberRow.project_id) == project_id)
     ).all()
-    found = [
+    members = [
         Member(
             user.id or 0, user.name, Role(member.role), member.added_by, aware(member.added_at),
             user.disabled_at is not None, user.administrator,
@@ -240,26 +242,26 @@ def members_of(session: Session, project_id: int) -> list[Member]:
         for member, user in rows
     ]  # fmt: skip
     order = list(Role)
-    return sorted(found, key=lambda one: (-order.index(one.role), one.name.lower()))
+    return sorted(members, key=lambda member: (-order.index(member.role), member.name.lower()))
 
 
 def maintainers(session: Session, project_id: int) -> list[str]:
     """The names of those who may log in."""
-    found = members_of(session, project_id)
-    return [one.name for one in found if one.role is Role.MAINTAINER and not one.disabled]
+    members = members_of(session, project_id)
+    return [member.name for member in members if member.role is Role.MAINTAINER and not member.disabled]
 
 
 def roles_by_user(session: Session) -> dict[int, list[tuple[str, Role]]]:
     """For each person the projects and the role there, in alphabetical order."""
-    found: dict[int, list[tuple[str, Role]]] = {}
+    roles: dict[int, list[tuple[str, Role]]] = {}
     rows = session.execute(
         select_any(MemberRow.user_id, ProjectRow.slug, MemberRow.role)
         .join(ProjectRow, col(ProjectRow.id) == MemberRow.project_id)
         .order_by(col(ProjectRow.slug))
     )
     for user_id, slug, role in rows:
-        found.setdefault(user_id, []).append((slug, Role(role)))
-    return found
+        roles.setdefault(user_id, []).append((slug, Role(role)))
+    return roles
 
 
 # --- Browsers that are logged in. A cookie holds a random id, its row is found by the id's SHA-256.
@@ -297,13 +299,13 @@ def find_session(session: Session, session_id: str) -> KnownSession | None:
     )
 
 
-def note_seen(session: Session, known: KnownSession, idle: timedelta, longest: timedelta) -> None:
+def note_seen(session: Session, seen: KnownSession, idle: timedelta, longest: timedelta) -> None:
     """Prolong a session that is used, until it is as old as `longest`."""
     now = utc_now()
     session.execute(
         update(SessionRow)
-        .where(col(SessionRow.id) == known.id)
-        .values(seen_at=now, expires_at=min(now + idle, known.created_at + longest)),
+        .where(col(SessionRow.id) == seen.id)
+        .values(seen_at=now, expires_at=min(now + idle, seen.created_at + longest)),
         execution_options={OF_NO_ACCOUNT: True, "synchronize_session": False},
     )
 

@@ -118,12 +118,12 @@ def current_verdict(session: Session, run_id: int) -> StoredVerdict | None:
 
 def current_verdicts(session: Session, run_ids: Sequence[int]) -> dict[int, StoredVerdict]:
     """By run; those that were not judged are left out."""
-    found: dict[int, StoredVerdict] = {}
+    verdicts: dict[int, StoredVerdict] = {}
     for start in range(0, len(run_ids), _AT_ONCE):
         some = run_ids[start : start + _AT_ONCE]
         rows = session.execute(_select().where(col(VerdictRow.run_id).in_(some), col(VerdictRow.current)))
-        found |= {verdict.run_id: verdict for verdict in _stored(rows.scalars())}
-    return found
+        verdicts |= {verdict.run_id: verdict for verdict in _stored(rows.scalars())}
+    return verdicts
 
 
 def verdicts_of(session: Session, run_id: int) -> tuple[StoredVerdict, ...]:
@@ -149,8 +149,8 @@ def put_verdict(
     if not is_first:
         session.execute(_FORGET, {"of_run": run_id, "decided": document.decision})
         session.execute(_SUPERSEDE, {"of_run": run_id})
-    time, found = document.measured, document.compared
-    made = {
+    time, comparability = document.measured, document.compared
+    columns = {
         "run_id": run_id,
         "current": True,
         "made_at": utc_now(),
@@ -160,12 +160,12 @@ def put_verdict(
         "ci_low_pct": None if time is None else time.ci_low_pct,
         "ci_high_pct": None if time is None else time.ci_high_pct,
         "baseline_kind": document.baseline_kind,
-        "comparison": "" if found is None else found.kind,
+        "comparison": "" if comparability is None else comparability.kind,
         "definition_version": document.definition_version,
         "verdict_version": VERDICT_VERSION,
         "document": to_json(document) if stored is None else stored,
     }
-    session.execute(_INSERT, made | _attribution(document))
+    session.execute(_INSERT, columns | _attribution(document))
     judged = document.verdict.step_time
     delta = None if judged is None else judged.delta_pct
     session.execute(_SHOW, {"of_run": run_id, "decision": document.decision, "delta": delta})
@@ -173,15 +173,15 @@ def put_verdict(
 
 def stored_documents(session: Session, run_ids: Sequence[int]) -> dict[int, tuple[dict[str, Any], int]]:
     """Of each run that was judged the current document as it is stored, and the version of the rules behind it."""
-    found: dict[int, tuple[dict[str, Any], int]] = {}
+    documents: dict[int, tuple[dict[str, Any], int]] = {}
     for start in range(0, len(run_ids), _AT_ONCE):
         rows = session.execute(
             select_any(VerdictRow.run_id, VerdictRow.document, VerdictRow.verdict_version).where(
                 col(VerdictRow.run_id).in_(run_ids[start : start + _AT_ONCE]), col(VerdictRow.current)
             )
         )
-        found |= {row.run_id: (row.document, row.verdict_version) for row in rows}
-    return found
+        documents |= {row.run_id: (row.document, row.verdict_version) for row in rows}
+    return documents
 
 
 def rerun_request(session: Session, run_id: int, document: VerdictDocument) -> RerunRequest | None:
@@ -200,14 +200,16 @@ def rerun_request(session: Session, run_id: int, document: VerdictDocument) -> R
 
 def _attribution(document: VerdictDocument) -> dict[str, Any]:
     """The one field that explains the difference, with its values on both sides; empty where none may be named."""
-    found = document.compared
-    field = None if found is None else found.attributed_to
-    if found is None or field is None:
+    comparability = document.compared
+    field = None if comparability is None else comparability.attributed_to
+    if comparability is None or field is None:
         return {"attributed_to": "", "from_value": "", "to_value": ""}
-    one: Difference = next(one for one in (*found.stack, *found.knobs) if one.field == field)
+    difference: Difference = next(
+        difference for difference in (*comparability.stack, *comparability.knobs) if difference.field == field
+    )
     sides: Mapping[str, str] = {
         name: shown(side.value)[:_MOST_VALUE] if side is not None else ""
-        for name, side in (("from_value", one.a), ("to_value", one.b))
+        for name, side in (("from_value", difference.a), ("to_value", difference.b))
     }
     return {"attributed_to": field[:100], **sides}
 
@@ -265,8 +267,8 @@ class RunRegression:
 
 def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
     """Newest first."""
-    made = select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id) == run_id)
-    own = set(session.execute(made).scalars())
+    regressions = select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id) == run_id)
+    own = set(session.execute(regressions).scalars())
     explains = select_any(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id) == run_id)
     chosen = select(RegressionRow, STANDING).where(
         or_(col(RegressionRow.id).in_(own), col(RegressionRow.id).in_(explains))
@@ -280,14 +282,14 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
     )
 
 
-def keep_alarms(session: Session, found: Mapping[int, Mapping[str, int]]) -> None:
+def keep_alarms(session: Session, alarms: Mapping[int, Mapping[str, int]]) -> None:
     """Of each run, by metric, the regression that explains its alarm. A run without alarms has an empty entry."""
-    runs = sorted(found)
+    runs = sorted(alarms)
     for start in range(0, len(runs), _AT_ONCE):
         some = runs[start : start + _AT_ONCE]
-        known = _kept(session, some)
-        wanted = {(run, metric): regression for run in some for metric, regression in found[run].items()}
-        changed = {run for run, _ in {*known.items(), *wanted.items()} - (known.items() & wanted.items())}
+        stored = _kept(session, some)
+        wanted = {(run, metric): regression for run in some for metric, regression in alarms[run].items()}
+        changed = {run for run, _ in {*stored.items(), *wanted.items()} - (stored.items() & wanted.items())}
         if not changed:
             continue
         others = {run for run, _ in changed}
@@ -322,14 +324,14 @@ class OpenRegressions:
 
 def open_regressions(session: Session) -> OpenRegressions:
     """For the navigation and the overview: one select over an indexed state."""
-    found = session.execute(
+    counts = session.execute(
         select(
             func.count(),
             func.sum(col(RegressionRow.gpu_hours_per_day)),
             func.count(col(RegressionRow.gpu_hours_per_day)),
         ).where(col(RegressionRow.state) == NEEDS_SOMEBODY)
     ).one()
-    return OpenRegressions(found[0], found[1], found[0] - found[2])
+    return OpenRegressions(counts[0], counts[1], counts[0] - counts[2])
 
 
 # --- What a slow-down costs: one reckoning for regressions, their pages and the report of an upgrade.

@@ -161,5 +161,5 @@ def _owner_is_visible(table: Table, column: ColumnElement[Any], ids: BindParamet
 
 def _of(columns: Any, name: str) -> ColumnElement[Any]:
     """Of a mapped class, or of a table inside the condition of another."""
-    found: ColumnElement[Any] = getattr(columns, name)
-    return found
+    column: ColumnElement[Any] = getattr(columns, name)
+    return column

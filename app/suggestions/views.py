@@ -264,8 +264,8 @@ def _profiled(advice: RunSuggestions, fact: Fact) -> Origin:
     profile, value = advice.profile.profile_of[fact.name], advice.profile.values[fact.name]
     by = advice.reading.stated.get(fact.name, advice.reading.extra.get(fact.name))
     differs = isinstance(by, int | float) and isinstance(value, float) and abs(by - value) > CONTRADICTION
-    said = f"; stated was {fact_text(by)}, which contradicts it" if differs else ""
-    return Origin(f"measured by profile {profile}{said}", f"{_page(advice)}/profiles/{profile}")
+    contradiction = f"; stated was {fact_text(by)}, which contradicts it" if differs else ""
+    return Origin(f"measured by profile {profile}{contradiction}", f"{_page(advice)}/profiles/{profile}")
 
 
 def _page(advice: RunSuggestions) -> str:

@@ -132,11 +132,11 @@ def _result(match: re.Match[str]) -> str:
     terms = match["terms"]
     for operators in ("*/", "+-"):
         pattern = re.compile(rf"(?<![\d)])(\d+)\s*([{re.escape(operators)}])\s*(\d+)(?!\d)")
-        while found := pattern.search(terms):
-            result = _computed(int(found[1]), found[2], int(found[3]))
+        while operation := pattern.search(terms):
+            result = _computed(int(operation[1]), operation[2], int(operation[3]))
             if result is None:
                 return match[0]
-            terms = f"{terms[: found.start()]}{result}{terms[found.end() :]}"
+            terms = f"{terms[: operation.start()]}{result}{terms[operation.end() :]}"
     return terms.strip() if terms.strip().isdigit() else match[0]
 
 

@@ -105,14 +105,14 @@ def _hidden_sm_share(device: Device, windows: Sequence[Budget]) -> float | None:
     if not trace.sms:
         return None
     communication = np.array([name.startswith("comm.") for name in CLASSES], np.bool_)
-    known = np.flatnonzero(communication[trace.class_by_use] & (trace.blocks > 0))
+    uses = np.flatnonzero(communication[trace.class_by_use] & (trace.blocks > 0))
     first, last = windows[0].first, windows[-1].last
-    known = known[(trace.start[known] >= first) & (trace.start[known] < last)]
-    hidden = device.compute.between(trace.start[known], trace.end[known])
+    uses = uses[(trace.start[uses] >= first) & (trace.start[uses] < last)]
+    hidden = device.compute.between(trace.start[uses], trace.end[uses])
     total = int(hidden.sum())
     if not total:
         return None
-    return float((hidden * np.minimum(trace.blocks[known], trace.sms) / trace.sms).sum()) / total
+    return float((hidden * np.minimum(trace.blocks[uses], trace.sms) / trace.sms).sum()) / total
 
 
 def _of_kernels(analysis: Analysis, *, has_graphs: bool) -> dict[str, Fact]:

@@ -128,10 +128,10 @@ def _skip_head(reader: "_Reader", chunks: Iterator[bytes]) -> tuple[bytes, bool]
             raise UnusableProfile(
                 "This is no trace: it is not JSON. Upload the .json or .json.gz file of the profiler."
             )
-        if found := _HEAD.search(head, max(0, len(head) - len(chunk) - 64)):
-            reader.begin(found.end())
-            reader.metadata(head[: found.end()] + b"]}")
-            return head[found.end() :], False
+        if match := _HEAD.search(head, max(0, len(head) - len(chunk) - 64)):
+            reader.begin(match.end())
+            reader.metadata(head[: match.end()] + b"]}")
+            return head[match.end() :], False
         if len(head) > _LARGEST_HEAD:
             break
     if not head:

@@ -345,12 +345,12 @@ class _Export:
                     step = _STEP.match(name[:200].strip())
                     is_kept = step is not None or name.startswith("nccl:") or _RANK.search(name[:200])
                     interesting[key] = (name[:200], int(step[1]) if step else None) if is_kept else None
-                kept = interesting[key]
-                if kept is None or end < start or len(ranges) >= _MAX_RANGES:
+                event = interesting[key]
+                if event is None or end < start or len(ranges) >= _MAX_RANGES:
                     continue
                 at = int(np.searchsorted(threads, thread))
                 is_known = at < threads.size and threads[at] == thread
-                ranges.append((thread // _PROCESS, HostRange(start, end, at if is_known else -1, kept[0], kept[1])))
+                ranges.append((thread // _PROCESS, HostRange(start, end, at if is_known else -1, event[0], event[1])))
         return ranges
 
     def _of_process(

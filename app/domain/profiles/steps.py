@@ -106,20 +106,20 @@ def budgets(device: Device, steps: Steps) -> list[Budget]:
         if any("StreamBeginCapture" in name for name in device.trace.names)
         else []
     )
-    found = [
+    step_budgets = [
         replace(budget, step=window.number, host_ns=window.host_ns)
         for window, budget in zip(
             steps.windows, device.budgets([(window.first, window.last) for window in steps.windows]), strict=True
         )
     ]
-    if not found:
+    if not step_budgets:
         return []
-    median = float(np.median([budget.window for budget in found]))
+    median = float(np.median([budget.window for budget in step_budgets]))
     return [
         replace(
             budget,
             is_regular=abs(budget.window - median) <= _IRREGULAR * median
             and not any(start < budget.last and end > budget.first for start, end in capture),
         )
-        for budget in found
+        for budget in step_budgets
     ]

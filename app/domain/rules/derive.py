@@ -263,7 +263,7 @@ class WallReading:
 def read_wall(values: Values) -> WallReading:
     """The wall that the evidence points at. `values` are typed facts with the thresholds (see `derive`)."""
     readings = (_measured, _by_recompute, _by_timers, _by_platform)
-    return next((found for reading in readings if (found := reading(values)) is not None), _unknown(values))
+    return next((fact for reading in readings if (fact := reading(values)) is not None), _unknown(values))
 
 
 def _number(values: Values, name: str) -> float | None:

@@ -178,8 +178,8 @@ def _primus(document: Mapping[object, object]) -> dict[str, object]:
 
 def _default(value: object) -> object:
     """`${PRIMUS_TP:1}` is 1 unless the environment says otherwise."""
-    found = re.fullmatch(r"\$\{\w+:(.*)\}", value) if isinstance(value, str) else None
-    return read_yaml(found[1]) if found else value
+    match = re.fullmatch(r"\$\{\w+:(.*)\}", value) if isinstance(value, str) else None
+    return read_yaml(match[1]) if match else value
 
 
 def _recipe(document: Mapping[object, object]) -> Document:
