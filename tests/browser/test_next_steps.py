@@ -29,11 +29,11 @@ def test_a_person_clicks_through_to_a_step_and_its_flags(open_page: OpenPage, id
     page = open_page(f"/runs/{ids['run']}")
     page.get_by_role("link", name="Next step", exact=True).click()
     expect(page.locator(".phase[aria-current=step] strong")).to_have_text("contract")
-    expect(page.locator("#wall h2")).to_have_text("The evidence points at: communication")
+    expect(page.locator("#wall h2")).to_have_text("Limited by: communication")
     page.get_by_role("link", name="Overlap expert communication with computation").first.click()
     expect(page.locator("#measured-here")).to_contain_text("+25.2 % throughput")
     expect(page.get_by_label("Flags for Megatron-LM")).to_have_text("--overlap-moe-expert-parallel-comm")
-    page.get_by_text("The whole command").first.click()
+    page.get_by_text("Complete command").first.click()
     expect(page.get_by_label("Command for Megatron-LM")).to_contain_text("--moe-token-dispatcher-type alltoall")
     page.locator("#facts").get_by_role("link", name="expert_model_parallel_size").click()
     expect(page.locator("#contract-ep")).to_be_in_viewport()
@@ -42,7 +42,7 @@ def test_a_person_clicks_through_to_a_step_and_its_flags(open_page: OpenPage, id
 def test_what_is_missing_is_filled_in_on_the_page_of_the_run(open_page: OpenPage, ids: dict[str, int]) -> None:
     page = open_page(f"/runs/{ids['run']}/next", script=False)
     page.locator("#more-missing summary").click()
-    page.locator("#missing").get_by_role("link", name="Fill it in").first.click()
+    page.locator("#missing").get_by_role("link", name="Add", exact=True).first.click()
     expect(page.locator("#supply")).to_be_visible()
 
 
@@ -58,7 +58,7 @@ def test_a_fact_is_stated_where_it_is_missing_and_stands_with_who_said_it(
     page.get_by_label("exposed_comm_frac", exact=True).fill("30 %")
     page.get_by_role("button", name="Save").click()
     expect(page.locator("#stated")).to_contain_text("Ada")
-    expect(page.locator("#wall h2")).to_have_text("The evidence points at: communication")
+    expect(page.locator("#wall h2")).to_have_text("Limited by: communication")
     expect(page.locator("#wall")).to_contain_text("stated by Ada on")
 
 

@@ -234,7 +234,7 @@ def test_rules_about_two_runs_speak_of_the_run_and_what_it_was_judged_against(
     page = client.get(f"/runs/{run}/next").text
     assert f'href="/compare?a={first}&amp;b={run}"' in page
     step = client.get(f"/runs/{run}/next/val-regression").text
-    assert "Beside" in step
+    assert f'href="/compare?a={first}&amp;b={run}"' in step
     assert "comparison with the baseline runs" in step
     assert suggestions(client, first)["pair"] is None
 
