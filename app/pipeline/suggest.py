@@ -1,4 +1,4 @@
-"""What to try next with a stored run: its facts and this project's own A/Bs, asked of the rules."""
+"""Evaluate the rules for a stored run, with its facts and the A/Bs of its project."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ from app.storage.runs import RunDetail
 from app.storage.suspect_evidence import Gain, MeasuredHere, gains_of, matched_abs, measured
 from app.storage.tables import RunResultRow, select_any
 
-# --- What this project measured itself: matched A/Bs on the one knob that a suggestion would turn.
+# --- Matched A/Bs of this project on the knob that a suggestion changes.
 
 
 def measured_here(session: Session, run: RunDetail, suggestions: Iterable[Suggestion]) -> tuple[MeasuredHere, ...]:
-    """For each suggestion that turns one knob, what matched A/Bs of the project say of it."""
+    """Return the results of the project's matched A/Bs for each suggestion that changes one knob."""
     knobs = {
         suggestion.rule.id: knob
         for suggestion in suggestions
@@ -42,7 +42,7 @@ def measured_here(session: Session, run: RunDetail, suggestions: Iterable[Sugges
 
 
 def _by_stack(run: RunDetail, gains: Sequence[Gain]) -> Iterator[tuple[bool, list[Gain]]]:
-    """Those on the stack of the run, and those on others: the former outrank everything but code."""
+    """Yield gains on the run's own stack first, which outrank all evidence but code, then those on others."""
     for own in (True, False):
         group = [gain for gain in gains if (gain.stack_key == run.stack_key) is own]
         if group:
@@ -50,7 +50,7 @@ def _by_stack(run: RunDetail, gains: Sequence[Gain]) -> Iterator[tuple[bool, lis
 
 
 def _contracts(session: Session, run_ids: set[int]) -> dict[int, dict[str, object]]:
-    """Of the newest candidates: under which contract they were measured."""
+    """Return the contracts of these runs."""
     rows = session.execute(
         select_any(RunResultRow.run_id, RunResultRow.contract).where(col(RunResultRow.run_id).in_(run_ids))
     )
@@ -58,25 +58,27 @@ def _contracts(session: Session, run_ids: set[int]) -> dict[int, dict[str, objec
 
 
 MOST_COMPARED = 20
-"""Runs of one side that the comparison shows."""
+"""Maximum number of baseline runs on the compare page."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairSuggestions:
-    """What the rules about two runs say of a run and those that it was judged against."""
+    """Results of the rules that compare a run with its baseline runs."""
 
     beside: tuple[int, ...]
     evaluation: Evaluation
 
     def compare(self, run: int) -> str:
-        """Where they stand beside each other."""
+        """Return the URL that compares them."""
         return f"/compare?a={','.join(map(str, self.beside[-MOST_COMPARED:]))}&b={run}"
 
 
 @dataclass(frozen=True, slots=True)
 class RunSuggestions:
-    """What the rules say of a run. `stated`: the facts that were read of it, before others followed from them.
-    `statements`: what people stated of it beside its files, newest first."""
+    """Results of the rules for a run.
+
+    `stated`: its facts without derived ones. `statements`: facts that users stated, newest first.
+    """
 
     run: RunDetail
     reading: RunReading
@@ -92,16 +94,16 @@ class RunSuggestions:
 
     @property
     def book(self) -> RuleBook:
-        """The rules of the service and of a team."""
+        """Return the built-in rules and those of the team."""
         return self.rules.book
 
     @property
     def ranked(self) -> tuple[Suggestion, ...]:
-        """Blockers first, then what to do in its order."""
+        """Return blockers, then the other suggestions in order."""
         return (*self.evaluation.blockers, *self.evaluation.suggestions)
 
     def evaluation_of(self, rule: str) -> Evaluation:
-        """In which a rule is to be read: of the run, or of the pair where it fires there only."""
+        """Return the evaluation of the pair if the rule fires only there, else that of the run."""
         pair = self.pair
         return (
             pair.evaluation
@@ -110,17 +112,17 @@ class RunSuggestions:
         )
 
     def stated_by(self, fact: str) -> StatedFact | None:
-        """Who stated a fact of this run, where that is what counts."""
+        """Return the statement of a fact. None if there is none or another value is in use."""
         statement = in_force(self.statements).get(fact)
         return statement if statement is not None and self.stated.get(fact) == statement.value else None
 
     def measured(self, rule: str) -> tuple[MeasuredHere, ...]:
-        """What this project measured of a rule's change, on the run's own stack first."""
+        """Return the project's results for a rule's change, the run's own stack first."""
         return tuple(own_result for own_result in self.own if own_result.result.rule == rule)
 
 
 def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestions:
-    """Raises NotFound, and NotReady while the run was never read."""
+    """Evaluate the rules for a run. Raises NotFound, and NotReady until the run was read."""
     advised = read_run(session, run_id)
     facts, run = advised.facts, advised.run
     peak_gb = facts.get("mem_alloc_peak_gb")
@@ -154,7 +156,7 @@ def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestion
 
 
 def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce, evaluation: Evaluation) -> PairSuggestions | None:
-    """Only rules that speak of two runs are asked, and that do not fire for the run itself."""
+    """Evaluate the rules about two runs that do not already fire for the run alone."""
     pair = read_pair(session, advised.run)
     if pair is None:
         return None
@@ -164,19 +166,19 @@ def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce, evaluation
     return PairSuggestions(pair.beside, evaluate({**advised.facts, **pair.facts}, book, settings=rules.thresholds))
 
 
-# --- What an A/B of a suggestion costs.
+# --- Cost of an A/B.
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """`runs_each`: runs per side to see the expected effect; `gpu_hours` None while step time or GPUs are unknown."""
+    """`runs_each`: runs per side to detect the expected effect. `gpu_hours`: None if step time or GPUs are unknown."""
 
     runs_each: int
     gpu_hours: float | None
 
 
 def cost_of(suggestion: Suggestion, facts: Mapping[str, object]) -> Cost | None:
-    """None for what is no change to measure."""
+    """Return the cost; None for a rule without a measurable change."""
     if suggestion.rule.kind != "candidate" or not (suggestion.rule.changes_something or suggestion.set):
         return None
     step_s, gpus = facts.get("step_s"), facts.get("gpus")
@@ -190,7 +192,7 @@ def cost_of(suggestion: Suggestion, facts: Mapping[str, object]) -> Cost | None:
 
 
 def first_suggestion(session: Session, settings: Settings, run_id: int) -> tuple[str, str] | None:
-    """Rule and title of what to do first, for the report of the run; None where there is nothing."""
+    """Return rule and title of the first suggestion, for the report of the run. None without one."""
     try:
         ranked = suggest(session, run_id, rules_in_force(settings)).ranked
     except NotReady:

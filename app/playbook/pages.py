@@ -311,8 +311,8 @@ class Threshold:
     @property
     def origin(self) -> str:
         if self.value == self.default:
-            return "our default; no source gives a value"
-        return f"set here by {self.setting}; our default is {self.default:g}; no source gives a value"
+            return "our default; no published value"
+        return f"set here by {self.setting}; our default is {self.default:g}; no published value"
 
 
 def thresholds(rules: RulesInForce, names: Iterable[str] = SETTINGS) -> tuple[Threshold, ...]:

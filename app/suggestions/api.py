@@ -1,4 +1,4 @@
-"""`/api/v1/runs/{id}/suggestions`: what to try next with a run, ranked."""
+"""Suggestions for a run at `/api/v1/runs/{id}/suggestions`: what to try next, ranked."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -27,8 +27,7 @@ from app.web.errors import documented
 from app.web.identity import Author, author_field
 from app.web.templating import public_address
 
-# --- What the API says of the next steps of a run, in types (`docs/api.md` in prose). Additions are welcome, changes
-# are not.
+# --- Types of the API's suggestions; `docs/api.md` describes them. Fields may be added but not changed.
 
 FactValue = str | int | float | bool | list[str] | list[int] | None
 
@@ -41,35 +40,35 @@ class StepOut(_FromDomain):
     phase: Phase
     state: State
     because: str
-    rules: list[str] = Field(description="Rules that fire in it, blockers first.")
+    rules: list[str] = Field(description="Rules of this phase that fire, blockers first.")
 
 
 class FactOut(BaseModel):
     name: str
     value: FactValue
     unit: str
-    stated_by: str = Field(description="Who stated it since the upload; empty where a file or its metadata tell it.")
+    stated_by: str = Field(description="User who stated it after the upload; empty if it comes from the upload.")
 
 
 class RequirementOut(BaseModel):
     text: str
-    state: Met = Field(description="Of a conflict `met` means that it is there.")
-    missing: list[str] = Field(description="Missing facts that would decide it.")
+    state: Met = Field(description="For a conflict, `met` means that it is present.")
+    missing: list[str] = Field(description="Missing facts it depends on.")
 
 
 class FieldChangeOut(_FromDomain):
     name: str
-    before: str | None = Field(description="null where it is unknown.")
+    before: str | None = Field(description="null if unknown.")
     after: str
 
 
 class FrameworkOut(BaseModel):
-    add: str = Field(description="Flags or overrides to add to the command, or to put in place of those of that name.")
-    remove: list[str] = Field(description="Flags to take out.")
-    fill: list[str] = Field(description="Flags with a <placeholder> to fill in; they are not in `add`.")
-    against: Against = Field(description="What the diff is against: the run's own command, the log's, its contract.")
-    command: str = Field(description="The run's whole command with the change; empty where its own is not known.")
-    diff: list[str] = Field(description="Lines that change, each behind `-` or `+`.")
+    add: str = Field(description="Flags or overrides to add; they replace existing ones of the same name.")
+    remove: list[str] = Field(description="Flags to remove.")
+    fill: list[str] = Field(description="Flags with a <placeholder> to replace; not included in `add`.")
+    against: Against = Field(description="What the diff compares with: the run's command, its log or its contract.")
+    command: str = Field(description="The run's complete command with the change. Empty if its command is unknown.")
+    diff: list[str] = Field(description="Changed lines, each prefixed with `-` or `+`.")
 
 
 class ChangesOut(BaseModel):
@@ -77,12 +76,12 @@ class ChangesOut(BaseModel):
     fields: list[FieldChangeOut]
     megatron_lm: FrameworkOut
     megatron_bridge: FrameworkOut
-    environment: list[str] = Field(description="Variables that change, each behind `-` or `+`.")
+    environment: list[str] = Field(description="Changed variables, each prefixed with `-` or `+`.")
     open: list[str] = Field(description="Fields whose value depends on missing facts.")
 
 
 class MeasuredOut(BaseModel):
-    n: int = Field(description="Matched A/Bs, reruns counted once.")
+    n: int = Field(description="Number of matched A/Bs; reruns count once.")
     median_gain_pct: float = Field(description="In percent of throughput; positive is faster.")
     low_pct: float
     high_pct: float
@@ -90,7 +89,7 @@ class MeasuredOut(BaseModel):
     stacks: list[str]
     runs: list[int]
     experiments: list[int] = Field(
-        description="Planned A/Bs among them; the verdicts on their runs do not count a second time."
+        description="Planned A/Bs among them. The verdicts of their runs are not counted again."
     )
 
 
@@ -101,7 +100,7 @@ class EvidenceOut(BaseModel):
     setting: str
     source: str
     date: str
-    older_because: list[str] = Field(description="What changed since, so that it counts one level less.")
+    older_because: list[str] = Field(description="What changed since then. Such evidence is ranked one level lower.")
     measured_here: MeasuredOut | None
 
 
@@ -116,24 +115,24 @@ class GainOut(BaseModel):
     pct: float = Field(description="In percent of throughput; positive is faster.")
     low_pct: float
     high_pct: float
-    text: str = Field(description="The result that it rests on.")
+    text: str = Field(description="The result it is based on.")
     setting: str
-    likeness: float = Field(description="0 to 1: how alike that setting and this run are.")
+    likeness: float = Field(description="Similarity of that setting and this run, from 0 to 1.")
     same: list[str] = Field(description="Facts that are equal.")
     differs: list[str]
 
 
 class PlaceOut(BaseModel):
-    """Why a suggestion stands where it does."""
+    """Explain the rank of a suggestion."""
 
     group: Tier
     because: str
-    expected_gain: GainOut | None = Field(description="null where no source gives a figure.")
+    expected_gain: GainOut | None = Field(description="null if no source states a figure.")
     worth: float = Field(description="Weight of the evidence x gain x likeness, in percent of throughput.")
-    confidence: Confidence = Field(description="In the expected gain.")
-    runs_per_side: int | None = Field(description="Of an A/B that sees the expected gain.")
-    cost_gpu_hours: float | None = Field(description="Of that A/B, with 50 steps a run.")
-    not_profiled: list[str] = Field(description="Shares of a profile that its condition needs and that are unknown.")
+    confidence: Confidence = Field(description="Confidence in the expected gain.")
+    runs_per_side: int | None = Field(description="Runs per side of an A/B that detects the expected gain.")
+    cost_gpu_hours: float | None = Field(description="Cost of that A/B with 50 steps per run.")
+    not_profiled: list[str] = Field(description="Profile shares that its condition needs but that are unknown.")
 
 
 class AlsoOut(BaseModel):
@@ -150,35 +149,35 @@ class RecipeOut(_FromDomain):
 
 class SuggestionOut(BaseModel):
     rule: str
-    url: str = Field(description="Page of this step, for people.")
+    url: str = Field(description="Page of this suggestion.")
     phase: Phase
     wall: Wall
     kind: Kind
     title: str
     why: str
-    facts: list[FactOut] = Field(description="Those that its condition looked at.")
+    facts: list[FactOut] = Field(description="Facts in its condition.")
     changes: ChangesOut
     prerequisites: list[RequirementOut]
     conflicts: list[RequirementOut]
     effect: str
-    evidence: list[EvidenceOut] = Field(description="The strongest first.")
-    overridden: str = Field(description="Where what was measured here contradicts what is published.")
+    evidence: list[EvidenceOut] = Field(description="Strongest first.")
+    overridden: str = Field(description="How local measurements contradict published ones. Empty if they do not.")
     verify: str
     source: list[SourceOut]
-    valid: str = Field(description="Year and month of the newest source that supports it.")
+    valid: str = Field(description="Year and month of the newest supporting source.")
     confidence: Confidence
-    withheld: str = Field(description="Why it is deferred; empty if it is not.")
+    withheld: str = Field(description="Why it is deferred. Empty if it is not.")
     doubt: str = Field(description="Why a blocker is doubtful: the run completed iterations despite it.")
     place: PlaceOut
-    also: list[AlsoOut] = Field(description="Other rules that ask for the same change.")
-    recipes: list[RecipeOut] = Field(description="Exact commands of a tool for this run.")
+    also: list[AlsoOut] = Field(description="Other rules that suggest the same change.")
+    recipes: list[RecipeOut] = Field(description="Commands to run for this suggestion.")
 
 
 class PairOut(BaseModel):
-    """What the rules about two runs say of this run beside those that it was judged against."""
+    """Results of the rules that compare this run with its baseline runs."""
 
     runs: list[int]
-    url: str = Field(description="Where they stand beside each other.")
+    url: str = Field(description="Page that compares them.")
     found: list[SuggestionOut]
 
 
@@ -186,10 +185,10 @@ class MissingOut(BaseModel):
     fact: str
     meaning: str
     supply: str
-    unlocks: list[str] = Field(description="Rules that wait for nothing else.")
-    together: list[str] = Field(description="Rules that wait for more than this.")
+    unlocks: list[str] = Field(description="Rules that lack only this fact.")
+    together: list[str] = Field(description="Rules that lack this and other facts.")
     decides: list[str] = Field(
-        description="Rules of `unlocks` that can be acted on now; if empty, the fact is not urgent."
+        description="Rules of `unlocks` that are actionable now. If empty, the fact is not urgent."
     )
 
 
@@ -199,7 +198,7 @@ class StatedOut(_FromDomain):
     author: str
     at: datetime
     note: str
-    in_use: FactValue = Field(None, description="What counts instead where the run's files contradict the statement.")
+    in_use: FactValue = Field(None, description="The value in use if the run's files contradict the statement.")
 
 
 class SuggestionsOut(BaseModel):
@@ -212,10 +211,10 @@ class SuggestionsOut(BaseModel):
     suggestions: list[SuggestionOut] = Field(description="Ranked: blockers, then gates, sizing and candidates.")
     withheld: list[SuggestionOut]
     warnings: list[SuggestionOut]
-    pair: PairOut | None = Field(description="null where the run was judged against nothing.")
-    missing: list[MissingOut] = Field(description="Missing facts, the most useful first.")
-    stated: list[StatedOut] = Field(description="Stated facts since the upload.")
-    thresholds: dict[str, float] = Field(description="Defaults of this service that no source gives.")
+    pair: PairOut | None = Field(description="null if the run has no baseline.")
+    missing: list[MissingOut] = Field(description="Missing facts, most useful first.")
+    stated: list[StatedOut] = Field(description="Facts stated after the upload.")
+    thresholds: dict[str, float] = Field(description="Thresholds of this service; no published source gives them.")
 
 
 router = APIRouter(prefix="/api/v1", tags=["runs"])
@@ -226,29 +225,29 @@ RunId = Annotated[int, Path(ge=1, lt=2**63)]
 @router.get("/runs/{run_id}/suggestions", responses=documented(404, 409, 422))
 @requires(Action.READ, of="run")
 def list_suggestions(request: Request, session: ReadSession, rules: Rules, run_id: RunId) -> SuggestionsOut:
-    """Where the run stands, what to try next and why, and which facts would tell more. 409 while it is not read."""
+    """Return the workflow phase of a run, ranked suggestions, and missing facts. 409 until the run was read."""
     return told(request, suggest(session, run_id, rules))
 
 
 class StateFacts(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    facts: dict[str, Any] = Field(max_length=300, description='By fact: its value, or {"unset": true} to take it back.')
-    author: Author = author_field("Who states it.", MAX_AUTHOR)
-    note: str = Field("", max_length=MAX_NOTE, description="From where it is known.")
+    facts: dict[str, Any] = Field(max_length=300, description='Value of each fact, or {"unset": true} to withdraw it.')
+    author: Author = author_field("Author of the statement.", MAX_AUTHOR)
+    note: str = Field("", max_length=MAX_NOTE, description="Source of the values.")
 
 
 @router.patch("/runs/{run_id}/facts", responses=documented(404, 409, 422))
 @requires(Action.CONTRIBUTE, of="run")
 def state_facts(request: Request, engine: AppEngine, rules: Rules, run_id: RunId, change: StateFacts) -> SuggestionsOut:
-    """State what no log tells: measurements of a profile, options of the launch. The answer: what the rules say now."""
+    """State facts that logs lack, such as profile measurements or launch options. Returns the updated suggestions."""
     state(engine, run_id, facts=change.facts, author=change.author, note=change.note)
     with read_session(engine) as session:
         return told(request, suggest(session, run_id, rules))
 
 
 def told(request: Request, advice: RunSuggestions) -> SuggestionsOut:
-    """Everything that the rules say of a run."""
+    """Return all suggestions of a run as the API serves them."""
     run_id = advice.run.id
     url = f"{public_address(request)}/runs/{run_id}/next"
 

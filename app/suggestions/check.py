@@ -1,4 +1,4 @@
-"""A launch that has not run yet, checked by the rules: the page `/check` and `POST /api/v1/check`."""
+"""Check a launch before it runs: the page `/check` and `POST /api/v1/check`."""
 
 from typing import Annotated, Any
 
@@ -22,7 +22,9 @@ class CheckIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     launch: str = Field(min_length=1, max_length=MAX_BYTES, description="The script, command or YAML.")
-    facts: dict[str, Any] = Field(default_factory=dict, max_length=300, description="What it does not show: the GPU.")
+    facts: dict[str, Any] = Field(
+        default_factory=dict, max_length=300, description="Facts that the launch does not state."
+    )
 
 
 class ObjectionOut(BaseModel):
@@ -30,7 +32,7 @@ class ObjectionOut(BaseModel):
     title: str
     why: str
     change: str = Field(description="What to do.")
-    set: dict[str, Any] = Field(description="Contract fields with the values that resolve it.")
+    set: dict[str, Any] = Field(description="Contract fields with the values that resolve the problem.")
 
 
 class CheckOut(BaseModel):
@@ -39,8 +41,8 @@ class CheckOut(BaseModel):
     read_as: str
     blockers: list[ObjectionOut]
     warnings: list[ObjectionOut]
-    unknown: list[str] = Field(description="Facts that would decide further blockers.")
-    problems: list[str] = Field(description="What could not be read, and contradictions in it.")
+    unknown: list[str] = Field(description="Unknown facts that further blockers depend on.")
+    problems: list[str] = Field(description="Unreadable parts and contradictions.")
     contract: dict[str, Any]
 
 
@@ -48,7 +50,7 @@ api = APIRouter(prefix="/api/v1", tags=["rules"])
 pages = APIRouter(include_in_schema=False)
 
 MAX_FIELDS = 10
-INTRODUCTION = "Paste a launch script before the job queues. The rules name what would fail or make its result wrong."
+INTRODUCTION = "Paste a launch script before you submit the job to see what would fail or invalidate its result."
 
 
 @api.post("/check", responses=documented(422))
@@ -59,7 +61,7 @@ def check(rules: Rules, body: CheckIn) -> CheckOut:
 
 
 class CheckForm(Form):
-    """The text, and the two facts that a script seldom shows."""
+    """The launch, and two facts that scripts rarely contain."""
 
     inputs = ("launch", "gpu", "gpus")
 
@@ -75,7 +77,7 @@ def show_check(request: Request) -> HTMLResponse:
 @pages.post("/check")
 @requires(Action.READ)
 async def answer_check(request: Request, rules: Rules) -> Response:
-    """Show the result on the same page; nothing is stored, so there is no other address."""
+    """Show the result on the same page, because nothing is stored."""
 
     def act(form: CheckForm) -> Response:
         facts = {name: form.value(name) for name in ("gpu", "gpus") if form.value(name)}
@@ -98,7 +100,7 @@ async def answer_check(request: Request, rules: Rules) -> Response:
 
 
 def _check(launch: str, facts: dict[str, Any], rules: RulesInForce) -> LaunchCheck:
-    """Raises InvalidMetadata naming `launch` or a fact."""
+    """Return the result. Raises InvalidMetadata naming `launch` or a fact."""
     try:
         metadata = read_metadata(facts)
     except InvalidMetadata as error:

@@ -1,4 +1,4 @@
-"""A person states facts of a run that no log tells: checked, recorded with who and when, and the rules asked again."""
+"""State facts of a run that its log does not contain: validate them and record author and time."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,11 +22,11 @@ log = structlog.get_logger(__name__)
 
 
 def state(engine: Engine, run_id: int, *, facts: Mapping[str, object], author: str, note: str = "") -> None:
-    """All or none. Raises NotFound, and InvalidMetadata that names each wrong one as `facts.NAME`, `author`, `note`."""
+    """Record all facts or none. Raises NotFound, and InvalidMetadata naming `facts.NAME`, `author` or `note`."""
     author, note = one_line(author), one_line(note)
     stated, errors = read_facts(facts, "facts")
     if not facts:
-        errors.append(FieldError("facts", "must name at least one fact"))
+        errors.append(FieldError("facts", "must contain at least one fact"))
     if not 0 < len(author) <= MAX_AUTHOR:
         errors.append(FieldError("author", f"must name the author in 1 to {MAX_AUTHOR} characters"))
     if len(note) > MAX_NOTE:
@@ -42,12 +42,12 @@ def state(engine: Engine, run_id: int, *, facts: Mapping[str, object], author: s
     log.info("facts_stated", run_id=run_id, facts=list(stated))
 
 
-# --- The form in which a person states facts of a run that no log tells.
+# --- The form on the page of suggestions.
 
 PREFIX = "fact."
-"""Of the inputs that are facts."""
+"""Prefix of inputs that are facts."""
 UNSET = "take_back"
-"""The input that names a fact whose statement is withdrawn."""
+"""The input with the name of a fact to withdraw."""
 _HINTS = {"int": "A whole number.", "double": "A number.", "ints": "Whole numbers, separated by commas."}
 
 
@@ -63,7 +63,7 @@ class StateForm(Form):
         return field.replace("facts.", PREFIX, 1)
 
     def facts(self) -> dict[str, object]:
-        """What was filled in, as it was typed, and what is withdrawn."""
+        """Return the entered values as text, and the withdrawn fact."""
         facts_sent: dict[str, object] = {
             name.removeprefix(PREFIX): value for name, value in self.values.items() if name.startswith(PREFIX) and value
         }
@@ -72,14 +72,14 @@ class StateForm(Form):
         return facts_sent
 
     def refused(self, error: ThreewallsError) -> Self:
-        """The same form with `error` where it belongs; what has no input of its own stands above the form."""
+        """Return the form with `error` at its input, or above the form if it has none."""
         errors = self.errors_by_input(error)
         elsewhere = [text for name, text in errors.items() if name not in self.values and name not in self.inputs]
         return replace(self, errors=errors, problem=" ".join(elsewhere) if errors else error.detail)
 
 
 def fact_input(fact: Fact, form: StateForm, before: object = None) -> ContractInput:
-    """A select or a text box by the kind of the fact, with what was typed, else with the value `before`."""
+    """Return a select or a text box with the entered value, else with the value `before`."""
     name = PREFIX + fact.name
     choices: tuple[tuple[str, str], ...] = ()
     if fact.type == "bool":
@@ -101,7 +101,7 @@ def fact_input(fact: Fact, form: StateForm, before: object = None) -> ContractIn
 
 def _hint(fact: Fact) -> str:
     if is_share(fact):
-        return "Such as 0.18 or 18 %."
+        return "For example 0.18 or 18 %."
     if fact.type == "strings":
-        return f"Any of {', '.join(CHOICES[fact.name])}; none." if fact.name in CHOICES else "Words; none."
+        return f"Any of {', '.join(CHOICES[fact.name])}, or none." if fact.name in CHOICES else "Words, or none."
     return f"In {fact.unit}." if fact.unit else _HINTS.get(fact.type, "")

@@ -36,7 +36,7 @@ from app.web.dependencies import AppEngine, ReadSession, Rules
 from app.web.forms import Form, answer_form
 from app.web.templating import render
 
-# --- The page of next steps: where the run stands, what the evidence points at, and what to do in which order.
+# --- The page of suggestions.
 
 _EVIDENCE: Mapping[Phase, str] = {
     "contract": "/runs/{}#contract",
@@ -46,14 +46,13 @@ _EVIDENCE: Mapping[Phase, str] = {
     "retune": "/runs/{}/next#suggestions",
     "validate": "/runs/{}#run-top",
 }
-"""Where what is said of a phase can be read."""
+"""Address of the evidence for the state of each phase."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One phase; `href`: where the numbers of its reason can be read, "" without one.
-
-    `first`: what to do in it first, as rule and title.
+    """One phase. `href`: source of the numbers in its reason, or empty. `first`: rule and title of its first
+    suggestion.
     """
 
     phase: Phase
@@ -67,7 +66,7 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class SuggestionRow:
-    """One line of the list. `needs`: how many prerequisites are met, "" where there are none."""
+    """One suggestion in the list. `needs`: how many prerequisites are met, or empty."""
 
     rule: str
     kind: str
@@ -85,11 +84,11 @@ class SuggestionRow:
 
 
 SHOWN_FIRST = 5
-"""Suggestions that stand open; the rest is folded."""
+"""Number of suggestions shown; the others are folded."""
 
 
 class NextPage:
-    """What the template asks for."""
+    """Data of the page."""
 
     def __init__(self, advice: RunSuggestions, form: StateForm | None = None, fact: str = "") -> None:
         self._advice = advice
@@ -99,7 +98,7 @@ class NextPage:
 
     @property
     def answer(self) -> str:
-        """What to do first."""
+        """Return the lead of the page."""
         evaluation, blockers = self._advice.evaluation, self._advice.evaluation.blockers
         if blockers:
             more = f" {len(blockers) - 1} more blockers remain." if len(blockers) > 1 else ""
@@ -137,7 +136,7 @@ class NextPage:
 
     @property
     def ranked(self) -> list[SuggestionRow]:
-        """The first ones; the others are folded."""
+        """Return the suggestions shown without unfolding."""
         return self._ranked[:SHOWN_FIRST]
 
     @property
@@ -146,7 +145,7 @@ class NextPage:
 
     @property
     def profile_steps(self) -> list[SuggestionRow]:
-        """What to look at in a profile, beside the wall: it changes nothing, so it is no candidate."""
+        """Return checks of a profile, which change nothing and are shown with the wall."""
         return self._rows(suggestion for suggestion in self._advice.ranked if suggestion.rule.is_step_of_the_profile)
 
     @property
@@ -159,7 +158,7 @@ class NextPage:
 
     @property
     def pair(self) -> PairSuggestions | None:
-        """The runs that it was judged against, where a rule about two runs fires."""
+        """Return the baseline runs and their rules; None if no rule about two runs fires."""
         pair = self._advice.pair
         return pair if pair is not None and pair.evaluation.fired else None
 
@@ -173,7 +172,7 @@ class NextPage:
 
     @property
     def asking(self) -> int:
-        """Rules that cannot be decided yet."""
+        """Return the number of rules that lack facts."""
         return len(self._advice.evaluation.asks)
 
     @property
@@ -185,7 +184,7 @@ class NextPage:
         evaluation, rules = self._advice.evaluation, self._advice.book.rules
         return (
             f"{plural(len(evaluation.fired), 'rule')} of {len(rules)} fire, {len(evaluation.silent)} do not apply, "
-            f"{len(evaluation.asks)} need facts that are not stated"
+            f"{len(evaluation.asks)} need missing facts"
         )
 
     def _rows(self, suggestions: Iterable[Suggestion]) -> list[SuggestionRow]:
@@ -219,7 +218,7 @@ def _needs(needs: Iterable[CheckedRequirement]) -> str:
 router = APIRouter(include_in_schema=False)
 
 MAX_FIELDS = 300
-"""More inputs than there are facts to state."""
+"""More than the number of facts."""
 
 FactName = Annotated[str, Query(max_length=100)]
 RunId = Annotated[int, Path(ge=1, lt=2**63)]
@@ -228,14 +227,14 @@ RunId = Annotated[int, Path(ge=1, lt=2**63)]
 @router.get("/runs/{run_id}/next")
 @requires(Action.READ, of="run")
 def show_next(request: Request, session: ReadSession, rules: Rules, run_id: RunId, fact: FactName = "") -> HTMLResponse:
-    """`fact`: the fact to state; its input stands first."""
+    """Show the suggestions of a run. `fact`: the fact whose input comes first."""
     return render(request, "suggestions/next.html", p=NextPage(suggest(session, run_id, rules), fact=fact))
 
 
 @router.post("/runs/{run_id}/facts")
 @requires(Action.CONTRIBUTE, of="run")
 async def state_facts(request: Request, engine: AppEngine, rules: Rules, run_id: RunId) -> Response:
-    """The same statement as the API's."""
+    """State facts like the API."""
 
     def act(form: StateForm) -> str:
         state(engine, run_id, facts=form.facts(), author=form.value("author"), note=form.value("note"))

@@ -1,4 +1,4 @@
-"""The page of one step: a rule as it stands in one run, with everything needed to follow it up."""
+"""The page of one suggestion: a rule evaluated for one run, with its change, evidence and sources."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -47,7 +47,7 @@ class Lacking:
 
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
-    """A published result; `older`: what is different here, so that it counts less."""
+    """A published result. `older`: differences here that lower its rank."""
 
     standing: str
     text: str
@@ -60,7 +60,7 @@ class PublishedRow:
 
 @dataclass(frozen=True, slots=True)
 class FrameworkRow:
-    """The change for one trainer. `against`: what the diff is against, and where that can be read."""
+    """The change for one trainer. `against` names what the diff compares with, `href` where to read it."""
 
     name: str
     change: FrameworkChange
@@ -69,7 +69,7 @@ class FrameworkRow:
 
 
 class StepPage:
-    """What the template asks for. Raises NotFound for a rule that is none."""
+    """Data of the page. Raises NotFound for an unknown rule."""
 
     def __init__(self, advice: RunSuggestions, rule: str) -> None:
         if rule not in advice.book.rules:
@@ -87,26 +87,26 @@ class StepPage:
 
     @property
     def state(self) -> str:
-        """fires, asks or silent."""
+        """Return fires, asks (facts are missing) or silent."""
         if self.found is not None:
             return "fires"
         return "asks" if any(asking.rule.id == self.rule.id for asking in self._advice.evaluation.asks) else "silent"
 
     @property
     def why(self) -> Markup:
-        """With the facts of this run, each number with where it comes from."""
+        """Return the reason with the facts of this run, each number linked to its source."""
         if self.found is not None and self.found.assumed:
             return coded(self.found.why)
         return linked(self.rule.why, self._evaluation.facts, partial(href_of, self._advice, self._evaluation))
 
     @property
     def change_text(self) -> str:
-        """With the facts of this run where the rule fires."""
+        """Return the change, with the facts of this run if the rule fires."""
         return with_names(self.rule.change.text) if self.found is None else self.found.change_text
 
     @property
     def place(self) -> str:
-        """Why it stands where it does in the list."""
+        """Return the reason for its rank."""
         return "" if self.found is None else place_text(self.found, cost_of(self.found, self._evaluation.facts))
 
     @property
@@ -122,13 +122,13 @@ class StepPage:
 
     @property
     def pair(self) -> PairSuggestions | None:
-        """The runs beside it, where the rule is about two runs and fires for them."""
+        """Return the baseline runs if the rule compares runs and fires."""
         pair = self._advice.pair
         return pair if pair is not None and self._evaluation is pair.evaluation else None
 
     @property
     def facts(self) -> list[FactRow]:
-        """Those that the condition names and that are known, also of a rule that does not fire."""
+        """Return the known facts in the condition, even if the rule does not fire."""
         evaluation = self._evaluation
         return [fact_row(self._advice, name, evaluation) for name in self.rule.when.names if name in evaluation.facts]
 
@@ -140,11 +140,11 @@ class StepPage:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Fields of the contract to state, on the step that asks for them."""
+        """Return the unknown contract fields, for the rule that asks for them."""
         return self.run.unknown if self.found is not None and self.rule.when.names == ("unknown_fields",) else ()
 
     def lacks(self, requirement: CheckedRequirement) -> list[Lacking]:
-        """Facts that would decide a prerequisite."""
+        """Return the missing facts of a prerequisite."""
         return [
             self._lacking(name)
             for name in base_facts(requirement.missing, self._advice.evaluation.facts)
@@ -157,7 +157,7 @@ class StepPage:
 
     @property
     def frameworks(self) -> list[FrameworkRow]:
-        """Megatron-LM and Megatron-Bridge, where the change has flags for them."""
+        """Return the change for Megatron-LM and Megatron-Bridge, if it has flags for them."""
         if self.change is None:
             return []
         rows = (("Megatron-LM", self.change.megatron_lm), ("Megatron-Bridge", self.change.bridge))
@@ -174,7 +174,7 @@ class StepPage:
 
     @property
     def open(self) -> list[Lacking]:
-        """Fields whose new value depends on unknown facts."""
+        """Return the unknown facts that new values depend on."""
         return [] if self.found is None else [self._lacking(name) for name in self.found.open if name in FACTS]
 
     @property
@@ -183,7 +183,7 @@ class StepPage:
 
     @property
     def older_here(self) -> tuple[str, ...]:
-        """What changed since it was measured here."""
+        """Return what changed since the local measurements."""
         if self.found is None:
             return ()
         return tuple(
@@ -212,7 +212,7 @@ class StepPage:
 
     @property
     def hold(self) -> list[tuple[str, str]]:
-        """Fields of the stack, and those that the rule names, with the values that they keep; known ones only."""
+        """Return the fields to hold fixed with their values: stack fields and those of the rule, known ones only."""
         changed = set() if self.change is None else {field.name for field in self.change.fields}
         stack = [name for name, field in FIELDS.items() if field.role == "stack"]
         names = dict.fromkeys([*self.rule.hints.hold, *stack])
@@ -233,7 +233,7 @@ class StepPage:
 
     @property
     def contradictions(self) -> list[tuple[Contradiction, str]]:
-        """Where the sources of the rule disagree, and which statement counts by what."""
+        """Return contradictions between the sources of the rule, each with the ruling."""
         own = [contradiction.result for contradiction in self.measured if contradiction.result.same_contract]
         sources = self._advice.book.sources
         return [

@@ -1,4 +1,4 @@
-"""Where a fact of a run comes from, for people: who said it, and where that can be read."""
+"""Suggestions and the sources of facts as pages show them."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -22,22 +22,22 @@ from app.suggestions.commands import StateForm, fact_input
 from app.web.forms import ContractInput
 from app.web.templating import coded
 
-# --- Missing facts, grouped by who knows them, with an input for each.
+# --- Missing facts, grouped by source, with an input for each.
 
 SHOWN = 8
-"""Facts that stand open on the page; the rest is folded."""
+"""Number of facts shown; the others are folded."""
 GROUPS = (
     ("profile", "From a profile of steady steps"),
-    ("contract", "From the launch: fields of the contract"),
-    ("asked", "From the launch: further options"),
-    ("stated", "From the person who ran it"),
+    ("contract", "From the launch: contract fields"),
+    ("asked", "From the launch: other options"),
+    ("stated", "From the user who ran it"),
     ("log", "From the log or an uploaded trace"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class MissingRow:
-    """`input`: its place in the form; without one `href` leads to where it is filled in, "" where nothing does."""
+    """`input`: its form input. Without one, `href` is the page where it can be added, or empty."""
 
     name: str
     meaning: str
@@ -56,7 +56,7 @@ class MissingGroup:
 
 @dataclass(frozen=True, slots=True)
 class StatedRow:
-    """`counts`: what the files tell instead, "" where the statement counts."""
+    """`counts`: the value of the files if it overrides the statement, else empty."""
 
     statement: StatedFact
     value: str
@@ -65,7 +65,7 @@ class StatedRow:
 
 
 class MissingView:
-    """`fact`: the fact to state."""
+    """Missing facts of a run. `fact`: the fact to list first."""
 
     def __init__(self, advice: RunSuggestions, form: StateForm, fact: str = "") -> None:
         self._advice = advice
@@ -82,7 +82,7 @@ class MissingView:
         self.more_count = len(missing) - len(shown)
 
     def _grouped(self, facts: Iterable[MissingFact]) -> list[MissingGroup]:
-        """In the order of their most useful fact."""
+        """Return groups in the order of their most useful fact."""
         rows: dict[str, list[MissingRow]] = {}
         for item in facts:
             rows.setdefault(item.fact.section, []).append(self._row(item))
@@ -104,7 +104,7 @@ class MissingView:
 
     @property
     def stated(self) -> list[StatedRow]:
-        """Stated facts of this run, newest first, with what was withdrawn."""
+        """Return stated and withdrawn facts of this run, newest first."""
         rows = []
         for statement in self._advice.statements:
             fact = FACTS.get(statement.name)
@@ -121,14 +121,14 @@ class MissingView:
 
     @property
     def can_take_back(self) -> list[str]:
-        """Facts whose statement counts."""
+        """Return facts whose statement is in use."""
         return sorted(
             name for name in {statement.name for statement in self._advice.statements} if self._advice.stated_by(name)
         )
 
 
 def supply_address(advice: RunSuggestions, fact: Fact) -> str:
-    """Where a fact can be filled in: the contract on the page of the run, others on the page of its next steps."""
+    """Return the address to add a fact: the run page for contract fields, else the page of suggestions."""
     if fact.name in STATEABLE:
         return f"/runs/{advice.run.id}/next?fact={fact.name}#a-fact.{fact.name}"
     return _contract_address(advice, fact)
@@ -143,7 +143,7 @@ def _contract_address(advice: RunSuggestions, fact: Fact) -> str:
     return ""
 
 
-# --- How suggestions are put into words.
+# --- Suggestions as text.
 
 _MARKED = re.compile("\ue000([\\w.]+)\ue001([^\ue000-\ue002]*)\ue002")
 _NUMBER = re.compile(r"(?<![\w.-])\d")
@@ -151,12 +151,12 @@ _CODE = re.compile(r"`[^`]*`|\{[^{}]*\}")
 
 
 def numbered(text: str) -> bool:
-    """It names a number of its own, beside those that are part of a word, stand as code or are facts filled in."""
+    """Return whether the text contains a number outside words, code and inserted facts."""
     return bool(_NUMBER.search(_CODE.sub("", text)))
 
 
 def linked(text: str, values: Mapping[str, object], href_of: Callable[[str], str]) -> Markup:
-    """The text of a rule with its facts, each number of which leads to where it comes from."""
+    """Return the text of a rule with its facts, each number linked to its source."""
 
     def link(match: re.Match[str]) -> str:
         name, value = match.groups()
@@ -167,32 +167,32 @@ def linked(text: str, values: Mapping[str, object], href_of: Callable[[str], str
 
 
 def sentence(title: str) -> str:
-    """A title with its full stop."""
+    """Return the title with a full stop."""
     return title if title.endswith((".", "?")) else f"{title}."
 
 
 def gain_text(percent: float) -> str:
-    """`+18.2 %`: of throughput, so that more is faster."""
+    """Format a gain in throughput: `+18.2 % faster`."""
     word = "faster" if percent > 0 else "slower"
     return f"{percent:+.1f}\u202f% {word}"
 
 
 def measured_text(measurement: MeasuredHere) -> str:
-    """`measured here: +18.2 % faster (3 A/Bs on this stack)`."""
+    """Format a local result: `measured here: +18.2 % faster (3 A/Bs on this stack)`."""
     result = measurement.result
     where = "on this stack" if result.same_contract else f"on {plural(len(result.stacks), 'other stack')}"
     return f"measured here: {gain_text(result.median_gain_pct)} ({plural(result.n, 'A/B')} {where})"
 
 
 def place_text(suggestion: Suggestion, cost: Cost | None) -> str:
-    """Why it stands here, what to expect and what the A/B costs: `Expected +17.7 % (17.7 to 31.7), high confidence`."""
+    """Format the rank, the expected effect and the cost of an A/B."""
     place, expected = suggestion.place, suggestion.place.expected
     texts = [place.because]
     if expected is not None:
         spread = "" if expected.low == expected.high else f" ({expected.low:+.1f} to {expected.high:+.1f})"
         texts.append(
             f"Expected throughput {expected.pct:+.1f}\u202f%{spread}, {place.confidence} confidence; "
-            f"likeness of the setting {expected.likeness.score:.0%}{_unlike(expected.likeness)}."
+            f"measured in a {expected.likeness.score:.0%} similar setting{_unlike(expected.likeness)}."
         )
     if suggestion.forecast is not None and suggestion.forecast.gain_pct is not None:
         texts.append(f"The planner predicts {suggestion.forecast.gain_pct:+.1f}\u202f%.")
@@ -203,7 +203,7 @@ def place_text(suggestion: Suggestion, cost: Cost | None) -> str:
 
 
 def _unlike(likeness: Likeness) -> str:
-    return f" (other {', '.join(likeness.differs)})" if likeness.differs else ""
+    return f" (different {', '.join(likeness.differs)})" if likeness.differs else ""
 
 
 _FAILURES = ("oom", "oom_phase", "oom_ranks", "import_error")
@@ -214,7 +214,7 @@ _ACTIVITY = ("requested_dispatcher", "resolved_dispatcher", "backend_proof", "ca
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """`text`: a few words; `href`: where it stands, "" where no page shows it."""
+    """The source of a fact in a few words. `href`: its page, or empty."""
 
     text: str
     href: str = ""
@@ -222,7 +222,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class FactRow:
-    """A fact as a page shows it; `follows`: the facts that it was worked out from."""
+    """A fact as a page shows it. `follows`: the facts it is derived from."""
 
     name: str
     meaning: str
@@ -233,7 +233,7 @@ class FactRow:
 
 
 def fact_row(advice: RunSuggestions, name: str, evaluation: Evaluation | None = None) -> FactRow:
-    """A known fact with its value and where it comes from. `told`: of the pair, for a rule about two runs."""
+    """Return a known fact with its value and source. `evaluation`: that of the pair, for a rule about two runs."""
     fact, value = FACTS[name], (advice.evaluation if evaluation is None else evaluation).facts[name]
     text = "unset" if value is None else fact_text(value)
     inputs = () if name in advice.stated else tuple(fact.inputs)
@@ -244,7 +244,7 @@ def fact_row(advice: RunSuggestions, name: str, evaluation: Evaluation | None = 
 
 
 def origin_of(advice: RunSuggestions, fact: Fact, evaluation: Evaluation | None = None) -> Origin:
-    """Who said a fact of this run, or of the pair."""
+    """Return the source of a fact of this run, or of the pair."""
     if fact.group == "compared" and advice.pair is not None and evaluation is advice.pair.evaluation:
         return Origin("comparison with the baseline runs", advice.pair.compare(advice.run.id))
     if fact.name in advice.profile.profile_of:
@@ -257,14 +257,14 @@ def origin_of(advice: RunSuggestions, fact: Fact, evaluation: Evaluation | None 
 
 
 CONTRADICTION = 0.02
-"""A typed number that differs by more from the measured one is named beside it. Ours."""
+"""A stated value is shown next to the measured one if they differ by more than this. Our choice."""
 
 
 def _profiled(advice: RunSuggestions, fact: Fact) -> Origin:
     profile, value = advice.profile.profile_of[fact.name], advice.profile.values[fact.name]
     by = advice.reading.stated.get(fact.name, advice.reading.extra.get(fact.name))
     differs = isinstance(by, int | float) and isinstance(value, float) and abs(by - value) > CONTRADICTION
-    contradiction = f"; stated was {fact_text(by)}, which contradicts it" if differs else ""
+    contradiction = f"; contradicts the stated {fact_text(by)}" if differs else ""
     return Origin(f"measured by profile {profile}{contradiction}", f"{_page(advice)}/profiles/{profile}")
 
 
@@ -285,12 +285,12 @@ def _stated(advice: RunSuggestions, fact: Fact) -> Origin:
 
 def _threshold(advice: RunSuggestions, fact: Fact) -> Origin:
     if advice.rules.thresholds[fact.name] == fact.default:
-        return Origin("our default; no source gives a value", "/playbook#thresholds")
-    return Origin(f"set by THREEWALLS_{fact.name.upper()}; no source gives a value", "/playbook#thresholds")
+        return Origin("our default; no published value", "/playbook#thresholds")
+    return Origin(f"set by THREEWALLS_{fact.name.upper()}; no published value", "/playbook#thresholds")
 
 
 def _read(advice: RunSuggestions, fact: Fact, page: str) -> Origin:
-    """Of a fact that no contract field and no metadata state."""
+    """Return the source of a fact that neither contract nor metadata state."""
     if fact.name == "compared":
         return Origin("this page shows one run", f"{page}/next")
     if any(name in advice.reading.arguments for name in fact.argument):
@@ -314,7 +314,7 @@ def _measured(name: str, page: str) -> Origin:
 
 
 def linked_why(advice: RunSuggestions, suggestion: Suggestion) -> Markup:
-    """The reason of a suggestion, its numbers with where they come from."""
+    """Return the reason of a suggestion, its numbers linked to their sources."""
     if suggestion.assumed:
         return coded(suggestion.why)
     evaluation = advice.evaluation_of(suggestion.rule.id)
@@ -322,7 +322,7 @@ def linked_why(advice: RunSuggestions, suggestion: Suggestion) -> Markup:
 
 
 def href_of(advice: RunSuggestions, evaluation: Evaluation, name: str) -> str:
-    """Where a fact can be read; of one that follows from others, where the first of them can."""
+    """Return the page of a fact; for a derived fact, that of its first input with one."""
     if name not in FACTS:
         return ""
     fact = FACTS[name]

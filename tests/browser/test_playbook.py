@@ -41,7 +41,7 @@ def test_a_person_searches_a_flag_and_reads_what_became_of_the_rule(open_page: O
     expect(page.locator(".rule-table tbody tr")).to_have_count(1)
     page.get_by_role("link", name="Overlap expert communication with computation").click()
     expect(page.locator(".page-head")).to_contain_text("tried 1 time, paid off 1 time")
-    expect(page.locator("#condition")).to_contain_text("our default; no source gives a value")
+    expect(page.locator("#condition")).to_contain_text("our default; no published value")
     expect(page.locator(".measured-table")).to_contain_text("+25.2 %")
     page.locator("#fired").get_by_role("link", name="overlap-off").click()
     expect(page).to_have_url(re.compile(rf"/runs/{run}/next/eo-enable$"))

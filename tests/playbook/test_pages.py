@@ -144,8 +144,8 @@ def test_a_dispute_says_which_statement_counts_and_by_what(client: TestClient) -
 
 
 def test_thresholds_are_our_own_defaults_or_set_here(client: TestClient, app: FastAPI, settings: Settings) -> None:
-    assert "our default; no source gives a value" in client.get("/playbook").text
-    assert "our default; no source gives a value" in client.get("/playbook/eo-enable").text
+    assert "our default; no published value" in client.get("/playbook").text
+    assert "our default; no published value" in client.get("/playbook/eo-enable").text
     app.state.settings = settings.model_copy(update={"t_comm": 0.2})
     page = client.get("/playbook/eo-enable").text
     assert "set here by THREEWALLS_T_COMM; our default is 0.1" in page

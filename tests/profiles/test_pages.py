@@ -70,7 +70,7 @@ def test_suggestions_name_the_profile_and_the_number_that_it_contradicts(client:
     profile = attached(client, run_id, trace("synthetic/seed-11/pair-before"))
     client.post(f"/api/v1/runs/{run_id}/profiles/{profile['id']}/confirm", json={"author": "kim"})
     text = page(client, f"/runs/{run_id}/next")
-    assert f"measured by profile {profile['id']}; stated was 0.5, which contradicts it" in text
+    assert f"measured by profile {profile['id']}; contradicts the stated 0.5" in text
     assert f"/runs/{run_id}/profiles/{profile['id']}" in text
 
 

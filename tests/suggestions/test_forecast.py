@@ -1,4 +1,4 @@
-"""A layout is suggested only when the planner says that it fits and does not prefer the present one."""
+"""A layout is suggested only if the planner predicts that it fits and ranks it above the current one."""
 
 from typing import Any
 
@@ -32,12 +32,12 @@ def forecast(peak_gb: float | None, settings: dict[str, Any], **changed: Any) ->
 @pytest.mark.parametrize(
     ("peak_gb", "settings", "changed", "fits", "why"),
     [
-        (40.0, {"pp": 2, "vpp": 2, "ep": 8}, {}, False, "does not prefer"),
+        (40.0, {"pp": 2, "vpp": 2, "ep": 8}, {}, False, "does not rank"),
         (40.0, {"tp": 1, "sp": False}, {"tp": 2, "sp": True}, True, ""),
         (78.0, {"ep": 8}, {}, False, "predicts"),
         (None, {"ep": 8}, {}, None, "cannot tell"),
         (60.0, {"ep": 12}, {}, False, "rules this layout out"),
-        (60.0, {"ep": 8}, {"model": "a model of ours"}, None, "cannot judge"),
+        (60.0, {"ep": 8}, {"model": "a model of ours"}, None, "cannot evaluate"),
     ],
 )
 def test_the_planner_decides(

@@ -176,7 +176,7 @@ def test_a_step_says_where_its_facts_come_from(client: TestClient, profiled: int
     page = client.get(f"/runs/{profiled}/next/eo-enable").text
     assert f'href="/runs/{profiled}#contract-ep"' in page
     assert "stated in the metadata" in page
-    assert "our default; no source gives a value" in page
+    assert "our default; no published value" in page
     assert "no matched A/B of this project" not in page
 
 

@@ -1,4 +1,4 @@
-"""What the planner says of another layout of a run: whether it fits, and whether it prefers the present one."""
+"""Ask the planner whether another layout of a run fits and whether it is better than the current one."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,11 +15,14 @@ from app.domain.rules.rule import Setting
 from app.domain.run import Stated, Value
 
 MOST_GPUS = 4096
-"""Of larger jobs the planner's order of all layouts takes longer than a page may."""
+"""For larger jobs, ranking all layouts takes too long for a page."""
 
 
 class LayoutForecaster:
-    """Asks the planner about layouts of one run. `peak_gb`: the run's own peak, which calibrates the prediction."""
+    """Predicts the effect of layouts for one run.
+
+    `peak_gb`: the run's measured peak, which calibrates the prediction.
+    """
 
     def __init__(self, contract: Mapping[str, Stated], peak_gb: float | None, headroom: float) -> None:
         self._contract = {name: entry.value for name, entry in contract.items()}
@@ -27,15 +30,15 @@ class LayoutForecaster:
         self._headroom = headroom
 
     def __call__(self, settings: Mapping[str, Setting]) -> Forecast:
-        """`fits` is False also where the planner prefers the present layout: its advice must not contradict ours."""
+        """Return the forecast. `fits` is also False if the planner prefers the current layout, so that pages agree."""
         now = self._now
         if isinstance(now, str):
-            return Forecast(None, f"The planner cannot judge another layout: {now}.")
+            return Forecast(None, f"The planner cannot evaluate another layout: {now}.")
         changed = {name: value for name, value in settings.items() if name in LAYOUT}
         try:
             then = _request(self._contract | _without_stages(changed) | changed)
         except InvalidPlan as invalid:
-            return Forecast(None, f"The planner cannot judge this layout: {invalid}.")
+            return Forecast(None, f"The planner cannot evaluate this layout: {invalid}.")
         layout = given_layout(then)
         offer = offer_of(then, layout)
         if offer.violations:
@@ -49,11 +52,11 @@ class LayoutForecaster:
         except InvalidPlan as invalid:
             return str(invalid)
         if not request.is_complete:
-            return "the present layout is not fully stated"
+            return "the current layout is not fully known"
         return request if request.gpus <= MOST_GPUS else f"the job has more than {MOST_GPUS:,} GPUs"
 
     def _memory(self, request: PlanRequest, offer: Offer) -> Forecast | None:
-        """None where it fits: the target's static part, and what the run uses beside its own static part."""
+        """Return None if it fits. The estimate is the target's static memory plus the run's measured other memory."""
         memory, static = gpu_memory_gb(request), offer.static_gb
         if memory is None or static is None or self._peak_gb is None or isinstance(self._now, str):
             return Forecast(None, "The planner cannot tell whether this layout fits: memory or model size is unknown.")
@@ -61,12 +64,12 @@ class LayoutForecaster:
         predicted = static + max(self._peak_gb - present, 0.0)
         if predicted <= (1 - self._headroom) * memory:
             return None
-        return Forecast(False, f"The planner predicts {predicted:.0f} GB for this layout, of {memory:.0f} GB.")
+        return Forecast(False, f"The planner predicts {predicted:.0f} GB for this layout; the GPU has {memory:.0f} GB.")
 
     def _preference(self, layout: Layout) -> Forecast:
-        """The planner's own order of the two layouts."""
+        """Compare the two layouts in the planner's order."""
         now = self._now
-        assert isinstance(now, PlanRequest)  # noqa: S101  # the caller looked
+        assert isinstance(now, PlanRequest)  # noqa: S101  # checked by the caller
         free = replace(now, fixed={}, pp_layout=None, account=None)
         options = candidates(free)
         ordered = best_first(free, options, np.flatnonzero(options.broken == 0))
@@ -76,7 +79,7 @@ class LayoutForecaster:
             for item in (given_layout(now), layout)
         ]
         if places[1] >= places[0]:
-            return Forecast(False, "The planner does not prefer this layout to the present one.")
+            return Forecast(False, "The planner does not rank this layout above the current one.")
         return Forecast(True, "")
 
 
@@ -90,7 +93,7 @@ def _text(value: object) -> str:
 
 
 def _without_stages(changed: Mapping[str, Setting]) -> dict[str, Setting]:
-    """Another number of stages needs another cut of the layers."""
+    """Reset the split of layers if the number of stages changes."""
     return {"vpp": None, "pp_layout": None, "pp_account": None} if "pp" in changed else {}
 
 
