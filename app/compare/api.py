@@ -21,7 +21,7 @@ from app.web.dependencies import ReadSession, Rules
 from app.web.errors import documented
 from app.web.templating import public_address
 
-# --- What the API says of a comparison, in types (`docs/api.md` in prose). Additions are welcome, changes are not.
+# --- Types of the API's comparison; `docs/api.md` describes them. Fields may be added but not changed.
 
 
 class _FromDomain(BaseModel):

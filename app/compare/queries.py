@@ -130,7 +130,7 @@ def _check(run_ids: Sequence[int], details: Mapping[int, RunDetail]) -> None:
 def _missing(numbers: set[int]) -> None:
     if numbers:
         named = ", ".join(f"#{number}" for number in sorted(numbers))
-        raise NotFound(f"There is no run {named}. It may have been deleted, or the address is mistyped.")
+        raise NotFound(f"Run {named} does not exist. It may have been deleted.")
 
 
 def _record(row: RunRow, detail: RunDetail, loss: float | None) -> RunRecord:

@@ -1,4 +1,4 @@
-"""`/api/v1/experiments` and `/api/v1/journeys`: planned A/Bs, their results, and the tree that they make."""
+"""Experiments at `/api/v1/experiments` and `/api/v1/journeys`: planned A/Bs, their results and journeys."""
 
 from typing import Annotated
 

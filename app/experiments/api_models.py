@@ -1,6 +1,4 @@
-"""What the API says of experiments and journeys, in types (`docs/api.md` in prose). Additions are welcome, changes are
-not.
-"""
+"""Types of the API's experiments and journeys; `docs/api.md` describes them. Fields may be added but not changed."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -252,7 +250,7 @@ def _plan(experiment: Experiment, base_url: str) -> PlanOut:
     )
 
 
-# --- What the API says of a journey.
+# --- Journeys.
 
 
 class JourneyEdgeOut(BaseModel):

@@ -1,4 +1,7 @@
-"""What a person decides about an experiment: accept, reject, withdraw, or more runs. Recorded with who and why."""
+"""Decide about an experiment: accept, reject, withdraw, or change its number of runs.
+
+Author and reason are recorded.
+"""
 
 import re
 from collections.abc import Mapping
@@ -79,9 +82,9 @@ def _open(session: Session, experiment_id: int) -> ExperimentRow:
         select(ExperimentRow).where(col(ExperimentRow.id) == experiment_id).with_for_update()
     ).scalar_one_or_none()
     if row is None:
-        raise NotFound(f"There is no experiment {experiment_id}. It may have been deleted, or the address is mistyped.")
+        raise NotFound(f"Experiment {experiment_id} does not exist. It may have been deleted.")
     if row.state not in UNDECIDED:
-        raise _refused("state", f"Experiment {experiment_id} is {row.state} already, by {row.decided_by}.")
+        raise _refused("state", f"Experiment {experiment_id} was already {row.state} by {row.decided_by}.")
     return row
 
 

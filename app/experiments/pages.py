@@ -457,7 +457,7 @@ class ExperimentPage:
     def done(self, event: AuditEvent) -> str:
         """Describe an action of a user, to follow the name."""
         if event.action == "runs_each":
-            return f"planned {plural(event.after['runs_each'], 'run')} a side instead of {event.before['runs_each']}"
+            return f"planned {plural(event.after['runs_each'], 'run')} per side instead of {event.before['runs_each']}"
         return {"plan": "planned it"}.get(event.action, f"{event.action} it")
 
     @cached_property

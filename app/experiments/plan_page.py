@@ -1,4 +1,4 @@
-"""Planning an experiment: what one would take before anybody decides, and the form of a person's own idea."""
+"""Planning an experiment: its estimated cost, and the form for the user's own change."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -89,7 +89,7 @@ class Offer:
 
 
 def offer(session: Session, settings: Settings, run_id: int, form: PlanForm) -> Offer:
-    """Raises NotFound for a run or a rule that is none."""
+    """Return the offer. Raises NotFound for an unknown run or rule."""
     try:
         return Offer(run_id, form, propose(session, settings, wish_of(run_id, form)))
     except NotReady as error:

@@ -60,7 +60,7 @@ def journey_of(session: Session, run_id: int) -> Journey:
     standing = {number: int(result.candidate[-1]) for number, result in results.items() if result.candidate}
     runs = _runs(session, {root_id, *standing.values()})
     if root_id not in runs:
-        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
     project, root = runs[root_id]
     journey_steps = [_step(row, results[row.id or 0], runs.get(standing.get(row.id or 0, 0))) for row in steps]
     return make_journey(run_id, project, root, journey_steps)

@@ -115,7 +115,7 @@ def would_decide(verdict: Verdict | None) -> str:
 
 
 def runs_that_decide(verdict: Verdict | None) -> int | None:
-    """Runs a side that would decide, to offer as the new number; None where that is not known."""
+    """Return the runs per side that would decide, to offer as the new number. None if unknown."""
     time = verdict.step_time if verdict else None
     if verdict is None or time is None:
         return None

@@ -1,4 +1,4 @@
-"""What the API says of leaderboards, in types (`docs/api.md` in prose). Additions are welcome, changes are not."""
+"""Types of the API's leaderboards; `docs/api.md` describes them. Fields may be added but not changed."""
 
 from collections.abc import Iterable
 from datetime import datetime

@@ -66,7 +66,7 @@ class StoredLog:
 
 def read_log(session: Session, run_id: int, name: str) -> StoredLog:
     if session.get(RunRow, run_id) is None:
-        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
     rows = session.execute(select(RunFileRow).where(col(RunFileRow.run_id) == run_id, col(RunFileRow.kind) == "log"))
     files = list(rows.scalars())
     row = _chosen(files, name)

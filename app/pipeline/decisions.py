@@ -162,7 +162,7 @@ def _in_force(session: Session, project_id: int, stack_key: str) -> list[PinRow]
 def _run(session: Session, run_id: int) -> RunRow:
     run = session.get(RunRow, run_id)
     if run is None:
-        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
     return run
 
 

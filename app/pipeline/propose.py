@@ -1,4 +1,4 @@
-"""What an experiment would be, before anybody plans it: for the form, and for the plan itself."""
+"""The proposed experiment: shown before planning, and the basis of the plan."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -48,11 +48,11 @@ def blockers_of(
     ids = {suggestion.rule.id for suggestion in evaluation.fired}
     for suggestion in evaluate(planned.facts, rules.book, settings=rules.thresholds).fired:
         if suggestion.rule.kind == "blocker" and suggestion.rule.id not in ids:
-            yield f"By rule {suggestion.rule.id}, such a job does not start: {suggestion.why}"
+            yield f"According to rule {suggestion.rule.id}, this job would not start: {suggestion.why}"
 
 
 LEAST_EFFECT_PCT, MOST_EFFECT_PCT = 1.2, 50.0
-"""A change below 1 % is never called, so an effect just above it would take unrealistically many runs."""
+"""A change below 1 % is never reported, so detecting one just above it would take too many runs."""
 _HISTORY = 60
 _MOST_TITLE = 300
 _MOST_LISTED = 20
@@ -102,7 +102,7 @@ class _Turn:
 
 
 def propose(session: Session, settings: Settings, wish: Wish) -> Proposal:
-    """Raises NotFound, NotReady, and InvalidChange naming what cannot be planned so."""
+    """Return the proposal. Raises NotFound, NotReady, and InvalidChange naming what cannot be planned."""
     _check(wish)
     advised = read_run(session, wish.run_id)
     record = full_record(session, wish.run_id)

@@ -18,7 +18,7 @@ from app.web.dependencies import ReadSession
 from app.web.errors import documented
 from app.web.templating import public_address
 
-# --- What the API says of a plan, in types (`docs/api.md` in prose). Additions are welcome, changes are not.
+# --- Types of the API's plan; `docs/api.md` describes them. Fields may be added but not changed.
 
 
 class PlanQuery(BaseModel):

@@ -16,7 +16,7 @@ from app.web.dependencies import ReadSession, Rules
 from app.web.errors import documented
 from app.web.templating import public_address
 
-# --- What the API says of rules, in types (`docs/api.md` in prose). Additions are welcome, changes are not.
+# --- Types of the API's rules; `docs/api.md` describes them. Fields may be added but not changed.
 
 
 class _FromDomain(BaseModel):

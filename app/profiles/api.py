@@ -1,4 +1,4 @@
-"""`/api/v1/runs/{id}/profiles` and `/api/v1/profiles`: upload, list, one profile, the difference of two."""
+"""Profiles at `/api/v1/runs/{id}/profiles` and `/api/v1/profiles`: upload, list, read, compare."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -45,7 +45,7 @@ _FORM = {
             "items": {"type": "string", "format": "binary"},
             "description": "Traces of one or several ranks: Kineto JSON, SQLite exports of Nsight Systems, archives.",
         },
-        "rank": {"type": "array", "items": {"type": "integer"}, "description": "Rank of each file, in their order."},
+        "rank": {"type": "array", "items": {"type": "integer"}, "description": "Rank of each file, in file order."},
         "stage": {"type": "array", "items": {"type": "integer"}, "description": "Pipeline stage of each file."},
     },
     "required": ["profile"],
@@ -54,36 +54,36 @@ _FORM = {
 
 class ProfileAnswer(BaseModel):
     id: int
-    url: str = Field(description="Page of the profile, for people.")
+    url: str = Field(description="Page of the profile.")
     status: Status
-    created: bool = Field(description="False when the run had the same files already.")
+    created: bool = Field(description="False if the run already has these files.")
 
 
 class ProfileFileOut(BaseModel):
     name: str
     size_bytes: int
-    rank: int | None = Field(description="As stated at the upload.")
+    rank: int | None = Field(description="As stated with the upload.")
     stage: int | None
 
 
 class ProfileOut(BaseModel):
     id: int
     run: int
-    url: str = Field(description="Page of the profile, for people.")
+    url: str = Field(description="Page of the profile.")
     status: Status
     created_at: datetime
     uploaded_by: str
     error: str | None = Field(description="Why the profile could not be read.")
     files: list[ProfileFileOut]
-    counts: bool = Field(description="Its facts are facts of the run.")
-    differs: list[str] = Field(description="What contradicts the run's contract: the facts wait for a confirmation.")
+    counts: bool = Field(description="The rules use its facts.")
+    differs: list[str] = Field(description="Contradictions to the run's contract, to be confirmed.")
     confirmed_by: str
     confirmed_at: datetime | None
-    facts: dict[str, Any] = Field(description="By the names of docs/profiles.md; null where nothing is known.")
+    facts: dict[str, Any] = Field(description="Named as in docs/profiles.md; null if unknown.")
 
 
 class ProfileDetailOut(ProfileOut):
-    document: dict[str, Any] | None = Field(description="All figures (docs/profiles.md); null until it was read.")
+    document: dict[str, Any] | None = Field(description="All figures (docs/profiles.md); null until read.")
 
 
 class ProfileListOut(BaseModel):
@@ -99,8 +99,8 @@ class DifferenceOut(BaseModel):
     before_ms: float
     after_ms: float
     difference_ms: float
-    per_step: bool = Field(description="False: the windows are no steps, so their lengths say little.")
-    contract: list[str] = Field(description="What differs between the profiles besides time.")
+    per_step: bool = Field(description="False if the windows are not steps, so that their lengths are not comparable.")
+    contract: list[str] = Field(description="Contract fields that differ between the profiles.")
     rows: list[dict[str, Any]]
 
 
@@ -122,7 +122,7 @@ async def upload_profile(
     settings: AppSettings,
     run_id: RunId,
 ) -> ProfileAnswer:
-    """Attach a profile to a run. It is read in the background; the same files twice are one profile."""
+    """Attach a profile to a run. It is read in the background. Uploading the same files again has no effect."""
     async with sent_form(request, max_files=MAX_FILES, max_fields=MAX_FIELDS) as form:
         accept = partial(accept_profile, engine, log_files, settings, run_id=run_id, uploader=uploader(request))
         accepted = await run_in_threadpool(lambda: accept(files=sent_files(form)))
@@ -161,7 +161,7 @@ def _numbers(form: FormData, name: str, count: int) -> Sequence[int | None]:
     if not texts:
         return [None] * count
     if len(texts) != count:
-        raise _refused(name, f"state one for each of the {count} files, or none")
+        raise _refused(name, f"must state one for each of the {count} files, or none")
     if not all(text.isascii() and text.isdigit() and int(text) <= _MAX_NUMBER for text in texts):
         raise _refused(name, "must be a whole number from 0")
     return [int(text) for text in texts]
@@ -181,7 +181,7 @@ def read_profiles(request: Request, session: ReadSession, run_id: RunId) -> Prof
 @router.get("/profiles/{profile_id}", responses=documented(404, 422))
 @requires(Action.READ)
 def read_profile(request: Request, session: ReadSession, profile_id: ProfileId) -> ProfileDetailOut:
-    """One profile with all its figures."""
+    """Return one profile with all its figures."""
     return _detail(request, session, profile_id)
 
 
@@ -190,13 +190,13 @@ def read_profile(request: Request, session: ReadSession, profile_id: ProfileId) 
 def remove_profile(
     engine: AppEngine, run_id: RunId, profile_id: ProfileId, author: Annotated[str, Query(max_length=MAX_AUTHOR)] = ""
 ) -> Response:
-    """Remove a profile; its facts are facts of the run no longer."""
+    """Remove a profile and its facts."""
     remove(engine, run_id, profile_id, signed(author))
     return Response(status_code=204)
 
 
 class Confirmation(BaseModel):
-    author: Author = author_field("Who confirms it.", MAX_AUTHOR)
+    author: Author = author_field("Author of the confirmation.", MAX_AUTHOR)
 
 
 @router.post("/runs/{run_id}/profiles/{profile_id}/confirm", responses=documented(404, 422))
@@ -204,7 +204,7 @@ class Confirmation(BaseModel):
 def confirm_profile(
     *, request: Request, engine: AppEngine, run_id: RunId, profile_id: ProfileId, confirmation: Confirmation
 ) -> ProfileDetailOut:
-    """Count the facts of a profile although it contradicts the contract of its run."""
+    """Use the facts of a profile although it contradicts the contract of its run."""
     confirm(engine, run_id, profile_id, confirmation.author)
     with read_session(engine) as session:
         return _detail(request, session, profile_id)
@@ -217,7 +217,7 @@ def compare_two_profiles(
     a: Annotated[int, Query(ge=1, le=_MAX_NUMBER, description="The earlier profile.")],
     b: Annotated[int, Query(ge=1, le=_MAX_NUMBER, description="The later profile.")],
 ) -> DifferenceOut:
-    """Why the step of profile `b` differs from that of `a`, in milliseconds that add up."""
+    """Explain the difference in step time between profiles `a` and `b`, in milliseconds that add up."""
     *_, difference = get_difference(session, a, b)
     return DifferenceOut.model_validate({"a": a, "b": b, **difference_document(difference)})
 

@@ -1,4 +1,4 @@
-"""The three walls of a run as one picture that people can download: SVG, and PNG made of it."""
+"""The three walls of a run as a picture to download, as SVG or PNG."""
 
 from functools import lru_cache
 from xml.sax.saxutils import escape

@@ -56,7 +56,7 @@ def show_profiles(request: Request, session: ReadSession, run_id: RunId) -> HTML
 @router.get("/runs/{run_id}/profiled")
 @requires(Action.READ, of="run")
 def show_on_run(request: Request, session: ReadSession, run_id: RunId) -> HTMLResponse:
-    """The newest profile that counts, as a part of the run's page; by itself it leads to the list."""
+    """Render the newest usable profile as a part of the run page. Without htmx, redirect to the list."""
     run, profiles = profiled_run(session, run_id), list_profiles(session, run_id)
     counting = next((profile for profile in profiles if profile.counts), None)
     page = None if counting is None else ProfilePage(get_profile(session, counting.id), None, ())
@@ -73,7 +73,7 @@ def show_on_run(request: Request, session: ReadSession, run_id: RunId) -> HTMLRe
 async def attach_profile(
     *, request: Request, engine: AppEngine, log_files: AppLogFiles, settings: AppSettings, run_id: RunId
 ) -> Response:
-    """The same upload as the API's, by a form."""
+    """Upload a profile like the API, from a form."""
     async with sent_form(request, max_files=MAX_FILES, max_fields=MAX_FIELDS) as form:
         accept = partial(accept_profile, engine, log_files, settings, run_id=run_id, uploader=uploader(request))
         accepted = await run_in_threadpool(lambda: accept(files=sent_files(form)))
@@ -93,7 +93,7 @@ def show_profile(
 def show_news(
     *, request: Request, session: ReadSession, rules: Rules, run_id: RunId, profile_id: ProfileId, seen: str = ""
 ) -> Response:
-    """What the page asks for until the profile is read."""
+    """Return the state that the page polls until the profile is read."""
     page = _page(session, rules, run_id, profile_id)
     if page.stored.status == seen:
         return Response(status_code=204, headers={"Vary": "HX-Request", "Cache-Control": "no-cache"})
@@ -103,7 +103,7 @@ def show_news(
 @router.get("/runs/{run_id}/profiles/{profile_id}/walls.svg")
 @requires(Action.READ, of="run")
 def draw_walls_as_svg(session: ReadSession, rules: Rules, run_id: RunId, profile_id: ProfileId) -> Response:
-    """The picture of the three walls."""
+    """Return the picture of the three walls as SVG."""
     page = _drawable(session, rules, run_id, profile_id)
     return Response(walls_svg(page), media_type="image/svg+xml", headers=_as_file(run_id, "svg"))
 
@@ -111,7 +111,7 @@ def draw_walls_as_svg(session: ReadSession, rules: Rules, run_id: RunId, profile
 @router.get("/runs/{run_id}/profiles/{profile_id}/walls.png")
 @requires(Action.READ, of="run")
 def draw_walls_as_png(session: ReadSession, rules: Rules, run_id: RunId, profile_id: ProfileId) -> Response:
-    """The same picture in pixels."""
+    """Return the picture of the three walls as PNG."""
     page = _drawable(session, rules, run_id, profile_id)
     return Response(walls_png(page), media_type="image/png", headers=_as_file(run_id, "png"))
 
@@ -119,7 +119,7 @@ def draw_walls_as_png(session: ReadSession, rules: Rules, run_id: RunId, profile
 def _drawable(session: Session, rules: RulesInForce, run_id: int, profile_id: int) -> ProfilePage:
     page = _page(session, rules, run_id, profile_id)
     if page.document is None or page.document["view"] is None:
-        raise NotFound(f"Profile {profile_id} has no picture, because it was not read.")
+        raise NotFound(f"Profile {profile_id} has no picture, because it has not been read.")
     return page
 
 
@@ -162,7 +162,7 @@ def show_difference(request: Request, session: ReadSession, a: _Side, b: _Side) 
 def show_explanation(
     request: Request, session: ReadSession, run: Annotated[int, Query(ge=1, le=_MAX_NUMBER)]
 ) -> HTMLResponse:
-    """Why the step got longer with this run, as a part of the page of a regression; nothing without two profiles."""
+    """Explain the longer step as a part of a regression's page. Empty without two profiles."""
     nearest = nearest_profiles(session, run)
     page = None if nearest is None else DifferencePage(*get_difference(session, *nearest))
     return render(request, "profiles/explained.html", block="explained", p=page)

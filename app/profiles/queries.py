@@ -1,4 +1,4 @@
-"""Profiles of runs and the differences of two, with the run that each belongs to."""
+"""Read profiles with their runs, and compare two of them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from app.storage.tables import ProfileRow, ProjectRow, RunResultRow, RunRow, sel
 
 @dataclass(frozen=True, slots=True)
 class ProfiledRun:
-    """What profiles need of their run."""
+    """Data of the run that profile pages need."""
 
     id: int
     name: str
@@ -60,7 +60,7 @@ def profiled_run(session: Session, run_id: int) -> ProfiledRun:
         .where(col(RunRow.id) == run_id)
     ).one_or_none()
     if row is None:
-        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
     run, project, result = row
     return ProfiledRun(
         run_id, run.name, project.slug, run.project_id, stored_contract(result.contract), run.step_time_ms
@@ -86,7 +86,7 @@ def get_difference(session: Session, a: int, b: int) -> tuple[Profile, Profile, 
     sides = get_profile(session, a), get_profile(session, b)
     for side in sides:
         if side.stored.status in ("received", "processing"):
-            raise NotReady(f"Profile {side.stored.id} is not read yet. Try again in a moment.")
+            raise NotReady(f"Profile {side.stored.id} is still being read. Try again in a moment.")
     difference = None
     if sides[0].document is not None and sides[1].document is not None:
         difference = compare_profiles(sides[0].document, sides[1].document)
@@ -96,8 +96,8 @@ def get_difference(session: Session, a: int, b: int) -> tuple[Profile, Profile, 
 
 
 def nearest_profiles(session: Session, run_id: int) -> tuple[int, int] | None:
-    """Return the profiles nearest to both sides of a change that began with a run: of an earlier run of its
-    configuration, and of the run itself or a later one. None when one side has no profile that counts.
+    """Return the closest profiles before and after a change that began with this run. None if a side has no usable
+    profile.
     """
     run = session.get(RunRow, run_id)
     if run is None or not run.config_key:
@@ -134,7 +134,7 @@ def remove(engine: Engine, run_id: int, profile_id: int, author: str) -> None:
 
 
 def confirm(engine: Engine, run_id: int, profile_id: int, author: str) -> None:
-    """Count the facts of a profile although it contradicts the contract. Raises NotFound."""
+    """Use the facts of a profile although it contradicts the contract. Raises NotFound."""
     with transaction(engine) as session:
         profile = get_profile(session, profile_id, run_id)
         record = partial(audit.record, session, who=author, subject="run", subject_id=run_id)

@@ -1,4 +1,4 @@
-"""What the pages of profiles show: the bar of a step, the three walls, tables and the timeline."""
+"""Profiles as pages show them: the bar of a step, the three walls, tables and the timeline."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ REASON_LABELS = {
     "host_sync": "host synchronization",
     "wait_comm": "waiting for communication",
     "wait_copy": "waiting for copies",
-    "issued_other": "idle although issued",
+    "issued_other": "idle after launch",
     "unresolved": "reason unknown",
 }
 _IDLE = ("launch_starved", "host_sync", "issued_other", "unresolved")
@@ -47,13 +47,13 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A figure of a wall beside its threshold. `share` None: unknown."""
+    """A figure of a wall with its threshold. `share` None: unknown."""
 
     label: str
     share: float | None
     threshold: float | None
     is_below: bool = False
-    """The figure is a wall when it lies below the threshold."""
+    """A value below the threshold counts as a wall."""
 
     @property
     def is_wall(self) -> bool:
@@ -64,7 +64,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Wall:
-    """A card: its numbers, and the rules that it opens as (rule, title)."""
+    """A card with its numbers and suggestions as (rule, title)."""
 
     name: str
     label: str
@@ -135,7 +135,7 @@ def timeline(document: Mapping[str, Any]) -> tuple[Lane, ...]:
 
 
 class ProfilePage:
-    """What the template of one profile asks for."""
+    """Data of the page of one profile."""
 
     def __init__(self, profile: Profile, evaluation: Evaluation | None, others: Sequence[StoredProfile]) -> None:
         self.profile = profile
@@ -168,11 +168,11 @@ class ProfilePage:
         if self.document is None:
             return "The profile is being read."
         if not self.document["facts"]:
-            return "The trace is incomplete, so it states no facts of the run."
+            return "The trace is incomplete, so the rules do not use it."
         walls = [wall for wall in self.walls if wall.is_wall]
         numbers = [(number, wall) for wall in walls for number in wall.numbers if number.is_wall]
         if not numbers:
-            return "No wall: exposed communication and idle time stay below their thresholds."
+            return "No wall: exposed communication and idle time are below their thresholds."
         number, wall = max(numbers, key=lambda item: _excess(item[0]))
         figure = f"{number.share:.0%}" if number.share is not None else ""
         return f"{wall.label} is the wall: {number.label} is {figure} of the step (threshold {number.threshold:.0%})."
@@ -185,11 +185,11 @@ class ProfilePage:
         numbers = {
             "memory": (
                 Number("exposed copies", facts.get("exposed_copy_frac"), None),
-                Number("free memory, by the log", facts.get("headroom_frac"), memory, is_below=True),
+                Number("free memory according to the log", facts.get("headroom_frac"), memory, is_below=True),
             ),
             "communication": (
                 Number("exposed communication", facts.get("exposed_comm_frac"), communication),
-                Number("waiting in it", facts.get("exposed_wait_frac"), None),
+                Number("of it waiting for other ranks", facts.get("exposed_wait_frac"), None),
                 Number("hidden communication", facts.get("comm_hidden_frac"), None),
                 Number("expert dispatcher", facts.get("dispatcher_share"), None),
             ),
@@ -213,7 +213,7 @@ class ProfilePage:
 
     @property
     def window(self) -> Mapping[str, Any]:
-        assert self.document is not None  # noqa: S101  the template asks for a read profile only
+        assert self.document is not None  # noqa: S101  the template uses it only for profiles that were read
         window: Mapping[str, Any] = self.document["view"]["window"]
         return window
 
@@ -232,7 +232,7 @@ class ProfilePage:
 
     @property
     def slowdown(self) -> float | None:
-        """Return by how much the profiler slowed the step: profiled over unprofiled, less one."""
+        """Return the slowdown by the profiler: profiled over unprofiled step time, minus 1."""
         step = self.stored.facts.get("profiled_step_s")
         if not isinstance(step, float) or not self.run.step_time_ms:
             return None
@@ -240,43 +240,40 @@ class ProfilePage:
 
     @property
     def quality(self) -> tuple[str, ...]:
-        """Return how far the numbers can be trusted, one sentence each."""
+        """Return what limits the accuracy of the numbers, one sentence each."""
         if self.document is None:
             return ()
         quality = self.document["quality"]
         captured = (
             f"{quality['ranks']} of {quality['world_size']} ranks"
             if quality["world_size"]
-            else (f"{quality['ranks']} rank{'s' if quality['ranks'] != 1 else ''} of an unknown number")
+            else (f"{quality['ranks']} rank{'s' if quality['ranks'] != 1 else ''}, world size unknown")
         )
-        texts = [f"{', '.join(quality['formats'])}. Captured: {captured}. A verdict holds for these ranks only."]
+        texts = [f"{', '.join(quality['formats'])}. Captured: {captured}. Results apply to these ranks only."]
         if quality["steps"]:
-            texts.append(f"{quality['steps']} whole steps, separated by {quality['step_source']}; figures are medians.")
+            texts.append(f"{quality['steps']} complete steps, split by {quality['step_source']}; values are medians.")
         else:
-            texts.append("No steps were found, so the whole trace counts as one window.")
+            texts.append("No step markers were found, so the whole trace is one window.")
         if quality["launch_correlated"] is not None and quality["launch_correlated"] < 0.99:
             texts.append(f"{quality['launch_correlated']:.0%} of the GPU activities have a known launch.")
         if quality["unresolved_frac"] > 0.01:
             texts.append(f"{quality['unresolved_frac']:.0%} of the time without computation has no known reason.")
         if quality["graphs"] == "whole":
             texts.append(
-                "CUDA graphs were traced whole: what runs inside is unknown. Record with --cuda-graph-trace=node."
+                "CUDA graphs were traced as a whole, without their kernels. Record with --cuda-graph-trace=node."
             )
         elif quality["graphs"] == "node":
             texts.append(f"{quality['graph_launches']} CUDA graph launches, traced by kernel.")
         if quality["rounded"]:
             texts.append("Times are whole microseconds; kernels shorter than 20 µs are rounded noticeably.")
         if quality["unclassified"]["work_frac"] > 0.01:
-            texts.append(f"{quality['unclassified']['work_frac']:.0%} of the kernel time has no class.")
+            texts.append(f"{quality['unclassified']['work_frac']:.0%} of the kernel time is unclassified.")
         if quality["skipped_events"]:
-            texts.append(f"{quality['skipped_events']:,} events without a usable time were skipped.")
+            texts.append(f"{quality['skipped_events']:,} events without a valid time were skipped.")
         if quality["copies_hide_ms"] > 0.01 * float(self.window["window_ms"]):
-            texts.append(f"{quality['copies_hide_ms']:.1f} ms of the exposed communication run beside a copy.")
+            texts.append(f"{quality['copies_hide_ms']:.1f} ms of the exposed communication overlap a copy.")
         if self.slowdown is not None and self.slowdown > 0.01:
-            texts.append(
-                f"The profiler slowed the step by {self.slowdown:.0%}: absolute numbers are perturbed, "
-                "shares hold better."
-            )
+            texts.append(f"The profiler slowed the step by {self.slowdown:.0%}: trust shares more than absolute times.")
         return (*texts, *quality["incomplete"], *quality["warnings"])
 
     @property
@@ -292,7 +289,7 @@ def _excess(number: Number) -> float:
 
 @dataclass(frozen=True, slots=True)
 class DifferencePage:
-    """Two profiles beside each other."""
+    """Data of the comparison of two profiles."""
 
     before: Profile
     after: Profile
@@ -308,6 +305,6 @@ class DifferencePage:
 
     @property
     def unprofiled_ms(self) -> float | None:
-        """Return by how much the unprofiled steps of the two runs differ."""
+        """Return the difference between the unprofiled step times of the two runs."""
         before, after = self.before.run.step_time_ms, self.after.run.step_time_ms
         return None if before is None or after is None or self.before.run.id == self.after.run.id else after - before

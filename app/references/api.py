@@ -41,7 +41,7 @@ from app.web.errors import documented
 from app.web.lists import only_these
 from app.web.templating import public_address
 
-# --- What the API says of published figures, in types (`docs/api.md` in prose). Additions are welcome, changes are not.
+# --- Types of the API's reference points; `docs/api.md` describes them. Fields may be added but not changed.
 
 ReferenceId = Annotated[str, Path(max_length=200, description="The number of a team's figure, else its name.")]
 

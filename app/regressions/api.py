@@ -171,7 +171,7 @@ def read_verdict(
         select_any(RunRow.status, RunRow.reception, RunRow.error).where(col(RunRow.id) == run_id)
     ).first()
     if run is None:
-        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
     if run.status == "unread" and run.reception != "receiving":
         return VerdictOut(run=run_id, status="unread", reason=run.error or "", exit_code=UNREAD)
     verdicts = verdicts_of(session, run_id)

@@ -1,4 +1,4 @@
-"""What the API says of regressions, in types (`docs/api.md` in prose). Additions are welcome, changes are not."""
+"""Types of the API's regressions; `docs/api.md` describes them. Fields may be added but not changed."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self

@@ -154,7 +154,7 @@ def _locked(session: Session, seen: Sequence[Seen]) -> Sequence[RegressionRow]:
     gone = sorted(ids - {row.id for row in rows})
     if gone:
         names = ", ".join(map(str, gone))
-        raise NotFound(f"There is no regression {names}. It may have been deleted, or the address is mistyped.")
+        raise NotFound(f"Regression {names} does not exist. It may have been deleted.")
     return rows
 
 

@@ -89,7 +89,7 @@ def get_regression(session: Session, regression_id: int) -> Regression:
         _joined(select(RegressionRow, ProjectRow)).where(col(RegressionRow.id) == regression_id)
     ).all()
     if not rows:
-        raise NotFound(f"There is no regression {regression_id}. It may have been deleted, or the address is mistyped.")
+        raise NotFound(f"Regression {regression_id} does not exist. It may have been deleted.")
     return _with_members(session, rows)[0]
 
 

@@ -47,7 +47,7 @@ def get_report(
     """Return the report with its verdict and suspects. `address`: of the service. Raises NotFound."""
     row = session.get(RunRow, run_id)
     if row is None:
-        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
     run = LinkedRun(str(run_id), row.name, f"{address}/runs/{run_id}")
     if row.status == "unread" and row.reception != "receiving":
         return unread_report(run, row.error or "", _step_lines(row)), None, ()

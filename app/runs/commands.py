@@ -36,7 +36,7 @@ def amend_contract(engine: Engine, run_id: int, *, fields: Mapping[str, object],
     with transaction(engine, durable=True) as session:
         row = session.get(RunRow, run_id, with_for_update=True)
         if row is None:
-            raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+            raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
         _check_taken_back(session, run_id, stated)
         for name, fact in stated.items():
             before = row.result.contract.get(name) or {}
@@ -108,7 +108,7 @@ def decide(engine: Engine, run_id: int, action: RunDecision, *, author: str, not
 def _unpin(session: Session, run_id: int, author: str, note: str) -> list[int]:
     run = session.get(RunRow, run_id)
     if run is None:
-        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
     pins = decisions.pins(session, run.project_id, run.stack_key)
     in_force = [pin.id for pin in pins if pin.run_id == run_id and pin.in_force]
     return [work for pin in in_force for work in decisions.unpin(session, pin, author, note)]

@@ -127,7 +127,7 @@ def get_run(session: Session, run_id: int) -> RunDetail:
         .where(col(RunRow.id) == run_id)
     ).one_or_none()
     if row is None:
-        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
     amended = session.execute(
         select(AmendmentRow).where(col(AmendmentRow.run_id) == run_id).order_by(col(AmendmentRow.id))
     ).scalars()
@@ -144,7 +144,7 @@ def get_state(session: Session, run_id: int) -> RunState:
         ).where(col(RunRow.id) == run_id)
     ).one_or_none()  # fmt: skip
     if row is None:
-        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
     return RunState(
         id=row.id,
         status=row.status,

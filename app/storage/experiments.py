@@ -118,7 +118,7 @@ def get_experiment(session: Session, experiment_id: int) -> Experiment:
     """Raises NotFound."""
     joined = session.execute(_select().where(col(ExperimentRow.id) == experiment_id)).one_or_none()
     if joined is None:
-        raise NotFound(f"There is no experiment {experiment_id}. It may have been deleted, or the address is mistyped.")
+        raise NotFound(f"Experiment {experiment_id} does not exist. It may have been deleted.")
     row, project, name = joined
     item = _columns(row, project, name)
     result: ExperimentResult = item["result"]

@@ -105,7 +105,7 @@ def find_profile(session: Session, profile_id: int) -> ProfileRow:
         row is not None and session.execute(select_any(ProfileRow.id).where(col(ProfileRow.id) == profile_id)).first()
     )
     if row is None or not visible:
-        raise NotFound(f"There is no profile {profile_id}. It may have been removed, or the address is mistyped.")
+        raise NotFound(f"Profile {profile_id} does not exist. It may have been removed.")
     return row
 
 

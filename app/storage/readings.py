@@ -209,7 +209,7 @@ def state_facts(session: Session, run_id: int, facts: Mapping[str, object], *, a
     """Record the statements; None takes one back. The rules are asked of the run again. Raises NotFound."""
     row = session.get(RunRow, run_id, with_for_update=True)
     if row is None:
-        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
     before = in_force(statements_of(session, run_id))
     for name, value in facts.items():
         session.add(

@@ -334,7 +334,7 @@ def read_run(session: Session, run_id: int) -> AdvisedRun:
         .where(col(RunRow.id) == run_id)
     ).one_or_none()
     if row is None:
-        raise NotFound(f"There is no run {run_id}. It may have been deleted, or the address is mistyped.")
+        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
     run = detail(row[0], row[1], files_of(session, run_id))
     if not run.done:
         raise NotReady(f"Run {run_id} is {run.status}. Its next steps follow when it was read.")

@@ -96,7 +96,7 @@ _TITLES = {
     422: "Invalid request",
 }
 _DETAILS = {
-    404: "There is no page at this address. It may be mistyped, or the run may have been deleted.",
+    404: "No page at this URL. It may be misspelled, or the run was deleted.",
     500: "Unexpected error (id {request_id}). The service's log has the details under this id. Nothing that was "
     "acknowledged is lost.",
 }

@@ -75,7 +75,7 @@ def test_a_person_plans_a_suggestion_runs_it_and_accepts_the_result(open_page: O
     plan = page.locator("#plan")
     expect(plan).to_contain_text("interleaved")
     expect(plan).to_contain_text("held fixed")
-    plan.get_by_label("Runs a side").fill("1")
+    plan.get_by_label("Runs per side").fill("1")
     plan.get_by_label("Your name").fill("mara")
     plan.get_by_role("button", name="Plan this").click()
 

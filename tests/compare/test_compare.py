@@ -208,12 +208,12 @@ def test_the_picker_offers_the_same_stack_first_and_finds_by_words(client: TestC
 @pytest.mark.parametrize(
     ("address", "status", "says"),
     [
-        ("/compare?a=1&b=99", 404, "There is no run #99."),
+        ("/compare?a=1&b=99", 404, "Run #99 does not exist."),
         ("/compare?a=1&b=1", 422, "contains #1, like `a`: a run cannot be compared with itself"),
         ("/compare?a=1&b=2", 409, "#2 is not processed yet"),
         ("/compare?a=one&b=2", 422, "must be run numbers"),
         ("/compare/series?a=1", 422, "A comparison has two sides"),
-        ("/compare?run=1&run=99", 404, "There is no run #99."),
+        ("/compare?run=1&run=99", 404, "Run #99 does not exist."),
         ("/compare?run=x", 422, "run numbers"),
     ],
 )

@@ -97,7 +97,7 @@ def test_an_undecided_result_says_how_many_more_runs(client: TestClient, engine:
     add_runs(engine, read(engine, number).tag, [30_900.0])
     page = text(client, f"/experiments/{number}")
     assert "Inconclusive." in page
-    assert re.search(r"\d+ more runs? of B would decide|of A in all|Not even 20 runs a side", page)
+    assert re.search(r"\d+ more runs? of B would decide|of A in all|Even 20 runs per side", page)
 
 
 def test_a_decision_by_form_is_kept_with_its_note(client: TestClient, engine: Engine, baseline: int) -> None:
@@ -119,7 +119,7 @@ def test_another_number_of_runs_is_a_form_too(client: TestClient, engine: Engine
     assert wrong.status_code == 422
     client.post(f"/experiments/{number}", data={"decision": "runs", "runs_each": "4", **AUTHOR})
     assert read(engine, number).runs_each == 4
-    assert "planned 4 runs a side instead of 1" in text(client, f"/experiments/{number}")
+    assert "planned 4 runs per side instead of 1" in text(client, f"/experiments/{number}")
 
 
 def test_the_page_of_a_run_names_its_experiments(client: TestClient, engine: Engine, baseline: int) -> None:

@@ -211,7 +211,7 @@ def test_selected_rows_are_changed_together_without_script(client: TestClient, e
     [
         ({"state": "fixed"}, 422, "Select at least one regression"),
         ({"seen": "x"}, 422, "cannot be understood"),
-        ({"seen": "999", "state": "fixed"}, 404, "There is no regression 999"),
+        ({"seen": "999", "state": "fixed"}, 404, "Regression 999 does not exist"),
         ({"seen": "1"}, 422, "must say what to change"),
         ({"seen": "1", "state": "expected"}, 422, "must explain why the regression is expected"),
         ({"seen": "1", "state": "fixed", "author": ""}, 422, "must name the author"),
