@@ -54,7 +54,7 @@ class PlanQuery(BaseModel):
 
 
 class ViolationOut(BaseModel):
-    """A constraint that a layout breaks. `constraint` is the id of the rule, where one exists."""
+    """A constraint that a layout violates. `constraint` is the id of the rule, where one exists."""
 
     constraint: str
     text: str

@@ -116,7 +116,7 @@ def answer(plan: Plan) -> str:
     if plan.given is not None:
         broken, name = plan.given.violations, degrees(plan.given.layout, experts=experts)
         reasons.append(
-            f"{name} breaks {plural(len(broken), 'constraint')}: {'; '.join(v.constraint.title for v in broken)}."
+            f"{name} violates {plural(len(broken), 'constraint')}: {'; '.join(v.constraint.title for v in broken)}."
             if broken
             else f"{name} satisfies every constraint."
         )

@@ -242,7 +242,7 @@ def test_another_container_is_a_neighbour(client: TestClient, engine: Engine, ma
     old, new = key_of(engine, before[0]), key_of(engine, after[0])
     forward, back = (client.get(f"/history/{key}").text for key in (old, new))
     assert f'Continues in <a href="/history/{new}">nvcr.io/nvidia/nemo:26.07</a>' in forward
-    assert f'Came from <a href="/history/{old}">nvcr.io/nvidia/nemo:26.06</a>' in back
+    assert f'Continues from <a href="/history/{old}">nvcr.io/nvidia/nemo:26.06</a>' in back
     assert forward.count("only the container differs") == 1
 
 

@@ -64,7 +64,7 @@ def test_a_broken_layout_has_each_constraint_named(client: TestClient) -> None:
     assert [one["constraint"] for one in given["violations"]] == ["scale-world-identity"]
     assert "24 GPUs are not divisible by experts on ETP x EP x PP = 1 x 8 x 2 = 16" in given["violations"][0]["text"]
     text = page(client, WRONG)
-    assert "breaks 1 constraint" in text
+    assert "violates 1 constraint" in text
     assert "GPUs are divisible by both meshes." in text
     assert "Other layouts for the same work" in text
 
@@ -91,7 +91,7 @@ def test_the_empty_page_says_how_to_begin_and_its_examples_work(client: TestClie
     text = page(client, {})
     assert "No plan yet" in text
     for address in re.findall(r'<a href="(/plan\?[^"]+)"', text):
-        assert "Layouts to start with" in client.get(address).text
+        assert "Recommended layouts" in client.get(address).text
 
 
 def test_where_nothing_is_feasible_the_closest_layouts_say_why(client: TestClient) -> None:
