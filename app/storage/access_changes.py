@@ -1,6 +1,6 @@
-"""Tells this process at once that somebody's access changed: what it remembers of principals is good no longer.
+"""Notices changes of access rights, so that this process forgets what it cached about principals.
 
-Other processes notice when what they remember grows old (`access/credentials.py`), a few seconds later.
+Other processes follow a few seconds later, when their cache expires (`access/credentials.py`).
 """
 
 import threading
@@ -14,7 +14,7 @@ from sqlmodel import Session, col
 from app.storage.tables import MemberRow, ProjectRow, SessionRow, TokenRow, UserRow
 
 OF_NO_ACCOUNT = "of_no_account"
-"""Execution option of a statement on these tables that changes nothing of who may do what: a time of last use."""
+"""Execution option of a statement on these tables that changes no rights, such as storing the time of last use."""
 
 _TABLES = (UserRow, MemberRow, SessionRow, TokenRow, ProjectRow)
 _CHANGED = "access_changed"
@@ -24,7 +24,7 @@ _generation = 0
 
 
 def generation() -> int:
-    """Grows with every committed change; what was read under an older one is to be read again."""
+    """Return a number that grows with every committed change. Values cached under a lower number are stale."""
     return _generation
 
 
@@ -52,10 +52,10 @@ def _count(session: OrmSession) -> None:
             _generation += 1
 
 
-# --- The projects that access is given to.
+# --- The projects of a grant.
 
 
 def project_slugs(session: Session, ids: Collection[int]) -> list[str]:
-    """Of those of the ids that there are, in alphabetical order."""
+    """Return the slugs of the projects that exist, in alphabetical order."""
     chosen = select(col(ProjectRow.slug)).where(col(ProjectRow.id).in_(ids)).order_by(col(ProjectRow.slug))
     return list(session.execute(chosen).scalars())

@@ -1,4 +1,4 @@
-"""Who changed what, when and from what: written in the transaction of the change itself."""
+"""The audit log: who changed what and when. Entries are written in the transaction of the change itself."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ Subject = Literal[
 MAX_AUTHOR = 100
 MAX_NOTE = 1000
 SERVICE = "Threewalls"
-"""Who it was when no person did it."""
+"""Actor of changes that no user made."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """`before` and `after` hold what changed, by name."""
+    """An entry. `before` and `after` hold the changed values by name."""
 
     id: int
     project_id: int | None
@@ -69,7 +69,7 @@ def record(
 
 
 def events(session: Session, subject: Subject, subject_id: int | str) -> tuple[AuditEvent, ...]:
-    """All that happened to it, newest first."""
+    """Return all entries about an object, newest first."""
     rows = session.execute(
         select(AuditEventRow)
         .where(col(AuditEventRow.subject) == subject, col(AuditEventRow.subject_id) == str(subject_id))
@@ -85,7 +85,7 @@ def to_event(row: AuditEventRow) -> AuditEvent:
     )  # fmt: skip
 
 
-# --- The audit as a whole: what was changed, by anybody, newest first, page by page. Nothing of it is ever rewritten.
+# --- The whole audit log, newest first, page by page. Entries are never rewritten.
 
 SUBJECTS: tuple[str, ...] = get_args(Subject)
 _AT_ONCE = 500
@@ -93,7 +93,7 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Empty and None: any. `since` and `until` (not included) are of the change."""
+    """Filters of the audit log. Empty or None: any. `since` (inclusive) and `until` (exclusive) bound the time."""
 
     project: str = ""
     who: str = ""
@@ -104,14 +104,14 @@ class AuditFilter:
 
 @dataclass(frozen=True, slots=True)
 class AuditPage:
-    """`next_before`: the cursor of the page after this one, None at the end. What comes meanwhile does not move it."""
+    """One page. `next_before`: the cursor of the next page, None at the end. New entries do not shift pages."""
 
     events: tuple[AuditEvent, ...]
     next_before: int | None
 
 
 def find_events(session: Session, wanted: AuditFilter, *, before: int | None = None, limit: int = 50) -> AuditPage:
-    """Newest first; `before`: only those with a smaller number."""
+    """Return a page of entries, newest first. `before`: only entries with a lower number."""
     chosen = select(AuditEventRow).order_by(col(AuditEventRow.id).desc()).limit(limit + 1)
     if wanted.project:
         own = select_any(ProjectRow.id).where(col(ProjectRow.slug) == wanted.project)
@@ -132,7 +132,7 @@ def find_events(session: Session, wanted: AuditFilter, *, before: int | None = N
 
 
 def all_events(engine: Engine, wanted: AuditFilter) -> Iterator[tuple[AuditEvent, ...]]:
-    """All of them in pieces, each read by itself, so that a slow reader holds no transaction."""
+    """Yield all matching entries in pieces, each in its own read, so that a slow reader holds no transaction."""
     before: int | None = None
     while True:
         with read_session(engine) as session:

@@ -21,31 +21,31 @@ from app.errors import DiskFull, Overloaded, Unavailable
 from app.settings import RESOURCES, Settings
 from app.storage import json_text
 
-if TYPE_CHECKING:  # Alembic takes a fifth of a second to import, and a worker never migrates
+if TYPE_CHECKING:  # Importing Alembic takes 0.2 s, and a worker never migrates
     from alembic.config import Config
     from alembic.script import ScriptDirectory
 
 
 CONNECTIONS = 50
-"""Of one process, at most. The web server needs one for each of its 40 threads and each of its 10 reading requests."""
+"""Maximum connections per process: the web server has 40 threads and reads up to 10 requests at a time."""
 
 _POOL: Mapping[str, Any] = {
     "pool_size": 10,
     "max_overflow": CONNECTIONS - 10,
-    "pool_timeout": 1,  # seconds: a pool that is used up is a defect, and waiting for it blocks a thread
+    "pool_timeout": 1,  # seconds: an exhausted pool is a defect, and waiting for it blocks a thread
 }
 
 _BUSY_TIMEOUT_MS = 15_000
-"""How long a writer waits for SQLite's one write lock before it gives up."""
+"""How long a writer waits for SQLite's only write lock."""
 
 _MIGRATION_LOCK = 0x3A115
-"""The PostgreSQL advisory lock that a migrating process holds; any constant number does."""
+"""The PostgreSQL advisory lock of a migrating process; an arbitrary constant."""
 
 _POSTGRESQL_OPTIONS = "-c lock_timeout=15s -c statement_timeout=60s -c idle_in_transaction_session_timeout=60s"
 
 
 def make_engine(settings: Settings) -> Engine:
-    """An engine for these settings. Make it after a fork, once a process; it connects when it is first used."""
+    """Return an engine for these settings. Create it once per process, after forking; it connects on first use."""
     url = make_url(settings.resolved_database_url)
     if url.get_backend_name() == "sqlite":
         if url.database:
@@ -53,7 +53,7 @@ def make_engine(settings: Settings) -> Engine:
         engine = create_engine(
             url,
             json_serializer=json_text.dumps,
-            hide_parameters=True,  # an error that is logged must not tell what was kept
+            hide_parameters=True,  # logged errors must not reveal stored values
             connect_args={"check_same_thread": False},
             **_POOL,
         )
@@ -71,7 +71,7 @@ def make_engine(settings: Settings) -> Engine:
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    connection.isolation_level = None  # we send BEGIN ourselves, see _begin_sqlite
+    connection.isolation_level = None  # BEGIN is sent explicitly, see _begin_sqlite
     for pragma in (
         f"busy_timeout={_BUSY_TIMEOUT_MS}",
         "journal_mode=WAL",
@@ -82,8 +82,8 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A transaction that reads first and writes later is refused at once when another wrote in between, whatever
-    # the busy timeout; one that takes the write lock at its start waits its turn.
+    # A transaction that reads first and writes later fails immediately if another one wrote in between, whatever the
+    # busy timeout. One that takes the write lock at its start waits its turn.
     options = connection.get_execution_options()
     writes = options.get("writes", False)
     if writes:
@@ -96,10 +96,11 @@ def _begin_sqlite(connection: Connection) -> None:
 
 @contextmanager
 def transaction(engine: Engine, *, durable: bool = False) -> Iterator[Session]:
-    """A session that commits at the end of the block, or rolls back when it raises.
+    """Open a session that commits at the end of the block and rolls back on an exception.
 
-    A commit survives the death of any process. A power cut may take SQLite's last ones along, which is fine for what a
-    worker does again; `durable` waits for the disk, for what is acknowledged to a client. PostgreSQL always waits.
+    A commit survives the death of any process. On SQLite a power failure may lose the last commits, which is acceptable
+    for work that is repeated; `durable` waits for the disk, for everything acknowledged to a client. PostgreSQL always
+    waits.
     """
     writing = engine.execution_options(writes=True, durable=durable)
     with Session(writing, expire_on_commit=False) as session, session.begin():
@@ -108,7 +109,7 @@ def transaction(engine: Engine, *, durable: bool = False) -> Iterator[Session]:
 
 @contextmanager
 def read_session(engine: Engine) -> Iterator[Session]:
-    """A session for reading: one snapshot, nothing is committed. Used after the block it raises."""
+    """Open a session for reading: one snapshot, nothing is committed. Raises if used after the block."""
     with Session(engine, expire_on_commit=False, close_resets_only=False) as session:
         yield session
 
@@ -118,9 +119,10 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class ListPage(Generic[Item]):
-    """One page of a list: `page` counts from 1, `total` is over all pages, and a lower bound unless `is_exact`.
+    """One page of a list.
 
-    `before` and `after` are the cursors of the pages around this one; empty for lists without cursors, and at an end.
+    `page` counts from 1. `total` covers all pages and is a lower bound unless `is_exact`. `before` and `after` are the
+    cursors of the adjacent pages; empty at an end and for lists without cursors.
     """
 
     items: tuple[Item, ...]
@@ -146,7 +148,7 @@ class ListPage(Generic[Item]):
 
     @property
     def first(self) -> int:
-        """Number of the first row shown, from 1; 0 when there is none."""
+        """Return the number of the first row shown, from 1; 0 if there is none."""
         return (self.page - 1) * self.page_size + 1 if self.items else 0
 
     @property
@@ -155,9 +157,9 @@ class ListPage(Generic[Item]):
 
 
 def migrate(settings: Settings) -> None:
-    """Bring the database to the newest revision. Processes that start together wait for the first of them.
+    """Migrate the database to the newest revision. Processes that start together wait for the first.
 
-    Raises Unavailable when it does not answer, is damaged, of a later version or another program's.
+    Raises Unavailable if the database does not answer, is damaged, has a later version or belongs to another program.
     """
     from alembic import command  # noqa: PLC0415
 
@@ -169,8 +171,8 @@ def migrate(settings: Settings) -> None:
             revisions = {script.revision for script in _scripts(engine).walk_revisions()}
             if revision is not None and revision not in revisions:
                 raise Unavailable(
-                    f"The database {_place(engine)} is of a later version of Threewalls (revision {revision}). Start "
-                    "that version, or restore a backup from before its upgrade."
+                    f"The database {_place(engine)} was migrated by a later version of Threewalls (revision "
+                    f"{revision}). Use that version, or restore a backup from before its upgrade."
                 )
             command.upgrade(alembic_config(engine), "head")
     finally:
@@ -178,7 +180,7 @@ def migrate(settings: Settings) -> None:
 
 
 def require_migrated(settings: Settings) -> None:
-    """Raises Unavailable when the database cannot be used, is empty or of an earlier version. A later one will do."""
+    """Raise Unavailable if the database is unusable, empty or has an earlier version. A later version is accepted."""
     engine = make_engine(settings)
     try:
         with _explained(engine):
@@ -190,11 +192,11 @@ def require_migrated(settings: Settings) -> None:
     earlier = {script.revision for script in scripts.walk_revisions()} - set(scripts.get_heads())
     if revision is None or revision in earlier:
         what = "has no tables yet" if revision is None else "has the tables of an earlier version"
-        raise Unavailable(f"The database {what}. Bring it to this version's, then start again: threewalls migrate")
+        raise Unavailable(f"The database {what}. Run `threewalls migrate`, then start again.")
 
 
 def _revision(engine: Engine) -> str | None:
-    """The revision of the tables, None when there are none. Raises Unavailable when they are not Threewalls'."""
+    """Return the revision of the tables; None without tables. Raises Unavailable if they belong to another program."""
     from alembic.runtime.migration import MigrationContext  # noqa: PLC0415
 
     path = engine.url.database
@@ -202,7 +204,7 @@ def _revision(engine: Engine) -> str | None:
     if engine.dialect.name == "sqlite" and path and path != ":memory:":
         if not Path(path).exists():
             return None
-        # Ours would turn a file of another program to WAL.
+        # Opening it with our settings would switch another program's file to WAL.
         file = engine.url.set(database=f"file:{quote(path)}", query={"mode": "ro", "uri": "true"})
         reader = create_engine(file, poolclass=NullPool)
     with reader.connect() as connection:
@@ -219,12 +221,12 @@ def _revision(engine: Engine) -> str | None:
 
 
 def _check_whole(engine: Engine) -> None:
-    """Raises Unavailable when a file of SQLite is shorter than its header says: it reads well until it does not."""
+    """Raise Unavailable if an SQLite file is shorter than its header says; reads would fail only later."""
     path = Path(engine.url.database or "")
     if engine.dialect.name != "sqlite" or not path.is_file():
         return
     size, log = path.stat().st_size, path.with_name(f"{path.name}-wal")
-    if log.is_file() and log.stat().st_size:  # what is missing may be in there
+    if log.is_file() and log.stat().st_size:  # the missing part may be in the WAL
         return
     with path.open("rb") as file:
         header = file.read(100)
@@ -234,20 +236,21 @@ def _check_whole(engine: Engine) -> None:
     pages = int.from_bytes(header[28:32])
     if len(header) < 100 or size < pages * (65_536 if page_bytes == 1 else page_bytes):
         raise Unavailable(
-            f"The database {_place(engine)} was cut: it has {size:,} bytes of {pages * page_bytes:,}. Restore a backup."
+            f"The database {_place(engine)} is truncated: it has {size:,} of {pages * page_bytes:,} bytes. "
+            "Restore a backup."
         )
 
 
 @contextmanager
 def _explained(engine: Engine) -> Iterator[None]:
-    """Errors of the database as sentences; those of a migration that is wrong stay as they are."""
+    """Convert database errors to sentences. Errors of a faulty migration are not converted."""
     try:
         yield
     except DatabaseError as error:
         is_damaged = type(error.orig) is sqlite3.DatabaseError
         if is_damaged:
             raise Unavailable(
-                f"The database {_place(engine)} is damaged, or no database: {error.orig}. Restore a backup."
+                f"The database {_place(engine)} is damaged or not a database: {error.orig}. Restore a backup."
             ) from error
         if error.statement is None:
             raise Unavailable(f"The database {_place(engine)} does not answer: {str(error.orig).strip()}") from error
@@ -265,10 +268,10 @@ def _scripts(engine: Engine) -> "ScriptDirectory":
 
 
 def alembic_config(engine: Engine) -> "Config":
-    """Alembic's configuration for this engine, for `migrate` and for tests of the migrations."""
+    """Return Alembic's configuration for this engine, for `migrate` and tests of migrations."""
     from alembic.config import Config  # noqa: PLC0415
 
-    config = Config(stdout=sys.stdout)  # the default is the stream that was there when Alembic was imported
+    config = Config(stdout=sys.stdout)  # Alembic's default is the stream at import time
     config.set_main_option("script_location", str(RESOURCES / "migrations"))
     config.attributes["engine"] = engine
     return config
@@ -282,21 +285,21 @@ def _only_one_at_a_time(engine: Engine) -> Iterator[None]:
             yield
     else:
         with engine.connect() as connection:
-            # Waiting for the other process is the point, however long its migration takes.
+            # Wait for the other process, however long its migration takes.
             for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"):
                 connection.execute(text(f"SET {name} = 0"))
             connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _MIGRATION_LOCK})
-            yield  # the lock goes with the connection
+            yield  # the lock ends with the connection
             connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _MIGRATION_LOCK})
 
 
-# --- Database and disk errors that are temporary. Any other is unexpected.
+# --- Temporary database and disk errors. All others are unexpected.
 
 _POSTGRESQL_DISK_FULL = "53100"
 
 
 def fault_of(error: Exception) -> Unavailable | None:
-    """The error to answer with; None for an unexpected one."""
+    """Return the error to answer with; None for an unexpected one."""
     full = away = False
     if isinstance(error, NoConnectionError):  # of the pool
         return Overloaded("All connections to the database are in use. Try again in a moment.")
@@ -305,7 +308,7 @@ def fault_of(error: Exception) -> Unavailable | None:
     elif isinstance(error, DBAPIError) and isinstance(error.orig, sqlite3.Error):
         code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
         full = code == sqlite3.SQLITE_FULL
-        # SQLite calls a mistake in a statement operational, too.
+        # SQLite reports statement errors as operational, too.
         away = isinstance(error, OperationalError) and code != sqlite3.SQLITE_ERROR
     elif isinstance(error, DBAPIError):
         full = getattr(error.orig, "sqlstate", None) == _POSTGRESQL_DISK_FULL

@@ -1,6 +1,6 @@
-"""Which runs have figures of an earlier version of the definitions, and how far their computing again has come.
+"""Progress of recomputing figures after a change of the definitions.
 
-Told from the rows themselves, so that nothing is lost whatever is killed.
+It is derived from the rows themselves, so that killed processes lose nothing.
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ from app.storage.tables import PROCESSED, RunRow, select_any
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Runs by how their figures stand to the current definitions.
+    """Runs by the state of their figures.
 
-    `failed` keep older figures for good. `since`: when the first run was computed by these definitions.
+    `failed` keep older figures for good. `since`: when the first run was computed by the current definitions.
     """
 
     current: int
@@ -33,13 +33,13 @@ class Progress:
 
     @property
     def done_pct(self) -> float:
-        """Of those that can be computed; 100 when there is none."""
+        """Return the share of recomputable runs that are done; 100 if there are none."""
         possible = self.current + self.waiting
         return 100 * self.current / possible if possible else 100.0
 
 
 def is_current() -> ColumnElement[bool]:
-    # A run of a later version is one that a newer Threewalls computed; an older one leaves it as it is.
+    # Runs of a later version were computed by a newer Threewalls, so this version leaves them as they are.
     return col(RunRow.definition_version) >= DEFINITION_VERSION
 
 
@@ -48,7 +48,7 @@ def has_old_figures() -> ColumnElement[bool]:
 
 
 def is_outdated() -> ColumnElement[bool]:
-    """It was read, and is to be computed again: once, for these definitions."""
+    """Return the condition for runs that still have to be recomputed by these definitions."""
     return and_(
         col(RunRow.definition_version) < DEFINITION_VERSION,
         col(RunRow.recompute_failed) < DEFINITION_VERSION,
@@ -57,16 +57,15 @@ def is_outdated() -> ColumnElement[bool]:
 
 
 def could_not_be_computed() -> ColumnElement[bool]:
-    """It keeps older figures, is no baseline and waits for nothing."""
+    """Return the condition for runs whose recomputation failed: they keep older figures and are no baselines."""
     return and_(has_old_figures(), col(RunRow.recompute_failed) >= DEFINITION_VERSION)
 
 
 def outdated_projects() -> Select[Any]:
-    """Ids of projects with runs that are still to be computed again. None of their stacks is judged until then.
+    """Return the projects with runs that still have to be recomputed. None of their stacks is judged until then.
 
-    The whole project, not the stack: what a verdict rests on beside its own stack (how much launches of the family
-    vary, single-field contrasts) comes from the project's other stacks, and under new keys a run may turn out to belong
-    to any of them.
+    The whole project waits, because verdicts also use other stacks of the project (launch-to-launch variation,
+    single-field contrasts), and recomputed keys may move a run to another stack.
     """
     chosen: Select[Any] = select_any(RunRow.project_id).where(is_outdated())
     return chosen

@@ -1,4 +1,4 @@
-"""Experiments as they are stored: one whole, and lists of them."""
+"""Read and store experiments."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunR
 
 @dataclass(frozen=True, slots=True)
 class ExperimentRun:
-    """A run of an experiment. `why_not`: why it does not count, "" when it does."""
+    """A run of an experiment. `why_not`: why it does not count; empty if it does."""
 
     run_id: int
     name: str
@@ -44,7 +44,7 @@ class ExperimentRun:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentItem:
-    """A row of a list. `counted`: runs that count, by side."""
+    """A row of the list. `counted`: number of runs that count, by side."""
 
     id: int
     project: str
@@ -72,10 +72,11 @@ class ExperimentItem:
 
 @dataclass(frozen=True, slots=True)
 class Experiment(ExperimentItem):
-    """One experiment whole. `sequence`: the interleaved order of the sides. `runs`: in the order in which they came.
+    """One experiment.
 
-    `candidate_key` is "" where it cannot be told beforehand. `winner_run_id`: the newest run that counts on the side
-    that a person decided for, else on the one that won; None while there is none.
+    `sequence`: the interleaved order of the sides. `runs`: in order of arrival. `candidate_key`: empty if it cannot be
+    predicted. `winner_run_id`: the newest run that counts on the side that a user chose, else on the winning side; None
+    without one.
     """
 
     project_id: int
@@ -99,7 +100,7 @@ class Experiment(ExperimentItem):
 
 @dataclass(frozen=True, slots=True)
 class ExperimentFilter:
-    """ "" is any. `run_id`: those that the run belongs to."""
+    """Filters; empty means any. `run_id`: experiments with this run."""
 
     project: str = ""
     state: str = ""
@@ -109,13 +110,13 @@ class ExperimentFilter:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentPage(ListPage[ExperimentItem]):
-    """`states` counts by state, whatever state is asked for."""
+    """A page of experiments. `states` counts all states, regardless of the state filter."""
 
     states: Mapping[str, int]
 
 
 def get_experiment(session: Session, experiment_id: int) -> Experiment:
-    """Raises NotFound."""
+    """Return an experiment. Raises NotFound."""
     joined = session.execute(_select().where(col(ExperimentRow.id) == experiment_id)).one_or_none()
     if joined is None:
         raise NotFound(f"Experiment {experiment_id} does not exist. It may have been deleted.")
@@ -135,7 +136,7 @@ def get_experiment(session: Session, experiment_id: int) -> Experiment:
 
 
 def find_experiments(session: Session, wanted: ExperimentFilter, page: int = 1, page_size: int = 50) -> ExperimentPage:
-    """Newest first."""
+    """Return a page of experiments, newest first."""
     conditions = _conditions(wanted)
     states = session.execute(
         select_any(ExperimentRow.state, func.count().label("n"))
@@ -199,7 +200,7 @@ def _columns(row: ExperimentRow, project: str, run_name: str) -> dict[str, Any]:
 
 
 def knobs_of(stored: Mapping[str, Any]) -> tuple[KnobChange, ...]:
-    """The column `knobs`."""
+    """Return the changes as stored in the column `knobs`."""
     return tuple(
         KnobChange(name, _frozen(entry.get("from")), _frozen(entry.get("to")), entry.get("known", True))
         for name, entry in stored.items()
@@ -249,11 +250,11 @@ def _runs(session: Session, experiment_id: int, why_not: Mapping[str, str]) -> t
     )
 
 
-# --- The contract that the runs of a config key share: that of its newest run.
+# --- The contract of a config key: that of its newest run.
 
 
 def contracts_of(session: Session, config_keys: Collection[str]) -> dict[str, dict[str, Stated]]:
-    """By config key."""
+    """Return the contracts by config key."""
     if not config_keys:
         return {}
     newest = (

@@ -1,4 +1,4 @@
-"""When a worker last did something. Tasks write it, so a worker that runs but takes no messages is noticed, too."""
+"""The time of a worker's last activity. Tasks write it, so that workers that receive no messages are noticed too."""
 
 from datetime import datetime, timedelta
 
@@ -13,19 +13,19 @@ from app.storage.tables import HeartbeatRow, select_any, utc_now
 BEAT_SECONDS = 5
 _MISSED_SWEEPS = 3
 _SLACK_SECONDS = 15
-"""Longer than a beat waits for SQLite's write lock."""
+"""Longer than a heartbeat waits for SQLite's write lock."""
 
 
 def beat(engine: Engine) -> None:
-    """Note that a worker is at work now."""
+    """Store the current time as a worker's last activity."""
     with transaction(engine) as session:
         session.execute(update(HeartbeatRow).where(col(HeartbeatRow.name) == "worker").values(seen_at=utc_now()))
 
 
 def silent_since(session: Session, settings: Settings) -> datetime | None:
-    """Return when a worker last did something, if that is too long ago for one to be running; else None.
+    """Return the last activity if it is too old for a worker to be running; else None.
 
-    An idle worker sweeps every `sweep_seconds`. A time in the future is one from before the clock was set back.
+    An idle worker sweeps every `sweep_seconds`. A time in the future was written before the clock was set back.
     """
     now = utc_now()
     patience = timedelta(seconds=_MISSED_SWEEPS * settings.sweep_seconds + _SLACK_SECONDS)

@@ -1,4 +1,4 @@
-"""Values of the domain and text from outside as JSON that both databases and every reader take."""
+"""Domain values and external text as JSON that both databases and all readers accept."""
 
 import dataclasses
 import json
@@ -40,7 +40,8 @@ def to_json(value: Any) -> Any:
 
 @cache
 def _names(kind: Any) -> tuple[tuple[str, ...], tuple[tuple[str, Any], ...]] | None:
-    """Return the fields of a dataclass that are always stored, and the sparse ones with defaults; None of others."""
+    """Return the fields of a dataclass that are always stored, and the sparse ones with their defaults; None for
+    others."""
     if not dataclasses.is_dataclass(kind):
         return None
     fields = dataclasses.fields(kind)
@@ -49,7 +50,7 @@ def _names(kind: Any) -> tuple[tuple[str, ...], tuple[tuple[str, Any], ...]] | N
 
 
 def from_json(kind: type[T], stored: Any) -> T:
-    """A value of the dataclass `kind`. Raises TypeError when a field without a default is missing."""
+    """Return a value of the dataclass `kind`. Raises TypeError if a field without a default is missing."""
     read: Reader = _reader(kind)  # type: ignore[arg-type]  # types are hashable
     value: T = read(stored)
     return value
@@ -80,7 +81,7 @@ def _dataclass_reader(kind: Any) -> Reader:
 
 
 def _union_reader(args: tuple[Any, ...]) -> Reader:
-    """`X | None` with one X that is not plain; a union of plain values is taken as it is stored."""
+    """Return the reader of `X | None` for one non-plain X. A union of plain values is used as stored."""
     inner = [arg for arg in args if arg is not type(None)]
     if len(inner) > 1:
         return _frozen
@@ -92,13 +93,13 @@ def _frozen(stored: Any) -> Any:
     return tuple(stored) if isinstance(stored, list) else stored
 
 
-# --- JSON columns: what is no number in JSON is stored as null.
+# --- JSON columns: numbers that JSON lacks are stored as null.
 #
 # SQLite stores a NaN and then refuses to look into the document; PostgreSQL refuses to store it.
 
 
 def dumps(value: Any) -> str:
-    """As `json.dumps`, with null for NaN and the infinities."""
+    """Serialise like `json.dumps`, with null for NaN and infinity."""
     try:
         return json.dumps(value, allow_nan=False)
     except ValueError:
@@ -113,13 +114,13 @@ def _finite(value: Any) -> Any:
     return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-# --- JSON that every database and every reader takes: no NaN, no lone surrogates, no NUL.
+# --- JSON for all databases and readers: no NaN, no lone surrogates, no NUL.
 
 _MAX_DEPTH = 32
 
 
 def read_json(text: bytes) -> Any:
-    """The document in `text`. Raises InvalidMetadata naming the place that is not JSON, or cannot be stored."""
+    """Return the document in `text`. Raises InvalidMetadata naming the invalid place."""
     try:
         document = json.loads(text, parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
@@ -136,12 +137,12 @@ def read_json(text: bytes) -> Any:
 
 
 def sorted_json(document: Any) -> bytes:
-    """One spelling for equal documents, to be hashed."""
+    """Return the canonical spelling of a document, for hashing."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
 
 
 def storable(value: Any) -> Any:
-    """`value` in the types of JSON: arrays as lists, numbers that are not finite as None, text without NUL."""
+    """Return `value` in JSON types: arrays as lists, non-finite numbers as None, text without NUL."""
     match value:
         case None | bool() | int():
             return value
@@ -156,16 +157,16 @@ def storable(value: Any) -> Any:
         case list() | tuple() | set() | frozenset() | np.ndarray():
             return [storable(entry) for entry in value]
         case _:
-            raise TypeError(f"{type(value).__name__} is no JSON value")
+            raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number; leave the field out, or write null")
+    raise ValueError(f"{name} is not a JSON number; omit the field, or send null")
 
 
 def _check(value: Any, path: str, depth: int) -> None:
     if depth > _MAX_DEPTH:
-        raise _invalid(path, f"is nested more than {_MAX_DEPTH} deep")
+        raise _invalid(path, f"is nested more than {_MAX_DEPTH} levels deep")
     match value:
         case str():
             _check_text(value, path)
@@ -182,7 +183,7 @@ def _check(value: Any, path: str, depth: int) -> None:
 
 def _check_text(value: str, path: str) -> None:
     if "\0" in value or (not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value)):
-        raise _invalid(path, "holds a character that is no text (NUL, or half of a surrogate pair)")
+        raise _invalid(path, "contains a character that is not text (NUL or an unpaired surrogate)")
 
 
 def _invalid(field: str, message: str) -> InvalidMetadata:

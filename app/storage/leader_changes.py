@@ -1,4 +1,4 @@
-"""The history of leaders: who stood at the head of a board, from when on."""
+"""The history of leaders: which dispatcher led a leaderboard, and since when."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ NEWEST = 50
 
 @dataclass(frozen=True, slots=True)
 class LeaderChange:
-    """A change at the head of one board. `at`: when it was noticed. `name`: the title, told apart from its neighbours.
+    """A change of the leader of one leaderboard.
 
-    `run_id`: the run that made it, which stands in the history at `placed_at`; None when no run did, or it is gone.
-    `measured_until`: the place of the newest run that the stack has now.
+    `at`: when it was noticed. `name`: unique title. `run_id`: the run that caused it, at history position `placed_at`;
+    None if no run did or the run was deleted. `measured_until`: history position of the stack's newest run.
     """
 
     id: int
@@ -42,7 +42,8 @@ class LeaderChange:
 
     @property
     def happened_at(self) -> datetime:
-        """Its place in the history: of the newest run that it rests on, of the stack then, else when it was noticed."""
+        """Return the history position of the newest run behind the change: of the stack at that time, else when
+        noticed."""
         return self.change.after.at or self.placed_at or self.at
 
 
@@ -56,7 +57,7 @@ def leader_changes(
     since: datetime | None = None,
     newest: int | None = NEWEST,
 ) -> tuple[LeaderChange, ...]:
-    """Newest first, of stacks that have standings still; narrowed to what is named."""
+    """Return the changes of stacks that still have standings, newest first."""
     same = and_(
         col(StandingRow.project_id) == LeaderChangeRow.project_id,
         col(StandingRow.stack_key) == LeaderChangeRow.stack_key,
@@ -89,7 +90,7 @@ def leader_changes(
 
 
 def last_heads(session: Session, project_id: int, stack_key: str) -> tuple[Head, ...]:
-    """The newest of each class of the stack."""
+    """Return the newest head of each class of the stack."""
     rows = session.execute(
         select_any(LeaderChangeRow.after)
         .where(col(LeaderChangeRow.project_id) == project_id, col(LeaderChangeRow.stack_key) == stack_key)

@@ -1,10 +1,9 @@
-"""Uploaded files, kept by the hash of what they say: in a local folder or in an S3-compatible store.
+"""Uploaded files, stored by the hash of their content in a local folder or an S3-compatible store.
 
-What is stored is the decompressed file, in frames (`frames.py`), so that the same log is one object however it was
-compressed, and the log viewer reads a few lines of a 4 GB log in milliseconds.
-
-Objects never change. A log that grows is several of them, one after another (`segments.py`), so reading takes keys.
-An object is on the disk (fsync) before `keep` returns; an S3 store promises as much by its answer.
+Files are stored decompressed, in zstd frames, so that the same log is one object however it was compressed, and the log
+viewer reads a few lines of a 4 GB log in milliseconds. Objects never change. A growing log consists of several objects,
+so reading takes a sequence of keys. An object is on disk (fsync) before `keep` returns; an S3 store guarantees the same
+with its answer.
 """
 
 import hashlib
@@ -35,15 +34,13 @@ from app.errors import DamagedObject, DiskFull, Unavailable
 from app.settings import Settings
 
 if TYPE_CHECKING:
-    from obstore.store import S3Config  # a type only: obstore has no such name at run time
+    from obstore.store import S3Config  # type only: obstore has no such name at run time
 
 
-# --- A text kept so that any of its lines can be read without the rest: independent zstd frames, and an index at the
-# end.
-#
-# A frame holds about 1 MiB of text and ends at a line's end where it can. The index is a skippable zstd frame, so
-# that the object is also an ordinary `.zst` file: `zstd -d` gives the text. Its payload is one entry a frame
-# (compressed size, size, number of newlines; little-endian u32 each), then the number of entries and a mark.
+# --- The file format: independent zstd frames with an index at the end, so that any lines can be read alone. A frame
+# holds about 1 MiB of text and ends at a line end if possible. The index is a skippable zstd frame, so that the object
+# is also an ordinary `.zst` file: `zstd -d` restores the text. Its payload is one entry per frame (compressed size,
+# size, number of newlines; little-endian u32 each), the number of entries, and a magic number.
 
 FRAME_BYTES = 1 << 20
 _LEVEL = 3
@@ -56,9 +53,9 @@ _ENTRY_BYTES = 12
 
 @dataclass(frozen=True, slots=True)
 class FrameIndex:
-    """Where each frame begins: in the object, in the text, and how many newlines come before it.
+    """The start of each frame: in the object, in the text, and the number of preceding newlines.
 
-    Each holds one entry more than there are frames: the totals.
+    Each list has one entry more than there are frames: the totals.
     """
 
     offsets: tuple[int, ...]
@@ -71,12 +68,12 @@ class FrameIndex:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the text."""
+        """Return the length of the text in bytes."""
         return self.text_offsets[-1]
 
 
 def write_frames(chunks: Iterable[bytes], out: BinaryIO) -> FrameIndex:
-    """Write the text of `chunks` to `out`, in memory of a few MiB however long it is."""
+    """Write the text of `chunks` to `out`, using a few MiB of memory however long it is."""
     compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
     entries: list[tuple[int, int, int]] = []
     pending = bytearray()
@@ -100,7 +97,7 @@ def write_frames(chunks: Iterable[bytes], out: BinaryIO) -> FrameIndex:
 
 
 def index_bytes(tail: bytes) -> int:
-    """How many bytes at the end of an object hold its index, from the last 8 of them. Raises ValueError."""
+    """Return the size of an object's index from its last 8 bytes. Raises ValueError."""
     count, mark = _FOOTER.unpack(tail[-_FOOTER.size :])
     if mark != _MARK:
         raise ValueError("the object has no frame index")
@@ -108,7 +105,7 @@ def index_bytes(tail: bytes) -> int:
 
 
 def read_index(tail: bytes) -> FrameIndex:
-    """The index from the object's last bytes, as many as `index_bytes` says. Raises ValueError."""
+    """Return the index from the last `index_bytes` bytes of an object. Raises ValueError."""
     table = np.frombuffer(tail[-index_bytes(tail) : -_FOOTER.size], dtype="<u4").reshape(-1, 3)
     return _index([(row[0], row[1], row[2]) for row in table.tolist()])
 
@@ -122,9 +119,9 @@ def _index(entries: list[tuple[int, int, int]]) -> FrameIndex:
 
 
 def read_frames(index: FrameIndex, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The text, a frame at a time, of an object that arrives in chunks of any size.
+    """Yield the text of an object, frame by frame, from chunks of any size.
 
-    Raises ValueError when it ends early, and ZstdError when a frame is damaged.
+    Raises ValueError if it is truncated, and ZstdError if a frame is damaged.
     """
     decompressor = zstandard.ZstdDecompressor()
     pending, frame = bytearray(), 0
@@ -136,15 +133,15 @@ def read_frames(index: FrameIndex, chunks: Iterable[bytes]) -> Iterator[bytes]:
             frame += 1
             yield decompressor.decompress(compressed)
     if frame < index.frames:
-        raise ValueError("the object ends early")
+        raise ValueError("the object is truncated")
 
 
-# --- A text that several stored objects hold, one after another, read as one: where each of its frames lies.
+# --- Reading a text that spans several objects.
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where a frame's compressed bytes are."""
+    """Location of a frame's compressed bytes."""
 
     key: str
     start: int
@@ -152,7 +149,7 @@ class Frame:
 
 
 class StoredText:
-    """The frames of all objects in order. `text_offsets` and `newlines` are those of FrameIndex, for the whole text."""
+    """The frames of all objects in order. `text_offsets` and `newlines` are as in FrameIndex, for the whole text."""
 
     def __init__(self, keys: Sequence[str], indexes: Sequence[FrameIndex]) -> None:
         self._frames = [
@@ -175,19 +172,19 @@ class StoredText:
         return self._frames[frame]
 
     def frame_of_line(self, line: int) -> int:
-        """The frame in which `line` (from 1) begins, or the one before when it begins with a frame."""
+        """Return the frame in which `line` (from 1) begins, or the one before if it begins with a frame."""
         if line <= 1:
             return 0
-        # The newline that ends the line before is number line - 1, and lies where the count first reaches it.
+        # The newline that ends the previous line is number line - 1: find where the count first reaches it.
         return int(np.searchsorted(self.newlines[1:], line - 1, side="left"))
 
     def frame_of_byte(self, offset: int) -> int:
-        """The frame that holds the byte at `offset`, from 0."""
+        """Return the frame that holds the byte at `offset`, from 0."""
         return int(np.searchsorted(self.text_offsets, offset, side="right")) - 1
 
 
 def _joined(totals: Sequence[Sequence[int]]) -> IntArray:
-    """Running totals that each begin at 0, as one."""
+    """Concatenate running totals that each begin at 0."""
     steps = [np.diff(np.asarray(total, dtype=np.int64)) for total in totals]
     return np.cumsum(np.concatenate([np.zeros(1, dtype=np.int64), *steps]))
 
@@ -195,35 +192,35 @@ def _joined(totals: Sequence[Sequence[int]]) -> IntArray:
 log = structlog.get_logger(__name__)
 
 MAX_LINE_BYTES = 16 * 1024
-"""A longer line is shown cut: some trainers print their whole configuration as one."""
+"""Longer lines are shown truncated: some trainers print their whole configuration as one line."""
 
 _TAIL_BYTES = 64 * 1024
-"""Read at once to find the index: enough for a 5 GB log."""
+"""Bytes read at once to find the index; enough for a 5 GB log."""
 
 _ONE_REQUEST_BYTES = 32 * 1024 * 1024
-"""Up to this an object is put in one conditional request; beyond it in parts, so that memory stays bounded."""
+"""Objects up to this size are stored with one conditional request; larger ones in parts, to bound memory."""
 
 _INDEXES_KEPT = 512
-"""Indexes of objects in memory: a log that grew holds some dozens, and its page asks for them again and again."""
+"""Indexes cached in memory. A growing log has dozens of objects, and its page reads their indexes often."""
 
 HEAD_BYTES = 64 * 1024
-"""Of a staged file, kept in memory to see what it is."""
+"""Bytes of a staged file kept in memory to detect its format."""
 
 ObjectKeys = Sequence[str]
-"""The objects that hold a text, in their order."""
+"""The objects of a text, in order."""
 
 _PROBE = "readiness/probe"
 _PROBED_SECONDS = 60
-"""A store that could be written is not tried again for so long; one that could not is, each time."""
+"""Seconds before a writable store is probed again. A store that failed is probed each time."""
 
 _STORE_ERRORS = (BaseError, OSError)
 _DAMAGE = (zstandard.ZstdError, ValueError, struct.error, MemoryError)
-"""What decoding raises; a damaged length asks for more memory than there is."""
+"""Exceptions of decoding. A corrupted length may request more memory than exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """`size_bytes` and `sha256` are those of the decompressed file, `key` is where it is kept."""
+    """A stored file. `size_bytes` and `sha256` describe the decompressed content; `key` is its location."""
 
     key: str
     sha256: str
@@ -231,7 +228,7 @@ class StoredFile:
 
 
 class StagedFile(AbstractContextManager["StagedFile"]):
-    """A file that was read to its end, in a nameless temporary file: nothing is left if the process dies."""
+    """A file that was read to its end, in an unnamed temporary file, so that nothing is left if the process dies."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         digest = hashlib.sha256()
@@ -255,7 +252,7 @@ class StagedFile(AbstractContextManager["StagedFile"]):
         self.compressed_bytes = self._file.tell()
 
     def chunks(self) -> Iterator[bytes]:
-        """What was staged, about 1 MiB at a time."""
+        """Yield the staged content, about 1 MiB at a time."""
         file = self.rewound()
         return read_frames(self._frames, iter(lambda: file.read(1 << 20), b""))
 
@@ -273,13 +270,14 @@ class StagedFile(AbstractContextManager["StagedFile"]):
 
 
 class LogFiles:
-    """The artifact store. Every method raises Unavailable when the store does not answer.
+    """The artifact store.
 
-    Those that read raise DamagedObject for an object that is missing, or is not what was stored.
+    All methods raise Unavailable if the store does not answer. Those that read raise DamagedObject if an object is
+    missing or differs from what was stored.
     """
 
     def __init__(self, store: ObjectStore, folder: Path | None = None) -> None:
-        """`folder` is that of a local store."""
+        """Open the store. `folder`: of a local store."""
         self._store = store
         self._folder = folder
         self._written_until = 0.0
@@ -306,13 +304,13 @@ class LogFiles:
         )
 
     def put(self, chunks: Iterable[bytes]) -> StoredFile:
-        """Keep a file that arrives in chunks. When `chunks` raises, nothing is kept."""
+        """Store a file that arrives in chunks. If `chunks` raises, nothing is stored."""
         with StagedFile(chunks) as staged:
             self.keep(staged)
             return staged.stored
 
     def keep(self, staged: StagedFile) -> bool:
-        """Move a staged file to the store. False when the same content is there already, and undamaged."""
+        """Move a staged file to the store. Return False if the same content already exists undamaged."""
         key = staged.stored.key
         try:
             is_there = self._holds(key)
@@ -322,7 +320,7 @@ class LogFiles:
             if is_there or staged.compressed_bytes > _ONE_REQUEST_BYTES:
                 obstore.put(self._store, key, staged.rewound())
             else:
-                with suppress(AlreadyExistsError):  # another upload of the same content was faster
+                with suppress(AlreadyExistsError):  # another upload stored the same content first
                     obstore.put(self._store, key, staged.rewound(), mode="create", use_multipart=False)
             self._index.cache_clear()
             self._sync(key)
@@ -331,7 +329,7 @@ class LogFiles:
         return True
 
     def check_object(self, key: str) -> None:
-        """Read an object whole. Raises DamagedObject when it is missing, or its content is not what its key says."""
+        """Read a whole object. Raises DamagedObject if it is missing or its content does not match its key."""
         digest = hashlib.sha256()
         for part in self.stream([key]):
             digest.update(part)
@@ -339,7 +337,7 @@ class LogFiles:
             raise _damaged(key)
 
     def delete(self, key: str) -> None:
-        """Forget an object that no run needs; one that is not there is fine."""
+        """Delete an unused object; a missing one is ignored."""
         try:
             obstore.delete(self._store, key)
         except FileNotFoundError:
@@ -348,14 +346,14 @@ class LogFiles:
             raise _unavailable(error) from error
 
     def stream(self, keys: ObjectKeys) -> Iterator[bytes]:
-        """The whole text, about 1 MiB at a time."""
+        """Yield the whole text, about 1 MiB at a time."""
         for key in keys:
             with _reading(key):
                 index = self._index(key)
                 yield from read_frames(index, (bytes(part) for part in obstore.get(self._store, key).stream(1 << 20)))
 
     def stream_range(self, keys: ObjectKeys, start: int, end: int) -> Iterator[bytes]:
-        """Bytes start..end of the text, counted from 0, without that at `end`."""
+        """Yield the bytes from `start` up to but excluding `end`, counted from 0."""
         text = self.text(keys)
         end = min(end, text.size_bytes)
         for frame in range(text.frame_of_byte(start), text.frames) if start < end else ():
@@ -368,16 +366,16 @@ class LogFiles:
         return StoredText(keys, [self._index(key) for key in keys])
 
     def line_count(self, keys: ObjectKeys) -> int:
-        """Lines of the text; what follows the last newline is one more."""
+        """Return the number of lines. Text after the last newline is a line of its own."""
         text = self.text(keys)
         if text.size_bytes == 0:
             return 0
         return int(text.newlines[-1]) + (not self._frame(text, text.frames - 1).endswith(b"\n"))
 
     def lines(self, keys: ObjectKeys, first: int, last: int) -> list[str]:
-        """Lines first..last, counted from 1, inclusive, without their ends; fewer where the text ends before.
+        """Return lines first..last (from 1, inclusive) without line ends; fewer if the text ends earlier.
 
-        Lines are cut at MAX_LINE_BYTES, and bytes that are not UTF-8 become U+FFFD.
+        Lines are truncated at MAX_LINE_BYTES; bytes that are not UTF-8 become U+FFFD.
         """
         text = self.text(keys)
         if last < first or text.size_bytes == 0:
@@ -390,7 +388,7 @@ class LogFiles:
         return [_shown(line) for line in _cut_lines(frames, skip, last - first + 1)]
 
     def check(self) -> None:
-        """Raise Unavailable when the store does not answer, is not there or cannot be written (tried once a minute)."""
+        """Raise Unavailable if the store does not answer, is missing or not writable. Probed at most once a minute."""
         if self._folder is not None and not self._folder.is_dir():
             raise _unavailable(FileNotFoundError())
         try:
@@ -419,7 +417,7 @@ class LogFiles:
         return True
 
     def _sync(self, key: str) -> None:
-        """Let the object and its names in the folders survive a power cut."""
+        """Make an object and its directory entries survive a power failure."""
         if self._folder is None:
             return
         path = self._folder / key
@@ -441,7 +439,7 @@ class LogFiles:
         of_one_line = 0
         for frame in range(start, text.frames):
             has_newline = text.newlines[frame] < text.newlines[frame + 1]
-            # Deep inside a giant line, a frame without a newline adds nothing that would be shown.
+            # Inside a giant line, a frame without a newline adds nothing to the shown part.
             if of_one_line > MAX_LINE_BYTES and not has_newline and frame + 1 < text.frames:
                 continue
             part = self._frame(text, frame)
@@ -458,7 +456,7 @@ class LogFiles:
 
 
 def _cut_lines(frames: Iterable[bytes], skip: int, count: int) -> Iterator[bytes]:
-    """`count` lines after the first `skip`, each of at most MAX_LINE_BYTES + 1 bytes."""
+    """Yield `count` lines after the first `skip`, each of at most MAX_LINE_BYTES + 1 bytes."""
     rest = b""
     for frame in frames:
         *whole, tail = frame.split(b"\n")
@@ -485,7 +483,7 @@ def _s3_config(settings: Settings) -> "S3Config":
     config: S3Config = {"region": settings.s3_region}
     if settings.s3_endpoint:
         config["endpoint"] = settings.s3_endpoint
-    if settings.s3_access_key_id:  # else the store looks for credentials where AWS's own tools do
+    if settings.s3_access_key_id:  # otherwise the store reads the credentials of the AWS tools
         config["access_key_id"] = settings.s3_access_key_id
         config["secret_access_key"] = settings.s3_secret_access_key
     return config
@@ -508,24 +506,24 @@ def _damaged(key: str) -> DamagedObject:
 
 
 def _unavailable(error: Exception) -> Unavailable:
-    # The store's own message may hold addresses and keys; the log has it, people need not.
+    # The store's message may contain addresses and keys, so only the service log has it.
     return Unavailable(f"The artifact store did not answer ({type(error).__name__}). Try again in a minute.")
 
 
-# --- Room on the disks that uploads are written to: of the data, of the logs, and of temporary files.
+# --- Free space on the disks of the data, the logs and temporary files.
 
 
 def free_bytes(settings: Settings) -> int:
-    """Of the fullest of these disks. Raises DiskFull for one that cannot be written."""
+    """Return the free space of the fullest of these disks. Raises DiskFull if one is not writable."""
     return min(_free_bytes(folder) for folder in _folders(settings))
 
 
 def require_room(settings: Settings, new_bytes: int) -> None:
-    """Raise DiskFull where an upload of so many bytes would leave less than THREEWALLS_MIN_FREE_BYTES."""
+    """Raise DiskFull if an upload of this size would leave less than THREEWALLS_MIN_FREE_BYTES."""
     free = free_bytes(settings) if settings.min_free_bytes else 0
     if settings.min_free_bytes and free - new_bytes < settings.min_free_bytes:
         raise DiskFull(
-            f"The disk of the service has {free:,} bytes left, and {settings.min_free_bytes:,} are kept free "
+            f"The disk of the service has {free:,} bytes left, and {settings.min_free_bytes:,} must stay free "
             "(THREEWALLS_MIN_FREE_BYTES). Nothing was saved. Tell the administrator, and upload again later."
         )
 
@@ -540,7 +538,7 @@ def _folders(settings: Settings) -> list[Path]:
 
 
 def _free_bytes(folder: Path) -> int:
-    while not folder.exists():  # it is made with the first file
+    while not folder.exists():  # created with the first file
         folder = folder.parent
     if not os.access(folder, os.W_OK):
         raise DiskFull("A disk of the service is not writable. Tell the administrator, and upload again later.")

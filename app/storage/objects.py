@@ -1,8 +1,8 @@
-"""Which stored objects there are and which of them a run needs: so that a failed upload leaves none for long.
+"""Which stored objects exist and which of them are in use, so that failed uploads leave no garbage.
 
-An upload first commits the keys that it is about to put, then puts them, then commits its run. Whatever dies in
-between, the keys are known, and `forget_unused` deletes what no run came to need. Objects are shared by content, so
-one is deleted only while its record is locked: an upload of the same content then waits, and puts it anew.
+An upload first commits the keys it is about to store, then stores the objects, then commits its run. If it dies in
+between, `forget_unused` deletes the objects that no run uses. Objects are shared by content, so one is deleted only
+while its record is locked: a concurrent upload of the same content waits and stores it again.
 """
 
 from collections.abc import Iterable
@@ -21,23 +21,23 @@ from app.storage.visible import EVERY_PROJECT, seeing
 log = structlog.get_logger(__name__)
 
 GRACE = timedelta(hours=6)
-"""Longer than any upload takes from its first key to its run, and than a reader needs objects that were replaced."""
+"""Longer than any upload takes from its first key to its run, and than readers need replaced objects."""
 
 _DELETED_AT_ONCE = 200
 
 
 def about_to_put(session: Session, keys: Iterable[str]) -> datetime:
-    """Record the keys, or that they are wanted again. Commit before the objects are put. Returns the time noted."""
+    """Record the keys as about to be stored. Commit before storing the objects. Returns the recorded time."""
     insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
     now = utc_now()
-    for key in sorted(set(keys)):  # in one order, so that two uploads do not wait for each other
+    for key in sorted(set(keys)):  # sorted, so that two uploads do not wait for each other
         statement = insert(StoredObjectRow).values(key=key, touched_at=now)
         session.execute(statement.on_conflict_do_update(index_elements=["key"], set_={"touched_at": now}))
     return now
 
 
 def forget(engine: Engine, log_files: LogFiles, keys: Iterable[str], noted: datetime) -> int:
-    """Delete those of the objects that no run needs and that nobody wanted after `noted`. Returns how many."""
+    """Delete those of the objects that are unused and were not requested after `noted`. Returns how many."""
     deleted = 0
     for key in sorted(set(keys)):
         with (
@@ -52,7 +52,7 @@ def forget(engine: Engine, log_files: LogFiles, keys: Iterable[str], noted: date
 
 
 def forget_unused(engine: Engine, log_files: LogFiles, grace: timedelta = GRACE) -> int:
-    """Delete the objects that no run needs and that nobody wanted for `grace`, some at a time. Returns how many."""
+    """Delete unused objects that were not requested for `grace`, in batches. Returns how many."""
     noted = utc_now() - grace
     chosen = select_any(StoredObjectRow.key).where(*_unused(noted)).limit(_DELETED_AT_ONCE)
     with seeing(EVERY_PROJECT), read_session(engine) as session:

@@ -1,4 +1,4 @@
-"""Stored profiles of runs: the reduced form, the facts that count, and whether a profile belongs to its run."""
+"""Stored profiles of runs: the reduced form, the facts in use, and whether a profile belongs to its run."""
 
 import json
 import re
@@ -22,7 +22,7 @@ _DISPATCHERS = ("alltoall", "allgather", "deepep", "hybridep")
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file of a profile, as it was sent."""
+    """An uploaded file of a profile."""
 
     name: str
     size_bytes: int
@@ -32,7 +32,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class StoredProfile:
-    """A profile without its document. `differs`: what contradicts the run's contract; the facts then wait."""
+    """A profile without its document. `differs`: contradictions to the run's contract, which suspend the facts."""
 
     id: int
     run_id: int
@@ -49,13 +49,13 @@ class StoredProfile:
 
     @property
     def counts(self) -> bool:
-        """Tell whether its facts are facts of the run."""
+        """Return whether the rules use its facts."""
         return self.status == "ready" and bool(self.facts) and (not self.differs or self.confirmed_at is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredFacts:
-    """Facts of a run by its profiles; `profile_of` names the profile of each."""
+    """Facts of a run from its profiles. `profile_of` names the profile of each fact."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     profile_of: Mapping[str, int] = field(default_factory=dict)
@@ -65,7 +65,7 @@ NO_PROFILE = MeasuredFacts()
 
 
 def identity_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a profile says of the job that it comes from."""
+    """Return what a profile states about the job it was taken from."""
     files: Sequence[Mapping[str, Any]] = document["files"]
     return {
         "gpu": next((file["gpu"] for file in files if file["gpu"]), ""),
@@ -75,7 +75,7 @@ def identity_of(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def contradictions(identity: Mapping[str, Any], contract: Mapping[str, Stated]) -> tuple[str, ...]:
-    """Return in which values a profile contradicts the contract of its run. Unknown values contradict nothing."""
+    """Return the values in which a profile contradicts the contract of its run. Unknown values never contradict."""
     stated = {name: contract[name].value for name in ("gpu", "gpus", "dispatcher") if name in contract}
     differences = []
     gpu, traced = stated.get("gpu"), str(identity.get("gpu") or "")
@@ -114,7 +114,7 @@ def read_profile(session: Session, profile_id: int, contract: Mapping[str, State
 
 
 def document_of(session: Session, profile_id: int) -> dict[str, Any] | None:
-    """Return the reduced form, None until the profile was read."""
+    """Return the reduced form; None until the profile was read."""
     packed = session.execute(
         select_any(ProfileRow.document).where(col(ProfileRow.id) == profile_id)
     ).scalar_one_or_none()
@@ -122,7 +122,7 @@ def document_of(session: Session, profile_id: int) -> dict[str, Any] | None:
 
 
 def measured_facts(session: Session, run_id: int, contract: Mapping[str, Stated]) -> MeasuredFacts:
-    """Return the facts of the profiles that count; of several, the newest states each fact."""
+    """Return the facts of all usable profiles; the newest profile with a fact determines it."""
     values: dict[str, Any] = {}
     sources: dict[str, int] = {}
     for profile in profiles_of(session, run_id, contract):
@@ -134,20 +134,20 @@ def measured_facts(session: Session, run_id: int, contract: Mapping[str, Stated]
 
 
 def remove_profile(session: Session, row: ProfileRow) -> None:
-    """Delete a profile and its facts. Objects that only it needed are swept later."""
+    """Delete a profile and its facts. Objects without another owner are swept later."""
     request_rules(session, row.run_id)
     session.execute(delete(ProfileRow).where(col(ProfileRow.id) == row.id))
 
 
 def confirm_profile(session: Session, row: ProfileRow, author: str) -> None:
-    """Count a profile although it contradicts the contract of its run."""
+    """Use the facts of a profile although it contradicts the contract of its run."""
     row.confirmed_by, row.confirmed_at = author[:100], utc_now()
     session.add(row)
     request_rules(session, row.run_id)
 
 
 def request_rules(session: Session, run_id: int) -> None:
-    """Have the rules evaluated again for a run, by the next sweep."""
+    """Request that the next sweep evaluates the rules again for a run."""
     session.execute(update(RunRow).where(col(RunRow.id) == run_id).values(rules_asked=""))
 
 

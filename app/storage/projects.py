@@ -1,4 +1,4 @@
-"""Projects: made, listed, shown to everybody or not. Who did it goes to the audit in the same transaction."""
+"""Create and list projects, and set their visibility and quotas. The audit log is written in the same transaction."""
 
 import math
 import re
@@ -32,12 +32,13 @@ _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class ProjectTaken(Conflict):
-    title = "There is such a project"
+    title = "The project already exists"
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """`tokens`: in force. `uploaded_at`: of its newest run, None without runs."""
+    """A project in the list. `tokens`: number of active ones. `uploaded_at`: time of the newest run, None without
+    runs."""
 
     id: int
     slug: str
@@ -51,17 +52,17 @@ class Project:
 
 
 def find_project(session: Session, slug: str) -> ProjectRow:
-    """Return the project with this name in any case. Raises NotFound."""
+    """Return the project with this name, ignoring case. Raises NotFound."""
     row: ProjectRow | None = session.execute(
         select(ProjectRow).where(col(ProjectRow.slug_lower) == slug.lower())
     ).scalar_one_or_none()
     if row is None:
-        raise NotFound(f"There is no project {slug[:MAX_SLUG]!r}.")
+        raise NotFound(f"Project {slug[:MAX_SLUG]!r} does not exist.")
     return row
 
 
 def list_projects(session: Session) -> list[Project]:
-    """In alphabetical order."""
+    """Return projects in alphabetical order."""
     rows = session.execute(select(ProjectRow).order_by(col(ProjectRow.slug))).scalars().all()
     now = utc_now()
     runs = _by_project(
@@ -86,16 +87,16 @@ def list_projects(session: Session) -> list[Project]:
 
 
 def create_project(session: Session, slug: str, *, by: str, public: bool = False) -> ProjectRow:
-    """Raises InvalidChange for a name that will not do in an address, ProjectTaken."""
+    """Create a project. Raises InvalidChange for a name that cannot be part of a URL, and ProjectTaken."""
     if not _SLUG.fullmatch(slug):
         why = f"must have 1 to {MAX_SLUG} letters, digits, dots, dashes or underscores, a letter or digit first"
-        raise InvalidChange(f"Nothing was saved: the name {why}.", (FieldError("slug", why),))
+        raise InvalidChange(f"Nothing was saved. The name {why}.", (FieldError("slug", why),))
     row = ProjectRow(slug=slug, public=public)
     try:
         with session.begin_nested():
             session.add(row)
     except IntegrityError:
-        raise ProjectTaken(f"There is a project {slug} already. Nothing was changed.") from None
+        raise ProjectTaken(f"Project {slug} already exists. Nothing was changed.") from None
     audit.record(
         session, who=by, subject="project", subject_id=row.id or 0, action="created", project_id=row.id,
         after={"slug": slug, "public": public},
@@ -104,7 +105,7 @@ def create_project(session: Session, slug: str, *, by: str, public: bool = False
 
 
 def set_public(session: Session, row: ProjectRow, public: bool, *, by: str) -> None:
-    """Whether everybody who reaches the service may read it, without a log-in."""
+    """Set whether the project can be read without a log-in."""
     if row.public == public:
         return
     row.public = public
@@ -116,7 +117,7 @@ def set_public(session: Session, row: ProjectRow, public: bool, *, by: str) -> N
 
 
 def slugs_by_id(session: Session) -> Mapping[int, str]:
-    """Of all projects that the caller may see."""
+    """Return the names of all projects visible to the caller, by id."""
     rows = session.execute(select_any(ProjectRow.id, ProjectRow.slug))
     return {project_id: slug for project_id, slug in rows}  # noqa: C416  rows are no pairs to the type checker
 
@@ -125,7 +126,7 @@ def _by_project(session: Session, chosen: "Select[tuple[int, ...]]") -> dict[int
     return {row[0]: tuple(row[1:]) for row in session.execute(chosen)}
 
 
-# --- What a project may take, and what it takes: bytes of its files, runs that it began within 24 hours.
+# --- Quotas: bytes of files, and runs within 24 hours.
 
 DAY = timedelta(hours=24)
 _WAYS_OUT = "An administrator raises the quota in the project's settings."
@@ -133,7 +134,7 @@ _WAYS_OUT = "An administrator raises the quota in the project's settings."
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """0: no limit. `own_bytes` and `own_runs_a_day`: as set for the project, None where the service's own counts."""
+    """A quota; 0: unlimited. `own_bytes` and `own_runs_a_day`: set for the project; None: the default applies."""
 
     bytes: int
     runs_a_day: int
@@ -164,19 +165,19 @@ def usage_of(session: Session, project_id: int) -> Usage:
 
 
 def check_room_in(session: Session, settings: Settings, slug: str, new_bytes: int) -> None:
-    """Early, so that what has no room is not stored first; a project that is still to be made has room for one."""
+    """Check the quota before anything is stored. A project that does not exist yet has room for one upload."""
     project_id = session.execute(select_any(ProjectRow.id).where(col(ProjectRow.slug_lower) == slug.lower())).scalar()
     if project_id is not None:
         check_room(session, settings, project_id, new_bytes, new_run=True)
 
 
 def check_room(session: Session, settings: Settings, project_id: int, new_bytes: int, *, new_run: bool) -> None:
-    """Before rows of an upload are written, in their transaction. Raises OverQuota, TooManyRuns."""
+    """Check the quota before the rows of an upload are written, in their transaction. Raises OverQuota, TooManyRuns."""
     project = session.get_one(ProjectRow, project_id)
     quota = quota_of(project, settings)
     if not quota.bytes and not quota.runs_a_day:
         return
-    # Two uploads at once must not both take the last room; without a quota nobody waits.
+    # Two concurrent uploads must not both use the last room. Projects without a quota need no lock.
     session.get_one(ProjectRow, project_id, with_for_update=True)
     if new_run and quota.runs_a_day:
         _check_runs(session, project, quota.runs_a_day)
@@ -185,13 +186,13 @@ def check_room(session: Session, settings: Settings, project_id: int, new_bytes:
 
 
 def _check_runs(session: Session, project: ProjectRow, most: int) -> None:
-    """The run that has to be a day old before another may begin is the `most`-th newest."""
+    """Check the limit of runs within 24 hours. The next run may begin a day after the `most`-th newest one."""
     newest = select_any(RunRow.created_at).where(col(RunRow.project_id) == project.id)
     last = session.execute(newest.order_by(col(RunRow.created_at).desc()).offset(most - 1).limit(1)).scalar()
     wait = math.ceil((aware(last) + DAY - utc_now()).total_seconds()) if last is not None else 0
     if wait > 0:
         raise TooManyRuns(
-            f"The project {project.slug} began {most:,} runs within 24 hours, its quota. Nothing was saved, so send it "
+            f"Project {project.slug} started {most:,} runs within 24 hours, its quota. Nothing was saved, so send it "
             f"again later. {_WAYS_OUT}",
             retry_after=wait,
         )
@@ -202,7 +203,7 @@ def _check_bytes(session: Session, project: ProjectRow, most: int, new_bytes: in
     if used + new_bytes > most:
         raise OverQuota(
             f"The project {project.slug} holds {used:,} of the {most:,} bytes of its quota, and this upload has "
-            f"{new_bytes:,}. Nothing of it was kept, and what was there stays. {_WAYS_OUT}"
+            f"{new_bytes:,}. Nothing was saved. {_WAYS_OUT}"
         )
 
 
@@ -211,18 +212,17 @@ def _bytes_of(session: Session, project_id: int) -> int:
     return int(session.execute(total.where(col(RunRow.project_id) == project_id)).scalar_one())
 
 
-# --- How much a project may do of something within a time, whoever asks and however many processes serve them.
-#
-# Counted in the database, so that it holds where requests and workers are many, and after what was counted is
-# deleted.
+# --- Rate limits per project, across users and processes.
+# Counted in the database, so that limits hold across processes and after the counted rows are deleted.
 
 
 def use(session: Session, project_id: int, what: str, amount: int, *, most: int, within: timedelta) -> int:
-    """Uses some of it in the caller's transaction. Seconds until there is enough again, and nothing used; else 0.
+    """Consume part of a limit in the caller's transaction.
 
-    The time begins with the first use. What is more than `most` at once is allowed when nothing was used yet.
+    Return the seconds until enough is available, with nothing consumed; else 0. The period starts with the first use. A
+    request above `most` passes if nothing was used yet.
     """
-    session.get_one(ProjectRow, project_id, with_for_update=True)  # nobody else counts meanwhile
+    session.get_one(ProjectRow, project_id, with_for_update=True)  # blocks concurrent counting
     now = utc_now()
     row = session.get(AllowanceRow, (project_id, what), populate_existing=True)
     if row is None:
@@ -236,11 +236,11 @@ def use(session: Session, project_id: int, what: str, amount: int, *, most: int,
     return 0
 
 
-# --- The secret of a project from which the keys of its badges are made (`domain/badges.py`).
+# --- The secret that badge keys are derived from (`domain/badges.py`).
 
 
 def renew_badge_secret(session: Session, project_id: int, who: str) -> None:
-    """All addresses of badges that were given out for the project end."""
+    """Replace the secret. All badge URLs that were handed out stop working."""
     project = session.get_one(ProjectRow, project_id)
     project.badge_secret = new_badge_secret()
     session.add(project)

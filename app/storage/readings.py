@@ -1,8 +1,8 @@
-"""What was found in the files of a run, kept so that its figures can be computed again without reading them again.
+"""What was found in the files of a run, stored so that figures can be recomputed without reading the files again.
 
 A changed window rule needs the values of each iteration, which are the run's series, and a few kilobytes of other
-facts: what was stated, memory lines, events. Reading a log of 1 GB again takes seconds and all its bytes; this takes
-milliseconds. What is kept counts for the very files that it was read from, and for one version of `reading`.
+facts: stated values, memory lines, events. Reading a 1 GB log again takes seconds; reading this takes milliseconds. A
+stored reading is valid for exactly the files it came from and for one version of `reading`.
 """
 
 import hashlib
@@ -30,25 +30,25 @@ from app.storage.tables import ReadingRow, RunRow, SeriesRow, select_any, time_c
 
 # --- One metric of one run as a blob: float64, byte-shuffled, zstd.
 #
-# Shuffling puts the like bytes of neighbouring values together, so that exponents and high mantissa bytes compress.
-# 10 metrics x 1,000 iterations are read in 0.2 ms this way and take 58 kB; as SQL rows it is 43 ms.
+# Shuffling groups similar bytes of neighbouring values, so that exponents and high mantissa bytes compress.
+# Reading 10 metrics x 1,000 iterations takes 0.2 ms and 58 kB this way; as SQL rows it takes 43 ms.
 
 _LEVEL = 3
 
 
 def pack_series(values: FloatArray) -> bytes:
-    """The blob of a column; NaN is kept as it is."""
+    """Return the blob of a column. NaN is preserved."""
     shuffled = np.ascontiguousarray(np.asarray(values, dtype="<f8")).view(np.uint8).reshape(-1, 8).T
     return zstandard.ZstdCompressor(level=_LEVEL).compress(np.ascontiguousarray(shuffled).tobytes())
 
 
 def unpack_series(blob: bytes) -> FloatArray:
-    """The column of a blob that `pack` made."""
+    """Return the column of a blob that `pack` made."""
     return next(unpack_all([blob]))
 
 
 def unpack_all(blobs: Iterable[bytes]) -> Iterator[FloatArray]:
-    """Of many: to make what decompresses them takes longer than to use it."""
+    """Yield the columns of several blobs with one decompressor, because creating one takes longer than using it."""
     decompressor = zstandard.ZstdDecompressor()
     return (_unshuffled(decompressor.decompress(blob)) for blob in blobs)
 
@@ -60,7 +60,7 @@ def _unshuffled(text: bytes) -> FloatArray:
 
 log = structlog.get_logger(__name__)
 MAX_METRIC_NAME = 100
-"""Of a column's name, what the table of series takes."""
+"""Maximum length of a column's name in the table of series."""
 _RECORDS: Mapping[str, type[Any]] = {
     "memory": MemoryReport,
     "events": LogEvent,
@@ -76,7 +76,7 @@ _PLAIN = (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """`log` with the series of the documents in it, `documents` without theirs; `warnings` are about the files."""
+    """A reading: `log` with the series of its documents, `documents` without them. `warnings` concern the files."""
 
     log: ParsedLog
     documents: tuple[Document, ...]
@@ -84,13 +84,13 @@ class Reading:
 
 
 def save(session: Session, run_id: int, files: Sequence[RunFile], reading: Reading) -> None:
-    """Keep what was found in `files`; the series of the run are kept beside it, as its figures are."""
+    """Store what was found in `files`. The series of the run are stored separately, with its figures."""
     version = DEFINITIONS["reading"]
     session.add(ReadingRow(run_id=run_id, files=_fingerprint(files), version=version, blob=pack(reading)))
 
 
 def load(session: Session, run_id: int, files: Sequence[RunFile]) -> Reading | None:
-    """What was found in exactly these files; None when nothing is kept, or another version of the reader found it."""
+    """Return the reading of exactly these files; None if none is stored or another version of the reader made it."""
     blob = session.execute(_stored(run_id, files)).scalar_one_or_none()
     if blob is None:
         return None
@@ -98,7 +98,7 @@ def load(session: Session, run_id: int, files: Sequence[RunFile]) -> Reading | N
     try:
         return unpack(blob, {row.metric: unpack_series(row.blob) for row in rows})
     except (ValueError, KeyError, TypeError, zstandard.ZstdError) as error:
-        # The files are there: a defect of what is kept costs time, no figures.
+        # The files still exist, so a damaged reading costs time but no figures.
         log.warning("reading_unreadable", run_id=run_id, error=repr(error))
         return None
 
@@ -123,7 +123,7 @@ def _stored(run_id: int, files: Sequence[RunFile]) -> Select[Any]:
 
 
 def _fingerprint(files: Sequence[RunFile]) -> str:
-    """Of the stored objects, which are named by their content, and of what was known of the files."""
+    """Return a hash of the stored objects, which are named by their content, and of the known file properties."""
     known_of_them = [[file.kind, file.name, file.document, file.cut, *file.keys] for file in files]
     return hashlib.sha256(json.dumps(known_of_them).encode()).hexdigest()
 
@@ -170,16 +170,16 @@ def unpack(blob: bytes, columns: Mapping[str, FloatArray]) -> Reading:
 def _number(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"{type(value).__name__} is nothing that a reading holds")
+    raise TypeError(f"{type(value).__name__} is not part of a reading")
 
 
-# --- Facts that people stated of a run, beside what its files say: each statement stays, the newest of a fact counts.
+# --- Facts that users stated about a run. All statements are stored; the newest one of a fact counts.
 #
-# They change no key and no figure, only what the rules are told.
+# They change no key and no figure and are used by the rules only.
 
 
 class StatedFactRow(SQLModel, table=True):
-    """One statement; `removed` takes those before it back."""
+    """One statement; `removed` withdraws the earlier ones."""
 
     __tablename__ = "stated_fact"
 
@@ -195,7 +195,7 @@ class StatedFactRow(SQLModel, table=True):
 
 @dataclass(frozen=True, slots=True)
 class StatedFact:
-    """What somebody stated, and when."""
+    """A stated fact with its author and time."""
 
     name: str
     value: Any
@@ -206,7 +206,7 @@ class StatedFact:
 
 
 def state_facts(session: Session, run_id: int, facts: Mapping[str, object], *, author: str, note: str) -> None:
-    """Record the statements; None takes one back. The rules are asked of the run again. Raises NotFound."""
+    """Record the statements; None withdraws one. The rules are evaluated again for the run. Raises NotFound."""
     row = session.get(RunRow, run_id, with_for_update=True)
     if row is None:
         raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
@@ -223,7 +223,7 @@ def state_facts(session: Session, run_id: int, facts: Mapping[str, object], *, a
 
 
 def statements_of(session: Session, run_id: int) -> tuple[StatedFact, ...]:
-    """All that was ever stated, newest first."""
+    """Return all statements, newest first."""
     rows = session.execute(
         select(StatedFactRow).where(col(StatedFactRow.run_id) == run_id).order_by(col(StatedFactRow.id).desc())
     ).scalars()
@@ -231,14 +231,14 @@ def statements_of(session: Session, run_id: int) -> tuple[StatedFact, ...]:
 
 
 def in_force(statements: tuple[StatedFact, ...]) -> dict[str, StatedFact]:
-    """By fact, what counts now."""
+    """Return the statements in use, by fact."""
     newest: dict[str, StatedFact] = {}
     for statement in statements:
         newest.setdefault(statement.name, statement)
     return {name: statement for name, statement in newest.items() if not statement.removed}
 
 
-# --- The losses of runs by iteration, read from their series: whoever compares them reads nothing else.
+# --- Losses by iteration, read from the series alone for comparisons.
 
 _LOSSES: Select[Any] = select_any(SeriesRow.run_id, SeriesRow.metric, SeriesRow.blob).where(
     col(SeriesRow.run_id).in_(bindparam("run_ids", expanding=True)),
@@ -247,7 +247,7 @@ _LOSSES: Select[Any] = select_any(SeriesRow.run_id, SeriesRow.metric, SeriesRow.
 
 
 def losses_of_runs(session: Session, names: Sequence[str]) -> dict[str, Losses]:
-    """By the names of runs, as text; empty losses of those that printed none."""
+    """Return losses by run name; empty for runs without losses."""
     columns: dict[str, dict[str, FloatArray]] = {str(int(name)): {} for name in names}
     if columns:
         rows = session.execute(_LOSSES, {"run_ids": [int(name) for name in columns]}).all()

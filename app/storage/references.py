@@ -1,4 +1,4 @@
-"""Published figures: those that come with the service, and those that teams added. Neither is ever ranked with runs."""
+"""Reference points: the built-in ones, and those that teams added. Neither is ever ranked with runs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from app.storage.tables import ProjectRow, ReferencePointRow, select_any
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """That a person entered a figure, for which `project` ("" for all), and when. `withdrawn_at` None: it counts."""
+    """Who entered a figure, when, and for which `project` (empty: all). `withdrawn_at` None: in use."""
 
     project: str
     added_by: str
@@ -28,7 +28,7 @@ class Entered:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A published figure and its address. `entered` None: it comes with the service."""
+    """A reference point and its URL. `entered` None: built in."""
 
     id: str
     point: ReferencePoint
@@ -40,14 +40,14 @@ class Reference:
 
 
 def references(session: Session, project: str | None = None) -> tuple[Reference, ...]:
-    """All that count, newest first. `project`: only those that are offered to it; None for those of every project."""
+    """Return all that are in use, newest first. `project`: only those offered to it; None: those of every project."""
     in_force = col(ReferencePointRow.withdrawn_at).is_(None)
     entered = [item for item in _entered(session, in_force) if project is None or _offered(item, project)]
     return _newest_first((*_published(), *entered))
 
 
 def find_reference(session: Session, reference_id: str) -> Reference | None:
-    """Of any state, also a withdrawn one."""
+    """Return one in any state, including withdrawn ones."""
     if _is_number(reference_id):
         return next(iter(_entered(session, col(ReferencePointRow.id) == int(reference_id))), None)
     return next((item for item in _published() if item.id == reference_id), None)

@@ -1,6 +1,6 @@
-"""The rules that count now: the service's own, a team's files, and the thresholds that are set.
+"""The rules in use: built-in rules, the rule files of a team, and the configured thresholds.
 
-The team's folder is looked at each time, and its files are read again when one of them changed: nobody has to restart.
+The team's folder is checked on each use and its files are read again after a change, so no restart is needed.
 """
 
 import hashlib
@@ -49,14 +49,18 @@ from app.storage.verdicts import current_verdict
 log = structlog.get_logger(__name__)
 
 READING_VERSION = 2
-"""Raised when the code that reads facts from a run (`domain/rules/run_facts.py`, `derive.py`) answers otherwise."""
+"""Increase when the code that derives facts from a run (`domain/rules/run_facts.py`, `derive.py`) changes its results.
+"""
 
 Seen = tuple[tuple[str, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RulesInForce:
-    """`folder`: of the team, "" for none. `version` changes with everything that may let other rules fire."""
+    """Rules and thresholds.
+
+    `folder`: of the team, or empty. `version` changes with everything that may change which rules fire.
+    """
 
     team: TeamRules
     thresholds: Mapping[str, float]
@@ -69,18 +73,18 @@ class RulesInForce:
 
 
 def rules_in_force(settings: Settings) -> RulesInForce:
-    """Quick: files are read only when the folder changed."""
+    """Return the rules in use. Fast: files are read only after the folder changed."""
     thresholds = tuple(getattr(settings, name.lower()) for name in SETTINGS)
     return _rules(settings.rules_dir, _seen(settings.rules_dir), thresholds)
 
 
 def read_folder(folder: Path) -> dict[str, str]:
-    """The rule files of a team by name; a byte that is no UTF-8 becomes a mark, which the check finds."""
+    """Return the rule files of a team by name. Invalid UTF-8 becomes U+FFFD, which validation reports."""
     return {path.name: path.read_text(encoding="utf-8", errors="replace") for path in sorted(folder.glob("*.yaml"))}
 
 
 def _seen(folder: str) -> Seen:
-    """The files of the folder as they stand now; none where it is gone."""
+    """Return the current state of the files in the folder; empty if the folder is missing."""
     if not folder:
         return ()
     files = ((path, path.stat()) for path in sorted(Path(folder).glob("*.yaml")))
@@ -102,12 +106,12 @@ def _rules(folder: str, seen: Seen, thresholds: tuple[float, ...]) -> RulesInFor
 
 @lru_cache(maxsize=1)
 def _own_files() -> str:
-    """A mark of the service's own rules and facts."""
+    """Return a hash of the built-in rules and facts."""
     files = [*sorted(FOLDER.glob("*.yaml")), *sorted(FACTS_FOLDER.glob("*.yaml"))]
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
 
 
-# --- For which runs each rule fired: kept when a run was read, replaced when it is read or the rules are others.
+# --- The runs for which each rule fired: stored after reading a run, replaced when the run or the rules change.
 
 _DONE = ("ready", "failed")
 
@@ -126,10 +130,10 @@ class FiredIn:
 def keep_firings(
     session: Session, run_id: int, rules: Sequence[str], version: str, *, processed_at: datetime | None
 ) -> bool:
-    """Put the rules that fired in place of earlier ones. False when the run was read again since `processed_at`.
+    """Replace the rules that fired for a run. Return False if the run was read again since `processed_at`.
 
-    `version`: of all rules that were asked (`rules_in_force.py`). It locks the run's row, so that of two who ask the
-    same run the later one replaces what the earlier one wrote.
+    `version`: of the evaluated rules (`rules_in_force`). Locks the run's row, so that concurrent evaluations replace
+    each other in order.
     """
     unchanged = col(RunRow.processed_at).is_(None) if processed_at is None else col(RunRow.processed_at) == processed_at
     asked = update(RunRow).where(col(RunRow.id) == run_id, unchanged).values(rules_asked=version)
@@ -146,31 +150,31 @@ def keep_firings(
 
 
 def due(session: Session, version: str, most: int) -> Sequence[int]:
-    """Runs that were read and not asked these rules yet, the newest first."""
-    other = or_(col(RunRow.rules_asked) < version, col(RunRow.rules_asked) > version)  # by the index
+    """Return runs that were read but not evaluated with these rules, newest first."""
+    other = or_(col(RunRow.rules_asked) < version, col(RunRow.rules_asked) > version)  # uses the index
     chosen = select_any(RunRow.id).where(other, col(RunRow.status).in_(_DONE)).order_by(col(RunRow.id).desc())
     return cast("Sequence[int]", session.execute(chosen.limit(most)).scalars().all())
 
 
 def is_due(session: Session, run_id: int, version: str) -> bool:
-    """True when the run was read and not asked these rules yet."""
+    """Return whether a run was read but not evaluated with these rules."""
     asked = select_any(RunRow.rules_asked).where(col(RunRow.id) == run_id, col(RunRow.status).in_(_DONE))
     evaluated = session.execute(asked).scalar_one_or_none()
     return evaluated is not None and evaluated != version
 
 
 def waiting(session: Session, version: str) -> int:
-    """How many runs are still to be asked."""
+    """Return the number of runs that are not yet evaluated."""
     other = or_(col(RunRow.rules_asked) < version, col(RunRow.rules_asked) > version)
     count = select(func.count()).select_from(RunRow).where(other, col(RunRow.status).in_(_DONE))
     return int(session.execute(count).scalar_one())
 
 
 def fired_counts(session: Session, project_id: int | None = None) -> Mapping[str, int]:
-    """By rule: in how many runs it fired. `project_id` None: of all projects that the caller sees."""
+    """Return in how many runs each rule fired. `project_id` None: all visible projects."""
     counted = (
         select_any(RuleFiringRow.rule_id, func.count())
-        .join(RunRow, col(RunRow.id) == RuleFiringRow.run_id)  # tells whose it is (`visible.py`)
+        .join(RunRow, col(RunRow.id) == RuleFiringRow.run_id)  # for the visibility filter (`visible.py`)
         .group_by(col(RuleFiringRow.rule_id))
     )
     if project_id is not None:
@@ -179,7 +183,7 @@ def fired_counts(session: Session, project_id: int | None = None) -> Mapping[str
 
 
 def last_fired(session: Session, rule: str, most: int, project_id: int | None = None) -> tuple[FiredIn, ...]:
-    """The runs in which a rule fires, the newest first."""
+    """Return the runs in which a rule fires, newest first."""
     chosen = (
         select_any(RunRow.id, RunRow.name, RunRow.status, RunRow.ordered_at, ProjectRow.slug)
         .join(RuleFiringRow, col(RuleFiringRow.run_id) == RunRow.id)
@@ -195,16 +199,16 @@ def last_fired(session: Session, rule: str, most: int, project_id: int | None = 
     )
 
 
-# --- How often each rule was tried here, and paid off: matched A/Bs on the knob it turns, and experiments from it.
+# --- How often each rule was tried here and paid off: matched A/Bs of its knob, and experiments based on it.
 
 MOST_ABS = 5_000
-"""Newest matched A/Bs that are counted."""
+"""Maximum number of matched A/Bs counted, newest first."""
 ENDED = ("done", "accepted", "rejected")
 
 
 @dataclass(frozen=True, slots=True)
 class RuleResults:
-    """`gains`: of the matched A/Bs. `tried` and `paid_off` count an experiment and its own A/B once."""
+    """Results of a rule. `gains`: of its matched A/Bs. `tried` and `paid_off` count an experiment and its A/B once."""
 
     tried: int = 0
     paid_off: int = 0
@@ -212,7 +216,7 @@ class RuleResults:
     experiments: int = 0
 
     def by_stack(self, rule: str) -> tuple[MeasuredHere, ...]:
-        """What was gained on each stack, the best first."""
+        """Return the gain on each stack, best first."""
         stacks: dict[str, list[Gain]] = {}
         for gain in self.gains:
             stacks.setdefault(gain.stack_key, []).append(gain)
@@ -220,7 +224,7 @@ class RuleResults:
         return tuple(sorted(results, key=lambda own: -own.result.median_gain_pct))
 
     def together(self, rule: str) -> MeasuredHere | None:
-        """All stacks as one; None where nothing was measured."""
+        """Return the gain over all stacks; None without a measurement."""
         return measured(rule, self.gains, same_contract=True) if self.gains else None
 
 
@@ -235,7 +239,7 @@ class _Experiment:
 
 
 def rule_results(session: Session, rules: Iterable[Rule], project_id: int | None = None) -> Mapping[str, RuleResults]:
-    """Those that were tried, by rule. `project_id` None: in all projects."""
+    """Return the results of rules that were tried. `project_id` None: all projects."""
     rules = tuple(rules)
     knobs = {rule.id: knob for rule in rules if rule.kind == "candidate" and (knob := knob_of_rule(rule)) is not None}
     experiments = _experiments(session, project_id)
@@ -245,7 +249,7 @@ def rule_results(session: Session, rules: Iterable[Rule], project_id: int | None
 
 
 def project_id_of(session: Session, slug: str) -> int | None:
-    """The number of a project; None where there is none of that name."""
+    """Return the number of a project; None if there is no project of this name."""
     project_id: int | None = session.execute(
         select_any(ProjectRow.id).where(col(ProjectRow.slug) == slug)
     ).scalar_one_or_none()
@@ -263,7 +267,7 @@ def _gains(session: Session, knobs: Mapping[str, Knob], project_id: int | None) 
 
 
 def _experiments(session: Session, project_id: int | None) -> dict[str, list[_Experiment]]:
-    """Ended ones by rule, with their candidates' runs."""
+    """Return finished experiments by rule, with the runs of their candidates."""
     chosen = (
         select_any(ExperimentRow.id, ExperimentRow.rule_id, ExperimentRow.state, ExperimentRunRow.run_id)
         .outerjoin(
@@ -297,20 +301,23 @@ def _together(gains: Sequence[Gain], experiments: Sequence[_Experiment]) -> Rule
 
 
 def planned(session: Session, rule: str) -> int:
-    """Experiments that were planned from a rule, in whatever state."""
+    """Return the number of experiments planned from a rule, in any state."""
     count = select(func.count()).select_from(ExperimentRow).where(col(ExperimentRow.rule_id) == rule)
     return int(session.execute(count).scalar_one())
 
 
-# --- What the rules are asked about: a run as it is stored, its launch arguments, what its container is shown to run.
+# --- The input of the rules: a stored run, its launch arguments, and the dispatchers of its container.
 
 _FLEX = ("deepep", "hybridep", "ncclep")
 
 
 @dataclass(frozen=True, slots=True)
 class AdvisedRun:
-    """A run and what is known of it. `launch`: its arguments as it stated them, without credentials; None: unknown.
-    `statements`: what people stated of it since, newest first."""
+    """A run with its facts.
+
+    `launch`: its stated arguments without credentials; None if unknown. `statements`: facts that users stated, newest
+    first.
+    """
 
     run: RunDetail
     reading: RunReading
@@ -321,12 +328,12 @@ class AdvisedRun:
 
     @property
     def facts(self) -> Facts:
-        """A run by itself: rules about pairs have their place where two runs are compared."""
+        """Return the facts of the run alone. Rules about pairs need a second run."""
         return {"compared": False, **facts_of(self.reading), **self.setbacks.facts}
 
 
 def read_run(session: Session, run_id: int) -> AdvisedRun:
-    """Raises NotFound, and NotReady while the run was never read."""
+    """Return the run with its facts. Raises NotFound, and NotReady until the run was read."""
     row = session.execute(
         select(RunRow, ProjectRow)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
@@ -337,7 +344,7 @@ def read_run(session: Session, run_id: int) -> AdvisedRun:
         raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
     run = detail(row[0], row[1], files_of(session, run_id))
     if not run.done:
-        raise NotReady(f"Run {run_id} is {run.status}. Its next steps follow when it was read.")
+        raise NotReady(f"Run {run_id} is {run.status}. Suggestions are available once it has been read.")
     extra = read_metadata(run.metadata_stated).extra
     launch = without_secrets(extra.get("launch_args"))
     statements = statements_of(session, run_id)
@@ -368,13 +375,13 @@ def read_run(session: Session, run_id: int) -> AdvisedRun:
 
 
 def _arguments(session: Session, run: RunDetail) -> Mapping[str, Value]:
-    """The trainer's own dump, as the last reading of the run's files found it."""
+    """Return the trainer's argument dump from the last reading of the run's files."""
     read = (*run.log_files, *(file for file in run.files if file.kind != "log" and file.document))
     return readings.arguments_of(session, run.id, read)
 
 
 def _installed(session: Session, run: RunDetail) -> list[str] | None:
-    """Flex dispatchers that any run of the project proves to work in this container; None where no log says."""
+    """Return the flex dispatchers that runs of the project show to work in this container; None without evidence."""
     container = run.contract.get("container")
     if container is None or not isinstance(container.value, str):
         return None
@@ -391,19 +398,19 @@ def _is_pinned(session: Session, run_id: int) -> bool:
     return session.execute(pin.limit(1)).first() is not None
 
 
-# --- The run that an advised run was judged against, for the rules about two runs that stand beside each other.
+# --- The baseline runs of a run, for the rules about two runs.
 
 
 @dataclass(frozen=True, slots=True)
 class AdvisedPair:
-    """`beside`: the runs on the other side, oldest first."""
+    """Facts about a run and its baseline runs. `beside`: the baseline runs, oldest first."""
 
     beside: tuple[int, ...]
     facts: Facts
 
 
 def read_pair(session: Session, run: RunDetail) -> AdvisedPair | None:
-    """By the run's own verdict: its baseline, else its contrast, else its nearest miss. None where it has none."""
+    """Return facts about the run and, from its verdict, its baseline, contrast or closest run. None without any."""
     verdict = current_verdict(session, run.id)
     if verdict is None:
         return None
@@ -429,7 +436,7 @@ def pair_facts(
     window: tuple[int, int] | None,
     memory: frozenset[str],
 ) -> Facts:
-    """Facts of `run` beside another run with that steady window and those kinds of memory figures."""
+    """Return facts of `run` compared with another run of that steady window and those memory figures."""
     return facts_of_pair(
         [difference.field for difference in (*comparability.stack, *comparability.knobs) if difference.is_certain],
         beside=[difference.field for difference in comparability.beside if difference.is_certain],
@@ -444,7 +451,7 @@ def window_of(steady: SteadyState | None) -> tuple[int, int] | None:
 
 
 def _stored(session: Session, run_id: int) -> tuple[tuple[int, int] | None, frozenset[str]]:
-    """Window of a run, and the kinds of its memory figures."""
+    """Return the window of a run and the kinds of its memory figures."""
     row = session.execute(
         select_any(RunResultRow.steady_state, RunResultRow.health).where(col(RunResultRow.run_id) == run_id)
     ).one_or_none()

@@ -1,4 +1,4 @@
-"""A run as it is read: the values that pages and the API show, and how they come out of the rows."""
+"""Stored runs as values for pages and the API."""
 
 import math
 import re
@@ -45,27 +45,27 @@ from app.storage.tables import (
     select_any,
 )
 
-# --- What the reading of a run found beside its figures, to and from the JSON columns of its row.
+# --- Conversion between the reading of a run and the JSON columns of its row.
 
 
 def write(summary: RunSummary) -> dict[str, Any]:
-    """Return columns of RunRow and RunResultRow, by name."""
+    """Return columns of RunRow and RunResultRow by name."""
     lists = {name: [asdict(entry) for entry in getattr(summary, name)] for name in _LISTS}
     return lists | {"activity": to_json(summary.activity), "fair_for_timing": summary.fair_for_timing}
 
 
 def read(row: RunResultRow) -> dict[str, Any]:
-    """Return values of RunDetail, by name."""
+    """Return values of RunDetail by name."""
     lists: dict[str, Any] = {
         name: tuple(make(entry) for entry in getattr(row, name) or ()) for name, make in _LISTS.items()
     }
-    # A value that is not finite is stored as null: such a timer says nothing.
+    # Non-finite values are stored as null: such a timer is useless.
     lists["timers"] = tuple(t for t in lists["timers"] if t.share_of_step is not None and t.median_ms is not None)
     return lists | {"activity": activities(row.activity)}
 
 
 def activities(stored: Mapping[str, Any] | None) -> dict[str, Activity]:
-    """The column `activity`."""
+    """Return the column `activity`."""
     return {name: _activity(entry) for name, entry in (stored or {}).items()}
 
 
@@ -91,7 +91,7 @@ _UNUSED = re.compile(r"(.*?) ?\(stated: (.*)\)$", re.DOTALL)
 
 
 def _of_0_1(name: str, entry: Mapping[str, Any]) -> Stated:
-    """Return a value as version 0.1 stored it: line, author and the value of an unused knob are parts of the detail."""
+    """Return a value that version 0.1 stored, with line, author and unused value inside the detail."""
     value, detail, stated_value = frozen(entry["value"]), entry.get("detail", ""), None
     in_use = value is not None or not detail.startswith("not in use: ")
     if value is None and name in FIELDS and (unused := _UNUSED.match(detail)):
@@ -112,7 +112,7 @@ def _of_0_1(name: str, entry: Mapping[str, Any]) -> Stated:
 
 
 def known(kind: type[Any], stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries that `kind` has a field for: a row of an older or newer definition may hold others."""
+    """Return the entries that `kind` has a field for. Rows of other definitions may have more."""
     return {f.name: stored[f.name] for f in fields(kind) if f.name in stored}
 
 
@@ -151,15 +151,15 @@ _LISTS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
 
 
 ENDED_BADLY = ("failed", "out_of_memory", "not_finite")
-"""Outcomes of a job that ended in an error, also when it printed iterations before and its run is `ready`."""
+"""Outcomes of a job that ended in an error. Its run may be `ready` with the iterations before the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFile:
-    """An uploaded file. `size_bytes` is decompressed, `keys` are the objects in which `log_files` keeps it.
+    """An uploaded file.
 
-    `document` is what its content was recognised as, empty for a log. `sha256` is empty when it grew in pieces, `cut`
-    is the compression of one that ended early.
+    `size_bytes`: decompressed. `keys`: its objects in `log_files`. `document`: detected format, empty for a log.
+    `sha256`: empty for a file that grew in pieces. `cut`: compression of a truncated file.
     """
 
     kind: str
@@ -174,7 +174,7 @@ class RunFile:
 
 @dataclass(frozen=True, slots=True)
 class Amendment:
-    """A correction of one contract field. `removed`: what the run itself says counts again."""
+    """A correction of one contract field. `removed`: the value of the run counts again."""
 
     field: str
     value: Value
@@ -188,7 +188,10 @@ class Amendment:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """`verdict_id`: of the current verdict, 0 until there is one. `waiting`: its stack is judged, or will be."""
+    """A run's place in the queue.
+
+    `verdict_id`: of the current verdict, 0 without one. `waiting`: its stack is being or will be judged.
+    """
 
     verdict_id: int
     waiting: bool
@@ -199,7 +202,7 @@ NOT_JUDGED = Judged(0, waiting=False)
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """A person left the run out of every baseline and ranking."""
+    """A user's exclusion of a run from all baselines and rankings."""
 
     reason: str
     by: str
@@ -208,12 +211,11 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class RunDetail:
-    """All of a run but its series and its lines. Times are aware, in UTC.
+    """A run without its series and log lines. Times are aware, in UTC.
 
-    `reception`: whole, receiving, complete or incomplete. `updating`: it is shown as last read, and will be read again.
-    `ordered_at`: its place in the history of its stack. `verdict`: the current one, empty until it was judged.
-    `uploaded_by`: the person or token; empty where nobody logs in.
-    `commit_url`, `compare_url`: the project's templates of links (`domain/text.py`).
+    `reception`: whole, receiving, complete or incomplete. `updating`: shown as last read and queued for reading.
+    `ordered_at`: history position. `verdict`: the current one, empty without one. `uploaded_by`: user or token, empty
+    without log-ins. `commit_url`, `compare_url`: the project's link templates (`domain/text.py`).
     """
 
     id: int
@@ -268,7 +270,7 @@ class RunDetail:
 
     @property
     def receiving(self) -> bool:
-        """More of its logs is to come."""
+        """Return whether more of its logs is expected."""
         return self.reception == "receiving"
 
     @property
@@ -277,7 +279,7 @@ class RunDetail:
 
     @property
     def step_lines(self) -> tuple[LineExample, ...]:
-        """Lines of an unread log that look like steps."""
+        """Return lines of an unread log that look like steps."""
         return tuple(example for example in self.not_understood if example.kind == UNKNOWN_STEP)
 
     @property
@@ -287,7 +289,7 @@ class RunDetail:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What a page that waits for a run asks again and again. `processed_at` changes with every new reading."""
+    """State that a waiting page polls. `processed_at` changes with every reading."""
 
     id: int
     status: str
@@ -301,7 +303,7 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Columns of one length by name, NaN where nothing was printed, `iteration` first; units by the same names."""
+    """Columns of equal length by name, NaN for missing values, `iteration` first; units by the same names."""
 
     columns: Mapping[str, FloatArray]
     units: Mapping[str, str]
@@ -338,7 +340,7 @@ def _quarantine(row: RunRow) -> Quarantine | None:
 
 
 def _warnings(row: RunRow) -> tuple[str, ...]:
-    """Return the warnings of the last reading, after the one that concerns all figures."""
+    """Return the warnings of the last reading, preceded by the one that concerns all figures."""
     if not row.recompute_error:
         return tuple(row.result.warnings)
     changed = changes(row.result.definitions, DEFINITIONS)
@@ -351,7 +353,7 @@ def is_updating(status: str, work: str) -> bool:
 
 
 WITH_RESULT = joinedload(col(RunRow.result))  # type: ignore[arg-type]
-"""An option of statements that select whole runs; without it, each run's result is another statement."""
+"""Option for statements that select whole runs; without it, each run's result needs another statement."""
 
 
 def run_file(row: RunFileRow, keys: tuple[str, ...]) -> RunFile:
@@ -359,7 +361,7 @@ def run_file(row: RunFileRow, keys: tuple[str, ...]) -> RunFile:
 
 
 def files_of(session: Session, run_id: int) -> tuple[RunFile, ...]:
-    """The files of a run in their order, each with the objects that hold it."""
+    """Return the files of a run in order, each with its objects."""
     rows = session.execute(
         select(RunFileRow)
         .where(col(RunFileRow.run_id) == run_id)
@@ -389,7 +391,7 @@ def metrics_of(stored: Mapping[str, Any]) -> dict[str, Metric | None]:
 
 
 def _metric(stored: Mapping[str, Any] | None) -> Metric | None:
-    """None, "unknown", for a figure without a finite value; an end of the interval that is no number is NaN."""
+    """Return None (unknown) for a figure without a finite value; a non-finite end of the interval becomes NaN."""
     if not stored or not math.isfinite(value := _number(stored.get("value"))):
         return None
     n = _number(stored.get("n"))
@@ -403,7 +405,7 @@ def _metric(stored: Mapping[str, Any] | None) -> Metric | None:
 
 
 def _number(stored: Any) -> float:
-    """NaN for what is no number: a row may be of another definition, or of a writer with a defect."""
+    """Return NaN for values that are not numbers, as rows of other definitions may contain."""
     return stored if isinstance(stored, int | float) else math.nan
 
 
@@ -419,13 +421,13 @@ def _steady_state(stored: Mapping[str, Any] | None) -> SteadyState | None:
 
 
 def aware(time: datetime) -> datetime:
-    """SQLite gives times back without a zone; all of them were written in UTC."""
-    if time.tzinfo is UTC:  # it comes so from a column, and histories have hundreds of them
+    """Add the time zone that SQLite drops; all times are written in UTC."""
+    if time.tzinfo is UTC:  # fast path: histories have hundreds of them
         return time
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
-# --- Runs as lists show them: the columns that are read, and nothing of what makes a run large.
+# --- Runs in lists: only the columns that lists need.
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,7 +467,7 @@ class RunListItem:
 
 @dataclass(frozen=True, slots=True)
 class FilterOptions:
-    """The values that the select boxes of the list offer."""
+    """The options of the list's select boxes."""
 
     projects: tuple[str, ...]
     models: tuple[str, ...]
@@ -489,16 +491,16 @@ _LIST_COLUMNS = (
     _NEWEST_EXPERIMENT.scalar_subquery().label("experiment_id"),
     _NEWEST_EXPERIMENT.with_only_columns(col(ExperimentRunRow.side)).scalar_subquery().label("side"),
 )  # fmt: skip
-"""The contract and the warnings stay behind: a list of 50 runs would read megabytes of JSON for them."""
+"""Columns of the list. Contracts and warnings are left out: 50 runs would read megabytes of JSON."""
 
 
 def list_runs() -> Select[Any]:
-    """Return the select of list rows, to be narrowed and ordered by conditions on RunRow and ProjectRow."""
+    """Return the select of list rows, to be restricted and ordered on RunRow and ProjectRow."""
     return _joined(select_any(*_LIST_COLUMNS)).join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
 
 
 MOST_COUNTED = 10_000
-"""Lists count this far; counting more would read every run."""
+"""Lists count up to this number; an exact count would read every run."""
 
 
 def count_up_to(session: Session, *conditions: ColumnElement[bool]) -> int:
@@ -520,7 +522,7 @@ def count_runs(session: Session, *conditions: ColumnElement[bool]) -> int:
 
 
 def latest_runs(session: Session, limit: int, *conditions: ColumnElement[bool]) -> tuple[RunListItem, ...]:
-    """The newest runs that meet all `conditions`."""
+    """Return the newest runs that meet all `conditions`."""
     rows = session.execute(list_runs().where(*conditions).order_by(col(RunRow.id).desc()).limit(limit))
     return tuple(list_item(row) for row in rows)
 
@@ -542,16 +544,16 @@ def list_item(row: Row[Any]) -> RunListItem:
     )  # fmt: skip
 
 
-# --- The place of a run in the history of its stack: when its commit was made, else when it was uploaded.
+# --- The history position of a run: its commit time, or its upload time without one.
 #
-# A rerun takes the place of the first run of its commit and configuration, so that what came after it stays after it.
+# Reruns take the position of the first run of their commit and configuration, so that later runs stay later.
 
 
 def settle_places(session: Session, project_id: int, config_key: str, commit: str) -> datetime | None:
     """Move all runs of one commit and configuration to the history position of the first.
 
-    Return the earliest position that a run left or took, None when nothing moved. The caller has locked the stack
-    (`stack_queue.lock`), or two reruns that are read at the same time miss each other.
+    Return the earliest position that a run left or took, None if nothing moved. The caller holds the lock of the stack
+    (`stack_queue.lock`); otherwise two concurrent reruns miss each other.
     """
     rows: Sequence[Row[Any]] = session.execute(
         select_any(RunRow.id, RunRow.created_at, RunRow.ordered_at, RunRow.commit_time)
@@ -570,7 +572,7 @@ def settle_places(session: Session, project_id: int, config_key: str, commit: st
 
 
 def lines_of(log_files: LogFiles, files: Sequence[RunFile], first: int, last: int) -> tuple[list[str], int]:
-    """Return lines first..last of the files joined, counted from 1, and the total number. Raises Unavailable."""
+    """Return lines first..last of the joined files, counted from 1, and the total number. Raises Unavailable."""
     lines: list[str] = []
     before = 0
     for file in files:

@@ -1,6 +1,6 @@
-"""What a run fell back from: its baseline where it is slower, the last run that fitted where it ran out of memory.
+"""What a run fell back from: its baseline if it is slower, or the last run that fitted if it ran out of memory.
 
-Each says what changed since and what goes back to it. Both are facts for the rules.
+Each names what has changed since and how to revert it. The rules use both as facts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,24 +22,24 @@ from app.storage.tables import RunResultRow, RunRow, select_any
 from app.storage.verdicts import current_verdict, regressions_of
 
 REGRESSION_RULE, FITTED_RULE = "val-regression-cause", "fit-go-back"
-"""The rules that are about them."""
+"""Rules about setbacks."""
 _CLOSED = ("expected", "invalid")
 _EARLIER = 30
-"""Earlier runs that are looked at for one that fitted: a contract is 15 KB of JSON."""
+"""Earlier runs that are searched for one that fitted. A contract is 15 KB of JSON."""
 
 Facts = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Setbacks:
-    """`undo`: by rule, the earlier values of contract fields."""
+    """Setbacks of a run. `undo`: the earlier values of contract fields, by rule."""
 
     facts: Facts = field(default_factory=dict)
     undo: Mapping[str, Mapping[str, Setting]] = field(default_factory=dict)
 
 
 def setbacks_of(session: Session, run: RunDetail) -> Setbacks:
-    """Empty for a run that is neither slower than its baseline nor out of memory."""
+    """Return the setbacks; empty if the run is neither slower than its baseline nor out of memory."""
     facts: dict[str, object] = {}
     undo: dict[str, Mapping[str, Setting]] = {}
     if any(failure.kind == "out_of_memory" for failure in run.failures) and (fitted := _fitted(session, run)):
@@ -64,7 +64,7 @@ def setbacks_of(session: Session, run: RunDetail) -> Setbacks:
 
 
 def _is_slower(session: Session, run: RunDetail, document: VerdictDocument) -> bool:
-    """By its verdict, or as a member of a regression that a person did not close as expected or invalid."""
+    """Return whether its verdict or a regression says so; expected and invalid regressions do not count."""
     regressions = [item for item in regressions_of(session, run.id) if item.metric == "step_time_ms"]
     if regressions:
         return any(item.standing not in _CLOSED for item in regressions)
@@ -72,7 +72,7 @@ def _is_slower(session: Session, run: RunDetail, document: VerdictDocument) -> b
 
 
 def _causes(session: Session, run: RunDetail, document: VerdictDocument) -> tuple[Difference, ...]:
-    """The most likely suspect; with it all knobs that were changed together with it."""
+    """Return the most likely suspect, with all knobs that changed together with it."""
     ranked = suspects_with_evidence(session, run.id, document)
     differences = [item.suspect.difference for item in ranked if item.standing != "unlikely"]
     differing = [difference for difference in differences if difference is not None]
@@ -95,7 +95,7 @@ def _side(value: Stated | None) -> str:
 
 
 def _undo_text(differences: Sequence[Difference]) -> str:
-    """What to do, by the axis of each difference."""
+    """Return how to revert, by the kind of each difference."""
     sentences = []
     for difference in differences[:5]:
         before, now = _side(difference.a), _side(difference.b)
@@ -109,7 +109,7 @@ def _undo_text(differences: Sequence[Difference]) -> str:
 
 
 def _values_before(differences: Sequence[Difference]) -> dict[str, Setting]:
-    """Of contract fields that a launch can set; a commit, a container or a node is none of them."""
+    """Return the earlier values of fields that a launch can set; commit, container and node are not among them."""
     return {
         difference.field: difference.a.value
         for difference in differences
@@ -118,7 +118,7 @@ def _values_before(differences: Sequence[Difference]) -> dict[str, Setting]:
 
 
 def _fitted(session: Session, run: RunDetail) -> tuple[int, tuple[Difference, ...]] | None:
-    """The earlier run of the same model on the same GPUs that fitted and differs least, with the differences."""
+    """Return the most similar earlier run of the same model and GPUs that fitted, with the differences."""
     model, gpu = run.contract.get("model"), run.contract.get("gpu")
     if model is None or gpu is None or run.ordered_at is None:
         return None
@@ -147,7 +147,7 @@ def _fitted(session: Session, run: RunDetail) -> tuple[int, tuple[Difference, ..
 
 
 def _since(earlier: Mapping[str, Any], now: Mapping[str, Stated]) -> tuple[Difference, ...]:
-    """Certain differences that a launch can take back, without what follows from other fields."""
+    """Return known differences that a launch can revert, without those derived from other fields."""
     before = stored_contract(earlier)
     names = dict.fromkeys((*STACK_FIELDS, *CONFIG_FIELDS))
     return tuple(

@@ -1,6 +1,6 @@
-"""The runs of a stack in the order of its history, as slim as levels and baselines allow; one run whole.
+"""The runs of a stack in history order, reduced to what segments and baselines need, and single complete runs.
 
-A history may have thousands of runs, whose contracts are 15 KB of JSON each: only columns are read here.
+A history may have thousands of runs with contracts of 15 KB of JSON each, so only columns are read.
 """
 
 import math
@@ -51,9 +51,9 @@ COMPARED = (
     RunRow.shape, RunRow.fair_for_timing,
     RunRow.definition_version, RunRow.quarantine, RunRow.job,
 )  # fmt: skip
-"""What `facts_of` needs of a row."""
+"""Columns that `facts_of` needs."""
 
-# What only pages show; each column of hundreds of rows takes its time.
+# Needed by pages only; each column of hundreds of rows takes time.
 _SHOWN = (
     RunRow.name,
     RunRow.dispatcher,
@@ -61,11 +61,11 @@ _SHOWN = (
     RunRow.evidence_level,
     RunRow.verdict_delta_pct,
 )
-# Made once: putting a select of thirty columns together takes as long as running it.
+# Built once: composing a select of thirty columns takes as long as running it.
 _TO_JUDGE: Select[Any] = (
     select_any(*_SLIM)
     .where(
-        # As a sum, so that SQLite looks the runs of the stack up, and does not read all of the project in their order.
+        # As a sum, so that SQLite looks up the runs of the stack instead of scanning the project in order.
         col(RunRow.project_id) + 0 == bindparam("project_id"),
         col(RunRow.stack_key) == bindparam("stack_key"),
         col(RunRow.status).in_(("ready", "failed")),
@@ -86,10 +86,10 @@ _WHOLE: Select[Any] = (
 
 @dataclass(frozen=True, slots=True)
 class StackRun:
-    """One run of a stack. `se` and `log_step_time` (ln ms) are NaN where there is no estimate.
+    """One run of a stack. `se` and `log_step_time` (ln ms) are NaN without an estimate.
 
-    `facts`: as matching sees it. Everything else stays in its row until somebody asks: of hundreds of runs that a
-    verdict looks at, few are asked more. `gpu`, `gpus` and `dispatcher` None: unknown.
+    `facts`: input of matching. Other values are converted on access, because a verdict reads few of them for hundreds
+    of runs. `gpu`, `gpus` and `dispatcher` None: unknown.
     """
 
     id: int
@@ -155,7 +155,7 @@ class StackRun:
 
     @property
     def metrics(self) -> Mapping[str, Metric | None]:
-        """The headline figures, without their intervals unless these were asked for."""
+        """Return the headline figures, without intervals unless they were read."""
         return metrics_of(self._row.metrics) if "metrics" in self._row._fields else _bare_figures(self._row)
 
     @property
@@ -168,7 +168,7 @@ class StackRun:
 
     @property
     def quarantine(self) -> str:
-        """A person's reason, empty when it counts."""
+        """Return the user's reason; empty if the run counts."""
         return self.facts.quarantined
 
     @property
@@ -206,7 +206,7 @@ class StackRun:
 
     @property
     def makes_levels(self) -> bool:
-        """Whether it is one of the runs that the levels of its history are found in."""
+        """Return whether the segments of its history include it."""
         return self.purpose == "ci" and not self.facts.never_a_baseline_because
 
 
@@ -218,7 +218,10 @@ def stack_runs(
     with_metrics: bool = True,
     newest: int | None = None,
 ) -> list[StackRun]:
-    """The processed runs of a stack in the order of its history: by place, then by number. The `newest`, or all."""
+    """Return the processed runs of a stack in history order: by position, then by number.
+
+    `newest`: how many; None for all.
+    """
     chosen = _WITH_METRICS if with_metrics else _NEWEST_FIRST
     if conditions:
         chosen = chosen.where(*conditions)
@@ -227,15 +230,15 @@ def stack_runs(
 
 
 def read_runs(session: Session, chosen: Select[Any], stack: tuple[int, str], **values: Any) -> list[StackRun]:
-    """The same by a select that was made before, with `runs_where`. `stack`: project and stack key.
+    """Return runs by a prepared select from `runs_where`. `stack`: project and stack key.
 
-    They are for judging: what only pages show of a run (`_SHOWN`) is not read, and asking for it raises.
+    For judging: columns for pages (`_SHOWN`) are not read, and accessing them raises.
     """
     return _in_order(session.execute(chosen, {"project_id": stack[0], "stack_key": stack[1]} | values).all())
 
 
 def runs_where(*conditions: ColumnElement[bool], newest: int | None = None) -> Select[Any]:
-    """A select for `read_runs`, whose `bindparam` values come when it is read."""
+    """Return a select for `read_runs`, which supplies its `bindparam` values."""
     return _TO_JUDGE.where(*conditions).limit(newest)
 
 
@@ -244,12 +247,12 @@ def _in_order(newest_first: Sequence[Row[Any]]) -> list[StackRun]:
 
 
 def full_record(session: Session, run_id: int) -> RunRecord:
-    """A run with its whole contract, by its number. Raises KeyError when it is gone."""
+    """Return a run with its whole contract. Raises KeyError if it was deleted."""
     return full_records(session, [run_id])[str(run_id)]
 
 
 def full_records(session: Session, run_ids: Sequence[int]) -> dict[str, RunRecord]:
-    """By name, which is the run's number as text. Their losses are not known here: they are those of a comparison."""
+    """Return runs by name, which is the run's number as text, without losses, which comparisons add."""
     records: dict[str, RunRecord] = {}
     for start in range(0, len(run_ids), _AT_ONCE):
         rows = session.execute(_WHOLE, {"run_ids": run_ids[start : start + _AT_ONCE]})
@@ -262,7 +265,7 @@ def full_records(session: Session, run_ids: Sequence[int]) -> dict[str, RunRecor
 
 
 def facts_of(row: Row[Any]) -> RunFacts:
-    """Of a row with the columns that a comparison needs."""
+    """Return the facts of a row with the columns that a comparison needs."""
     name, outcome = str(row.id), row.outcome
     time, se, memory = row.log_step_time, row.step_time_se, row.peak_memory_gib
     estimate = RunEstimate(
@@ -299,12 +302,11 @@ def _bare_figures(row: Row[Any]) -> dict[str, Metric | None]:
     return {name: None if value is None else Metric(value, math.nan, math.nan, 0) for name, value in values.items()}
 
 
-# --- How much launches of a family vary: other configurations of the project on the same GPU and of the same class.
-#
-# Only what came before a run counts, so that judging it again later gives the same answer.
+# --- Launch-to-launch variation of a family: other configurations of the project on the same GPU and of the same class.
+# Only earlier runs count, so that judging a run again gives the same answer.
 
 MOST_RUNS = 200
-"""The newest runs of the family that are looked at: ten configurations of 20 runs, of which five are enough."""
+"""Number of newest runs of the family that are read: ten configurations of 20 runs, of which five are enough."""
 _REMEMBERED = 4096
 
 _CHOSEN: Select[Any] = (
@@ -319,7 +321,7 @@ _CHOSEN: Select[Any] = (
         col(RunRow.ordered_at) < bindparam("until"),
         col(RunRow.purpose) == "ci",
         col(RunRow.status) == "ready",
-        # What can be a baseline (`RunFacts.never_a_baseline_because`), for the database.
+        # The condition of `RunFacts.never_a_baseline_because` in SQL.
         col(RunRow.is_steady).is_(True),
         col(RunRow.short).is_(False),
         col(RunRow.quarantine) == "",
@@ -336,7 +338,7 @@ _NEWEST = _CHOSEN.limit(MOST_RUNS)
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """What a run's family is known by; `config_key` is its own, which teaches nothing about itself."""
+    """What identifies a run's family. `config_key`: its own configuration, which is excluded."""
 
     project_id: int
     gpu: str | None
@@ -346,9 +348,9 @@ class Relative:
 
 
 class Family:
-    """The priors for runs of one configuration at places from `first` to `last`, all of them like `run`.
+    """The priors for runs like `run` at history positions `first` to `last`.
 
-    A run whose GPU is unknown has no family.
+    A run with an unknown GPU has no family.
     """
 
     def __init__(self, session: Session, run: StackRun | Relative, first: datetime, last: datetime) -> None:
@@ -378,20 +380,20 @@ class Family:
 
 @lru_cache(maxsize=_REMEMBERED)
 def sample_of_level(log_step_times: tuple[float, ...]) -> Sample | None:
-    """What the current level of a configuration tells: a change of speed is no variation of launches.
+    """Return the variation within the current segment of a configuration, over runs that can be baselines.
 
-    Of runs that can be a baseline. Remembered by the process: every stack of a family looks at the same runs.
+    Cached per process, because all stacks of a family read the same runs.
     """
     start = find_changes(log_step_times, DEFAULT_PRIOR).current.start
     level = enumerate(log_step_times[start:])
     return sample_of([RunEstimate(str(run), value, 0.0, FEWEST_ITERATIONS) for run, value in level])
 
 
-# --- What one pass over a stack reads of single runs: whole contracts and losses; each run once.
+# --- Single runs that one pass over a stack reads once: whole contracts and losses.
 
 
 class PassReading:
-    """Runs go by their names, as text. A history that is judged whole meets each of them twenty times."""
+    """Runs by name, as text. Judging a whole history uses each of them twenty times."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -408,7 +410,7 @@ class PassReading:
         return self.records([name])[0]
 
     def with_losses(self, runs: Sequence[RunFacts]) -> list[RunFacts]:
-        """The same runs with their typical losses over the iterations that all of them have."""
+        """Return the same runs with their typical losses over the shared iterations."""
         self._read_losses([run.run for run in runs])
         losses = typical_losses([self._losses[run.run] for run in runs])
         return [
@@ -421,11 +423,11 @@ class PassReading:
         self._losses |= losses_of_runs(self._session, missing)
 
 
-# --- Names of ranked stacks, each told apart from those that share its title.
+# --- Unique names of ranked stacks.
 
 
 def names_of_titles(session: Session, titles: Iterable[str]) -> dict[str, str]:
-    """Stack key -> name, of all ranked stacks that have one of these titles."""
+    """Return the names of all ranked stacks with one of these titles, by stack key."""
     wanted = sorted(set(titles))
     if not wanted:
         return {}

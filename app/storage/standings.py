@@ -1,4 +1,4 @@
-"""The standings that are kept, as pages and the API read them: documents of a page of stacks, slim results of all."""
+"""Stored standings for pages and the API: documents of one page of stacks, summaries of all."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -29,10 +29,10 @@ Key = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class StandingsFilters:
-    """What a page of stacks is narrowed to. Empty: any.
+    """Filters of stacks; empty means any.
 
-    `floor`: the weakest evidence that counts. `routing`: forced, natural or unknown, or one routing mode.
-    `ep_size`: stacks in which a dispatcher ran, or could not, at that size. `stack`: the first digits of a stack key.
+    `floor`: the minimum evidence level. `routing`: forced, natural or unknown, or one routing mode. `ep_size`: stacks
+    in which a dispatcher ran, or could not run, at that size. `stack`: first digits of a stack key.
     """
 
     project: str = ""
@@ -46,10 +46,10 @@ class StandingsFilters:
 
 @dataclass(frozen=True, slots=True)
 class StoredStandings:
-    """A stack with its standings. `standings.boards` are those that were asked for, not all that are kept.
+    """A stack with its standings. `standings.boards` contains the requested boards only.
 
     `title`, `container`, `gpus` and `about` (contract fields of the stack by name) are those of its newest run. `name`:
-    the title with what sets it apart from other stacks of that title.
+    the unique title.
     """
 
     project_id: int
@@ -76,7 +76,7 @@ class StoredStandings:
 
 @dataclass(frozen=True, slots=True)
 class FilterOptions:
-    """The values that occur among the stacks of one hardware and family, for the filters."""
+    """The filter values that occur among the stacks of one hardware and family."""
 
     projects: tuple[str, ...] = ()
     routing_modes: tuple[str, ...] = ()
@@ -87,10 +87,10 @@ class FilterOptions:
 
 @dataclass(frozen=True, slots=True)
 class StandingsPage(ListPage[StoredStandings]):
-    """One page of stacks: those with a ranking first, and of them the newest runs first.
+    """One page of stacks: those with a ranking first, then by newest run.
 
-    `total` and `summaries` (one for each class, over boards) are of all stacks that match, on whichever page.
-    `hardware` and `family` are the names; empty when no stack has these slugs, or none were asked for.
+    `total` and `summaries` (one per class, over boards) cover all matching stacks. `hardware` and `family` are names;
+    empty if no stack has these slugs or none were requested.
     """
 
     hardware: str
@@ -101,7 +101,7 @@ class StandingsPage(ListPage[StoredStandings]):
 
 @dataclass(frozen=True, slots=True)
 class HardwareFamily:
-    """One line of the index. `rankings`: stacks with a ranking at the default floor of evidence."""
+    """One row of the index. `rankings`: stacks with a ranking at the default evidence level."""
 
     hardware: str
     hardware_slug: str
@@ -122,7 +122,7 @@ def standings_of(
     *,
     size: int = PAGE_SIZE,
 ) -> StandingsPage:
-    """The stacks of one hardware and family that match, of any where the slug is empty.
+    """Return the matching stacks of one hardware and family; an empty slug means any.
 
     A page past the end is empty, with the true total.
     """
@@ -146,7 +146,7 @@ def standings_of(
 
 
 def stack_standings(session: Session, stack_key: str, floor: str = DEFAULT_FLOOR) -> StoredStandings | None:
-    """One stack with its boards at `floor`, all of them without one; None while it was never ranked."""
+    """Return one stack with its boards at `floor`, or all of them without one; None if it was never ranked."""
     owner = select_any(StandingRow.project_id).where(col(StandingRow.stack_key) == stack_key)
     project_id = session.execute(owner).scalars().first()
     documents = () if project_id is None else _documents(session, [(project_id, stack_key)], floor)
@@ -154,7 +154,7 @@ def stack_standings(session: Session, stack_key: str, floor: str = DEFAULT_FLOOR
 
 
 def hardware_and_families(session: Session, project: str = "") -> tuple[HardwareFamily, ...]:
-    """Which leaderboards there are, by the names of hardware and family."""
+    """Return the existing leaderboards by names of hardware and family."""
     ranked = (
         select_any(StandingBoardRow.project_id, StandingBoardRow.stack_key)
         .where(col(StandingBoardRow.floor) == DEFAULT_FLOOR, col(StandingBoardRow.is_ranking))
@@ -180,7 +180,7 @@ def hardware_and_families(session: Session, project: str = "") -> tuple[Hardware
 
 
 def _slim_rows(session: Session, hardware_slug: str, family_slug: str, floor: str) -> Sequence[Row[Any]]:
-    """One row for each board at the floor, and one for each stack that has none there, newest stacks first."""
+    """Return one row per board at this evidence level, and one per stack without such a board, newest stacks first."""
     of_stack = and_(
         col(StandingBoardRow.project_id) == StandingRow.project_id,
         col(StandingBoardRow.stack_key) == StandingRow.stack_key,
@@ -255,7 +255,7 @@ def _documents(
     floor: str = "",
     classes: Mapping[Key, Collection[tuple[str | None, str | None]]] | None = None,
 ) -> tuple[StoredStandings, ...]:
-    """In the order of the keys, with the boards at `floor` (all without one) and of `classes` (any without)."""
+    """Return stacks in the order of `keys`, with the boards at `floor` and of `classes`; empty means any."""
     wanted = col(StandingBoardRow.stack_key).in_([stack_key for _, stack_key in keys])
     chosen = select(StandingBoardRow).where(wanted, *([col(StandingBoardRow.floor) == floor] if floor else []))
     boards: dict[Key, list[Board]] = {}
@@ -300,20 +300,20 @@ def _kept(row: StandingRow, project: str, generated: bool, boards: Iterable[Boar
 
 
 def _order(board: Board) -> tuple[str, str, int]:
-    """As ranking makes them: by class, and within it from the weakest floor to the strongest."""
+    """Return the sort key of a board: by class, then from the weakest evidence level to the strongest."""
     return board.routing_mode, board.semantic_class, LEVELS.index(board.floor)
 
 
-# --- Which hardware, family, project and stack are meant, by any name that people or answers give them.
+# --- Hardware, family, project and stack by name.
 
 _MOST_NAMED = 12
 _KEY = re.compile(r"[0-9a-f]{1,64}")
 
 
 def leaderboards_named(index: Sequence[HardwareFamily], hardware: str, family: str) -> tuple[HardwareFamily, ...]:
-    """Those of `index` of this hardware and family: slugs or names as they are shown; empty: any.
+    """Return the rows of `index` with this hardware and family, as slugs or shown names; empty means any.
 
-    Raises NotFound, naming what there is, where there are none: an empty answer would look like one without results.
+    Raises NotFound listing the existing ones, because an empty answer would look like missing results.
     """
     of_hardware = [entry for entry in index if not hardware or entry.hardware_slug == slug(hardware)]
     if hardware and not of_hardware:
@@ -326,14 +326,14 @@ def leaderboards_named(index: Sequence[HardwareFamily], hardware: str, family: s
 
 
 def check_project(session: Session, project: str) -> None:
-    """Raises NotFound where no project has this name; empty: any."""
+    """Raise NotFound if no project has this name; empty means any."""
     named = select_any(ProjectRow.id).where(col(ProjectRow.slug) == project)
     if project and session.execute(named).first() is None:
-        raise NotFound(f"There is no project {project[:60]!r}.")
+        raise NotFound(f"Project {project[:60]!r} does not exist.")
 
 
 def stacks_named(session: Session, first_digits: str) -> tuple[str, ...]:
-    """Keys of the ranked stacks that begin so; raises NotFound where there are none. Empty: any, so none are named."""
+    """Return the keys of ranked stacks with these first digits; empty text returns none. Raises NotFound."""
     if not first_digits:
         return ()
     begins = col(StandingRow.stack_key).startswith(first_digits, autoescape=True)
@@ -344,18 +344,18 @@ def stacks_named(session: Session, first_digits: str) -> tuple[str, ...]:
 
 
 def one_stack_named(session: Session, first_digits: str) -> str:
-    """The key that is meant where one stack is asked for. Raises InvalidQuery where no key, or several, begin so."""
+    """Return the stack key of a request for one stack. Raises InvalidQuery unless exactly one matches."""
     if not is_key(first_digits):
-        raise InvalidQuery("This is no key of a stack.", (FieldError("stack", no_key(first_digits)),))
+        raise InvalidQuery("Not a stack key.", (FieldError("stack", no_key(first_digits)),))
     keys = stacks_named(session, first_digits)
     if len(keys) > 1:
-        wrong = f"is how the keys of {len(keys):,} stacks begin; give more digits"
-        raise InvalidQuery("Name one stack.", (FieldError("stack", wrong),))
+        wrong = f"matches {len(keys):,} stacks; give more digits"
+        raise InvalidQuery("Give one stack.", (FieldError("stack", wrong),))
     return keys[0]
 
 
 def is_key(text: str) -> bool:
-    """Whether a key can begin so: wherever a stack is asked for, the first digits of its key will do."""
+    """Return whether a stack key can start with this text."""
     return _KEY.fullmatch(text) is not None
 
 

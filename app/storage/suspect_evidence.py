@@ -1,4 +1,4 @@
-"""What the service knows about the suspects of a verdict: earlier A/Bs of the project, and its other stacks."""
+"""Evidence about the suspects of a verdict: earlier A/Bs of the project, and its other stacks."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,11 +41,11 @@ from app.storage.tables import (
 )
 
 MOST_EVIDENCE = 200
-"""Newest A/Bs of a field, and newest runs of other stacks, that are looked at."""
+"""Maximum number of A/Bs of a field and of runs of other stacks that are read, newest first."""
 
 
 def suspects_with_evidence(session: Session, run_id: int, document: VerdictDocument) -> tuple[RankedSuspect, ...]:
-    """The suspects of the run's verdict, each with what else is known, the best supported first."""
+    """Return the suspects of the run's verdict with further evidence, best supported first."""
     suspects, run = suspects_of(document), session.get(RunRow, run_id)
     if run is None or not suspects:
         return ()
@@ -67,7 +67,7 @@ def suspects_with_evidence(session: Session, run_id: int, document: VerdictDocum
 
 
 def _past(session: Session, run: RunRow, suspect: Suspect) -> PastResults | None:
-    """A/Bs on the suspect's field between the same values, anywhere in the project; not this one itself."""
+    """Return A/Bs on the suspect's field between the same values in the project, without this one."""
     if suspect.difference is None or not suspect.difference.is_certain or suspect.axis == "code":
         return None
     values = value_text(suspect.difference.a), value_text(suspect.difference.b)
@@ -87,7 +87,7 @@ def _past(session: Session, run: RunRow, suspect: Suspect) -> PastResults | None
 
 
 def _one_a_candidate(rows: Iterable[Row[Any]], run: RunRow) -> Iterator[PastResult]:
-    """Reruns share one verdict, so they are one result; those of `run` are what is to be explained."""
+    """Yield one result per candidate, because reruns share a verdict. Runs of the judged candidate are skipped."""
     seen = {_candidate(run.stack_key, run.config_key, run.commit, run.id)}
     for row in rows:
         candidate = _candidate(row.stack_key, row.config_key, row.commit, row.run_id)
@@ -103,7 +103,7 @@ def _candidate(stack_key: str, config_key: str, commit: str, run_id: int | None)
 def _at_the_time(
     session: Session, run: RunRow, document: VerdictDocument, suspects: Iterable[Suspect]
 ) -> Sequence[Row[Any]]:
-    """CI runs of other stacks in the same range of commits; with their documents when versions are suspected, too."""
+    """Return CI runs of other stacks in the same commit range, with documents if versions are suspected, too."""
     beside = {
         suspect.field for suspect in suspects if suspect.difference is not None and suspect.difference.role == "info"
     }
@@ -114,7 +114,7 @@ def _at_the_time(
 
 
 def _with_same_change(rows: Iterable[Row[Any]], suspect: Suspect) -> Iterator[Row[Any]]:
-    """Those whose own verdict has the same difference. A commit is the same for all that lie in its range."""
+    """Yield runs whose own verdict has the same difference. A commit is the same for the whole range."""
     assert suspect.difference is not None  # noqa: S101  # the caller looked
     difference = suspect.difference
     sides = tuple(None if side is None else side.value for side in (difference.a, difference.b))
@@ -124,13 +124,13 @@ def _with_same_change(rows: Iterable[Row[Any]], suspect: Suspect) -> Iterator[Ro
 
 
 def _beside(document: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """Field and values of the differences beside the keys, from a document as it is stored."""
+    """Return field and values of the `info` differences in a stored document."""
     fields = (document.get("comparability") or {}).get("beside") or ()
     return [(field["field"], *((field.get(side) or {}).get("value") for side in ("a", "b"))) for field in fields]
 
 
 def _in_commit_range(session: Session, run: RunRow, document: VerdictDocument) -> Select[Any]:
-    """CI runs of other stacks at the same commit, or at one between the newest baseline run and this one."""
+    """Return CI runs of other stacks between the newest baseline run and this run, by commit."""
     newest = session.get(RunRow, int(document.baseline[-1])) if document.baseline else None
     between: ColumnElement[bool] = false()
     if newest is not None:
@@ -148,7 +148,7 @@ def _in_commit_range(session: Session, run: RunRow, document: VerdictDocument) -
 
 
 def _same_contrast(run: RunRow, suspect: Suspect) -> Select[Any]:
-    """Other stacks that were measured across the same two values of a field of the stack."""
+    """Return other stacks that were measured with the same two values of a stack field."""
     assert suspect.difference is not None  # noqa: S101  # the caller looked
     return (
         _current(run)
@@ -165,7 +165,7 @@ def _same_contrast(run: RunRow, suspect: Suspect) -> Select[Any]:
 
 
 def _current(run: RunRow) -> Select[Any]:
-    """Select current verdicts of the project on the GPU model of the run, without those of quarantined runs."""
+    """Select current verdicts of the project on the GPU model of the run, without quarantined runs."""
     columns = (
         VerdictRow.run_id, VerdictRow.decision, VerdictRow.delta_pct, VerdictRow.ci_low_pct, VerdictRow.ci_high_pct,
         VerdictRow.from_value, VerdictRow.to_value, RunRow.stack_key, RunRow.config_key, RunRow.commit,
@@ -190,7 +190,9 @@ def _moves(rows: Iterable[Row[Any]], *, slower: bool) -> Iterator[StackMove]:
 
 
 def _move(row: Row[Any], *, slower: bool) -> Literal["moved", "still", "undecided"]:
-    """`moved`: certainly in the direction asked about. A contrast is no verdict, so its interval decides."""
+    """Return whether another stack changed. `moved`: significantly, in the requested direction. A contrast is not a
+    verdict, so its interval decides.
+    """
     decision = row.decision if row.decision in ("regression", "improvement", "no_change") else _by_interval(row)
     if decision == ("regression" if slower else "improvement"):
         return "moved"
@@ -205,22 +207,21 @@ def _by_interval(row: Row[Any]) -> str:
     return "no_change" if max(abs(row.ci_low_pct), abs(row.ci_high_pct)) <= 100 * EQUIVALENCE_LIMIT else "inconclusive"
 
 
-# --- Matched A/Bs of this service on a knob: finished experiments, and verdicts on runs that are of none.
-#
-# The A/B of an experiment took its runs in turns, so it stands for them: the verdicts that its runs have on the same
-# knob are not counted beside it.
+# --- Matched A/Bs on a knob: finished experiments, and verdicts on other runs. An experiment's A/B represents its runs,
+# so their verdicts on the same knob are not counted again.
 
 MOST_RESULTS = 500
-"""Newest A/Bs on the knobs in question that are looked at for one run."""
+"""Maximum number of A/Bs on these knobs that are read for one run, newest first."""
 _LEVELS = ("matched_ab", "validated")
 _STATES = ("done", "accepted", "rejected")
 
 
 @dataclass(frozen=True, slots=True)
 class AB:
-    """One A/B on one field. Changes are of step time, in percent; `run_id` is the newest run of the candidate.
+    """One A/B on one field.
 
-    `experiment_id` None: it is the verdict on that run.
+    Changes are of step time, in percent. `run_id`: the newest run of the candidate. `experiment_id` None: the verdict
+    on that run.
     """
 
     run_id: int
@@ -239,7 +240,7 @@ class AB:
 
     @property
     def candidate(self) -> tuple[object, ...]:
-        """Reruns share one verdict."""
+        """Return what identifies a candidate: reruns share one verdict."""
         return self.stack_key, self.config_key, self.commit or self.run_id
 
 
@@ -253,10 +254,7 @@ _COLUMNS = (
 def matched_abs(
     session: Session, fields: Sequence[str], project_id: int | None = None, most: int = MOST_RESULTS
 ) -> list[AB]:
-    """Those on these fields, newest first, each once; quarantined runs are evidence of nothing.
-
-    `project_id` None: of all projects.
-    """
+    """Return A/Bs on these fields, newest first, without quarantined runs. `project_id` None: all projects."""
     planned = _experiments(session, fields, project_id, most)
     runs = _runs_of(session, planned)
     verdicts = _verdicts(session, fields, project_id, most)
@@ -266,7 +264,7 @@ def matched_abs(
 
 
 def _verdicts(session: Session, names: Sequence[str], project_id: int | None, most: int) -> list[AB]:
-    """Current ones."""
+    """Return A/Bs from current verdicts."""
     chosen = (
         select_any(*_COLUMNS)
         .join(RunRow, col(RunRow.id) == col(VerdictRow.run_id))
@@ -287,7 +285,7 @@ def _verdicts(session: Session, names: Sequence[str], project_id: int | None, mo
 
 
 def _experiments(session: Session, names: Sequence[str], project_id: int | None, most: int) -> list[AB]:
-    """Finished ones that are attributed to one field, by the part of their results that is needed."""
+    """Return finished experiments attributed to one field, with the needed part of their results."""
     result: Any = col(ExperimentRow.result)
 
     def of_time(name: str) -> Any:
@@ -333,7 +331,7 @@ def _ab(row: Any) -> AB:
 
 
 def _runs_of(session: Session, planned: Sequence[AB]) -> set[tuple[int, str]]:
-    """All runs of these experiments, each with the field that its experiment is about."""
+    """Return all runs of these experiments, each with the field of its experiment."""
     field_of = {ab.experiment_id: ab.attributed_to for ab in planned}
     if not field_of:
         return set()
@@ -352,12 +350,12 @@ def _matched_comparisonsone_a_candidate(comparisons: Iterable[AB]) -> list[AB]:
     return list(first.values())
 
 
-# --- What matched A/Bs of this service say of a knob: the gain of each, read in the direction of a suggestion.
+# --- The gain of each matched A/B on a knob, in the direction of a suggestion.
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """One A/B, in percent of throughput, with its interval. `experiment_id` None: it is the verdict on that run."""
+    """One A/B, in percent of throughput, with its interval. `experiment_id` None: the verdict on that run."""
 
     pct: float
     low: float
@@ -369,14 +367,16 @@ class Gain:
 
     @property
     def paid_off(self) -> bool:
-        """It was faster, beyond its interval."""
+        """Return whether it was faster beyond its interval."""
         return self.low > 0
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredHere:
-    """`result`: what was gained on one stack, or on several; `runs`: the candidates of the A/Bs. `experiments`: those
-    of them that were planned; the verdicts on their runs are not counted beside them."""
+    """`result`: the gain on one or several stacks.
+
+    `runs`: candidates of the A/Bs. `experiments`: the planned ones; verdicts on their runs are not counted again.
+    """
 
     result: OwnResult
     runs: tuple[int, ...]
@@ -384,12 +384,12 @@ class MeasuredHere:
 
 
 def gains_of(rows: Iterable[AB], knob: Knob) -> list[Gain]:
-    """Those of them that turned this knob, either way."""
+    """Return the A/Bs that changed this knob, in either direction."""
     return [gain for row in rows if (gain := _gain(row, knob)) is not None]
 
 
 def _gain(row: AB, knob: Knob) -> Gain | None:
-    """The A/B read in the direction of the suggestion; None where it is about other values."""
+    """Return the A/B in the direction of the suggestion; None if it compares other values."""
     if row.attributed_to != knob.field or knob.wanted not in (row.from_value, row.to_value):
         return None
     forwards = row.to_value == knob.wanted
@@ -397,7 +397,7 @@ def _gain(row: AB, knob: Knob) -> Gain | None:
         return None
     low = row.delta_pct if row.ci_low_pct is None else row.ci_low_pct
     high = row.delta_pct if row.ci_high_pct is None else row.ci_high_pct
-    if forwards:  # longer steps are less throughput
+    if forwards:  # longer steps mean less throughput
         middle, least, most = _throughput(row.delta_pct), _throughput(high), _throughput(low)
     else:
         middle, least, most = row.delta_pct, low, high
@@ -405,14 +405,14 @@ def _gain(row: AB, knob: Knob) -> Gain | None:
 
 
 def _throughput(step_time_pct: float) -> float:
-    """Change of throughput, in percent, of a step time that changed by so many percent."""
+    """Convert a change of step time to one of throughput, both in percent."""
     return 100 * (1 / max(1 + step_time_pct / 100, 1e-3) - 1)
 
 
 def measured(
     rule: str, gains: Sequence[Gain], contract: Mapping[str, object] | None = None, *, same_contract: bool
 ) -> MeasuredHere:
-    """Gains as one result. `contract`: under which the newest was measured; not empty."""
+    """Combine gains into one result. `contract`: of the newest measurement; not empty."""
     result = OwnResult(
         rule=rule,
         n=len(gains),
@@ -428,12 +428,15 @@ def measured(
     return MeasuredHere(result, tuple(gain.run_id for gain in gains), experiments)
 
 
-# --- Whether a dispatcher works in a container, over all runs whose logs prove something of it.
+# --- Availability of dispatchers in containers, over all runs whose logs prove something.
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerDispatcher:
-    """`available` and `evidence` are those of the newest run; `container` is None when its runs do not state it."""
+    """Availability in a container.
+
+    `available` and `evidence` come from the newest run; `container` is None if not stated.
+    """
 
     container: str | None
     dispatcher: str
@@ -446,14 +449,15 @@ class ContainerDispatcher:
 
     @property
     def inferred(self) -> bool:
-        """Whether that it works is concluded from iterations that ran; no line proves it."""
+        """Return whether availability is concluded from completed iterations instead of a log line."""
         return self.available and bool(self.evidence) and all(line.inferred for line in self.evidence)
 
 
 def find_availability(
     session: Session, *, containers: Collection[str] | None = None, project: str = ""
 ) -> tuple[ContainerDispatcher, ...]:
-    """By container and dispatcher, of some containers or one project where named; "" is the unknown container."""
+    """Return availability by container and dispatcher, optionally of some containers or one project; "" is the unknown
+    container."""
     chosen = select(AvailabilityRow).join(ProjectRow, col(ProjectRow.id) == col(AvailabilityRow.project_id))
     if containers is not None:
         chosen = chosen.where(col(AvailabilityRow.container).in_(containers))
@@ -466,7 +470,7 @@ def find_availability(
 
 
 def _joined(rows: list[AvailabilityRow]) -> ContainerDispatcher:
-    """Rows of one container and dispatcher, the newest first."""
+    """Combine rows of one container and dispatcher, newest first."""
     newest = rows[0]
     return ContainerDispatcher(
         container=newest.container or None,

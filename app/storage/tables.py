@@ -1,4 +1,4 @@
-"""The SQLModel tables. They do not validate: values are checked in domain types first."""
+"""The SQLModel tables. They do not validate; values are validated in domain types first."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -37,7 +37,7 @@ SQLModel.metadata = MetaData(
 
 
 def select_any(*columns: Any) -> Select[Any]:
-    """Select columns or tables whose types SQLModel hides: it declares a column as the value that it holds."""
+    """Select columns or tables with their types, which SQLModel hides: it declares a column as its value."""
     return select(*columns)
 
 
@@ -51,19 +51,19 @@ def utc_now() -> datetime:
 
 
 def time_column(nullable: bool = True) -> Column[datetime]:
-    """Aware, in UTC, on both databases; SQLite alone would give naive times back."""
+    """Return a column of aware UTC times for both databases; SQLite alone would return naive ones."""
     return Column(UTCDateTime(), nullable=nullable)
 
 
 class ProjectRow(SQLModel, table=True):
-    """A team's runs. `generated` marks the demo project, whose logs a generator rendered.
+    """A project with its runs. `generated` marks the demo project, whose logs are generated.
 
-    `slug_lower`: no two projects differ by case alone, because keys of stacks do not have it.
+    `slug_lower` keeps names from differing by case alone, because stack keys ignore case.
 
-    `baseline_branch`: whose `ci` runs others are judged against, `*` for any. `commit_url` and `compare_url` are
-    templates of links, with `{commit}` and with `{from}` and `{to}`; empty when nobody gave one. `public`: whoever can
-    reach the service may read it. `quota_bytes` and `quota_runs_a_day` limit its uploads; None: the service's own.
-    `badge_secret` is what the keys of its badges are made with.
+    `baseline_branch`: the branch whose `ci` runs are baselines, `*` for any. `commit_url` and `compare_url` are link
+    templates with `{commit}` and with `{from}` and `{to}`; empty if not set. `public`: readable without a log-in.
+    `quota_bytes` and `quota_runs_a_day` limit uploads; None: the service's defaults. Badge keys are derived from
+    `badge_secret`.
     """
 
     __tablename__ = "project"
@@ -92,14 +92,15 @@ class ProjectRow(SQLModel, table=True):
 
 
 PROCESSED = ("ready", "failed", "unread")
-"""Statuses of a run that was read: figures, none because it failed, none because no reader knows its log."""
+"""Statuses of a run that was read: with figures, without figures because it failed, or unread because no reader
+supports its log."""
 
 
 LISTED = (
     *("status", "purpose", "branch", "evidence_level", "outcome", "verdict", "model", "gpu", "dispatcher"),
     *("step_time_ms", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_memory_gib"),
 )
-"""Columns by which the list of runs is filtered or sorted."""
+"""Columns that filter or sort the list of runs."""
 
 
 class RunRow(SQLModel, table=True):
@@ -147,7 +148,7 @@ class RunRow(SQLModel, table=True):
         Index("ix_run_family_ordered", "project_id", "gpu", "ordered_at"),
         Index("ix_run_definition_version", "definition_version"),
         Index("ix_run_rules_asked", "rules_asked"),
-        # A filter or an order of the list of runs each, with the number, by which the list is sorted.
+        # Each supports a filter or an order of the list of runs, which is sorted by number.
         Index("ix_run_project", "project_id", "id"),
         *(Index(f"ix_run_{name}", name, "id") for name in LISTED),
     )
@@ -225,7 +226,7 @@ class RunRow(SQLModel, table=True):
 
 
 class RunResultRow(SQLModel, table=True):
-    """What the upload stated and what processing computed: one row for each run, inserted with it.
+    """What the upload stated and what processing computed: one row per run, inserted with it.
 
     These JSON documents take several kilobytes, so lists do not read them.
     """
@@ -255,9 +256,10 @@ RESULT_COLUMNS = frozenset(RunResultRow.model_fields) - {"run_id"}
 
 
 class RunFileRow(SQLModel, table=True):
-    """One file of a run. `kind` is log, config or events; `document` is what its content was recognised as, if any.
+    """A file of a run.
 
-    `sha256` is empty once the file grew in pieces. `cut` is the compression (gzip, zstd) of a file that ended early.
+    `kind`: log, config or events. `document`: detected format, if any. `sha256`: empty for a file that grew in pieces.
+    `cut`: compression (gzip, zstd) of a truncated file.
     """
 
     __tablename__ = "run_file"
@@ -274,7 +276,7 @@ class RunFileRow(SQLModel, table=True):
 
 
 class SegmentRow(SQLModel, table=True):
-    """A piece of a file: the stored object that holds its text. A file uploaded whole has one (`segments.py`)."""
+    """A piece of a file: the stored object with its text. A file uploaded at once has one (`log_files.py`)."""
 
     __tablename__ = "segment"
 
@@ -285,7 +287,7 @@ class SegmentRow(SQLModel, table=True):
 
 
 class StoredObjectRow(SQLModel, table=True):
-    """An object that an upload put, or was about to put, at `touched_at` (`object_records.py`)."""
+    """An object that an upload stored, or was about to store, at `touched_at` (`objects.py`)."""
 
     __tablename__ = "stored_object"
 
@@ -294,7 +296,7 @@ class StoredObjectRow(SQLModel, table=True):
 
 
 class HeartbeatRow(SQLModel, table=True):
-    """When a worker last did something (`heartbeat.py`). One row, named `worker`."""
+    """The last activity of a worker (`heartbeat.py`). One row, named `worker`."""
 
     __tablename__ = "heartbeat"
 
@@ -303,7 +305,7 @@ class HeartbeatRow(SQLModel, table=True):
 
 
 class SeriesRow(SQLModel, table=True):
-    """One metric of one run: float64 values, byte-shuffled and zstd-compressed (`series.py`)."""
+    """One metric of one run: float64 values, byte-shuffled and zstd-compressed (`readings.py`)."""
 
     __tablename__ = "series"
 
@@ -315,7 +317,7 @@ class SeriesRow(SQLModel, table=True):
 
 
 class ReadingRow(SQLModel, table=True):
-    """What was found in the files of a run beside its series (`readings.py`). `files`: which ones, as a hash."""
+    """What was found in the files of a run except its series (`readings.py`). `files`: a hash of the files."""
 
     __tablename__ = "reading"
 
@@ -361,7 +363,7 @@ class ProfileRow(SQLModel, table=True):
 
 
 class ProfileFileRow(SQLModel, table=True):
-    """A file of a profile, as it was sent. `object_key` is empty once it was read: only the reduced form is kept."""
+    """A file of a profile. `object_key` is empty after reading: only the reduced form is kept."""
 
     __tablename__ = "profile_file"
 
@@ -377,9 +379,10 @@ class ProfileFileRow(SQLModel, table=True):
 
 
 class AmendmentRow(SQLModel, table=True):
-    """A person's correction of one contract field. The newest of a field counts; `removed` restores what the run said.
+    """A user's correction of one contract field.
 
-    `old_value` and `old_source` are what the run showed before; the source is empty when it was unknown.
+    The newest one of a field counts; `removed` restores the value of the run. `old_value` and `old_source` are the
+    previous ones; the source is empty if the value was unknown.
     """
 
     __tablename__ = "amendment"
@@ -397,7 +400,7 @@ class AmendmentRow(SQLModel, table=True):
 
 
 class ProjectDefaultRow(SQLModel, table=True):
-    """A contract field that a project's runs have unless they say otherwise, or the rule `container_image`."""
+    """A default contract field of a project's runs, or the rule `container_image`."""
 
     __tablename__ = "project_default"
 
@@ -409,7 +412,7 @@ class ProjectDefaultRow(SQLModel, table=True):
 
 
 class AvailabilityRow(SQLModel, table=True):
-    """Whether a dispatcher works in a container, as one run's log proves; `container` is empty when unstated."""
+    """Whether a dispatcher works in a container, as one run's log shows. `container` is empty if not stated."""
 
     __tablename__ = "dispatcher_availability"
     __table_args__ = (Index("ix_dispatcher_availability_container", "project_id", "container"),)
@@ -423,17 +426,18 @@ class AvailabilityRow(SQLModel, table=True):
     seen_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
 
 
-# --- The tables of who may do what: people, their sessions and roles, and the tokens of projects.
+# --- Tables of access: users, their sessions and roles, and project tokens.
 #
 # No `from __future__ import annotations` here: it breaks SQLModel relationships.
 
 
 class UserRow(SQLModel, table=True):
-    """A person. `password_hash` is argon2id, empty for one who comes by an identity provider (`issuer`, `subject`).
+    """A user.
 
-    `password_ends_at`: of a password that somebody else set. `totp_secret`: of the authenticator app, empty without
-    one; `totp_step`: of the last code that was accepted. `administrator`: may do everything, in every project.
-    `disabled_at`: may do nothing any more, but stays on record.
+    `password_hash` is argon2id; empty for users of an identity provider (`issuer`, `subject`). `password_ends_at`:
+    expiry of a password that an administrator set. `totp_secret`: of the authenticator app, or empty; `totp_step`: of
+    the last accepted code. `administrator`: may do everything in every project. `disabled_at`: cannot log in any more;
+    the row stays for the audit log.
     """
 
     __tablename__ = "account"
@@ -456,7 +460,7 @@ class UserRow(SQLModel, table=True):
 
 
 class MemberRow(SQLModel, table=True):
-    """What a person may do in a project: `role` is viewer, contributor or maintainer."""
+    """The role of a user in a project: viewer, contributor or maintainer."""
 
     __tablename__ = "member"
 
@@ -472,9 +476,9 @@ class MemberRow(SQLModel, table=True):
 
 
 class SessionRow(SQLModel, table=True):
-    """A browser that is logged in. `id` is the SHA-256 of what its cookie holds.
+    """A log-in session.
 
-    `confirmed_at`: when its person last proved who it is, by a log-in or the password once more.
+    `id` is the SHA-256 of its cookie. `confirmed_at`: when the user last logged in or confirmed the password.
     """
 
     __tablename__ = "login_session"
@@ -490,9 +494,10 @@ class SessionRow(SQLModel, table=True):
 
 
 class TokenRow(SQLModel, table=True):
-    """A project's token for CI. Shown once; `digest` is its SHA-256, `shown` its first characters.
+    """A project token for CI.
 
-    `scopes`: upload, read, triage. In force until `expires_at` or `revoked_at`.
+    `digest` is its SHA-256; `shown` its first characters. `scopes`: upload, read, triage. Active until `expires_at` or
+    `revoked_at`.
     """
 
     __tablename__ = "token"
@@ -512,19 +517,19 @@ class TokenRow(SQLModel, table=True):
     revoked_by: str = Field(default="", max_length=100)
 
 
-# --- The tables of experiments, and of how often each rule fired.
+# --- Tables of experiments, and of the rules that fired.
 #
 # No `from __future__ import annotations` here: it breaks SQLModel relationships.
 
 
 class ExperimentRow(SQLModel, table=True):
-    """A planned A/B on one knob: a baseline run, what is changed, and how many runs a side decide it.
+    """A planned A/B on one knob: a baseline run, the change, and the number of runs per side.
 
-    `rule_id` is the suggestion that it came from, empty for a person's own idea. `knobs` holds, by contract field, the
-    values `from` and `to`; `change` the flags and variables to set. Uploads join by `tag`, or by `candidate_key`, the
-    config key that the change leads to; that is empty where it cannot be told beforehand. `sequence` is the interleaved
-    order of the sides. `state`: planned, waiting, done, accepted, rejected or withdrawn. `parent_id`: the experiment
-    whose winner is the baseline here. `result` is the A/B as it was last computed.
+    `rule_id`: the suggestion it is based on; empty for a user's own change. `knobs` holds `from` and `to` by contract
+    field; `change` holds the flags and variables to set. Uploads join by `tag`, or by `candidate_key`, the config key
+    that the change leads to (empty if it cannot be predicted). `sequence` is the interleaved order of the sides.
+    `state`: planned, waiting, done, accepted, rejected or withdrawn. `parent_id`: the experiment whose winner is the
+    baseline here. `result`: the last computed A/B.
     """
 
     __tablename__ = "experiment"
@@ -580,7 +585,7 @@ class ExperimentRunRow(SQLModel, table=True):
 
 
 class RuleFiringRow(SQLModel, table=True):
-    """That a rule of the workflow fired for a run, when the run was last judged."""
+    """A rule that fired for a run when its rules were last evaluated."""
 
     __tablename__ = "rule_firing"
     __table_args__ = (Index("ix_rule_firing_rule", "rule_id", "run_id"),)
@@ -590,16 +595,19 @@ class RuleFiringRow(SQLModel, table=True):
     fired_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
 
 
-# --- The tables of judging: verdicts, regressions, pins, who changed what, and the judging that stacks wait for.
+# --- Tables of judging: verdicts, regressions, pins, the audit log, and the pending judging of stacks.
 #
 # No `from __future__ import annotations` here: it breaks SQLModel relationships.
 
 
 class VerdictRow(SQLModel, table=True):
-    """What was said about a run. One of a run is `current`; which older ones stay: `verdicts.py`. `because`: why made.
+    """A verdict on a run.
 
-    The columns from `decision` on repeat values of `document` (`domain/verdict/document.py`), for lists and for the
-    evidence about a knob: `comparison` is the kind of comparability, `attributed_to` the one field that explains it.
+    One per run is `current`; `verdicts.py` decides which older ones stay. `because`: why it was made.
+
+    The columns from `decision` on repeat values of `document` (`domain/verdict/document.py`), for lists and for
+    evidence about knobs: `comparison` is the kind of comparability, `attributed_to` the one field that explains the
+    difference.
     """
 
     __tablename__ = "verdict"
@@ -629,11 +637,11 @@ class VerdictRow(SQLModel, table=True):
 
 
 class RegressionRow(SQLModel, table=True):
-    """What people triage: one cause, with every stack that it slowed down as a member.
+    """A regression: one cause, with every affected stack as a member.
 
-    `kind` is run (a verdict opened it) or upgrade (single-field contrasts did); `cause_key` is what groups members.
-    `state`: open, acknowledged, expected, fixed or invalid. `proposal` is a state that the service proposes, with the
-    first run of the level that speaks for it.
+    `kind`: run (opened by a verdict) or upgrade (opened by single-field contrasts). `cause_key` groups members.
+    `state`: open, acknowledged, expected, fixed or invalid. `proposal`: a state that the service proposes, with the
+    first run of the segment behind it.
     """
 
     __tablename__ = "regression"
@@ -663,9 +671,10 @@ class RegressionRow(SQLModel, table=True):
 
 
 class RegressionMemberRow(SQLModel, table=True):
-    """One stack of a regression, with the slow run that made it a member. Levels are ln of the metric (ms, GiB).
+    """One stack of a regression, with the slow run that made it a member.
 
-    They and `delta_pct` are those of the history, once it has them; `first_delta_pct` is what the slow run showed.
+    Levels are ln of the metric (ms, GiB). They and `delta_pct` come from the history once it has them;
+    `first_delta_pct` is that of the slow run.
     """
 
     __tablename__ = "regression_member"
@@ -689,7 +698,7 @@ class RegressionMemberRow(SQLModel, table=True):
 
 
 class RunAlarmRow(SQLModel, table=True):
-    """Which regression explains the alarm of a run: the one that the run opened, or one at whose level it stands."""
+    """The regression that explains an alarm of a run: the one it opened, or one whose segment it belongs to."""
 
     __tablename__ = "run_alarm"
 
@@ -701,7 +710,7 @@ class RunAlarmRow(SQLModel, table=True):
 
 
 class PinRow(SQLModel, table=True):
-    """A run that a person made the golden baseline of its stack. In force until `unpinned_at`."""
+    """A run that a user made the golden baseline of its stack. Active until `unpinned_at`."""
 
     __tablename__ = "pin"
     __table_args__ = (Index("ix_pin_stack", "project_id", "stack_key"),)
@@ -718,7 +727,7 @@ class PinRow(SQLModel, table=True):
 
 
 class AuditEventRow(SQLModel, table=True):
-    """Who changed what of a regression, run, stack or project. `who` is a person, or Threewalls itself."""
+    """An audit-log entry about a regression, run, stack or project. `who`: a user, or Threewalls itself."""
 
     __tablename__ = "audit_event"
     __table_args__ = (Index("ix_audit_event_subject", "subject", "subject_id"),)
@@ -736,13 +745,13 @@ class AuditEventRow(SQLModel, table=True):
 
 
 EVERYTHING = datetime(1970, 1, 1, tzinfo=UTC)
-"""As `StackWorkRow.judge_from`: the whole history."""
+"""Value of `StackWorkRow.judge_from` for the whole history."""
 
 
 class StackWorkRow(SQLModel, table=True):
     """The pending judging and ranking of a stack, a row of a leased queue (`pipeline/work.py`).
 
-    `judge_from`: every run from that place of the history on is judged again; without it only those not judged yet.
+    `judge_from`: all runs from this history position on are judged again; None: only runs without a verdict.
     """
 
     __tablename__ = "stack_work"
@@ -763,15 +772,16 @@ class StackWorkRow(SQLModel, table=True):
     because: str = Field(default="", max_length=300)
 
 
-# --- The tables of notifications: where a project's news go, each delivery with its outcome, and how much may be sent.
+# --- Tables of notifications: receivers, deliveries with their results, and rate limits.
 #
 # No `from __future__ import annotations` here: it breaks SQLModel relationships.
 
 
 class ReceiverRow(SQLModel, table=True):
-    """A receiver of a project's notifications. `kind`: webhook, slack, teams or email; `target` its address.
+    """A receiver of a project's notifications.
 
-    `secret` signs a webhook's bodies. `rules`: which verdicts, regression states and stacks it wants.
+    `kind`: webhook, slack, teams or email; `target`: its address. `secret` signs webhook bodies. `rules`: the verdicts,
+    regression states and stacks it subscribes to.
     """
 
     __tablename__ = "receiver"
@@ -789,12 +799,12 @@ class ReceiverRow(SQLModel, table=True):
 
 
 class DeliveryRow(SQLModel, table=True):
-    """One notification to one receiver, a row of a leased queue (`pipeline/work.py`). `cause` is unique per receiver.
+    """One notification to one receiver, a row of a leased queue (`pipeline/work.py`).
 
-    `work` is waiting, rung, held or empty (done); `state` waiting, delivered or failed. `replay_of`: the one that it
-    repeats. `message_id` goes with every attempt, and no other service has it. `subject`: what it is about; a receiver
-    gets the messages of one in their order, and those without any as they come. `settled`: it failed, and somebody sent
-    it again or wants it no more.
+    `cause` is unique per receiver. `work` is waiting, rung, held or empty (done); `state`: waiting, delivered or
+    failed. `replay_of`: the delivery that it repeats. `message_id` goes with every attempt and is unique across
+    services. `subject`: its topic; a receiver gets messages of one topic in order, those without a topic as they
+    arrive. `settled`: it failed and was sent again or dismissed.
     """
 
     __tablename__ = "delivery"
@@ -827,7 +837,7 @@ class DeliveryRow(SQLModel, table=True):
 
 
 class AllowanceRow(SQLModel, table=True):
-    """How much of `what` a project used since `began_at` (`app/storage/projects.py`)."""
+    """How much of a limit (`what`) a project used since `began_at` (`app/storage/projects.py`)."""
 
     __tablename__ = "allowance"
 
@@ -837,15 +847,15 @@ class AllowanceRow(SQLModel, table=True):
     used: int = 0
 
 
-# --- The table of the published figures that teams add.
+# --- The table of reference points that teams add.
 #
 # No `from __future__ import annotations` here: it breaks SQLModel relationships.
 
 
 class ReferencePointRow(SQLModel, table=True):
-    """A published figure as `domain/reference_points` reads it. Who did what to it stands in the audit.
+    """A reference point as `domain/references` reads it. Its changes are in the audit log.
 
-    `project_id` None: it is offered to every project. A withdrawn one counts no more, and stays readable.
+    `project_id` None: offered to every project. A withdrawn one is no longer used but stays readable.
     """
 
     __tablename__ = "reference_point"
@@ -859,20 +869,20 @@ class ReferencePointRow(SQLModel, table=True):
     withdrawn_at: datetime | None = Field(default=None, sa_column=time_column())
 
 
-# --- The tables of the leaderboards: what is kept of each stack, who led when, and the priors that they were ranked
+# --- Tables of the leaderboards: stored standings of each stack, leadership periods, and the priors they were ranked
 # with.
 #
 # No `from __future__ import annotations` here: it breaks SQLModel relationships.
 
 
 class StandingRow(SQLModel, table=True):
-    """The standings of one stack, made again as a whole whenever a run of it changed (`app/leaderboards/rank.py`).
+    """The standings of one stack, rebuilt whenever one of its runs changes (`pipeline/rank.py`).
 
-    `document` is the `StackStandings` without its boards, which have rows of their own; its `scaling` are the runs of
-    its configurations (`ScalingRuns`), as text, because the scaling view alone reads them. `title` to `about` tell the
-    stack in a list: they are of its newest run, `newest_run_id`, which stands in the history at `newest_at`. `about`:
-    contract fields of the stack by name, where known. `gpu` and `prior_version`: the prior that it was ranked
-    with, by its key; "" and 0 where the GPU is unknown.
+    `document` is the `StackStandings` without its boards, which have their own rows; its `scaling` is the runs of its
+    configurations (`ScalingRuns`), stored as text because only the scaling page reads them. `title` to `about` describe
+    the stack in lists, from its newest run `newest_run_id` at history position `newest_at`. `about`: known contract
+    fields of the stack by name. `gpu` and `prior_version`: the prior that it was ranked with; empty and 0 for an
+    unknown GPU.
     """
 
     __tablename__ = "standing"
@@ -903,7 +913,7 @@ class StandingRow(SQLModel, table=True):
 
 
 class StandingBoardRow(SQLModel, table=True):
-    """One board of a stack. `results`: how each dispatcher did (`BoardResults`), for what is told across stacks."""
+    """One board of a stack. `results`: the result of each dispatcher (`BoardResults`), for summaries across stacks."""
 
     __tablename__ = "standing_board"
     __table_args__ = (
@@ -924,9 +934,9 @@ class StandingBoardRow(SQLModel, table=True):
 
 
 class LeaderChangeRow(SQLModel, table=True):
-    """The head of a board as it became (`Head`); `before` null for the first that was known. Rows are only added.
+    """A change of a board's leader (`Head`); `before` null for the first.
 
-    `run_id`: the run that made it; None when none did, or it is gone.
+    Rows are only added. `run_id`: the run that caused it; None if no run did or the run was deleted.
     """
 
     __tablename__ = "leader_change"
@@ -948,9 +958,9 @@ class LeaderChangeRow(SQLModel, table=True):
 
 
 class RankingPriorRow(SQLModel, table=True):
-    """How much launches of a family vary: what its stacks are ranked with, until it moved (`ranking_priors.py`).
+    """Launch-to-launch variation of a family, used to rank its stacks until it changes (`ranking_priors.py`).
 
-    `priors`: semantic class -> `Prior`. `version` grows with every change; a stack that was ranked with another one
+    `priors`: semantic class -> `Prior`. `version` grows with every change; a stack ranked with another version
     (`StandingRow.prior_version`) is ranked again.
     """
 

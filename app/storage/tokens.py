@@ -1,4 +1,5 @@
-"""Tokens of projects: made and shown once, found by their SHA-256, revoked. Who did it goes to the audit."""
+"""Project tokens: created, shown once, looked up by SHA-256, revoked. The audit log is written in the same
+transaction."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ MAX_NAME = 100
 
 @dataclass(frozen=True, slots=True)
 class KnownToken:
-    """A token in force. `ends_at`: when it expires, None for never."""
+    """An active token. `ends_at`: when it expires; None: never."""
 
     holder: TokenHolder
     ends_at: datetime | None
@@ -30,7 +31,7 @@ class KnownToken:
 
 @dataclass(frozen=True, slots=True)
 class MadeToken:
-    """`project`: by its slug."""
+    """A token. `project`: its slug."""
 
     id: int
     name: str
@@ -46,9 +47,9 @@ def make_token(
     by: str,
     expires_at: datetime | None = None,
 ) -> tuple[TokenRow, str]:
-    """The row, and the token itself, which nobody can see again. Raises InvalidChange.
+    """Create a token and return its row and the secret, which is never shown again. Raises InvalidChange.
 
-    What a token does stands on record by its name, so of two in force one name would not tell which did it.
+    The audit log names tokens, so two active tokens of a project cannot have the same name.
     """
     name = one_line(name)
     if not 0 < len(name) <= MAX_NAME:
@@ -56,9 +57,11 @@ def make_token(
     if not scopes:
         raise _refused("scopes", "must be one or more of upload, read and triage")
     if expires_at is not None and expires_at <= utc_now():
-        raise _refused("expires_at", "must lie in the future")
+        raise _refused("expires_at", "must be in the future")
     if name in _names_in_force(session, project_id):
-        raise _refused("name", f"must be another one: a token {name} is in force already. Revoke that one, or keep it")
+        raise _refused(
+            "name", f"must be unique: an active token has the name {name}. Revoke that token or choose another name"
+        )
     token = new_token()
     row = TokenRow(
         project_id=project_id, name=name, shown=shown(token), digest=digest(token),
@@ -74,7 +77,7 @@ def make_token(
 
 
 def find_token(session: Session, token_digest: str) -> KnownToken | None:
-    """By its SHA-256; None when it is unknown, expired or revoked."""
+    """Return the token with this SHA-256; None if it is unknown, expired or revoked."""
     result = session.execute(
         select_any(TokenRow, ProjectRow.slug)
         .join(ProjectRow, col(ProjectRow.id) == TokenRow.project_id)
@@ -98,10 +101,10 @@ def note_used(session: Session, token_id: int) -> None:
 
 
 def revoke_token(session: Session, token_id: int, *, by: str) -> TokenRow:
-    """From now on it opens nothing. Raises NotFound; one that is revoked already stays as it is."""
+    """Revoke a token. Raises NotFound; revoking twice has no effect."""
     row = session.get(TokenRow, token_id)
     if row is None:
-        raise NotFound("There is no such token.")
+        raise NotFound("This token does not exist.")
     if row.revoked_at is None:
         row.revoked_at, row.revoked_by = utc_now(), by
         session.add(row)
@@ -113,7 +116,7 @@ def revoke_token(session: Session, token_id: int, *, by: str) -> TokenRow:
 
 
 def in_force() -> ColumnElement[bool]:
-    """The condition for tokens that open something now."""
+    """Return the condition for active tokens."""
     return and_(
         col(TokenRow.revoked_at).is_(None),
         or_(col(TokenRow.expires_at).is_(None), col(TokenRow.expires_at) > utc_now()),
@@ -121,7 +124,7 @@ def in_force() -> ColumnElement[bool]:
 
 
 def made_in_force(session: Session, *, project_id: int | None = None) -> dict[str, list[MadeToken]]:
-    """By the name of who made them: a token outlives its maker's role and account."""
+    """Return tokens by creator. A token outlives the role and the user who created it."""
     chosen = select_any(TokenRow.id, TokenRow.name, ProjectRow.slug, TokenRow.created_by).where(in_force())
     chosen = chosen.join(ProjectRow, col(ProjectRow.id) == TokenRow.project_id)
     if project_id is not None:
@@ -133,27 +136,27 @@ def made_in_force(session: Session, *, project_id: int | None = None) -> dict[st
 
 
 def revoke_made(session: Session, maker: str, *, by: str, project_id: int | None = None) -> None:
-    """All that somebody made, in a project or anywhere."""
+    """Revoke all tokens that a user created, in one project or anywhere."""
     for token in made_in_force(session, project_id=project_id).get(maker, []):
         revoke_token(session, token.id, by=by)
 
 
 def _names_in_force(session: Session, project_id: int) -> set[str]:
-    """The project is locked, so that two at once do not both find a name free."""
+    """Lock the project, so that two requests cannot both find a name free."""
     session.get(ProjectRow, project_id, with_for_update=True)
     in_force_tokens = select(TokenRow).where(col(TokenRow.project_id) == project_id, in_force())
     return {row.name for row in session.execute(in_force_tokens).scalars()}
 
 
 def tokens_of(session: Session, project_id: int, *, first: int, limit: int) -> list[TokenRow]:
-    """Those of a project from number `first` (from 0) on: in force before those that are over, newest first."""
+    """Return tokens of a project from number `first` (from 0): active ones first, then the others, newest first."""
     chosen = select(TokenRow).where(col(TokenRow.project_id) == project_id)
     ordered = chosen.order_by(case((in_force(), 0), else_=1), col(TokenRow.id).desc())
     return list(session.execute(ordered.offset(first).limit(limit)).scalars())
 
 
 def count_tokens(session: Session, project_id: int) -> tuple[int, int]:
-    """How many a project has, and how many of them are in force."""
+    """Return how many tokens a project has, and how many of them are active."""
     counts = select(func.count(), func.count().filter(in_force())).where(col(TokenRow.project_id) == project_id)
     total, valid = session.execute(counts.select_from(TokenRow)).one()
     return total, valid

@@ -1,4 +1,4 @@
-"""People: kept, found, given a password and a role. Who did it goes to the audit in the same transaction."""
+"""Users: created, looked up, given a password and a role. The audit log is written in the same transaction."""
 
 import re
 import unicodedata
@@ -22,18 +22,18 @@ from app.storage.tables import MemberRow, ProjectRow, SessionRow, UserRow, selec
 
 MAX_NAME = 100
 _RESERVED = re.compile(rf"{audit.SERVICE}|command line|token|token .*|nobody|nobody .*", re.IGNORECASE)
-"""Names that the record gives to others than people."""
+"""Names that the audit log uses for actors other than users."""
 _LETTERS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9 ._@'+-]*[A-Za-z0-9.])?")
-"""Of which no two look alike but by their case. Accounts from before may have others."""
+"""Pattern of names that differ visibly. Older users may have other names."""
 
 
 class NameTaken(Conflict):
-    title = "This name is taken"
+    title = "The name is taken"
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A person as kept. `comes_by`: the identity provider, empty for one with a password here."""
+    """A stored user. `comes_by`: the identity provider; empty for a user with a password."""
 
     id: int
     name: str
@@ -67,10 +67,14 @@ def create_user(
     issuer: str = "",
     subject: str = "",
 ) -> User:
-    """Raises InvalidChange for a name or password that will not do, NameTaken. Without a password none opens it."""
+    """Create a user.
+
+    Without a password the user cannot log in with one. Raises InvalidChange for an invalid name or password, and
+    NameTaken.
+    """
     name = checked_name(name)
     if is_taken(session, name):
-        raise NameTaken(f"There is an account {name} already. Nothing was changed. Choose another name.")
+        raise NameTaken(f"User {name} already exists. Nothing was changed. Choose another name.")
     row = UserRow(
         name=name,
         email=one_line(email)[:300],
@@ -91,7 +95,7 @@ def create_user(
 
 
 def is_taken(session: Session, name: str) -> bool:
-    """Whether somebody has it, in whatever case."""
+    """Return whether the name is taken, ignoring case."""
     alike = select_any(UserRow.id).where(func.lower(col(UserRow.name)) == name.lower())
     return session.execute(alike).first() is not None
 
@@ -103,14 +107,14 @@ def find_user(session: Session, name: str) -> UserRow | None:
 def get_user(session: Session, user_id: int) -> UserRow:
     row = session.get(UserRow, user_id)
     if row is None:
-        raise NotFound("There is no such account.")
+        raise NotFound("This user does not exist.")
     return row
 
 
 def set_password(session: Session, row: UserRow, password: str, *, by: str, must_change: bool = False) -> None:
-    """Give an account a password, and take its second factor away: who lost one comes in by this. Raises InvalidChange.
+    """Set the password of a user and remove the second factor, for users who lost theirs. Raises InvalidChange.
 
-    Ending the sessions is the caller's matter: which one stays, only it knows.
+    The caller ends the sessions, because only the caller knows which one to keep.
     """
     row.password_hash = _new_hash(password, row.name)
     row.must_change_password = must_change
@@ -121,7 +125,7 @@ def set_password(session: Session, row: UserRow, password: str, *, by: str, must
 
 
 def set_second_factor(session: Session, row: UserRow, secret: str, step: int = 0) -> None:
-    """Ask for codes of this secret at each log-in, or, without one, no more. `step`: of the code that proved it."""
+    """Require codes of this secret at each log-in, or none if it is empty. `step`: of the code that confirmed it."""
     action = "second factor added" if secret else "second factor removed"
     if row.totp_secret == secret:
         return
@@ -145,7 +149,7 @@ def logged_in_user(session: Session, user_id: int) -> LoggedInUser | None:
 
 
 def set_role(session: Session, *, project_id: int, user_id: int, role: Role | None, by: str) -> None:
-    """Make somebody a member, change the role, or (None) end the membership."""
+    """Set the role of a user in a project, or (None) remove the user from it."""
     row = session.get(MemberRow, (project_id, user_id))
     before = row.role if row else None
     if before == (role.value if role else None):
@@ -164,28 +168,28 @@ def set_role(session: Session, *, project_id: int, user_id: int, role: Role | No
 
 
 def disable(session: Session, row: UserRow, *, by: str) -> None:
-    """May do nothing any more, at once. Stays on record: its name stands beside what it did."""
+    """Disable a user immediately. The row stays, because the audit log refers to its name."""
     row.disabled_at = row.disabled_at or utc_now()
     session.add(row)
     audit.record(session, who=by, subject="account", subject_id=row.id or 0, action="disabled")
 
 
 def checked_name(text: str) -> str:
-    """As it is kept. Raises InvalidChange for one that could pass for another's."""
+    """Return the name as stored. Raises InvalidChange for one that resembles another actor."""
     name = one_line(unicodedata.normalize("NFKC", text))
     if not 0 < len(name) <= MAX_NAME:
         raise _refused("name", f"must have 1 to {MAX_NAME} characters")
     if not _LETTERS.fullmatch(name):
         raise _refused(
-            "name", "must begin with a letter a to z or a digit, and have besides only blanks and . _ - ' + @"
+            "name", "must start with a letter (a to z) or a digit, and may also contain spaces and . _ - ' + @"
         )
     if _RESERVED.fullmatch(name):
-        raise _refused("name", "is what the record calls the service, a token or nobody")
+        raise _refused("name", "is reserved by the audit log")
     return name
 
 
 def plain_name(text: str) -> str:
-    """What of a name that is spelled elsewhere may be one here: without marks, and without letters of other scripts."""
+    """Return the name without accents and letters of other scripts, for names from an identity provider."""
     spelled = unicodedata.normalize("NFKD", text)
     allowed = "".join(c for c in spelled if re.fullmatch(r"[A-Za-z0-9 ._@'+-]", c))
     name = one_line(allowed)[: MAX_NAME - 5].strip(" ._@'+-") or "somebody"
@@ -211,12 +215,12 @@ def _refused(field: str, message: str) -> InvalidChange:
     return InvalidChange(f"Nothing was changed: the {field} {message}.", (FieldError(field, message),))
 
 
-# --- The members of a project, as they are listed.
+# --- The members of a project.
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """`disabled`: the account may do nothing at all now. `administrator`: it may do everything, whatever the role."""
+    """A member. `disabled`: the user cannot log in. `administrator`: the user may do everything, whatever the role."""
 
     user_id: int
     name: str
@@ -228,7 +232,7 @@ class Member:
 
 
 def members_of(session: Session, project_id: int) -> list[Member]:
-    """By role, those who may do most first, then by name."""
+    """Return the members of a project by role, most privileged first, then by name."""
     rows = session.execute(
         select(MemberRow, UserRow)
         .join(UserRow, col(UserRow.id) == MemberRow.user_id)
@@ -246,13 +250,13 @@ def members_of(session: Session, project_id: int) -> list[Member]:
 
 
 def maintainers(session: Session, project_id: int) -> list[str]:
-    """The names of those who may log in."""
+    """Return the names of enabled maintainers of a project."""
     members = members_of(session, project_id)
     return [member.name for member in members if member.role is Role.MAINTAINER and not member.disabled]
 
 
 def roles_by_user(session: Session) -> dict[int, list[tuple[str, Role]]]:
-    """For each person the projects and the role there, in alphabetical order."""
+    """Return the projects and roles of each user, in alphabetical order."""
     roles: dict[int, list[tuple[str, Role]]] = {}
     rows = session.execute(
         select_any(MemberRow.user_id, ProjectRow.slug, MemberRow.role)
@@ -264,7 +268,7 @@ def roles_by_user(session: Session) -> dict[int, list[tuple[str, Role]]]:
     return roles
 
 
-# --- Browsers that are logged in. A cookie holds a random id, its row is found by the id's SHA-256.
+# --- Log-in sessions. A cookie holds a random id; its row is found by the id's SHA-256.
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +282,7 @@ class KnownSession:
 
 
 def start_session(session: Session, user_id: int, idle: timedelta, *, address: str = "", agent: str = "") -> str:
-    """A new session, and what its cookie holds. It ends when it is not used for `idle`."""
+    """Start a session and return the content of its cookie. It ends after `idle` without use."""
     secret, now = new_session_id(), utc_now()
     session.add(
         SessionRow(
@@ -290,7 +294,7 @@ def start_session(session: Session, user_id: int, idle: timedelta, *, address: s
 
 
 def find_session(session: Session, session_id: str) -> KnownSession | None:
-    """By the SHA-256 of what the cookie holds; None when it is over."""
+    """Return the session by the SHA-256 of its cookie; None if it has ended."""
     row = session.get(SessionRow, session_id)
     if row is None or aware(row.expires_at) <= utc_now():
         return None
@@ -300,7 +304,7 @@ def find_session(session: Session, session_id: str) -> KnownSession | None:
 
 
 def note_seen(session: Session, seen: KnownSession, idle: timedelta, longest: timedelta) -> None:
-    """Prolong a session that is used, until it is as old as `longest`."""
+    """Prolong an active session, up to an age of `longest`."""
     now = utc_now()
     session.execute(
         update(SessionRow)
@@ -311,7 +315,7 @@ def note_seen(session: Session, seen: KnownSession, idle: timedelta, longest: ti
 
 
 def confirm(session: Session, session_id: str) -> None:
-    """Its person has shown the password again."""
+    """Record that the user has just confirmed the password."""
     row = session.get_one(SessionRow, session_id)
     row.confirmed_at = utc_now()
     session.add(row)
@@ -322,7 +326,7 @@ def end_session(session: Session, session_id: str) -> None:
 
 
 def end_sessions_of(session: Session, user_id: int, *, but: str = "") -> None:
-    """All sessions of a person, but the one with this id."""
+    """End all sessions of a user except the one with this id."""
     session.execute(delete(SessionRow).where(col(SessionRow.user_id) == user_id, col(SessionRow.id) != but))
 
 
@@ -332,12 +336,12 @@ def forget_expired(session: Session) -> None:
 
 
 def sessions_of(session: Session, user_id: int) -> list[SessionRow]:
-    """Newest use first."""
+    """Return sessions, most recently used first."""
     chosen = select(SessionRow).where(col(SessionRow.user_id) == user_id, col(SessionRow.expires_at) > utc_now())
     return list(session.execute(chosen.order_by(col(SessionRow.seen_at).desc())).scalars())
 
 
-# --- All accounts, and the rule that somebody stays who can administer the service.
+# --- All users, and the rule that one enabled administrator must remain.
 
 
 class LastAdministrator(Conflict):
@@ -345,7 +349,7 @@ class LastAdministrator(Conflict):
 
 
 def list_users(session: Session) -> list[User]:
-    """Those who may log in first, in alphabetical order."""
+    """Return all users in alphabetical order, enabled ones first."""
     rows = session.execute(
         select(UserRow).order_by(col(UserRow.disabled_at).is_not(None), func.lower(UserRow.name))
     ).scalars()
@@ -353,21 +357,23 @@ def list_users(session: Session) -> list[User]:
 
 
 def names_by_id(session: Session) -> Mapping[str, str]:
-    """Of all accounts, by their number as a text, as the audit keeps it."""
+    """Return the names of all users by their number as text, which the audit log stores."""
     return {str(user.id): user.name for user in list_users(session)}
 
 
 def administrators(session: Session) -> list[str]:
-    """The names of those who may log in, in alphabetical order."""
+    """Return the names of enabled administrators in alphabetical order."""
     return [user.name for user in list_users(session) if user.administrator and user.disabled_at is None]
 
 
 def set_standing(
     session: Session, row: UserRow, *, administrator: bool | None = None, disabled: bool | None = None, by: str
 ) -> None:
-    """Make an account an administrator's or not, disable it or not; None leaves it. Raises LastAdministrator.
+    """Grant or revoke administrator rights, and enable or disable a user; None leaves a value as it is.
 
-    Whoever is disabled is logged out at once. The name stays on record beside what was done.
+    Raises LastAdministrator.
+
+    Disabling ends the user's sessions. The name stays in the audit log.
     """
     remaining = _administrators_locked(session)
     wanted = row.administrator if administrator is None else administrator
@@ -391,7 +397,7 @@ def set_standing(
 
 
 def _administrators_locked(session: Session) -> set[int | None]:
-    """Those who may log in. Two who take it from each other in one moment must not both succeed."""
+    """Return the ids of enabled administrators and lock them, so that concurrent changes cannot remove all."""
     chosen = select(UserRow).where(col(UserRow.administrator), col(UserRow.disabled_at).is_(None))
     return {row.id for row in session.execute(chosen.with_for_update()).scalars()}
 

@@ -1,8 +1,8 @@
-"""The verdicts of runs as they are stored: one of a run is current; of the older ones those stay that somebody knows.
+"""Stored verdicts: one per run is current, and relevant older ones are kept.
 
-A run is judged again whenever something before it changes, so most older verdicts were never looked at. What stays: the
-first, which the report of the job told; those that decided otherwise than the next; and those that stood when a person
-changed something about the run or its regressions.
+A run is judged again whenever earlier runs change, so most older verdicts were never seen. Kept are: the first one,
+which the report of the job showed; those with another decision than the next one; and those that were current when a
+user changed something about the run or its regressions.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -58,7 +58,7 @@ _AT_ONCE = 500
 _MOST_VALUE = 500
 
 
-# As tables, and made once: putting these together takes several times as long as running them.
+# Built once as tables: composing these takes several times as long as running them.
 _VERDICTS: Table = table_of(VerdictRow)
 _RUNS: Table = table_of(RunRow)
 _EVENTS: Table = table_of(AuditEventRow)
@@ -102,7 +102,7 @@ _SHOW = (
 
 @dataclass(frozen=True, slots=True)
 class StoredVerdict:
-    """`because`: why it was made, a sentence."""
+    """A stored verdict. `because`: why it was made, as a sentence."""
 
     id: int
     run_id: int
@@ -112,12 +112,12 @@ class StoredVerdict:
 
 
 def current_verdict(session: Session, run_id: int) -> StoredVerdict | None:
-    """None until the run was judged."""
+    """Return the current verdict; None until the run was judged."""
     return current_verdicts(session, [run_id]).get(run_id)
 
 
 def current_verdicts(session: Session, run_ids: Sequence[int]) -> dict[int, StoredVerdict]:
-    """By run; those that were not judged are left out."""
+    """Return current verdicts by run, without runs that were not judged."""
     verdicts: dict[int, StoredVerdict] = {}
     for start in range(0, len(run_ids), _AT_ONCE):
         some = run_ids[start : start + _AT_ONCE]
@@ -127,7 +127,7 @@ def current_verdicts(session: Session, run_ids: Sequence[int]) -> dict[int, Stor
 
 
 def verdicts_of(session: Session, run_id: int) -> tuple[StoredVerdict, ...]:
-    """What was said about a run and is still known, newest first."""
+    """Return the kept verdicts of a run, newest first."""
     rows = session.execute(_select().where(col(VerdictRow.run_id) == run_id).order_by(col(VerdictRow.id).desc()))
     return tuple(_stored(rows.scalars()))
 
@@ -141,10 +141,10 @@ def put_verdict(
     is_first: bool = False,
     stored: Any = None,
 ) -> None:
-    """Make `document` the current verdict of a run; the one before stays in its record if somebody knows it.
+    """Make `document` the current verdict of a run and archive the previous one if it is relevant.
 
-    Where there is no baseline, the row shows what a contrast measured. `is_first`: it has none yet. `stored`: the
-    document as JSON, where somebody has it already.
+    Without a baseline, the row shows the result of a contrast. `is_first`: the run has no verdict yet. `stored`: the
+    document as JSON, if available.
     """
     if not is_first:
         session.execute(_FORGET, {"of_run": run_id, "decided": document.decision})
@@ -172,7 +172,7 @@ def put_verdict(
 
 
 def stored_documents(session: Session, run_ids: Sequence[int]) -> dict[int, tuple[dict[str, Any], int]]:
-    """Of each run that was judged the current document as it is stored, and the version of the rules behind it."""
+    """Return the stored current document of each judged run, with the version of the rules behind it."""
     documents: dict[int, tuple[dict[str, Any], int]] = {}
     for start in range(0, len(run_ids), _AT_ONCE):
         rows = session.execute(
@@ -185,7 +185,7 @@ def stored_documents(session: Session, run_ids: Sequence[int]) -> dict[int, tupl
 
 
 def rerun_request(session: Session, run_id: int, document: VerdictDocument) -> RerunRequest | None:
-    """Return the reruns that a verdict asks for; None when it asks for none."""
+    """Return the reruns that a verdict requests; None if it requests none."""
     if not document.requested_reruns:
         return None
     row = session.execute(
@@ -199,7 +199,7 @@ def rerun_request(session: Session, run_id: int, document: VerdictDocument) -> R
 
 
 def _attribution(document: VerdictDocument) -> dict[str, Any]:
-    """The one field that explains the difference, with its values on both sides; empty where none may be named."""
+    """Return the one field that explains the difference, with its values on both sides; empty without one."""
     comparability = document.compared
     field = None if comparability is None else comparability.attributed_to
     if comparability is None or field is None:
@@ -254,7 +254,7 @@ _ALARMS: Select[Any] = select_any(RunAlarmRow.run_id, RunAlarmRow.metric, RunAla
 
 @dataclass(frozen=True, slots=True)
 class RunRegression:
-    """`made_by_it`: the run is a member; otherwise it stands at the level of the one that is."""
+    """`made_by_it`: the run is a member; otherwise it belongs to the segment of a member."""
 
     id: int
     standing: str
@@ -266,7 +266,7 @@ class RunRegression:
 
 
 def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
-    """Newest first."""
+    """Return the regressions of a run, newest first."""
     regressions = select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id) == run_id)
     own = set(session.execute(regressions).scalars())
     explains = select_any(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id) == run_id)
@@ -283,7 +283,7 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
 
 
 def keep_alarms(session: Session, alarms: Mapping[int, Mapping[str, int]]) -> None:
-    """Of each run, by metric, the regression that explains its alarm. A run without alarms has an empty entry."""
+    """Store the regressions that explain alarms, by run and metric. Runs without alarms have an empty entry."""
     runs = sorted(alarms)
     for start in range(0, len(runs), _AT_ONCE):
         some = runs[start : start + _AT_ONCE]
@@ -307,15 +307,15 @@ def _kept(session: Session, runs: Sequence[int]) -> dict[tuple[int, str], int]:
     return {(row.run_id, row.metric): row.regression_id for row in rows}
 
 
-# --- What every page may ask about regressions: how many are open, and what they cost.
+# --- Number and cost of open regressions, for all pages.
 
 NEEDS_SOMEBODY = "open"
-"""The state in which nobody has looked at a regression yet."""
+"""The state of a regression that no user has handled yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRegressions:
-    """`gpu_hours_per_day` adds up the known costs, None when there is none; `without_cost` counts the others."""
+    """`gpu_hours_per_day`: sum of the known costs, None without any; `without_cost` counts the others."""
 
     count: int
     gpu_hours_per_day: float | None
@@ -323,7 +323,7 @@ class OpenRegressions:
 
 
 def open_regressions(session: Session) -> OpenRegressions:
-    """For the navigation and the overview: one select over an indexed state."""
+    """Return the numbers for the navigation and the overview, with one select on an indexed state."""
     counts = session.execute(
         select(
             func.count(),
@@ -334,13 +334,13 @@ def open_regressions(session: Session) -> OpenRegressions:
     return OpenRegressions(counts[0], counts[1], counts[0] - counts[2])
 
 
-# --- What a slow-down costs: one reckoning for regressions, their pages and the report of an upgrade.
+# --- The cost of a slowdown, for regressions, their pages and upgrade reports.
 
 _ANY_BRANCH = "*"
 
 
 class Costs:
-    """Compute what slow-downs cost at `now`. What several of them need, such as the runs of a stack, is read once."""
+    """Computes the cost of slowdowns at `now`. Shared data, such as the runs of a stack, is read once."""
 
     def __init__(self, session: Session, now: datetime) -> None:
         self._session, self._now = session, now
@@ -348,7 +348,7 @@ class Costs:
         self._positions: dict[tuple[object, ...], list[datetime]] = {}
 
     def of_member(self, regression: RegressionRow, member: RegressionMemberRow) -> Cost:
-        """Return the cost of one stack of a regression. A metric that is no time costs none, and the reason says so."""
+        """Return the cost of one stack of a regression. Metrics that are not times cost nothing; the reason says so."""
         extra = None
         if regression.metric == "step_time_ms" and member.usual_level is not None and member.slow_level is not None:
             extra = extra_ms(member.usual_level, member.slow_level)
@@ -361,7 +361,7 @@ class Costs:
     ) -> Cost:
         """Return the cost since a slow run. `stack_keys`: its stack, and the one before an upgrade: the same job.
 
-        `extra`: milliseconds a step. A slow-down off the baseline branch is as frequent as the runs of its branch.
+        `extra`: milliseconds per step. A slowdown on another branch is as frequent as the runs of that branch.
         """
         run = self._session.execute(_SLOW_RUN, {"run": run_id}).one()
         main = run.baseline_branch
@@ -373,7 +373,8 @@ class Costs:
         )
 
     def _runs(self, project_id: int, stacks: frozenset[str], branch: str | None, here: datetime) -> list[datetime]:
-        """Return the positions that make the rate: those of the last 14 days, and one earlier if there is any."""
+        """Return the history positions that determine the rate: those of the last 14 days, and one earlier if there is
+        any."""
         key = (project_id, stacks, branch)
         if key not in self._positions:
             own = [col(RunRow.project_id) == project_id, col(RunRow.stack_key).in_(stacks)]
@@ -421,7 +422,7 @@ def _ran_on(session: Session, run: Row[Any], branch: str) -> bool:
 
 
 def _before_upgrade(session: Session, run_id: int) -> Collection[str]:
-    """The stack that a contrast was measured against."""
+    """Return the stack that a contrast compared with."""
     verdict = current_verdict(session, run_id)
     contrast = None if verdict is None else verdict.document.contrast
     if contrast is None or not contrast.runs:

@@ -1,8 +1,10 @@
-"""Which projects the caller may see: set once a request, and added to every ORM statement that touches their rows.
+"""Which projects the caller may see: set once per request and added to every ORM statement on their rows.
 
-A second line behind the rules of routes (`app/access`): a query that forgot to ask finds nothing of other projects.
-Rows without a project are those of their run, regression, experiment or receiver, which have one. A request begins with
-no project visible; whatever else reads the database says what it may see, or is stopped by `UnsaidProjectsError`.
+This is a second line of defence behind the access rules of routes (`app/access`): a query without its own check finds
+nothing of other projects. Rows without a project belong to that of their run, regression, experiment or receiver.
+
+A request starts with no visible project. Other code must state what it may see; otherwise `UnsaidProjectsError` is
+raised.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,7 +38,7 @@ OWNED_THROUGH: Mapping[str, str] = {
     "experiment_run": "experiment_id",
     "delivery": "receiver_id",
 }
-"""Of tables without a project: the column that leads to what has one, by its foreign key."""
+"""The foreign key that leads to the owner, for tables without a project column."""
 
 OF_NOBODY: Mapping[str, str] = {
     "account": "people are of no project; what they may do in one is in `member`",
@@ -44,7 +46,7 @@ OF_NOBODY: Mapping[str, str] = {
     "heartbeat": "it says of the workers, who work for all projects, when one was last at work",
     "stored_object": "content by its hash, which files of several projects may share; reached by their segments only",
 }
-"""Tables without an owning project, with the reason: their rows are not filtered."""
+"""Tables without an owning project, with the reason. Their rows are not filtered."""
 
 EVERY_PROJECT: ProjectIds | None = None
 NO_PROJECT: ProjectIds | None = frozenset()
@@ -58,7 +60,7 @@ class UnsaidProjectsError(Exception):
 
 
 def visible_projects() -> ProjectIds | None:
-    """Return the ids of the projects that the caller sees; None for all of them. Raises UnsaidProjectsError."""
+    """Return the ids of the visible projects; None for all. Raises UnsaidProjectsError."""
     try:
         return _visible.get()
     except LookupError:
@@ -71,14 +73,14 @@ def visible_projects() -> ProjectIds | None:
 
 
 def see_every_project() -> None:
-    """Show rows of every project to this process, but for what `seeing` says: for workers, commands and benches."""
+    """Make all projects visible to this process except inside `seeing`. For workers, commands and benches."""
     global _process_sees_every_project  # noqa: PLW0603  one fact of the process
     _process_sees_every_project = True
 
 
 @contextmanager
 def seeing(projects: ProjectIds | None) -> Iterator[None]:
-    """Restrict the reads and writes of the block to rows of these projects; EVERY_PROJECT for all."""
+    """Restrict the reads and writes of the block to these projects; EVERY_PROJECT for all."""
     before = _visible.set(projects)
     try:
         yield
@@ -91,9 +93,10 @@ class UnownedTableError(Exception):
 
 
 class _OfVisibleProjects(CriteriaOption):
-    """The criteria of all tables as one option: one a table would cost every query 0.1 ms, to find its compiled form.
+    """The criteria of all tables as one option, because one option per table would cost each query 0.1 ms of cache
+    lookup.
 
-    It is part of the compiled form once and for all; the ids are asked for when it is executed.
+    They are compiled once. The ids are bound when a statement is executed.
     """
 
     _traverse_internals = []  # noqa: RUF012  nothing tells one from another
@@ -133,7 +136,10 @@ def _criteria() -> tuple[LoaderCriteriaOption, ...]:
 
 
 def _condition(table: Table, columns: Any, ids: BindParameter[Any]) -> ColumnElement[bool]:
-    """`columns`: what `table` is called where the condition stands. Figures of no project are for every one."""
+    """Return the condition on the owner.
+
+    `columns`: the names of the table in the statement. Rows without a project are visible to all.
+    """
     if table.name == "project":
         return _of(columns, "id").in_(ids)
     if table.name in OWNED_THROUGH:
@@ -151,7 +157,10 @@ def _condition(table: Table, columns: Any, ids: BindParameter[Any]) -> ColumnEle
 
 
 def _owner_is_visible(table: Table, column: ColumnElement[Any], ids: BindParameter[Any]) -> ColumnElement[bool]:
-    """By the owner's primary key, row by row: a list of all that one sees would be made for each statement anew."""
+    """Return the condition by the owner's primary key, row by row.
+
+    A list of all visible ids would be built for each statement.
+    """
     (key,) = table.columns[OWNED_THROUGH[table.name]].foreign_keys
     named: Any = key.column.table
     owner = named.alias()
@@ -160,6 +169,6 @@ def _owner_is_visible(table: Table, column: ColumnElement[Any], ids: BindParamet
 
 
 def _of(columns: Any, name: str) -> ColumnElement[Any]:
-    """Of a mapped class, or of a table inside the condition of another."""
+    """Return the condition of a mapped class, or of a table inside the condition of another one."""
     column: ColumnElement[Any] = getattr(columns, name)
     return column

@@ -1,4 +1,4 @@
-"""What changed for a run since its baseline, with links by its project's templates."""
+"""What changed for a run since its baseline, with links from the templates of its project."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from app.storage.tables import ProjectRow, RunRow
 
 
 def what_changed_of(session: Session, run: RunRow, document: VerdictDocument) -> WhatChanged:
-    """Against the newest run of the baseline, or of the contrast where there is none."""
+    """Compare with the newest run of the baseline, or of the contrast if there is no baseline."""
     others = document.baseline or (document.contrast.runs if document.contrast else ())
     other = session.get(RunRow, int(others[-1])) if others else None
     project = session.get_one(ProjectRow, run.project_id)
@@ -24,6 +24,6 @@ def what_changed_of(session: Session, run: RunRow, document: VerdictDocument) ->
 
 
 def _environment(run: RunRow | None) -> Mapping[str, Any]:
-    """The variables that the upload stated."""
+    """Return the environment variables that the upload stated."""
     stated = None if run is None else run.result.metadata_stated.get("env")
     return stated if isinstance(stated, dict) else {}

@@ -107,7 +107,7 @@ def test_an_administrator_makes_projects(teams: Teams) -> None:
         assert client.post("/api/v1/projects", json={"project": slug}).status_code == 422, slug
     assert client.post("/settings/projects", data={"slug": "second"}).headers["Location"].endswith("second/members")
     again = client.post("/settings/projects", data={"slug": "second"})
-    assert (again.status_code, "There is a project second already" in again.text) == (422, True)
+    assert (again.status_code, "Project second already exists" in again.text) == (422, True)
     assert teams.client("maintainer").post("/api/v1/projects", json={"project": "third"}).status_code == 403
 
 
