@@ -193,5 +193,5 @@ def _text(claims: Mapping[str, Any], name: str) -> str:
 def _unavailable(error: Exception) -> Unavailable:
     return Unavailable(
         f"The identity provider did not answer as expected ({type(error).__name__}). You were not logged in. Try "
-        "again, or log in with a password if your account has one here."
+        "again, or log in with a password if you have one here."
     )

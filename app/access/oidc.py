@@ -28,7 +28,7 @@ _CALLBACK = "/login/oidc/callback"
 _EXPIRED = "The log-in at the identity provider took too long, or began in another browser. Try again."
 _REFUSED = "The identity provider did not log you in."
 _WRONG = "The identity provider's answer does not prove who you are. You were not logged in. Try again."
-_DISABLED = "Your account is disabled here. An administrator can enable it."
+_DISABLED = "Your user is disabled here. An administrator can enable it."
 
 router = APIRouter(include_in_schema=False)
 
@@ -70,7 +70,7 @@ def come_back(request: Request, engine: AppEngine, settings: AppSettings) -> Res
         row = login.user_of_identity(session, identity)
         secret = "" if row.disabled_at else login.begin(session, row, settings.session_idle, came_from(request))
     if not secret:
-        return _refused(request, attempt.wanted, _DISABLED, "the account is disabled")
+        return _refused(request, attempt.wanted, _DISABLED, "the user is disabled")
     response = logged_in(request, secret, attempt.wanted)
     _delete_cookie(request, response)
     return response

@@ -159,7 +159,7 @@ def _log_out(service: Service, say: Callable[[str], None]) -> None:
 
 
 def _code(env: Mapping[str, str]) -> str:
-    """Return the code of the authenticator app, empty for an account without one."""
+    """Return the code of the authenticator app, empty for a user without one."""
     if CODE in env or PASSWORD in env or sys.stdin is None or not sys.stdin.isatty():
         return env.get(CODE, "")
     return input("Code of your authenticator app (empty if you have none): ").strip()

@@ -41,10 +41,10 @@ OWNED_THROUGH: Mapping[str, str] = {
 """The foreign key that leads to the owner, for tables without a project column."""
 
 OF_NOBODY: Mapping[str, str] = {
-    "account": "people are of no project; what they may do in one is in `member`",
-    "login_session": "a browser is its person's, whatever the projects",
-    "heartbeat": "it says of the workers, who work for all projects, when one was last at work",
-    "stored_object": "content by its hash, which files of several projects may share; reached by their segments only",
+    "account": "users belong to no project; their roles are in `member`",
+    "login_session": "a session belongs to its user, not to a project",
+    "heartbeat": "it records the last activity of workers, which serve all projects",
+    "stored_object": "content by hash, which several projects may share; reached by their segments only",
 }
 """Tables without an owning project, with the reason. Their rows are not filtered."""
 

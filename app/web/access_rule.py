@@ -22,7 +22,7 @@ class Open(StrEnum):
     ANYONE = "anyone"
     """Every caller, with or without a log-in. Shows only what the caller may see."""
     LOGGED_IN = "logged in"
-    """Every user, for their own account."""
+    """Every user, for their own profile."""
     METRICS = "metrics"
     """Callers with THREEWALLS_METRICS_TOKEN, and administrators."""
 

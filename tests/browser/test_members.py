@@ -120,4 +120,4 @@ def test_without_log_ins_the_pages_say_so(house: House, chromium: Browser) -> No
         page = context.new_page()
         page.goto("/settings/users")
         expect(page.get_by_text("Log-ins are off")).to_be_visible()
-        expect(page.get_by_role("link", name="Account")).to_have_count(0)
+        expect(page.get_by_role("link", name="Your profile")).to_have_count(0)
