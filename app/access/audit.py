@@ -61,9 +61,9 @@ class AuditQuery(FilterQuery):
     def names(cls) -> tuple[str, ...]:
         return tuple(name for name in super().names() if name not in ("before", "limit"))
 
-    def query(self, page: int = 1, *, before: int | None = None, limit: int | None = None, **changes: str) -> str:
-        more = urlencode({name: value for name, value in (("before", before), ("limit", limit)) if value})
-        return "&".join(filter(None, (super().query(page, **changes), more)))
+    def slice(self, **cursor: int) -> str:
+        """Return the query string with `before` or `limit` added."""
+        return "&".join(filter(None, (self.query(), urlencode(cursor))))
 
     def read(self) -> AuditFilter:
         since, until = _read_time(self.since), _read_time(self.until, whole_day=True)

@@ -180,12 +180,12 @@ class ProfilePage:
     @property
     def walls(self) -> tuple[Wall, ...]:
         facts: Mapping[str, Any] = self.document["facts"] if self.document is not None else {}
-        facts: Mapping[str, Any] = self._evaluation.facts if self._evaluation is not None else {}
-        communication, idle, memory = (facts.get(name) for name in ("T_comm", "T_idle", "T_headroom"))
+        evaluated: Mapping[str, Any] = self._evaluation.facts if self._evaluation is not None else {}
+        communication, idle, memory = (evaluated.get(name) for name in ("T_comm", "T_idle", "T_headroom"))
         numbers = {
             "memory": (
                 Number("exposed copies", facts.get("exposed_copy_frac"), None),
-                Number("free memory according to the log", facts.get("headroom_frac"), memory, is_below=True),
+                Number("free memory according to the log", evaluated.get("headroom_frac"), memory, is_below=True),
             ),
             "communication": (
                 Number("exposed communication", facts.get("exposed_comm_frac"), communication),
