@@ -236,16 +236,17 @@ def signed(delta_pct: float) -> str:
 
 
 def gpu_hours(hours: float) -> str:
-    """`41`, `2.6`, `under 0.1`: as exact as an estimate of a day's cost can be."""
+    """`41`, `2.6`, `under 0.1`, `0`: as exact as an estimate of a day's cost can be."""
+    if hours == 0:
+        return "0"
     if hours < 0.1:
         return "under 0.1"
     return grouped(hours, 0 if hours >= 9.95 else 1)
 
 
 def daily_cost(hours: float) -> str:
-    """`about 41 GPU-hours a day`, `under 0.1 GPU-hours a day`."""
-    text = gpu_hours(hours)
-    return f"{'' if text.startswith('under') else 'about '}{text} GPU-hours a day"
+    """`about 41 GPU-hours a day`, `under 0.1 GPU-hours a day`, `0 GPU-hours a day`."""
+    return f"{'about ' if hours >= 0.1 else ''}{gpu_hours(hours)} GPU-hours a day"
 
 
 def _shown(delta_pct: float) -> float:

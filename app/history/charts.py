@@ -89,6 +89,9 @@ class Drawing:
             return 0.0, 1.0
         low, high = (float(end) for end in np.quantile(values, (0.05, 0.95)))
         fixed = [*(value for _, _, value in self.level_values()), *values[-_ALWAYS_SHOWN:]]
+        if len(self.places) <= MOST_INTERVALS:
+            ends = [end for place in self._deciding for end in self._interval(place)]
+            fixed += [float(end) for end in np.quantile(ends, (0.05, 0.95))] if ends else []
         low, high = min([low, *fixed]), max([high, *fixed])
         beside = _BESIDE * (high - low)
         low, high = max(low - beside, min([*values, low])), min(high + beside, max([*values, high]))
@@ -105,6 +108,11 @@ class Drawing:
         if self.axis != DATE:
             return place + 1
         return self.history.runs[math.ceil(place)].ordered_at.timestamp() * 1000
+
+    def _interval(self, place: int) -> tuple[float, ...]:
+        metric = self.metric_at(place)
+        ends = (self.scale * metric.ci_low, self.scale * metric.ci_high) if metric else ()
+        return ends if all(map(math.isfinite, ends)) else ()
 
     def metric_at(self, place: int) -> Metric | None:
         return self.figures.get(self.history.runs[place].id)

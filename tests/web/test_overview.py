@@ -82,7 +82,7 @@ def test_open_regressions_stand_first_the_dearest_at_the_top(
     make_regression(run, state="fixed", gpu_hours_per_day=900.0)
     text = overview(client)
     assert answer(text) == (
-        "3 open regressions cost about 118 GPU-hours a day, 1 of them at unknown cost. 1 more is acknowledged."
+        "3 open and 1 acknowledged regressions cost about 618 GPU-hours a day, 1 of them at unknown cost."
     )
     rows = table(text)
     assert [row.partition(" step time ")[0] for row in rows] == ["500 h/d", "62 h/d", "55 h/d", "unknown"]
