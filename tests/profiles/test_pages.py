@@ -134,6 +134,6 @@ def test_whole_graphs_and_failures_have_pages(client: TestClient) -> None:
 
     run_id = make_run(client)
     graph = attached(client, run_id, (corpus() / "synthetic/seed-11/nsys-whole-graph.sqlite.gz").read_bytes())
-    assert "CUDA graphs were traced whole" in page(client, f"/runs/{run_id}/profiles/{graph['id']}")
+    assert "CUDA graphs were traced as a whole" in page(client, f"/runs/{run_id}/profiles/{graph['id']}")
     failed = attached(client, run_id, b"{}")
     assert "traceEvents" in page(client, f"/runs/{run_id}/profiles/{failed['id']}")
