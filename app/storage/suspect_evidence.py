@@ -259,7 +259,7 @@ def matched_abs(
     runs = _runs_of(session, planned)
     verdicts = _verdicts(session, fields, project_id, most)
     planned_candidates = {ab.candidate for ab in verdicts if (ab.run_id, ab.attributed_to) in runs}
-    alone = _matched_comparisonsone_a_candidate(ab for ab in verdicts if ab.candidate not in planned_candidates)
+    alone = _newest_of_each_candidate(ab for ab in verdicts if ab.candidate not in planned_candidates)
     return sorted([*planned, *alone], key=lambda ab: ab.run_id, reverse=True)
 
 
@@ -343,7 +343,7 @@ def _runs_of(session: Session, planned: Sequence[AB]) -> set[tuple[int, str]]:
     return {(row.run_id, field_of[row.experiment_id]) for row in rows}
 
 
-def _matched_comparisonsone_a_candidate(comparisons: Iterable[AB]) -> list[AB]:
+def _newest_of_each_candidate(comparisons: Iterable[AB]) -> list[AB]:
     first: dict[tuple[object, ...], AB] = {}
     for ab in comparisons:
         first.setdefault(ab.candidate, ab)
