@@ -86,12 +86,12 @@ CONTRACT = {
 
 
 def make_project(session: Session, slug: str = "moe-lab", *, generated: bool = False) -> ProjectRow:
-    found = session.exec(select(ProjectRow).where(ProjectRow.slug == slug)).one_or_none()
-    if found is None:
-        found = ProjectRow(slug=slug, generated=generated)
-        session.add(found)
+    result = session.exec(select(ProjectRow).where(ProjectRow.slug == slug)).one_or_none()
+    if result is None:
+        result = ProjectRow(slug=slug, generated=generated)
+        session.add(result)
         session.flush()
-    return found
+    return result
 
 
 def make_run(
@@ -163,7 +163,7 @@ def make_stack(
     """
     stated = _contract(fields or {})
     keys = {"stack_key": stack_key(project, stated), "config_key": config_key(project, stated)}
-    found = []
+    result = []
     for number, time in enumerate(step_times_ms):
         place = started + number * every
         commit = commits[number] if commits else hashlib.sha1(repr((place, columns)).encode()).hexdigest()  # noqa: S324
@@ -175,11 +175,11 @@ def make_stack(
             **_listed(stated),
             **keys,
         } | columns
-        found.append(make_run(session, project=project, step_time_ms=time, **facts))
+        result.append(make_run(session, project=project, step_time_ms=time, **facts))
         settle_places(session, make_project(session, project).id or 0, keys["config_key"], commit)
     if judged:
         judge(session, project, keys["stack_key"])
-    return found
+    return result
 
 
 def run_columns(
@@ -293,9 +293,9 @@ def _contract(fields: Mapping[str, Value | EllipsisType]) -> dict[str, Stated]:
 
 def _listed(stated: Mapping[str, Stated]) -> dict[str, Any]:
     """The columns that repeat fields of the contract."""
-    value = {name: one.value for name, one in stated.items()}
+    value = {name: item.value for name, item in stated.items()}
     return {
-        "contract": {name: asdict(one) for name, one in stated.items()},
+        "contract": {name: asdict(item) for name, item in stated.items()},
         "shape": ",".join(shape_of(stated)),
         "model": value.get("model"),
         "gpu": value.get("gpu"),

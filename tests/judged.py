@@ -83,14 +83,14 @@ def judge(
 ) -> VerdictDocument:
     """Put the verdict of `run`, pooled with its `reruns`, against `earlier` runs, oldest first."""
     records = full_records(session, [run, *earlier, *reruns])
-    candidates = [records[str(one)] for one in (*reruns, run)]
+    candidates = [records[str(item)] for item in (*reruns, run)]
     assessment = assess(
-        candidates, [records[str(one)] for one in earlier], rules=BaselineRules("main", pinned), prior=prior
+        candidates, [records[str(item)] for item in earlier], rules=BaselineRules("main", pinned), prior=prior
     )
     rows = session.exec(select(RunRow).where(col(RunRow.id).in_([run, *earlier, *reruns]))).all()
     figures = {str(row.id): metrics_of(row.result.metrics) for row in rows}
-    document = verdict_document(assessment, tuple(one.run for one in candidates), figures, 1)
-    for one in (run, *reruns):
-        put_verdict(session, one, document, because)
+    document = verdict_document(assessment, tuple(candidate.run for candidate in candidates), figures, 1)
+    for item in (run, *reruns):
+        put_verdict(session, item, document, because)
     session.flush()
     return document

@@ -44,12 +44,12 @@ def make_belongings(session: Session, slug: str, *, whole: bool = False) -> Belo
     """`whole`: with ranked stacks, pins, quarantines and facts of containers, but no experiment yet."""
     named = {"branch": "main", "name": f"{slug}-nightly", "ci_url": f"https://ci.example/{slug}"}
     days = (13, 4) if whole else (1, 1)
-    made = make_slow_stack(session, project=slug, stack=slug, days=days, **named)
-    regression = make_regression(session, made, cause=f"Container: {slug}-image:2.", note=f"{slug} has it")
+    slow = make_slow_stack(session, project=slug, stack=slug, days=days, **named)
+    regression = make_regression(session, slow, cause=f"Container: {slug}-image:2.", note=f"{slug} has it")
     project = make_project(session, slug).id or 0
     experiment = ExperimentRow(
-        project_id=project, baseline_run_id=made.runs[0], title=f"{slug} tries overlap", stack_key=made.stack_key,
-        baseline_key=made.config_key, tag=f"{slug}-ab", created_by=f"{slug}-lead", knobs={}, change={}, plan={},
+        project_id=project, baseline_run_id=slow.runs[0], title=f"{slug} tries overlap", stack_key=slow.stack_key,
+        baseline_key=slow.config_key, tag=f"{slug}-ab", created_by=f"{slug}-lead", knobs={}, change={}, plan={},
     )  # fmt: skip
     point = replace(published()[0], measured_by=f"{slug}-lab", source=f"a slide of {slug}-lead")
     reference = ReferencePointRow(project_id=project, point=to_json(point), added_by=f"{slug}-lead")
@@ -60,12 +60,12 @@ def make_belongings(session: Session, slug: str, *, whole: bool = False) -> Belo
         session.flush()
     else:
         make_leaderboard(session, slug)
-        pin(session, made.runs[0], f"{slug}-lead", f"{slug} golden")
-        quarantine(session, made.runs[1], f"{slug}-lead", f"{slug} bad node")
-        add_availability(session, made.runs[2], "deepep")
-        session.get_one(RunRow, made.runs[2]).tags = [f"{slug}-tag"]
+        pin(session, slow.runs[0], f"{slug}-lead", f"{slug} golden")
+        quarantine(session, slow.runs[1], f"{slug}-lead", f"{slug} bad node")
+        add_availability(session, slow.runs[2], "deepep")
+        session.get_one(RunRow, slow.runs[2]).tags = [f"{slug}-tag"]
     profile = ProfileRow(
-        run_id=made.since, content_key=slug, status="ready", uploaded_by=f"{slug}-lead",
+        run_id=slow.since, content_key=slug, status="ready", uploaded_by=f"{slug}-lead",
         document=pack(document(read(trace_bytes([event(name=f"{slug}_kernel")])))), identity={"gpu": f"{slug}-gpu"},
         facts={"gpu_idle_frac": 0.5},
     )  # fmt: skip
@@ -84,6 +84,6 @@ def make_belongings(session: Session, slug: str, *, whole: bool = False) -> Belo
     session.add(delivery)
     session.flush()
     return Belongings(
-        made.since, regression, experiment.id or 0, reference.id or 0, made.stack_key, slug, receiver.id or 0,
+        slow.since, regression, experiment.id or 0, reference.id or 0, slow.stack_key, slug, receiver.id or 0,
         delivery.id or 0, profile=profile.id or 0,
     )  # fmt: skip

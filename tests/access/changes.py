@@ -97,8 +97,8 @@ def _regression(there: There) -> dict[str, Any]:
 
 
 def _selected(there: There) -> dict[str, Any]:
-    found = there.client.get(f"/api/v1/regressions/{there.owned.regression}").json()
-    return {"seen": f"{found['id']}@{found['changed_at'].replace('Z', '+00:00')}", "assignee": "Grace"}
+    body = there.client.get(f"/api/v1/regressions/{there.owned.regression}").json()
+    return {"seen": f"{body['id']}@{body['changed_at'].replace('Z', '+00:00')}", "assignee": "Grace"}
 
 
 _LOG = ("train.log", b"a line")

@@ -39,19 +39,19 @@ def record(teams: Teams, number: int, who: str = "Ada", **more: Any) -> None:
 
 def walked(teams: Teams, **params: Any) -> list[int]:
     """By the cursor, page by page."""
-    found, before = [], {}
+    result, before = [], {}
     while True:
         page = teams.client("maintainer").get(ADDRESS, params=params | before).json()
-        found += [one["id"] for one in page["items"]]
+        result += [item["id"] for item in page["items"]]
         if page["next_before"] is None:
-            return found
+            return result
         before = {"before": page["next_before"]}
 
 
 def test_a_maintainer_reads_the_own_project_and_an_administrator_all(teams: Teams) -> None:
-    assert {one["project"] for one in read(teams)} == {OURS}
-    assert {one["project"] for one in read(teams, "outsider")} == {THEIRS}
-    assert {one["project"] for one in read(teams, "administrator")} == {OURS, THEIRS, None}
+    assert {item["project"] for item in read(teams)} == {OURS}
+    assert {item["project"] for item in read(teams, "outsider")} == {THEIRS}
+    assert {item["project"] for item in read(teams, "administrator")} == {OURS, THEIRS, None}
     assert read(teams, project=THEIRS) == []
     assert THEIRS not in teams.client("maintainer").get(PAGE).text.replace(f"project={THEIRS}", "")
     assert THEIRS not in teams.client("maintainer").get(f"{PAGE}.csv").text
@@ -64,17 +64,17 @@ def test_nobody_else_reads_it(who: str, teams: Teams) -> None:
 
 def test_walking_the_cursor_reads_every_event_once_while_others_come(teams: Teams) -> None:
     record(teams, MANY)
-    client, found, before = teams.client("maintainer"), [], ""
+    client, result, before = teams.client("maintainer"), [], ""
     expected = MANY + 7  # three roles and four tokens
     while True:
         page = client.get(f"{ADDRESS}?limit=500{before}").json()
-        found += [one["id"] for one in page["items"]]
+        result += [item["id"] for item in page["items"]]
         record(teams, 1)
         if page["next_before"] is None:
             break
         before = f"&before={page['next_before']}"
-    assert len(found) == len(set(found)) == expected
-    assert found == sorted(found, reverse=True)
+    assert len(result) == len(set(result)) == expected
+    assert result == sorted(result, reverse=True)
 
 
 def test_the_export_is_complete_and_no_formula(teams: Teams) -> None:
@@ -84,22 +84,22 @@ def test_the_export_is_complete_and_no_formula(teams: Teams) -> None:
     rows = list(csv.DictReader(io.StringIO(answer.text)))
     assert len(rows) == MANY + 1 + 7
     of_ada = csv.DictReader(io.StringIO(teams.client("maintainer").get(f"{PAGE}.csv?who=Ada&subject=run").text))
-    assert [int(one["id"]) for one in of_ada] == walked(teams, who="Ada", subject="run")
+    assert [int(item["id"]) for item in of_ada] == walked(teams, who="Ada", subject="run")
     assert [len(piece) for piece in all_events(teams.engine, AuditFilter(who="Ada"))] == [500, 500, 203]
     assert (rows[0]["who"], rows[0]["note"], rows[0]["after"]) == ("'=cmd()", "'+1", '{"a": "é"}')
     assert rows[0]["project"] == OURS
-    named = {(one["subject"], one["name"]) for one in rows}
+    named = {(row["subject"], row["name"]) for row in rows}
     assert {("token", "token:read"), ("member", "viewer")} <= named
-    assert not any("." in one["at"] for one in rows)
-    assert {one["name"] for one in read(teams, "administrator", subject="account")} >= {"viewer", "outsider"}
+    assert not any("." in row["at"] for row in rows)
+    assert {item["name"] for item in read(teams, "administrator", subject="account")} >= {"viewer", "outsider"}
     assert "attachment" in answer.headers["Content-Disposition"]
 
 
 def test_filters_by_project_person_subject_and_time(teams: Teams) -> None:
     record(teams, 2)
     assert len(read(teams, who="Ada")) == 2
-    assert {one["subject"] for one in read(teams, subject="token")} == {"token"}
-    assert {one["action"] for one in read(teams, "administrator", subject="account")} == {"created"}
+    assert {item["subject"] for item in read(teams, subject="token")} == {"token"}
+    assert {item["action"] for item in read(teams, "administrator", subject="account")} == {"created"}
     today = read(teams, who="Ada")[0]["at"][:10]
     assert len(read(teams, who="Ada", since=today, until=today)) == 2
     assert read(teams, until="2020-01-31") == []
@@ -127,13 +127,13 @@ def test_settings_and_projects_that_begin_with_an_upload_are_in_it(teams: Teams)
     client = teams.client("maintainer")
     client.put(f"/api/v1/projects/{OURS}/defaults", json={"fields": {"cluster": "eos"}})
     done = read(teams, subject="project")
-    assert [(one["who"], one["action"], one["before"], one["after"]) for one in done] == [
+    assert [(item["who"], item["action"], item["before"], item["after"]) for item in done] == [
         ("maintainer", "defaults", {"cluster": None}, {"cluster": "eos"})
     ]
     admin = teams.client("administrator")
     admin.post("/api/v1/runs", files={"log": b"a line"}, data={"meta": '{"project": "brand-new"}'})
     begun = read(teams, "administrator", subject="project", project="brand-new")
-    assert [(one["who"], one["action"]) for one in begun] == [("administrator", "created")]
+    assert [(item["who"], item["action"]) for item in begun] == [("administrator", "created")]
 
 
 WRITING = ("POST", "PUT", "PATCH", "DELETE")
@@ -165,12 +165,12 @@ def _made(teams: Teams, owned: Belongings, key: str, change: Change) -> str:
     status, text = _send(there, key, change)
     if status not in (200, 201, 202, 204, 303):
         return f"{status} {text if text[0] == '{' else text[text.index('<main') :]}"
-    made = [one for one in _events(teams) if one.id > last.id]
-    if strange := [one.who for one in made if one.who != change.who]:
+    made = [event for event in _events(teams) if event.id > last.id]
+    if strange := [item.who for item in made if item.who != change.who]:
         return f"in the name of {strange}"
     with read_session(teams.engine) as session:
         slugs = slugs_by_id(session)
-    if any(_fits(one, change, slugs.get(one.project_id or 0), began) for one in made):
+    if any(_fits(item, change, slugs.get(item.project_id or 0), began) for item in made):
         return ""
     return f"left {made}"
 

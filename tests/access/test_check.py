@@ -226,8 +226,8 @@ def test_every_call_says_how_to_say_who_one_is_and_what_one_hears(teams: Teams) 
 def upload(client: TestClient, **meta: str) -> tuple[int, str]:
     """The status, and the project or what was wrong."""
     answer = client.post("/api/v1/runs", files={"log": training_log()}, data={"meta": json.dumps(meta)})
-    told = answer.json()
-    return answer.status_code, told.get("detail", "")
+    body = answer.json()
+    return answer.status_code, body.get("detail", "")
 
 
 def project_of(teams: Teams) -> str:
@@ -330,18 +330,18 @@ def test_a_refusal_says_the_project_the_roles_and_whom_to_ask(teams: Teams) -> N
     )
     assert f'<a class="button" href="/runs/{run}">Back to the run</a>' in page.text
     assert ('href="/runs?project=alpha"' in page.text, 'href="/upload"' in page.text) == (True, False)
-    told = teams.client("contributor").get(f"/api/v1/projects/{OURS}/tokens").json()["detail"]
-    assert "You may not manage alpha. This needs the role maintainer; you are contributor." in told
+    detail = teams.client("contributor").get(f"/api/v1/projects/{OURS}/tokens").json()["detail"]
+    assert "You may not manage alpha. This needs the role maintainer; you are contributor." in detail
 
-    told = viewer.post(f"/api/v1/runs/{shown}/quarantine", json={"reason": "x"}).json()["detail"]
-    assert "work in window. This needs the role contributor; you are not a member." in told
-    assert ("An administrator can grant it: ask administrator." in told, "maintainer" in told) == (True, False)
+    detail = viewer.post(f"/api/v1/runs/{shown}/quarantine", json={"reason": "x"}).json()["detail"]
+    assert "work in window. This needs the role contributor; you are not a member." in detail
+    assert ("An administrator can grant it: ask administrator." in detail, "maintainer" in detail) == (True, False)
     assert "Only an administrator may do this: administrator." in words(
         viewer.get("/settings/users", headers=PAGE).text
     )
-    told = words(viewer.get("/upload", headers=PAGE).text)
+    detail = words(viewer.get("/upload", headers=PAGE).text)
     assert (
-        "This needs the role contributor in a project, and you are viewer in alpha. A maintainer can grant it" in told
+        "This needs the role contributor in a project, and you are viewer in alpha. A maintainer can grant it" in detail
     )
 
 

@@ -205,10 +205,10 @@ def test_common_ones_and_those_that_hold_a_name_are_refused() -> None:
 
 def test_nobody_chooses_a_common_one(teams: Teams) -> None:
     admin = teams.client("administrator")
-    made = admin.post("/api/v1/users", json={"name": "mara"}).json()
+    body = admin.post("/api/v1/users", json={"name": "mara"}).json()
     browser = TestClient(teams.app, headers=SAME_ORIGIN | PAGE, follow_redirects=False)
-    assert browser.post("/login", data={"name": "mara", "password": made["password"]}).status_code == 303
-    form = {"old": made["password"], "new": "Password Password1", "again": "Password Password1"}
+    assert browser.post("/login", data={"name": "mara", "password": body["password"]}).status_code == 303
+    form = {"old": body["password"], "new": "Password Password1", "again": "Password Password1"}
     assert browser.post("/account/password", data=form).status_code == 422
     chosen = "staple by the window"
     assert browser.post("/account/password", data=form | {"new": chosen, "again": chosen}).status_code == 303
@@ -216,7 +216,7 @@ def test_nobody_chooses_a_common_one(teams: Teams) -> None:
 
 def test_a_first_password_ends_after_72_hours_and_a_chosen_one_does_not(teams: Teams) -> None:
     admin = teams.client("administrator")
-    made = admin.post("/api/v1/users", json={"name": "mara"}).json()
+    body = admin.post("/api/v1/users", json={"name": "mara"}).json()
 
     def log_in(password: str) -> int:
         browser = TestClient(teams.app, headers=SAME_ORIGIN, follow_redirects=False)
@@ -224,15 +224,15 @@ def test_a_first_password_ends_after_72_hours_and_a_chosen_one_does_not(teams: T
 
     def hours_pass(hours: float) -> None:
         with transaction(teams.engine) as session:
-            row = users.get_user(session, made["id"])
+            row = users.get_user(session, body["id"])
             assert row.password_ends_at is not None
             row.password_ends_at -= timedelta(hours=hours)
 
     hours_pass(71)
-    assert log_in(made["password"]) == 303
+    assert log_in(body["password"]) == 303
     hours_pass(1)
-    assert log_in(made["password"]) == 422
-    again = admin.post(f"/api/v1/users/{made['id']}/password").json()
+    assert log_in(body["password"]) == 422
+    again = admin.post(f"/api/v1/users/{body['id']}/password").json()
     assert again["password_ends_at"] > utc_now().isoformat()
     browser = TestClient(teams.app, headers=SAME_ORIGIN, follow_redirects=False)
     browser.post("/login", data={"name": "mara", "password": again["password"]})
@@ -294,9 +294,9 @@ def test_a_browser_that_was_forgotten_somewhere_is_ended_from_elsewhere(teams: T
     here, there, third = (teams.client("viewer") for _ in range(3))
     there.get("/")
     listed = here.get(SESSIONS).json()["items"]
-    assert [one["current"] for one in listed].count(True) == 1
+    assert [item["current"] for item in listed].count(True) == 1
     assert len(listed) == 3
-    other = next(one["key"] for one in there.get(SESSIONS).json()["items"] if one["current"])
+    other = next(item["key"] for item in there.get(SESSIONS).json()["items"] if item["current"])
     assert here.post(f"{ACCOUNT_PAGE}/sessions/{other}/end").headers["Location"] == ACCOUNT_PAGE
     assert there.get(SESSIONS).status_code == 401
     assert here.post(f"{ACCOUNT_PAGE}/sessions/others/end").status_code == 303
@@ -304,7 +304,7 @@ def test_a_browser_that_was_forgotten_somewhere_is_ended_from_elsewhere(teams: T
     own = here.get(SESSIONS).json()["items"]
     assert len(own) == 1
     with read_session(teams.engine) as session:
-        done = [one.after for one in audit.events(session, "account", teams.users["viewer"])[:2]]
+        done = [event.after for event in audit.events(session, "account", teams.users["viewer"])[:2]]
     assert done == [{"session": "all others"}, {"session": other}]
     assert here.post(f"{ACCOUNT_PAGE}/sessions/{own[0]['key']}/end").headers["Location"] == "/login"
     assert here.get(SESSIONS).status_code == 401

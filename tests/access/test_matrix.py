@@ -153,7 +153,7 @@ def test_everybody_may_exactly_what_the_table_says(
             if status != expected:
                 wrong.append(f"{route.key} of {slug}: {status}, not {expected}")
             # The second line: rows of no other project exist for the handler.
-            may = sorted(ids[one] for one in ids if action in actions(who, one))
+            may = sorted(ids[item] for item in ids if action in actions(who, item))
             everything = who == "administrator" or needs is Open.METRICS
             if status == 200 and needs is not Open.ALWAYS and seen != (None if everything else may):
                 wrong.append(f"{route.key} sees {seen}, not {may}")
@@ -169,17 +169,17 @@ def test_a_token_goes_on_with_its_own_runs_and_hears_what_came_of_them(
         digests = {name: digest(token) for name, token in teams.tokens.items()}
         mine = session.execute(select_any(TokenRow.id).where(col(TokenRow.digest) == digests[who])).scalar_one()
         session.get_one(RunRow, owned[OURS].run).token_id = mine
-    found = {
+    result = {
         route.key: ask(teams.client(who), route, owned[OURS])
         for route in table.routes
         if "{run_id}" in route.path and route.method != "HEAD"
     }
-    assert set(OF_OWN_RUNS) < set(found)
-    needs = {route.key: Action(route.rule.needs) for route in table.routes if route.key in found}
-    wrong = {key: got for key, got in found.items() if got[0] != about_own(who, key, needs[key])}
+    assert set(OF_OWN_RUNS) < set(result)
+    needs = {route.key: Action(route.rule.needs) for route in table.routes if route.key in result}
+    wrong = {key: got for key, got in result.items() if got[0] != about_own(who, key, needs[key])}
     assert not wrong
     # Of other projects still nothing exists but what everybody may read.
-    assert {one for _, seen in found.values() for one in seen or ()} <= {teams.ours, teams.public}
+    assert {item for _, seen in result.values() for item in seen or ()} <= {teams.ours, teams.public}
 
 
 def test_a_route_without_a_rule_keeps_the_service_from_starting(teams: Teams) -> None:
@@ -211,7 +211,7 @@ def test_the_table_finds_the_route_that_the_router_takes(teams: Teams) -> None:
         ("GET", "/", "GET /"),
         ("PATCH", "/api/v1/runs/1/contract", "PATCH /api/v1/runs/{run_id}/contract"),
     ):
-        found = table.find(method, path)
-        assert found is not None, path
-        assert found.route.key == key
+        result = table.find(method, path)
+        assert result is not None, path
+        assert result.route.key == key
     assert table.find("DELETE", "/runs/1") is None

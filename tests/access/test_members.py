@@ -14,7 +14,7 @@ MEMBERS_PAGE = f"/settings/projects/{OURS}/members"
 
 
 def roles(teams: Teams) -> dict[str, str]:
-    return {one["name"]: one["role"] for one in teams.client("maintainer").get(MEMBERS).json()["members"]}
+    return {member["name"]: member["role"] for member in teams.client("maintainer").get(MEMBERS).json()["members"]}
 
 
 def test_a_role_counts_from_the_next_request_on_and_ends_as_fast(teams: Teams) -> None:
@@ -31,7 +31,9 @@ def test_a_role_counts_from_the_next_request_on_and_ends_as_fast(teams: Teams) -
     assert client.delete(f"{MEMBERS}/{teams.users['outsider']}").status_code == 404
     with read_session(teams.engine) as session:
         events = audit.events(session, "member", teams.users["outsider"])
-    done = [(one.who, one.before["role"], one.after["role"]) for one in events if one.project_id == teams.ours]
+    done = [
+        (event.who, event.before["role"], event.after["role"]) for event in events if event.project_id == teams.ours
+    ]
     assert done == [
         ("maintainer", "maintainer", None), ("maintainer", "viewer", "maintainer"), ("maintainer", None, "viewer"),
     ]  # fmt: skip
@@ -79,14 +81,14 @@ def test_public_is_asked_for_twice_recorded_and_taken_back(teams: Teams) -> None
     assert anonymous.get(run_list).status_code == 401
     assert client.patch(f"/api/v1/projects/{OURS}", json={"public": True}).json()["public"] is True
     with read_session(teams.engine) as session:
-        done = [(one.action, one.after) for one in audit.events(session, "project", teams.ours)]
+        done = [(event.action, event.after) for event in audit.events(session, "project", teams.ours)]
     assert done == [("public", {"public": True}), ("public", {"public": False}), ("public", {"public": True})]
 
 
 def test_each_sees_the_own_projects_and_counts_only_where_one_manages(teams: Teams) -> None:
     def listed(who: str) -> dict[str, tuple[str | None, int | None]]:
         items = teams.client(who).get("/api/v1/projects").json()["items"]
-        return {one["project"]: (one["role"], one["tokens"]) for one in items}
+        return {item["project"]: (item["role"], item["tokens"]) for item in items}
 
     assert listed("anonymous") == {PUBLIC: (None, None)}
     assert listed("viewer") == {OURS: ("viewer", None), PUBLIC: (None, None)}
@@ -124,21 +126,21 @@ def test_tokens_of_who_goes_are_named_and_revoked_with_them_when_asked(teams: Te
         job = teams.client("anonymous")
         return [n for n in made if job.get("/api/v1/whoami", headers={"Authorization": f"Bearer {made[n]}"}).is_success]
 
-    listed = next(one for one in maintainer.get(MEMBERS).json()["members"] if one["name"] == "outsider")
-    assert [(one["name"], one["project"]) for one in listed["tokens"]] == [("nightly", OURS), ("bench", OURS)]
+    listed = next(member for member in maintainer.get(MEMBERS).json()["members"] if member["name"] == "outsider")
+    assert [(token["name"], token["project"]) for token in listed["tokens"]] == [("nightly", OURS), ("bench", OURS)]
     assert "2 tokens created by outsider are active here" in maintainer.get(MEMBERS_PAGE).text
     maintainer.post(f"{MEMBERS_PAGE}/{teams.users['outsider']}", data={"remove": "yes"})
     assert opens() == ["nightly", "bench", "theirs"]
     maintainer.post(MEMBERS, json=outsider)
     maintainer.post(f"{MEMBERS_PAGE}/{teams.users['outsider']}", data={"remove": "yes", "revoke": "yes"})
     assert opens() == ["theirs"]
-    told = next(one for one in admin.get("/api/v1/users").json()["items"] if one["name"] == "outsider")["tokens"]
-    assert [(one["name"], one["project"]) for one in told] == [("theirs", THEIRS)]
+    tokens = next(item for item in admin.get("/api/v1/users").json()["items"] if item["name"] == "outsider")["tokens"]
+    assert [(item["name"], item["project"]) for item in tokens] == [("theirs", THEIRS)]
     assert "1 token created by outsider is active" in admin.get("/settings/users").text
     admin.post(f"/settings/users/{teams.users['outsider']}", data={"do": "disable", "revoke": "yes"})
     assert opens() == []
     answer = admin.get(f"/api/v1/projects/{THEIRS}/tokens").json()["items"]
-    assert [(one["name"], one["revoked_by"]) for one in answer] == [("theirs", "administrator")]
+    assert [(item["name"], item["revoked_by"]) for item in answer] == [("theirs", "administrator")]
 
 
 USERS = "/api/v1/users"
@@ -159,17 +161,17 @@ def log_in(client: TestClient, name: str, password: str) -> str:
 def test_the_first_password_opens_nothing_but_its_change(teams: Teams) -> None:
     admin = teams.client("administrator")
     answer = admin.post(USERS, json={"name": "Ada", "email": "ada@example.org"})
-    made = answer.json()
+    body = answer.json()
     assert (answer.status_code, answer.headers["Cache-Control"]) == (201, "no-store")
-    assert (made["must_change_password"], made["roles"], made["disabled"]) == (True, {}, False)
+    assert (body["must_change_password"], body["roles"], body["disabled"]) == (True, {}, False)
     ada = browser(teams)
-    assert log_in(ada, "Ada", made["password"]) == "/"
+    assert log_in(ada, "Ada", body["password"]) == "/"
     assert ada.get("/runs").headers["Location"] == "/account/password?next=%2Fruns"
     assert ada.get("/api/v1/runs").status_code == 403
-    sent = {"old": made["password"], "new": CHOSEN, "again": CHOSEN}
+    sent = {"old": body["password"], "new": CHOSEN, "again": CHOSEN}
     assert ada.post("/account/password", data=sent).status_code == 303
     assert ada.get("/runs").status_code == 200
-    assert made["password"] not in admin.get(USERS).text
+    assert body["password"] not in admin.get(USERS).text
     assert admin.post(USERS, json={"name": "Ada"}).status_code == 409
 
 

@@ -99,9 +99,9 @@ def world(module_settings: Settings) -> Iterator[World]:
 def add_work(teams: Teams, settings: Settings, slug: str) -> Belongings:
     """One of everything: judged and ranked stacks, a log that was read, an experiment, rules that fired."""
     with transaction(teams.engine) as session:
-        made = make_belongings(session, slug, whole=True)
-    knobs = Wish(made.run, knobs={"ep_overlap": True}, title=f"{slug} tries overlap")
-    made = replace(made, experiment=plan_experiment(teams.engine, settings, knobs, f"{slug}-lead"))
+        owned = make_belongings(session, slug, whole=True)
+    knobs = Wish(owned.run, knobs={"ep_overlap": True}, title=f"{slug} tries overlap")
+    owned = replace(owned, experiment=plan_experiment(teams.engine, settings, knobs, f"{slug}-lead"))
     meta = {
         "project": slug,
         "name": f"{slug}-read",
@@ -115,7 +115,7 @@ def add_work(teams: Teams, settings: Settings, slug: str) -> Belongings:
     with transaction(teams.engine) as session:
         for run in of_project(session, RunRow, slug):
             assert keep_firings(session, run.id or 0, [RULE], "1", processed_at=run.processed_at)
-    return replace(made, read=sent.json()["id"])
+    return replace(owned, read=sent.json()["id"])
 
 
 def of_project(session: Any, table: Any, slug: str) -> Any:
@@ -140,13 +140,13 @@ def addresses(teams: Teams, ours: Belongings) -> list[str]:
         for route in route_table(teams.app).routes
         if route.method == "GET" and not isinstance(route.rule.needs, Open)
     ]
-    found = [route.path.format(**params) for route in routes]
-    found += [route.path.format(**params | {"run_id": str(ours.read)}) for route in routes if "{run_id}" in route.path]
+    result = [route.path.format(**params) for route in routes]
+    result += [route.path.format(**params | {"run_id": str(ours.read)}) for route in routes if "{run_id}" in route.path]
     board = "hardware=h100&family=qwen3-30b-a3b"
     pairs = [f"a={ours.run}&b={ours.read}", f"a={ours.read}&b={ours.run}"]
     return [
-        *found,
-        *(one for one in COUNTING if "?" in one),
+        *result,
+        *(item for item in COUNTING if "?" in item),
         f"/api/v1/leaderboards/changes?{board}",
         *(f"{path}?{pair}" for path in ("/compare", "/api/v1/compare") for pair in pairs),
         *(f"{path}?run={ours.run}" for path in ("/plan", "/api/v1/plan", "/references/nearest", "/experiments/new")),
@@ -159,7 +159,7 @@ def addresses(teams: Teams, ours: Belongings) -> list[str]:
 
 def for_reader(who: str, addresses: list[str]) -> list[str]:
     """A job reads documents; what pages are made of is the same."""
-    return addresses if who == "maintainer" else [one for one in addresses if one.startswith("/api/")]
+    return addresses if who == "maintainer" else [address for address in addresses if address.startswith("/api/")]
 
 
 def answers(client: TestClient, asked: list[str]) -> Answers:
@@ -180,7 +180,7 @@ def masked(text: str) -> str:
 
 
 def asked(client: TestClient) -> dict[str, str]:
-    return {one: masked(client.get(one).text) for one in COUNTING}
+    return {item: masked(client.get(item).text) for item in COUNTING}
 
 
 @contextmanager
@@ -237,28 +237,28 @@ def test_another_team_s_work_changes_no_answer(world: World) -> None:
     changed = []
     for who in READERS:
         assert world.before[who].keys() == world.after[who].keys()
-        for one, text in world.before[who].items():
-            other = world.after[who][one]
+        for item, text in world.before[who].items():
+            other = world.after[who][item]
             if text != other:
                 at = next(
                     (k for k, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other))
                 )
                 changed.append(
-                    f"{who} at {one}: …{text[max(0, at - 60) : at + 60]}… is …{other[max(0, at - 60) : at + 60]}…"
+                    f"{who} at {item}: …{text[max(0, at - 60) : at + 60]}… is …{other[max(0, at - 60) : at + 60]}…"
                 )
     assert not changed, "\n".join(changed)
 
 
 def test_the_numbers_are_there_to_be_told(world: World) -> None:
     before, after = world.told_all
-    assert [one for one in COUNTING if before[one] == after[one]] == []
-    read = [one for one, text in world.after["maintainer"].items() if text.startswith("200")]
+    assert [item for item in COUNTING if before[item] == after[item]] == []
+    read = [item for item, text in world.after["maintainer"].items() if text.startswith("200")]
     assert len(read) > 150
 
 
 def test_every_statement_of_a_request_is_bounded(world: World) -> None:
     assert not world.unbounded, "\n\n".join(world.unbounded)
-    found: set[str] = set()
+    result: set[str] = set()
     past = RunRow.__table__.alias("past")  # type: ignore[attr-defined]
     past_the_filter = (
         select(past.c.id),
@@ -269,20 +269,20 @@ def test_every_statement_of_a_request_is_bounded(world: World) -> None:
         ),
         select(col(RunRow.id)).join(past, past.c.id == RunRow.id),
     )
-    with noted_statements(world.teams, found), seeing(frozenset({1})), read_session(world.teams.engine) as session:
+    with noted_statements(world.teams, result), seeing(frozenset({1})), read_session(world.teams.engine) as session:
         for statement in past_the_filter:
             session.execute(statement)
-    assert len(found) == len(past_the_filter)
+    assert len(result) == len(past_the_filter)
 
 
 def test_nothing_of_another_team_is_read_by_any_address(world: World) -> None:
     strangers = runs_of(world.teams, "administrator") - runs_of(world.teams, "viewer")
     assert len(strangers) > 10
-    found = [
+    result = [
         leak
         for who in READERS
-        for one, text in world.after[who].items()
-        for leak in leaks(f"{who} at {one}", text, THEIRS, strangers)
+        for item, text in world.after[who].items()
+        for leak in leaks(f"{who} at {item}", text, THEIRS, strangers)
     ]
     # What was asked for stands in the answer, so only what belongs to it tells something.
     known = strangers - {world.theirs.run}
@@ -290,8 +290,8 @@ def test_nothing_of_another_team_is_read_by_any_address(world: World) -> None:
     for probe in probes(world.ours, world.theirs):
         answer = client.get(probe, headers={} if probe.startswith("/api/") else PAGE)
         assert answer.status_code < 500, f"{probe}: {answer.text[:300]}"
-        found += [leak for word in ("image", "lead") for leak in leaks(probe, answer.text, f"{THEIRS}-{word}", known)]
-    assert not found, "\n".join(found)
+        result += [leak for word in ("image", "lead") for leak in leaks(probe, answer.text, f"{THEIRS}-{word}", known)]
+    assert not result, "\n".join(result)
 
 
 def test_a_page_of_an_error_tells_nothing_and_asks_the_database_nothing(
@@ -321,7 +321,7 @@ def test_a_page_of_an_error_tells_nothing_and_asks_the_database_nothing(
                 statements.clear()
                 answer = ask()
                 assert answer.status_code == status, f"{name} for {who}: {answer.status_code}"
-                wrong += [f"{name} for {who} asks: {one}" for one in statements]
+                wrong += [f"{name} for {who} asks: {statement}" for statement in statements]
                 wrong += leaks(f"{name} for {who}", answer.text, THEIRS, set())
                 if 'class="count"' in answer.text:
                     wrong.append(f"{name} for {who} shows a number of regressions")
@@ -372,11 +372,11 @@ def probes(ours: Belongings, theirs: Belongings) -> list[str]:
 
 def runs_of(teams: Teams, who: str) -> set[int]:
     """All that the API lists."""
-    client, found, number = teams.client(who), set(), 1
+    client, result, number = teams.client(who), set(), 1
     while page := client.get(f"/api/v1/runs?page_size=100&page={number}").json()["items"]:
-        found |= {run["id"] for run in page}
+        result |= {run["id"] for run in page}
         number += 1
-    return found
+    return result
 
 
 def leaks(where: str, text: str, word: str, strangers: set[int]) -> list[str]:

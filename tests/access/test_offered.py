@@ -99,16 +99,16 @@ class Town:
         )
         with transaction(self.teams.engine) as session:
             self.owned = [make_belongings(session, slug, whole=True) for slug in (OURS, PUBLIC)]
-            states = [(one, *_states(session, one)) for one in self.owned]
+            states = [(item, *_states(session, item)) for item in self.owned]
         self.addresses: list[str] = []
-        for one, runs, receiver in states:
-            wish = Wish(one.run, knobs={"ep_overlap": True}, title=f"{one.slug} tries overlap")
-            planned = plan_experiment(self.teams.engine, unlimited, wish, f"{one.slug}-lead")
-            params = one.params() | {"experiment_id": str(planned)}
+        for item, runs, receiver in states:
+            wish = Wish(item.run, knobs={"ep_overlap": True}, title=f"{item.slug} tries overlap")
+            planned = plan_experiment(self.teams.engine, unlimited, wish, f"{item.slug}-lead")
+            params = item.params() | {"experiment_id": str(planned)}
             self.addresses += [self._address(path, params) for path in self._pages()]
             self.addresses += [f"/runs/{run}" for run in runs]
-            self.addresses.append(f"/runs/{one.run}/experiments/new?field=ep_overlap&value=true")
-            self.addresses.append(f"/settings/projects/{one.slug}/notifications/{receiver}")
+            self.addresses.append(f"/runs/{item.run}/experiments/new?field=ep_overlap&value=true")
+            self.addresses.append(f"/settings/projects/{item.slug}/notifications/{receiver}")
 
     def _pages(self) -> list[str]:
         return [
@@ -179,11 +179,11 @@ def test_what_a_page_offers_is_allowed_and_whoever_may_is_offered_it(town: Town)
         for address, page in pages.items():
             wrong += [f"{address} has {who} copy a line without a token: {line}" for line in page.refused]
             for offer in page.offers:
-                found = town.table.find(*offer)
-                if found is None or found.route.rule.needs in (Open.ALWAYS, Open.ANYONE):
+                result = town.table.find(*offer)
+                if result is None or result.route.rule.needs in (Open.ALWAYS, Open.ANYONE):
                     continue
-                offered.add(found.route.key)
-                if found.route.rule.needs is Action.READ:
+                offered.add(result.route.key)
+                if result.route.rule.needs is Action.READ:
                     continue
                 if offer not in answers:
                     answers[offer] = gate.request(offer.method, offer.path).status_code

@@ -92,9 +92,9 @@ def test_the_first_log_in_makes_an_account_of_no_project_and_leads_back(teams: T
     assert (answer.status_code, answer.headers["Location"]) == (303, "/runs?q=a")
     who = browser.get("/api/v1/whoami").json()
     assert (who["kind"], who["name"]) == ("person", "ada")
-    assert {one["project"] for one in browser.get("/api/v1/projects").json()["items"]} == {"window"}
+    assert {item["project"] for item in browser.get("/api/v1/projects").json()["items"]} == {"window"}
     with read_session(teams.engine) as session:
-        made = next(one for one in list_users(session) if one.name == "ada")
+        made = next(user for user in list_users(session) if user.name == "ada")
         done = [event.action for event in audit.events(session, "account", made.id)]
     assert (made.email, made.administrator, bool(made.comes_by)) == ("ada@example.org", False, True)
     assert done == ["logged in", "created"]
@@ -142,7 +142,7 @@ def test_an_id_token_that_proves_nothing_opens_nothing(
     say(provider, ADA, **lie)
     refused(browser, "does not prove who you are")
     with read_session(teams.engine) as session:
-        assert all(not one.comes_by for one in list_users(session))
+        assert all(not user.comes_by for user in list_users(session))
 
 
 def test_a_code_counts_once_and_only_for_who_asked_for_it(teams: Teams, browser: TestClient) -> None:

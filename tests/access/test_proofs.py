@@ -73,10 +73,10 @@ def test_only_the_password_and_a_code_remove_it_or_a_reset(teams: Teams) -> None
     assert log_in(teams, "viewer") is None
     assert browser.post(REMOVE, data={"code": code(1), "password": PASSWORD}).status_code == 303
     assert browser.post(ADD, data={"secret": SECRET, "code": code(), "password": PASSWORD}).status_code == 303
-    made = logged_in(teams, "administrator").post(f"/api/v1/users/{teams.users['viewer']}/password").json()
-    assert made["second_factor"] is False
+    body = logged_in(teams, "administrator").post(f"/api/v1/users/{teams.users['viewer']}/password").json()
+    assert body["second_factor"] is False
     answer = TestClient(teams.app, headers=SAME_ORIGIN, follow_redirects=False).post(
-        "/login", data={"name": "viewer", "password": made["password"]}
+        "/login", data={"name": "viewer", "password": body["password"]}
     )
     assert answer.status_code == 303
 

@@ -29,26 +29,26 @@ PAGE = f"/settings/projects/{OURS}/tokens"
 def test_a_token_is_shown_once_and_uploads_until_it_is_revoked(teams: Teams) -> None:
     maintainer, job = teams.client("maintainer"), teams.client("anonymous")
     answer = maintainer.post(ADDRESS, json={"name": "nightly CI"})
-    made = answer.json()
+    body = answer.json()
     assert (answer.status_code, answer.headers["Cache-Control"]) == (201, "no-store")
-    assert re.fullmatch(r"tw_[\w-]{43}", made["token"])
-    assert made["scopes"] == ["upload"]
-    year = datetime.fromisoformat(made["expires_at"]) - datetime.now(UTC)
+    assert re.fullmatch(r"tw_[\w-]{43}", body["token"])
+    assert body["scopes"] == ["upload"]
+    year = datetime.fromisoformat(body["expires_at"]) - datetime.now(UTC)
     assert timedelta(days=364) < year <= timedelta(days=365)
 
-    job.headers["Authorization"] = f"Bearer {made['token']}"
+    job.headers["Authorization"] = f"Bearer {body['token']}"
     assert job.post("/api/v1/runs", files={"log": b"a line"}).status_code == 202
-    listed = next(one for one in maintainer.get(ADDRESS).json()["items"] if one["id"] == made["id"])
-    assert made["token"] not in maintainer.get(ADDRESS).text
-    assert (listed["state"], listed["shown"]) == ("in force", made["token"][:10])
+    listed = next(item for item in maintainer.get(ADDRESS).json()["items"] if item["id"] == body["id"])
+    assert body["token"] not in maintainer.get(ADDRESS).text
+    assert (listed["state"], listed["shown"]) == ("in force", body["token"][:10])
     assert listed["last_used_at"]
     assert listed["created_by"] == "maintainer"
 
-    revoked = maintainer.delete(f"{ADDRESS}/{made['id']}").json()
+    revoked = maintainer.delete(f"{ADDRESS}/{body['id']}").json()
     assert (revoked["state"], revoked["revoked_by"]) == ("revoked", "maintainer")
     assert job.post("/api/v1/runs", files={"log": b"a line"}).status_code == 401
     with read_session(teams.engine) as session:
-        done = [(event.who, event.action) for event in audit.events(session, "token", made["id"])]
+        done = [(event.who, event.action) for event in audit.events(session, "token", body["id"])]
     assert done == [("maintainer", "revoked"), ("maintainer", "created")]
 
 
@@ -75,7 +75,7 @@ def test_a_token_of_another_project_is_not_revoked_by_its_number(teams: Teams) -
         assert teams.client(who).delete(f"{ADDRESS}/{theirs['id']}").status_code == 404
         assert teams.client(who).post(f"{PAGE}/{theirs['id']}/revoke").status_code == 404
     listed = teams.client("outsider").get(f"/api/v1/projects/{THEIRS}/tokens").json()["items"]
-    assert [one["state"] for one in listed] == ["in force"]
+    assert [item["state"] for item in listed] == ["in force"]
 
 
 def test_the_page_shows_the_token_once_with_the_lines_to_paste(teams: Teams) -> None:
@@ -98,7 +98,7 @@ def test_the_page_shows_the_token_once_with_the_lines_to_paste(teams: Teams) -> 
     assert token[0] not in after
     assert f"<code>{token[0][:10]}…</code>" in after
     number = next(
-        one["id"] for one in client.get(ADDRESS).json()["items"] if one["shown"] == token[0][:10]
+        item["id"] for item in client.get(ADDRESS).json()["items"] if item["shown"] == token[0][:10]
     )  # fmt: skip
     assert client.post(f"{PAGE}/{number}/revoke").headers["Location"].endswith(PAGE)
     assert "revoked by maintainer" in client.get(PAGE).text
@@ -206,10 +206,10 @@ INCLUDED = {
 
 @pytest.mark.parametrize("who", SCOPES)
 def test_a_token_of_any_scope_knows_itself(teams: Teams, who: str) -> None:
-    said = teams.client(who).get(CALL).json()
-    assert (said["kind"], said["project"]) == ("token", OURS)
-    assert said["scopes"] == INCLUDED[who]
-    assert said["expires_at"] is None
+    body = teams.client(who).get(CALL).json()
+    assert (body["kind"], body["project"]) == ("token", OURS)
+    assert body["scopes"] == INCLUDED[who]
+    assert body["expires_at"] is None
 
 
 def test_a_token_knows_when_it_ends(teams: Teams) -> None:
@@ -219,9 +219,9 @@ def test_a_token_knows_when_it_ends(teams: Teams) -> None:
             session, project_id=teams.ours, name="short", scopes=[Scope.UPLOAD], by="test", expires_at=ends
         )
     client = teams.client("anonymous")
-    said = client.get(CALL, headers={"Authorization": f"Bearer {token}"}).json()
-    assert said["expires_at"].startswith(ends.isoformat()[:19])
-    assert token not in str(said)
+    body = client.get(CALL, headers={"Authorization": f"Bearer {token}"}).json()
+    assert body["expires_at"].startswith(ends.isoformat()[:19])
+    assert token not in str(body)
 
 
 def test_one_that_is_not_in_force_is_refused(teams: Teams) -> None:

@@ -146,10 +146,10 @@ def test_of_no_table_a_row_of_others_is_read_changed_or_deleted(database: str, r
             rows: dict[int, tuple[Any, ...]] = {OUR_ID: (), THEIR_ID: ()}
             for project in rows:
                 with seeing(frozenset({project})):
-                    found = [session.execute(select(*columns)).all() for columns in (keys, aliased_key)]
-                    if [len(one) for one in found] != [1, 1]:
-                        wrong.append(f"{name}: {len(found[0])} rows of one project, {len(found[1])} by an alias")
-                    rows[project] = tuple(found[0][0])
+                    result = [session.execute(select(*columns)).all() for columns in (keys, aliased_key)]
+                    if [len(item) for item in result] != [1, 1]:
+                        wrong.append(f"{name}: {len(result[0])} rows of one project, {len(result[1])} by an alias")
+                    rows[project] = tuple(result[0][0])
             if rows[OUR_ID] == rows[THEIR_ID]:
                 wrong.append(f"{name}: both projects see the same row")
         theirs = [column == value for column, value in zip(keys, rows[THEIR_ID], strict=True)]
@@ -174,9 +174,9 @@ def _database(name: str, request: pytest.FixtureRequest) -> Engine:
 def _row(table: Table, project: int) -> dict[str, Any]:
     """What a row cannot be without; it refers to the rows of the same project."""
     return {
-        one.name: _value(table, one, project)
-        for one in table.columns
-        if one.foreign_keys or one.primary_key or not one.nullable
+        column.name: _value(table, column, project)
+        for column in table.columns
+        if column.foreign_keys or column.primary_key or not column.nullable
     }
 
 

@@ -59,8 +59,8 @@ def metadata_to_send(page: Page, side: str) -> dict[str, Any]:
     """As somebody would who pastes the command of a side."""
     command = page.get_by_label(f"Upload of {side}", exact=True).inner_text()
     part = next(word for word in shlex.split(command) if word.startswith("meta="))
-    found: dict[str, Any] = json.loads(part.removeprefix("meta="))
-    return found
+    result: dict[str, Any] = json.loads(part.removeprefix("meta="))
+    return result
 
 
 def test_a_person_plans_a_suggestion_runs_it_and_accepts_the_result(open_page: OpenPage, house: House) -> None:

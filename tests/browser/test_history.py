@@ -20,11 +20,11 @@ PROJECT = "histories"
 def runs(house: House) -> list[int]:
     """40 runs that became slower at the 25th, with experiments of another configuration among them."""
     with transaction(house.engine) as session:
-        found = make_stack(session, series((24, 400.0), (16, 424.0)), project=PROJECT)
+        stack = make_stack(session, series((24, 400.0), (16, 424.0)), project=PROJECT)
         knob = {"dispatcher": "hybridep", "dispatcher_type": "flex"}
         later = FIRST_PLACE + timedelta(days=30, hours=2)
         make_stack(session, series((5, 350.0)), project=PROJECT, fields=knob, purpose="experiment", started=later)
-    return found
+    return stack
 
 
 @pytest.fixture(scope="module")

@@ -111,8 +111,8 @@ def test_a_project_a_member_and_a_token_from_the_first_to_the_last_day(guarded: 
     expect(root.get_by_text("revoked by root")).to_be_visible()
     assert httpx2.post(f"{guarded}/api/v1/runs", headers=job, files={"log": ("b.log", log)}).status_code == 401
     root.goto("/settings/audit?project=moe")
-    told = root.get_by_role("region", name="Audit").inner_text()
-    assert [told.count(word) for word in ("revoked", "role", "created")] == [1, 2, 2]
+    text = root.get_by_role("region", name="Audit").inner_text()
+    assert [text.count(word) for word in ("revoked", "role", "created")] == [1, 2, 2]
 
 
 def test_without_log_ins_the_pages_say_so(house: House, chromium: Browser) -> None:

@@ -54,9 +54,9 @@ def own(ids: dict[str, str], open_page: OpenPage) -> str:
         page.get_by_label("precision", exact=True).select_option("bf16")
         page.get_by_role("button", name="Add it").click()
         expect(page.locator("main .notice")).to_contain_text("Added. No stack of this model on this GPU")
-        found = re.search(r"/references/(\d+)", page.url)
-        assert found
-        ids["own"] = found[1]
+        match = re.search(r"/references/(\d+)", page.url)
+        assert match
+        ids["own"] = match[1]
     return ids["own"]
 
 
@@ -108,7 +108,7 @@ def test_a_withdrawn_figure_keeps_its_address_and_says_why(open_page: OpenPage) 
     withdraw.get_by_role("button", name="Withdraw").click()
     expect(page.get_by_text("Withdrawn by Grace")).to_contain_text("of another model")
     listed = page.request.get("/api/v1/references?gpu=A100&model=Mixtral-8x7B&kind=own").json()["items"]
-    assert number not in [one["id"] for one in listed]
+    assert number not in [item["id"] for item in listed]
 
 
 @pytest.mark.parametrize("width", [1440, 390])

@@ -39,7 +39,7 @@ def play_action(folder: Path, inputs: Mapping[str, str], **env: str) -> Played:
     action: dict[str, Any] = yaml.safe_load(ACTION.read_text())
     unknown = inputs.keys() - action["inputs"].keys()
     assert not unknown, unknown
-    known = {f"inputs.{name}": str(one.get("default", "")) for name, one in action["inputs"].items()}
+    known = {f"inputs.{name}": str(item.get("default", "")) for name, item in action["inputs"].items()}
     known |= {f"inputs.{name}": text for name, text in inputs.items()}
     known |= {"github.action_path": str(ACTION.parent), "github.token": "no-token"}
     played, summary = Played(), folder / "summary.md"
@@ -67,9 +67,7 @@ def play_action(folder: Path, inputs: Mapping[str, str], **env: str) -> Played:
 
 def _evaluated(text: str, known: Mapping[str, str]) -> str:
     """An output that no step has set is empty; any other name that is not known is a mistake."""
-    return EXPRESSION.sub(
-        lambda found: known.get(found[1], "") if found[1].startswith("steps.") else known[found[1]], text
-    )
+    return EXPRESSION.sub(lambda item: known.get(item[1], "") if item[1].startswith("steps.") else known[item[1]], text)
 
 
 def play_template(folder: Path, **env: str) -> Played:

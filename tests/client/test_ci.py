@@ -67,9 +67,9 @@ BUILDKITE = {
 
 
 def job(env: dict[str, str], event: dict[str, Any] | None = None) -> CiJob:
-    found = ci_job(env, event)
-    assert found is not None
-    return found
+    result = ci_job(env, event)
+    assert result is not None
+    return result
 
 
 def pull(full_name: str | None, branch: str = "faster") -> dict[str, Any]:
@@ -83,8 +83,8 @@ def test_outside_of_ci_nothing_is_said() -> None:
 
 def test_a_push_on_github() -> None:
     event = {"head_commit": {"id": "aaaa111", "timestamp": "2026-11-20T09:00:00Z"}}
-    found = job(GITHUB, event)
-    assert found.metadata() == {
+    result = job(GITHUB, event)
+    assert result.metadata() == {
         "job": "nightly/perf",
         "name": "nightly #5",
         "branch": "main",
@@ -92,14 +92,14 @@ def test_a_push_on_github() -> None:
         "commit_time": "2026-11-20T09:00:00Z",
         "ci_url": "https://github.com/lab/train/actions/runs/17/attempts/2",
     }
-    assert (found.attempt, found.key) == (2, "github:lab/train:17:2:perf")
+    assert (result.attempt, result.key) == (2, "github:lab/train:17:2:perf")
 
 
 def test_a_pull_request_on_github_is_its_head_and_not_the_trial_merge() -> None:
     env = GITHUB | {"GITHUB_REF_NAME": "42/merge", "GITHUB_HEAD_REF": "faster"}
-    found = job(env, pull("lab/train"))
-    assert (found.branch, found.commit, found.change) == ("faster", "feed555", "42")
-    assert found.metadata()["tags"] == ["change-42"]
+    result = job(env, pull("lab/train"))
+    assert (result.branch, result.commit, result.change) == ("faster", "feed555", "42")
+    assert result.metadata()["tags"] == ["change-42"]
 
 
 @pytest.mark.parametrize(("owner", "branch"), [("mara/train", "mara:main"), (None, "fork:main")])
@@ -114,26 +114,26 @@ def test_a_workflow_that_follows_another_is_about_the_other_s_commit() -> None:
         "head_repository": {"full_name": "mara/train"},
         "pull_requests": [],
     }
-    found = job(GITHUB, {"workflow_run": caller})
-    assert (found.branch, found.commit) == ("mara:main", "feed555")
+    result = job(GITHUB, {"workflow_run": caller})
+    assert (result.branch, result.commit) == ("mara:main", "feed555")
 
 
 @pytest.mark.parametrize("name", ["issue_comment", "issues", "repository_dispatch", "check_run", ""])
 def test_an_event_that_is_about_no_ref_states_neither_main_nor_its_commit(name: str) -> None:
     """Such jobs check out a change by themselves, while GITHUB_REF and GITHUB_SHA are those of main."""
     event = {"issue": {"number": 42, "pull_request": {"url": "https://api.github.com/x"}}}
-    found = job(GITHUB | {"GITHUB_EVENT_NAME": name}, event)
-    assert (found.branch, found.commit, found.change) == ("", "", "42")
-    assert "--set" in found.doubt
+    result = job(GITHUB | {"GITHUB_EVENT_NAME": name}, event)
+    assert (result.branch, result.commit, result.change) == ("", "", "42")
+    assert "--set" in result.doubt
 
 
 @pytest.mark.parametrize("ref", [{"GITHUB_REF": "refs/pull/42/merge"}, {"GITHUB_REF": ""}])
 def test_a_pull_request_without_its_event_states_no_trial_merge_and_no_branch(ref: dict[str, str]) -> None:
     """`docker run -e GITHUB_...`: nothing says whether it is of a fork."""
     env = GITHUB | {"GITHUB_REF_NAME": "42/merge", "GITHUB_HEAD_REF": "main", "GITHUB_EVENT_NAME": "pull_request"} | ref
-    found = job(env)
-    assert (found.branch, found.commit, found.change) == ("", "", "42")
-    assert "GITHUB_EVENT_PATH" in found.doubt
+    result = job(env)
+    assert (result.branch, result.commit, result.change) == ("", "", "42")
+    assert "GITHUB_EVENT_PATH" in result.doubt
 
 
 def test_a_merge_queue_names_its_change() -> None:
@@ -142,15 +142,15 @@ def test_a_merge_queue_names_its_change() -> None:
 
 
 def test_a_tag_is_no_branch() -> None:
-    found = job(GITHUB | {"GITHUB_REF_TYPE": "tag", "GITHUB_REF_NAME": "v1.2"})
-    assert (found.branch, found.metadata()["tags"]) == ("", ["v1.2"])
+    result = job(GITHUB | {"GITHUB_REF_TYPE": "tag", "GITHUB_REF_NAME": "v1.2"})
+    assert (result.branch, result.metadata()["tags"]) == ("", ["v1.2"])
 
 
 def test_a_branch_on_gitlab() -> None:
-    found = job(GITLAB | {"CI_COMMIT_BRANCH": "main"})
-    assert (found.name, found.branch, found.commit) == ("perf #12", "main", "bbbb222")
-    assert found.commit_time == "2026-11-20T10:00:00+01:00"
-    assert found.key == "gitlab:gitlab.example.org:991"
+    result = job(GITLAB | {"CI_COMMIT_BRANCH": "main"})
+    assert (result.name, result.branch, result.commit) == ("perf #12", "main", "bbbb222")
+    assert result.commit_time == "2026-11-20T10:00:00+01:00"
+    assert result.key == "gitlab:gitlab.example.org:991"
 
 
 def test_a_merge_request_on_gitlab_is_its_source_and_not_the_merged_result() -> None:
@@ -161,15 +161,15 @@ def test_a_merge_request_on_gitlab_is_its_source_and_not_the_merged_result() -> 
         "CI_MERGE_REQUEST_SOURCE_PROJECT_PATH": "mara/train",
         "CI_MERGE_REQUEST_PROJECT_PATH": "lab/train",
     }
-    found = job(GITLAB | request)
-    assert (found.branch, found.commit, found.commit_time, found.change) == ("mara:main", "feed555", "", "9")
+    result = job(GITLAB | request)
+    assert (result.branch, result.commit, result.commit_time, result.change) == ("mara:main", "feed555", "", "9")
 
 
 def test_jenkins_on_a_branch_and_on_a_change() -> None:
     assert job(JENKINS | {"GIT_BRANCH": "origin/main"}).branch == "main"
     change = {"BRANCH_NAME": "PR-7", "CHANGE_ID": "7", "CHANGE_BRANCH": "main", "CHANGE_FORK": "mara"}
-    found = job(JENKINS | change)
-    assert (found.branch, found.change, found.ci_url) == ("mara:main", "7", "https://ci.example.org/job/perf/8/")
+    result = job(JENKINS | change)
+    assert (result.branch, result.change, result.ci_url) == ("mara:main", "7", "https://ci.example.org/job/perf/8/")
 
 
 @pytest.mark.parametrize(
@@ -185,9 +185,9 @@ def test_a_fork_on_buildkite_is_none_of_ours_whatever_the_pipeline_s_settings(
     branch: str, theirs: str, stated: str
 ) -> None:
     pull = {"BUILDKITE_PULL_REQUEST": "7", "BUILDKITE_PULL_REQUEST_REPO": theirs, "BUILDKITE_BRANCH": branch}
-    found = job(BUILDKITE | pull | {"BUILDKITE_REPO": "git@github.com:lab/train.git"})
-    assert found.branch == stated
-    assert bool(found.doubt) == (not stated)
+    result = job(BUILDKITE | pull | {"BUILDKITE_REPO": "git@github.com:lab/train.git"})
+    assert result.branch == stated
+    assert bool(result.doubt) == (not stated)
 
 
 def test_what_is_no_branch_is_not_stated_as_one() -> None:
@@ -197,9 +197,9 @@ def test_what_is_no_branch_is_not_stated_as_one() -> None:
 
 
 def test_buildkite_counts_retries_and_says_false_for_no_change() -> None:
-    found = job(BUILDKITE | {"BUILDKITE_RETRY_COUNT": "1", "BUILDKITE_COMMIT": "HEAD"})
-    assert (found.attempt, found.change, found.commit) == (2, "", "")
-    assert found.ci_url == "https://buildkite.com/lab/perf/builds/3#0190-ab"
+    result = job(BUILDKITE | {"BUILDKITE_RETRY_COUNT": "1", "BUILDKITE_COMMIT": "HEAD"})
+    assert (result.attempt, result.change, result.commit) == (2, "", "")
+    assert result.ci_url == "https://buildkite.com/lab/perf/builds/3#0190-ab"
     assert job(BUILDKITE | {"BUILDKITE_PULL_REQUEST": "7"}).change == "7"
 
 
@@ -364,7 +364,7 @@ def test_the_outcomes_that_fail_the_job_are_the_users_choice(server: Running, tm
         strict = inputs(server, allow="", comment="false", key="nightly", wait="60")
         played = play_action(tmp_path, strict, **github_job(tmp_path, forge.base))
     assert (played.code, forge.comments) == (4, [])
-    assert [one["name"] for one in forge.checks] == ["threewalls (nightly)"]
+    assert [check["name"] for check in forge.checks] == ["threewalls (nightly)"]
 
 
 @pytest.mark.parametrize("token", [FORK, "ghs_expired"])
@@ -411,7 +411,7 @@ def test_a_service_that_is_away_fails_only_those_who_want_it_and_the_log_is_kept
         lenient = inputs(server, url=nowhere.url, allow="no-baseline,no-verdict", wait="60")
         away = play_action(tmp_path, lenient, **job)
         assert (away.code, away.outputs["report"]["outcome"]) == (0, "no-verdict"), away.said
-        assert [(one["name"], one["conclusion"]) for one in forge.checks] == [("threewalls (perf)", "neutral")]
+        assert [(check["name"], check["conclusion"]) for check in forge.checks] == [("threewalls (perf)", "neutral")]
         assert forge.checks[0]["output"]["title"].startswith("no verdict:")
         assert away.summary.startswith("**… no verdict")
         sent = threewalls(
@@ -433,8 +433,8 @@ def test_a_service_that_is_away_is_a_status_on_gitlab_and_the_log_an_artifact(se
         played = play_template(tmp_path, **job, CI_JOB_NAME="perf")
         assert forge.wrong == []
     assert played.code == 3, played.said
-    assert {name: one["status"] for name, one in forge.statuses.items()} == {"threewalls (perf)": "skipped"}
-    assert [one.name for one in (tmp_path / "threewalls-spool").glob("*/upload.json")] == ["upload.json"]
+    assert {name: item["status"] for name, item in forge.statuses.items()} == {"threewalls (perf)": "skipped"}
+    assert [item.name for item in (tmp_path / "threewalls-spool").glob("*/upload.json")] == ["upload.json"]
 
 
 def gitlab_job(server: Running, base: str, token: str) -> dict[str, str]:
@@ -454,7 +454,7 @@ def test_a_first_run_on_gitlab_is_a_note_and_a_status_that_is_not_green(server: 
         played = play_template(tmp_path, **gitlab_job(server, forge.base, OWN))
         assert forge.wrong == []
     assert played.code == 4, played.said
-    assert [one["state"] for one in forge.statuses.values()] == ["skipped"]
+    assert [entry["state"] for entry in forge.statuses.values()] == ["skipped"]
     assert forge.notes[0]["body"].splitlines()[1].startswith("**◌ no baseline")
 
 
@@ -481,7 +481,7 @@ def test_several_runs_of_a_job_are_one_comment_with_a_table(server: Running, tmp
     body = forge.comments[0]["body"].splitlines()
     assert body[1] == "**No verdict to act on: 2 neutral**"
     assert [line.split("(run ")[1].split(")")[0] for line in body if line.startswith("| [")] == runs
-    assert [one["state"] for one in forge.statuses] == ["pending"]
+    assert [entry["state"] for entry in forge.statuses] == ["pending"]
 
 
 def test_a_report_before_the_verdict_becomes_the_report_of_the_verdict(server: Running, tmp_path: Path) -> None:
@@ -499,14 +499,17 @@ def test_a_report_before_the_verdict_becomes_the_report_of_the_verdict(server: R
 
         first, second = begun(**job), begun(**job)
         assert report(first).code == report(second).code == 3
-        assert [one["name"] for one in forge.checks] == ["threewalls (nightly/perf)", "threewalls (nightly/perf #2)"]
+        assert [check["name"] for check in forge.checks] == [
+            "threewalls (nightly/perf)",
+            "threewalls (nightly/perf #2)",
+        ]
         sent = service.post(
             f"/runs/{first}/logs", params={"offset": 0, "complete": "true"}, content=training_log(50, 400)
         )
         assert sent.is_success, sent.text
         done = report(first, "--wait=60")
         assert (done.code, done.document["status"]) == (4, "judged"), done.err
-        assert [one["output"]["title"].split(":")[0] for one in forge.checks] == ["no baseline", "pending"]
+        assert [check["output"]["title"].split(":")[0] for check in forge.checks] == ["no baseline", "pending"]
         assert len(forge.comments) == 2
         assert "no baseline" in forge.comments[0]["body"]
         unnamed = report(begun(project=job["project"]))

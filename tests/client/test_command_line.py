@@ -261,7 +261,7 @@ def waits(folder: Path) -> int:
     return len(list((folder / ".cache").rglob("upload.json")))
 
 
-@pytest.mark.parametrize("stranger", STRANGERS, ids=lambda one: f"{one.status}-{str(one.body)[:9]}")
+@pytest.mark.parametrize("stranger", STRANGERS, ids=lambda item: f"{item.status}-{str(item.body)[:9]}")
 def test_who_answers_and_is_not_threewalls_is_named_and_the_log_kept(
     stranger: Answer, call: Called, log: str, tmp_path: Path
 ) -> None:
@@ -431,7 +431,7 @@ def test_a_field_that_nobody_knows_is_refused_unless_it_is_wanted(
 ) -> None:
     words = ("upload", log, "--project", "client-strict", "--set", "gpuu=H100", "--set", "seq_len=4096", "--json")
     done = call(server.address, *words)
-    assert (done.code, [one["field"] for one in done.document["errors"]]) == (2, ["meta.gpuu"]), done.err
+    assert (done.code, [error["field"] for error in done.document["errors"]]) == (2, ["meta.gpuu"]), done.err
     following = call(server.address, *words, "--follow", "--until-idle", "0")
     assert (following.code, waits(tmp_path)) == (2, 0), following.err
     assert call(server.address, "analyze", log, "--set", "gpuu=H100").code == 2

@@ -60,13 +60,13 @@ def test_what_is_kept_comes_back_as_it_was(files: dict[str, bytes], meta: dict[s
         place = spool.put(kept, upload, URL)
         for file in folder.iterdir():
             file.unlink()  # the workspace of a job goes away
-        (found,), strange = spool.waiting(kept)
-        assert (found.folder, found.url, found.upload.key, strange) == (place, URL, upload.key, [])
-        assert dict(found.upload.meta) == meta
-        assert [(one.field, one.name, one.sha256) for one in found.upload.files] == [
-            (one.field, one.name, one.sha256) for one in upload.files
+        (result,), strange = spool.waiting(kept)
+        assert (result.folder, result.url, result.upload.key, strange) == (place, URL, upload.key, [])
+        assert dict(result.upload.meta) == meta
+        assert [(item.field, item.name, item.sha256) for item in result.upload.files] == [
+            (item.field, item.name, item.sha256) for item in upload.files
         ]
-        assert [one.path.read_bytes() for one in found.upload.files] == list(files.values())
+        assert [item.path.read_bytes() for item in result.upload.files] == list(files.values())
 
 
 def test_the_same_upload_is_kept_once_and_another_one_beside_it(tmp_path: Path) -> None:
@@ -109,11 +109,11 @@ def test_kill_9_while_it_is_filled_leaves_nothing_half(tmp_path: Path) -> None:
         process.stdout.close()
         uploads, strange = spool.waiting(kept)
         assert strange == []
-        for one in uploads:
-            again = read_upload(logs=[one.upload.files[0].path], meta={})
-            assert again.files[0].sha256 == one.upload.files[0].sha256
+        for upload in uploads:
+            again = read_upload(logs=[upload.upload.files[0].path], meta={})
+            assert again.files[0].sha256 == upload.upload.files[0].sha256
     spool.sweep(kept, now=time.time() + 2 * 24 * 3600)
-    assert {one.name[0] for one in kept.iterdir()}.isdisjoint({"."})
+    assert {item.name[0] for item in kept.iterdir()}.isdisjoint({"."})
 
 
 def test_what_another_sync_has_is_left_to_it(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_what_is_refused_stays_and_the_rest_is_sent(tmp_path: Path) -> None:
         keys = [headers["Idempotency-Key"] for _, _, headers, _ in house.asked]
     assert len(set(keys)) == 2
     assert "not a text log" in done.failed[0]
-    assert [one.upload.key for one in spool.waiting(kept)[0]] == keys[:1]
+    assert [item.upload.key for item in spool.waiting(kept)[0]] == keys[:1]
 
 
 def test_the_token_is_not_in_the_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ def test_it_is_neither_lost_nor_doubled(server: Running, tmp_path: Path) -> None
         process.wait()
     assert len(list((tmp_path / "spool").iterdir())) == 1
     done = threewalls(server.address, tmp_path, "sync", "--json", "--spool", kept)
-    assert (done.code, [one["created"] for one in done.document["sent"]]) == (0, [False]), done.err
+    assert (done.code, [item["created"] for item in done.document["sent"]]) == (0, [False]), done.err
     assert list((tmp_path / "spool").iterdir()) == []
     items = httpx2.get(f"{server.address}/api/v1/runs", params={"project": project}, timeout=300).json()["items"]
     assert len(items) == 1
@@ -288,59 +288,59 @@ def asked(house: Answering, retries: int = 3, token: str = "") -> tuple[object, 
             return error, slept, told
 
 
-@pytest.mark.parametrize("first", [Answer(503), Answer(500), Answer(502), Answer(0)], ids=lambda one: str(one.status))
+@pytest.mark.parametrize("first", [Answer(503), Answer(500), Answer(502), Answer(0)], ids=lambda item: str(item.status))
 def test_what_may_pass_is_tried_again(first: Answer) -> None:
     with answering(first, first, FINE) as house:
-        found, slept, told = asked(house)
-    assert found == {"fine": True}
+        result, slept, told = asked(house)
+    assert result == {"fine": True}
     assert len(slept) == len(told) == 2
     assert 0.5 <= slept[0] <= 1 <= slept[1] <= 2
 
 
 def test_retry_after_is_obeyed() -> None:
     with answering(Answer(429, headers={"Retry-After": "7"}), FINE) as house:
-        found, slept, _ = asked(house)
-    assert (found, slept) == ({"fine": True}, [7.0])
+        result, slept, _ = asked(house)
+    assert (result, slept) == ({"fine": True}, [7.0])
 
 
 def test_a_service_that_asks_for_an_hour_is_away() -> None:
     with answering(Answer(503, headers={"Retry-After": "3600"})) as house:
-        found, slept, _ = asked(house)
-    assert isinstance(found, Unreachable)
+        result, slept, _ = asked(house)
+    assert isinstance(result, Unreachable)
     assert slept == []
 
 
 def test_after_all_attempts_it_is_unreachable() -> None:
     with answering(Answer(503, {"detail": "The disk is full."})) as house:
-        found, slept, _ = asked(house, retries=2)
+        result, slept, _ = asked(house, retries=2)
         assert len(house.asked) == 3
-    assert isinstance(found, Unreachable)
-    assert "The disk is full." in found.detail
+    assert isinstance(result, Unreachable)
+    assert "The disk is full." in result.detail
     assert len(slept) == 2
 
 
 def test_a_refusal_is_told_and_not_repeated() -> None:
     body = {"detail": "No \x1b[31mred.", "errors": [{"field": "meta.gpus", "message": "a number"}], "offset": 5}
     with answering(Answer(409, body)) as house:
-        found, slept, _ = asked(house)
-    assert isinstance(found, Refused)
-    assert (found.status, found.offset, slept) == (409, 5, [])
-    assert "\x1b" not in found.detail
-    assert found.errors[0].field == "meta.gpus"
+        result, slept, _ = asked(house)
+    assert isinstance(result, Refused)
+    assert (result.status, result.offset, slept) == (409, 5, [])
+    assert "\x1b" not in result.detail
+    assert result.errors[0].field == "meta.gpus"
 
 
 def test_no_redirect_is_followed_with_the_token() -> None:
     with answering(FINE) as other, answering(Answer(302, headers={"Location": other.url})) as house:
-        found, _, _ = asked(house, token=TOKEN)
-        assert isinstance(found, Refused)
+        result, _, _ = asked(house, token=TOKEN)
+        assert isinstance(result, Refused)
         assert other.asked == []
 
 
 def test_the_token_is_sent_and_never_told() -> None:
     with answering(Answer(401, {"detail": "The token is over."})) as house:
-        found, _, told = asked(house, token=TOKEN)
+        result, _, told = asked(house, token=TOKEN)
         assert house.asked[0][2]["Authorization"] == f"Bearer {TOKEN}"
-    assert TOKEN not in f"{found!r} {found} {told} {ClientSettings('http://x', token=TOKEN)!r}"
+    assert TOKEN not in f"{result!r} {result} {told} {ClientSettings('http://x', token=TOKEN)!r}"
 
 
 def test_pauses_grow_and_differ_between_jobs() -> None:

@@ -35,8 +35,8 @@ def only_run(server: Running, project: str) -> dict[str, object] | None:
     assert len(items) <= 1
     if not items:
         return None
-    found: dict[str, object] = httpx2.get(f"{server.address}/api/v1/runs/{items[0]['id']}", timeout=300).json()
-    return found
+    body: dict[str, object] = httpx2.get(f"{server.address}/api/v1/runs/{items[0]['id']}", timeout=300).json()
+    return body
 
 
 def sent(server: Running, project: str) -> int:

@@ -46,7 +46,7 @@ def check(forge: GitHub, *runs: Any, token: str = APP, waits: list[float] | None
 def test_the_first_report_is_a_new_comment_and_the_next_changes_it(forge: GitHub) -> None:
     assert comment(forge, said(41)) == "comment on #12: created"
     assert comment(forge, fine(42, said().key)) == "comment on #12: updated"
-    assert [one["body"] for one in forge.comments] == [message([fine(42, said().key)]).comment]
+    assert [item["body"] for item in forge.comments] == [message([fine(42, said().key)]).comment]
 
 
 def test_our_comment_is_found_behind_hundreds_of_others(forge: GitHub) -> None:
@@ -57,7 +57,7 @@ def test_our_comment_is_found_behind_hundreds_of_others(forge: GitHub) -> None:
         forge.says("lena", f"comment {number}")
     assert comment(forge, said(42)) == "comment on #12: updated"
     assert len(forge.comments) == 271
-    assert {one.path for one in forge.calls("GET", "comments")} == {f"/repos/{REPOSITORY}/issues/12/comments"}
+    assert {call.path for call in forge.calls("GET", "comments")} == {f"/repos/{REPOSITORY}/issues/12/comments"}
 
 
 @pytest.mark.parametrize("token", [APP, PERSON])
@@ -74,14 +74,14 @@ def test_jobs_at_once_leave_one_comment_and_it_tells_of_the_newest_run(forge: Gi
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda run: comment(forge, said(run)), (41, 43, 42)))
     assert len(forge.calls("POST", "comments")) == 3
-    assert [one["body"] for one in forge.comments] == [message([said(43)]).comment]
+    assert [item["body"] for item in forge.comments] == [message([said(43)]).comment]
 
 
 def test_two_comments_that_an_interrupted_job_left_become_one(forge: GitHub) -> None:
     for run in (40, 41):
         forge.says("github-actions[bot]", message([said(run)]).comment, "Bot")
     assert comment(forge, said(42)) == "comment on #12: updated"
-    assert [one["body"] for one in forge.comments] == [message([said(42)]).comment]
+    assert [item["body"] for item in forge.comments] == [message([said(42)]).comment]
 
 
 def test_an_older_job_that_ends_later_does_not_hide_the_newer_result(forge: GitHub) -> None:
@@ -94,8 +94,8 @@ def test_an_older_job_that_ends_later_does_not_hide_the_newer_result(forge: GitH
 def test_an_older_run_does_not_turn_a_red_commit_green(forge: GitHub, token: str) -> None:
     check(forge, said(42), token=token)
     assert check(forge, fine(41, said().key), token=token).endswith("the newer run 42")
-    assert [one["conclusion"] for one in forge.checks] == (["failure"] if token == APP else [])
-    assert [one["state"] for one in forge.statuses] == (["failure"] if token == PERSON else [])
+    assert [item["conclusion"] for item in forge.checks] == (["failure"] if token == APP else [])
+    assert [entry["state"] for entry in forge.statuses] == (["failure"] if token == PERSON else [])
 
 
 def test_jobs_at_once_leave_checks_that_all_tell_of_the_newest_run(forge: GitHub) -> None:
@@ -104,8 +104,8 @@ def test_jobs_at_once_leave_checks_that_all_tell_of_the_newest_run(forge: GitHub
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda run: check(forge, run), runs))
     assert len(forge.calls("POST", "check-runs")) == 3, "all looked before any was made"
-    assert {(one["conclusion"], one["details_url"]) for one in forge.checks} == {("failure", said(43).url)}
-    assert {one["external_id"] for one in forge.checks} == {message([said(43)]).reference}
+    assert {(item["conclusion"], item["details_url"]) for item in forge.checks} == {("failure", said(43).url)}
+    assert {item["external_id"] for item in forge.checks} == {message([said(43)]).reference}
 
 
 @pytest.mark.parametrize("order", [(41, 42), (42, 41)])
@@ -168,7 +168,7 @@ def test_a_check_has_the_three_states_and_is_brought_up_to_date(forge: GitHub) -
     key = said().key
     for run, conclusion in ((said(41), "failure"), (undecided(42, key), "neutral"), (fine(43, key), "success")):
         check(forge, run)
-        assert [one["conclusion"] for one in forge.checks] == [conclusion]
+        assert [item["conclusion"] for item in forge.checks] == [conclusion]
     shown = forge.checks[0]
     assert (shown["name"], shown["head_sha"], shown["status"]) == ("threewalls (1a2b3c4d5e6f)", HEAD, "completed")
     assert shown["details_url"] == "https://threewalls.example.org/runs/43"
@@ -178,7 +178,7 @@ def test_a_check_has_the_three_states_and_is_brought_up_to_date(forge: GitHub) -
 def test_where_the_job_knows_only_the_change_its_head_gets_the_check(forge: GitHub) -> None:
     with asking(forge) as api:
         github.post_check(api, replace(place(forge), sha=""), message([said(41)]))
-    assert [one["head_sha"] for one in forge.checks] == [HEAD]
+    assert [item["head_sha"] for item in forge.checks] == [HEAD]
 
 
 def test_an_answer_that_was_lost_makes_no_second_check(forge: GitHub) -> None:
@@ -195,7 +195,7 @@ def test_without_the_right_to_checks_the_commit_gets_a_status_that_is_never_gree
 ) -> None:
     done = check(forge, run, token=PERSON)
     assert done.endswith("(the token may not create checks)")
-    assert [one["state"] for one in forge.statuses] == [state]
+    assert [entry["state"] for entry in forge.statuses] == [state]
     assert forge.statuses[0]["target_url"] == run.url
 
 

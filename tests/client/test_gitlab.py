@@ -47,7 +47,7 @@ def test_the_first_report_is_a_new_note_and_the_next_changes_it_behind_many_othe
     for number in range(130):
         forge.says(f"note {number}")
     assert note(forge, said(42)) == "note on !7: updated"
-    assert [one["body"] for one in forge.notes].count(message([said(42)]).comment) == 1
+    assert [item["body"] for item in forge.notes].count(message([said(42)]).comment) == 1
     assert len(forge.notes) == 261
 
 
@@ -69,7 +69,7 @@ def test_502_with_and_without_the_note_written(forge: GitLab) -> None:
 @pytest.mark.parametrize(("run", "state"), [(said(), "failed"), (fine(), "success"), (undecided(), "skipped")], ids=str)
 def test_a_status_is_of_the_pipeline_and_never_green_for_neutral(forge: GitLab, run: Any, state: str) -> None:
     status(forge, run)
-    assert [(one["state"], one["pipeline_id"]) for one in forge.statuses.values()] == [(state, PIPELINE)]
+    assert [(entry["state"], entry["pipeline_id"]) for entry in forge.statuses.values()] == [(state, PIPELINE)]
 
 
 def test_a_version_that_knows_no_skipped_gets_canceled() -> None:

@@ -81,7 +81,7 @@ def test_a_token_is_made_used_listed_and_revoked_and_nobody_stays_logged_in(guar
     assert (own["project"], own["scopes"]) == ("moe", ["upload"])
     # Beside it a job's token makes no other one: it is not even sent.
     listed = tokens(guarded, tmp_path, "list", "--json", THREEWALLS_TOKEN=secret)
-    assert [one["name"] for one in listed.document["items"]] == ["ci"]
+    assert [item["name"] for item in listed.document["items"]] == ["ci"]
     assert secret not in listed.out
 
     log = tmp_path / "train.log"
@@ -133,11 +133,11 @@ def test_a_follower_that_was_stopped_too_early_goes_on_in_its_run(guarded: Runni
         headers = {"Authorization": f"Bearer {reader}"}
         params = {"q": "follow-again"}
         runs = httpx2.get(f"{guarded.address}/api/v1/runs", params=params, headers=headers, timeout=300).json()["items"]
-        found = [
+        result = [
             httpx2.get(f"{guarded.address}/api/v1/runs/{run['id']}", headers=headers, timeout=300).json()
             for run in runs
         ]
-        return [(run["reception"], sum(file["size_bytes"] for file in run["files"])) for run in found]
+        return [(run["reception"], sum(file["size_bytes"] for file in run["files"])) for run in result]
 
     words = ("--name", "follow-again")
     first = following(guarded, log, "moe", *words, THREEWALLS_TOKEN=secret)

@@ -35,10 +35,10 @@ def upload(server: Running, folder: Path, *words: str, **env: str) -> Done:
 
 
 def runs_of(server: Running, project: str) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = httpx2.get(
+    items: list[dict[str, object]] = httpx2.get(
         f"{server.address}/api/v1/runs", params={"project": project}, timeout=300
     ).json()["items"]
-    return found
+    return items
 
 
 def write(folder: Path, name: str, text: bytes) -> str:
@@ -80,9 +80,9 @@ def test_a_long_log_goes_on_where_it_stopped(server: Running, tmp_path: Path, mo
         assert (again.id, again.created, offsets[0], offsets[-1]) == (run.id, False, half, len(text))
         once_more = deliver(service, known)
         assert once_more.id == run.id
-    found = httpx2.get(f"{server.address}/api/v1/runs/{run.id}", timeout=300).json()
-    assert found["reception"] == "complete"
-    assert {file["name"]: file["size_bytes"] for file in found["files"]}["train.log"] == len(text)
+    body = httpx2.get(f"{server.address}/api/v1/runs/{run.id}", timeout=300).json()
+    assert body["reception"] == "complete"
+    assert {file["name"]: file["size_bytes"] for file in body["files"]}["train.log"] == len(text)
     assert len(runs_of(server, "client-long")) == 1
 
 
@@ -172,17 +172,17 @@ def test_a_doctor_finds_nothing_wrong_here_and_much_elsewhere(server: Running, t
     log = write(tmp_path, "train.log", training_log())
     well = threewalls(server.address, tmp_path, "doctor", log, "--json")
     assert well.code == 0
-    assert {one["state"] for one in well.document["findings"]} == {"ok"}
+    assert {finding["state"] for finding in well.document["findings"]} == {"ok"}
     write(tmp_path, "empty.log", b"")
     ill = threewalls(
         "http://127.0.0.1:1", tmp_path, "doctor", str(tmp_path / "empty.log"), str(tmp_path / "none.log"), "--json",
         HTTPS_PROXY="http://user:pw@proxy.example.org:3128",
     )  # fmt: skip
     assert ill.code == 3
-    found = {one["what"]: one["state"] for one in ill.document["findings"]}
-    assert found == {"service": "bad", "proxy": "mind", "job": "ok", "spool": "ok", "log": "bad"}
+    result = {finding["what"]: finding["state"] for finding in ill.document["findings"]}
+    assert result == {"service": "bad", "proxy": "mind", "job": "ok", "spool": "ok", "log": "bad"}
     assert "pw" not in ill.out
-    assert all(one["do"] for one in ill.document["findings"] if one["state"] != "ok")
+    assert all(finding["do"] for finding in ill.document["findings"] if finding["state"] != "ok")
 
 
 # --- metadata
@@ -196,8 +196,8 @@ def metadata(*settings: str, job: CiJob | None = JOB, meta: str = "", **stated: 
 
 
 def test_what_is_stated_wins_over_the_file_and_the_file_over_the_job() -> None:
-    found = metadata("gpu=H200", meta='{"gpu": "H100", "branch": "release"}', name="mine")
-    assert (found["gpu"], found["branch"], found["name"]) == ("H200", "release", "mine")
+    result = metadata("gpu=H200", meta='{"gpu": "H100", "branch": "release"}', name="mine")
+    assert (result["gpu"], result["branch"], result["name"]) == ("H200", "release", "mine")
 
 
 def test_the_time_of_the_job_s_commit_is_not_that_of_another_one() -> None:
@@ -207,15 +207,15 @@ def test_the_time_of_the_job_s_commit_is_not_that_of_another_one() -> None:
 
 
 def test_tags_of_all_are_kept_once() -> None:
-    found = upload_metadata(
+    result = upload_metadata(
         job=JOB, documents=['{"tags": ["a"]}'], settings=["tags=b,a"], stated={}, tags=["c", "change-42"]
     )
-    assert found["tags"] == ["change-42", "a", "b", "c"]
+    assert result["tags"] == ["change-42", "a", "b", "c"]
 
 
 def test_a_value_may_be_json_and_a_window_two_numbers() -> None:
-    found = metadata("window=41-50", 'recompute_modules=["moe_act"]', "env.NCCL_DEBUG=INFO=x", job=None)
-    assert found == {
+    result = metadata("window=41-50", 'recompute_modules=["moe_act"]', "env.NCCL_DEBUG=INFO=x", job=None)
+    assert result == {
         "window": {"first": 41, "last": 50},
         "recompute_modules": ["moe_act"],
         "env.NCCL_DEBUG": "INFO=x",

@@ -35,8 +35,8 @@ def make_compared(session: Session, fields: Fields | None = None, *, project: st
     stated |= {
         name: Stated(value, "metadata") for name, value in changed.items() if not isinstance(value, EllipsisType)
     }
-    stated = {name: one for name, one in stated.items() if changed.get(name) is not ...}
-    row.result.contract = {name: asdict(one) for name, one in stated.items()}
+    stated = {name: item for name, item in stated.items() if changed.get(name) is not ...}
+    row.result.contract = {name: asdict(item) for name, item in stated.items()}
     row.stack_key, row.config_key = stack_key(project, stated), config_key(project, stated)
     row.semantic_class = semantic_class(stated)
     row.result.health = dict(row.result.health) | health
@@ -48,4 +48,4 @@ def make_compared(session: Session, fields: Fields | None = None, *, project: st
 def timers(scale: float = 1.0) -> list[dict[str, Any]]:
     """Of a run; `scale` is that of the longest."""
     made = (Timer("timer_forward_backward_ms", 0.8, 25_000 * scale), Timer("timer_optimizer_ms", 0.1, 3_000.0, 1.2))
-    return [asdict(one) for one in made]
+    return [asdict(item) for item in made]

@@ -44,8 +44,8 @@ def words(page: str) -> str:
 def specification(page: str) -> dict[str, Any]:
     (spec,) = re.findall(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
     assert "<" not in spec
-    found: dict[str, Any] = json.loads(spec)
-    return found
+    result: dict[str, Any] = json.loads(spec)
+    return result
 
 
 def test_what_differs_comes_first_then_what_may_be_said_then_the_figures(client: TestClient, make: Make) -> None:
@@ -187,9 +187,9 @@ def test_nothing_chosen_offers_recent_pairs_and_runs(client: TestClient, make: M
     assert f'href="/compare?a={a}&amp;b={b}"' in page
     assert "ep_overlap (off -> on)" in words(page)
     assert f'href="/compare?a={a}"' in page
-    one = client.get(f"/compare?b={b}").text
-    assert f'href="/compare?a={a}&amp;b={b}"' in one
-    assert "Choose a run for A" in words(one)
+    text = client.get(f"/compare?b={b}").text
+    assert f'href="/compare?a={a}&amp;b={b}"' in text
+    assert "Choose a run for A" in words(text)
 
 
 def test_the_picker_offers_the_same_stack_first_and_finds_by_words(client: TestClient, make: Make) -> None:
@@ -201,8 +201,8 @@ def test_the_picker_offers_the_same_stack_first_and_finds_by_words(client: TestC
     assert words(block).count("same stack") == 1
     assert f'href="/compare?a={a}&amp;b={near}"' in block
     assert f'href="/compare?a={a}&amp;b={other},{near}"' in block
-    found = client.get(f"/compare?a={a}&pick=b&q=NEW", headers=HTMX).text
-    assert re.findall(r'<a href="/runs/\d+" title="(\w+)">', found) == ["newest"]
+    text = client.get(f"/compare?a={a}&pick=b&q=NEW", headers=HTMX).text
+    assert re.findall(r'<a href="/runs/\d+" title="(\w+)">', text) == ["newest"]
 
 
 @pytest.mark.parametrize(
@@ -252,13 +252,13 @@ def read(**params: str) -> Selection:
 
 
 def test_an_address_says_everything_and_nothing_twice() -> None:
-    found = read(a="1, #2,2", b="3", series="lm_loss")
-    assert (found.a, found.b) == ((1, 2), (3,))
-    assert found.address() == "/compare?a=1,2&b=3&series=lm_loss"
-    assert found.swapped() == "/compare?a=3&b=1,2&series=lm_loss"
-    assert found.without("a", 1) == "/compare?a=2&b=3&series=lm_loss"
-    assert found.added("b", 9) == "/compare?a=1,2&b=3,9&series=lm_loss"
-    assert found.instead("b", 9) == "/compare?a=1,2&b=9&series=lm_loss"
+    result = read(a="1, #2,2", b="3", series="lm_loss")
+    assert (result.a, result.b) == ((1, 2), (3,))
+    assert result.address() == "/compare?a=1,2&b=3&series=lm_loss"
+    assert result.swapped() == "/compare?a=3&b=1,2&series=lm_loss"
+    assert result.without("a", 1) == "/compare?a=2&b=3&series=lm_loss"
+    assert result.added("b", 9) == "/compare?a=1,2&b=3,9&series=lm_loss"
+    assert result.instead("b", 9) == "/compare?a=1,2&b=9&series=lm_loss"
     assert Selection().address() == "/compare"
 
 
@@ -288,47 +288,50 @@ WEEK = timedelta(days=7)
 
 def test_a_matched_ab_names_its_knob_and_its_winner(client: TestClient, make: Make) -> None:
     a, b = make(), make({"ep_overlap": True}, step_time_ms=23_800.0, iterations=10)
-    found = client.get(f"/api/v1/compare?a={a}&b={b}").json()
-    assert (found["kind"], found["attributed_to"], found["winner"]) == ("matched_ab", "ep_overlap", "b")
-    (difference,) = found["differences"]["recipe"]
+    body = client.get(f"/api/v1/compare?a={a}&b={b}").json()
+    assert (body["kind"], body["attributed_to"], body["winner"]) == ("matched_ab", "ep_overlap", "b")
+    (difference,) = body["differences"]["recipe"]
     assert (difference["a"]["value"], difference["a"]["source"]) == (False, "arguments")
     assert (difference["b"]["value"], difference["role"]) == (True, "config")
-    time = found["metrics"]["step_time_ms"]
+    time = body["metrics"]["step_time_ms"]
     assert time["ci_low_pct"] < time["delta_pct"] < time["ci_high_pct"] < 0
-    assert found["metrics"]["tokens_per_s_per_gpu"]["delta_pct"] > 0
-    assert time["decision"] == found["metrics"]["mfu_pct"]["decision"] == "better"
-    assert (found["directional"], found["fewest_iterations"]) == (True, [46, 6])
-    assert found["loss"]["decision"] == "no_worse"
-    assert [(one["side"], one["n"]) for one in found["distributions"]] == [("a", 46), ("b", 6)]
-    assert found["test"]["baseline_runs"] == [a]
-    assert "task" in found["unknown"]
-    assert "model" in found["same"]
-    assert found["url"].endswith(f"/compare?a={a}&b={b}")
+    assert body["metrics"]["tokens_per_s_per_gpu"]["delta_pct"] > 0
+    assert time["decision"] == body["metrics"]["mfu_pct"]["decision"] == "better"
+    assert (body["directional"], body["fewest_iterations"]) == (True, [46, 6])
+    assert body["loss"]["decision"] == "no_worse"
+    assert [(distribution["side"], distribution["n"]) for distribution in body["distributions"]] == [
+        ("a", 46),
+        ("b", 6),
+    ]
+    assert body["test"]["baseline_runs"] == [a]
+    assert "task" in body["unknown"]
+    assert "model" in body["same"]
+    assert body["url"].endswith(f"/compare?a={a}&b={b}")
 
 
 def test_a_contrast_has_no_winner_and_says_why(client: TestClient, make: Make) -> None:
     a, b = make(), make({"container": "nemo:26.08"}, step_time_ms=40_000.0)
-    found = client.get(f"/api/v1/compare?a={a}&b={b}").json()
-    assert (found["kind"], found["attributed_to"], found["winner"]) == ("contrast", "container", None)
-    assert found["no_winner_because"] == ["`container` differs, but must be equal to name a winner."]
-    assert found["metrics"]["step_time_ms"]["decision"] == "differs"
+    body = client.get(f"/api/v1/compare?a={a}&b={b}").json()
+    assert (body["kind"], body["attributed_to"], body["winner"]) == ("contrast", "container", None)
+    assert body["no_winner_because"] == ["`container` differs, but must be equal to name a winner."]
+    assert body["metrics"]["step_time_ms"]["decision"] == "differs"
 
 
 def test_what_is_incomparable_is_not_measured(client: TestClient, make: Make) -> None:
     a, b = make(), make({"container": "nemo:26.08", "gpus": 32})
-    found = client.get(f"/api/v1/compare?a={a}&b={b}").json()
-    assert (found["kind"], found["test"], found["winner"]) == ("incomparable", None, None)
-    assert found["not_measured_because"]
-    assert found["metrics"]["step_time_ms"]["baseline"] is not None
-    assert found["metrics"]["step_time_ms"]["delta_pct"] is None
+    body = client.get(f"/api/v1/compare?a={a}&b={b}").json()
+    assert (body["kind"], body["test"], body["winner"]) == ("incomparable", None, None)
+    assert body["not_measured_because"]
+    assert body["metrics"]["step_time_ms"]["baseline"] is not None
+    assert body["metrics"]["step_time_ms"]["delta_pct"] is None
 
 
 def test_a_set_that_is_none_names_its_fields(client: TestClient, make: Make) -> None:
     a, b, other = make(), make(commit="aaaa1111"), make({"ep_overlap": True}, commit="bbbb2222")
-    found = client.get(f"/api/v1/compare?a={a}&b={b},{other}").json()
-    assert (found["b"]["reruns"], found["b"]["differ_in"]) == (False, ["ep_overlap", "commit"])
-    assert found["kind"] == "side_by_side"
-    assert found["test"] is None
+    body = client.get(f"/api/v1/compare?a={a}&b={b},{other}").json()
+    assert (body["b"]["reruns"], body["b"]["differ_in"]) == (False, ["ep_overlap", "commit"])
+    assert body["kind"] == "side_by_side"
+    assert body["test"] is None
 
 
 def test_the_family_sharpens_a_comparison_as_it_does_a_verdict(client: TestClient, make: Make) -> None:
@@ -337,9 +340,9 @@ def test_the_family_sharpens_a_comparison_as_it_does_a_verdict(client: TestClien
             made = {"tp": config + 2}
             make(made, purpose="ci", step_time_ms=31_300.0 * (1 + 0.001 * k), commit=f"{config}{k}cccc")
     a, b = make(), make({"ep_overlap": True}, step_time_ms=30_000.0)
-    found = client.get(f"/api/v1/compare?a={a}&b={b}").json()
-    assert found["test"]["learned_from"] == 5
-    assert found["winner"] == "b"
+    body = client.get(f"/api/v1/compare?a={a}&b={b}").json()
+    assert body["test"]["learned_from"] == 5
+    assert body["winner"] == "b"
 
 
 @pytest.mark.parametrize(
@@ -372,8 +375,8 @@ def test_a_run_and_its_baseline_get_the_interval_of_the_verdict(client: TestClie
         runs = make_stack(session, [20_000.0, 20_100.0, 19_950.0, 20_050.0, 20_900.0], started=FIRST_PLACE + WEEK)
     verdict = client.get(f"/api/v1/runs/{runs[-1]}/verdict").json()
     baseline = ",".join(str(run) for run in runs[:-1])
-    found = client.get(f"/api/v1/compare?a={baseline}&b={runs[-1]}").json()
-    sides = (verdict["metrics"]["step_time_ms"], found["metrics"]["step_time_ms"])
+    body = client.get(f"/api/v1/compare?a={baseline}&b={runs[-1]}").json()
+    sides = (verdict["metrics"]["step_time_ms"], body["metrics"]["step_time_ms"])
     assert sides[0]["ci_low_pct"] is not None
     for name in ("delta_pct", "ci_low_pct", "ci_high_pct"):
         assert sides[0][name] == pytest.approx(sides[1][name])

@@ -66,8 +66,8 @@ class Caller:
         self._headers = as_headers(teams, who)
 
     def ask_all(self) -> None:
-        for found in self._schema().get_all_operations():
-            self._ask_often(found.ok())
+        for operation in self._schema().get_all_operations():
+            self._ask_often(operation.ok())
 
     def _schema(self) -> Any:
         return schemathesis.openapi.from_asgi("/openapi.json", self._app)
@@ -81,7 +81,7 @@ class Caller:
         @given(case=cases, whose=st.sampled_from(["", OURS, OURS, THEIRS]))
         def once(case: Case, whose: str) -> None:
             there = self._params.get(whose, {})
-            case.path_parameters = {name: there.get(name, made) for name, made in (case.path_parameters or {}).items()}
+            case.path_parameters = {name: there.get(name, item) for name, item in (case.path_parameters or {}).items()}
             self._ask(case, call.label, whose)
 
         once()
@@ -102,7 +102,7 @@ class Caller:
         try:
             case.validate_response(answer, checks=CHECKS)
         except FailureGroup as failures:
-            self.wrong.update(f"{label}: {one}" for one in failures.exceptions)
+            self.wrong.update(f"{label}: {exception}" for exception in failures.exceptions)
 
 
 def as_headers(teams: Teams, who: str) -> dict[str, str]:
@@ -130,8 +130,8 @@ class Steps:
     """Makes calls of the document by its label, and checks each answer by it."""
 
     def __init__(self, teams: Teams) -> None:
-        found = schemathesis.openapi.from_asgi("/openapi.json", teams.app).get_all_operations()
-        self._calls = {one.ok().label: one.ok() for one in found}
+        all_operations = schemathesis.openapi.from_asgi("/openapi.json", teams.app).get_all_operations()
+        self._calls = {item.ok().label: item.ok() for item in all_operations}
         self.made: list[tuple[str, dict[str, Any]]] = []
 
     def __call__(self, headers: Mapping[str, str], label: str, expected: int, **sent: Any) -> Any:
@@ -169,7 +169,7 @@ def test_from_an_upload_to_its_quarantine_and_no_further_than_the_team(held: Hel
     with transaction(teams.engine) as session:
         other = tokens.make_token(session, project_id=teams.theirs, name="other", scopes=list(Scope), by="test")[1]
     strangers = [{"Authorization": f"Bearer {other}"}, as_headers(teams, "outsider"), {}]
-    asked = [one for one in ask.made if "path_parameters" in one[1]]
+    asked = [item for item in ask.made if "path_parameters" in item[1]]
     statuses = [[ask.answer(who, label, sent).status_code for label, sent in asked] for who in strangers]
     assert statuses == [[404] * len(asked), [404] * len(asked), [401] * len(asked)]
 
@@ -185,7 +185,7 @@ def test_from_a_project_to_its_revoked_token(held: Held) -> None:
     )
     job = {"Authorization": f"Bearer {made['token']}"}
     assert ask(job, "GET /api/v1/whoami", 200)["name"] == "ci"
-    assert [one["project"] for one in ask(job, "GET /api/v1/projects", 200)["items"]] == ["begun", PUBLIC]
+    assert [item["project"] for item in ask(job, "GET /api/v1/projects", 200)["items"]] == ["begun", PUBLIC]
     for label in ("members", "tokens"):
         ask(job, f"GET /api/v1/projects/{{slug}}/{label}", 403, **its)
     ask(admin, "POST /api/v1/projects/{slug}/members", 200, **its, body={"name": "viewer", "role": "viewer"}, **json)

@@ -98,18 +98,18 @@ def test_a_ci_job_from_the_first_upload_to_the_sync_after_an_outage(tmp_path: Pa
 
         def runs() -> list[dict[str, object]]:
             params = {"page_size": 100}
-            found: list[dict[str, object]] = httpx2.get(
+            items: list[dict[str, object]] = httpx2.get(
                 f"{address}/api/v1/runs", params=params, headers=headers, timeout=300
             ).json()["items"]
-            return found
+            return items
 
         assert len(runs()) == 12 + 2 + 3 + 1, "each upload is one run, however often it was sent"
         wait_for(lambda: {run["status"] for run in runs()} == {"ready"}, "all runs to be read")
         assert {run["project"] for run in runs()} == {"moe"}
         assert (tmp_path / "home/comment.md").read_text().startswith("**")
         assert (len(forge.comments), "regression" in forge.comments[0]["body"], forge.wrong) == (1, True, [])
-        assert [one["conclusion"] for one in forge.checks] == ["failure"]
-        assert [one.body["conclusion"] for one in forge.asked if "check-runs" in one.path and one.body] == [
+        assert [check["conclusion"] for check in forge.checks] == ["failure"]
+        assert [item.body["conclusion"] for item in forge.asked if "check-runs" in item.path and item.body] == [
             "success", "failure",
         ]  # fmt: skip
     finally:

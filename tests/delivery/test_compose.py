@@ -33,17 +33,17 @@ SETTINGS = {f"THREEWALLS_{name.upper()}" for name in Settings.model_fields}
 
 def documented_variables() -> dict[str, str]:
     """Name -> comment above it, of .env.example; a variable that is off stands as `#NAME=value`."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     comment: list[str] = []
     for line in (ROOT / ".env.example").read_text().splitlines():
         if assignment := re.fullmatch(r"#?([A-Z][A-Z0-9_]*)=.*", line):
-            found[assignment[1]] = " ".join(comment)
+            result[assignment[1]] = " ".join(comment)
             comment = []
         elif line.startswith("# "):
             comment.append(line[2:])
         else:
             comment = []
-    return found
+    return result
 
 
 def test_the_file_follows_the_compose_specification() -> None:

@@ -153,7 +153,7 @@ def test_it_uploads_and_brings_the_verdict(alone: Path, server: Running, tmp_pat
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("command", [["serve"], ["analyze", "train.log"], ["migrate"]], ids=lambda one: str(one[0]))
+@pytest.mark.parametrize("command", [["serve"], ["analyze", "train.log"], ["migrate"]], ids=lambda item: str(item[0]))
 def test_what_needs_the_service_s_packages_says_which_extra(alone: Path, command: list[str]) -> None:
     done = run(alone, *command)
     assert done.returncode == 70
@@ -163,9 +163,9 @@ def test_what_needs_the_service_s_packages_says_which_extra(alone: Path, command
 
 @pytest.mark.server
 def test_help_names_every_command(alone: Path) -> None:
-    told = run(alone, "--help").stdout
+    output = run(alone, "--help").stdout
     assert {"upload", "sync", "report", "runs", "token", "doctor", "serve"} <= set(
-        re.findall(r"^    (\S+)", told, re.M)
+        re.findall(r"^    (\S+)", output, re.M)
     )
 
 
@@ -248,7 +248,7 @@ def test_packages_of_the_job_do_not_take_the_place_of_ours(training_repository: 
                 check=False,
             )  # fmt: skip
             codes[command[-1], words[0]] = (done.returncode, wanted, done.stderr)
-    assert {name: found for name, found in codes.items() if found[0] != found[1]} == {}
+    assert {name: item for name, item in codes.items() if item[0] != item[1]} == {}
 
 
 def test_a_broken_installation_is_70_and_never_a_regression(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ def demo_runs(address: str) -> list[dict[str, Any]]:
 
 def are_done(address: str, names: list[str]) -> bool:
     runs = {run["name"]: run for run in demo_runs(address)}
-    found = [runs[name] for name in names if name in runs]
-    return len(found) == len(names) and all(run["status"] in ("ready", "failed") and run["verdict"] for run in found)
+    result = [runs[name] for name in names if name in runs]
+    return len(result) == len(names) and all(run["status"] in ("ready", "failed") and run["verdict"] for run in result)
 
 
 def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
@@ -87,14 +87,14 @@ def members(regression: dict[str, Any]) -> set[int]:
 
 def assert_the_leaderboard_reads_as_the_founding_documents(address: str, ids: dict[str, int]) -> None:
     """The fallback is the only measurement; overlap is directional; neither is a ranking."""
-    stacks = {one["stack_key"]: one for one in get(address, "leaderboards?evidence=smoke&page_size=200")["items"]}
+    stacks = {item["stack_key"]: item for item in get(address, "leaderboards?evidence=smoke&page_size=200")["items"]}
 
     def stack_of(name: str) -> dict[str, Any]:
         stack: dict[str, Any] = stacks[get(address, f"runs/{ids[name]}")["stack_key"]]
         return stack
 
     dispatchers = stack_of("dispatcher smoke, alltoall fallback")
-    assert [one["dispatcher"] for one in dispatchers["missing"]] == ["deepep", "hybridep"]
+    assert [item["dispatcher"] for item in dispatchers["missing"]] == ["deepep", "hybridep"]
     (board,) = dispatchers["boards"]
     assert (board["reading"], board["leaders"], board["entries"]) == ("only_measurement", [], [])
     for part in ("alltoall is the only measured fallback", "not a ranking", "says nothing about their speed"):
@@ -103,7 +103,9 @@ def assert_the_leaderboard_reads_as_the_founding_documents(address: str, ids: di
     (board,) = stack_of("overlap smoke, EP overlap on")["boards"]
     (alltoall,) = board["entries"]
     assert (board["reading"], alltoall["directional"], alltoall["place"]) == ("only_measurement", True, None)
-    delayed, on, off = (one["duel"] and one["duel"]["outcome"] for one in alltoall["configurations"])
+    delayed, on, off = (
+        configuration["duel"] and configuration["duel"]["outcome"] for configuration in alltoall["configurations"]
+    )
     assert (delayed, on in ("undecided", "equal"), off) == (None, True, "second")
     assert "Direction only" in board["sentence"]
 
@@ -128,16 +130,22 @@ def assert_runs_stand_before_different_walls(address: str, ids: dict[str, int]) 
     ):
         told = get(address, f"runs/{ids[name]}/suggestions")
         assert (told["wall"]["wall"], told["wall"]["certainty"]) == (wall, "measured")
-        assert next(one["rule"] for one in told["suggestions"] if one["kind"] == "candidate") == first
+        assert (
+            next(suggestion["rule"] for suggestion in told["suggestions"] if suggestion["kind"] == "candidate") == first
+        )
 
 
 def assert_scaling_is_as_it_was_made(address: str) -> None:
     """Weak and strong scaling of the nightly job, and longer sequences beside them."""
-    found = get(address, "scaling?project=demo")
-    series = {one["kind"]: one for one in found["series"] if one["differs_in"].get("permute_fusion", "on") == "on"}
-    assert {kind: len(one["points"]) for kind, one in series.items()} == {"weak": 4, "strong": 3, "sequence_tokens": 9}
+    result = get(address, "scaling?project=demo")
+    series = {item["kind"]: item for item in result["series"] if item["differs_in"].get("permute_fusion", "on") == "on"}
+    assert {kind: len(item["points"]) for kind, item in series.items()} == {
+        "weak": 4,
+        "strong": 3,
+        "sequence_tokens": 9,
+    }
     for size in SIZES:
-        (point,) = (one for one in series[size.kind]["points"] if one["size"] == size.gpus)
+        (point,) = (item for item in series[size.kind]["points"] if item["size"] == size.gpus)
         assert point["efficiency_pct"]["value"] == pytest.approx(100 * size.efficiency, rel=0.02)
         assert (point["compared"], point["changed_at"], point["days_apart"]) == (True, [], 0)  # of one commit
     assert series["sequence_tokens"]["points"][-1]["cp"] == 2

@@ -145,7 +145,7 @@ def test_enough_other_jobs_ran_to_learn_how_much_launches_vary() -> None:
 
 @pytest.mark.parametrize("name", [name for name in JOBS if name.startswith("A/B")])
 def test_an_experiment_turns_one_knob(name: str) -> None:
-    usual, tried = (parsed(one).stated for one in ("nightly 2026-09-11", name))
+    usual, tried = (parsed(item).stated for item in ("nightly 2026-09-11", name))
     turned = {field for field in usual if usual[field].value != tried[field].value}
     follows = {"dispatcher": {"dispatcher_type", "dispatch_sms", "flex_backend"}}
     knobs = turned - set().union(*(follows.get(field, set()) for field in turned))

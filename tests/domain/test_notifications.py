@@ -160,8 +160,8 @@ def test_a_receiver_hears_what_it_wants_of_the_stacks_that_it_wants() -> None:
     ],
 )
 def test_a_verdict_is_an_event(decision: str, raises: bool, purpose: str, quarantined: bool, event: str) -> None:
-    found = event_of_verdict(decision, raises_regression=raises, purpose=purpose, quarantined=quarantined)
-    assert found == event
+    result = event_of_verdict(decision, raises_regression=raises, purpose=purpose, quarantined=quarantined)
+    assert result == event
     assert not event or event in EVENTS
 
 
@@ -206,7 +206,7 @@ CLOSED = {
 }
 
 
-@pytest.mark.parametrize("address", [one for group in CLOSED.values() for one in group])
+@pytest.mark.parametrize("address", [item for group in CLOSED.values() for item in group])
 def test_what_is_not_the_public_internet_is_not_called(address: str) -> None:
     assert not is_public(ip_address(address))
     assert refused_because(address, 443, ()) != ""

@@ -325,8 +325,8 @@ def test_every_verdict_has_a_word_a_shape_and_a_colour_of_its_own() -> None:
     decisions = ("regression", "improvement", "no_change", "inconclusive", "no_baseline", "failed")
     badges = [str(ui.verdict(decision)) for decision in decisions]  # type: ignore[attr-defined]
     for part in (r'class="badge ([\w-]+)"', r"<path d=\"(.+?)\"|<circle (.+?)/>", r"</svg>\s*([\w ]+)<"):
-        found = [re.search(part, badge) for badge in badges]
-        assert len({match and match.group() for match in found}) == 6
+        result = [re.search(part, badge) for badge in badges]
+        assert len({match and match.group() for match in result}) == 6
     experiment = str(ui.verdict("regression", ab=True))  # type: ignore[attr-defined]
     assert "A/B slower" in experiment
     assert ">regression<" not in experiment

@@ -90,5 +90,5 @@ def _read(house: Running) -> None:
     assert house.process.stdout is not None
     for line in house.process.stdout:
         house.lines.append(line)
-        if found := re.search(r"ready: (http://\S+)", line):
-            house.address = found[1]
+        if match := re.search(r"ready: (http://\S+)", line):
+            house.address = match[1]

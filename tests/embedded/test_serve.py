@@ -36,15 +36,15 @@ def worker_of(house: Running) -> int:
 
 def processes_of_session(leader: int) -> list[int]:
     """Processes of the session that `leader` leads: the worker and its pool."""
-    found = []
+    result = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 if os.getsid(int(entry.name)) == leader and is_alive(int(entry.name)):
-                    found.append(int(entry.name))
+                    result.append(int(entry.name))
             except ProcessLookupError:
                 continue
-    return found
+    return result
 
 
 def test_it_answers_at_the_address_that_it_prints(server: Running) -> None:

@@ -62,7 +62,7 @@ def test_every_route_keeps_the_browser_in_its_bounds(teams: Teams) -> None:
     with transaction(teams.engine) as session:
         params = make_belongings(session, OURS).params() | {"name": "vega.js", "position": "0"}
     clients = {"anonymous": teams.client("anonymous"), "maintainer": teams.client("maintainer")}
-    found: list[str] = []
+    result: list[str] = []
     for route in route_table(teams.app).routes:
         if route.method in ("MOUNT", "HEAD") or route.key == "POST /logout":
             continue
@@ -70,13 +70,13 @@ def test_every_route_keeps_the_browser_in_its_bounds(teams: Teams) -> None:
         address = re.sub(r":\w+}", "}", route.path).format(**params_of_route)
         for who, client in clients.items():
             answer = client.request(route.method, address, headers=PAGE)
-            found += [f"{who} {route.key}: {wrong}" for wrong in wrong_headers(answer.headers)]
+            result += [f"{who} {route.key}: {wrong}" for wrong in wrong_headers(answer.headers)]
             cache = answer.headers.get("cache-control", "")
             if not address.startswith(("/static", "/assets")) and "public" in cache:
-                found.append(f"{who} {route.key}: {cache}")
+                result.append(f"{who} {route.key}: {cache}")
             if who == "maintainer" and route.key not in KEPT and not is_kept_to_oneself(address, cache):
-                found.append(f"{who} {route.key}: {cache}")
-    assert not found, "\n".join(found)
+                result.append(f"{who} {route.key}: {cache}")
+    assert not result, "\n".join(result)
 
 
 @pytest.mark.parametrize(

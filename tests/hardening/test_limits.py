@@ -209,7 +209,7 @@ def test_the_own_password_is_not_guessed_by_whoever_found_the_browser_open(house
     form = {"old": "wrong", "new": "another horse battery", "again": "another horse battery"}
     right = form | {"old": RIGHT, "new": "short"}
     sent = [form, right, right, right, form, form, right]  # what is wrong with the new one is no guess of the old one
-    statuses = [client.post("/account/password", data=one).status_code for one in sent]
+    statuses = [client.post("/account/password", data=item).status_code for item in sent]
     assert statuses == [422, 422, 422, 422, 422, 422, 429]
 
 
@@ -236,10 +236,10 @@ def test_whoever_reads_does_not_wait_for_them(teams: Teams, settings: Settings) 
             ]
             await asyncio.wait(log_ins, return_when=asyncio.FIRST_COMPLETED)
             read = await client.get("/api/v1/runs", headers=token)
-            waiting = sum(not one.done() for one in log_ins)
+            waiting = sum(not item.done() for item in log_ins)
             answers = await asyncio.gather(*log_ins)
         assert read.status_code == 200
-        assert {one.status_code for one in answers} == {422}
+        assert {answer.status_code for answer in answers} == {422}
         return waiting
 
     assert asyncio.run(waiting_once_it_was_read()) > THREADS

@@ -115,20 +115,20 @@ def addresses(teams: Teams, belongings: Belongings) -> Iterator[str]:
 
 def faults(answer: Response) -> list[str]:
     """What came out of text on its way to a page, a chart, a table, a report."""
-    found = [f"the header {name}" for name in answer.headers if MARK in name]
+    result = [f"the header {name}" for name in answer.headers if MARK in name]
     media = answer.headers.get("content-type", "")
     if answer.status_code >= 500:
-        found.append(str(answer.status_code))
+        result.append(str(answer.status_code))
     if "html" in media or "svg" in media:
-        found += Markup(answer.text).wrong
+        result += Markup(answer.text).wrong
     elif "csv" in media:
         cells = [cell for row in csv.reader(io.StringIO(answer.text)) for cell in row]
-        found += [f"the formula {cell}" for cell in cells if is_formula(cell)]
+        result += [f"the formula {cell}" for cell in cells if is_formula(cell)]
     elif "json" in media:
-        found += data_faults(answer.text)
+        result += data_faults(answer.text)
     elif "markdown" in media and "<img" in answer.text:
-        found.append("markup in Markdown")
-    return found
+        result.append("markup in Markdown")
+    return result
 
 
 def is_formula(cell: str) -> bool:
@@ -138,16 +138,16 @@ def is_formula(cell: str) -> bool:
 
 def test_text_becomes_no_markup_script_formula_or_header_anywhere(hostile: Hostile) -> None:
     client, asked, theirs, read = hostile.teams.client("administrator"), hostile.addresses, hostile.theirs, hostile.read
-    found: list[str] = []
+    result: list[str] = []
     shown: set[str] = set()
     for address in sorted(asked):
         others = ({}, {"Accept": "text/csv"}) if address.startswith("/api/") else (PAGE | {"HX-Request": "true"},)
         for headers in (PAGE, *others):
             answer = client.get(address, headers=headers)
-            found += [f"{address}: {fault}" for fault in faults(answer)]
+            result += [f"{address}: {fault}" for fault in faults(answer)]
             if "html" in answer.headers.get("content-type", "") and TAGS in Markup(answer.text).text:
                 shown.add(address)
-    assert not found, "\n".join(found)
+    assert not result, "\n".join(result)
     # And it is there, as the text that it is.
     lists = {"/", "/runs", "/regressions", "/experiments", "/references", "/leaderboards", "/settings/projects"}
     pages = {f"/runs/{read.run}", f"/runs/{read.run}/log", f"/regressions/{theirs.regression}"}
@@ -191,11 +191,11 @@ def served(hostile: Hostile) -> Iterator[str]:
 
 def test_nothing_of_it_runs_in_a_browser(hostile: Hostile) -> None:
     run, other = hostile.read.run, hostile.theirs.run
-    pages = sorted(one for one in hostile.addresses if not NO_PAGES.search(one))
+    pages = sorted(item for item in hostile.addresses if not NO_PAGES.search(item))
     asked = set(random.Random(1).sample(pages, sized(len(pages) // 4, len(pages))))  # noqa: S311  # which pages
     asked |= {f"/compare?a={run}&b={other}", f"/plan?run={other}", f"/runs/{run}?view=table", "/upgrade?project=alpha"}
     asked |= {page for page in pages if re.fullmatch(r"/history/[0-9a-f]+|/runs/[0-9]+", page)}  # they have charts
-    found: list[str] = []
+    result: list[str] = []
     for chart in ("distributions", "series"):  # the first one imports much, longer than a browser may wait
         hostile.teams.client("administrator").get(f"/compare/{chart}?a={run}&b={other}")
     with running_chromium() as chromium, served(hostile) as house:
@@ -206,23 +206,23 @@ def test_nothing_of_it_runs_in_a_browser(hostile: Hostile) -> None:
 
         def note(said: str) -> None:
             if said:
-                found.append(f"{page.url}: {said}")
+                result.append(f"{page.url}: {said}")
 
-        page.on("dialog", lambda one: note(f"the dialog {one.message}"))  # which holds its page up
-        page.on("pageerror", lambda one: note(str(one)))
-        page.on("console", lambda one: note(complaint(one)))
-        page.on("request", lambda one: note("" if one.url.startswith((house, "data:")) else one.url))
+        page.on("dialog", lambda item: note(f"the dialog {item.message}"))  # which holds its page up
+        page.on("pageerror", lambda item: note(str(item)))
+        page.on("console", lambda item: note(complaint(item)))
+        page.on("request", lambda item: note("" if item.url.startswith((house, "data:")) else item.url))
         tooltips = 0
         for address in sorted(asked):
             page.goto(address)
             if "/login" in page.url and address != "/login":
-                found.append(f"{address}: nobody is logged in")
+                result.append(f"{address}: nobody is logged in")
             expect(page.locator(".htmx-request")).to_have_count(0, timeout=90_000)
             expect(page.locator("[data-chart]:not([data-ready])")).to_have_count(0, timeout=90_000)
             tooltips += hovered(page)
-            found += [f"{address}: {fault}" for fault in page.evaluate(RUNS)]
+            result += [f"{address}: {fault}" for fault in page.evaluate(RUNS)]
         context.close()
-    assert not found, "\n".join(found)
+    assert not result, "\n".join(result)
     assert tooltips > 3
 
 

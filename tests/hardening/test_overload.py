@@ -82,12 +82,12 @@ def test_bytes_that_trickle_in_win_no_time(house: Running) -> None:
 
 def test_a_body_that_does_not_come_is_ended_and_health_is_answered_meanwhile(house: Running) -> None:
     held = [connect(house) for _ in range(100)]
-    for one in held:
-        one.sendall(LOG_IN + b"Content-Length: 1000\r\n\r\nname=")
+    for item in held:
+        item.sendall(LOG_IN + b"Content-Length: 1000\r\n\r\nname=")
     with connect(house) as well:
         well.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert well.recv(65_536).startswith(b"HTTP/1.1 200")
-    assert {rest(one).split(b" ", 2)[1] for one in held} == {b"408"}
+    assert {rest(item).split(b" ", 2)[1] for item in held} == {b"408"}
 
 
 def test_a_slow_upload_that_goes_on_is_waited_for(house: Running) -> None:
@@ -221,9 +221,9 @@ def world(settings: Settings) -> Iterator[tuple[Teams, dict[str, str]]]:
     """A service with things of every kind, and what stands for each parameter of an address."""
     teams = make_teams(create_app(settings))
     with transaction(teams.engine) as session:
-        made = make_belongings(session, OURS)
+        belongings = make_belongings(session, OURS)
         run_id = make_run(session, project=OURS, name="read")
-    yield teams, made.params() | {"run_id": str(run_id), "name": "vega.js"}
+    yield teams, belongings.params() | {"run_id": str(run_id), "name": "vega.js"}
     teams.engine.dispose()
 
 

@@ -71,8 +71,8 @@ def text_of(page: str) -> str:
 def chart_of(client: TestClient, address: str) -> dict[str, Any]:
     part = client.get(address, headers=HTMX).text
     (spec,) = re.findall(r'<script type="application/json">(.*?)</script>', part, re.DOTALL)
-    found: dict[str, Any] = json.loads(spec)
-    return found
+    result: dict[str, Any] = json.loads(spec)
+    return result
 
 
 def test_the_page_says_first_where_the_stack_stands(client: TestClient, engine: Engine, moved: list[int]) -> None:
@@ -211,8 +211,8 @@ def test_configurations_have_levels_of_their_own(client: TestClient, engine: Eng
     assert {row["colour"] for row in both["points"]} == {"alltoall", "hybridep"}
     assert [row["config"] for row in both["levels"]] == ["A", "B"]
     assert [row["kind"] for row in both["events"]] == ["configuration"]
-    one = chart_of(client, f"{address}/chart?config={config[:12]}")["datasets"]
-    assert {row["id"] for row in one["points"]} == set(old)
+    datasets = chart_of(client, f"{address}/chart?config={config[:12]}")["datasets"]
+    assert {row["id"] for row in datasets["points"]} == set(old)
     assert "configuration A of 2" in client.get(f"{address}?config={config[:12]}").text
     outside = client.get(f"{address}/chart?config={config[:12]}&first={new[-1]}&last={new[-1]}", headers=HTMX)
     assert "No run of this configuration" in outside.text
@@ -348,16 +348,16 @@ def test_a_pin_of_another_stack_cannot_be_ended_here(
 
 
 def test_the_api_has_what_the_page_shows(client: TestClient, engine: Engine, moved: list[int]) -> None:
-    found = client.get(f"/api/v1/history/{key_of(engine, moved[0])}").json()
-    (change,) = found["change_points"]
+    body = client.get(f"/api/v1/history/{key_of(engine, moved[0])}").json()
+    (change,) = body["change_points"]
     assert (change["run_id"], change["after_run_id"], change["called_by_run_id"]) == (moved[14], moved[13], moved[14])
     assert change["delta_pct"] == pytest.approx(6, abs=0.6)
     assert change["regression_id"] == 1
-    (configuration,) = found["configurations"]
+    (configuration,) = body["configurations"]
     assert [level["runs"] for level in configuration["levels"]] == [14, 12]
-    assert [run["id"] for run in found["runs"]] == moved
-    assert found["runs"][0]["metrics"]["step_time_ms"]["n"] == 46
-    assert found["contract"]["gpus"] == 16
+    assert [run["id"] for run in body["runs"]] == moved
+    assert body["runs"][0]["metrics"]["step_time_ms"]["n"] == 46
+    assert body["contract"]["gpus"] == 16
 
 
 def test_the_runs_as_csv(client: TestClient, engine: Engine, moved: list[int]) -> None:

@@ -74,5 +74,5 @@ def amend(client: Client, run_id: int, **fields: Any) -> None:
 
 
 def standings(client: Client) -> dict[str, Any]:
-    found: dict[str, Any] = client.get(f"/api/v1/leaderboards?project={PROJECT}").json()
-    return found
+    body: dict[str, Any] = client.get(f"/api/v1/leaderboards?project={PROJECT}").json()
+    return body

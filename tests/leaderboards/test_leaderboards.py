@@ -122,8 +122,8 @@ def test_filters_narrow_the_stacks(
     client: TestClient, stacks: dict[str, str], query: dict[str, str], shown: list[str]
 ) -> None:
     page = client.get(PAGE, params=query).text
-    found = [name for name, key in stacks.items() if f'id="stack-{key[:12]}"' in page]
-    assert found == shown
+    result = [name for name, key in stacks.items() if f'id="stack-{key[:12]}"' in page]
+    assert result == shown
     assert ("No matching stacks" in page) == (not shown)
 
 
@@ -189,9 +189,12 @@ def test_stacks_of_one_title_are_told_apart_everywhere(client: TestClient, engin
     for part in (page, client.get(f"{PAGE}/gains", headers={"HX-Request": "true"}).text, client.get("/").text):
         assert "seq 4096" in part
         assert "seq 8192" in part
-    found = rows(client, f"{PAGE}/standings.csv")
-    assert {(row["seq_len"], row["gbs"], row["mbs"]) for row in found} == {("4096", "1024", "2"), ("8192", "1024", "2")}
-    assert len({row["stack"] for row in found}) == 2
+    result = rows(client, f"{PAGE}/standings.csv")
+    assert {(row["seq_len"], row["gbs"], row["mbs"]) for row in result} == {
+        ("4096", "1024", "2"),
+        ("8192", "1024", "2"),
+    }
+    assert len({row["stack"] for row in result}) == 2
 
 
 def test_configurations_of_a_dispatcher_are_told_by_their_knobs(client: TestClient, engine: Engine) -> None:
@@ -307,7 +310,7 @@ def test_what_changed_is_one_line_a_board_dated_by_its_runs(engine: Engine, stac
         activity = stated_activity("deepep")
         make_stack(session, [200.0, 201.0, 199.5], fields=fields, started=later, activity=activity, **told)
     with read_session(engine) as session:
-        news = [one for one in leader_updates(session) if one.newest.stack_key == stacks["leader"]]
+        news = [update for update in leader_updates(session) if update.newest.stack_key == stacks["leader"]]
     assert len(news) == 1
     assert (news[0].leader, news[0].changes > 1) == ("deepep", True)
     assert later <= news[0].at < later + timedelta(days=3)
@@ -318,7 +321,7 @@ def test_the_history_of_a_leader_ends_at_the_last_measurement(engine: Engine, st
         changes = leader_changes(session, stack_keys=[stacks["leader"]])
         kept = stack_standings(session, stacks["leader"])
     assert kept is not None
-    assert [(one.lasts, one.ends) for one in leadership_periods(changes)][-1] == (True, kept.newest_at)
+    assert [(period.lasts, period.ends) for period in leadership_periods(changes)][-1] == (True, kept.newest_at)
 
 
 CSV = {"Accept": "text/csv"}
@@ -332,11 +335,13 @@ def made_in(engine: Engine) -> dict[str, str]:
 
 def test_stacks_with_their_boards_and_counts_across_them(client: TestClient, engine: Engine) -> None:
     made = made_in(engine)
-    found = client.get(HERE).json()
-    assert (found["total"], found["pages"], found["evidence"]) == (4, 1, "screen")
-    assert [(one["hardware_slug"], one["stacks"]) for one in found["leaderboards"]] == [("h100", 4)]
-    assert found["leaderboards"][0]["url"].endswith("/leaderboards/h100/qwen3-30b-a3b")
-    stacks = {one["stack_key"]: one for one in found["items"]}
+    body = client.get(HERE).json()
+    assert (body["total"], body["pages"], body["evidence"]) == (4, 1, "screen")
+    assert [(leaderboard["hardware_slug"], leaderboard["stacks"]) for leaderboard in body["leaderboards"]] == [
+        ("h100", 4)
+    ]
+    assert body["leaderboards"][0]["url"].endswith("/leaderboards/h100/qwen3-30b-a3b")
+    stacks = {item["stack_key"]: item for item in body["items"]}
     (board,) = stacks[made["leader"]]["boards"]
     assert (board["leaders"], board["reading"], board["entries"][0]["dispatcher"]) == (
         ["hybridep"],
@@ -344,9 +349,9 @@ def test_stacks_with_their_boards_and_counts_across_them(client: TestClient, eng
         "hybridep",
     )
     assert "needs 12.1\u202f% more memory" in board["entries"][0]["gain"]["sentence"]
-    assert [one["why"] for one in stacks[made["leader"]]["refused"]] == ["not_active"]
-    assert [one["dispatcher"] for one in stacks[made["only"]]["missing"]] == ["deepep", "hybridep"]
-    assert {one["semantic_class"] for one in found["summaries"]} == {"training_equivalent", "benchmark_only"}
+    assert [item["why"] for item in stacks[made["leader"]]["refused"]] == ["not_active"]
+    assert [item["dispatcher"] for item in stacks[made["only"]]["missing"]] == ["deepep", "hybridep"]
+    assert {summary["semantic_class"] for summary in body["summaries"]} == {"training_equivalent", "benchmark_only"}
 
     for query, count in (
         ("&routing=forced", 1),
@@ -357,7 +362,7 @@ def test_stacks_with_their_boards_and_counts_across_them(client: TestClient, eng
         assert len(client.get(HERE + query).json()["items"]) == count
     everywhere = client.get("/api/v1/leaderboards?page_size=2").json()
     assert (everywhere["total"], everywhere["pages"], len(everywhere["items"])) == (5, 3, 2)
-    assert [one["hardware_slug"] for one in everywhere["leaderboards"]] == ["gb200", "h100"]
+    assert [leaderboard["hardware_slug"] for leaderboard in everywhere["leaderboards"]] == ["gb200", "h100"]
 
 
 def test_as_csv_with_one_row_a_result(client: TestClient, engine: Engine) -> None:
@@ -402,7 +407,7 @@ def test_a_board_is_in_the_order_that_is_asked_for(client: TestClient, engine: E
         answer = client.get(f"{here}&rank={rank}").json()
         assert answer["rank"] == rank
         (board,) = answer["items"][0]["boards"]
-        return [(one["dispatcher"], one["place"]["first"]) for one in board["entries"]]
+        return [(entry["dispatcher"], entry["place"]["first"]) for entry in board["entries"]]
 
     assert order("step_time") == order("tokens_per_s_per_gpu") == [("hybridep", 1), ("alltoall", 2)]
     assert order("memory_headroom") == [("alltoall", 1), ("hybridep", 2)]
@@ -430,9 +435,9 @@ def test_pages_of_a_table_are_complete_and_lead_to_each_other(client: TestClient
 
 def test_gains_as_the_chart_draws_them(client: TestClient, engine: Engine) -> None:
     made = made_in(engine)
-    found = client.get(f"/api/v1/leaderboards/gains?stack={made['leader']}").json()
-    (gain,) = found["items"]
-    assert (gain["dispatcher"], gain["over"], gain["outcome"], found["total"]) == ("hybridep", "alltoall", "first", 1)
+    body = client.get(f"/api/v1/leaderboards/gains?stack={made['leader']}").json()
+    (gain,) = body["items"]
+    assert (gain["dispatcher"], gain["over"], gain["outcome"], body["total"]) == ("hybridep", "alltoall", "first", 1)
     assert gain["gain_pct_low"] < gain["gain_pct"] < gain["gain_pct_high"]
     assert gain["gain_pct"] == pytest.approx(20, abs=0.2)
     (row,) = csv.DictReader(
@@ -443,9 +448,9 @@ def test_gains_as_the_chart_draws_them(client: TestClient, engine: Engine) -> No
 
 def test_who_led_when(client: TestClient, engine: Engine) -> None:
     made = made_in(engine)
-    found = client.get(f"/api/v1/leaderboards/changes?stack={made['tie']}").json()["items"]
-    assert [(one["before"], one["sentence"]) for one in found] == [(None, "deepep and hybridep (tie)")]
-    assert found[0]["after"]["dispatchers"] == ["deepep", "hybridep"]
+    items = client.get(f"/api/v1/leaderboards/changes?stack={made['tie']}").json()["items"]
+    assert [(item["before"], item["sentence"]) for item in items] == [(None, "deepep and hybridep (tie)")]
+    assert items[0]["after"]["dispatchers"] == ["deepep", "hybridep"]
     assert len(client.get("/api/v1/leaderboards/changes?newest=2").json()["items"]) == 2
 
 

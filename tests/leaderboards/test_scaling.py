@@ -53,9 +53,9 @@ def scaling(client: TestClient, **query: str) -> dict[str, Any]:
 
 def test_weak_scaling_is_held_against_the_smallest_size(client: TestClient, session: Session) -> None:
     runs = weak(session, 1.0, 0.98, 0.9)
-    found = scaling(client)
-    assert (found["schema"], found["family"], found["hardware"]) == ("threewalls.scaling/1", "Qwen3-30B-A3B", "H100")
-    (series,) = found["series"]
+    result = scaling(client)
+    assert (result["schema"], result["family"], result["hardware"]) == ("threewalls.scaling/1", "Qwen3-30B-A3B", "H100")
+    (series,) = result["series"]
     assert (series["kind"], series["dispatcher"], series["along"]) == ("weak", "alltoall", "gpus")
     assert [point["size"] for point in series["points"]] == [16, 32, 64]
     values = [point["efficiency_pct"]["value"] for point in series["points"]]
@@ -63,26 +63,26 @@ def test_weak_scaling_is_held_against_the_smallest_size(client: TestClient, sess
     last = series["points"][-1]
     assert last["efficiency_pct"]["low"] < 90 < last["efficiency_pct"]["high"]
     assert last["runs"] == runs[-1]
-    assert found["summary"].replace(THIN, " ").startswith("Weak scaling: alltoall keeps 90.0 % (")
+    assert result["summary"].replace(THIN, " ").startswith("Weak scaling: alltoall keeps 90.0 % (")
 
 
 def test_strong_scaling_and_longer_sequences_are_series_of_their_own(client: TestClient, session: Session) -> None:
     stack(session, 31_310.0)
     stack(session, 16_300.0, gpus=32)
     stack(session, 36_000.0, seq_len=8192, gbs=512, cp=2)
-    found = scaling(client)
-    assert [one["kind"] for one in found["series"]] == ["strong", "sequence_tokens"]
-    assert [point["cp"] for point in found["series"][1]["points"]] == [1, 2]
-    assert [one["kind"] for one in scaling(client, kind="strong")["series"]] == ["strong"]
+    result = scaling(client)
+    assert [item["kind"] for item in result["series"]] == ["strong", "sequence_tokens"]
+    assert [point["cp"] for point in result["series"][1]["points"]] == [1, 2]
+    assert [item["kind"] for item in scaling(client, kind="strong")["series"]] == ["strong"]
     assert scaling(client, dispatcher="deepep")["series"] == []
 
 
 def test_a_workload_of_another_container_makes_no_series_with_it(client: TestClient, session: Session) -> None:
     stack(session, 31_310.0)
     stack(session, 16_300.0, gpus=32, container="nvcr.io/nvidia/nemo:26.09")
-    found = scaling(client)
-    assert (found["series"], found["offers"]) == ([], [])
-    assert found["summary"] == "No workload ran at several sizes yet."
+    result = scaling(client)
+    assert (result["series"], result["offers"]) == ([], [])
+    assert result["summary"] == "No workload ran at several sizes yet."
     assert "Nothing to scale yet" in client.get("/scaling").text
 
 
@@ -90,9 +90,9 @@ def test_containers_are_shown_one_at_a_time_the_newest_first(client: TestClient,
     newer = "nvcr.io/nvidia/nemo:26.09"
     weak(session, 1.0, 0.9)
     weak(session, 1.0, 0.95, container=newer, started=FIRST_PLACE + timedelta(days=30))
-    found = scaling(client)
-    assert (found["container"], len(found["series"])) == (newer, 1)
-    assert found["offers"][0]["containers"] == [newer, "nvcr.io/nvidia/nemo:26.06"]
+    result = scaling(client)
+    assert (result["container"], len(result["series"])) == (newer, 1)
+    assert result["offers"][0]["containers"] == [newer, "nvcr.io/nvidia/nemo:26.06"]
     (older,) = scaling(client, container="nvcr.io/nvidia/nemo:26.06")["series"]
     assert older["points"][-1]["efficiency_pct"]["value"] == pytest.approx(90, abs=0.2)
     assert "No workload ran at several sizes in this container" in client.get("/scaling?container=<i>").text
@@ -101,17 +101,17 @@ def test_containers_are_shown_one_at_a_time_the_newest_first(client: TestClient,
 def test_the_container_with_the_most_sizes_is_shown_first(client: TestClient, session: Session) -> None:
     weak(session, 1.0, 0.97, 0.9)
     weak(session, 1.0, 0.95, container="nvcr.io/nvidia/nemo:26.09", started=FIRST_PLACE + timedelta(days=30))
-    found = scaling(client)
-    assert found["container"] == "nvcr.io/nvidia/nemo:26.06"
-    assert found["offers"][0]["sizes"] == {"nvcr.io/nvidia/nemo:26.06": 3, "nvcr.io/nvidia/nemo:26.09": 2}
+    result = scaling(client)
+    assert result["container"] == "nvcr.io/nvidia/nemo:26.06"
+    assert result["offers"][0]["sizes"] == {"nvcr.io/nvidia/nemo:26.06": 3, "nvcr.io/nvidia/nemo:26.09": 2}
     assert "nvcr.io/nvidia/nemo:26.09, 2 sizes" in client.get("/scaling").text
 
 
 def test_configurations_that_differ_in_a_knob_make_no_series(client: TestClient, session: Session) -> None:
     stack(session, 31_310.0)
     stack(session, 16_300.0, gpus=32, ep_overlap=True)
-    found = scaling(client)
-    assert (found["series"], len(found["offers"])) == ([], 1)
+    result = scaling(client)
+    assert (result["series"], len(result["offers"])) == ([], 1)
     assert "The configurations differ in more than size" in client.get("/scaling").text
 
 
@@ -135,7 +135,7 @@ def test_a_quarantined_run_is_no_part_of_it(client: TestClient, session: Session
 def test_series_of_one_kind_are_told_apart_by_what_differs(client: TestClient, session: Session) -> None:
     weak(session, 1.0, 0.95)
     weak(session, 1.0, 0.97, 0.96, ep_overlap=True)
-    names = {one["name"]: one["differs_in"] for one in scaling(client)["series"]}
+    names = {item["name"]: item["differs_in"] for item in scaling(client)["series"]}
     assert names == {
         "alltoall (ep_overlap on)": {"ep_overlap": "on"},
         "alltoall (ep_overlap off)": {"ep_overlap": "off"},
@@ -153,8 +153,8 @@ def test_one_of_several_workloads_is_chosen(client: TestClient, session: Session
     weak(session, 1.0, 0.95)
     for gpus in (8, 16):
         stack(session, 900.0, project="<other>", model="Mixtral-8x7B", gpu="A100", gpus=gpus, gbs=gpus)
-    found = scaling(client)
-    assert (found["project"], found["series"], len(found["offers"])) == (None, [], 2)
+    result = scaling(client)
+    assert (result["project"], result["series"], len(result["offers"])) == (None, [], 2)
     page = client.get("/scaling").text
     assert "2 workloads ran at several sizes. Choose one." in page
     assert "project=%3Cother%3E&amp;hardware=a100&amp;family=mixtral-8x7b" in page

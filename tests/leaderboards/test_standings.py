@@ -49,41 +49,43 @@ def session(engine: Engine) -> Iterator[Session]:
 
 
 def test_a_page_has_the_stacks_of_one_hardware_and_family(session: Session) -> None:
-    made = make_leaderboard(session)
+    leaderboard = make_leaderboard(session)
     page = standings_of(session, *HERE, StandingsFilters())
-    assert {one.stack_key for one in page.items} == {made[name] for name in ("tie", "leader", "only", "directional")}
+    assert {item.stack_key for item in page.items} == {
+        leaderboard[name] for name in ("tie", "leader", "only", "directional")
+    }
     assert (page.hardware, page.family, page.total) == ("H100", "Qwen3-30B-A3B", 4)
-    boards = {one.stack_key: one.standings.boards for one in page.items}
-    readings = {name: [board.reading for board in boards[made[name]]] for name in ("tie", "leader", "only")}
+    boards = {item.stack_key: item.standings.boards for item in page.items}
+    readings = {name: [board.reading for board in boards[leaderboard[name]]] for name in ("tie", "leader", "only")}
     assert readings == {"tie": ["tie"], "leader": ["leader"], "only": ["only_measurement"]}
-    tie = boards[made["tie"]][0]
+    tie = boards[leaderboard["tie"]][0]
     assert sorted(tie.leaders) == ["deepep", "hybridep"]
-    gain = next(one for one in tie.entries if one.dispatcher == "deepep").gain
+    gain = next(entry for entry in tie.entries if entry.dispatcher == "deepep").gain
     assert gain is not None
     assert "more memory" in gain.sentence
-    kept = stack_standings(session, made["tie"])
+    kept = stack_standings(session, leaderboard["tie"])
     assert kept is not None
-    assert [one.why for one in kept.standings.refused] == ["too_short", "quarantined"]
+    assert [item.why for item in kept.standings.refused] == ["too_short", "quarantined"]
     assert (kept.runs, kept.gpus, kept.container) == (10, 16, "nvcr.io/nvidia/nemo:26.06")
     assert kept.about["seq_len"] == 4096
 
 
 def test_summaries_are_of_all_stacks_however_few_are_shown(session: Session) -> None:
-    made = make_leaderboard(session)
+    leaderboard = make_leaderboard(session)
     page = standings_of(session, *HERE, StandingsFilters(), 2, size=1)
     assert (len(page.items), page.total, page.pages) == (1, 4, 4)
-    training = next(one for one in page.summaries if one.semantic_class == "training_equivalent")
+    training = next(summary for summary in page.summaries if summary.semantic_class == "training_equivalent")
     assert (training.stacks, training.rankings) == (3, 2)
-    tallies = {one.dispatcher: one for one in training.overall.tallies}
+    tallies = {tally.dispatcher: tally for tally in training.overall.tallies}
     assert (tallies["hybridep"].won, tallies["hybridep"].tied, tallies["hybridep"].could_not_run) == (1, 1, 1)
     assert tallies["alltoall"].lost == 2
     gain = tallies["hybridep"].gain
     assert gain is not None
-    assert {gain.lowest_stack, gain.highest_stack} == {made["tie"], made["leader"]}
+    assert {gain.lowest_stack, gain.highest_stack} == {leaderboard["tie"], leaderboard["leader"]}
 
 
 def test_filters(session: Session) -> None:
-    made = make_leaderboard(session)
+    leaderboard = make_leaderboard(session)
     with every_case() as case:
         for filters, names in (
             (StandingsFilters(routing="forced"), {"directional"}),
@@ -96,20 +98,23 @@ def test_filters(session: Session) -> None:
         ):
             with case(filters):
                 page = standings_of(session, *HERE, filters)
-                assert {one.stack_key for one in page.items} == {made[name] for name in names}
+                assert {item.stack_key for item in page.items} == {leaderboard[name] for name in names}
                 assert page.total == len(names)
                 assert page.options.precisions == ("bf16", "fp8")
-                assert all(board.floor == filters.floor for one in page.items for board in one.standings.boards)
+                assert all(board.floor == filters.floor for item in page.items for board in item.standings.boards)
 
 
 def test_the_index_and_the_history_of_leaders(session: Session) -> None:
     make_leaderboard(session)
-    index = [(one.hardware_slug, one.family_slug, one.stacks, one.rankings) for one in hardware_and_families(session)]
+    index = [
+        (family.hardware_slug, family.family_slug, family.stacks, family.rankings)
+        for family in hardware_and_families(session)
+    ]
     assert index == [("gb200", "deepseek-v3", 1, 1), ("h100", "qwen3-30b-a3b", 4, 2)]
     assert hardware_and_families(session, "another") == ()
     here = leader_changes(session, hardware_slug=HERE[0], family_slug=HERE[1])
-    assert sorted(one.change.sentence for one in here) == ["deepep and hybridep (tie)", "hybridep"]
-    assert {one.project for one in leader_changes(session)} == {"moe-lab"}
+    assert sorted(item.change.sentence for item in here) == ["deepep and hybridep (tie)", "hybridep"]
+    assert {change.project for change in leader_changes(session)} == {"moe-lab"}
     assert stack_standings(session, "0" * 64) is None
 
 

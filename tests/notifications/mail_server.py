@@ -62,7 +62,7 @@ def mail_server(
                 word, _, rest = line.decode().strip().partition(" ")
                 match word.upper():
                     case "EHLO" | "HELO":
-                        self.say("250-mail.example", *(f"250-{one}" for one in self.offers()), "250 8BITMIME")
+                        self.say("250-mail.example", *(f"250-{offer}" for offer in self.offers()), "250 8BITMIME")
                     case "STARTTLS" if certificate is not None:
                         self.say("220 go on")
                         self.encrypt()

@@ -42,7 +42,7 @@ class Receiver:
 
     @property
     def ids(self) -> list[str]:
-        return [one.headers["webhook-id"] for one in self.got]
+        return [item.headers["webhook-id"] for item in self.got]
 
 
 @contextmanager

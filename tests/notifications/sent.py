@@ -76,7 +76,7 @@ def deliveries(engine: Engine) -> list[DeliveryRow]:
 
 def states(engine: Engine) -> list[tuple[str, str, int]]:
     """Event, state and attempts of each delivery, oldest first."""
-    return [(one.event, one.state, one.attempts) for one in deliveries(engine)]
+    return [(delivery.event, delivery.state, delivery.attempts) for delivery in deliveries(engine)]
 
 
 def put_trial(session: Session, receiver_id: int, cause: str = "test:1") -> int:

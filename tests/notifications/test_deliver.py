@@ -78,11 +78,11 @@ def test_the_signature_is_right_by_openssl(engine: Engine, settings: Settings, r
         ["openssl", "base64", "-d", "-A"], input=b"MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", capture_output=True, check=True
     ).stdout
     told = f"{got.headers['webhook-id']}.{got.headers['webhook-timestamp']}.".encode() + got.body
-    made = subprocess.run(
+    output = subprocess.run(
         ["openssl", "dgst", "-sha256", "-mac", "HMAC", "-macopt", f"hexkey:{key.hex()}", "-binary"],
         input=told, capture_output=True, check=True,
     ).stdout  # fmt: skip
-    encoded = subprocess.run(["openssl", "base64", "-A"], input=made, capture_output=True, check=True).stdout.decode()
+    encoded = subprocess.run(["openssl", "base64", "-A"], input=output, capture_output=True, check=True).stdout.decode()
     assert got.headers["webhook-signature"] == f"v1,{encoded}"
 
 
@@ -92,7 +92,11 @@ def test_a_receiver_that_is_down_gets_it_when_it_is_back(engine: Engine, setting
     trial(engine, address, n=3)
     # The first finds out; the others wait with it instead of each taking its time.
     assert work_off(engine, settings) == [False, None, None]
-    assert [(one.attempts, one.work) for one in deliveries(engine)] == [(1, "waiting"), (0, "waiting"), (0, "waiting")]
+    assert [(delivery.attempts, delivery.work) for delivery in deliveries(engine)] == [
+        (1, "waiting"),
+        (0, "waiting"),
+        (0, "waiting"),
+    ]
     assert deliveries(engine)[0].error == "No answer came: nothing listens there."
     assert work_off(engine, settings) == []
     later(engine)
@@ -113,7 +117,7 @@ def test_an_error_is_tried_again_with_the_same_id_and_another_signature(
         later(engine)
     assert states(engine) == [("test", "delivered", 3)]
     assert len(set(receiver.ids)) == 1
-    assert len({one.body for one in receiver.got}) == 1
+    assert len({item.body for item in receiver.got}) == 1
 
 
 def test_a_redirect_is_not_followed(engine: Engine, settings: Settings, receiver: Receiver) -> None:
@@ -434,8 +438,8 @@ def test_a_message_survives_the_death_of_its_worker(
         receiver.released.set()
 
         def one() -> dict[str, object]:
-            found: dict[str, object] = browser.get(f"{api}/deliveries", timeout=300).json()["items"][0]
-            return found
+            result: dict[str, object] = browser.get(f"{api}/deliveries", timeout=300).json()["items"][0]
+            return result
 
         wait_for(lambda: one()["state"] == "delivered", "the delivery to be written down")
         assert len(set(receiver.ids)) == 1

@@ -43,7 +43,7 @@ def bring(engine: Engine, settings: Settings, times: list[float], at: float = 0,
 
 
 def events(engine: Engine) -> list[str]:
-    return [one.event for one in deliveries(engine)]
+    return [delivery.event for delivery in deliveries(engine)]
 
 
 def test_a_regression_is_told_when_it_opens_when_it_recovers_and_when_it_is_back(
@@ -54,11 +54,11 @@ def test_a_regression_is_told_when_it_opens_when_it_recovers_and_when_it_is_back
     assert events(engine) == []
     bring(engine, settings, steady(1080, 5), 14)
     assert events(engine) == ["regression.opened"]
-    told = deliveries(engine)[0].payload
-    assert "step time" in told["title"]
-    assert "slower in moe-lab" in told["title"]
-    assert "Qwen3-30B-A3B" in " ".join(told["lines"])
-    assert told["data"]["regression"]["id"] == 1
+    payload = deliveries(engine)[0].payload
+    assert "step time" in payload["title"]
+    assert "slower in moe-lab" in payload["title"]
+    assert "Qwen3-30B-A3B" in " ".join(payload["lines"])
+    assert payload["data"]["regression"]["id"] == 1
     bring(engine, settings, steady(1000, 4), 19)
     assert events(engine)[1:] == ["regression.recovered"]
     accepted = {"author": "Ada", "proposal": "accept"}
@@ -66,7 +66,7 @@ def test_a_regression_is_told_when_it_opens_when_it_recovers_and_when_it_is_back
     assert events(engine)[2:] == ["regression.fixed"]
     assert "Ada says so." in deliveries(engine)[2].payload["lines"]
     # The web process has rung the bell, for the first of them: the others wait behind it.
-    assert [one.work for one in deliveries(engine)] == ["rung", "waiting", "waiting"]
+    assert [delivery.work for delivery in deliveries(engine)] == ["rung", "waiting", "waiting"]
     bring(engine, settings, steady(1080, 4), 24)
     assert events(engine)[3:] == ["regression.reopened"]
 
@@ -100,7 +100,7 @@ def test_news_go_to_those_who_want_that_event_of_that_stack_and_are_not_paused(
     answer = client.patch(f"/api/v1/projects/{PROJECT}/receivers/{paused}", json={"enabled": False, "author": "Ada"})
     assert answer.json()["enabled"] is False
     bring(engine, settings, [1080.0], 13)
-    assert [one.receiver_id for one in deliveries(engine)] == wanted
+    assert [delivery.receiver_id for delivery in deliveries(engine)] == wanted
 
 
 def test_runs_that_were_uploaded_long_ago_are_no_news(engine: Engine, settings: Settings) -> None:
@@ -145,8 +145,8 @@ def test_a_failure_is_told_once_for_all_reruns_that_fail_alike(client: TestClien
     fail(crashed, "otherwise", **job)
     fail(missing, "elsewhere", **job | {"gpu": "GB200"})
     fail(missing, "later", **job | {"commit": "77aa01bc"})
-    told = [one.payload for one in deliveries(engine)]
-    assert [one["data"]["run"]["name"] for one in told] == ["first", "otherwise", "elsewhere", "later"]
+    told = [delivery.payload for delivery in deliveries(engine)]
+    assert [item["data"]["run"]["name"] for item in told] == ["first", "otherwise", "elsewhere", "later"]
     assert told[0]["data"]["run"] | {"id": 1, "stack": ""} == {
         "id": 1, "name": "first", "branch": "main", "commit": "0f3c2a9d", "stack": "",
     }  # fmt: skip
@@ -160,7 +160,7 @@ def test_stacks_of_one_title_are_told_apart(engine: Engine, settings: Settings) 
         for number, time in enumerate(steady(1000, 14)):
             arrive(engine, time, number, project=PROJECT, fields={"seq_len": seq_len}, created_at=utc_now())
         judge_all(engine, settings)
-    lines = {one.payload["lines"][-1] for one in deliveries(engine)}
+    lines = {delivery.payload["lines"][-1] for delivery in deliveries(engine)}
     assert any(" · seq 8192, branch" in line for line in lines)
 
 
@@ -170,7 +170,7 @@ def told(engine: Engine, receiver_id: int, *events: str, number: int = 7) -> lis
 
 
 def heard(receiver: Receiver) -> list[str]:
-    return [json.loads(one.body)["type"].partition(".")[2] for one in receiver.got]
+    return [json.loads(item.body)["type"].partition(".")[2] for item in receiver.got]
 
 
 def test_what_waits_is_not_overtaken_by_what_came_after_it(

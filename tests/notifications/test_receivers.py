@@ -44,7 +44,7 @@ def test_a_secret_is_told_once_and_an_address_never_again(client: TestClient, en
     pages = ("", f"/{made['id']}", f"/{slack['id']}")
     answers = [client.get(f"{API}/receivers").text, client.get(f"{API}/receivers/{made['id']}").text]
     answers += [client.get(f"/settings/projects/{PROJECT}/notifications{page}").text for page in pages]
-    answers += [json.dumps([[one.before, one.after, one.note] for one in record(engine, made["id"])])]
+    answers += [json.dumps([[item.before, item.after, item.note] for item in record(engine, made["id"])])]
     for text in answers:
         assert secret not in text
         assert SECRET_PATH not in text
@@ -65,8 +65,8 @@ def test_each_change_is_recorded_with_who_did_it(client: TestClient, engine: Eng
     assert client.delete(at, params={"author": "Di"}).status_code == 204
     assert client.get(at).status_code == 404
     assert deliveries(engine) == []
-    found = [(one.who, one.action) for one in record(engine, number)]
-    assert found == [
+    result = [(item.who, item.action) for item in record(engine, number)]
+    assert result == [
         ("Ada", "added"), ("Ada", "changed"), ("Ada", "changed"), ("Ada", "paused"), ("Ada", "resumed"),
         ("Ada", "secret_renewed"), ("Ada", "tested"), ("Ada", "deleted"),
     ]  # fmt: skip
@@ -77,18 +77,18 @@ def test_a_test_message_arrives_and_can_be_sent_again(
     client: TestClient, engine: Engine, settings: Settings, receiver: Receiver
 ) -> None:
     number = add(client, receiver.address)["id"]
-    made = client.post(f"{API}/receivers/{number}/test", json={"author": "Ada"}).json()["delivery"]
+    delivery = client.post(f"{API}/receivers/{number}/test", json={"author": "Ada"}).json()["delivery"]
     assert work_off(engine, settings) == [True]
-    again = client.post(f"{API}/deliveries/{made}/replay", json={"author": "Ada"}).json()["delivery"]
+    again = client.post(f"{API}/deliveries/{delivery}/replay", json={"author": "Ada"}).json()["delivery"]
     assert work_off(engine, settings) == [True]
-    first, second = (json.loads(one.body) for one in receiver.got)
+    first, second = (json.loads(item.body) for item in receiver.got)
     assert (second["replay_of"], second["delivery"]) == (first["delivery"], deliveries(engine)[-1].message_id)
     assert len({first["delivery"], second["delivery"]}) == 2
     assert second["title"] == first["title"]
     assert first["url"].startswith("http://testserver/settings/projects/moe-lab/notifications")
     listed = client.get(f"{API}/deliveries").json()
-    assert [(one["id"], one["replay_of"], one["state"]) for one in listed["items"]] == [
-        (again, made, "delivered"), (made, None, "delivered"),
+    assert [(item["id"], item["replay_of"], item["state"]) for item in listed["items"]] == [
+        (again, delivery, "delivered"), (delivery, None, "delivered"),
     ]  # fmt: skip
     assert client.get(f"{API}/deliveries", params={"state": "failed"}).json()["total"] == 0
     assert client.get(f"{API}/deliveries", params={"receiver": number, "page_size": 1}).json()["total"] == 2
@@ -126,7 +126,7 @@ def test_test_messages_are_few(client: TestClient, engine: Engine) -> None:
     assert 0 < int(answers[-1].headers["Retry-After"]) <= 60
     # Neither a new receiver, nor one that is deleted with its log, makes room for more.
     client.delete(f"{API}/receivers/{numbers[0]}", params={"author": "Ada"})
-    answers = [client.post(f"{API}/receivers/{one}/test", json={"author": "Ada"}) for one in numbers[1:] * 2]
+    answers = [client.post(f"{API}/receivers/{item}/test", json={"author": "Ada"}) for item in numbers[1:] * 2]
     assert [answer.status_code for answer in answers] == [202] * 7 + [429]
     page = client.post(f"/settings/projects/{PROJECT}/notifications/{numbers[1]}/test", data={"author": "Ada"})
     assert (page.status_code, "Retry-After" in page.headers) == (429, True)
@@ -177,7 +177,7 @@ def test_another_project_s_receiver_is_not_there(client: TestClient, engine: Eng
         number = row.id
         session.add(DeliveryRow(receiver_id=number or 0, event="test", cause="test", state="failed", work=""))
         session.flush()
-    theirs, none = (client.post(f"{API}/deliveries/{one}/replay", json={"author": "Ada"}) for one in (1, 9999))
+    theirs, none = (client.post(f"{API}/deliveries/{item}/replay", json={"author": "Ada"}) for item in (1, 9999))
     assert theirs.json() == none.json() | {"detail": none.json()["detail"].replace("9999", "1")}
     for answer in (
         client.get(f"{API}/receivers/{number}"),
@@ -238,7 +238,7 @@ def test_a_receiver_is_changed_paused_tested_and_deleted(
     assert "HTTP 200" in page
     assert "Test message for night watch" in page
     assert "Queued." in client.post(f"{AT}/deliveries/1/replay", data={"author": "Ada"}).text
-    assert [one.replay_of for one in deliveries(engine)] == [None, 1]
+    assert [delivery.replay_of for delivery in deliveries(engine)] == [None, 1]
     assert re.findall(r"whsec_\S{44}", client.post(f"{AT}/1/secret", data={"author": "Ada"}).text)
     assert "Deleted with its log" in client.post(f"{AT}/1/delete", data={"author": "Ada"}).text
     assert client.get(f"{AT}/1").status_code == 404

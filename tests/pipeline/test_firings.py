@@ -44,8 +44,8 @@ def fired(engine: Engine, run_id: int) -> Sequence[str]:
 
 
 def suggested(client: TestClient, run_id: int) -> set[str]:
-    told = client.get(f"/api/v1/runs/{run_id}/suggestions").json()
-    return {one["rule"] for kind in ("suggestions", "withheld", "warnings") for one in told[kind]}
+    body = client.get(f"/api/v1/runs/{run_id}/suggestions").json()
+    return {item["rule"] for kind in ("suggestions", "withheld", "warnings") for item in body[kind]}
 
 
 def test_a_worker_keeps_what_fired_once_however_often_it_is_rung_for(client: TestClient, engine: Engine) -> None:
@@ -123,7 +123,7 @@ def test_firings_are_counted_by_rule_and_go_with_their_run(
     with transaction(engine) as session:
         project_id = session.get_one(RunRow, runs[0]).project_id if project else None
         assert rules.fired_counts(session, project_id)["profile-comm"] == 2
-        assert [one.run_id for one in rules.last_fired(session, "profile-comm", 5, project_id)] == runs[::-1]
+        assert [item.run_id for item in rules.last_fired(session, "profile-comm", 5, project_id)] == runs[::-1]
         session.delete(session.get_one(RunRow, runs[0]))
     with read_session(engine) as session:
         assert rules.fired_counts(session)["profile-comm"] == 1

@@ -40,11 +40,11 @@ def test_runs_are_judged_as_they_come_and_a_slow_one_opens_one_regression(engine
     for number, time in enumerate(times):
         runs.append(arrive(engine, time, number))
         judge_run(engine, settings, runs[-1])
-    found = decisions(engine)
-    assert found[0] == "no_baseline"
-    assert set(found[1:14]) <= {"no_change", "inconclusive"}
-    assert found[14:17] == ["regression"] * 3  # until three runs make a level of their own
-    assert found[17] != "regression"
+    result = decisions(engine)
+    assert result[0] == "no_baseline"
+    assert set(result[1:14]) <= {"no_change", "inconclusive"}
+    assert result[14:17] == ["regression"] * 3  # until three runs make a level of their own
+    assert result[17] != "regression"
     assert regressions_in(engine) == [("open", "", [runs[14]])]
     with read_session(engine) as session:
         event = session.exec(select(AuditEventRow).where(AuditEventRow.subject == "regression")).one()
@@ -68,7 +68,7 @@ def test_the_order_in_which_runs_come_in_and_the_bells_change_nothing(engine: En
     judge_all(engine, settings)
     assert {place: _said(engine, run_id) for place, run_id in by_place.items()} == one_by_one
     assert verdict_rows(engine) == before
-    assert len([one for one in regressions_in(engine) if one[0] == "open"]) == 1
+    assert len([regression for regression in regressions_in(engine) if regression[0] == "open"]) == 1
 
 
 def _said(engine: Engine, run_id: int) -> object:
@@ -89,7 +89,7 @@ def test_reruns_are_one_candidate_and_the_older_verdict_stays_in_the_record(engi
         places = {session.get_one(RunRow, run).ordered_at for run in (first, second)}
         newest = current_verdict(session, second)
     assert len(places) == 1
-    assert [one.document.verdict.looks for one in record] == [2, 1]
+    assert [item.document.verdict.looks for item in record] == [2, 1]
     assert record[0].document.candidates == (str(first), str(second))
     assert record[0].because == f"Run {second}, a rerun of its commit, came in."
     assert newest is not None
@@ -106,7 +106,7 @@ def test_a_quarantine_takes_a_run_out_of_every_baseline_at_once_and_back(engine:
     after = document_of(engine, runs[-1])
     assert str(runs[5]) in before.verdict.baseline_used
     assert str(runs[5]) not in after.baseline
-    assert (str(runs[5]), "quarantined: a bad node") in [(one.run, one.why) for one in after.left_out]
+    assert (str(runs[5]), "quarantined: a bad node") in [(item.run, item.why) for item in after.left_out]
     assert not document_of(engine, runs[5]).raises_regression
     with read_session(engine) as session:
         newest = current_verdict(session, runs[-1])
@@ -149,10 +149,10 @@ def test_a_pinned_run_is_the_baseline_of_what_comes_after_it(engine: Engine, set
     assert document_of(engine, runs[5]).baseline == (str(runs[2]),)
     with transaction(engine) as session:
         people.pin(session, runs[4], "ada")
-        found = session.exec(select(RunRow)).first()
-        assert found is not None
-        pins = people.pins(session, found.project_id, found.stack_key)
-        assert [(one.run_id, one.in_force) for one in pins] == [(runs[4], True), (runs[2], False)]
+        result = session.exec(select(RunRow)).first()
+        assert result is not None
+        pins = people.pins(session, result.project_id, result.stack_key)
+        assert [(pin.run_id, pin.in_force) for pin in pins] == [(runs[4], True), (runs[2], False)]
         people.unpin(session, pins[0].id, "ada")
     judge_all(engine, settings)
     assert document_of(engine, runs[5]).baseline_kind == "same_config"
@@ -178,7 +178,7 @@ def test_two_workers_never_judge_one_stack_at_the_same_time(engine: Engine, sett
     assert work_id is not None
     with ThreadPoolExecutor(4) as pool:
         told = list(pool.map(lambda _: judge_stack(engine, settings, work_id), range(8)))
-    assert sorted(one for one in told if one is not None) == [6]
+    assert sorted(item for item in told if item is not None) == [6]
     assert verdict_rows(engine) == 6
 
 
@@ -192,10 +192,10 @@ def test_what_comes_in_while_a_stack_is_judged_is_judged_after_it(
     really_assess, late = judge._assess, []
 
     def assess(*args: object) -> object:
-        found = really_assess(*args)  # type: ignore[arg-type]
+        result = really_assess(*args)  # type: ignore[arg-type]
         if not late:
             late.append(arrive(engine, 1001, 1))
-        return found
+        return result
 
     monkeypatch.setattr(judge, "_assess", assess)
     assert judge_stack(engine, settings, work_id) == 1
@@ -306,4 +306,4 @@ def test_runs_that_come_in_at_once_end_in_the_verdicts_of_one_after_another(engi
     judge_all(engine, settings)
     assert {place: _said(engine, run_id) for place, run_id in runs.items()} == at_once
     assert len(places) == 6
-    assert [one[0] for one in regressions_in(engine)] == ["open"]
+    assert [regression[0] for regression in regressions_in(engine)] == ["open"]

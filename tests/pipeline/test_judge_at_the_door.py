@@ -39,67 +39,69 @@ def processed(client: TestClient, number: int, step_time_ms: float = 400.0, **ot
 def verdict(client: TestClient, run_id: int) -> dict[str, Any]:
     answer = client.get(f"/api/v1/runs/{run_id}/verdict")
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def test_a_verdict_has_its_metrics_baseline_and_suspects(client: TestClient) -> None:
     runs = [processed(client, number, 400 + number % 3) for number in range(1, 11)]
     slow = processed(client, 11, 440)
-    found = verdict(client, slow)
-    assert (found["status"], found["verdict"], found["exit_code"]) == ("judged", "regression", 1)
-    time = found["metrics"]["step_time_ms"]
+    result = verdict(client, slow)
+    assert (result["status"], result["verdict"], result["exit_code"]) == ("judged", "regression", 1)
+    time = result["metrics"]["step_time_ms"]
     assert time["decision"] == "regression"
     assert time["ci_low_pct"] < time["delta_pct"] < time["ci_high_pct"]
-    assert found["metrics"]["tokens_per_s_per_gpu"] is None or found["metrics"]["tokens_per_s_per_gpu"]["delta_pct"] < 0
-    assert found["baseline"]["kind"] == "same_config"
-    assert found["baseline"]["runs"] == [str(run) for run in runs]
-    assert found["suspects"][0]["field"] == "commit"
-    assert found["because"] == "It was read."
+    assert (
+        result["metrics"]["tokens_per_s_per_gpu"] is None or result["metrics"]["tokens_per_s_per_gpu"]["delta_pct"] < 0
+    )
+    assert result["baseline"]["kind"] == "same_config"
+    assert result["baseline"]["runs"] == [str(run) for run in runs]
+    assert result["suspects"][0]["field"] == "commit"
+    assert result["because"] == "It was read."
     assert client.get(f"/api/v1/runs/{slow}").json()["verdict"] == "regression"
 
 
 def test_before_it_was_judged_the_answer_says_what_it_waits_for(client: TestClient) -> None:
     run_id = upload(client, training_log(), meta=meta(1)).json()["id"]
-    found = verdict(client, run_id)
-    assert (found["status"], found["verdict"], found["reason"]) == ("pending", None, "It waits to be read.")
+    result = verdict(client, run_id)
+    assert (result["status"], result["verdict"], result["reason"]) == ("pending", None, "It waits to be read.")
     assert_problem(client.get("/api/v1/runs/12345/verdict"), 404, "no run 12345")
 
 
 def test_a_log_without_iterations_gets_the_verdict_failed(client: TestClient) -> None:
     run_id = upload(client, b"torch.OutOfMemoryError: CUDA out of memory.\n", meta=meta(1)).json()["id"]
     tasks.process_run(run_id)
-    found = verdict(client, run_id)
-    assert found["verdict"] == "failed"
-    assert found["reason"] == "The job ran out of memory, so its speed does not count."
+    result = verdict(client, run_id)
+    assert result["verdict"] == "failed"
+    assert result["reason"] == "The job ran out of memory, so its speed does not count."
 
 
 def test_of_verdicts_that_were_made_again_those_stay_that_somebody_knows(client: TestClient, engine: Engine) -> None:
     last = processed(client, 28)
     for number in range(1, 12):
         processed(client, number, 400 + number % 3)
-    found = verdict(client, last)
-    told = [found["verdict"], *(earlier["verdict"] for earlier in found["earlier"])]
-    assert found["earlier"][-1]["because"] == "It was read."
-    assert all(one != other for one, other in pairwise(told[:-1])), told
+    result = verdict(client, last)
+    told = [result["verdict"], *(earlier["verdict"] for earlier in result["earlier"])]
+    assert result["earlier"][-1]["because"] == "It was read."
+    assert all(item != other for item, other in pairwise(told[:-1])), told
     with transaction(engine) as session:
         audit.record(session, who="ada", subject="run", subject_id=last, action="noted")
     for number in range(12, 16):
         processed(client, number, 400 + number % 3)
     again = verdict(client, last)
-    assert again["verdict"] == found["verdict"]
-    assert len(again["earlier"]) == len(found["earlier"]) + 1
-    assert again["earlier"][0]["made_at"] == found["made_at"]
+    assert again["verdict"] == result["verdict"]
+    assert len(again["earlier"]) == len(result["earlier"]) + 1
+    assert again["earlier"][0]["made_at"] == result["made_at"]
 
 
 def test_a_late_upload_with_an_earlier_commit_has_the_later_runs_judged_again(client: TestClient) -> None:
     for number in (1, 2, 4):
         last = processed(client, number)
     late = processed(client, 3)
-    found = verdict(client, last)
-    assert str(late) in found["baseline"]["runs"]
-    assert found["because"] == f"Run {late} was added earlier in the history."
-    assert [one["because"] for one in found["earlier"]] == ["It was read."]
+    result = verdict(client, last)
+    assert str(late) in result["baseline"]["runs"]
+    assert result["because"] == f"Run {late} was added earlier in the history."
+    assert [item["because"] for item in result["earlier"]] == ["It was read."]
 
 
 def test_an_amendment_moves_a_run_and_both_stacks_are_judged_again(client: TestClient, engine: Engine) -> None:
@@ -112,8 +114,8 @@ def test_an_amendment_moves_a_run_and_both_stacks_are_judged_again(client: TestC
     for work_id in waiting:
         assert work_id is not None
         tasks.judge_stack(work_id)
-    found = verdict(client, second)
-    assert (found["verdict"], found["because"]) == (
+    result = verdict(client, second)
+    assert (result["verdict"], result["because"]) == (
         "no_baseline",
         f"Run {first} was read again and now belongs to another stack.",
     )
@@ -138,7 +140,10 @@ def test_an_upload_that_waits_answers_with_its_verdict(server: Running) -> None:
         ).json()
         for number in (1, 2)
     ]
-    assert [(one["status"], one["verdict"]) for one in answers] == [("ready", "no_baseline"), ("ready", "inconclusive")]
+    assert [(answer["status"], answer["verdict"]) for answer in answers] == [
+        ("ready", "no_baseline"),
+        ("ready", "inconclusive"),
+    ]
 
 
 def test_uploads_at_once_end_in_the_same_verdicts_as_one_after_another(server: Running) -> None:

@@ -42,10 +42,10 @@ def test_a_long_stack_takes_as_many_statements_as_a_short_one(engine: Engine, se
     counts = {}
     for runs in (40, 2 * LOOK_BACK):
         with transaction(engine) as session:
-            made = make_stack(session, steady(1000, runs), project=f"of-{runs}", judged=False)
-            for run in session.scalars(select(RunRow).where(RunRow.id.in_(made[:-1]))):  # type: ignore[union-attr]
+            stack = make_stack(session, steady(1000, runs), project=f"of-{runs}", judged=False)
+            for run in session.scalars(select(RunRow).where(RunRow.id.in_(stack[:-1]))):  # type: ignore[union-attr]
                 run.verdict = "no_change"
-        counts[runs] = len(judge(engine, settings, made[-1]))
+        counts[runs] = len(judge(engine, settings, stack[-1]))
     assert counts[2 * LOOK_BACK] <= counts[40] + 2
 
 
@@ -56,7 +56,7 @@ def test_a_dispatcher_that_paused_for_long_is_still_ranked(
     with transaction(engine) as session:
         for dispatcher, count, time in (("deepep", 3, 900.0), ("alltoall", LOOK_BACK + 20, 1000.0)):
             fields = {"dispatcher": dispatcher, "routing_mode": "dropless", "force_balance": False}
-            made = make_stack(
+            stack = make_stack(
                 session,
                 steady(time, count),
                 fields=fields,
@@ -64,8 +64,8 @@ def test_a_dispatcher_that_paused_for_long_is_still_ranked(
                 activity=stated_activity(dispatcher),
                 **shared,
             )
-        key = session.get_one(RunRow, made[-1]).stack_key
-    judge(engine, settings, made[-1])
+        key = session.get_one(RunRow, stack[-1]).stack_key
+    judge(engine, settings, stack[-1])
     with read_session(engine) as session:
         assert session.scalars(select(StandingRow.runs)).one() == LOOK_BACK + 23
     boards = client.get(f"/api/v1/leaderboards?stack={key[:12]}").text

@@ -70,7 +70,7 @@ def test_who_waits_has_the_verdict_before_the_standings_and_a_dead_worker_loses_
     assert judged(engine, run).verdict_id
     assert not judged(engine, run).waiting
     assert ranked_runs(engine) == []
-    assert [one.waits for one in compare_all(engine)] == [True]  # nobody takes it for what a rebuild makes
+    assert [item.waits for item in compare_all(engine)] == [True]  # nobody takes it for what a rebuild makes
     assert judge_stack(engine, settings, dead.row_id) is None  # it has its lease still
     lose_lease(engine)
     with transaction(engine) as session:
@@ -79,7 +79,7 @@ def test_who_waits_has_the_verdict_before_the_standings_and_a_dead_worker_loses_
     assert ranked_runs(engine) == [1]
     assert rank_again(engine, settings, dead) is None  # it wakes, and may write nothing
     assert only_stack(engine).work == ""
-    assert [one.differs for one in compare_all(engine)] == [()]
+    assert [item.differs for item in compare_all(engine)] == [()]
 
 
 def test_a_run_that_comes_while_its_stack_is_ranked_waits_for_its_verdict(engine: Engine, settings: Settings) -> None:
@@ -115,7 +115,7 @@ def test_a_stack_that_cannot_be_ranked_keeps_its_verdicts_and_is_ranked_with_the
     arrive(engine, 1001, 1)
     judge_all(engine, settings)
     assert ranked_runs(engine) == [2]
-    assert [one.differs for one in compare_all(engine)] == [()]
+    assert [item.differs for item in compare_all(engine)] == [()]
     with read_session(engine) as session:
         assert stack_queue.parked(session) == 0
 

@@ -25,7 +25,7 @@ from workers.tasks import judge_stack, process_run, sweep
 
 
 def differing(engine: Engine) -> list[Rebuilt]:
-    return [one for one in compare_all(engine) if one.differs or one.waits]
+    return [item for item in compare_all(engine) if item.differs or item.waits]
 
 
 def busy(engine: Engine) -> bool:
@@ -73,7 +73,7 @@ def test_each_change_of_a_run_is_in_the_standings_at_once(client: TestClient, en
     answer = standings(client)
     stack = answer["items"][0]
     assert (stack["boards"][0]["leaders"], stack["boards"][0]["reading"]) == (["deepep"], "leader")
-    assert {one["why"] for one in stack["refused"]} == {"quarantined"}
+    assert {item["why"] for item in stack["refused"]} == {"quarantined"}
 
     decide(client, fastest[0], "release", note="it had")
     late = Job("alltoall", 300.0, 2).upload(client)
@@ -83,14 +83,14 @@ def test_each_change_of_a_run_is_in_the_standings_at_once(client: TestClient, en
     amend(client, late, container="nemo:26.05")
     settle(engine)
     assert differing(engine) == []
-    assert sorted(one["runs"] for one in standings(client)["items"]) == [1, 9]
+    assert sorted(item["runs"] for item in standings(client)["items"]) == [1, 9]
     amend(client, late, container={"unset": True})
     settle(engine)
     assert differing(engine) == []
-    assert [one["runs"] for one in standings(client)["items"]] == [10]  # the other stack has none left, and no row
+    assert [item["runs"] for item in standings(client)["items"]] == [10]  # the other stack has none left, and no row
 
     changes = client.get("/api/v1/leaderboards/changes?project=arrivals").json()["items"]
-    assert [one["sentence"] for one in reversed(changes)][-1].endswith("deepep and hybridep (tie)")
+    assert [change["sentence"] for change in reversed(changes)][-1].endswith("deepep and hybridep (tie)")
 
 
 @pytest.fixture
@@ -121,19 +121,19 @@ def test_two_workers_keep_what_a_rebuild_makes(
             pool.submit(Job("deepep", 250.0, 1).upload, client),
             pool.submit(Job("alltoall", 410.0, 9).upload, client),
         ]
-        for one in changed:
-            one.result()
+        for item in changed:
+            item.result()
         decide(client, runs[NIGHTS[0]], "release", note="it was the switch")
         decide(client, runs[NIGHTS[9]], "quarantine", note="bad node")
         wait_for(lambda: not busy(engine), "all runs to be read, judged and ranked")
         kept = standings(client)
     assert differing(engine) == []
-    assert sum(one["runs"] for one in kept["items"]) == len(NIGHTS) + 2
+    assert sum(item["runs"] for item in kept["items"]) == len(NIGHTS) + 2
     with read_session(engine) as session:
         prior = session.exec(select(RankingPriorRow)).one()
         assert prior.priors["training_equivalent"]["configurations"] >= 5  # it was learned, and moved, on the way
         assert prior.version > 1
-        assert {one.prior_version for one in session.exec(select(StandingRow)).all()} == {prior.version}
+        assert {row.prior_version for row in session.exec(select(StandingRow)).all()} == {prior.version}
     assert rebuild_standings(scaled, check=True) == 0
     assert capsys.readouterr().out == "5 stacks ranked again: what was kept is what a rebuild makes.\n"
     engine.dispose()
@@ -143,18 +143,27 @@ def test_a_rebuild_mends_what_is_not_as_it_should_be(
     settings: Settings, engine: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with transaction(engine) as session:
-        made = make_leaderboard(session)
+        leaderboard = make_leaderboard(session)
     assert main(["rebuild-standings", "--check"]) == 0
     with transaction(engine) as session:
-        session.execute(text("DELETE FROM standing WHERE stack_key = :key"), {"key": made["only"]})
-        session.execute(text("UPDATE standing_board SET document = '{}' WHERE stack_key = :key"), {"key": made["tie"]})
-        session.execute(text("UPDATE standing SET family = 'x' WHERE stack_key = :key"), {"key": made["other"]})
+        session.execute(text("DELETE FROM standing WHERE stack_key = :key"), {"key": leaderboard["only"]})
+        session.execute(
+            text("UPDATE standing_board SET document = '{}' WHERE stack_key = :key"), {"key": leaderboard["tie"]}
+        )
+        session.execute(text("UPDATE standing SET family = 'x' WHERE stack_key = :key"), {"key": leaderboard["other"]})
     capsys.readouterr()
     assert main(["rebuild-standings", "--check"]) == 3
     said = capsys.readouterr().out
-    for part in (made["only"][:12], made["tie"][:12], made["other"][:12], "the stack itself", "family", "3 differed"):
+    for part in (
+        leaderboard["only"][:12],
+        leaderboard["tie"][:12],
+        leaderboard["other"][:12],
+        "the stack itself",
+        "family",
+        "3 differed",
+    ):
         assert part in said
-    assert sorted(len(one.differs) > 0 for one in rebuild_all(engine)) == [False, False, True, True, True]
+    assert sorted(len(item.differs) > 0 for item in rebuild_all(engine)) == [False, False, True, True, True]
     assert differing(engine) == []
     assert main(["rebuild-standings", "--check"]) == 0
 
@@ -166,5 +175,5 @@ def test_a_database_without_tables_is_told_how_to_get_them(tmp_path: Path) -> No
 
 def test_stacks_are_those_with_runs_or_standings(engine: Engine) -> None:
     with transaction(engine) as session:
-        made = make_leaderboard(session)
-        assert {key for _, key in all_stacks(session)} == set(made.values())
+        leaderboard = make_leaderboard(session)
+        assert {key for _, key in all_stacks(session)} == set(leaderboard.values())

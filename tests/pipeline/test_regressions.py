@@ -62,16 +62,16 @@ def test_a_proposal_is_taken_back_when_the_level_is(engine: Engine, settings: Se
     bring(engine, settings, [*steady(1000, 14), *steady(1080, 5), *steady(1000, 4)])
     assert regressions_in(engine)[0][1] == "fixed"
     bring(engine, settings, steady(1080, 3), 23)
-    assert [one[:2] for one in regressions_in(engine)] == [("open", "")]
+    assert [regression[:2] for regression in regressions_in(engine)] == [("open", "")]
 
 
 def test_what_was_fixed_comes_back_with_three_runs_and_not_with_one(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, [*steady(1000, 14), *steady(1080, 5), *steady(1000, 6)])
     close(engine, "fixed")
     bring(engine, settings, steady(1080, 2), 25)
-    assert [one[:2] for one in regressions_in(engine)] == [("fixed", "")]
+    assert [regression[:2] for regression in regressions_in(engine)] == [("fixed", "")]
     bring(engine, settings, steady(1080, 1), 27)
-    assert [one[:2] for one in regressions_in(engine)] == [("open", "")]
+    assert [regression[:2] for regression in regressions_in(engine)] == [("open", "")]
     assert actions(engine)[-1] == "reopened"
 
 
@@ -111,13 +111,13 @@ def test_while_it_lasts_nothing_else_is_opened_for_it(engine: Engine, settings: 
     bring(engine, settings, [*steady(1000, 14), 1080.0])
     close(engine, state)
     bring(engine, settings, steady(1080, 5), 15)
-    assert [one[0] for one in regressions_in(engine)] == [state]
+    assert [regression[0] for regression in regressions_in(engine)] == [state]
 
 
 def test_a_further_slow_down_is_a_regression_of_its_own(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, [*steady(1000, 14), *steady(1060, 5)])
     further = bring(engine, settings, steady(1150, 2), 19)
-    assert [one[0] for one in regressions_in(engine)] == ["open", "open"]
+    assert [regression[0] for regression in regressions_in(engine)] == ["open", "open"]
     assert regressions_in(engine)[1][2] == [further[0]]
 
 
@@ -148,8 +148,8 @@ def test_stacks_that_one_commit_slows_down_are_members_of_one_regression(engine:
 def test_a_knob_that_was_turned_makes_an_ab_and_opens_nothing(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, steady(1000, 10))
     (slow,) = bring(engine, settings, steady(1100, 1), 10, fields={"ep_overlap": True})
-    found = document_of(engine, slow)
-    assert (found.baseline_kind, found.decision, found.raises_regression) == ("last_config", "regression", False)
+    result = document_of(engine, slow)
+    assert (result.baseline_kind, result.decision, result.raises_regression) == ("last_config", "regression", False)
     assert regressions_in(engine) == []
 
 
@@ -189,10 +189,10 @@ def test_more_memory_is_a_regression_of_its_own_metric(engine: Engine, settings:
 def test_an_experiment_is_measured_and_opens_nothing(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, steady(1000, 10))
     trial = bring(engine, settings, [1100.0], 10, fields={"ep_overlap": True}, purpose="experiment")[0]
-    found = document_of(engine, trial)
-    assert (found.decision, found.raises_regression, found.baseline_kind) == ("regression", False, "last_config")
-    assert found.comparability is not None
-    assert found.comparability.kind == "matched_ab"
+    result = document_of(engine, trial)
+    assert (result.decision, result.raises_regression, result.baseline_kind) == ("regression", False, "last_config")
+    assert result.comparability is not None
+    assert result.comparability.kind == "matched_ab"
     assert regressions_in(engine) == []
 
 
@@ -202,10 +202,10 @@ def test_without_ci_runs_an_experiment_is_measured_against_the_nearest_one(engin
     nearest = arrive(engine, 1000, 1, purpose="experiment", iterations=14)
     trial = arrive(engine, 800, 2, purpose="experiment", fields=fields, iterations=14)
     judge_all(engine, settings)
-    found = document_of(engine, trial)
-    assert (found.baseline_kind, found.baseline) == ("nearest", (str(nearest),))
-    assert (found.decision, found.rests_on) == ("improvement", 10)
-    assert found.verdict.notes[0].startswith("Direction only: the shorter side has 10 iterations.")
+    result = document_of(engine, trial)
+    assert (result.baseline_kind, result.baseline) == ("nearest", (str(nearest),))
+    assert (result.decision, result.rests_on) == ("improvement", 10)
+    assert result.verdict.notes[0].startswith("Direction only: the shorter side has 10 iterations.")
     assert document_of(engine, first).decision == "no_baseline"
 
 
@@ -227,7 +227,7 @@ def causes(engine: Engine) -> list[str]:
 
 def explained_by(engine: Engine, run_id: int) -> list[int]:
     with read_session(engine) as session:
-        return [one.id for one in regressions_of(session, run_id)]
+        return [regression.id for regression in regressions_of(session, run_id)]
 
 
 def call_invalid(engine: Engine, settings: Settings, regression_id: int) -> None:
@@ -259,7 +259,7 @@ def test_a_commit_that_was_merged_is_one_regression(engine: Engine, settings: Se
     bring(engine, settings, [1083.0], 10, branch=BRANCH, commit="merged")
     bring(engine, settings, [1084.0], 11, commit="merged")
     bring(engine, settings, [1083.0], 12)
-    assert [one[0] for one in regressions_in(engine)] == ["open"]
+    assert [regression[0] for regression in regressions_in(engine)] == ["open"]
 
 
 def test_main_that_was_slow_before_the_branch_takes_its_regression(engine: Engine, settings: Settings) -> None:
@@ -312,7 +312,7 @@ def test_an_invalid_one_explains_only_its_own_run(engine: Engine, settings: Sett
     call_invalid(engine, settings, 1)
     bring(engine, settings, [1081.0], 15, commit="odd")
     bring(engine, settings, steady(1000, 3), 16)
-    assert [one[0] for one in regressions_in(engine)] == ["invalid"]
+    assert [regression[0] for regression in regressions_in(engine)] == ["invalid"]
 
 
 def test_a_slow_run_belongs_to_no_regression_of_another_metric(engine: Engine, settings: Settings) -> None:
@@ -326,8 +326,8 @@ NEW: dict[str, Value] = {"container": "nvcr.io/nvidia/nemo:26.08"}
 
 
 def contrast(engine: Engine, run_id: int) -> tuple[str, ...]:
-    found = document_of(engine, run_id).contrast
-    return () if found is None else found.runs
+    result = document_of(engine, run_id).contrast
+    return () if result is None else result.runs
 
 
 def claims(engine: Engine) -> int:
@@ -368,7 +368,7 @@ def test_a_run_from_before_the_upgrade_that_is_quarantined_counts_no_more(engine
             decisions.quarantine(session, run, "Ada", "bad node")
     judge_all(engine, settings)
     assert contrast(engine, upgraded[0]) == ()
-    assert [one[0] for one in regressions_in(engine)] == ["invalid"]
+    assert [regression[0] for regression in regressions_in(engine)] == ["invalid"]
 
 
 @pytest.mark.parametrize("fields", [{"gpus": 64, **NEW}, {}])
@@ -420,10 +420,10 @@ def test_another_container_beside_the_old_one_is_no_upgrade(engine: Engine, sett
     assert regressions_in(engine) == [("open", "", beside)]
     bring(engine, settings, [1001.0], 12)  # the old container runs again
     assert regressions_in(engine) == [("invalid", "", beside)]
-    found = document_of(engine, beside[0]).contrast
-    assert found is not None
-    assert found.side_by_side
-    assert found.measured.step_time is not None  # still shown with its number
+    result = document_of(engine, beside[0]).contrast
+    assert result is not None
+    assert result.side_by_side
+    assert result.measured.step_time is not None  # still shown with its number
 
 
 def test_two_clusters_of_one_commit_are_no_upgrade(engine: Engine, settings: Settings) -> None:
@@ -527,12 +527,12 @@ def test_the_size_follows_the_level_and_what_was_first_seen_is_kept(engine: Engi
     bring(engine, settings, [FIRST], 14)
     assert member(engine).delta_pct == pytest.approx(9, abs=0.2)
     bring(engine, settings, steady(1070, 8), 15)
-    found = member(engine)
-    assert found.delta_pct == pytest.approx(7.2, abs=0.3)
-    assert found.first_delta_pct == pytest.approx(9, abs=0.2)
-    assert math.exp(found.slow_level or 0) == pytest.approx(1072, rel=0.003)
+    result = member(engine)
+    assert result.delta_pct == pytest.approx(7.2, abs=0.3)
+    assert result.first_delta_pct == pytest.approx(9, abs=0.2)
+    assert math.exp(result.slow_level or 0) == pytest.approx(1072, rel=0.003)
     with read_session(engine) as session:
-        assert session.get_one(RegressionRow, 1).worst_delta_pct == found.delta_pct
+        assert session.get_one(RegressionRow, 1).worst_delta_pct == result.delta_pct
 
 
 def test_the_size_stays_when_the_runs_are_back(engine: Engine, settings: Settings) -> None:

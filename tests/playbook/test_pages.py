@@ -23,12 +23,12 @@ RULES = built_in_rules().rules
 def listed(client: TestClient, **query: str) -> dict[str, Any]:
     answer = client.get("/api/v1/rules", params={"page_size": "500", **query})
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def ids(client: TestClient, **query: str) -> list[str]:
-    return [one["rule"] for one in listed(client, **query)["rules"]]
+    return [rule["rule"] for rule in listed(client, **query)["rules"]]
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def tried(engine: Engine, settings: Settings) -> dict[str, int]:
 
 def test_every_rule_is_listed_and_has_its_page(client: TestClient) -> None:
     told = listed(client)
-    assert {one["rule"] for one in told["rules"]} == set(RULES)
+    assert {rule["rule"] for rule in told["rules"]} == set(RULES)
     assert told["total"] == len(RULES)
     assert f"{len(RULES)} rules. 0 fired in stored runs" in client.get("/playbook").text
     for name in list(RULES)[::7]:
@@ -106,9 +106,9 @@ def test_what_was_measured_here_overrides_what_is_published(client: TestClient, 
     with transaction(engine) as session:
         make_advised(session)
         make_advised(session, fields={"ep_overlap": True}, ms=40_000.0, purpose="experiment")
-    told = client.get("/api/v1/rules/eo-enable").json()
-    assert (told["tried"], told["paid_off"]) == (1, 0)
-    assert told["overridden"].startswith("Measured here it lost")
+    body = client.get("/api/v1/rules/eo-enable").json()
+    assert (body["tried"], body["paid_off"]) == (1, 0)
+    assert body["overridden"].startswith("Measured here it lost")
     assert "which outranks" in client.get("/playbook/eo-enable").text
 
 
@@ -129,7 +129,7 @@ def test_an_experiment_and_its_own_ab_count_once(client: TestClient, engine: Eng
                 session.add(
                     ExperimentRunRow(experiment_id=number, run_id=tried["faster"], side="candidate", joined_by="tag")
                 )
-    counts = {one["rule"]: (one["tried"], one["paid_off"]) for one in listed(client)["rules"]}
+    counts = {item["rule"]: (item["tried"], item["paid_off"]) for item in listed(client)["rules"]}
     assert counts["eo-enable"] == (1, 1)
     assert counts["host-gc"] == (2, 1)
     page = client.get("/playbook/host-gc").text
@@ -149,8 +149,8 @@ def test_thresholds_are_our_own_defaults_or_set_here(client: TestClient, app: Fa
     app.state.settings = settings.model_copy(update={"t_comm": 0.2})
     page = client.get("/playbook/eo-enable").text
     assert "set here by THREEWALLS_T_COMM; our default is 0.1" in page
-    told = client.get("/api/v1/rules").json()["thresholds"]
-    assert {one["name"]: one["value"] for one in told}["T_comm"] == 0.2
+    thresholds = client.get("/api/v1/rules").json()["thresholds"]
+    assert {item["name"]: item["value"] for item in thresholds}["T_comm"] == 0.2
 
 
 def test_a_teams_rules_are_shown_as_its_own_and_a_wrong_file_with_where_and_why(
@@ -172,6 +172,6 @@ def test_a_teams_rules_are_shown_as_its_own_and_a_wrong_file_with_where_and_why(
     assert "broken.yaml:2" in page
     assert f"{len(built_in_rules().rules) + 1} rules, 2 of them team rules" in page
     assert ids(client, origin="team") == ["ours-vpp-small", "scale-sp-needs-tp"]
-    assert [one["line"] for one in listed(client)["left_out"]] == [2]
+    assert [item["line"] for item in listed(client)["left_out"]] == [2]
     assert "Our trainer &lt;i&gt;pads&lt;/i&gt;." in client.get("/playbook/scale-sp-needs-tp").text
     assert "<b>A</b>" not in client.get("/playbook?origin=team").text + client.get("/playbook/ours-vpp-small").text

@@ -223,7 +223,7 @@ OLD: dict[str, Any] = {"definition_version": DEFINITION_VERSION - 1, "definition
 
 def runs(engine: Engine, *columns: dict[str, Any]) -> list[int]:
     with transaction(engine) as session:
-        return [make_run(session, name=f"run {number}", **one) for number, one in enumerate(columns)]
+        return [make_run(session, name=f"run {number}", **column) for number, column in enumerate(columns)]
 
 
 def test_an_empty_service_says_so(client: TestClient) -> None:
@@ -240,7 +240,7 @@ def test_the_api_counts_runs_by_their_figures(client: TestClient, engine: Engine
         "failed": 1,
     }
     assert (body["definitions"], body["verdict_rules"]) == (DEFINITIONS, VERDICT_RULES)
-    assert [(one["run_id"], one["reason"]) for one in body["failed_runs"]] == [(ids[2], "It broke.")]
+    assert [(run["run_id"], run["reason"]) for run in body["failed_runs"]] == [(ids[2], "It broke.")]
     assert 'threewalls_definitions_runs{state="waiting"} 1.0' in client.get("/metrics").text
 
 

@@ -43,7 +43,7 @@ def test_what_is_left_out_stays_and_each_change_is_recorded(client: TestClient) 
     patch(client, commit_url=COMMIT, compare_url=RANGE)
     rules = patch(client, commit_url="", author="Bea")
     assert (rules["commit_url"], rules["compare_url"]) == ("", RANGE)
-    changes = [(one["who"], one["before"], one["after"]) for one in rules["changes"]]
+    changes = [(change["who"], change["before"], change["after"]) for change in rules["changes"]]
     assert changes == [
         ("Bea", {"commit_url": COMMIT}, {"commit_url": ""}),
         ("Ada", {"commit_url": "", "compare_url": ""}, {"commit_url": COMMIT, "compare_url": RANGE}),

@@ -33,24 +33,24 @@ OWN: dict[str, Any] = {
 def add(client: TestClient, **other: Any) -> dict[str, Any]:
     answer = client.post("/api/v1/references", json=OWN | other)
     assert answer.status_code == 201, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def listed(client: TestClient, **query: Any) -> dict[str, Any]:
     answer = client.get("/api/v1/references", params=query)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def test_the_built_in_figures_are_listed_newest_first_a_page_at_a_time(client: TestClient) -> None:
-    found = listed(client, page_size=100)
-    assert (found["total"], found["pages"], len(found["items"])) == (len(published()), 3, 100)
-    dates = [one["date"] for page in (1, 2, 3) for one in listed(client, page=page, page_size=100)["items"]]
+    result = listed(client, page_size=100)
+    assert (result["total"], result["pages"], len(result["items"])) == (len(published()), 3, 100)
+    dates = [item["date"] for page in (1, 2, 3) for item in listed(client, page=page, page_size=100)["items"]]
     assert dates == sorted(dates, reverse=True)
-    assert {one["label"] for one in found["items"]} == {"another lab's measurement"}
-    assert all(one["entered"] is None for one in found["items"])
+    assert {item["label"] for item in result["items"]} == {"another lab's measurement"}
+    assert all(item["entered"] is None for item in result["items"])
 
 
 def test_filters_narrow_the_list_and_the_export(client: TestClient) -> None:
@@ -178,7 +178,8 @@ def test_a_figure_of_a_project_is_offered_to_it_alone(client: TestClient, engine
     add(client, note="for all")
     with transaction(engine) as session:
         offered = {
-            slug: {one.point.note for one in references(session, slug) if one.entered} for slug in ("east", "west")
+            slug: {reference.point.note for reference in references(session, slug) if reference.entered}
+            for slug in ("east", "west")
         }
     assert offered == {"east": {"secret", "for all"}, "west": {"for all"}}
     assert listed(client, kind="own", project="west")["total"] == 1
@@ -264,8 +265,8 @@ def session(engine: Engine) -> Iterator[Session]:
 def nearest(client: TestClient, **query: Any) -> dict[str, Any]:
     answer = client.get("/api/v1/references/nearest", params=query)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def stack(session: Session, ms: float, **fields: Any) -> list[int]:
@@ -276,25 +277,25 @@ def stack(session: Session, ms: float, **fields: Any) -> list[int]:
 
 def test_a_run_is_held_against_the_nearest_figure(client: TestClient, session: Session) -> None:
     run = stack(session, 21_846.0, **RECORD)[-1]
-    found = nearest(client, run=run)
-    assert (found["reference"]["step_time_ms"], found["reference"]["date"]) == (20147.29, "2026-07-27")
-    assert found["reference"]["label"] == "another lab's measurement"
-    assert found["more_pct"]["step_time_ms"] == pytest.approx(8.7, abs=0.5)
-    assert "another lab's measurement (NVIDIA" in found["summary"]
-    assert found["summary"].endswith("no known field differs.")
-    assert {one["field"] for one in found["differences"]} == {"etp", "ep_overlap"}
-    assert not any(one["known"] for one in found["differences"])
-    assert any("a mean over iterations 41 to 50" in cause["sentence"] for cause in found["causes"])
+    result = nearest(client, run=run)
+    assert (result["reference"]["step_time_ms"], result["reference"]["date"]) == (20147.29, "2026-07-27")
+    assert result["reference"]["label"] == "another lab's measurement"
+    assert result["more_pct"]["step_time_ms"] == pytest.approx(8.7, abs=0.5)
+    assert "another lab's measurement (NVIDIA" in result["summary"]
+    assert result["summary"].endswith("no known field differs.")
+    assert {difference["field"] for difference in result["differences"]} == {"etp", "ep_overlap"}
+    assert not any(difference["known"] for difference in result["differences"])
+    assert any("a mean over iterations 41 to 50" in cause["sentence"] for cause in result["causes"])
 
 
 def test_a_stack_is_held_against_it_by_its_fastest_result(client: TestClient, session: Session) -> None:
     stack(session, 31_310.0, mbs=1)
     fast = stack(session, 25_000.0, mbs=1, ep_overlap=True)
     key = session.get_one(RunRow, fast[0]).stack_key
-    found = nearest(client, stack=key)
-    assert found["ours"]["run_id"] == fast[-1]
-    assert found["ours"]["dispatcher"] == "alltoall"
-    assert found["ours"]["step_time_ms"] == pytest.approx(25_000, rel=0.01)
+    result = nearest(client, stack=key)
+    assert result["ours"]["run_id"] == fast[-1]
+    assert result["ours"]["dispatcher"] == "alltoall"
+    assert result["ours"]["step_time_ms"] == pytest.approx(25_000, rel=0.01)
     page = client.get(f"/references/nearest?stack={key}").text
     assert "alltoall, the fastest result of the stack" in page
 
@@ -305,18 +306,18 @@ def test_the_figure_of_a_team_is_taken_when_it_is_nearer_and_only_then(client: T
     told |= {"routing_mode": "forced-balance", "data_mode": "mock", "container": "nvcr.io/nvidia/nemo:26.06"}
     contract = OWN["contract"] | told
     number = add(client, contract=contract)["id"]
-    found = nearest(client, run=run)
-    assert (found["reference"]["id"], found["differences"]) == (number, [])
-    assert "entered by hand" in found["summary"]
+    result = nearest(client, run=run)
+    assert (result["reference"]["id"], result["differences"]) == (number, [])
+    assert "entered by hand" in result["summary"]
     client.delete(f"/api/v1/references/{number}", params={"author": "Ada"})
     assert nearest(client, run=run)["reference"]["id"] != number
 
 
 def test_another_model_has_no_figure_and_the_page_offers_to_add_one(client: TestClient, session: Session) -> None:
     run = stack(session, 900.0, model="Our-MoE", gpu="A100")[0]
-    found = nearest(client, run=run)
-    assert (found["reference"], found["differences"], found["causes"]) == (None, [], [])
-    assert found["summary"] == "There is no published figure for Our-MoE on A100."
+    result = nearest(client, run=run)
+    assert (result["reference"], result["differences"], result["causes"]) == (None, [], [])
+    assert result["summary"] == "There is no published figure for Our-MoE on A100."
     assert "/references/new?model=Our-MoE&amp;gpu=A100" in client.get(f"/references/nearest?run={run}").text
 
 
@@ -366,7 +367,7 @@ def test_a_figure_of_the_very_job_wins_whatever_it_leaves_open_and_says_to_what_
 
 def test_what_is_wrong_with_a_figure_is_told_at_once_and_where_it_belongs(client: TestClient) -> None:
     wrong = client.post("/api/v1/references", json={}).json()["errors"]
-    assert {"author", "source", "contract.model"} <= {one["field"] for one in wrong}
+    assert {"author", "source", "contract.model"} <= {item["field"] for item in wrong}
     misplaced = client.post("/api/v1/references", json={"author": "Ada", "gpu": "H100"})
     assert "put it into `contract`" in misplaced.json()["errors"][0]["message"]
     built_in = client.get("/api/v1/references?kind=guide").json()["items"][0]["id"]

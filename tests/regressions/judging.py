@@ -27,11 +27,11 @@ def arrive(engine: Engine, step_time_ms: float, at: float, commit: str = "", **c
     """A run that was just read: what a worker leaves in the database before anything is judged."""
     commit = commit or hashlib.sha256(repr((step_time_ms, at, columns)).encode()).hexdigest()[:12]
     with transaction(engine) as session:
-        made = make_stack(session, [step_time_ms], started=day(at), commits=[commit], judged=False, **columns)
-        row = session.get_one(RunRow, made[0])
-        before, _ = request_before(session, made[0], row.stack_key)
+        stack = make_stack(session, [step_time_ms], started=day(at), commits=[commit], judged=False, **columns)
+        row = session.get_one(RunRow, stack[0])
+        before, _ = request_before(session, stack[0], row.stack_key)
         take_place(session, before, row.stack_key, row.config_key)
-    return made[0]
+    return stack[0]
 
 
 def judge_all(engine: Engine, settings: Settings) -> None:
@@ -43,8 +43,8 @@ def judge_all(engine: Engine, settings: Settings) -> None:
 
 def _waiting(engine: Engine) -> list[int]:
     with read_session(engine) as session:
-        found = session.exec(select(StackWorkRow.id).where(StackWorkRow.work != "")).all()
-    return [work_id for work_id in found if work_id is not None]
+        rows = session.exec(select(StackWorkRow.id).where(StackWorkRow.work != "")).all()
+    return [work_id for work_id in rows if work_id is not None]
 
 
 def document_of(engine: Engine, run_id: int) -> VerdictDocument:

@@ -93,19 +93,19 @@ def upload(client: TestClient, run: Golden) -> int:
 
 
 def regressions(client: TestClient, metric: str = "step_time_ms") -> list[dict[str, Any]]:
-    found = client.get("/api/v1/regressions?project=golden").json()["items"]
-    return [one for one in found if one["metric"] == metric]
+    items = client.get("/api/v1/regressions?project=golden").json()["items"]
+    return [item for item in items if item["metric"] == metric]
 
 
 def said_of(client: TestClient, run_id: int) -> dict[str, Any]:
-    said: dict[str, Any] = client.get(f"/api/v1/runs/{run_id}/verdict").json()
-    return said
+    body: dict[str, Any] = client.get(f"/api/v1/runs/{run_id}/verdict").json()
+    return body
 
 
 def decisions(client: TestClient, ids: Iterable[int]) -> list[tuple[str, str]]:
     """What is said of each run now, and of its contrast to the container before."""
     said = [said_of(client, run_id) for run_id in ids]
-    return [(one["verdict"], (one["contrast"] or {}).get("decision", "")) for one in said]
+    return [(item["verdict"], (item["contrast"] or {}).get("decision", "")) for item in said]
 
 
 def test_the_history_is_there_whole() -> None:
@@ -122,10 +122,10 @@ def test_each_slow_down_opens_its_regression_at_its_run_and_noise_opens_none(cli
         upload(client, run)
         for regression in regressions(client):
             opened.setdefault(regression["id"], run.commit)
-    found = {opened[one["id"]]: one for one in regressions(client)}
-    assert set(found) == {FIRST_OF_25_11, SLOW, FIRST_OF_26_06}
+    result = {opened[item["id"]]: item for item in regressions(client)}
+    assert set(result) == {FIRST_OF_25_11, SLOW, FIRST_OF_26_06}
 
-    upgrade, slow = found[FIRST_OF_25_11], found[SLOW]
+    upgrade, slow = result[FIRST_OF_25_11], result[SLOW]
     # 9.4 % in its first run, 10.4 % over the three that the container ran, the odd second one clipped.
     assert (upgrade["kind"], upgrade["worst_delta_pct"]) == ("upgrade", pytest.approx(10.4, abs=0.1))
     assert upgrade["members"][0]["first_delta_pct"] == pytest.approx(9.4, abs=0.1)
@@ -149,12 +149,12 @@ def test_what_somebody_called_fixed_is_not_reopened_by_noise(client: TestClient)
     runs = history()
     for run in runs[:12]:
         upload(client, run)
-    slow = next(one for one in regressions(client) if one["kind"] == "run")
+    slow = next(regression for regression in regressions(client) if regression["kind"] == "run")
     fixed = client.patch(f"/api/v1/regressions/{slow['id']}", json={"state": "fixed", "author": "Ada"}).json()
     assert fixed["state"] == "fixed"
     for run in runs[12:]:
         upload(client, run)
-    still = next(one for one in regressions(client) if one["id"] == slow["id"])
+    still = next(regression for regression in regressions(client) if regression["id"] == slow["id"])
     assert (still["state"], still["changed_at"]) == ("fixed", fixed["changed_at"])
     assert len(regressions(client)) == 3
 
@@ -164,7 +164,7 @@ def test_in_whatever_order_the_runs_of_a_container_come_in_the_end_is_the_same(c
     stacks = [[run for run in in_order if run.meta["container"] == image] for image in images(in_order)]
     ids = {run.commit: upload(client, run) for stack in stacks for run in reversed(stack)}
     assert decisions(client, (ids[run.commit] for run in in_order)) == VERDICTS
-    standing = [one for one in regressions(client) if one["state"] == "open"]
+    standing = [regression for regression in regressions(client) if regression["state"] == "open"]
     assert sorted(map(members, standing)) == sorted([(ids[FIRST_OF_25_11],), (ids[SLOW],), (ids[FIRST_OF_26_06],)])
 
 

@@ -120,7 +120,7 @@ def test_filters_select_regressions(client: TestClient, engine: Engine, make: Ma
     make(cause="mine", state="acknowledged", assignee="Ada")
     make(other, cause="old", state="fixed", metric="peak_memory_gib", kind="upgrade", cause_key="container:x")
     with every_case() as case:
-        for query, found in (
+        for query, result in (
             ("", {"fast", "mine", "old"}),
             ("state=active", {"fast", "mine"}),
             ("state=any", {"fast", "mine", "old"}),
@@ -143,7 +143,7 @@ def test_filters_select_regressions(client: TestClient, engine: Engine, make: Ma
             ("state=acknowledged&assignee=nobody", set()),
         ):
             with case(query):
-                assert {item["cause"] for item in client.get(f"{URL}?{query}").json()["items"]} == found
+                assert {item["cause"] for item in client.get(f"{URL}?{query}").json()["items"]} == result
 
 
 def test_a_number_a_run_and_a_stack_are_found_by_text(client: TestClient, make: Make, stack: SlowStack) -> None:
@@ -374,8 +374,8 @@ def test_open_ones_are_counted_for_the_navigation(session: Session) -> None:
     stack = make_slow_stack(session)
     for state, hours in (("open", 2.5), ("open", None), ("open", 1.0), ("acknowledged", 9.0), ("fixed", 9.0)):
         make_regression(session, stack, state=state, gpu_hours_per_day=hours)
-    found = open_regressions(session)
-    assert (found.count, found.gpu_hours_per_day, found.without_cost) == (3, 3.5, 1)
+    result = open_regressions(session)
+    assert (result.count, result.gpu_hours_per_day, result.without_cost) == (3, 3.5, 1)
 
 
 def test_a_regression_goes_with_nothing_but_its_own_rows(session: Session) -> None:
@@ -400,10 +400,10 @@ def test_lists_filters_and_sums(postgres: Engine) -> None:
         make_regression(session, stack, cause="two", gpu_hours_per_day=None, worst_delta_pct=None, state="fixed")
     with read_session(postgres) as session:
         for sort in (f"{sign}{name}" for name in SORTS for sign in ("", "-")):
-            found = find_regressions(session, RegressionQuery(sort=sort))
-            assert len(found.items) == 2, sort
+            regressions = find_regressions(session, RegressionQuery(sort=sort))
+            assert len(regressions.items) == 2, sort
             if sort.lstrip("-") != "age":
-                assert found.items[-1].cause == "two", sort
+                assert regressions.items[-1].cause == "two", sort
         everything = RegressionQuery(
             q=f"one #{stack.since} H100", project="triage", assignee="nobody", metric="step_time_ms", kind="run",
             axis="code", gpu="H100", model="Qwen3-30B-A3B",
@@ -413,7 +413,7 @@ def test_lists_filters_and_sums(postgres: Engine) -> None:
         assert cost_of(session, RegressionQuery()) == (12.5, 1)
         assert open_regressions(session).count == 1
         assert options_of(session).gpus == ("H100",)
-        title = get_regression(session, found.items[0].id).members[0].title
+        title = get_regression(session, regressions.items[0].id).members[0].title
         assert title == "Qwen3-30B-A3B · 16 × H100 · alltoall · forced balance · nemo:26.06"
 
 

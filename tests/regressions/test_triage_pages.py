@@ -49,9 +49,9 @@ def post(client: TestClient, address: str, **form: Any) -> Any:
 
 
 def hidden(page: str, name: str) -> str:
-    found = re.search(rf'name="{name}" value="([^"]*)"', page)
-    assert found is not None
-    return found[1]
+    match = re.search(rf'name="{name}" value="([^"]*)"', page)
+    assert match is not None
+    return match[1]
 
 
 def test_the_list_says_first_what_needs_somebody(client: TestClient, make: Make) -> None:

@@ -97,16 +97,16 @@ def make_regression(session: Session, stacks: SlowStack | Sequence[SlowStack], *
     session.add(row)
     session.flush()
     assert row.id is not None
-    for one in members:
+    for member in members:
         session.add(
             RegressionMemberRow(
                 regression_id=row.id,
-                run_id=one.since,
-                stack_key=one.stack_key,
-                config_key=one.config_key,
-                usual_level=one.usual_level,
-                slow_level=one.slow_level,
-                delta_pct=100 * math.expm1(one.slow_level - one.usual_level),
+                run_id=member.since,
+                stack_key=member.stack_key,
+                config_key=member.config_key,
+                usual_level=member.usual_level,
+                slow_level=member.slow_level,
+                delta_pct=100 * math.expm1(member.slow_level - member.usual_level),
                 gpu_hours_per_day=12.5,
                 joined_at=fields["opened_at"],
             )
@@ -124,6 +124,6 @@ def _judge(session: Session, made: SlowStack) -> None:
     session.flush()
     records = full_records(session, made.runs[: made.slow + 1])
     names = [str(run) for run in made.runs[: made.slow + 1]]
-    found = assess([records[names[-1]]], [records[name] for name in names[:-1]])
-    document = verdict_document(found, (names[-1],), {name: {} for name in names}, definition_version=1)
+    result = assess([records[names[-1]]], [records[name] for name in names[:-1]])
+    document = verdict_document(result, (names[-1],), {name: {} for name in names}, definition_version=1)
     put_verdict(session, made.since, document, "It was uploaded.")

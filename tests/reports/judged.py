@@ -40,8 +40,8 @@ class Lab:
         row = self.session.get_one(RunRow, run_id)
         row.stack_key, row.config_key = record.stack_key, record.config_key
         row.result.contract = {
-            name: {"value": one.value, "source": one.source, "detail": one.detail}
-            for name, one in record.contract.items()
+            name: {"value": item.value, "source": item.source, "detail": item.detail}
+            for name, item in record.contract.items()
         }
         self.records.append(record)
         return run_id
@@ -49,15 +49,15 @@ class Lab:
     def judge(self, *run_ids: int, rules: BaselineRules | None = None, because: str = "It is new.") -> None:
         """The runs are reruns of one candidate; all others are earlier."""
         names = [str(run_id) for run_id in run_ids]
-        new = [one for one in self.records if one.run in names]
-        old = [one for one in self.records if one.run not in names]
+        new = [record for record in self.records if record.run in names]
+        old = [record for record in self.records if record.run not in names]
         document = verdict_document(assess(new, old, rules=rules), tuple(names), self._metrics(), 1)
         for run_id in run_ids:
             put_verdict(self.session, run_id, document, because)
         self.session.flush()
 
     def _metrics(self) -> dict[str, dict[str, Metric | None]]:
-        times = {one.run: math.exp(one.estimate.log_step_time) for one in self.records}
+        times = {record.run: math.exp(record.estimate.log_step_time) for record in self.records}
         return {run: {"step_time_ms": Metric(time, time, time, 50)} for run, time in times.items()}
 
 

@@ -145,7 +145,10 @@ def test_a_contrast_on_one_commit_belongs_to_its_field_and_one_of_two_commits_ha
     lab.records.pop()
     other = lab.run({"container": "train:2026.10"}, slower=0.2, commit="other")
     lab.judge(other)
-    assert [one["field"] for one in as_json(client, lab, other)["verdict"]["suspects"]] == ["container", "commit"]
+    assert [suspect["field"] for suspect in as_json(client, lab, other)["verdict"]["suspects"]] == [
+        "container",
+        "commit",
+    ]
 
 
 def test_only_an_upgrade_puts_its_contrast_on_line_1(client: TestClient, lab: Lab) -> None:
@@ -224,8 +227,8 @@ def test_the_name_of_a_job_s_reports_is_known_before_it_is_read_and_stays(client
         row = lab.session.get_one(RunRow, run_id)
         row.result.metadata_stated = stated
         row.ci_url, row.status = stated.get("ci_url", ""), status
-        found: str = as_json(client, lab, run_id)["run"]["report_key"]
-        return found
+        report_key: str = as_json(client, lab, run_id)["run"]["report_key"]
+        return report_key
 
     first, second, third, fourth, other = (lab.run(name=f"run {number}") for number in range(5))
     assert key(first, "received", **job) == key(first, **job) == "nightly/perf"

@@ -157,7 +157,7 @@ def test_the_command_line_and_doctor_read_it_too(tmp_path: Path) -> None:
     assert threewalls("analyze", path).code == 0
     assert "65,536 NUL bytes" in threewalls("analyze", path).output
     findings = threewalls("doctor", path, "--url=http://127.0.0.1:1", "--json").document["findings"]
-    assert [one["state"] for one in findings if one["what"] == "log"] == ["ok"]
+    assert [finding["state"] for finding in findings if finding["what"] == "log"] == ["ok"]
 
 
 # --- A log of a trainer that no reader knows says nothing about its job: the run is unread, and has not failed.
@@ -186,11 +186,11 @@ def test_the_api_says_which_formats_are_read_and_shows_lines_that_look_like_step
     assert (run["status"], run["health"]["outcome"], run["failures"]) == ("unread", "unread", [])
     assert [name for name in KNOWN_FORMATS if name not in run["error"]] == []
     lines = UNREAD.decode().splitlines()
-    assert [(one["line"], one["example"]) for one in run["not_understood"]] == [
+    assert [(item["line"], item["example"]) for item in run["not_understood"]] == [
         (line, lines[line - 1]) for line in (2, 3, 11)
     ]
-    found = client.get("/api/v1/runs", params={"status": "unread", "outcome": "unread"}).json()
-    assert [one["id"] for one in found["items"]] == [run["id"]]
+    body = client.get("/api/v1/runs", params={"status": "unread", "outcome": "unread"}).json()
+    assert [item["id"] for item in body["items"]] == [run["id"]]
 
 
 def test_it_gets_no_verdict_and_its_report_is_neutral(client: TestClient, engine: Engine) -> None:
@@ -198,7 +198,7 @@ def test_it_gets_no_verdict_and_its_report_is_neutral(client: TestClient, engine
     report = client.get(f"/api/v1/runs/{run['id']}/report", params={"wait": "20"}).json()
     assert (report["status"], report["exit_code"], report["verdict"]) == ("unread", 6, None)
     assert (report["problems"], report["next_step"]) == ([], None)
-    assert [one["line"] for one in report["step_lines"]] == [2, 3, 11]
+    assert [line["line"] for line in report["step_lines"]] == [2, 3, 11]
     comment = client.get(f"/api/v1/runs/{run['id']}/report.md").text
     assert comment.splitlines()[0].startswith("**◌ unread")
     verdict = client.get(f"/api/v1/runs/{run['id']}/verdict").json()
@@ -237,11 +237,11 @@ def test_the_command_line_says_the_same(tmp_path: Path) -> None:
     path = tmp_path / "titan.log"
     path.write_bytes(UNREAD)
     (tmp_path / "base.log").write_bytes(UNREAD)
-    found = threewalls("analyze", path, "--json")
-    document = found.document
-    assert (found.code, document["status"], document["failures"], document["warnings"]) == (6, "unread", [], [])
-    said = threewalls("analyze", path).output
-    assert [line for line in (2, 3, 11) if f"line {line}: " not in said] == []
+    result = threewalls("analyze", path, "--json")
+    document = result.document
+    assert (result.code, document["status"], document["failures"], document["warnings"]) == (6, "unread", [], [])
+    output = threewalls("analyze", path).output
+    assert [line for line in (2, 3, 11) if f"line {line}: " not in output] == []
     compare = ("--baseline", tmp_path / "base.log", "--", path)
     assert threewalls("compare", *compare).code == 6
     assert threewalls("compare", "--allow", "unread", *compare).code == 0

@@ -57,8 +57,8 @@ def row(engine: Engine, run_id: int) -> RunRow:
 
 def counts(engine: Engine) -> tuple[int, int, int]:
     with read_session(engine) as session:
-        found = progress(session)
-    return found.current, found.waiting, found.failed
+        result = progress(session)
+    return result.current, result.waiting, result.failed
 
 
 def test_figures_are_computed_again_without_reading_the_log(
@@ -158,7 +158,7 @@ def test_a_run_whose_files_are_lost_is_given_up_and_can_be_tried_again(
             process_run(run_id)
     assert counts(engine) == (0, 0, 1)
     listed = client.get("/api/v1/definitions").json()["failed_runs"]
-    assert [one["run_id"] for one in listed] == [run_id]
+    assert [item["run_id"] for item in listed] == [run_id]
     assert "could not be read" in listed[0]["reason"]
     assert client.post("/api/v1/definitions/retry").json()["runs"]["waiting"] == 1
     ask(engine, settings)
@@ -193,9 +193,9 @@ def test_a_stack_is_not_judged_while_its_project_is_computed_again(
     outdate(engine, run_id)
     with transaction(engine) as session:
         works = {
-            one: stack_queue.request(session, found.project_id, found.stack_key)
-            for one in (run_id, other)
-            if (found := session.get_one(RunRow, one))
+            item: stack_queue.request(session, result.project_id, result.stack_key)
+            for item in (run_id, other)
+            if (result := session.get_one(RunRow, item))
         }
     with transaction(engine) as session:
         assert stack_queue.due(session, settings, limit=9) == [works[other]]
@@ -223,7 +223,7 @@ def test_new_rules_of_verdicts_judge_again_without_computing(client: TestClient,
     judge_stack(asked[0])
     with read_session(engine) as session:
         verdicts = session.execute(select(VerdictRow).order_by(col(VerdictRow.id))).scalars().all()
-    assert [(one.run_id, one.current, one.verdict_version) for one in verdicts] == [
+    assert [(verdict.run_id, verdict.current, verdict.verdict_version) for verdict in verdicts] == [
         (run_id, False, VERDICT_VERSION - 1),
         (run_id, True, VERDICT_VERSION),
     ]

@@ -235,8 +235,8 @@ def test_a_key_is_its_sender_s_own(teams: Teams) -> None:
     logs = [training_log(step_time_ms=300.0 + number) for number in range(len(senders))]
     first = [upload(sender, log, meta=META, key="job-17").json() for sender, log in zip(senders, logs, strict=True)]
     again = [upload(sender, log, meta=META, key="job-17").json() for sender, log in zip(senders, logs, strict=True)]
-    assert len({one["id"] for one in first}) == len(senders)
-    assert [one["id"] for one in again] == [one["id"] for one in first]
+    assert len({item["id"] for item in first}) == len(senders)
+    assert [item["id"] for item in again] == [item["id"] for item in first]
     assert_problem(upload(senders[0], OTHER, meta=META, key="job-17"), 409, f"run {first[0]['id']}")
 
 
@@ -257,7 +257,7 @@ def test_an_answer_about_another_s_run_carries_no_verdict(teams: Teams) -> None:
 def test_slugs_that_differ_by_case_are_one_project(client: TestClient) -> None:
     for slug in ("MoE", "moe", "mOE"):
         assert upload(client, LOG, meta={"project": slug}).status_code == 202
-    assert [one["project"] for one in client.get("/api/v1/projects").json()["items"]] == ["MoE"]
+    assert [item["project"] for item in client.get("/api/v1/projects").json()["items"]] == ["MoE"]
     made = client.post("/api/v1/projects", json={"project": "MOE", "author": "Ada"})
     assert_problem(made, 409, "MOE")
 

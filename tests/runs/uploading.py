@@ -49,13 +49,13 @@ def assert_problem(answer: Response, status: int, *words: str, field: str | None
 def traces(engine: Engine, settings: Settings) -> dict[str, int]:
     """What an upload could have left: rows of each table, stored objects, messages."""
     with read_session(engine) as session:
-        found = {
+        result = {
             table: int(session.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())  # noqa: S608
             for table in ("run", "run_file", "segment", "stored_object", "series")
         }
-    found["objects"] = _files_in(settings.data_dir / "artifacts")
-    found["messages"] = _files_in(settings.data_dir / "queue" / "messages")
-    return {name: count for name, count in found.items() if count}
+    result["objects"] = _files_in(settings.data_dir / "artifacts")
+    result["messages"] = _files_in(settings.data_dir / "queue" / "messages")
+    return {name: count for name, count in result.items() if count}
 
 
 def _files_in(folder: Path) -> int:

@@ -56,7 +56,7 @@ class Forge:
     def taken(self, request: Request) -> Answer:
         with self.lock:
             self.asked.append(request)
-            fault = next((one for one in self.faults if one.times and self._fits(one, request)), None)
+            fault = next((item for item in self.faults if item.times and self._fits(item, request)), None)
             if fault is None:
                 answer = self.answer(request)
             else:
@@ -72,7 +72,7 @@ class Forge:
         return answer
 
     def calls(self, method: str, path: str = "") -> list[Request]:
-        return [one for one in self.asked if one.method == method and re.search(path, one.path)]
+        return [item for item in self.asked if item.method == method and re.search(path, item.path)]
 
     def refuse(self, status: int, why: str) -> Answer:
         """For requests that no careful client sends."""

@@ -63,8 +63,8 @@ class GitHub(Forge):
             case "POST", p if p == f"/issues/{CHANGE}/comments":
                 login, kind = _WHO[token]
                 return self._comment(request) or Answer(201, self.says(login, request.body["body"], kind))
-            case (("PATCH" | "DELETE"), p) if found := re.fullmatch(r"/issues/comments/(\d+)", p):
-                return self._one_comment(request, int(found[1]))
+            case (("PATCH" | "DELETE"), p) if match := re.fullmatch(r"/issues/comments/(\d+)", p):
+                return self._one_comment(request, int(match[1]))
             case "GET", p if p == f"/pulls/{CHANGE}":
                 return Answer(200, {"id": 1, "number": CHANGE, "head": {"sha": HEAD, "ref": "faster"}})
             case "GET", p if p == f"/commits/{HEAD}/check-runs":
@@ -73,8 +73,8 @@ class GitHub(Forge):
                 return self.page_of(self.statuses[::-1], request)
             case "POST", "/check-runs":
                 return self._check(request, token, None)
-            case "PATCH", p if found := re.fullmatch(r"/check-runs/(\d+)", p):
-                return self._check(request, token, int(found[1]))
+            case "PATCH", p if match := re.fullmatch(r"/check-runs/(\d+)", p):
+                return self._check(request, token, int(match[1]))
             case "POST", p if p == f"/statuses/{HEAD}":
                 return self._status(request)
         return self.refuse(404, f"Not Found: {request.method} {path}")
@@ -84,8 +84,8 @@ class GitHub(Forge):
         wanted = request.query.get("filter", "latest")
         if wanted not in ("latest", "all"):
             return self.refuse(422, "filter is latest or all")
-        named = [one for one in self.checks if one["name"] == request.query.get("check_name", one["name"])]
-        shown = named if wanted == "all" else list({one["name"]: one for one in named}.values())
+        named = [check for check in self.checks if check["name"] == request.query.get("check_name", check["name"])]
+        shown = named if wanted == "all" else list({item["name"]: item for item in named}.values())
         listed = self.page_of(shown, request)
         return Answer(listed.status, {"total_count": len(shown), "check_runs": listed.body}, listed.headers)
 
@@ -96,16 +96,16 @@ class GitHub(Forge):
         return None
 
     def _one_comment(self, request: Request, comment_id: int) -> Answer:
-        found = next((one for one in self.comments if one["id"] == comment_id), None)
-        if found is None:
+        result = next((comment for comment in self.comments if comment["id"] == comment_id), None)
+        if result is None:
             return Answer(404, {"message": "Not Found"})
         if request.method == "DELETE":
-            self.comments.remove(found)
+            self.comments.remove(result)
             return Answer(204)
         refused = self._comment(request)
         if refused is None:
-            found["body"] = request.body["body"]
-        return refused or Answer(200, found)
+            result["body"] = request.body["body"]
+        return refused or Answer(200, result)
 
     def _check(self, request: Request, token: str, check_id: int | None) -> Answer:
         if token != APP:
@@ -126,9 +126,9 @@ class GitHub(Forge):
             self._id += 1
             self.checks.append({"id": self._id, **body, "output": self._output(output)})
             return Answer(201, self.checks[-1])
-        found = next(one for one in self.checks if one["id"] == check_id)
-        found.update({**body, "output": self._output(output)})
-        return Answer(200, found)
+        result = next(check for check in self.checks if check["id"] == check_id)
+        result.update({**body, "output": self._output(output)})
+        return Answer(200, result)
 
     @staticmethod
     def _output(output: dict[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class GitLab(Forge):
     @property
     def statuses(self) -> dict[str, dict[str, Any]]:
         """By name, the last one of each: what the pipeline shows."""
-        return {one["name"]: one for one in self.all_statuses}
+        return {entry["name"]: entry for entry in self.all_statuses}
 
     def says(self, body: str, author: dict[str, Any] | None = None, *, system: bool = False) -> dict[str, Any]:
         """Somebody writes a note; without an author, lena."""
@@ -60,8 +60,8 @@ class GitLab(Forge):
                 return self.page_of(self.notes, request)
             case "POST", p if p == of_change:
                 return self._note(request) or Answer(201, self.says(request.body["body"], _US))
-            case (("PUT" | "DELETE"), p) if found := re.fullmatch(re.escape(of_change) + r"/(\d+)", p):
-                return self._one_note(request, int(found[1]))
+            case (("PUT" | "DELETE"), p) if match := re.fullmatch(re.escape(of_change) + r"/(\d+)", p):
+                return self._one_note(request, int(match[1]))
             case "GET", p if p == f"{ROOT}/projects/{PROJECT}/repository/commits/{HEAD}/statuses":
                 return self._list(request)
             case "POST", p if p == f"{ROOT}/projects/{PROJECT}/statuses/{HEAD}":
@@ -75,16 +75,16 @@ class GitLab(Forge):
         return None
 
     def _one_note(self, request: Request, note_id: int) -> Answer:
-        found = next((one for one in self.notes if one["id"] == note_id), None)
-        if found is None:
+        result = next((note for note in self.notes if note["id"] == note_id), None)
+        if result is None:
             return Answer(404, {"message": "404 Note Not Found"})
         if request.method == "DELETE":
-            self.notes.remove(found)
+            self.notes.remove(result)
             return Answer(204)
         refused = self._note(request)
         if refused is None:
-            found["body"] = request.body["body"]
-        return refused or Answer(200, found)
+            result["body"] = request.body["body"]
+        return refused or Answer(200, result)
 
     def _status(self, request: Request) -> Answer:
         optional = {"name": str, "description": str, "target_url": str, "pipeline_id": int, "ref": str}
@@ -108,9 +108,9 @@ class GitLab(Forge):
 
     def _list(self, request: Request) -> Answer:
         """A final status is never changed: another of its name takes its place, and `all` shows both."""
-        named = [one for one in self.all_statuses if one["name"] == request.query.get("name", one["name"])]
-        shown = named if request.query.get("all") == "true" else list({one["name"]: one for one in named}.values())
-        return self.page_of([{k: v for k, v in one.items() if k != "state"} for one in shown], request)
+        named = [entry for entry in self.all_statuses if entry["name"] == request.query.get("name", entry["name"])]
+        shown = named if request.query.get("all") == "true" else list({item["name"]: item for item in named}.values())
+        return self.page_of([{k: v for k, v in item.items() if k != "state"} for item in shown], request)
 
 
 @contextmanager

@@ -70,8 +70,8 @@ def _run(folder: Path, program: str, *arguments: str) -> None:
 
 def _binary(name: str) -> str:
     """On the path, or where Debian keeps each major version. Missing, it fails the test."""
-    if found := shutil.which(name):
-        return found
+    if result := shutil.which(name):
+        return result
     versions = sorted(DEBIAN_BINARIES.glob(f"*/bin/{name}"))
     assert versions, f"{name} is not installed: install PostgreSQL (`make test` does it where it may)"
     return str(versions[-1])

@@ -51,16 +51,16 @@ def upload(house: House, number: int) -> int:
 
 
 def definitions(house: House) -> dict[str, Any]:
-    found: dict[str, Any] = httpx2.get(
+    body: dict[str, Any] = httpx2.get(
         f"{house.web.address}/api/v1/definitions", headers=house.headers, timeout=300, verify=PLAIN_HTTP
     ).json()
-    return found
+    return body
 
 
 def is_judged(house: House, runs: int) -> bool:
-    found = definitions(house)
+    result = definitions(house)
     return bool(
-        found["verdicts"]["total"] == runs and not found["verdicts"]["waiting"] and not found["runs"]["waiting"]
+        result["verdicts"]["total"] == runs and not result["verdicts"]["waiting"] and not result["runs"]["waiting"]
     )
 
 
@@ -100,8 +100,8 @@ def test_history_is_computed_again_to_the_end_whatever_is_killed(house: House, d
     wait_for(lambda: is_judged(house, RUNS), "all runs to be judged")
     kill(first)
     make_old(database)
-    found = definitions(house)["runs"]
-    assert (found["total"], found["done"], found["waiting"]) == (RUNS, 0, RUNS)
+    runs = definitions(house)["runs"]
+    assert (runs["total"], runs["done"], runs["waiting"]) == (RUNS, 0, RUNS)
 
     seen: list[int] = []
     late = 0

@@ -29,7 +29,7 @@ def session(engine: Engine) -> Iterator[Session]:
 def nightly(session: Session, ms: float = 400.0, **fields: Any) -> list[int]:
     """Eight nights that vary by 0.2 %, of a stack of its own; each night has one commit in all stacks."""
     commits = [f"{night:040x}" for night in range(1, 9)]
-    return make_stack(session, [ms * (1 + one / 1000) for one in NOISE], fields=KNOWN | fields, commits=commits)
+    return make_stack(session, [ms * (1 + item / 1000) for item in NOISE], fields=KNOWN | fields, commits=commits)
 
 
 def one_more(session: Session, ms: float, *, day: int = 0, commit: str = "f" * 40, **more: Any) -> int:
@@ -41,7 +41,7 @@ def one_more(session: Session, ms: float, *, day: int = 0, commit: str = "f" * 4
 def suspects(session: Session, run_id: int) -> dict[str, RankedSuspect]:
     verdict = current_verdict(session, run_id)
     assert verdict is not None
-    return {one.suspect.field: one for one in suspects_with_evidence(session, run_id, verdict.document)}
+    return {item.suspect.field: item for item in suspects_with_evidence(session, run_id, verdict.document)}
 
 
 def test_other_stacks_at_the_same_commit_speak_for_or_against_the_code(session: Session) -> None:
@@ -111,9 +111,9 @@ def test_an_a_b_without_effect_speaks_against_the_knob(session: Session) -> None
     one_more(session, 400.0, seq_len=2048, ep_overlap=True, purpose="experiment")
     nightly(session, seq_len=8192)
     slow = one_more(session, 440.0, seq_len=8192, ep_overlap=True)
-    found = suspects(session, slow)
-    assert found["ep_overlap"].standing == "unlikely"
-    assert list(found)[-1] == "ep_overlap"
+    result = suspects(session, slow)
+    assert result["ep_overlap"].standing == "unlikely"
+    assert list(result)[-1] == "ep_overlap"
 
 
 def test_an_upgrade_is_supported_by_other_stacks_that_it_slowed_down(session: Session) -> None:
@@ -139,6 +139,6 @@ def test_a_version_counts_where_other_verdicts_have_the_same_difference(session:
 def test_nothing_known_is_no_evidence(session: Session) -> None:
     nightly(session)
     slow = one_more(session, 440.0)
-    found = suspects(session, slow)["commit"]
-    assert (found.past, found.elsewhere, found.evidence, found.standing) == (None, None, (), "open")
+    commit = suspects(session, slow)["commit"]
+    assert (commit.past, commit.elsewhere, commit.evidence, commit.standing) == (None, None, (), "open")
     assert session.get_one(RunRow, slow).verdict == "regression"

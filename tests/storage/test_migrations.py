@@ -90,7 +90,7 @@ def test_runs_of_the_first_version_keep_their_files_and_their_work(empty_databas
         objects = session.exec(select(StoredObjectRow)).all()
     assert works == ["waiting", "held", ""]
     assert [tuple(segment) for segment in segments] == [(7, "ab/abc.zst")] * 3
-    assert [(kept.key, kept.touched_at.tzinfo is not None) for kept in objects] == [("ab/abc.zst", True)]
+    assert [(item.key, item.touched_at.tzinfo is not None) for item in objects] == [("ab/abc.zst", True)]
     command.downgrade(alembic_config(engine), "0001")
     with read_session(engine) as session:
         assert session.execute(text("SELECT object_key FROM run_file")).scalars().all() == ["ab/abc.zst"] * 3
@@ -106,8 +106,8 @@ def test_of_earlier_runs_it_is_said_which_token_brought_them(empty_database: Set
     command.downgrade(alembic_config(engine), "0016")
     migrate(empty_database)
     with read_session(engine) as session:
-        said = session.exec(select(RunRow.uploaded_by).order_by(col(RunRow.id))).all()
-    assert list(said) == ["", f"token {'n' * 94}"]
+        rows = session.exec(select(RunRow.uploaded_by).order_by(col(RunRow.id))).all()
+    assert list(rows) == ["", f"token {'n' * 94}"]
 
 
 def test_projects_that_differ_by_case_get_names_and_keys_of_their_own(empty_database: Settings, engine: Engine) -> None:

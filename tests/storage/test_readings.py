@@ -127,16 +127,19 @@ def documents() -> list[VerdictDocument]:
     ]
     return [
         verdict_document(
-            assess([one], earlier, rules=BaselineRules("main")), (one.run,), {run.run: {} for run in (*earlier, one)}, 1
+            assess([candidate], earlier, rules=BaselineRules("main")),
+            (candidate.run,),
+            {run.run: {} for run in (*earlier, candidate)},
+            1,
         )
-        for one in candidates
+        for candidate in candidates
     ]
 
 
 def test_a_document_comes_back_as_it_went_in() -> None:
-    found = documents()
-    assert found[1].contrast is not None
-    for document in found:
+    result = documents()
+    assert result[1].contrast is not None
+    for document in result:
         assert from_json(VerdictDocument, json.loads(json_text.dumps(to_json(document)))) == document
 
 

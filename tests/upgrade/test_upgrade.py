@@ -56,31 +56,33 @@ def report(client: TestClient, **query: str) -> dict[str, Any]:
 
 def test_every_stack_is_measured_named_or_missing(client: TestClient, session: Session) -> None:
     moved(session)
-    found = report(client, **{"field": "container", "from": OLD, "to": NEW})
-    assert found["schema"] == "threewalls.upgrade/1"
-    assert [one["decision"] for one in found["stacks"]] == ["worse", "worse", "no change"]
+    result = report(client, **{"field": "container", "from": OLD, "to": NEW})
+    assert result["schema"] == "threewalls.upgrade/1"
+    assert [item["decision"] for item in result["stacks"]] == ["worse", "worse", "no change"]
     assert (
-        found["summary"]
+        result["summary"]
         .replace(THIN, " ")
         .startswith("2 of 3 stacks are slower by 6.0 to 9.0 %, 1 shows no change; under 0.1 GPU-hours")
     )
-    slowest = found["stacks"][0]
+    slowest = result["stacks"][0]
     assert slowest["title"].endswith("seq_len 8192")
     assert slowest["step_time"]["ci_low_pct"] < 9.0 < slowest["step_time"]["ci_high_pct"]
     assert slowest["memory"]["decision"] == "no_change"
     assert len(slowest["to_runs"]) == len(slowest["from_runs"]) == 8
     assert slowest["comparability"]["attributed_to"] == "container"
-    assert [[d["field"] for d in one["differences"]] for one in found["differ_in_more"]] == [["cluster"]]
-    assert (len(found["only_from"]), len(found["only_to"])) == (1, 1)
-    assert found["gpu_hours_per_day"] == pytest.approx(sum(one["gpu_hours_per_day"] or 0 for one in found["stacks"]))
+    assert [[d["field"] for d in item["differences"]] for item in result["differ_in_more"]] == [["cluster"]]
+    assert (len(result["only_from"]), len(result["only_to"])) == (1, 1)
+    assert result["gpu_hours_per_day"] == pytest.approx(
+        sum(item["gpu_hours_per_day"] or 0 for item in result["stacks"])
+    )
 
 
 def test_the_regression_that_it_opened_is_linked(client: TestClient, session: Session) -> None:
     moved(session)
     of_it = col(RegressionRow.cause_key).startswith("upgrade:container:")
     opened = session.exec(select(RegressionRow).where(of_it)).one()
-    found = report(client, **{"from": OLD, "to": NEW})
-    assert [(one["id"], one["stacks"], one["metric"]) for one in found["regressions"]] == [
+    result = report(client, **{"from": OLD, "to": NEW})
+    assert [(regression["id"], regression["stacks"], regression["metric"]) for regression in result["regressions"]] == [
         (opened.id, 2, "step_time_ms")
     ]
     assert f'href="/regressions/{opened.id}"' in client.get(ADDRESS).text
@@ -123,8 +125,8 @@ def test_a_version_that_no_key_holds_is_compared_run_by_run(client: TestClient, 
     make_stack(session, times, fields={**KNOWN, "driver": "570.1"})
     make_stack(session, [1.08 * time for time in times], fields={**KNOWN, "driver": "580.2"}, started=LATER)
     session.commit()
-    found = report(client, **{"field": "driver", "from": "570.1", "to": "580.2"})
-    assert found["summary"].replace(THIN, " ").startswith("The only stack is slower by 8.0 %")
+    result = report(client, **{"field": "driver", "from": "570.1", "to": "580.2"})
+    assert result["summary"].replace(THIN, " ").startswith("The only stack is slower by 8.0 %")
 
 
 def test_runs_that_cannot_be_a_baseline_are_on_no_side(client: TestClient, session: Session) -> None:
@@ -134,7 +136,7 @@ def test_runs_that_cannot_be_a_baseline_are_on_no_side(client: TestClient, sessi
     )
     session.commit()
     values = report(client)["values"]
-    assert [(one["value"], one["runs"], one["newest_run"]) for one in values] == [(OLD, 8, slow[-1])]
+    assert [(value["value"], value["runs"], value["newest_run"]) for value in values] == [(OLD, 8, slow[-1])]
 
 
 def test_without_a_choice_it_offers_what_has_runs_on_both_sides(client: TestClient, session: Session) -> None:
@@ -150,8 +152,8 @@ def test_without_a_choice_it_offers_what_has_runs_on_both_sides(client: TestClie
 def test_a_value_without_runs_says_so(client: TestClient, session: Session) -> None:
     stack(session, OLD, 400.0)
     session.commit()
-    found = report(client, **{"from": "a:1", "to": "b:<i>2"})
-    assert found["summary"] == "No stack can be compared on both sides: no CI run has container a:1 or b:<i>2."
+    result = report(client, **{"from": "a:1", "to": "b:<i>2"})
+    assert result["summary"] == "No stack can be compared on both sides: no CI run has container a:1 or b:<i>2."
     assert "<i>" not in client.get("/upgrade?from=a:1&to=b:<i>2").text
 
 

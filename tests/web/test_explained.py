@@ -56,8 +56,8 @@ def test_what_ran_stands_beside_what_was_asked_for(client: TestClient, make: Mak
     badge = "dispatcher: requested deepep, active alltoall"
     assert badge in text[: text.index("</h1>") + 3000]
     table = text[text.index('id="activity"') : text.index("</table>", text.index('id="activity"'))]
-    found = re.findall(r'<th scope="row"><code>(\w+)</code>.*?</svg>\s*([a-z ]+)</span>', table, re.DOTALL)
-    assert found == [("dispatcher", "differs"), ("precision", "agrees"), ("graph_impl", "unconfirmed")]
+    result = re.findall(r'<th scope="row"><code>(\w+)</code>.*?</svg>\s*([a-z ]+)</span>', table, re.DOTALL)
+    assert result == [("dispatcher", "differs"), ("precision", "agrees"), ("graph_impl", "unconfirmed")]
     assert "not in log" in table
 
 

@@ -61,8 +61,8 @@ def overview(client: TestClient, query: str = "") -> str:
 
 
 def answer(text: str) -> str:
-    found = re.search(r'<p class="answer">(.*?)</p>', text)
-    return found[1] if found else ""
+    match = re.search(r'<p class="answer">(.*?)</p>', text)
+    return match[1] if match else ""
 
 
 def table(text: str) -> list[str]:

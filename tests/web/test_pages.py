@@ -190,8 +190,8 @@ def test_a_long_log_is_paged_by_line(client: TestClient, make: Make) -> None:
 
 def news(page: str, run: int) -> str:
     """The address that the page asks for news, empty when it asks no more."""
-    found = re.search(rf'hx-get="(/runs/{run}/news\?seen=[^"]+)"', page)
-    return found[1] if found else ""
+    match = re.search(rf'hx-get="(/runs/{run}/news\?seen=[^"]+)"', page)
+    return match[1] if match else ""
 
 
 def test_a_waiting_page_is_left_alone_until_something_changed(client: TestClient, make: Make, engine: Engine) -> None:
@@ -362,8 +362,8 @@ def test_the_list_shows_verdicts_and_filters_by_them(client: TestClient, make: M
     assert "A/B slower</span>" in text
     assert '<span class="ellipsis">verdict: not judged</span>' in client.get("/runs?verdict=none").text
     for query, names in (("regression", {"slow", "other knob"}), ("none", {"waiting"}), ("failed", set())):
-        found = client.get(f"/api/v1/runs?verdict={query}").json()["items"]
-        assert {item["name"] for item in found} == names, query
+        items = client.get(f"/api/v1/runs?verdict={query}").json()["items"]
+        assert {item["name"] for item in items} == names, query
     assert client.get("/api/v1/runs?verdict=slow").status_code == 422
     item = client.get("/api/v1/runs?q=slow").json()["items"][0]
     assert (item["verdict"], item["verdict_delta_pct"], item["quarantine"]) == ("regression", 3.42, "")

@@ -49,9 +49,9 @@ def page(client: TestClient, run: int, status: int = 200) -> str:
 
 
 def part(text: str, element: str) -> str:
-    found = re.search(rf'<section class="section" id="{element}".*?</section>', text, re.DOTALL)
-    assert found is not None
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", found[0]))
+    match = re.search(rf'<section class="section" id="{element}".*?</section>', text, re.DOTALL)
+    assert match is not None
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", match[0]))
 
 
 def test_the_verdict_is_the_first_sentence_and_stands_beside_every_figure(client: TestClient, make: Make) -> None:
@@ -208,7 +208,7 @@ def test_quarantine_needs_a_name_and_a_reason_and_is_recorded(client: TestClient
 
     client.post(f"/runs/{run}/release", data={"author": "Bea", "note": ""}, headers=HTML)
     assert client.get(f"/api/v1/runs/{run}").json()["quarantine"] is None
-    assert [(one.who, one.action) for one in recorded(engine, "run", run)] == [
+    assert [(item.who, item.action) for item in recorded(engine, "run", run)] == [
         ("Bea", "release"), ("Ada <b>", "quarantine"),
     ]  # fmt: skip
 

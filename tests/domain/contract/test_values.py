@@ -50,9 +50,9 @@ from app.domain.run import Value
     ],
 )  # fmt: skip
 def test_canonical_values(name: str, raw: object, value: Value) -> None:
-    found = read_value(name, raw)
-    assert found == value
-    assert type(found) is type(value)
+    result = read_value(name, raw)
+    assert result == value
+    assert type(result) is type(value)
 
 
 @pytest.mark.parametrize(
@@ -168,10 +168,10 @@ def test_mfu_needs_a_peak() -> None:
     ],
 )
 def test_layouts(layout: str, count: int, layers: int, mtp: int) -> None:
-    found = stages(layout)
-    assert found is not None
-    text = "".join(found)
-    assert (len(found), text.count("t"), text.count("m")) == (count, layers, mtp)
+    result = stages(layout)
+    assert result is not None
+    text = "".join(result)
+    assert (len(result), text.count("t"), text.count("m")) == (count, layers, mtp)
     assert layout_problem(layout, count, layers, mtp) is None
 
 

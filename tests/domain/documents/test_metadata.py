@@ -56,7 +56,7 @@ def test_an_environment_states_what_it_holds_and_a_whole_one_the_rest(
     env: dict[str, object], stated: dict[str, object]
 ) -> None:
     fields = read_metadata({"env": env}).fields
-    assert {name.removeprefix("env."): found.value for name, found in fields.items()} == stated
+    assert {name.removeprefix("env."): item.value for name, item in fields.items()} == stated
     assert (config_key("p", fields) == config_key("p", {})) is (not stated)
 
 
@@ -315,8 +315,8 @@ def test_a_time_that_is_none_is_refused(stated: object) -> None:
 
 
 def test_a_fact_that_the_rules_know_is_kept_without_a_warning_unless_its_value_does_not_suit_it() -> None:
-    found = read_metadata({"exposed_comm_frac": 0.3, "gpu_idle_frac": "much"})
-    assert found.extra["exposed_comm_frac"] == 0.3
-    assert found.warnings == (
+    metadata = read_metadata({"exposed_comm_frac": 0.3, "gpu_idle_frac": "much"})
+    assert metadata.extra["exposed_comm_frac"] == 0.3
+    assert metadata.warnings == (
         "The metadata field `gpu_idle_frac` is not used: gpu_idle_frac must be a finite number, not 'much'.",
     )

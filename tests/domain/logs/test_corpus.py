@@ -242,8 +242,8 @@ def compare_life(log: ParsedLog, expected: dict[str, Any]) -> None:
         word = re.sub("[^a-z]", "_", name)
         column = log.columns.get(f"timer_{word}_ms")
         at_start = log.arguments.get(f"start-up timer: {word} (ms)")
-        found = [at_start] if column is None else column.tolist()
-        assert found == [max(value) if isinstance(value, list) else value]
+        result = [at_start] if column is None else column.tolist()
+        assert result == [max(value) if isinstance(value, list) else value]
     for name, value in expected.get("theoretical_memory_mb", {}).items():
         assert log.arguments[f"theoretical memory: {name.replace('_', ' ')} (MB)"] == value
     if "mtp_losses" in expected:

@@ -348,7 +348,7 @@ def test_an_optional_import_that_fails_on_rank_zero_before_training_ends_nothing
         "ImportError: No module named 'optional'\n[before the start of training step] datetime: 2026-05-11 03:00:00 \n"
     )
     rows = make_log([100.0] * 10, total_iterations=20)
-    assert [one.kind for one in explain_failures(merge_logs([LogPart("a", rows), LogPart("b", rank0)]))] == [
+    assert [failure.kind for failure in explain_failures(merge_logs([LogPart("a", rows), LogPart("b", rank0)]))] == [
         "truncated"
     ]
 

@@ -21,9 +21,9 @@ def steady(
     declared: Window | None = None,
 ) -> SteadyState:
     array = np.asarray(times, dtype=np.float64)
-    found = steady_state(np.arange(1, len(array) + 1), array, segment_starts, declared)
-    assert found is not None
-    return found
+    result = steady_state(np.arange(1, len(array) + 1), array, segment_starts, declared)
+    assert result is not None
+    return result
 
 
 def noisy(n: int, seed: int, sd: float = 0.01, warm_up: int = 2) -> FloatArray:
@@ -45,10 +45,10 @@ def noisy(n: int, seed: int, sd: float = 0.01, warm_up: int = 2) -> FloatArray:
     ],
 )
 def test_where_the_window_begins(times: list[float], first: int, last: int, step_time: float) -> None:
-    found = steady(times)
-    assert (found.first_iteration, found.last_iteration) == (first, last)
-    assert found.step_time_ms == pytest.approx(step_time)
-    assert found.method == "detected"
+    result = steady(times)
+    assert (result.first_iteration, result.last_iteration) == (first, last)
+    assert result.step_time_ms == pytest.approx(step_time)
+    assert result.method == "detected"
 
 
 def test_a_slow_start_is_refined_away_in_batches_of_five() -> None:
@@ -56,8 +56,8 @@ def test_a_slow_start_is_refined_away_in_batches_of_five() -> None:
     # From iteration 2 there are 7 whole batches of five, aligned to the end: they begin at iterations 6, 11, 16, ...
     # Two batches dropped (6-10, 11-15) leave the smallest score, so the window begins at 16.
     times = [5000.0] + [102.0] * 10 + [99.9, 100.1] * 14 + [100.0]
-    found = steady(times)
-    assert (found.first_iteration, found.n) == (16, 25)
+    result = steady(times)
+    assert (result.first_iteration, result.n) == (16, 25)
 
 
 def test_a_refinement_that_changes_nothing_is_not_made() -> None:
@@ -72,29 +72,29 @@ def test_fewer_than_four_step_times_give_no_estimate(times: list[float]) -> None
 
 
 def test_the_interval_of_a_constant_series_is_slow_drift_alone() -> None:
-    found = steady([9000.0] + [100.0] * 30)
+    result = steady([9000.0] + [100.0] * 30)
     half = math.exp(1.96 * 0.0075)
-    assert found.se == 0
-    assert (found.ci_low_ms, found.ci_high_ms) == pytest.approx((100 / half, 100 * half))
-    assert found.is_steady
-    assert found.spike_share == 0
+    assert result.se == 0
+    assert (result.ci_low_ms, result.ci_high_ms) == pytest.approx((100 / half, 100 * half))
+    assert result.is_steady
+    assert result.spike_share == 0
 
 
 def test_figures_of_a_window_by_hand() -> None:
     # ln: median 0, absolute deviations 0.1, 0.1, 0, 0.2, 0.2 -> median 0.1, MAD 0.14826
     times = [1000 * math.exp(v) for v in (-0.1, 0.1, 0.0, 0.2, -0.2)]
-    found = steady(times, declared=Window(1, 5))
-    assert found.step_time_ms == pytest.approx(1000)
-    assert found.spike_threshold_ms == pytest.approx(1000 * math.exp(5 * 0.14826))
-    assert found.mean_step_time_ms == pytest.approx(sum(times) / 5)
-    assert found.is_steady
-    assert found.short
+    result = steady(times, declared=Window(1, 5))
+    assert result.step_time_ms == pytest.approx(1000)
+    assert result.spike_threshold_ms == pytest.approx(1000 * math.exp(5 * 0.14826))
+    assert result.mean_step_time_ms == pytest.approx(sum(times) / 5)
+    assert result.is_steady
+    assert result.short
     # batches of 2, 2, 1: medians 0.0, 0.1, -0.2 -> sd 0.152753, over sqrt 3 = 0.088192
     # psi = y (all within 1.5 MAD = 0.22239), var 0.025, r1 = -0.07/0.1 -> rho = clip((5 * -0.7 + 1) / 1) = 0
     # s_a = 1.12 sqrt(0.025 / 5) / 1 = 0.079196: the batches win
-    assert found.se == pytest.approx(0.0881917)
+    assert result.se == pytest.approx(0.0881917)
     half = math.hypot(2.447 * 0.0881917, 1.96 * 0.0075)
-    assert found.ci_high_ms == pytest.approx(1000 * math.exp(half), rel=1e-6)
+    assert result.ci_high_ms == pytest.approx(1000 * math.exp(half), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -109,10 +109,10 @@ def test_figures_of_a_window_by_hand() -> None:
     ],
 )
 def test_whether_a_window_is_steady(times: list[float], is_steady: bool, words: str) -> None:
-    found = steady(times)
-    assert found.is_steady == is_steady
-    assert words in " ".join(found.reasons)
-    assert bool(found.reasons) != is_steady
+    result = steady(times)
+    assert result.is_steady == is_steady
+    assert words in " ".join(result.reasons)
+    assert bool(result.reasons) != is_steady
 
 
 @pytest.mark.parametrize(("n", "short"), [(15, True), (16, False), (60, False)])
@@ -136,32 +136,32 @@ def test_a_drift_up_to_seven_percent_widens_the_interval_to_both_of_its_ends(end
     [(Window(41, 50), False), (Window(36, 50), False), (Window(42, 50), True), (Window(31, 40), True)],
 )
 def test_a_declared_window_of_a_full_run_is_not_short(window: Window, short: bool) -> None:
-    found = steady([9000.0, *[100.0, 100.4] * 25], declared=window)
-    assert (found.is_steady, found.short) == (True, short)
+    result = steady([9000.0, *[100.0, 100.4] * 25], declared=window)
+    assert (result.is_steady, result.short) == (True, short)
 
 
 def test_a_declared_window_is_honoured() -> None:
     times = [9000.0] + [100.0] * 30 + [90.0] * 10 + [100.0] * 9
-    found = steady(times, declared=Window(32, 41))
-    assert (found.first_iteration, found.last_iteration, found.n, found.method) == (32, 41, 10, "declared")
-    assert found.step_time_ms == pytest.approx(90)
-    assert found.notes == ()
+    result = steady(times, declared=Window(32, 41))
+    assert (result.first_iteration, result.last_iteration, result.n, result.method) == (32, 41, 10, "declared")
+    assert result.step_time_ms == pytest.approx(90)
+    assert result.notes == ()
 
 
 def test_a_declared_window_with_too_little_in_it_falls_back_and_says_so() -> None:
-    found = steady([9000.0] + [100.0] * 30, declared=Window(500, 600))
-    assert found.method == "detected"
-    assert found.notes == (
+    result = steady([9000.0] + [100.0] * 30, declared=Window(500, 600))
+    assert result.method == "detected"
+    assert result.notes == (
         "The declared window 500 to 600 holds 0 step times and needs 4; a window was detected instead.",
     )
 
 
 def test_a_restarted_run_uses_its_longest_part() -> None:
     times = [9000.0] + [100.0] * 9 + [8000.0] + [90.0] * 19
-    found = steady(times, segment_starts=(0, 10))
-    assert (found.first_iteration, found.last_iteration) == (12, 30)
-    assert found.step_time_ms == pytest.approx(90)
-    assert found.notes == ("The run was restarted once; the figures are from part 2 of 2, the longest.",)
+    result = steady(times, segment_starts=(0, 10))
+    assert (result.first_iteration, result.last_iteration) == (12, 30)
+    assert result.step_time_ms == pytest.approx(90)
+    assert result.notes == ("The run was restarted once; the figures are from part 2 of 2, the longest.",)
 
 
 def test_of_equally_long_parts_the_last_is_used() -> None:
@@ -172,16 +172,16 @@ def test_of_equally_long_parts_the_last_is_used() -> None:
 def test_roles_of_iterations() -> None:
     times = np.array([9000, 100, 100, math.nan, 100, 8000, 7000, 90, 90, 90, 200, 90, 90, 90, 90])
     iterations = np.arange(101, 116)
-    found = steady_state(iterations, times, (0, 5))
-    roles = iteration_roles(iterations, times, found, (0, 5))
+    result = steady_state(iterations, times, (0, 5))
+    roles = iteration_roles(iterations, times, result, (0, 5))
     assert roles == ["outside"] * 5 + ["warm-up"] * 2 + ["window"] * 3 + ["spike"] + ["window"] * 4
 
 
 def test_roles_around_a_declared_window() -> None:
     times = np.array([9000.0] + [100.0] * 11)
     iterations = np.arange(1, 13)
-    found = steady_state(iterations, times, (0,), Window(4, 9))
-    assert iteration_roles(iterations, times, found, (0,)) == ["warm-up"] * 3 + ["window"] * 6 + ["outside"] * 3
+    result = steady_state(iterations, times, (0,), Window(4, 9))
+    assert iteration_roles(iterations, times, result, (0,)) == ["warm-up"] * 3 + ["window"] * 6 + ["outside"] * 3
 
 
 def test_without_an_estimate_every_row_is_outside() -> None:
@@ -194,10 +194,10 @@ series = st.builds(noisy, st.integers(20, 120), st.integers(0, 2**31), st.floats
 @settings(max_examples=60, deadline=None)
 @given(series, st.floats(1e-3, 1e3))
 def test_scaling_the_times_scales_the_figures_and_nothing_else(times: FloatArray, factor: float) -> None:
-    found, scaled = steady(times), steady(times * factor)
-    assert (scaled.first_iteration, scaled.n, scaled.is_steady) == (found.first_iteration, found.n, found.is_steady)
-    assert scaled.step_time_ms == pytest.approx(found.step_time_ms * factor, rel=1e-9)
-    assert scaled.se == pytest.approx(found.se, abs=1e-9)
+    result, scaled = steady(times), steady(times * factor)
+    assert (scaled.first_iteration, scaled.n, scaled.is_steady) == (result.first_iteration, result.n, result.is_steady)
+    assert scaled.step_time_ms == pytest.approx(result.step_time_ms * factor, rel=1e-9)
+    assert scaled.se == pytest.approx(result.se, abs=1e-9)
 
 
 @settings(max_examples=60, deadline=None)
@@ -212,11 +212,11 @@ def test_spikes_hardly_move_the_median(seed: int, where: set[int], height: float
 @settings(max_examples=60, deadline=None)
 @given(series)
 def test_the_window_is_in_the_run_and_the_interval_holds_the_value(times: FloatArray) -> None:
-    found = steady(times)
-    assert 1 <= found.first_iteration <= len(times) // 2 + 2
-    assert found.last_iteration == len(times)
-    assert found.ci_low_ms < found.step_time_ms < found.ci_high_ms
-    assert 0 <= found.spike_share <= 1
+    result = steady(times)
+    assert 1 <= result.first_iteration <= len(times) // 2 + 2
+    assert result.last_iteration == len(times)
+    assert result.ci_low_ms < result.step_time_ms < result.ci_high_ms
+    assert 0 <= result.spike_share <= 1
 
 
 def golden_times(path: Path) -> tuple[FloatArray, FloatArray]:
@@ -236,12 +236,12 @@ def test_every_golden_run_gets_a_sane_window() -> None:
     steady_runs = 0
     for row in usable:
         iterations, times = golden_times(corpus / row["file"])
-        found = steady_state(iterations, times)
-        assert found is not None, row["run_id"]
+        result = steady_state(iterations, times)
+        assert result is not None, row["run_id"]
         finite = times[np.isfinite(times)]
-        assert len(finite) // 2 - 1 <= found.n < len(finite), row["run_id"]
-        assert found.step_time_ms == pytest.approx(np.median(finite[len(finite) // 2 :]), rel=0.15), row["run_id"]
-        steady_runs += found.is_steady
+        assert len(finite) // 2 - 1 <= result.n < len(finite), row["run_id"]
+        assert result.step_time_ms == pytest.approx(np.median(finite[len(finite) // 2 :]), rel=0.15), row["run_id"]
+        steady_runs += result.is_steady
     assert steady_runs == 470  # counted with this method; the rest drift by over 7 %, or run at two speeds
 
 
@@ -254,9 +254,9 @@ def test_labelled_candidates_are_estimated_as_well_as_the_reference_method_state
         truth = label["true_step_time_s"]
         if truth is None or label["kind"] == "truncated":
             continue
-        found = steady([1000 * t for t in case["candidate"]["step_time_s"]])
-        errors.append(abs(found.log_step_time - math.log(1000 * truth)))
-        covered.append(found.ci_low_ms <= 1000 * truth <= found.ci_high_ms)
+        result = steady([1000 * t for t in case["candidate"]["step_time_s"]])
+        errors.append(abs(result.log_step_time - math.log(1000 * truth)))
+        covered.append(result.ci_low_ms <= 1000 * truth <= result.ci_high_ms)
     # the method states a 90th percentile of the error of about 1.2 %, and 95 % intervals
     assert np.percentile(errors, 90) < 0.013
     assert np.mean(covered) >= 0.94

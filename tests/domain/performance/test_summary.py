@@ -129,7 +129,7 @@ def test_printed_flops_that_disagree_name_the_input_that_explains_it() -> None:
     ],
 )
 def test_a_missing_figure_says_what_it_needs(without: str, metric: str, words: str) -> None:
-    stated = {name: one for name, one in OVERLAP_CASE.items() if name != without}
+    stated = {name: item for name, item in OVERLAP_CASE.items() if name != without}
     summary = summarise(make_log(TIMES, stated=stated), make_metadata(PLACE))
     assert summary.metrics[metric] is None
     assert words in " ".join(summary.warnings)

@@ -72,7 +72,7 @@ def test_each_dispatcher_that_was_seen_has_a_row() -> None:
         make_run("6", "hybridep", 300, quarantined="bad node", hour=6),
     ]
     board = board_of(runs)
-    assert [(one.dispatcher, one.run, one.why) for one in board.unranked] == [
+    assert [(item.dispatcher, item.run, item.why) for item in board.unranked] == [
         ("deepep", "5", "not_finite"),
         ("hybridep", "6", "quarantined"),
     ]
@@ -118,7 +118,7 @@ def test_a_short_run_counts_only_where_there_is_no_longer_one() -> None:
     entry = board.entry("alltoall")
     assert entry is not None
     assert (entry.runs, entry.directional) == (("alltoall-0", "alltoall-1"), False)
-    assert [(one.run, one.why) for one in entry.left_out] == [
+    assert [(item.run, item.why) for item in entry.left_out] == [
         ("quick", "short, while this configuration has longer runs")
     ]
 
@@ -128,7 +128,7 @@ def test_a_short_configuration_never_stands_before_a_full_one() -> None:
     board = board_of([*make_runs("alltoall", [400, 401]), quick, *make_runs("deepep", [390, 391])])
     entry = board.entry("alltoall")
     assert entry is not None
-    assert [one.config_key for one in entry.configurations] == ["stack alltoall", "quick"]
+    assert [configuration.config_key for configuration in entry.configurations] == ["stack alltoall", "quick"]
     assert board.reading != "directional"
 
 
@@ -143,20 +143,20 @@ def test_the_best_configuration_stands_for_its_dispatcher() -> None:
     entry = board.entry("deepep")
     assert entry is not None
     assert (entry.config_key, entry.runs) == ("sms 32", ("b",))
-    assert [one.config_key for one in entry.configurations] == ["sms 32", "sms 20"]
+    assert [configuration.config_key for configuration in entry.configurations] == ["sms 32", "sms 20"]
     assert entry.configurations[1].duel is not None
     assert entry.configurations[1].duel.winner == "sms 32"
 
 
 def test_the_run_is_the_sample() -> None:
     """More iterations do not narrow the interval of a result; more runs do."""
-    one = board_of(make_runs("alltoall", [400], window=50)).entries[0].step_time_ms
+    step_time_ms = board_of(make_runs("alltoall", [400], window=50)).entries[0].step_time_ms
     long = board_of(make_runs("alltoall", [400], window=5000)).entries[0].step_time_ms
     many = board_of(make_runs("alltoall", [400] * 8)).entries[0].step_time_ms
-    assert (one.low, one.high) == (long.low, long.high)
-    assert one.low is not None
+    assert (step_time_ms.low, step_time_ms.high) == (long.low, long.high)
+    assert step_time_ms.low is not None
     assert many.low is not None
-    assert one.low < many.low < 400
+    assert step_time_ms.low < many.low < 400
 
 
 def test_only_the_current_level_of_a_configuration_counts() -> None:
@@ -237,7 +237,7 @@ def test_a_matched_ab_takes_two_results_that_differ_in_the_dispatcher_alone(
     assert entry is not None
     assert entry.gain is not None
     assert (entry.gain.kind, entry.gain.differs_in, entry.level) == (kind, differs_in, level)
-    ranked = [one for one in rank_stack(runs, QUIET, contracts).boards_at("matched_ab") if one.is_ranking]
+    ranked = [item for item in rank_stack(runs, QUIET, contracts).boards_at("matched_ab") if item.is_ranking]
     assert bool(ranked) == (level == "matched_ab")
 
 
@@ -260,7 +260,7 @@ def test_the_floor_of_evidence_decides_who_is_ranked(floor: str, ranked: set[str
     ]
     board = board_of(runs, floor)
     assert {entry.dispatcher for entry in board.entries} == ranked
-    assert {one.dispatcher for one in board.glimpses} == {"alltoall", "deepep", "hybridep"} - ranked
+    assert {glimpse.dispatcher for glimpse in board.glimpses} == {"alltoall", "deepep", "hybridep"} - ranked
     assert board.below_floor == 3 - len(ranked)
 
 
@@ -278,12 +278,12 @@ def test_classes_never_meet_even_in_one_stack() -> None:
         make_run("3", "hybridep", 200, routing_mode="forced-balance", semantic_class="benchmark_only"),
     ]
     boards = rank_stack(runs).boards_at("screen")
-    assert [(one.routing_mode, one.semantic_class, [e.dispatcher for e in one.entries]) for one in boards] == [
+    assert [(board.routing_mode, board.semantic_class, [e.dispatcher for e in board.entries]) for board in boards] == [
         ("dropless", "benchmark_only", ["deepep"]),
         ("dropless", "training_equivalent", ["alltoall"]),
         ("forced-balance", "benchmark_only", ["hybridep"]),
     ]
-    assert all(one.reading == "only_measurement" for one in boards)
+    assert all(board.reading == "only_measurement" for board in boards)
 
 
 def test_runs_of_two_stacks_are_refused_together_and_ranked_apart() -> None:
@@ -335,7 +335,7 @@ def test_a_lucky_single_run_does_not_stand_before_a_configuration_that_ties_with
     entry = board_of([*make_runs("alltoall", [450, 451]), *often, lucky]).entry("hybridep")
     assert entry is not None
     assert (entry.config_key, len(entry.runs)) == ("usual", 4)
-    assert [one.config_key for one in entry.configurations] == ["usual", "tried once"]
+    assert [configuration.config_key for configuration in entry.configurations] == ["usual", "tried once"]
 
 
 def test_a_single_run_stands_where_it_is_clearly_faster() -> None:
@@ -404,9 +404,9 @@ def test_a_faster_dispatcher_with_a_worse_loss_leads_nothing(slower: str) -> Non
 
 def _with_losses(runs: list[RankedRun], typical: Mapping[str, float]) -> Board:
     def read(names: Sequence[str]) -> dict[str, Losses]:
-        found = {name: typical.get(name.split("-")[0]) for name in names}
+        result = {name: typical.get(name.split("-")[0]) for name in names}
         steps = np.arange(1.0, 51.0)
-        return {name: Losses(steps, np.full(50, loss)) for name, loss in found.items() if loss is not None}
+        return {name: Losses(steps, np.full(50, loss)) for name, loss in result.items() if loss is not None}
 
     (board,) = rank_stack(runs, QUIET, losses=read).boards_at("screen")
     return board
@@ -468,7 +468,7 @@ def test_the_fallback_is_the_only_measurement_and_not_a_ranking() -> None:
         assert not board.is_ranking
         assert board.leaders == ()
         assert board.entries == ()
-        assert [(one.dispatcher, one.run) for one in board.glimpses] == [("alltoall", "1")]
+        assert [(glimpse.dispatcher, glimpse.run) for glimpse in board.glimpses] == [("alltoall", "1")]
         assert board.sentence == (
             "alltoall is the only measured fallback of this stack. This is not a ranking. Its run is not "
             "eligible: only 4 steady iterations, 5 are needed. deepep and hybridep could not run because the packages "
@@ -478,9 +478,9 @@ def test_the_fallback_is_the_only_measurement_and_not_a_ranking() -> None:
 
 def test_a_failed_import_is_a_fact_about_the_container() -> None:
     standings = rank_stack(smoke_of_dispatchers())
-    assert [(one.dispatcher, one.runs) for one in standings.missing] == [("deepep", ("2",)), ("hybridep", ("3",))]
-    failed = [one for one in standings.refused if one.why == "import_failed"]
-    assert [(one.run, one.dispatcher, one.step_time_ms) for one in failed] == [
+    assert [(item.dispatcher, item.runs) for item in standings.missing] == [("deepep", ("2",)), ("hybridep", ("3",))]
+    failed = [item for item in standings.refused if item.why == "import_failed"]
+    assert [(item.run, item.dispatcher, item.step_time_ms) for item in failed] == [
         ("3", "hybridep", None),
         ("2", "deepep", None),
     ]
@@ -562,7 +562,7 @@ def test_an_ab_counts_on_the_code_that_both_ran() -> None:
     assert board.stretch is not None
     assert (board.stretch.runs, board.stretch.changes_since) == (13, 2)
     assert board.stretch.changed_at == runs[12].ordered_at
-    assert {one.why for one in hybridep.left_out} == {"in another segment: the speed of the stack changed in between"}
+    assert {item.why for item in hybridep.left_out} == {"in another segment: the speed of the stack changed in between"}
 
 
 def test_a_change_of_the_code_does_not_change_the_leader() -> None:
@@ -593,7 +593,7 @@ def test_a_leader_stays_one_over_who_it_beat_on_older_code() -> None:
         *nights("deepep", [25_000.0] * 2, 3),
     ]
     board = board_of_segments(runs)
-    assert [one.beaten_by for one in board.outside] == [("hybridep",)]
+    assert [item.beaten_by for item in board.outside] == [("hybridep",)]
     assert (board.reading, board.leaders) == ("leader", ("hybridep",))
 
 
@@ -605,7 +605,7 @@ def test_two_that_never_ran_the_same_code_are_no_ranking() -> None:
     board = board_of_segments(between)
     assert (board.reading, board.is_ranking, board.leaders) == ("not_compared", False, ())
     assert [entry.dispatcher for entry in board.entries] == ["hybridep"]
-    assert [(one.dispatcher, one.runs, one.never_met) for one in board.outside] == [
+    assert [(item.dispatcher, item.runs, item.never_met) for item in board.outside] == [
         ("alltoall", ("ab",), ("hybridep",))
     ]
     assert board.entries[0].level == "validated"

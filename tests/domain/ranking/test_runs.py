@@ -59,9 +59,9 @@ from tests.domain.ranking.runs import make_run, make_runs
     ],
 )
 def test_a_run_that_may_not_be_ranked(fields: dict[str, object], why: str, sentence: str) -> None:
-    found = refusal(make_run(**fields))  # type: ignore[arg-type]
-    assert found is not None
-    assert (found.why, found.sentence) == (why, sentence)
+    result = refusal(make_run(**fields))  # type: ignore[arg-type]
+    assert result is not None
+    assert (result.why, result.sentence) == (why, sentence)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_run_that_may(fields: dict[str, object]) -> None:
 def test_a_fallback_counts_for_what_ran_and_not_for_what_was_asked_for() -> None:
     run = make_run("7", "alltoall", requested="deepep")
     told = fallbacks([run])
-    assert [(one.run, one.dispatcher, one.sentence) for one in told] == [
+    assert [(item.run, item.dispatcher, item.sentence) for item in told] == [
         ("7", "deepep", "deepep was requested, but alltoall ran")
     ]
     standings = rank_stack([run, *make_runs("hybridep", [300])])
@@ -102,9 +102,9 @@ def test_a_model_of_another_shape_is_left_out_whatever_its_name_is() -> None:
         make_run("3", shape=(), hour=2),
         make_run("4", shape=("", "", "32"), hour=3),
     ]
-    assert [one.run for one in other_shapes(runs)] == ["1"]
+    assert [shape.run for shape in other_shapes(runs)] == ["1"]
     standings = rank_stack(runs)
-    assert [(one.run, one.why) for one in standings.refused] == [("1", "other_shape")]
+    assert [(item.run, item.why) for item in standings.refused] == [("1", "other_shape")]
 
 
 def test_standings_wait_for_figures_of_other_definitions() -> None:
@@ -166,7 +166,7 @@ def test_an_address_is_safe_and_loses_no_difference() -> None:
     names = ["模型-7B", "模型-8B", "a" * 200, "a" * 201, "../../etc", "<script>"]
     slugs = [slug(name) for name in names]
     assert len(set(slugs)) == len(names)
-    assert all(0 < len(one) <= 60 and set(one) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") for one in slugs)
+    assert all(0 < len(item) <= 60 and set(item) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") for item in slugs)
     assert slug("...") != ""
     assert (UNKNOWN_FAMILY.slug, UNKNOWN_HARDWARE.slug) == ("unknown-model", "unknown-gpu")
 

@@ -23,7 +23,7 @@ BASE: dict[str, Any] = {
 def make_pools(name: str, step_time_ms: float, **fields: Any) -> tuple[ScalingRuns, ...]:
     contract = {field: Stated(value, "metadata") for field, value in (BASE | fields).items()}
     run_fields = {key: fields.pop(key) for key in ("tflops", "outcome", "semantic_class") if key in fields}
-    contract = {field: one for field, one in contract.items() if field not in run_fields}
+    contract = {field: item for field, item in contract.items() if field not in run_fields}
     tflops = run_fields.pop("tflops", None)
     run = make_run(name, "hybridep", step_time_ms, config=name, stack=name, tflops_per_gpu=tflops, **run_fields)
     return scaling_runs([run], {name: contract})
@@ -35,9 +35,9 @@ def make_point(name: str, step_time_ms: float, **fields: Any) -> ScalingRuns:
 
 
 def only(series: tuple[ScalingSeries, ...], kind: str) -> ScalingSeries:
-    found = [one for one in series if one.kind == kind]
-    assert len(found) == 1
-    return found[0]
+    result = [item for item in series if item.kind == kind]
+    assert len(result) == 1
+    return result[0]
 
 
 def test_weak_scaling_as_published_for_qwen3_30b_on_gb300() -> None:
@@ -48,7 +48,9 @@ def test_weak_scaling_as_published_for_qwen3_30b_on_gb300() -> None:
     assert (series.along, series.dispatcher) == ("gpus", "hybridep")
     assert [point.size for point in series.points] == [8, 32, 128, 256]
     efficiencies = [point.efficiency_pct for point in series.points]
-    assert [one.value for one in efficiencies if one] == pytest.approx([100, 101.29, 100.99, 101.22], abs=0.01)
+    assert [efficiency.value for efficiency in efficiencies if efficiency] == pytest.approx(
+        [100, 101.29, 100.99, 101.22], abs=0.01
+    )
     low, high = efficiencies[1].low, efficiencies[1].high  # type: ignore[union-attr]
     assert low is not None
     assert high is not None

@@ -42,17 +42,17 @@ def test_a_new_leader_is_told_once() -> None:
 
     runs.append(make_run("2", "deepep", 320, hour=1))
     second = _changes(runs)
-    assert [one.sentence for one in second] == ["deepep"]
-    heads = [one.after for one in second]
+    assert [item.sentence for item in second] == ["deepep"]
+    heads = [item.after for item in second]
     assert _changes(runs, heads) == ()
 
     runs.append(make_run("3", "hybridep", 321, hour=2))
     third = _changes(runs, heads)
-    assert [one.sentence for one in third] == ["from deepep to deepep and hybridep (tie)"]
+    assert [item.sentence for item in third] == ["from deepep to deepep and hybridep (tie)"]
 
     runs[1] = make_run("2", "deepep", 320, hour=1, quarantined="bad node")
-    fourth = _changes(runs, [one.after for one in third])
-    assert [one.sentence for one in fourth] == ["from deepep and hybridep (tie) to hybridep"]
+    fourth = _changes(runs, [item.after for item in third])
+    assert [item.sentence for item in fourth] == ["from deepep and hybridep (tie) to hybridep"]
 
 
 def _changes(runs: Sequence[RankedRun], last_heads: Sequence[Head] = ()) -> tuple[HeadChange, ...]:
@@ -62,8 +62,8 @@ def _changes(runs: Sequence[RankedRun], last_heads: Sequence[Head] = ()) -> tupl
 def test_a_ranking_that_is_gone_is_told() -> None:
     known = [Head("dropless", "training_equivalent", "leader", ("deepep",))]
     for left in (make_run("1", "alltoall"), make_run("1", "alltoall", quarantined="bad node")):
-        assert [one.sentence for one in _changes([left], known)] == ["from deepep to no ranking"]
-    after = [one.after for one in _changes([make_run("1", "alltoall", quarantined="bad node")], known)]
+        assert [change.sentence for change in _changes([left], known)] == ["from deepep to no ranking"]
+    after = [change.after for change in _changes([make_run("1", "alltoall", quarantined="bad node")], known)]
     assert _changes([make_run("1", "alltoall", quarantined="bad node")], after) == ()
 
 
@@ -152,9 +152,9 @@ def test_a_change_without_a_run_says_what_did_it() -> None:
 
 
 def summary(runs: list[RankedRun]) -> ClassSummary:
-    found = across(rank_runs(runs, QUIET).values(), "screen")
-    assert len(found) == 1
-    return found[0]
+    result = across(rank_runs(runs, QUIET).values(), "screen")
+    assert len(result) == 1
+    return result[0]
 
 
 def stack(name: str, alltoall: float, deepep: float, **other: object) -> list[RankedRun]:
@@ -170,8 +170,8 @@ def tally(one: ClassSummary, dispatcher: str) -> Tally:
 
 def test_won_tied_lost_and_the_range_of_gains() -> None:
     runs = [*stack("a", 400, 320), *stack("b", 8000, 7900), *stack("c", 100, 130)]
-    found = summary(runs)
-    deepep, alltoall = tally(found, "deepep"), tally(found, "alltoall")
+    result = summary(runs)
+    deepep, alltoall = tally(result, "deepep"), tally(result, "alltoall")
     assert (deepep.won, deepep.tied, deepep.lost) == (1, 1, 1)
     assert (alltoall.won, alltoall.tied, alltoall.lost) == (1, 1, 1)
     assert alltoall.gain is None
@@ -179,26 +179,26 @@ def test_won_tied_lost_and_the_range_of_gains() -> None:
     assert (deepep.gain.lowest_stack, deepep.gain.highest_stack, deepep.gain.stacks) == ("c", "a", 3)
     assert deepep.gain.lowest_pct == pytest.approx(100 * (100 / 130 - 1))
     assert deepep.gain.highest_pct == pytest.approx(25)
-    assert (found.stacks, found.rankings) == (3, 3)
+    assert (result.stacks, result.rankings) == (3, 3)
 
 
 def test_could_not_run_alone_and_directional_are_counted_apart() -> None:
     short = {"short": True, "window": 8, "evidence_level": "screen"}
     failed = make_run("x", None, 0.0, stack="a", requested="deepep", missing=("deepep",), outcome="failed", window=0)
     runs = [make_run("a1", "alltoall", stack="a"), failed, *stack("b", 400, 300, **short)]
-    found = summary(runs)
-    deepep, alltoall = tally(found, "deepep"), tally(found, "alltoall")
+    result = summary(runs)
+    deepep, alltoall = tally(result, "deepep"), tally(result, "alltoall")
     assert (deepep.could_not_run, deepep.directional, deepep.won, deepep.lost) == (1, 1, 0, 0)
     assert (alltoall.alone, alltoall.directional, alltoall.lost) == (1, 1, 0)
     assert deepep.gain is None
-    assert (found.stacks, found.rankings) == (2, 1)
+    assert (result.stacks, result.rankings) == (2, 1)
 
 
 def test_a_win_over_short_runs_alone_is_directional() -> None:
     quick = make_run("q", "deepep", 500, short=True, window=8, evidence_level="screen")
-    found = summary([make_run("1", "alltoall", 400), quick])
-    assert tally(found, "alltoall").directional == 1
-    assert tally(found, "deepep").directional == 1
+    result = summary([make_run("1", "alltoall", 400), quick])
+    assert tally(result, "alltoall").directional == 1
+    assert tally(result, "deepep").directional == 1
 
 
 def test_by_precision_and_size_of_expert_parallelism() -> None:
@@ -223,7 +223,7 @@ def test_classes_hardware_and_families_are_never_added_up() -> None:
         *stack("c", 400, 320, hardware="GB200"),
         *stack("d", 400, 320, family="deepseek-v3"),
     ]
-    assert [one.stacks for one in across(rank_runs(runs, QUIET).values(), "screen")] == [1, 1, 1, 1]
+    assert [item.stacks for item in across(rank_runs(runs, QUIET).values(), "screen")] == [1, 1, 1, 1]
 
 
 def test_each_stack_counts_once() -> None:
@@ -349,7 +349,7 @@ def test_no_ranking_holds_two_stacks_two_classes_or_an_ineligible_run(runs: list
 @given(RUNS)
 def test_a_run_never_counts_for_what_it_only_asked_for(runs: list[RankedRun]) -> None:
     ranked = {(name, entry.dispatcher) for _, board in boards(runs) for entry in board.entries for name in entry.runs}
-    assert not ranked & {(one.run, one.dispatcher) for one in fallbacks(runs)}
+    assert not ranked & {(fallback.run, fallback.dispatcher) for fallback in fallbacks(runs)}
 
 
 @THOROUGH
@@ -372,10 +372,10 @@ def test_ties_are_symmetric_and_places_agree_with_them(runs: list[RankedRun]) ->
                 assert all(name in orders[other].beaten_by for other in place.beats)
                 assert all(name in orders[other].beats for other in place.beaten_by)
                 assert set(place.ties) | set(place.beats) | set(place.beaten_by) | {name} == set(orders)
-        for one in board.duels:
-            assert one.turned().winner == one.winner
-            assert one.turned().tie == one.tie
-            assert math.isfinite(one.gain_pct)
+        for duel in board.duels:
+            assert duel.turned().winner == duel.winner
+            assert duel.turned().tie == duel.tie
+            assert math.isfinite(duel.gain_pct)
         assert bool(board.leaders) == board.is_ranking
         assert board.is_ranking or board.reading not in ("leader", "tie", "directional")
         assert not board.is_ranking or board.reading not in ("only_measurement", "nothing_ranked")
@@ -394,10 +394,10 @@ def test_a_faster_result_is_never_beaten_by_a_slower_one(runs: list[RankedRun]) 
 @THOROUGH
 @given(RUNS)
 def test_every_stack_counts_once_for_each_dispatcher(runs: list[RankedRun]) -> None:
-    for one in across(rank_runs(runs, PRIOR).values(), "screen"):
-        for row in one.overall.tallies:
+    for item in across(rank_runs(runs, PRIOR).values(), "screen"):
+        for row in item.overall.tallies:
             total = row.won + row.tied + row.lost + row.directional + row.alone + row.could_not_run
-            assert total == len(row.stacks) == len(set(row.stacks)) <= one.stacks
+            assert total == len(row.stacks) == len(set(row.stacks)) <= item.stacks
 
 
 @pytest.mark.parametrize("reading", get_args(Reading))
@@ -409,6 +409,6 @@ def test_the_runs_of_these_tests_make_rankings_of_every_kind(reading: str) -> No
 @pytest.mark.parametrize("outcome", ["first", "equal", "undecided"])  # the first of a board's duels is the faster one
 def test_the_runs_of_these_tests_meet_in_every_way(outcome: str) -> None:
     def meet(runs: list[RankedRun]) -> bool:
-        return any(one.outcome == outcome for _, board in boards(runs) for one in board.duels)
+        return any(duel.outcome == outcome for _, board in boards(runs) for duel in board.duels)
 
     find(RUNS, meet, settings=FINDING)

@@ -33,9 +33,9 @@ def nearest(
     figures: OurFigures | None = None, points: tuple[ReferencePoint, ...] | None = None, **other: Any
 ) -> Nearest:
     contract = {name: Stated(value, "metadata") for name, value in (QWEN | other).items() if value != "unknown"}
-    found = nearest_reference(contract, figures or OurFigures(), published() if points is None else points)
-    assert found is not None
-    return found
+    result = nearest_reference(contract, figures or OurFigures(), published() if points is None else points)
+    assert result is not None
+    return result
 
 
 def make_point(**fields: Any) -> ReferencePoint:
@@ -45,19 +45,19 @@ def make_point(**fields: Any) -> ReferencePoint:
 
 def test_the_stack_of_the_record_finds_the_record() -> None:
     """20.147 s, another lab, 2026-07-27, differs in nothing known."""
-    found = nearest(OurFigures(12_000.0, 276.0, 21_846.0))
-    assert (found.point.step_time_ms, found.point.date) == (20147.29, "2026-07-27")
-    assert found.differs_in == ()
-    assert found.more_pct["step_time_ms"] == pytest.approx(8.43, abs=0.01)
-    assert found.sentence.replace("\u202f", " ") == (
+    result = nearest(OurFigures(12_000.0, 276.0, 21_846.0))
+    assert (result.point.step_time_ms, result.point.date) == (20147.29, "2026-07-27")
+    assert result.differs_in == ()
+    assert result.more_pct["step_time_ms"] == pytest.approx(8.43, abs=0.01)
+    assert result.sentence.replace("\u202f", " ") == (
         "7.8 % less tokens/s/GPU than another lab's measurement (NVIDIA, Megatron-Bridge model verification card "
         "qwen3-30b-a3b, 2026-07-27); no known field differs."
     )
 
 
 def test_natural_routing_finds_the_natural_record() -> None:
-    found = nearest(routing_mode="dropless", data_mode="real")
-    assert (found.point.step_time_ms, found.differs_in) == (30289.55, ())
+    result = nearest(routing_mode="dropless", data_mode="real")
+    assert (result.point.step_time_ms, result.differs_in) == (30289.55, ())
 
 
 def test_another_model_or_gpu_is_never_near() -> None:
@@ -75,10 +75,13 @@ def test_of_equals_the_newest_is_taken_whatever_their_order() -> None:
 
 
 def test_a_field_that_nobody_states_is_unknown_and_not_equal() -> None:
-    found = nearest(points=(make_point(dispatcher="unknown", gbs=512),))
-    assert {one.field: one.is_known for one in found.differences} == {"dispatcher": False, "gbs": True}
-    assert found.differs_in == ("gbs",)
-    assert found.causes[-1].sentence == "The publisher does not state `dispatcher`."
+    result = nearest(points=(make_point(dispatcher="unknown", gbs=512),))
+    assert {difference.field: difference.is_known for difference in result.differences} == {
+        "dispatcher": False,
+        "gbs": True,
+    }
+    assert result.differs_in == ("gbs",)
+    assert result.causes[-1].sentence == "The publisher does not state `dispatcher`."
 
 
 def test_a_known_difference_is_farther_than_an_unknown_one() -> None:
@@ -124,8 +127,8 @@ def test_figures_that_are_not_comparable_have_no_distance() -> None:
     ],
 )
 def test_likely_causes(theirs: dict[str, Any], ours: dict[str, Any], field: str, words: str) -> None:
-    found = nearest(points=(make_point(**theirs),), **ours)
-    assert any(cause.field == field and words in cause.sentence for cause in found.causes), found.causes
+    result = nearest(points=(make_point(**theirs),), **ours)
+    assert any(cause.field == field and words in cause.sentence for cause in result.causes), result.causes
 
 
 @pytest.mark.parametrize(
@@ -139,5 +142,5 @@ def test_another_convention_of_flops_is_told_before_all_else(ours: float, told: 
 
 
 def test_a_container_is_the_same_by_any_address() -> None:
-    found = nearest(container="registry.example/mirror/nvidia/nemo:26.06@sha256:abc")
-    assert "container" not in {one.field for one in found.differences}
+    result = nearest(container="registry.example/mirror/nvidia/nemo:26.06@sha256:abc")
+    assert "container" not in {difference.field for difference in result.differences}

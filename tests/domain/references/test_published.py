@@ -90,7 +90,7 @@ def test_the_verification_cards_are_restated_without_a_slip() -> None:
 
 def test_figures_of_one_point_agree_with_each_other() -> None:
     with every_case() as case:
-        for point in [one for one in published() if one.step_time_ms and one.tokens_per_s_per_gpu]:
+        for point in [item for item in published() if item.step_time_ms and item.tokens_per_s_per_gpu]:
             with case(point.key):
                 gbs, seq_len, gpus = (point.contract.get(name) for name in ("gbs", "seq_len", "gpus"))
                 if isinstance(gbs, int) and isinstance(seq_len, int) and isinstance(gpus, int):
