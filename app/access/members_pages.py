@@ -233,7 +233,7 @@ async def make_token(request: Request, engine: AppEngine, slug: Slug) -> Respons
             engine, slug, name=form.value("name"), scopes=form.chosen["scopes"], expires_at=ends, by=form.by
         )
         with reading(request) as session:
-            return _tokens_page(request, session, slug, MemberForm(), made=token, secret=secret)
+            return _tokens_page(request, session, slug, MemberForm(), created=token, secret=secret)
 
     def again(session: Session, form: MemberForm, _: ThreewallsError) -> Response:
         return _tokens_page(request, session, slug, form, status=422)
@@ -258,7 +258,7 @@ def _tokens_page(
     form: MemberForm,
     *,
     status: int = 200,
-    made: members.Token | None = None,
+    created: members.Token | None = None,
     secret: str = "",
     page: int = 1,
 ) -> HTMLResponse:
@@ -272,7 +272,7 @@ def _tokens_page(
         form=form,
         scopes=[scope.value for scope in Scope],
         lives=LIVES,
-        made=made,
+        created=created,
         secret=secret,
         job=job_lines(public_address(request), slug),
     )
@@ -312,7 +312,7 @@ async def add_user(request: Request, engine: AppEngine) -> Response:
             administrator=form.value("administrator") == "yes", by=form.by,
         )  # fmt: skip
         with reading(request) as session:
-            return _page(request, session, MemberForm(), made=user_and_password)
+            return _page(request, session, MemberForm(), created=user_and_password)
 
     def again(session: Session, form: MemberForm, _: ThreewallsError) -> Response:
         return _page(request, session, form, 422)
@@ -331,7 +331,7 @@ async def change_user(request: Request, engine: AppEngine, user_id: UserId) -> R
         if button == _RESET:
             user_and_password = members.reset_password(engine, user_id, by=form.by)
             with reading(request) as session:
-                return _page(request, session, MemberForm(), made=user_and_password)
+                return _page(request, session, MemberForm(), created=user_and_password)
         if (changes := _CHANGES.get(button)) is None:
             raise InvalidChange("Unknown action. Nothing was changed.")
         revoke = button == "disable" and form.value("revoke") == "yes"
@@ -354,7 +354,7 @@ def _page(
     form: MemberForm,
     status: int = 200,
     *,
-    made: tuple[User, str] | None = None,
+    created: tuple[User, str] | None = None,
     refused: ThreewallsError | None = None,
 ) -> HTMLResponse:
     response = render(
@@ -365,9 +365,9 @@ def _page(
         roles=roles_by_user(session),
         tokens=made_in_force(session),
         form=form,
-        made=made,
+        created=created,
         refused=refused,
     )
-    if made:
+    if created:
         response.headers["Cache-Control"] = "no-store"
     return response

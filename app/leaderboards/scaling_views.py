@@ -56,7 +56,7 @@ def counts_tokens(series: ScalingSeries) -> bool:
     return any(point.efficiency_pct is None for point in series.compared)
 
 
-def told(series: ScalingSeries, name: str) -> str:
+def scaling_sentence(series: ScalingSeries, name: str) -> str:
     """Describe a series: `alltoall keeps 92.4 % (91.8 to 93.1) of its throughput per GPU from 16 to 128 GPUs, ...`"""
     compared, unit = series.compared, KINDS[series.kind].unit
     if not compared:
@@ -205,7 +205,7 @@ def _views(series: Sequence[ScalingSeries], measured: Measured) -> tuple[SeriesV
             dispatchers[:number].count(scaling.dispatcher),
             name,
             scaling,
-            told(scaling, name),
+            scaling_sentence(scaling, name),
             fields,
             tuple(
                 PointRow(

@@ -317,7 +317,7 @@ _IN_TITLE = ("model", "gpu", "gpus", "container", "routing_mode", "force_balance
 
 @dataclass(frozen=True, slots=True)
 class EntryRow:
-    """`place` is empty without a ranking; `ties`: with whom and why. `dot` and `said`: of the board's order.
+    """`place` is empty without a ranking; `ties`: with whom and why. `dot` and `figure_text`: of the board's order.
 
     `figures`: by name, None where unknown; their n is the number of runs. `knobs`: how its configuration differs from
     the dispatcher's others.
@@ -328,7 +328,7 @@ class EntryRow:
     is_leader: bool
     ties: tuple[str, ...]
     dot: Dot | None
-    said: str
+    figure_text: str
     figures: Mapping[str, Metric | None]
     knobs: str = ""
 
@@ -463,7 +463,7 @@ def _row(
         is_leader=board.is_ranking and place is not None and not place.beaten_by,
         ties=_ties(board, entry, rank, place),
         dot=axis.dot(figure) if axis and figure else None,
-        said=_said(figure, rank, unit) if figure else "unknown",
+        figure_text=_figure_text(figure, rank, unit) if figure else "unknown",
         figures=figures_of(entry),
         knobs=knobs.get(entry.config_key, ""),
     )
@@ -506,7 +506,7 @@ def _notes(board: Board, rank: str) -> Iterable[str]:
     yield from board.remarks
 
 
-def _said(figure: Interval, rank: str, unit: TimeUnit) -> str:
+def _figure_text(figure: Interval, rank: str, unit: TimeUnit) -> str:
     """Format a figure as text, for readers who do not see the dot."""
     value, low, high = (
         None if end is None else _view_value(end, rank, unit) for end in (figure.value, figure.low, figure.high)

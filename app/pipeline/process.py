@@ -70,7 +70,7 @@ class RunInputs:
     logs: tuple[RunFile, ...]
     documents: tuple[RunFile, ...]
     unread: tuple[RunFile, ...]
-    kept: Reading | None = None
+    stored: Reading | None = None
 
     @property
     def read(self) -> tuple[RunFile, ...]:
@@ -96,7 +96,7 @@ def read_inputs(session: Session, run_id: int) -> RunInputs:
         documents=tuple(file for file in files if file.document),
         unread=tuple(file for file in files if file.kind != "log" and not file.document),
     )
-    return replace(inputs, kept=readings.load(session, run_id, inputs.read))
+    return replace(inputs, stored=readings.load(session, run_id, inputs.read))
 
 
 def amended_fields(session: Session, run_id: int) -> dict[str, Stated]:
@@ -146,8 +146,8 @@ class Computed:
 
 def compute(log_files: LogFiles, inputs: RunInputs) -> Computed:
     began = time.monotonic()
-    fresh = None if inputs.kept else read_files(log_files, inputs)
-    reading = inputs.kept or fresh
+    fresh = None if inputs.stored else read_files(log_files, inputs)
+    reading = inputs.stored or fresh
     assert reading is not None  # noqa: S101  # one of the two exists
     warnings = list(reading.warnings)
     warnings += [

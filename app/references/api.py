@@ -158,7 +158,7 @@ class ReferenceChange(BaseModel):
             raise InvalidChange("Put contract fields into `contract`. Nothing was changed.", errors)
         return sent
 
-    def said(self) -> ReferenceStatement:
+    def statement(self) -> ReferenceStatement:
         return ReferenceStatement(
             self.contract, {name: getattr(self, name) for name in FACTS if name in self.model_fields_set}
         )
@@ -285,7 +285,7 @@ def add_reference_point(
     """Add a published figure beside those that come with the service. It is recorded with who and when."""
     if not change.project:
         identity.require_everything(request, Action.CONTRIBUTE)
-    number = add_reference(engine, change.said(), change.by(), change.project or "")
+    number = add_reference(engine, change.statement(), change.by(), change.project or "")
     response.headers["Location"] = f"/api/v1/references/{number}"
     return _read(engine, number, public_address(request))
 
@@ -299,7 +299,7 @@ def change_reference_point(
     if change.project == "":
         identity.require_everything(request, Action.CONTRIBUTE)
     changed = _number(engine, number)
-    change_reference(engine, changed, change.said(), change.by(), change.project)
+    change_reference(engine, changed, change.statement(), change.by(), change.project)
     return _read(engine, changed, public_address(request))
 
 

@@ -31,9 +31,9 @@ from app.references.queries import (
     compare_with_references,
     csv_rows,
     find_references,
+    list_summary,
     reference_options,
     summary,
-    told,
     whose,
 )
 from app.references.views import stacks_beside
@@ -76,7 +76,7 @@ class ReferenceForm(ContractForm):
     def project(self) -> str:
         return self.value("project")
 
-    def said(self) -> ReferenceStatement:
+    def statement(self) -> ReferenceStatement:
         """Return the statement; an empty input removes its field."""
         contract = {name.removeprefix(PREFIX): text for name, text in self.values.items() if name.startswith(PREFIX)}
         if self.value(ANOTHER_VALUE):
@@ -156,7 +156,7 @@ def list_references(request: Request, session: ReadSession) -> HTMLResponse:
         address=query.address("/references"),
         page=page,
         rows=[views.point_row(item) for item in page.items],
-        answer=told(matching),
+        answer=list_summary(matching),
         filters=query,
         options=reference_options(session),
         kinds=KINDS,
@@ -184,7 +184,7 @@ async def add_by_form(request: Request, engine: AppEngine) -> Response:
     def add(form: ReferenceForm) -> str:
         if not form.project:
             require_everything(request, Action.CONTRIBUTE)
-        return f"/references/{add_reference(engine, form.said(), form.by(), form.project)}?saved=add"
+        return f"/references/{add_reference(engine, form.statement(), form.by(), form.project)}?saved=add"
 
     def again(session: Session, form: ReferenceForm, _: ThreewallsError) -> Response:
         return _render_new(request, session, form, status=422)
@@ -230,7 +230,7 @@ async def change_by_form(request: Request, engine: AppEngine, number: ReferenceN
     def change(form: ReferenceForm) -> None:
         if not form.project:
             require_everything(request, Action.CONTRIBUTE)
-        change_reference(engine, number, form.said(), form.by(), form.project)
+        change_reference(engine, number, form.statement(), form.by(), form.project)
 
     return await _decide(request, number, "change", change)
 

@@ -234,7 +234,7 @@ def reference_options(session: Session) -> ReferenceOptions:
     )
 
 
-def told(items: tuple[Reference, ...]) -> str:
+def list_summary(items: tuple[Reference, ...]) -> str:
     """Return the first sentence of the page."""
     if not items:
         return "No published figure matches."

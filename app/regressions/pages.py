@@ -126,7 +126,9 @@ class RegressionView:
     @cached_property
     def discussion(self) -> tuple[words.Done, ...]:
         """Newest last, as a discussion is read."""
-        return tuple(words.told(event) for event in reversed(audit.events(self._session, "regression", self.found.id)))
+        return tuple(
+            words.history_entry(event) for event in reversed(audit.events(self._session, "regression", self.found.id))
+        )
 
     @cached_property
     def proposal(self) -> str:

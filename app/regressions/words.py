@@ -136,15 +136,15 @@ _NAMES: Mapping[str, str] = {
 }
 
 
-def told(event: AuditEvent) -> Done:
+def history_entry(event: AuditEvent) -> Done:
     return Done(event, _WORDS.get(event.action, event.action.replace("_", " ")), tuple(_fields(event)))
 
 
 def _fields(event: AuditEvent) -> Iterator[tuple[str, str, str]]:
     """Fields that people know, in one order. The proposal of an answered one says nothing new."""
     for name, label in _NAMES.items():
-        told_already = event.action == "opened" or (name == "proposal" and event.action.startswith("proposal_"))
-        if name not in event.after or told_already:
+        is_shown_already = event.action == "opened" or (name == "proposal" and event.action.startswith("proposal_"))
+        if name not in event.after or is_shown_already:
             continue
         yield label, _value(name, event.before.get(name)), _value(name, event.after[name])
 

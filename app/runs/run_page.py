@@ -352,7 +352,7 @@ class SliceRow:
     line: int
     first: int
     last: int
-    kept: int
+    remaining: int
     word: str
 
 
@@ -371,14 +371,14 @@ def slice_rows(slices: Sequence[Slice], names: Sequence[str], log_lines: FloatAr
             line=int(np.nan_to_num(log_lines[piece.first_row])) or 1 if piece.first_row < len(log_lines) else 1,
             first=piece.first_iteration,
             last=piece.last_iteration,
-            kept=piece.iterations_kept,
+            remaining=piece.iterations_kept,
             word="crash loop" if piece.crash_loop else piece.kind,
         )
         for number, piece in enumerate(slices, 1)
     )
 
 
-def told(slices: Sequence[Slice]) -> str:
+def starts_sentence(slices: Sequence[Slice]) -> str:
     """Return `Started 4 times: 2 resumes, 1 retry.`, with a warning about crash loops."""
     kinds = Counter(str(piece.kind) for piece in slices)
     again = [
@@ -700,7 +700,7 @@ class RunPage:
 
     @property
     def slices_told(self) -> str:
-        return told(self.run.slices)
+        return starts_sentence(self.run.slices)
 
     @property
     def timers(self) -> list[tuple[str, Timer]]:

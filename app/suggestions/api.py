@@ -226,7 +226,7 @@ RunId = Annotated[int, Path(ge=1, lt=2**63)]
 @requires(Action.READ, of="run")
 def list_suggestions(request: Request, session: ReadSession, rules: Rules, run_id: RunId) -> SuggestionsOut:
     """Return the workflow phase of a run, ranked suggestions, and missing facts. 409 until the run was read."""
-    return told(request, suggest(session, run_id, rules))
+    return suggestions_out(request, suggest(session, run_id, rules))
 
 
 class StateFacts(BaseModel):
@@ -243,10 +243,10 @@ def state_facts(request: Request, engine: AppEngine, rules: Rules, run_id: RunId
     """State facts that logs lack, such as profile measurements or launch options. Returns the updated suggestions."""
     state(engine, run_id, facts=change.facts, author=change.author, note=change.note)
     with read_session(engine) as session:
-        return told(request, suggest(session, run_id, rules))
+        return suggestions_out(request, suggest(session, run_id, rules))
 
 
-def told(request: Request, advice: RunSuggestions) -> SuggestionsOut:
+def suggestions_out(request: Request, advice: RunSuggestions) -> SuggestionsOut:
     """Return all suggestions of a run as the API serves them."""
     run_id = advice.run.id
     url = f"{public_address(request)}/runs/{run_id}/next"

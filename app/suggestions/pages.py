@@ -77,7 +77,7 @@ class SuggestionRow:
     needs: str
     effect: str
     measured: str
-    held: str
+    withheld: str
     is_look: bool
     place: str
     also: tuple[tuple[str, str], ...]
@@ -201,7 +201,7 @@ class NextPage:
                 measured="; ".join(
                     measured_text(suggestions) for suggestions in self._advice.measured(suggestion.rule.id)
                 ),
-                held=suggestion.withheld or suggestion.doubt,
+                withheld=suggestion.withheld or suggestion.doubt,
                 is_look=suggestion.rule.is_step_of_the_profile,
                 place=place_text(suggestion, cost_of(suggestion, self._advice.evaluation.facts)),
                 also=tuple((other.rule.id, other.rule.title) for other in suggestion.also),
