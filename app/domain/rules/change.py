@@ -1,7 +1,7 @@
-"""A suggestion's change as a diff against the run's own launch arguments, for Megatron-LM and for Megatron-Bridge.
+"""A suggestion's change as a diff against the run's launch arguments, for Megatron-LM and Megatron-Bridge.
 
-Where the run's own command is known the diff is against it, and the whole new command can be copied. Where it is not,
-the arguments that its log prints stand in for it, else its contract, and only the flags that change can be copied.
+If the run's command is known, the diff is against it and the complete new command can be copied. Otherwise the diff is
+against the arguments printed in its log, or its contract, and only the changed flags can be copied.
 """
 
 import re
@@ -19,17 +19,17 @@ from app.domain.run import Value
 
 Sign = Literal[" ", "-", "+"]
 Against = Literal["command", "arguments", "contract", "nothing"]
-"""What a diff is against: the run's own command, the trainer's dump of arguments, its contract; or nothing is known."""
+"""What a diff compares with: the run's command, the trainer's argument dump, its contract, or nothing."""
 _PLACE = re.compile(r"<\w+>")
-"""In a flag of a rule: what a person fills in."""
+"""A placeholder in a flag of a rule, to be replaced by the user."""
 _EMPTY = ("null", "[]")
 _TWO_KNOBS = "moe_a2a_overlap"
-"""A flag of Bridge's harness that sets expert overlap and delayed weight gradients at once."""
+"""The flag of Bridge's harness that sets expert overlap and delayed weight gradients together."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiffLine:
-    """One flag with its values: kept, taken out or added."""
+    """One flag with its values: kept, removed or added."""
 
     sign: Sign
     text: str
@@ -37,9 +37,12 @@ class DiffLine:
 
 @dataclass(frozen=True, slots=True)
 class FrameworkChange:
-    """`lines`: the diff. `paste`: what to add to a command. `command`: the run's whole command with the change, ""
-    where its own is not known, or a place in it is left open. `remove`: flags to take out of it. `fill`: flags with a
-    `<place>` that a person fills in; they are in no text to paste."""
+    """The change for one trainer.
+
+    `lines`: the diff. `paste`: what to add to a command. `command`: the complete command with the change; empty if the
+    command is unknown or contains a placeholder. `remove`: flags to remove. `fill`: flags with a `<place>` to replace;
+    they are not in `paste` or `command`.
+    """
 
     lines: tuple[DiffLine, ...]
     paste: str
@@ -51,7 +54,7 @@ class FrameworkChange:
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """A contract field before and after; `before` is None where it is unknown."""
+    """A contract field before and after; `before` is None if unknown."""
 
     name: str
     before: str | None
@@ -61,7 +64,11 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True)
 class ChangeDiff:
-    """`fields`: what changes in the contract. `already`: what the run has so. `environment`: its variables."""
+    """A change.
+
+    `fields`: changed contract fields. `already`: fields that have the new value already. `environment`: changed
+    variables.
+    """
 
     fields: tuple[FieldChange, ...]
     already: tuple[str, ...]
@@ -74,14 +81,14 @@ class ChangeDiff:
 
 @dataclass
 class _Edit:
-    """What has to be there and what must not, by normal name; with the words to write."""
+    """The flags that must be present and absent, by normalised name, with their spelling."""
 
     wanted: dict[str, list[str]] = field(default_factory=dict)
     unwanted: list[str] = field(default_factory=list)
 
 
 class Changing(Protocol):
-    """What a change is made of: a suggestion, or a person's own idea."""
+    """The input of a change: a suggestion, or the user's own change."""
 
     @property
     def set(self) -> Mapping[str, Setting]: ...
@@ -109,10 +116,10 @@ def change_of(
     launch: object = None,
     arguments: Mapping[str, Value] | None = None,
 ) -> ChangeDiff:
-    """The change of a suggestion in a run with these facts (typed, as `Evaluation.facts`).
+    """Return the change of a suggestion in a run with these facts (typed, as `Evaluation.facts`).
 
-    `launch`: the run's own arguments as it stated them: the text of a command, or a mapping of flags to values.
-    `arguments`: the trainer's own dump of them in the log.
+    `launch`: the stated launch arguments, as the text of a command or a mapping of flags to values. `arguments`: the
+    trainer's argument dump in the log.
     """
     settings = dict(suggestion.set)
     changed = {name: value for name, value in settings.items() if not _is_so(name, value, facts)}
@@ -134,7 +141,7 @@ def change_of(
 
 
 def _is_so(name: str, value: Setting, facts: Mapping[str, object]) -> bool:
-    """True when the run is known to have that value."""
+    """Return whether the run is known to have this value."""
     if name not in facts:
         return False
     now = facts[name]
@@ -186,7 +193,7 @@ def _against(
     *,
     bridge: bool,
 ) -> FrameworkChange:
-    """The diff against the run's own command, else against what its log or its contract says of the same flags."""
+    """Return the diff against the run's command, else against the same flags in its log or contract."""
     if own:
         return _in_command(edit, own)
     contract = _standing_in(spellings, facts, bridge=bridge)
@@ -208,7 +215,9 @@ def _against(
 
 
 def _is_dump(arguments: Mapping[str, Value], bridge: bool) -> bool:
-    """Of this trainer: Megatron-Bridge's names have dots. A flag that such a dump does not name is not set."""
+    """Return whether the dump is of this trainer: Megatron-Bridge's names contain dots. Flags missing from the dump are
+    not set.
+    """
     return bool(arguments) and any("." in name for name in arguments) == bridge
 
 
@@ -231,7 +240,8 @@ def _in_command(edit: _Edit, own: Sequence[Item]) -> FrameworkChange:
 
 
 def replace_item(item: Item, edit: _Edit) -> tuple[str, tuple[DiffLine, ...], str]:
-    """An item of the run's command after the change: the name under which it was changed, its lines, its new text."""
+    """Return a part of the command after the change: the name under which it was changed, its lines and its new
+    text."""
     name, path = item.name, _harness_path(item, edit)
     if path:
         words = [item.words[0].split("=", maxsplit=1)[0], _harness_value(edit.wanted[path][0])]
@@ -251,7 +261,7 @@ def _swapped(item: Item, words: list[str]) -> tuple[tuple[DiffLine, ...], str]:
 
 
 def _harness_path(item: Item, edit: _Edit) -> str:
-    """The override that a flag of Bridge's harness would overrule: then the flag itself is changed."""
+    """Return the override that a harness flag would overrule, so that the flag itself is changed."""
     if "." in item.name or not item.words[0].startswith("-"):
         return ""
     return next((path for path in edit.wanted if "." in path and path.rpartition(".")[2] == item.name), "")
@@ -263,7 +273,7 @@ def _harness_value(override: str) -> str:
 
 
 def _standing_in(spellings: Mapping[str, Written], facts: Mapping[str, object], *, bridge: bool) -> dict[str, str]:
-    """What the run's command must have held, by its contract: only what is known of the fields that change."""
+    """Return the previous flags according to the contract: only known values of changed fields."""
     flags: dict[str, str] = {}
     for name in spellings:
         if name not in facts:
@@ -282,7 +292,7 @@ def _standing_in(spellings: Mapping[str, Written], facts: Mapping[str, object], 
 def _environment(
     suggestion: Changing, changed: Mapping[str, Setting], facts: Mapping[str, object]
 ) -> tuple[DiffLine, ...]:
-    """Variables before and after; of unknown ones only after."""
+    """Return variables before and after; for unknown ones only after."""
     wanted = {name.removeprefix(PREFIX): value for name, value in changed.items() if name.startswith(PREFIX)}
     lines: list[DiffLine] = []
     for name, value in (suggestion.env | wanted if wanted else suggestion.env).items():  # type: ignore[operator]
@@ -297,5 +307,5 @@ def _environment(
 
 
 def without_context(change: FrameworkChange) -> FrameworkChange:
-    """The same with the changed lines only."""
+    """Return the same change with its changed lines only."""
     return replace(change, lines=tuple(line for line in change.lines if line.sign != " "))

@@ -1,4 +1,4 @@
-"""Facts that follow from others: each a small function of the facts it names; what cannot be known stays absent."""
+"""Derived facts, each a small function of the facts it names. A fact that cannot be derived is absent."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from app.domain.performance.flops import peak_flops
 from app.domain.rules.facts import SETTINGS, normal
 from app.domain.rules.rule import Wall
 
-# --- What conditions need to know of a model by its name or its shape. What no source states stays unknown.
+# --- Facts about a model by its name or shape. Values without a source are unknown.
 #
 # Totals and active parameters are those of the model table in docs/rules.md: weight counts of the public
 # configurations.
@@ -34,7 +34,7 @@ FAMILIES = (
     ("llama", "llama"),
     ("qwen", "qwen"),
 )
-"""By the beginning of a name without separators, the longer first."""
+"""By the beginning of a name without separators, longest first."""
 
 _BILLIONS = {
     "DeepSeek-V3": (671.0, 37.6),
@@ -128,7 +128,7 @@ def _dense_layers(values: Values) -> int | None:
 
 
 def _dense_by_frequency(frequency: list[object], layers: object) -> int | None:
-    """A list of several is a flag a layer; one number n means that every n-th layer holds experts."""
+    """Return the number of dense layers. A list has a flag per layer; a single n means that every n-th is MoE."""
     if len(frequency) > 1:
         return sum(1 for flag in frequency if flag == 0)
     every = frequency[0]
@@ -189,8 +189,8 @@ MODEL_RULES: tuple[tuple[str, Callable[[Values], object]], ...] = (
 )
 
 
-# --- What conditions need to know of a GPU model (NVIDIA/dgxc-benchmarking README, 2026-07-30; CUDA's table of
-# architectures). What no source states stays unknown.
+# --- Facts about a GPU model (NVIDIA/dgxc-benchmarking README, 2026-07-30; CUDA's table of architectures). Values
+# without a source are unknown.
 
 _ARCH = {
     "V100": 70,
@@ -234,25 +234,25 @@ FACTS: Mapping[str, Callable[[object], object]] = {
 
 
 def gpus_per_node(gpu: object) -> int | None:
-    """Usual GPUs of a node."""
+    """Return the usual number of GPUs per node."""
     return GPUS_PER_NODE.get(str(gpu))
 
 
 def mfu(values: Mapping[str, object]) -> float | None:
-    """Model FLOPs utilisation against the peak of the precision in use."""
+    """Return model FLOPs utilisation relative to the peak of the precision in use."""
     tflops = values.get("tflops_gpu")
     peak = peak_flops(str(values.get("gpu")), str(values.get("precision")))
     return tflops / peak.tflops if isinstance(tflops, float) and peak is not None else None
 
 
-# --- Which wall a run stands before: measured, inferred from the platform or the timers, or unknown. Never guessed.
+# --- What limits the step: measured, inferred from the platform or the timers, or unknown.
 
 Certainty = Literal["measured", "inferred", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
 class WallReading:
-    """`because` is a sentence; `evidence` the facts behind it."""
+    """A wall. `because`: a sentence; `evidence`: the facts behind it."""
 
     wall: Wall
     certainty: Certainty
@@ -261,7 +261,7 @@ class WallReading:
 
 
 def read_wall(values: Values) -> WallReading:
-    """The wall that the evidence points at. `values` are typed facts with the thresholds (see `derive`)."""
+    """Return what limits the step. `values` are typed facts with the thresholds (see `derive`)."""
     readings = (_measured, _by_recompute, _by_timers, _by_platform)
     return next((fact for reading in readings if (fact := reading(values)) is not None), _unknown(values))
 
@@ -285,7 +285,7 @@ def _measured(values: Values) -> WallReading | None:
 
 
 def _over_threshold(values: Values) -> list[tuple[float, WallReading]]:
-    """Communication and host, each by how much it passes its threshold."""
+    """Return communication and host if above their thresholds, each with its excess."""
     readings = []
     for name, threshold, wall, text in (
         ("exposed_comm_frac", "T_comm", "communication", "of the step is exposed communication"),
@@ -300,7 +300,7 @@ def _over_threshold(values: Values) -> list[tuple[float, WallReading]]:
 
 
 def _by_compute(values: Values) -> WallReading | None:
-    """The kernels themselves: the GPU is busy with them, and they use little of it or only move data."""
+    """Return the compute wall: the GPU is busy, but kernels use little of it or only move data."""
     waits = [_number(values, name) for name in ("exposed_comm_frac", "gpu_idle_frac")]
     if any(share is None for share in waits):
         return None
@@ -319,7 +319,7 @@ def _by_compute(values: Values) -> WallReading | None:
 
 
 def _by_recompute(values: Values) -> WallReading | None:
-    """A job that computes whole layers again fits only so, unless much memory is free."""
+    """Return the memory wall for a job that recomputes whole layers, unless much memory is free."""
     free, least = _number(values, "headroom_frac"), _number(values, "T_headroom") or 0.0
     if values.get("full_recompute") is not True or values.get("fits") is not True:
         return None
@@ -330,7 +330,7 @@ def _by_recompute(values: Values) -> WallReading | None:
 
 
 def _by_exclusion(values: Values) -> WallReading | None:
-    """Compute is what is left when communication, idle time and memory were measured and are small."""
+    """Return the compute wall if communication, idle time and memory were measured and are below their thresholds."""
     names = ("exposed_comm_frac", "gpu_idle_frac", "headroom_frac")
     if any(_number(values, name) is None for name in names):
         return None
@@ -351,7 +351,7 @@ def _by_timers(values: Values) -> WallReading | None:
 
 
 def _by_platform(values: Values) -> WallReading | None:
-    """What the platform leads one to expect, where that was not measured: here it was not over its threshold."""
+    """Return what the platform suggests, unless that was measured to be below its threshold."""
     if values.get("hopper") is True and _number(values, "exposed_comm_frac") is None:
         text = "Not profiled yet. On Hopper, expect communication to be the first bottleneck."
         return WallReading("communication", "inferred", text, ("gpu",))
@@ -375,7 +375,7 @@ def _unknown(values: Values) -> WallReading:
 _SMALL = {"exposed_comm_frac": "exposed communication", "gpu_idle_frac": "idle time", "headroom_frac": "free memory"}
 
 
-# --- Facts that the preflight checks need beside the identities: the split over the pipeline, heads, groups.
+# --- Facts for preflight checks: the pipeline split, attention heads, groups.
 
 
 def _count(values: Values, name: str) -> int | None:
@@ -389,7 +389,7 @@ def _split_layers(values: Values) -> int | None:
 
 
 def _even_split(values: Values) -> bool | None:
-    """False as soon as one override is known; True only when all of them are known to be unset."""
+    """Return False if one override is set; True only if all are known to be unset."""
     names = ("pp_layout", "first_stage_layers", "last_stage_layers")
     if any(values.get(name) is not None for name in names):
         return False
@@ -401,7 +401,7 @@ def _even_split(values: Values) -> bool | None:
 
 
 def _layout_problem(values: Values) -> str | None:
-    """A problem is certain as soon as one is found; that there is none only once all that it depends on is known."""
+    """Return the problem of a layout: certain once one is found, absent only once all inputs are known."""
     if "pp_layout" not in values:
         return None
     layout = values["pp_layout"]
@@ -414,7 +414,7 @@ def _layout_problem(values: Values) -> str | None:
 
 
 def _chunks(values: Values) -> int | None:
-    """Virtual chunks of a stage by the layout, whatever `vpp` says."""
+    """Return the virtual chunks per stage of the layout, whatever `vpp` says."""
     layout, pp = values.get("pp_layout"), _count(values, "pp")
     stages = pp_layout.stages(layout) if isinstance(layout, str) else None
     return len(stages) // pp if stages and pp and len(stages) % pp == 0 else None
@@ -443,7 +443,7 @@ def _capacity_on(values: Values) -> bool | None:
 
 
 def _dataset_seq_len(values: Values) -> object:
-    """Megatron-LM has one length for the model and its data."""
+    """Megatron-LM uses one length for model and data."""
     return values.get("seq_len") if values.get("framework") == "megatron_lm" else None
 
 
@@ -466,16 +466,18 @@ PREFLIGHT_RULES: tuple[tuple[str, Callable[[Values], object]], ...] = (
     ("offline_packing", lambda values: False if values.get("task") == "pretrain" else None),
     ("in_batch_packing", _in_batch_packing),
 )
-"""In the order in which one needs another. A dense model without stated expert parallelism has none; packing before
-the job is a matter of fine-tuning."""
+"""Derived facts in the order of their dependencies.
+
+A dense model without stated expert parallelism has none. Packing before the job is specific to fine-tuning.
+"""
 
 Rule = Callable[[Values], object]
 
 
 def derive(facts: Values, settings: Mapping[str, float] | None = None) -> dict[str, object]:
-    """`facts` (as people write them) with everything that follows, and with the thresholds.
+    """Return `facts` with everything derived from them and the thresholds. Stated facts override derived ones.
 
-    What is stated wins over what would follow. Raises ValueError on a fact that is none.
+    Raises ValueError for an unknown fact.
     """
     values: dict[str, object] = {**SETTINGS, **(settings or {}), **normal(facts)}
     if "etp" in values and values["etp"] is None:
@@ -490,7 +492,7 @@ def derive(facts: Values, settings: Mapping[str, float] | None = None) -> dict[s
 
 
 def _ints(values: Values, *names: str) -> list[int] | None:
-    """The counts of that name, all of them, or None."""
+    """Return the integers with these names; None unless all are known."""
     values_of_names = [values.get(name) for name in names]
     counts = [
         value for value in values_of_names if isinstance(value, int) and not isinstance(value, bool) and value > 0
@@ -525,12 +527,12 @@ def _ratio(above: str, below: str) -> Callable[[Values], float | None]:
 
 
 def _when_known(name: str, of: Callable[[object], object]) -> Rule:
-    """`of` the value of `name`, also of an unset one; nothing where it is unknown."""
+    """Return `of` applied to the value of `name`, also if it is unset; nothing if it is unknown."""
     return lambda values: of(values[name]) if name in values else None
 
 
 def _etp(values: Values) -> int | None:
-    """Known to be unset, or without experts, the trainer takes tp; an unstated one is not known to be unset."""
+    """Return ETP: tp if it is known to be unset or there are no experts. A missing value is not known to be unset."""
     counts, is_default = _ints(values, "tp"), values.get("etp_unset") is True or values.get("moe") is False
     return counts[0] if counts is not None and is_default else None
 
@@ -566,7 +568,7 @@ def _recompute_modules(values: Values) -> list[str] | None:
 
 
 def _base_dtype(values: Values) -> str | None:
-    """A trainer that is asked for neither BF16 nor FP16 works in FP32."""
+    """Without BF16 or FP16 a trainer uses FP32."""
     if values.get("bf16_flag") is False and values.get("fp16_flag") is False:
         return "fp32"
     precision = values.get("precision")
@@ -580,7 +582,7 @@ def _full_recompute(values: Values) -> bool | None:
 
 
 def _stage_ranks(between: str) -> Rule:
-    """Megatron orders ranks with the pipeline outermost. Only rank 0 where the layout is unknown."""
+    """Megatron orders ranks with the pipeline outermost. Only rank 0 if the layout is unknown."""
 
     def rule(values: Values) -> str:
         gpus, pp = values.get("gpus"), values.get("pp")
@@ -644,7 +646,7 @@ def _headroom(values: Values) -> float | None:
 
 
 def _memory_pressure(values: Values) -> str | None:
-    """For the reasons of rules: running out says more than what was free before."""
+    """Return the memory state for the reasons of rules. Running out of memory outranks the free share."""
     if values.get("oom") is True:
         return "The job ran out of GPU memory"
     free = values.get("headroom_frac")
@@ -676,16 +678,16 @@ def _tokens_s_gpu(values: Values) -> float | None:
 
 
 PROFILE_SHARES = ("exposed_comm_frac", "gpu_idle_frac", "launch_starved_frac")
-"""Shares that name a wall by themselves. What the kernels do with the GPU counts only once these are known."""
+"""Shares that determine a wall alone. GPU utilisation by kernels counts only once these are known."""
 
 
 def _profiled(values: Values) -> bool:
-    """Known always: a run without any of these figures has no profile."""
+    """Always known: a run without any of these figures has no profile."""
     return any(name in values for name in PROFILE_SHARES)
 
 
 def _nothing(empty: object) -> Rule:
-    """Known always: the service states it where it is otherwise."""
+    """Always known: the service sets it explicitly otherwise."""
     return lambda _: empty
 
 
@@ -751,4 +753,4 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("fitted_differs", _nothing([])),
     ("differs_beside", _nothing([])),
 )
-"""In the order in which one needs another."""
+"""In the order of their dependencies."""

@@ -1,7 +1,7 @@
-"""Facts and rules -> what fires, what is silent, and what asks: the answer of the workflow for one run.
+"""Evaluate rules with the facts of one run: which fire, which do not apply, and which need missing facts.
 
-A rule whose condition depends on an unknown fact neither fires nor passes; the evaluation names the missing facts, how
-to supply each, and which suggestions they would unlock.
+A rule whose condition depends on an unknown fact neither fires nor passes. The evaluation names the missing facts, how
+to supply each, and which suggestions they would enable.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,19 +15,20 @@ from app.domain.rules.facts import FACTS, Fact
 from app.domain.rules.ranking import Place, expected_gain, follow, history_position
 from app.domain.rules.rule import Facts, Kind, Recipe, Requirement, Rule, RuleBook, Setting
 
-# --- Which suggestions are kept back for now, and why.
+# --- Which suggestions are deferred, and why.
 
 STRONG_LEVEL = 3
-"""A matched A/B here, or published on this model, GPU and shape: evidence that may stand in for a profile."""
+"""A matched A/B here, or published for this model, GPU and shape: evidence that may replace a profile."""
 LAYOUT = frozenset(("tp", "pp", "vpp", "cp", "ep", "etp", "pp_layout"))
-"""Fields of the parallel layout: a change of them is a suggestion only when the planner says that it fits."""
+"""Fields of the parallel layout: changing them is suggested only if the planner predicts that it fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What the planner predicts for another layout of this run. `fits` None: it cannot tell, and `why` says why not.
+    """The planner's prediction for another layout of this run.
 
-    `gain_pct`: predicted change of throughput; None without a prediction of time.
+    `fits` None: it cannot tell, and `why` gives the reason. `gain_pct`: predicted change of throughput; None without a
+    prediction.
     """
 
     fits: bool | None
@@ -41,9 +42,11 @@ Forecaster = Callable[[Mapping[str, Setting]], Forecast]
 def withheld_because(
     rule: Rule, values: Mapping[str, object], standing: Standing, *, blocked: bool = False, unhealthy: str = ""
 ) -> str:
-    """Why a suggestion is kept back; "" when it is not. `unhealthy`: title of the rule that says so, "" for none.
+    """Return why a suggestion is deferred; empty if it is not.
 
-    Retuning takes a launch that is valid, a healthy run, and a profile or a matched A/B that was faster.
+    `unhealthy`: title of the health rule that fires, or empty.
+
+    Retuning needs a valid launch, a healthy run, and a profile or a matched A/B that was faster.
     """
     if rule.kind != "candidate" or rule.hints.bring_up or rule.hints.urgency:
         return ""
@@ -58,7 +61,7 @@ def withheld_because(
 
 
 def _is_strong(standing: Standing, values: Mapping[str, object]) -> bool:
-    """A gain beyond what counts as noise, by a settled A/B here or one on this model, GPU and shape."""
+    """Return whether evidence shows a gain above the noise: a settled A/B here or one on this model, GPU and shape."""
     expected, noise = expected_gain(standing, values), values.get("T_noise")
     if expected is None or expected.statement.level > STRONG_LEVEL:
         return False
@@ -66,23 +69,22 @@ def _is_strong(standing: Standing, values: Mapping[str, object]) -> bool:
     return expected.pct > 100 * (noise if isinstance(noise, float) else 0.0) and (own is None or own.settled)
 
 
-# --- What a run that ran says of the blockers that its contract fires: the trainer did not stop it.
-#
-# A launch that a trainer refuses makes no iterations. One that made steady ones has other values than its contract
-# says, or an older trainer: then the blocker is in doubt, and holds nothing back.
+# --- Blockers of a run that ran. A trainer refuses an invalid launch before the first iteration. If the run has steady
+# iterations, its contract is wrong or its trainer is older, so the blocker is doubtful and defers nothing.
 
 _NOT_OF_RUNNING = ("framework", "semantic_class")
-"""Facts that a log tells which are none of how the run went."""
+"""Facts from a log that do not show how the run went."""
 
 
 STARTED = 6
-"""Iterations after which the trainer accepted the launch: the number that a screen needs."""
+"""Iterations after which the trainer has accepted the launch: as many as a screen needs."""
 
 
 def ran_in_spite(rule: Rule, values: Mapping[str, object]) -> bool:
-    """A blocker that the run disproves; not one that rests on what happened in it.
+    """Return whether the run disproves a blocker.
 
-    A job that later ran out of memory was started all the same: only blockers about memory stay.
+    Blockers based on events of the run cannot be disproved. A job that ran out of memory later had started, so only
+    blockers about memory stay.
     """
     ran_out = values.get("oom") is True and values.get("loss_finite") is not False and _steps(values) >= STARTED
     if rule.kind != "blocker" or not (values.get("ran") is True or (ran_out and rule.phase != "fit")):
@@ -93,7 +95,7 @@ def ran_in_spite(rule: Rule, values: Mapping[str, object]) -> bool:
 
 
 def doubt_of(rule: Rule, values: Mapping[str, object]) -> str:
-    """Why a blocker is in doubt, with the evidence; empty where it is not, and of other kinds."""
+    """Return why a blocker is doubtful, with the evidence; empty if it is not, and for other kinds."""
     steps = _steps(values)
     if rule.kind != "blocker" or steps <= 0:
         return ""
@@ -112,15 +114,13 @@ def _steps(values: Mapping[str, object]) -> int:
     return steps if isinstance(steps, int) else 0
 
 
-# --- Which facts are unknown, what each would decide, and which of them are worth asking for now.
-#
-# A fact that only lets a rule speak that would be kept back anyway, that changes nothing to do (a warning), or that
-# the run answered by running, can wait.
+# --- Unknown facts, the rules that need each, and which to ask for now. Facts that only enable deferred suggestions or
+# warnings, or that the run answered by running, can wait.
 
 
 @dataclass(frozen=True, slots=True)
 class UndecidedRule:
-    """A rule that cannot be decided, and what it lacks: base facts, not those that follow from them."""
+    """A rule that cannot be evaluated, with its missing base facts."""
 
     rule: Rule
     missing: tuple[str, ...]
@@ -128,9 +128,10 @@ class UndecidedRule:
 
 @dataclass(frozen=True, slots=True)
 class MissingFact:
-    """An unknown fact. `alone`: rules that ask for nothing else; `together`: those that need more.
+    """An unknown fact.
 
-    `decides`: those of `alone` that can be acted on now; without one the fact can wait.
+    `alone`: rules that lack only it; `together`: rules that lack more. `decides`: rules of `alone` that are actionable
+    now; if empty, the fact can wait.
     """
 
     fact: Fact
@@ -142,7 +143,7 @@ class MissingFact:
 def missing_facts(
     asks: Sequence[UndecidedRule], values: Mapping[str, object], wall: WallReading
 ) -> tuple[MissingFact, ...]:
-    """The most useful first: by the rules that it decides and that can be acted on."""
+    """Return missing facts, most useful first: by the actionable rules that they decide."""
     alone: dict[str, list[str]] = {}
     together: dict[str, list[str]] = {}
     decides: dict[str, list[str]] = {}
@@ -167,7 +168,7 @@ def _by_use(missing: MissingFact) -> tuple[int, int, int, str]:
 
 
 def _worth_asking(asking: UndecidedRule, values: Mapping[str, object], wall: WallReading) -> Sequence[str]:
-    """The fact that decides the rule, where its answer would be shown and followed."""
+    """Return the facts that decide the rule, if its result would be shown and could be followed."""
     rule = asking.rule
     if rule.kind == "warning" or (rule.kind == "blocker" and values.get("ran") is True):
         return ()
@@ -177,7 +178,7 @@ def _worth_asking(asking: UndecidedRule, values: Mapping[str, object], wall: Wal
     retunes = rule.kind == "candidate" and rule.phase == "retune"
     if retunes and withheld_because(
         rule, values, standing(rule, values)
-    ):  # nothing is retuned before a profile: that is missing
+    ):  # nothing is retuned before a profile, so the profile is what is missing
         return profile[:1] if len(asking.missing) == len(profile) else ()
     return asking.missing if len(asking.missing) == 1 else ()
 
@@ -187,7 +188,7 @@ Met = Literal["met", "unmet", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class ShownFact:
-    """A fact that a condition looked at, with its value here."""
+    """A fact in a condition, with its value."""
 
     fact: Fact
     value: object
@@ -195,7 +196,7 @@ class ShownFact:
 
 @dataclass(frozen=True, slots=True)
 class CheckedRequirement:
-    """A prerequisite or a conflict in this run. Of a conflict `met` is bad: it is there."""
+    """A prerequisite or a conflict in this run. For a conflict, `met` means that it is present."""
 
     text: str
     state: Met
@@ -205,13 +206,13 @@ class CheckedRequirement:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A rule that fires in this run: why, on which facts, what it needs, and what it would set here.
+    """A rule that fires in this run.
 
-    `set`, `env`: the change with its expressions worked out; `unset` names those whose value depends on unknown facts.
-    `withheld`: why it is kept back for now, "" where it is not. `doubt`: of a blocker in a run that made iterations in
-    spite of it; `disproved`: it made steady ones, so the blocker is a warning here and holds nothing back.
-    `place`: where it stands and why. `assumed`: unmeasured profile facts that its condition needs: it is here because
-    of its evidence. `also`: other rules that ask for the same change. `forecast`: of another layout.
+    `set`, `env`: the change with evaluated expressions; `unset` names those whose value depends on unknown facts.
+    `withheld`: why it is deferred, or empty. `doubt`: why a blocker is doubtful; `disproved`: the run had steady
+    iterations, so the blocker is shown as a warning and defers nothing. `place`: its rank and the reason. `assumed`:
+    unmeasured profile facts in its condition; it is suggested because of its evidence. `also`: other rules that suggest
+    the same change. `forecast`: of another layout.
     """
 
     rule: Rule
@@ -237,16 +238,19 @@ class Suggestion:
 
     @property
     def kind(self) -> Kind:
-        """Of the rule in this run."""
+        """Return the kind of the rule in this run."""
         return "warning" if self.disproved else self.rule.kind
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """`blockers` and `warnings` by phase; `suggestions` ranked (gates, sizing, candidates); `withheld` ones after
-    them. `missing`: what to supply, the most useful first. `broken`: rules of a team that do not suit their facts.
-    A blocker that the run ran in spite of is among the warnings. `conditional`: candidates that would fire if the
-    unknown part of a profile showed their wall, and whose evidence is too weak to offer them without one."""
+    """The result for a run.
+
+    `blockers` and `warnings` by phase; `suggestions` ranked (gates, sizing, candidates); `withheld` ones after them.
+    `missing`: what to supply, most useful first. `broken`: team rules that fail on their facts. Disproved blockers are
+    among the warnings. `conditional`: candidates that would fire if the missing part of a profile showed their wall,
+    but whose evidence is too weak without it.
+    """
 
     facts: Mapping[str, object]
     wall: WallReading
@@ -266,12 +270,12 @@ class Evaluation:
 
     @property
     def fired(self) -> tuple[Suggestion, ...]:
-        """Everything that fires, also what asks for the same as a suggestion before it."""
+        """Return everything that fires, including duplicates of another suggestion."""
         shown = (*self.blockers, *self.warnings, *self.suggestions, *self.withheld)
         return tuple(item for suggestion in shown for item in (suggestion, *suggestion.also))
 
     def find(self, rule: str) -> Suggestion | None:
-        """What fires under that id."""
+        """Return what fires under this id; None if nothing does."""
         return next((suggestion for suggestion in self.fired if suggestion.rule.id == rule), None)
 
 
@@ -292,11 +296,11 @@ def evaluate(
     undo: Mapping[str, Mapping[str, Setting]] | None = None,
     forecast: Forecaster | None = None,
 ) -> Evaluation:
-    """What the rules say of a run. `own`: this project's matched A/Bs; `settings`: thresholds other than ours.
-    `undo`: by rule, the earlier values of contract fields that it goes back to. `forecast`: what the planner says of
-    another layout; without one no layout is held back.
+    """Evaluate the rules for a run.
 
-    Raises ValueError on a fact that is none, or whose value does not suit it.
+    `own`: this project's matched A/Bs; `settings`: thresholds that differ from ours. `undo`: by rule, the earlier
+    values of contract fields to restore. `forecast`: predicts layouts; without it no layout is deferred. Raises
+    ValueError for an unknown fact or an invalid value.
     """
     context = FactContext(derive(facts, settings))
     answers = _ask_all(context, book)
@@ -323,12 +327,13 @@ def evaluate(
 
 
 def rules_of_two(book: RuleBook) -> RuleBook:
-    """Those that speak of two runs beside each other."""
+    """Return the rules that compare two runs."""
     return RuleBook({name: rule for name, rule in book.rules.items() if "compared" in rule.when.names}, book.sources)
 
 
 def _unhealthy(fires: Sequence[Rule], values: Mapping[str, object]) -> str:
-    """Title of a rule that says that the run failed or is not healthy, "" for none or when a person dismissed it."""
+    """Return the title of a rule that says that the run failed or is unhealthy; empty without one or if a user
+    dismissed it."""
     if values.get("health_dismissed") is True:
         return ""
     if values.get("oom") is True:
@@ -338,13 +343,13 @@ def _unhealthy(fires: Sequence[Rule], values: Mapping[str, object]) -> str:
 
 _PROFILE = tuple(fact for fact in FACTS.values() if fact.section == "profile" and fact.type == "double")
 _LOW = ("sm_util", "comm_hidden_frac")
-"""Shares that are a wall when they are small."""
+"""Shares that are a wall if they are small."""
 
 
 def _if_profiled(
     asks: "Sequence[UndecidedRule]", context: FactContext, wall: WallReading
 ) -> Iterator[tuple[Rule, tuple[str, ...]]]:
-    """Candidates of a run that ran which fire if the unknown part of its profile shows their wall."""
+    """Yield candidates that would fire if the missing part of the profile showed their wall."""
     if context.values.get("ran") is not True:
         return
     unknown = {fact.name: 0.0 if fact.name in _LOW else 1.0 for fact in _PROFILE if fact.name not in context.values}
@@ -361,7 +366,7 @@ def _if_profiled(
 
 
 def _ranked(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
-    """By place; inside a tier behind what has to come before."""
+    """Sort by rank; within a tier, after the rules that must come first."""
     by_id = {suggestion.rule.id: suggestion for suggestion in suggestions}
     order = sorted(by_id, key=lambda name: by_id[name].place.key)
     after: dict[str, list[str]] = {}
@@ -372,7 +377,7 @@ def _ranked(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
 
 
 def _merged(ranked: Sequence[Suggestion], values: Mapping[str, object]) -> tuple[Suggestion, ...]:
-    """Rules that change the same fields to the same values are one suggestion with several reasons."""
+    """Merge rules that set the same fields to the same values into one suggestion with several reasons."""
     merged: dict[object, Suggestion] = {}
     for suggestion in ranked:
         change = _effective(suggestion, values) if suggestion.rule.kind == "candidate" else None
@@ -383,7 +388,7 @@ def _merged(ranked: Sequence[Suggestion], values: Mapping[str, object]) -> tuple
 
 
 def _effective(suggestion: Suggestion, values: Mapping[str, object]) -> tuple[object, ...] | None:
-    """The change in a form that can be compared; None where nothing changes or a value is open."""
+    """Return the change in comparable form; None if nothing changes or a value is open."""
     settings = dict(suggestion.set)
     if settings.get("dispatcher_type") == "flex" and settings.get("flex_backend") is not None:
         settings = {"dispatcher": settings["flex_backend"]} | {
@@ -405,7 +410,7 @@ def _effective(suggestion: Suggestion, values: Mapping[str, object]) -> tuple[ob
 
 
 def _is_suggestion(rule: Rule) -> bool:
-    """A warning about the health of the run is the next step, not a remark."""
+    """Return whether a warning about the run's health is the next step instead of a remark."""
     return rule.kind not in ("blocker", "warning") or (rule.kind == "warning" and rule.hints.urgency != "")
 
 
@@ -443,7 +448,7 @@ def base_facts(missing: Sequence[str], values: Mapping[str, object]) -> tuple[st
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What all suggestions of one run depend on."""
+    """The shared input of all suggestions of one run."""
 
     context: FactContext
     wall: WallReading
@@ -487,7 +492,7 @@ class _Asked:
         )
 
     def _forecast(self, rule: Rule, settings: Mapping[str, Setting], unknown: tuple[str, ...]) -> Forecast | None:
-        """Only of a candidate that changes the layout of a job that did not run out of memory."""
+        """Return the forecast for a candidate that changes the layout of a job that did not run out of memory."""
         if self.forecast is None or rule.kind != "candidate" or self.context.values.get("oom") is True:
             return None
         if not LAYOUT & rule.change.set.keys():
@@ -498,7 +503,7 @@ class _Asked:
 
 
 def _by_evidence(evidence: Standing, values: Mapping[str, object]) -> str:
-    """The reason of a suggestion that is offered without a profile."""
+    """Return the reason of a suggestion that is offered without a profile."""
     expected = expected_gain(evidence, values)
     if expected is None:
         return ""
@@ -509,14 +514,14 @@ def _by_evidence(evidence: Standing, values: Mapping[str, object]) -> str:
 
 
 def _recipes(rule: Rule, context: FactContext) -> Iterator[Recipe]:
-    """Commands for this run; those for another trainer or GPU are left out, where these are known."""
+    """Yield the commands for this run, without those for another trainer or GPU if these are known."""
     for recipe in rule.change.recipes:
         if recipe.when is None or context.ask(recipe.when) is not False:
             yield replace(recipe, run=filled(recipe.run, context.values), then=filled(recipe.then, context.values))
 
 
 def check(requirement: Requirement, context: FactContext) -> CheckedRequirement:
-    """Whether a prerequisite or a conflict is there. A broken condition counts as unknown."""
+    """Check whether a prerequisite or a conflict is met. A failing condition counts as unknown."""
     if requirement.when is None:
         return CheckedRequirement(requirement.text, "unknown")
     source = requirement.when.source
@@ -532,7 +537,7 @@ def check(requirement: Requirement, context: FactContext) -> CheckedRequirement:
 def _worked_out(
     settings: Mapping[str, Setting | Expression], context: FactContext
 ) -> tuple[dict[str, Setting], tuple[str, ...]]:
-    """Values of the settings here, and the names of those that depend on unknown facts."""
+    """Return the values to set, and the names of those that depend on unknown facts."""
     values: dict[str, Setting] = {}
     unknown = []
     for name, value in settings.items():

@@ -1,9 +1,9 @@
-"""Which evidence counts when two disagree.
+"""Which evidence counts if two pieces disagree.
 
-1 what code enforces; 2 the project's own matched A/B on the same contract; 3 a published matched A/B on the same model,
-GPU and shape; 4 published records; 5 the founding documents; 6 rules of thumb. A lower level may order candidates,
-never hide one. Evidence drops one level when the container, the dispatcher's package, the precision or the layout
-changed.
+1: enforced in code; 2: the project's own matched A/B on the same contract; 3: a published matched A/B on the same
+model, GPU and shape; 4: published records; 5: the founding documents; 6: rules of thumb. A lower level may order
+candidates but never hides one. Evidence drops one level if the container, the dispatcher's package, the precision or
+the layout changed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,15 +25,15 @@ _PUBLISHED = {"code": 1, "matched_ab": 3, "record": 4, "seed": 5, "heuristic": 6
 LOWEST = 6
 
 EXPIRES_WITH = ("container", "deepep_build", "precision", "tp", "pp", "vpp", "pp_layout", "cp", "ep", "etp")
-"""Fields whose change makes evidence older. Of the container its major version counts."""
+"""Fields whose change makes evidence older. For the container its major version counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnResult:
-    """Matched A/Bs of this project on the knob that a rule turns. Gains in percent of throughput, positive is faster.
+    """Matched A/Bs of this project on the knob of a rule. Gains in percent of throughput, positive is faster.
 
-    `contract`: the contract values they were measured under (as facts); `same_contract`: the run's own stack.
-    `settled`: the interval does not hold zero.
+    `contract`: the contract they were measured under (as facts); `same_contract`: the run's own stack. `settled`: the
+    interval excludes zero.
     """
 
     rule: str
@@ -48,13 +48,13 @@ class OwnResult:
 
     @property
     def settled(self) -> bool:
-        """True when the range of gains does not hold zero."""
+        """Return whether the range of gains excludes zero."""
         return self.low_pct > 0 or self.high_pct < 0
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One piece of evidence where it stands: its level after expiry, and why it dropped.
+    """One piece of evidence with its level after expiry and the reasons.
 
     `gain`: lowest and highest published gain of throughput in percent, empty without a figure; `at`: its setting.
     """
@@ -72,8 +72,11 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """`level` of the best evidence; `statements` the strongest first. `overridden`: a sentence where what was measured
-    here contradicts what is published. `own_order` sorts: measured gains first, measured losses last."""
+    """The ranked evidence.
+
+    `level`: of the best; `statements`: strongest first. `overridden`: how local measurements contradict published ones.
+    `own_order`: sort key, measured gains first, measured losses last.
+    """
 
     level: int
     statements: tuple[Statement, ...]
@@ -82,7 +85,7 @@ class Standing:
 
 
 def standing(rule: Rule, values: Values, own: Sequence[OwnResult] = ()) -> Standing:
-    """All evidence of a rule for a run with these facts."""
+    """Return the evidence of a rule for a run with these facts."""
     statements = [_own(result, values) for result in own if result.rule == rule.id]
     statements += [_published(evidence, values) for evidence in rule.effect.evidence]
     ordered = tuple(sorted(statements, key=lambda statement: statement.level))
@@ -92,7 +95,7 @@ def standing(rule: Rule, values: Values, own: Sequence[OwnResult] = ()) -> Stand
 
 
 def _unmeasured(rule: Rule) -> int:
-    """Without measurement a rule stands as high as its best source."""
+    """Without a measurement, a rule has the level of its best source."""
     if any(key.startswith(("M-", "C-")) for key in rule.sources) and rule.kind == "blocker":
         return 1
     return 5 if any(key in ("S0", "S1", "S2", "S3", "S4") for key in rule.sources) else LOWEST
@@ -129,7 +132,7 @@ def _published(evidence: Evidence, values: Values) -> Statement:
 
 
 def changed_since(contract: Values, values: Values) -> tuple[str, ...]:
-    """What makes evidence of `contract` older for a run with these facts; unknown fields change nothing."""
+    """Return what makes evidence from `contract` older for a run with these facts. Unknown fields are ignored."""
     changes = []
     for name in EXPIRES_WITH:
         if name not in contract or name not in values:
@@ -142,13 +145,13 @@ def changed_since(contract: Values, values: Values) -> tuple[str, ...]:
 
 
 def container_major(container: object) -> str:
-    """Image and first number of its tag: `nvcr.io/nvidia/nemo:26.06` is `nvcr.io/nvidia/nemo:26`."""
+    """Return image and first number of its tag: `nvcr.io/nvidia/nemo:26.06` is `nvcr.io/nvidia/nemo:26`."""
     image, colon, tag = str(container).rpartition(":")
     return f"{image}:{tag.split('.')[0]}" if colon else tag
 
 
 def _own_order(best: OwnResult | None) -> float:
-    """Negative for a gain, the larger the sooner; positive for a loss; 0 where nothing is settled."""
+    """Return the sort key: negative for a gain, largest first; positive for a loss; 0 without a settled result."""
     return -best.median_gain_pct if best is not None and best.settled else 0.0
 
 

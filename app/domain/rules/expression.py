@@ -1,9 +1,10 @@
-"""Conditions of rules: expressions in CEL (Common Expression Language, https://cel.dev) over facts, three-valued.
+"""Conditions of rules: three-valued expressions in CEL (Common Expression Language, https://cel.dev) over facts.
 
-An unknown fact is absent. CEL's `&&` and `||` absorb it where the other side decides (`unknown && false` is false);
-where it matters the expression cannot be evaluated, and the answer is the names of the facts that are missing.
-Facts that are known to be unset are null: write `vpp != null && vpp > 1`. Counts are int, measurements are double,
-and CEL does not mix them: write `exposed_comm_frac > 0.5`, `double(gpus) * 0.5`.
+An unknown fact is absent. CEL's `&&` and `||` ignore it if the other side decides (`unknown && false` is false).
+Otherwise the expression cannot be evaluated, and the result is the names of the missing facts.
+
+Facts that are known to be unset are null: write `vpp != null && vpp > 1`. Counts are int, measurements are double, and
+CEL does not mix them: write `exposed_comm_frac > 0.5`, `double(gpus) * 0.5`.
 """
 
 import re
@@ -15,7 +16,7 @@ from types import ModuleType
 
 from app.domain.contract.values import shown
 
-# `cel` imports its command line, and a terminal toolkit with it. That would add a third of a second to every start.
+# `cel` imports its command line with a terminal toolkit, which would add 0.3 s to every start.
 sys.modules.setdefault("cel.cli", ModuleType("cel.cli"))
 
 import cel  # noqa: E402
@@ -23,21 +24,21 @@ import cel  # noqa: E402
 _ENV = re.compile(r"\benv\.([A-Za-z_]\w*)")
 _TEXTS = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _BOUND = re.compile(r"\.(?:exists|all|exists_one|map|filter)\(\s*([A-Za-z_]\w*)\s*,")
-"""Names that CEL's macros bind: `modules.exists(m, m == "moe")`."""
+"""Names bound by CEL's macros: `modules.exists(m, m == "moe")`."""
 ENV = "env"
 
 
 class RuleError(ValueError):
-    """A mistake in a rule, with a sentence for its author."""
+    """An error in a rule, with a sentence for its author."""
 
 
 def ceil_div(a: int, b: int) -> int:
-    """a / b rounded up; 0 for b = 0, since an expression must not fail."""
+    """Return a / b rounded up; 0 for b = 0, because an expression must not fail."""
     return -(-a // b) if b else 0
 
 
 def version_at_least(version: object, least: str) -> bool:
-    """True when a version such as `2.7.0+cu12` is at least `2.7`."""
+    """Return whether a version such as `2.7.0+cu12` is at least `2.7`."""
     return _numbers(str(version)) >= _numbers(least)
 
 
@@ -63,7 +64,7 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expression:
-    """A compiled expression. `names` are the facts it refers to; variables of the environment as `env.NAME`."""
+    """A compiled expression. `names`: the facts it uses; environment variables as `env.NAME`."""
 
     source: str
     names: tuple[str, ...]
@@ -81,13 +82,13 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The answer of an expression that depends on unknown facts: their names."""
+    """The result of an expression with unknown facts: their names."""
 
     missing: tuple[str, ...]
 
 
 class FactContext:
-    """Facts made ready for many expressions: typed values by name (see `facts.typed`), without those unknown."""
+    """Facts prepared for many expressions: typed values by name (see `facts.typed`), without unknown ones."""
 
     def __init__(self, values: Mapping[str, object]) -> None:
         self.values = dict(values)
@@ -98,9 +99,9 @@ class FactContext:
         self._context = cel.Context({**plain, ENV: variables}, FUNCTIONS)
 
     def ask(self, expression: Expression) -> object | Unknown:
-        """The expression's value, or what is missing for it.
+        """Return the value, or the missing facts.
 
-        Raises RuleError on an expression that does not suit the kinds of its facts; that is a mistake in the rule.
+        Raises RuleError if the expression does not match the types of its facts.
         """
         try:
             value: object = expression.program.execute(self._context)
@@ -115,7 +116,7 @@ class FactContext:
 
 @lru_cache(maxsize=4096)
 def compile_expression(source: str) -> Expression:
-    """Raises RuleError on a text that is no expression."""
+    """Compile an expression. Raises RuleError for invalid syntax."""
     try:
         program = cel.compile(source)
     except ValueError as problem:
@@ -127,19 +128,19 @@ def compile_expression(source: str) -> Expression:
     return Expression(source, tuple(dict.fromkeys(names)), program)
 
 
-# --- Fills the facts of a run into the texts of a rule: `{gpus} GPUs`, `{exposed_comm_frac:.0%} of the step`.
+# --- Insert the facts of a run into texts of a rule: `{gpus} GPUs`, `{exposed_comm_frac:.0%} of the step`.
 
 _PLACE = re.compile(r"\{(?P<name>[A-Za-z_][\w.]*)(?::(?P<form>[^{}]*))?\}")
 _MARKS = re.compile("[\ue000-\ue002]")
 
 
 def marked(name: str, value: str) -> str:
-    """A fact of a text between marks that no text holds, so that a page can find it again."""
+    """Enclose a fact in private-use characters, so that a page can find it again."""
     return f"\ue000{name}\ue001{_MARKS.sub('', value)}\ue002"
 
 
 def filled(text: str, values: Mapping[str, object], mark: Callable[[str, str], str] | None = None) -> str:
-    """Return the text with its facts; an unknown fact reads `unknown`. `mark`: what to write for name and value."""
+    """Return the text with its facts; an unknown fact reads `unknown`. `mark`: formats name and value."""
 
     def place(match: re.Match[str]) -> str:
         if match["name"] not in values:
@@ -151,12 +152,12 @@ def filled(text: str, values: Mapping[str, object], mark: Callable[[str, str], s
 
 
 def with_names(text: str) -> str:
-    """The text of a rule without a run: the names of its facts, in backticks, in their places."""
+    """Return the text of a rule without a run: with the names of its facts in backticks."""
     return _PLACE.sub(lambda match: f"`{match['name']}`", text)
 
 
 def fact_text(value: object, form: str = "") -> str:
-    """A fact as a person reads it; `form` as in Python's format, for numbers."""
+    """Format a fact. `form`: Python format of numbers."""
     if isinstance(value, bool) or value is None:
         return shown(value)
     if isinstance(value, float):

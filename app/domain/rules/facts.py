@@ -1,8 +1,8 @@
 """The registry of facts: every name that a condition may use.
 
-A rule that needs another fact adds one row: in `asked.yaml` an option of the launch (with the trainer's own name for
-it), in `measured.yaml` what logs and profiles show, in `derived.yaml` what follows from others, together with its
-function in `domain/rules/derive.py`. Contract fields are facts by themselves.
+A rule that needs another fact adds a row: in `asked.yaml` for a launch option (with the trainer's name for it), in
+`measured.yaml` for values of logs and profiles, in `derived.yaml` for derived values, with a function in
+`domain/rules/derive.py`. Contract fields are facts automatically.
 """
 
 import math
@@ -16,22 +16,23 @@ import yaml
 
 from app.domain.contract.fields import FIELDS, ContractField
 
-# --- What a fact is: a name that conditions may use, its meaning, its kind, and how to supply it.
+# --- Facts: names that conditions may use, with meaning, type, and how to supply them.
 
 Type = Literal["int", "double", "bool", "string", "version", "strings", "ints"]
-"""How conditions see it. A version is a string that holds digits."""
+"""Types in conditions. A version is a string of digits and dots."""
 Group = Literal["contract", "derived", "hardware", "model", "software", "asked", "measured", "compared", "setting"]
-"""contract: a field of the registry. derived, hardware, model: follow from others. software: of the installed stack.
-asked: an option of the launch that is no contract field. measured: from logs or a profile. compared: of two runs that
-stand beside each other. setting: a threshold of this service."""
+"""contract: a field of the registry. derived, hardware, model: derived from others. software: of the installed stack.
+asked: a launch option outside the contract. measured: from logs or a profile. compared: of two compared runs.
+setting: a threshold of this service."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One row of the registry. `argument`: names under which the trainer's dump states it (argparse names).
+    """One row of the registry.
 
-    `inputs`: facts that it follows from, for derived ones. `supply`: how to make it known.
-    `default`: of settings only. `section` of its table tells who knows it: a log, a profile, a person, the launch.
+    `argument`: names in the trainer's argument dump (argparse names). `inputs`: the facts it is derived from. `supply`:
+    how to state it. `default`: of settings only. `section`: its table, which tells its source: a log, a profile, a
+    user, the launch.
     """
 
     name: str
@@ -47,7 +48,7 @@ class Fact:
 
 
 def typed(fact: Fact, value: object) -> object:
-    """The value as conditions see it. Raises ValueError on one that the fact does not take; None is "unset"."""
+    """Return the typed value. Raises ValueError for an invalid value; None means "unset"."""
     if value is None:
         return _UNSET.get(fact.type)
     if fact.type in _LISTS:
@@ -94,7 +95,7 @@ _READERS = {"int": _whole, "double": _number, "bool": _flag, "string": _text, "v
 _LISTS = {"strings": _text, "ints": _whole}
 
 
-# --- The contract's fields as facts: every one of the registry, by its canonical name.
+# --- Contract fields as facts, by canonical name.
 
 _TYPES: dict[str, Type] = {
     "count": "int",
@@ -108,7 +109,7 @@ _TYPES: dict[str, Type] = {
     "name": "string",
     "layers": "ints",
 }
-"""How conditions see the registry's kinds of values. `layers`: a frequency is a list of one."""
+"""Return the type of a field in conditions. `layers`: a frequency is a list of one."""
 
 VERSIONS = frozenset({"te_version", "pytorch_version", "cuda_version", "nccl_version", "cudnn_version"})
 
@@ -124,7 +125,7 @@ INPUTS = {
     "num_experts": ("model",),
     "topk": ("model",),
 }
-"""Fields that mostly follow from others, which are the ones to state."""
+"""Fields that are usually derived, with the fields to state instead."""
 
 
 def _fact(field: ContractField) -> Fact:
@@ -144,11 +145,11 @@ def _fact(field: ContractField) -> Fact:
 CONTRACT_FACTS = tuple(_fact(field) for field in FIELDS.values())
 
 
-# --- Reads the tables of facts beside it: `derived.yaml`, `measured.yaml` and `asked.yaml`.
+# --- Read the tables of facts: `derived.yaml`, `measured.yaml` and `asked.yaml`.
 
 FOLDER = Path(__file__).resolve().parent / "fact_tables"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Both are safe; the one in C is ten times as fast."""
+"""Both loaders are safe; the C one is ten times as fast."""
 
 _SUPPLY = {
     "log": "A log that reaches iterations holds it; or state `{name}` in the metadata.",
@@ -163,7 +164,7 @@ _GROUPS = {"log": "measured", "profile": "measured", "stated": "measured"}
 
 
 def read_tables() -> tuple[Fact, ...]:
-    """Every fact of the tables, in their order."""
+    """Return all facts of the tables, in order."""
     return tuple(
         _tables_fact(section, name, row)
         for path in sorted(FOLDER.glob("*.yaml"))
@@ -194,17 +195,14 @@ def _tables_fact(section: str, name: str, row: dict[str, object]) -> Fact:
 FACTS: dict[str, Fact] = {fact.name: fact for fact in (*CONTRACT_FACTS, *read_tables())}
 
 SETTINGS: dict[str, float] = {fact.name: fact.default for fact in FACTS.values() if fact.default is not None}
-"""Thresholds that no source gives: our own defaults."""
+"""Thresholds without a published source: our defaults."""
 
 _FLAGS_OFF = frozenset(fact.name for fact in CONTRACT_FACTS if fact.type == "bool")
-"""A switch of the contract is unset where another field leaves it without effect: it is off."""
+"""A contract switch that another field makes ineffective is off."""
 
 
 def normal(facts: Mapping[str, object]) -> dict[str, object]:
-    """Facts as people write them, as conditions see them; `env` may be a mapping.
-
-    Raises ValueError on a name that is no fact and on a value that does not suit it.
-    """
+    """Return typed facts; `env` may be a mapping. Raises ValueError for an unknown name or an invalid value."""
     typed_facts: dict[str, object] = {}
     for name, value in _flat(facts):
         if name not in FACTS:

@@ -1,7 +1,7 @@
-"""Writes a contract value as flags of Megatron-LM and as overrides of Megatron-Bridge.
+"""Write contract values as flags of Megatron-LM and overrides of Megatron-Bridge.
 
-The inverse of the readers (`domain/logs/launch_args.py`); a test writes and reads every value. Names come from the
-table `domain/flags.toml`. Fields that several flags set together have functions here.
+This is the inverse of the readers (`domain/logs/launch_args.py`); a test writes and reads every value. Names come from
+the table `domain/flags.toml`. Fields that several flags set together have functions here.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,12 +12,12 @@ from app.domain.flags import FLAGS, TrainerNames
 from app.domain.rules.rule import Setting
 
 Others = Mapping[str, object]
-"""The run's other facts."""
+"""Other facts of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """`flags`: those that must be present, with their values (empty: a switch); `without`: those that must not."""
+    """Flags of a value. `flags`: to be present, with values (empty for a switch); `without`: to be absent."""
 
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     without: tuple[str, ...] = ()
@@ -25,7 +25,7 @@ class Spelling:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One contract value in both trainers. `bridge` maps paths to values; empty where the launcher decides it."""
+    """One contract value in both trainers. `bridge` maps paths to values; empty if the launcher decides it."""
 
     megatron_lm: Spelling
     bridge: Mapping[str, str] = field(default_factory=dict)
@@ -154,7 +154,7 @@ def _fine_offload(value: Setting, _: Others) -> Written:
 
 def _fsdp(value: Setting, _: Others) -> Written:
     switches = _switches("fsdp", (value,) if isinstance(value, str) else ())
-    # Not every version has the path of the FSDP that is off.
+    # Not every version has the path of a disabled FSDP.
     bridge = {path: text for path, text in switches.bridge.items() if "torch" not in path or text == "true"}
     return Written(switches.megatron_lm, bridge)
 
@@ -165,7 +165,7 @@ def _param_gather(value: Setting, others: Others) -> Written:
 
 
 def _routing(value: Setting, _: Others) -> Written:
-    """Write dropless and forced balance. The other modes need an amount, which has a field of its own."""
+    """Write dropless and forced balance. The other modes need an amount, which is another field."""
     row = FLAGS["routing_mode"]
     (forced,), (path,) = row.flags, row.bridge
     if value == "forced-balance":

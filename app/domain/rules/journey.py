@@ -1,4 +1,4 @@
-"""Where a run stands in the workflow: its six phases, each done, open or blocked, and why."""
+"""The workflow state of a run: six phases, each done, open or blocked, with the reason."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ VALIDATED_STEPS = 50
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One phase. `because` is a sentence; `rules` are the ids that it rests on, blockers and gates first."""
+    """One phase. `because`: a sentence; `rules`: the ids behind it, blockers and gates first."""
 
     phase: Phase
     question: str
@@ -35,19 +35,19 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Journey:
-    """All six phases in order; `current` is the first that is not done. `wall` says what the evidence points at."""
+    """All six phases in order. `current`: the first that is not done. `wall`: what limits the step."""
 
     steps: tuple[Step, ...]
     current: Phase | None
     wall: WallReading
 
     def step(self, phase: Phase) -> Step:
-        """The step of a phase."""
+        """Return the step of a phase."""
         return next(step for step in self.steps if step.phase == phase)
 
 
 def journey(evaluation: Evaluation) -> Journey:
-    """The stepper of a run, from what the rules say of it."""
+    """Return the workflow state of a run from its evaluation."""
     steps: list[Step] = []
     for phase in PHASES:
         steps.append(_step(phase, evaluation, steps))

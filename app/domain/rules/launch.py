@@ -1,4 +1,4 @@
-"""A run's launch arguments as a page may show them: what looks like a credential is struck out."""
+"""A run's launch arguments as a page may show them, with credentials removed."""
 
 import re
 import shlex
@@ -13,11 +13,11 @@ from app.domain.run import Value
 STRUCK = "***"
 _WORD = re.compile(r"\S+")
 _OF_TEXT = re.compile(r"token[-_](?=\w)", re.IGNORECASE)
-"""`--moe-token-dispatcher-type`: a token of text; a credential's name ends with the word."""
+"""The dispatcher flag is not a credential, although its name contains `token`: those names end with the word."""
 
 
 def without_secrets(launch: object) -> object:
-    """The text of a command, or a mapping of flags to values, with the values of credentials struck out."""
+    """Return launch arguments (text or a mapping of flags to values) with credentials removed."""
     if isinstance(launch, Mapping):
         return {name: STRUCK if _is_credential(str(name), str(value)) else value for name, value in launch.items()}
     if not isinstance(launch, str):
@@ -42,17 +42,17 @@ def _is_credential(name: str, value: str) -> bool:
     return is_secret(_OF_TEXT.sub("", name.lstrip("-")), value.strip("'\""))
 
 
-# --- A launch command read as its flags and overrides, in order.
+# --- A launch command as its flags and overrides, in order.
 
 MAX_COMMAND = 100_000
-"""Characters of a command that are read."""
+"""Maximum number of characters of a command that are read."""
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*\Z")
 OVERRIDE = re.compile(r"\+{0,2}(?P<path>[a-z]\w*(?:\.[a-z]\w*)+|mixed_precision)=(?P<value>.*)\Z", re.DOTALL)
 
 
 @dataclass
 class Item:
-    """A flag or an override of a command with its values, in its place; a name of "" is the program."""
+    """A flag or an override of a command with its values, in order. An empty name is the program."""
 
     name: str
     words: list[str]
@@ -63,7 +63,7 @@ class Item:
 
 
 def read_command(launch: object) -> list[Item]:
-    """A command as its flags and overrides, in order; empty where none is known."""
+    """Return a command as its flags and overrides, in order; empty if it is unknown."""
     if isinstance(launch, Mapping):
         return [_from_mapping(str(name), value) for name, value in launch.items()]
     if not isinstance(launch, str) or not launch.strip():
@@ -71,7 +71,7 @@ def read_command(launch: object) -> list[Item]:
     text = launch[:MAX_COMMAND].replace("\\\n", " ")
     try:
         words = shlex.split(text)
-    except ValueError:  # a quote without its partner
+    except ValueError:  # unbalanced quotes
         words = text.split()
     items: list[Item] = []
     for word in words:
@@ -95,7 +95,10 @@ def _from_mapping(name: str, value: object) -> Item:
 
 
 def name_of(word: str) -> str:
-    """`--tensor-model-parallel-size=2` and `-tp` by the long name with underscores; overrides by their path."""
+    """Return the normalised name:
+
+    `--tensor-model-parallel-size=2` and `-tp` by the long name with underscores; overrides by their path.
+    """
     if override := OVERRIDE.match(word):
         return override["path"]
     flag = word.split("=", maxsplit=1)[0]
@@ -105,11 +108,11 @@ def name_of(word: str) -> str:
     return SHORT.get(bare, bare) if not flag.startswith("--") else bare
 
 
-# --- What a trainer's own dump of arguments says of the flags that change, for a run without an uploaded command.
+# --- The flags of a run without an uploaded command, from the trainer's argument dump.
 
 
 def from_dump(names: Mapping[str, str], arguments: Mapping[str, Value], *, bridge: bool) -> dict[str, str]:
-    """By normal name, the flag as the run had it; `names` gives the spelling of each. Unset ones read ""."""
+    """Return the flags of the run by normalised name. `names`: their spelling. Unset ones are empty."""
     flags: dict[str, str] = {}
     for name, flag in names.items():
         if name not in arguments:

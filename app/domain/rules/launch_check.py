@@ -1,6 +1,6 @@
-"""What the rules object to in a launch that has not run: a script, a command, or a configuration in YAML.
+"""Check a launch that has not run with the rules: a script, a command, or a YAML configuration.
 
-Flags that a command leaves out have the trainer's defaults, and switches that it does not name are off.
+Flags that a command omits have the trainer's defaults, and omitted switches are off.
 """
 
 import re
@@ -37,16 +37,16 @@ OTHER_DEFAULTS: Mapping[str, Value] = {
     "hidden_dropout": 0.1,
     "moe_router_score_function": "softmax",
 }
-"""Of Megatron-LM (`megatron/training/arguments.py`, `transformer_config.py`)."""
+"""Defaults of Megatron-LM (`megatron/training/arguments.py`, `transformer_config.py`)."""
 OF_A_MEASUREMENT = ("contract-directional", "contract-complete", "contract-semantic-class", "contract-benchmark-only")
-"""Rules about what a figure is worth: a launch has none yet."""
+"""Rules about the quality of figures, which a launch does not have yet."""
 _PRIMUS = ("modules", "work_group", "exp_name")
 _WHERE = "the configuration"
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchCheck:
-    """`problems`: what could not be read. `unknown`: facts that would decide a blocker."""
+    """The result. `problems`: what could not be read. `unknown`: facts that further blockers depend on."""
 
     kind: str
     contract: Contract
@@ -55,7 +55,7 @@ class LaunchCheck:
 
     @property
     def answer(self) -> str:
-        """The result in a sentence."""
+        """Return the result as a sentence."""
         if self.blockers:
             return f"{plural(len(self.blockers), 'blocker')}: this launch would fail or its result would be wrong."
         missing = f" {plural(len(self.unknown), 'fact')} would decide more." if self.unknown else ""
@@ -76,7 +76,7 @@ class LaunchCheck:
 
 
 def check_document(check: LaunchCheck) -> dict[str, object]:
-    """The result as the command line and the API give it."""
+    """Return the result for the command line and the API."""
     return {
         "schema": SCHEMA,
         "answer": check.answer,
@@ -106,9 +106,10 @@ def check_launch(
     *,
     settings: Mapping[str, float] | None = None,
 ) -> LaunchCheck:
-    """Check a launch. `metadata`: what it does not show, such as the GPU, as in an upload.
+    """Check a launch.
 
-    Raises ValueError with a sentence when the text is no launch.
+    `metadata`: values outside the launch, such as the GPU, as in an upload. Raises ValueError with a sentence if the
+    text is not a launch.
     """
     if len(text) > MAX_BYTES:
         raise ValueError(f"The launch is larger than {MAX_BYTES // 1024} kB.")
@@ -126,7 +127,7 @@ def check_launch(
     )
     facts = {"compared": False, "steps_done": 0, **facts_of(reading)}
     if is_megatron and "dispatcher_type" not in document.stated and facts.get("flex_backend") is None:
-        # The default is seldom meant, and a rule says so.
+        # The default is rarely intended, and a rule says so.
         facts |= {"dispatcher_type": None, "dispatcher": None}
     return LaunchCheck(
         kind=document.kind,
@@ -137,7 +138,7 @@ def check_launch(
 
 
 def _read(text: str) -> tuple[Document, Mapping[str, Value] | None, str | None]:
-    """The document, the arguments of Megatron-LM by name (None where another trainer starts the job), the command."""
+    """Return the document, the arguments of Megatron-LM by name (None for other trainers), and the command."""
     document = _yaml(text)
     if document is not None:
         if is_container(document):
@@ -155,7 +156,7 @@ def _read(text: str) -> tuple[Document, Mapping[str, Value] | None, str | None]:
 
 
 def _yaml(text: str) -> Mapping[object, object] | None:
-    """A configuration; None for a script, whose first line is seldom `name:`."""
+    """Return a configuration; None for a script, whose first line is rarely `name:`."""
     if not re.search(r"^[A-Za-z_]\w*:(\s|$)", text, re.MULTILINE) or text.lstrip().startswith("#!"):
         return None
     try:
@@ -166,7 +167,7 @@ def _yaml(text: str) -> Mapping[object, object] | None:
 
 
 def _primus(document: Mapping[object, object]) -> dict[str, object]:
-    """Overrides of every module of a Primus configuration, which are Megatron-LM's arguments by name."""
+    """Return the overrides of all modules of a Primus configuration: Megatron-LM's arguments by name."""
     modules = document.get("modules")
     arguments: dict[str, object] = {}
     for module in modules.values() if isinstance(modules, Mapping) else ():
@@ -177,13 +178,13 @@ def _primus(document: Mapping[object, object]) -> dict[str, object]:
 
 
 def _default(value: object) -> object:
-    """`${PRIMUS_TP:1}` is 1 unless the environment says otherwise."""
+    """Resolve defaults: `${PRIMUS_TP:1}` is 1 unless the environment sets it."""
     match = re.fullmatch(r"\$\{\w+:(.*)\}", value) if isinstance(value, str) else None
     return read_yaml(match[1]) if match else value
 
 
 def _recipe(document: Mapping[object, object]) -> Document:
-    """Nested overrides of Megatron-Bridge or NeMo, such as `model: {tensor_model_parallel_size: 2}`."""
+    """Flatten nested overrides of Megatron-Bridge or NeMo, such as `model: {tensor_model_parallel_size: 2}`."""
     paths: dict[str, object] = {}
     _flatten(document, "", paths)
     stated, problems = stated_by_overrides(paths, "metadata", _WHERE)
@@ -201,7 +202,7 @@ def _flatten(value: object, path: str, paths: dict[str, object]) -> None:
 
 
 def _arguments(flags: Sequence[tuple[str, list[str]]]) -> dict[str, Value]:
-    """By argparse name, as the trainer's own dump would print them."""
+    """Return arguments by argparse name, as in the trainer's dump."""
     arguments: dict[str, Value] = {}
     for flag, values in flags:
         name = flag.lstrip("-").replace("-", "_")
@@ -221,7 +222,7 @@ def _number(text: str) -> Value:
 
 
 def _switches() -> dict[str, Value]:
-    """Every option that a rule looks at, as it is when no flag names it."""
+    """Return the default of every option that rules use, for omitted flags."""
     off = {"bool": False, "int": None}
     defaults = {name: off[fact.type] for fact in FACTS.values() if fact.type in off for name in fact.argument}
     return {**defaults, **dict.fromkeys(ON_BY_DEFAULT, True), **OTHER_DEFAULTS}

@@ -1,7 +1,7 @@
-"""Rule files become rules: YAML read with every mistake named by file, rule and key.
+"""Read rule files: YAML, with every error named by file, rule and key.
 
-A file is a list of rules (docs/rules.md); `sources.yaml` maps keys to documents. A team's folder holds files of the
-same form, which are read after the built-in ones and may bring sources of their own.
+A file is a list of rules (docs/rules.md); `sources.yaml` maps keys to documents. A team's folder has files of the same
+form, which are read after the built-in ones and may add their own sources.
 """
 
 import re
@@ -46,7 +46,7 @@ FOLDER = Path(__file__).resolve().parent
 SOURCES = "sources.yaml"
 NO_RULES = (SOURCES, "contradictions.yaml")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Both are safe; the one in C is ten times as fast."""
+"""Both loaders are safe; the C one is ten times as fast."""
 KEYS = {
     *("id", "phase", "wall", "kind", "title", "when", "why", "change", "needs", "conflicts", "effect", "verify"),
     *("sources", "valid", "confidence", "examples", "order", "bring_up", "blocks", "unlocks", "hold", "overrides"),
@@ -56,12 +56,12 @@ KEYS = {
 
 @lru_cache(maxsize=1)
 def built_in_rules() -> RuleBook:
-    """The rules of this service."""
+    """Return the built-in rules."""
     return load_folder(FOLDER)
 
 
 def load_folder(folder: Path, origin: Origin = "built-in") -> RuleBook:
-    """All rules and sources of a folder. Raises RuleFileError with every mistake, one a line."""
+    """Return all rules and sources of a folder. Raises RuleFileError with every error, one per line."""
     texts = {
         path.stem: path.read_text(encoding="utf-8")
         for path in sorted(folder.glob("*.yaml"))
@@ -72,7 +72,7 @@ def load_folder(folder: Path, origin: Origin = "built-in") -> RuleBook:
 
 
 def load_texts(texts: Mapping[str, str], sources: str = "", origin: Origin = "built-in") -> RuleBook:
-    """Rules of several files, by their topic (the file's name without its ending). Raises RuleFileError."""
+    """Return the rules of several files by topic (file name without extension). Raises RuleFileError."""
     mistakes: list[Mistake] = []
     rules: dict[str, Rule] = {}
     for topic, text in texts.items():
@@ -87,7 +87,7 @@ def load_texts(texts: Mapping[str, str], sources: str = "", origin: Origin = "bu
 
 
 def load_rules(topic: str, text: str, origin: Origin, mistakes: list[Mistake]) -> list[Rule]:
-    """The rules of one file that can be read; what is wrong with the others is added to `mistakes`."""
+    """Return the valid rules of one file; errors in the others are added to `mistakes`."""
     rules = []
     for number, (line, row) in enumerate(_rows(topic, text, mistakes), start=1):
         try:
@@ -99,13 +99,13 @@ def load_rules(topic: str, text: str, origin: Origin, mistakes: list[Mistake]) -
 
 
 def _rows(topic: str, text: str, mistakes: list[Mistake]) -> list[tuple[int, object]]:
-    """Each entry of the list with the line where it begins."""
+    """Return each entry of the list with its first line."""
     file = f"{topic}.yaml"
     loader = _LOADER(text)
     try:
         node = loader.get_single_node()
         rows = None if node is None else loader.construct_document(node)
-    except (yaml.YAMLError, ValueError) as problem:  # a date such as 2026-02-30 is no YAMLError
+    except (yaml.YAMLError, ValueError) as problem:  # a date such as 2026-02-30 raises ValueError
         mistakes.append(_no_yaml(file, problem))
         return []
     finally:
@@ -125,7 +125,7 @@ def _no_yaml(file: str, problem: Exception) -> Mistake:
 
 
 def load_sources(text: str, mistakes: list[Mistake]) -> dict[str, Source]:
-    """The sources of a folder that can be read, by key."""
+    """Return the valid sources of a folder, by key."""
     try:
         rows = yaml.load(text, Loader=_LOADER) or {}  # noqa: S506
     except (yaml.YAMLError, ValueError) as problem:
@@ -146,7 +146,7 @@ def load_sources(text: str, mistakes: list[Mistake]) -> dict[str, Source]:
 
 
 def _line_of(text: str, key: str) -> int:
-    """Where a key of the outermost mapping stands."""
+    """Return the line of a key of the top-level mapping."""
     lines = (number for number, line in enumerate(text.splitlines(), 1) if line.lstrip("'\"").startswith(key))
     return next(lines, 1)
 
@@ -223,7 +223,7 @@ def _expression(source: str) -> Expression:
 
 
 def _setting(raw: object) -> Setting | Expression:
-    """A literal, or an expression after an equals sign."""
+    """Return a literal, or an expression after an equals sign."""
     if isinstance(raw, str) and raw.startswith("="):
         return _expression(raw[1:].strip())
     if isinstance(raw, list):
@@ -291,7 +291,7 @@ def _evidence(raw: object) -> Evidence:
 
 
 def _gain(raw: object) -> tuple[float, ...]:
-    """One figure in percent, or the lowest and the highest of several."""
+    """Return a gain in percent: one figure, or the lowest and the highest."""
     figures: list[object] = [] if raw is None else raw if isinstance(raw, list) else [raw, raw]
     numbers = [float(figure) for figure in figures if isinstance(figure, int | float) and not isinstance(figure, bool)]
     if len(numbers) != len(figures) or len(figures) not in (0, 2):
@@ -305,7 +305,7 @@ def _examples(raw: object) -> Examples:
 
 
 def _facts(raw: object, name: str) -> tuple[Facts, ...]:
-    """One set of facts, or a list of several."""
+    """Return one or several sets of facts."""
     if raw is None:
         return ()
     many = raw if isinstance(raw, list) else [raw]
@@ -335,9 +335,8 @@ def _hints(row: Mapping[str, object]) -> Hints:
     )
 
 
-# --- What is wrong with a rule, beyond its form: facts that do not exist, no source, no date, an example that fails.
-#
-# CI runs it over the built-in rules; a team's own files pass the same before they are used.
+# --- Lint rules beyond their form: unknown facts, missing sources and dates, failing examples. CI checks the built-in
+# rules; files of a team pass the same check before they are used.
 
 _ID = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)+\Z")
 _DATE = re.compile(r"20\d\d-(0[1-9]|1[0-2])(-\d\d)?\Z")
@@ -347,12 +346,12 @@ MAX_TITLE = 90
 
 
 def mistakes(book: RuleBook) -> list[Mistake]:
-    """Every mistake of every rule."""
+    """Return every error of every rule."""
     return [mistake for rule in book.rules.values() for mistake in mistakes_of(rule, book)]
 
 
 def mistakes_of(rule: Rule, book: RuleBook) -> list[Mistake]:
-    """Every mistake of one rule, beyond what its reading refuses."""
+    """Return every error of one rule that reading does not find."""
     messages = (
         *_form(rule),
         *_references(rule, book),
@@ -390,7 +389,7 @@ def _references(rule: Rule, book: RuleBook) -> Iterator[str]:
 
 
 def expressions(rule: Rule) -> Iterator[Expression]:
-    """All expressions of a rule: its condition first."""
+    """Yield all expressions of a rule, its condition first."""
     yield rule.when
     conditions = (
         *(need.when for need in rule.needs),
@@ -416,7 +415,8 @@ def _names(rule: Rule) -> Iterator[str]:
 
 
 def places(text: str) -> list[str]:
-    """The facts that a text fills in: `{gpus} GPUs` names gpus. A format may follow: `{exposed_comm_frac:.0%}`."""
+    """Return the facts that a text inserts: `{gpus} GPUs` inserts gpus. A format may follow:
+    `{exposed_comm_frac:.0%}`."""
     names = []
     for inner in _PLACE.findall(text):
         match = _FORMS.match(inner)
@@ -464,7 +464,7 @@ def _lint_examples(rule: Rule) -> Iterator[str]:
 
 
 def _told(rule: Rule, example: Facts, wanted: str) -> str | None:
-    """Why an example does not do what it should; None when it does."""
+    """Return why an example fails; None if it passes."""
     try:
         context = FactContext(derive(example))
         answer = context.ask(rule.when)
@@ -480,7 +480,7 @@ def _told(rule: Rule, example: Facts, wanted: str) -> str | None:
 
 
 def _parts_told(rule: Rule, context: FactContext) -> str | None:
-    """Under an example that fires, every other expression must suit its facts, too."""
+    """Return why another expression fails with the facts of an example that fires; None if none does."""
     for expression in expressions(rule):
         try:
             context.ask(expression)
@@ -491,21 +491,20 @@ def _parts_told(rule: Rule, context: FactContext) -> str | None:
     return f"`why` uses {', '.join(absent)}, which is unknown in this example" if absent else None
 
 
-# --- A team's own rules beside those of the service: read, checked, and left out by the file where something is wrong.
-#
-# A file with a mistake is left out whole, because its rules may rest on each other; the others count. Nothing that a
-# team writes stops the service: rules advise, and a comma must not delay an upload. It is `threewalls
-# check-rules` that refuses, before the file gets here.
+# --- Rules of a team, in addition to the built-in ones. A file with an error is ignored entirely, because its rules may
+# depend on each other; the other files count. Errors of a team never stop the service, because a typo must not delay an
+# upload; use `threewalls check-rules` to validate files first.
 
 MAX_CHARACTERS = 1_000_000
-"""Of one file."""
+"""Maximum length of one file."""
 
 
 @dataclass(frozen=True, slots=True)
 class TeamRules:
-    """`book`: the rules of the service and of the team. `mistakes`: of the files that are left out.
+    """The rules in use.
 
-    `replaced`: rules of the service that a team's rule stands in place of, by id.
+    `book`: built-in and team rules. `mistakes`: errors in the ignored files. `replaced`: built-in rules that a team's
+    rule overrides, by id.
     """
 
     book: RuleBook
@@ -518,7 +517,7 @@ class TeamRules:
 
 
 def with_team(own: RuleBook, texts: Mapping[str, str]) -> TeamRules:
-    """The service's book `own` and the files of a team, by their name (`ours.yaml`)."""
+    """Combine the built-in rules `own` with the files of a team, by file name (`ours.yaml`)."""
     mistakes: list[Mistake] = []
     sources = _sources(own, texts.get(SOURCES, ""), mistakes)
     files: dict[str, list[Rule]] = {}
@@ -548,7 +547,7 @@ def _sources(own: RuleBook, text: str, mistakes: list[Mistake]) -> dict[str, Sou
 
 
 def _names_taken(rules: Sequence[Rule], own: RuleBook, files: Mapping[str, Sequence[Rule]]) -> list[Mistake]:
-    """Rules that stand twice, and those that would replace one of the service without saying so."""
+    """Return errors of duplicate rules, and those that override a built-in rule without `overrides`."""
     wrong = []
     seen = {other.id: name for name, others in files.items() for other in others}
     for rule in rules:
@@ -566,7 +565,7 @@ def _names_taken(rules: Sequence[Rule], own: RuleBook, files: Mapping[str, Seque
 def _linted(
     own: RuleBook, sources: Mapping[str, Source], files: dict[str, list[Rule]], mistakes: list[Mistake]
 ) -> TeamRules:
-    """Until no file is wrong: one that is left out may be what another rests on."""
+    """Repeat until all remaining files are valid, because files may depend on each other."""
     while True:
         team = {rule.id: rule for rules in files.values() for rule in rules}
         book = RuleBook({**own.rules, **team}, {**sources, **own.sources})

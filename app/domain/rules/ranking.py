@@ -1,7 +1,7 @@
-"""Which suggestion comes first, and why: one function from top to bottom, whose reasons are data.
+"""Rank suggestions, with the reasons as data.
 
-The order: what stops the run; what makes its figures worthless; a regression with its cause; what the project's own
-matched A/Bs gained; what evidence promises here (level x gain x likeness); the workflow by phase; everything else.
+The order: what stops the run; what invalidates its figures; a regression with its cause; gains in the project's own
+matched A/Bs; expected gains by evidence (level x gain x likeness); the workflow by phase; everything else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,17 +15,17 @@ from app.domain.rules.rule import PHASES, Confidence, Rule
 
 Values = Mapping[str, object]
 
-# --- What a suggestion can be expected to gain here: its best statement, weakened by how unlike the setting is.
+# --- The expected gain: by the best evidence, reduced by how much the setting differs.
 
 STRENGTH = {1: 1.0, 2: 1.0, 3: 0.8, 4: 0.5, 5: 0.3, LOWEST: 0.2}
-"""Weight of a level of evidence. The numbers are this service's own; no source gives any."""
+"""Weight of an evidence level. Our own numbers; no source gives any."""
 LIKENESS = {"family": 3.0, "gpu": 3.0, "ep": 1.0, "precision": 1.0, "dispatcher": 1.0, "gpus": 1.0, "seq_len": 1.0}
-"""Weight of each fact that makes two situations alike: model and GPU count most."""
+"""Weight of each fact in the similarity of two settings: model and GPU count most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """How alike this run and the setting of a published result are: `score` from 0 to 1, and the facts behind it."""
+    """Similarity of this run and the setting of a published result: `score` from 0 to 1, with the facts behind it."""
 
     score: float
     same: tuple[str, ...] = ()
@@ -35,7 +35,10 @@ class Likeness:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """A change of throughput in percent, positive is faster. `low`, `high`: over all figures of that level."""
+    """An expected change of throughput in percent, positive is faster.
+
+    `low`, `high`: range over all figures of that level.
+    """
 
     pct: float
     low: float
@@ -45,7 +48,7 @@ class Expected:
 
 
 def likeness(at: Values, values: Values) -> Likeness:
-    """Compare a run with the setting `at` of a result. What either leaves open counts half."""
+    """Compare a run with the setting `at` of a result. Unknown facts count half."""
     groups: dict[str, list[str]] = {"same": [], "differs": [], "unknown": []}
     score = 0.0
     for name, weight in LIKENESS.items():
@@ -61,7 +64,7 @@ def likeness(at: Values, values: Values) -> Likeness:
 
 
 def expected_gain(standing: Standing, values: Values) -> Expected | None:
-    """Return the gain by the strongest statement with a figure; None where none has one."""
+    """Return the gain by the strongest evidence with a figure; None without one."""
     measured = [statement for statement in standing.statements if _gain(statement)]
     if not measured:
         return None
@@ -92,7 +95,7 @@ def _likeness(statement: Statement, values: Values) -> Likeness:
     return likeness(statement.own.contract if statement.own is not None else statement.at, values)
 
 
-# --- Where a suggestion stands, with its reasons.
+# --- The rank of a suggestion, with its reasons.
 
 Tier = Literal["stops", "health", "regression", "measured", "evidence", "workflow", "other"]
 TIERS: Mapping[Tier, str] = {
@@ -104,12 +107,12 @@ TIERS: Mapping[Tier, str] = {
     "workflow": "It is the next step of the workflow.",
     "other": "It applies to nearly every run, or moves another wall than the one that was measured.",
 }
-"""In their order: what each says of a suggestion."""
+"""The tiers in order, each with its reason."""
 _TIER_ORDER: Mapping[Tier, int] = {tier: place for place, tier in enumerate(TIERS)}
 _KINDS = {"blocker": 0, "warning": 1, "gate": 2, "sizing": 3, "candidate": 4}
 _PHASES = {phase: 2 * place for place, phase in enumerate(PHASES)}
 _BRING_UP = 1
-"""Defaults of the first bring-up come between contract and fit, when they are needed."""
+"""First bring-up defaults rank between contract and fit, if they are needed."""
 DEFAULT_ORDER = 50
 """Order of a rule whose order depends on unknown facts."""
 _SURE_LEVEL, _SURE_LIKENESS, _FAIR_LEVEL = 3, 0.6, 4
@@ -119,10 +122,11 @@ Key = tuple[int, int, int, float, int, float, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Why a suggestion stands where it does. `key` sorts, small first; the rest explains it.
+    """The rank of a suggestion and its reason.
 
-    `expected`: None without any figure. `worth`: level x gain x likeness, 0 without a figure. `confidence`: in
-    the expected gain, not in the rule. `forecast_gain_pct`: what the planner predicts for another layout.
+    `key`: sort key, ascending. `expected`: None without a figure. `worth`: level x gain x likeness, 0 without a figure.
+    `confidence`: in the expected gain, not in the rule. `forecast_gain_pct`: the planner's prediction for another
+    layout.
     """
 
     key: Key
@@ -145,7 +149,7 @@ def history_position(
     *,
     forecast_gain_pct: float | None = None,
 ) -> Place:
-    """Return where a rule that fires stands among all that fire in this run."""
+    """Return the rank of a rule among all that fire in this run."""
     values = context.values
     order = _order(rule.hints.order, context)
     expected = expected_gain(standing, values)
@@ -154,8 +158,8 @@ def history_position(
         worth = STRENGTH[expected.statement.level] * expected.pct * expected.likeness.score
     tier = _tier(rule, context, wall, standing, expected)
 
-    # Inside a tier: what is left of the workflow by phase and kind; memory by its ladder, narrowest first; speed by
-    # worth, without a figure last; then the number of the rule, which only breaks ties.
+    # Within a tier: the remaining workflow by phase and kind; memory by its ladder, narrowest first; speed by worth,
+    # without a figure last; then the number of the rule as a tie-breaker.
     by_phase = _phase(rule, values) if tier in ("workflow", "other") else 0
     by_kind = _KINDS[rule.kind] if tier in ("health", "workflow", "other") else 0
     is_ladder = rule.kind != "candidate" or rule.phase == "fit"
@@ -182,7 +186,7 @@ def _tier(rule: Rule, context: FactContext, wall: WallReading, standing: Standin
 
 
 def _moves_the_wall(rule: Rule, wall: WallReading, standing: Standing, expected: Expected | None) -> bool:
-    """A change for the measured wall, or one that a matched A/B on this model and GPU found faster."""
+    """Return whether it addresses the measured wall, or a matched A/B on this model and GPU found it faster."""
     if rule.hints.bring_up:
         return False
     if wall.certainty == "measured" and rule.wall == wall.wall and rule.phase in ("fit", "retune"):
@@ -191,7 +195,7 @@ def _moves_the_wall(rule: Rule, wall: WallReading, standing: Standing, expected:
 
 
 def _phase(rule: Rule, values: Values) -> int:
-    """A profile says whether another layout is worth it, for a job that fits and runs: its gates come before."""
+    """Return the position of the phase: another layout for a job that fits and runs comes after the profile."""
     if rule.hints.bring_up:
         return _BRING_UP
     runs = values.get("fits") is True or values.get("profiled") is True
@@ -222,7 +226,7 @@ def _confidence(expected: Expected | None) -> Confidence:
 
 
 def follow(ids: Sequence[str], after: Mapping[str, Sequence[str]]) -> list[str]:
-    """Move each id behind the ids that it has to come after, where those are in the list."""
+    """Move each id behind the ids that must come first, if they are in the list."""
     ordered = list(ids)
     for name, before in after.items():
         last = max((ordered.index(other) for other in before if other in ordered), default=-1)

@@ -1,4 +1,4 @@
-"""What a rule is: a statement of the workflow with its condition, change, evidence and source. All frozen."""
+"""Rules: statements of the workflow with condition, change, evidence and source. All values are frozen."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,15 +13,15 @@ from app.domain.verdict.evidence import value_text
 Phase = Literal["contract", "fit", "scale", "profile", "retune", "validate"]
 Wall = Literal["none", "memory", "communication", "compute", "host"]
 Kind = Literal["blocker", "warning", "gate", "sizing", "candidate"]
-"""blocker: the launch is invalid or unsafe. warning: what a figure does not say. gate: what the next phase or a claim
-needs first. sizing: a quantity to work out. candidate: something to try."""
+"""blocker: the launch is invalid or unsafe. warning: a limit of a figure. gate: required before the next phase or a
+claim. sizing: a value to calculate. candidate: a change to try."""
 Confidence = Literal["high", "medium", "low"]
 Level = Literal["code", "matched_ab", "record", "seed", "heuristic"]
-"""Of published evidence, strongest first: enforced in code; a matched A/B; a record of several knobs; what the
-founding documents say; a rule of thumb."""
+"""Published evidence, strongest first: enforced in code; a matched A/B; a record of several knobs; the founding
+documents; a rule of thumb."""
 
 Origin = Literal["built-in", "team"]
-"""Who wrote a rule: this service, or a team in files of its own."""
+"""Origin of a rule: built-in, or a team's own file."""
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 WALLS: tuple[Wall, ...] = get_args(Wall)
@@ -32,12 +32,12 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 Scalar = str | int | float | bool
 Setting = Scalar | tuple[Scalar, ...] | None
 Facts = Mapping[str, object]
-"""Facts as people write them, by name: of an example, or of a run. Absent is unknown, None is known to be unset."""
+"""Facts by name, as written in an example or a run. Absent means unknown, None means unset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A document that a rule rests on: `where` is an address or a path in a public repository."""
+    """A source document of rules. `where`: a URL or a path in a public repository."""
 
     key: str
     title: str
@@ -46,16 +46,13 @@ class Source:
 
     @property
     def url(self) -> str | None:
-        """The address, when `where` is one."""
+        """Return the URL, if `where` is one."""
         return self.where if self.where.startswith("https://") else None
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """A prerequisite or a conflict: the text for people and the condition under which it holds.
-
-    Without a condition, facts cannot decide it, and people check it.
-    """
+    """A prerequisite or a conflict: its text and its condition. Without a condition, users check it manually."""
 
     text: str
     when: Expression | None = None
@@ -63,9 +60,10 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One published result. `at`: facts that must be equal for it to be a result on the same model, GPU and shape.
+    """One published result.
 
-    `gain`: lowest and highest change of throughput that it found, in percent, positive is faster; empty without one.
+    `at`: facts that must match for it to count as the same model, GPU and shape. `gain`: lowest and highest measured
+    change of throughput in percent, positive is faster; empty without one.
     """
 
     text: str
@@ -79,7 +77,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What to expect. `evidence` is empty without a measurement."""
+    """The expected effect. `evidence` is empty without a measurement."""
 
     text: str = "unquantified"
     evidence: tuple[Evidence, ...] = ()
@@ -87,9 +85,10 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Exact commands for one tool: `run` as written, with {facts} filled in; `then` says what to do with the result.
+    """Commands for one tool.
 
-    `when`: the situation that it is for; None: any.
+    `run`: as written, with {facts} inserted; `then`: what to do with the result. `when`: the situation it applies to;
+    None: any.
     """
 
     title: str
@@ -100,8 +99,11 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What to change. `set`: canonical field -> value or expression; `megatron_lm`, `bridge`: further flags as written,
-    with {facts} filled in; `env`: environment variables, None unsets one; `recipes`: commands of tools to run."""
+    """A change.
+
+    `set`: canonical field -> value or expression; `megatron_lm`, `bridge`: further flags as written, with {facts}
+    inserted; `env`: environment variables, None unsets one; `recipes`: commands to run.
+    """
 
     text: str
     set: Mapping[str, Setting | Expression] = field(default_factory=dict)
@@ -113,7 +115,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Facts under which the rule fires, is silent, and asks."""
+    """Example facts under which the rule fires, is silent, or asks."""
 
     fires: tuple[Facts, ...]
     silent: tuple[Facts, ...]
@@ -122,14 +124,13 @@ class Examples:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What ranking takes from a rule beside its phase, wall and kind.
+    """Hints for ranking, in addition to phase, wall and kind.
 
-    `order`: place among its like, small first; an expression where it depends on facts. `bring_up`: a default of the
-    first bring-up, offered before any profile. `blocks`: the phase, or `claim`, that an open gate holds up.
-    `unlocks`: rules that become possible once this one is done. `hold`: further fields to hold fixed. `urgency`: a
-    rule about the health of the run, or about its regression, which comes before all tuning. `general`: it applies to
-    nearly every run and has no evidence, so it comes after what is particular. `after`: rules that come first where
-    they fire, too.
+    `order`: order among similar rules, ascending; an expression if it depends on facts. `bring_up`: a default of the
+    first bring-up, suggested before any profile. `blocks`: the phase, or `claim`, that an open gate holds up.
+    `unlocks`: rules that become possible afterwards. `hold`: further fields to hold fixed. `urgency`: a rule about the
+    run's health or regression, which precedes all tuning. `general`: it applies to nearly every run and has no
+    evidence, so it ranks last. `after`: rules that rank before it if they fire, too.
     """
 
     order: int | Expression = 50
@@ -144,9 +145,10 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. `topic` is the file it stands in, `line` where it begins there.
+    """One rule.
 
-    `overrides`: why a team's rule stands in place of the service's rule of the same id; "" where it does not.
+    `topic`: its file; `line`: where it begins. `overrides`: why a team's rule replaces the built-in rule of the same
+    id; empty otherwise.
     """
 
     id: str
@@ -173,13 +175,13 @@ class Rule:
 
     @property
     def changes_something(self) -> bool:
-        """It turns a knob, a flag or a variable; without one it is something to look at or to provide."""
+        """Return whether it changes a knob, a flag or a variable; otherwise it is something to check or to provide."""
         change = self.change
         return bool(change.set or change.env or change.megatron_lm or change.bridge)
 
     @property
     def is_step_of_the_profile(self) -> bool:
-        """What to look at in a profile: nothing of the run changes by it."""
+        """Return whether it is a check of a profile, which changes nothing."""
         return self.phase == "profile" and self.kind == "candidate" and not self.changes_something
 
 
@@ -191,14 +193,14 @@ class RuleBook:
     sources: Mapping[str, Source]
 
 
-# --- The one knob that a rule turns: what an A/B has to have changed, to be evidence about the rule.
+# --- The one knob that a rule changes: an A/B must change exactly it to be evidence for the rule.
 
 _OFF: tuple[Setting, ...] = (False, None, ())
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """The one field that is changed: what it is now ("" is unknown, or anything), and what it becomes."""
+    """The one changed field with its old value (empty: unknown, or any) and its new value."""
 
     field: str
     now: str
@@ -206,7 +208,7 @@ class Knob:
 
 
 def knob_of(settings: Mapping[str, Setting], contract: Mapping[str, Stated]) -> Knob | None:
-    """Of a suggestion in a run. None where it changes nothing, or several knobs at once."""
+    """Return the knob of a suggestion in a run; None if it changes nothing or several knobs."""
     changes = _one_dispatcher(settings, contract)
     texts = {name: _text(value, contract.get(name)) for name, value in changes.items()}
     changed = {name for name, text in texts.items() if _is_turned(text, changes[name], contract.get(name))}
@@ -215,10 +217,10 @@ def knob_of(settings: Mapping[str, Setting], contract: Mapping[str, Stated]) -> 
 
 
 def knob_of_rule(rule: Rule) -> Knob | None:
-    """Of a rule by itself, where one value of one field is all that it turns on or sets, whatever the run.
+    """Return the knob of a rule independent of a run; None if the value depends on the run or other fields are set,
+    too.
 
-    None where the value depends on the run, and where fields beside it are set to something: an A/B on the one field
-    would not tell whether those were changed, too.
+    An A/B on the one field would not show whether the others were changed.
     """
     if any(isinstance(value, Expression) for value in rule.change.set.values()):
         return None
@@ -237,12 +239,12 @@ def _leading(changed: set[str]) -> str | None:
 
 
 def _is_turned(text: str, value: Setting, now: Stated | None) -> bool:
-    """An unknown knob that should be off is set explicitly, not counted as turned."""
+    """An unknown knob that should be off is set explicitly and does not count as changed."""
     return value not in _OFF if now is None else value_text(now) != text
 
 
 def _one_dispatcher(settings: Mapping[str, Setting], contract: Mapping[str, Stated]) -> dict[str, Setting]:
-    """Type and backend are one knob, the dispatcher that they name."""
+    """Type and backend are one knob: the dispatcher they name."""
     rest = {name: value for name, value in settings.items() if name not in ("dispatcher_type", "flex_backend")}
     kind, backend = settings.get("dispatcher_type"), settings.get("flex_backend")
     if len(rest) == len(settings) or "dispatcher" in rest:
@@ -259,12 +261,12 @@ def _text(value: Setting, now: Stated | None) -> str:
     return shown(value)
 
 
-# --- What is wrong with a rule file: where it stands, and what its author has to do.
+# --- Errors in rule files: location, and what the author should do.
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """`line`: where the rule begins, or the file cannot be read on. `rule`: "" where the file as a whole is meant."""
+    """An error. `line`: where the rule begins, or where reading failed. `rule`: empty for the whole file."""
 
     file: str
     line: int
@@ -276,12 +278,12 @@ class Mistake:
         return cls(f"{rule.topic}.yaml", rule.line, rule.id, message)
 
     def __str__(self) -> str:
-        """`ours.yaml:12: ours-tp-small: has no source`, as editors take it."""
+        """Format as editors expect: `ours.yaml:12: ours-tp-small: has no source`."""
         return f"{self.file}:{self.line}: {self.rule + ': ' if self.rule else ''}{self.message}"
 
 
 class RuleFileError(RuleError):
-    """Everything that is wrong with some files, one mistake a line."""
+    """All errors in some files, one per line."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
         super().__init__("\n".join(map(str, mistakes)))

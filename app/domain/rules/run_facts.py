@@ -1,4 +1,4 @@
-"""A run's contract, figures and health become facts. Unknown facts stay absent."""
+"""Convert a run's contract, figures and health to facts. Unknown facts are absent."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,27 +20,27 @@ from app.domain.run import (
 )
 
 _ASKED_FOR = ("flex_backend", "sp", "tp_overlap", "recompute_method", "recompute_layers", "graph_modules")
-"""Knobs that a rule warns of although another field leaves them without effect."""
+"""Knobs that a rule warns about although another field makes them ineffective."""
 _IMPORTS = {"deepep_missing": "deep_ep", "hybridep_missing": "hybrid_ep", "ncclep_missing": "nccl_ep"}
 _FLEX = ("deepep", "hybridep")
 FITS_FROM = 6
-"""Steady iterations after which a run is taken to fit: the number that a screen needs."""
+"""Steady iterations after which a run is considered to fit: as many as a screen needs."""
 Window = tuple[int, int] | None
 _COMMUNICATION_TIMERS = (
     *("all-grads-sync", "params-all-gather", "layernorm-grads-all-reduce", "embedding-grads-all-reduce"),
     *("forward-recv", "forward-send", "backward-recv", "backward-send", "forward-send-forward-recv"),
     *("forward-send-backward-recv", "backward-send-forward-recv", "backward-send-backward-recv"),
 )
-"""Megatron's timers of communication that do not nest in each other."""
+"""Megatron's communication timers that do not nest."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunReading:
-    """What is known of a run, as the summary and the storage hold it. Everything but the contract may be missing.
+    """Data of a run from summary and storage. Everything except the contract may be missing.
 
-    `arguments`: the trainer's own dump. `extra`: metadata that are no contract field; those named like a fact are
-    taken. `stated`: facts that people stated since, which count over those. `launch`: its launch arguments as it stated
-    them. `installed`: flex dispatchers that its container was shown to run, by other runs, too; None: unknown.
+    `arguments`: the trainer's argument dump. `extra`: metadata outside the contract; those named like a fact are used.
+    `stated`: facts that users stated later, which override them. `launch`: stated launch arguments. `installed`: flex
+    dispatchers that runs show to work in the container; None: unknown.
     """
 
     contract: Mapping[str, Stated]
@@ -63,11 +63,11 @@ class RunReading:
     installed: Sequence[str] | None = None
     is_baseline: bool | None = None
     profile: Mapping[str, object] = field(default_factory=dict)
-    """Facts that a profile of the run measured. They count over typed ones."""
+    """Return the facts measured by a profile. They override stated ones."""
 
 
 def reading_of(summary: RunSummary, **more: object) -> RunReading:
-    """The reading of a processed run; `more` are fields of RunReading that a summary does not hold."""
+    """Return the data of a processed run; `more`: fields of RunReading that a summary lacks."""
     return RunReading(
         contract=summary.contract,
         metrics=summary.metrics,
@@ -87,7 +87,7 @@ def reading_of(summary: RunSummary, **more: object) -> RunReading:
 
 
 def facts_of(run: RunReading) -> dict[str, object]:
-    """Facts of a run, ready for `engine.evaluate`."""
+    """Return the facts of a run, for `engine.evaluate`."""
     return {
         **_without_proof(run),
         **_from_extra({**run.extra, **run.stated}),
@@ -108,10 +108,10 @@ def facts_of_pair(
     windows: tuple[Window, Window] = (None, None),
     memory: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset()),
 ) -> dict[str, object]:
-    """Facts of two runs that stand beside each other: the contract fields in which they differ, what was measured.
+    """Return the facts of two compared runs: differing contract fields and measurements.
 
-    `beside`: versions and commits that differ; `step_time_pct`: the change of this run's step time against the
-    other's; `windows`: first and last steady iteration of each; `memory`: the kinds of its figures (`memory_kinds`).
+    `beside`: differing versions and commits; `step_time_pct`: change of this run's step time against the other's;
+    `windows`: first and last steady iteration of each; `memory`: kinds of its figures (`memory_kinds`).
     """
     facts: dict[str, object] = {"compared": True, "differs": list(differing), "differs_beside": list(beside)}
     if step_time_pct is not None and step_time_pct > -100:
@@ -125,19 +125,19 @@ def facts_of_pair(
 
 
 def memory_kinds(health: Mapping[str, object]) -> frozenset[str]:
-    """Allocated, reserved, or both: as far as the log printed them."""
+    """Return which memory figures the log prints: allocated, reserved or both."""
     kinds = ("peak_allocated_gib", "peak_reserved_gib")
     return frozenset(name for name in kinds if health.get(name) is not None)
 
 
 def _differ(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    """They share less than half of the shorter one: a few iterations of warm-up more or less are no other window."""
+    """Return whether the windows share less than half of the shorter one. A few warm-up iterations do not matter."""
     shared = min(a[1], b[1]) - max(a[0], b[0]) + 1
     return 2 * shared < min(a[1] - a[0], b[1] - b[0]) + 1
 
 
 def _from_contract(run: RunReading) -> dict[str, object]:
-    """Contract values; where a knob was set aside as unused, what was stated of it, for the rules that warn of it."""
+    """Return contract values. For an unused knob return its stated value, for rules that warn about it."""
     facts: dict[str, object] = {}
     for name, stated in run.contract.items():
         facts[name] = stated.stated_value if name in _ASKED_FOR and not stated.in_use else stated.value
@@ -161,12 +161,12 @@ def _suits(name: str, value: object) -> bool:
 
 
 def _from_extra(extra: Mapping[str, object]) -> dict[str, object]:
-    """Metadata named like a fact: measurements of a profile, options of the launch."""
+    """Return metadata named like a fact: profile measurements, launch options."""
     return {name: value for name, value in extra.items() if name in FACTS and value is not None and _suits(name, value)}
 
 
 def _from_profile(run: RunReading) -> dict[str, object]:
-    """Facts that a profile measured, the unprofiled step of the log beside them, and whether both overlap."""
+    """Return facts measured by a profile, with the unprofiled step of the log, and whether both overlap."""
     facts = {
         name: value
         for name, value in run.profile.items()
@@ -190,7 +190,7 @@ def _from_profile(run: RunReading) -> dict[str, object]:
 
 
 def _from_arguments(arguments: Mapping[str, Value]) -> dict[str, object]:
-    """Facts that the trainer's dump states under a name of its own."""
+    """Return facts that the trainer's dump states under its own names."""
     facts: dict[str, object] = {}
     for fact in FACTS.values():
         name = next((name for name in fact.argument if name in arguments), None)
@@ -246,7 +246,7 @@ def _framework(trainer: str) -> str:
 
 
 def _from_health(run: RunReading) -> dict[str, object]:
-    """Only what the log shows: without a reading of its health nothing is known."""
+    """Return facts that only the log shows; none without its health."""
     if not run.health:
         return {}
     kinds = [failure.kind for failure in run.failures]
@@ -271,11 +271,11 @@ def _from_health(run: RunReading) -> dict[str, object]:
 
 
 _NO_FAILURE_OF_THE_RUN = frozenset({*_IMPORTS, "import_error", "out_of_memory", "loss_not_finite"}) | FROM_OUTSIDE
-"""Failures with rules of their own, and those that say nothing about the run."""
+"""Failures with their own rules, and those that say nothing about the run."""
 
 
 def _failure(run: RunReading) -> dict[str, object]:
-    """What ended the run, where that is a failure of its own."""
+    """Return the failure that ended the run, if it is a failure of its own."""
     if run.health.get("outcome") not in ("failed", "not_finite"):
         return {}
     failure = next((failure for failure in run.failures if failure.kind not in _NO_FAILURE_OF_THE_RUN), None)
@@ -313,7 +313,7 @@ def _memory(run: RunReading) -> dict[str, object]:
 
 
 def _without_proof(run: RunReading) -> dict[str, object]:
-    """What no line of the log shows is unproven, unless a person states the proof."""
+    """Return proofs: unproven without a log line, unless a user states the proof."""
     proofs = {"backend_proof": "dispatcher", "capture_proof": "graph_impl"}
     return {fact: False for fact, name in proofs.items() if name in run.activity}
 
@@ -335,7 +335,7 @@ def _from_activity(run: RunReading) -> dict[str, object]:
 
 
 def _installed(run: RunReading) -> list[str] | None:
-    """Known when one is shown to work, or when all are shown to be missing."""
+    """Return working backends: known if one is shown to work, or if all are shown to be missing."""
     if run.installed is not None:
         return list(run.installed)
     states = {availability.dispatcher: availability.available for availability in run.availability}

@@ -1,7 +1,7 @@
-"""Facts that a person may state of a run: measurements of a profile, options of the launch, what the container holds.
+"""Facts that users may state about a run: profile measurements, launch options, packages of the container.
 
-Fields of the contract are stated as such (`domain/contract/statements.py`); what follows from others, and what this
-service judges itself, cannot be stated.
+Contract fields are stated separately (`domain/contract/statements.py`). Derived facts and facts that this service
+computes cannot be stated.
 """
 
 import difflib
@@ -36,7 +36,7 @@ _JUDGED = frozenset(
         *("steps_done", "window", "window_first", "window_last", "fits", "step_s", "tokens_s_gpu", "tflops_gpu"),
     )
 )
-"""This service works them out itself, by rules that all runs share."""
+"""Facts that this service computes by rules shared by all runs."""
 STATEABLE: Mapping[str, Fact] = {
     name: fact
     for name, fact in FACTS.items()
@@ -54,7 +54,7 @@ _NONE = ("none", "[]")
 
 
 def read_facts(stated: Mapping[str, object], path: str) -> tuple[dict[str, object], list[FieldError]]:
-    """The values as conditions see them, None for what is withdrawn; and what is wrong, each as `PATH.NAME`."""
+    """Return typed values, None for withdrawn ones, and the errors, each named `PATH.NAME`."""
     values: dict[str, object] = {}
     errors: list[FieldError] = []
     for name, raw in stated.items():
@@ -78,7 +78,7 @@ def _read(name: str, raw: object) -> object:
 
 
 def _from_text(fact: Fact, text: str) -> object:
-    """As typed into a form: `18 %`, `yes`, `deepep, hybridep`; `none` is an empty list."""
+    """Parse a value from a form: `18 %`, `yes`, `deepep, hybridep`; `none` is an empty list."""
     if len(text) > MAX_TEXT:
         raise ValueError(f"must have at most {MAX_TEXT} characters")
     match fact.type:
@@ -118,7 +118,7 @@ def _check(fact: Fact, value: object) -> None:
 
 
 def is_share(fact: Fact) -> bool:
-    """A part of a whole, from 0 to 1."""
+    """Return whether the fact is a share from 0 to 1."""
     return fact.section == "profile" and (fact.name.endswith(("_util", "_time")) or "0 to 1" in fact.meaning)
 
 
@@ -133,16 +133,16 @@ def _not_stated(name: str) -> str:
     return "is not a known fact" + (f". Did you mean `{near[0]}`?" if near else "")
 
 
-# --- Where the sources disagree, and what the rules do then: `contradictions.yaml`, shown beside the rules it concerns.
+# --- Contradictions between sources, and how rules handle them: `contradictions.yaml`, shown with the rules concerned.
 
 PATH = Path(__file__).resolve().parent / "contradictions.yaml"
 
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """Two statements with their sources (keys of sources.yaml), and which of them counts how.
+    """Two statements with their sources (keys of sources.yaml).
 
-    `measurable`: they disagree about what is faster, which a matched A/B settles.
+    `measurable`: a matched A/B can settle the disagreement.
     """
 
     rules: tuple[str, ...]
@@ -156,7 +156,7 @@ class Contradiction:
 
 @lru_cache(maxsize=1)
 def contradictions() -> tuple[Contradiction, ...]:
-    """All of them, in the order of the file."""
+    """Return all contradictions, in the order of the file."""
     rows = yaml.safe_load(PATH.read_text(encoding="utf-8"))
     return tuple(
         Contradiction(
@@ -182,25 +182,23 @@ def _by_rule() -> Mapping[str, tuple[Contradiction, ...]]:
 
 
 def contradictions_of(rule: str) -> tuple[Contradiction, ...]:
-    """Those that concern the rule of that id."""
+    """Return the contradictions that concern this rule."""
     return _by_rule().get(rule, ())
 
 
-# --- Where sources contradict each other: which statement counts, and by what.
-#
-# What code enforces stands above every text. Of what is faster a settled A/B of this service tells more than texts;
-# then comes published evidence, then the founding documents as a prior. Between equals neither outranks the other.
+# --- Which statement counts. What code enforces outranks every text. A settled A/B of this service outranks texts about
+# speed; then published evidence, then the founding documents. Equal levels do not outrank each other.
 
 Side = Literal["older", "newer", "here", "both"]
 CODE, HERE, PUBLISHED, FOUNDING = 1, 2, 4, 5
 _FOUNDING = ("S0", "S1", "S2", "S3", "S4")
 _ENFORCES_NOTHING = ("M-readme", "C-rec", "C-penv")
-"""A readme, recipes and a launcher's defaults stand in the code, and a launch may differ from them."""
+"""A readme, recipes and launcher defaults are in the code, but a launch may differ from them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overruling:
-    """Which side counts, by what level of evidence, and the sentence that says so. `both`: they are of one level."""
+    """Which side counts, by its evidence level, and the explanation. `both`: equal levels."""
 
     side: Side
     level: int
@@ -208,7 +206,7 @@ class Overruling:
 
 
 def source_level(key: str) -> int:
-    """How strong a source is by itself, 1 the strongest (`precedence.LEVEL_NAMES`)."""
+    """Return the level of a source, 1 the strongest (`evidence.LEVEL_NAMES`)."""
     if key.startswith(("M-", "C-")) and key not in _ENFORCES_NOTHING:
         return CODE
     return FOUNDING if key in _FOUNDING else PUBLISHED
@@ -217,7 +215,7 @@ def source_level(key: str) -> int:
 def overruling(
     contradiction: Contradiction, sources: Mapping[str, Source], own: Sequence[OwnResult] = ()
 ) -> Overruling:
-    """`own`: what this service measured of the rule in question."""
+    """Return the ruling. `own`: this service's measurements for the rule."""
     older, newer = _strongest(contradiction.older_sources), _strongest(contradiction.newer_sources)
     settled = [result for result in own if result.settled]
     if settled and contradiction.measurable and min(older, newer) > CODE:
