@@ -254,13 +254,17 @@ _ALARMS: Select[Any] = select_any(RunAlarmRow.run_id, RunAlarmRow.metric, RunAla
 
 @dataclass(frozen=True, slots=True)
 class RunRegression:
-    """`made_by_it`: the run is a member; otherwise it belongs to the segment of a member."""
+    """`made_by_it`: the run is a member; otherwise it belongs to the segment of a member.
+
+    `delta_pct`: its worst change now, over all members.
+    """
 
     id: int
     standing: str
     cause: str
     metric: str
     assignee: str
+    delta_pct: float | None
     gpu_hours_per_day: float | None
     made_by_it: bool
 
@@ -276,7 +280,14 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
     rows = session.execute(chosen.order_by(col(RegressionRow.id).desc()))
     return tuple(
         RunRegression(
-            row.id or 0, standing, row.cause, row.metric, row.assignee, row.gpu_hours_per_day, made_by_it=row.id in own
+            id=row.id or 0,
+            standing=standing,
+            cause=row.cause,
+            metric=row.metric,
+            assignee=row.assignee,
+            delta_pct=row.worst_delta_pct,
+            gpu_hours_per_day=row.gpu_hours_per_day,
+            made_by_it=row.id in own,
         )
         for row, standing in rows
     )

@@ -157,7 +157,7 @@ def test_a_run_leads_to_its_regression_and_one_at_its_level_too(client: TestClie
     assert ATTACK not in client.get(f"/runs/{first}").text
     with transaction(engine) as session:
         session.get_one(RegressionRow, 7).state = "fixed"
-    assert re.search(r"Part of\s+regression 7\s+fixed", part(page(client, second), "verdict"))
+    assert re.search(r"Part of\s+regression 7\s+fix claimed", part(page(client, second), "verdict"))
 
 
 def test_the_chart_shows_where_the_baseline_lies(client: TestClient, make: Make) -> None:
