@@ -1,5 +1,6 @@
 """The pages of triage through the door: what they say, forms without script, hostile text, empty states."""
 
+import html
 import json
 import re
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from starlette.testclient import TestClient
 
 from app.storage.database import read_session, transaction
 from app.storage.tables import ProjectRow, RegressionRow
+from app.storage.verdicts import keep_alarms
 from tests.prepared import prepared
 from tests.regressions.triaged import SlowStack, make_regression, make_slow_stack
 
@@ -257,3 +259,26 @@ def test_a_member_whose_verdict_is_gone_still_shows(client: TestClient, engine: 
         member = SlowStack(**(other.__dict__ | {"slow": other.slow + 2}))
     text = client.get(f"/regressions/{make(member)}").text
     assert "was deleted" in text
+
+
+def test_all_pages_agree_on_size_cost_and_state(
+    client: TestClient, engine: Engine, make: Make, stack: SlowStack
+) -> None:
+    number = make(worst_delta_pct=4.5, gpu_hours_per_day=1.2, state="acknowledged", assignee="Grace")
+    with transaction(engine) as session:
+        run = stack.since
+        keep_alarms(session, {run: {"step_time_ms": number}})
+    pages = {
+        path: html.unescape(re.sub(r"<[^>]+>", " ", client.get(path, headers=HTML).text)).replace("\u202f", " ")
+        for path in ("/", "/regressions", f"/regressions/{number}", f"/runs/{run}")
+    }
+    for path, text in pages.items():
+        assert "4.5 % slower" in text, path
+        assert re.search(r"\b1\.2 (GPU-hours a day|h/d)", text), path
+        assert "acknowledged" in text, path
+        assert "Grace" in text, path
+    (item,) = client.get("/api/v1/regressions").json()["items"]
+    detail = client.get(f"/api/v1/regressions/{number}").json()
+    for answer in (item, detail):
+        assert (answer["worst_delta_pct"], answer["gpu_hours_per_day"]) == (4.5, 1.2)
+        assert (answer["state"], answer["standing"]) == ("acknowledged", "acknowledged")
