@@ -8,9 +8,10 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse
 
 from app.domain.access.principal import Action
-from app.domain.numbers import daily_cost, plural
+from app.domain.numbers import plural
 from app.domain.text import some_of
-from app.overview.queries import PERIODS, NeedsAttention, Overview, OverviewQuery, overview
+from app.domain.verdict.triage import active_text
+from app.overview.queries import PERIODS, Overview, OverviewQuery, overview
 from app.storage.access_changes import project_slugs
 from app.storage.heartbeat import silent_since
 from app.storage.users import administrators
@@ -77,10 +78,8 @@ def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:
     attention, where = overview.attention, filters.where
     if not overview.total:
         return f"No visible runs{where}." if filters.project else empty
-    if not attention.open:
-        more = plural(attention.acknowledged, "regression")
-        return f"No open regression{where}" + (f"; {more} acknowledged." if attention.acknowledged else ".")
-    return _active(attention, where)
+    counts = {"open": attention.open, "acknowledged": attention.acknowledged}
+    return active_text(counts, attention.hours, attention.without_cost, where)
 
 
 def arrived(overview: Overview, filters: OverviewQuery) -> str:
@@ -93,16 +92,6 @@ def arrived(overview: Overview, filters: OverviewQuery) -> str:
     period = f"the last {filters.period}{filters.where}"
     parts.append(_ended(overview, period) if overview.recent else f"Nothing was uploaded in {period}.")
     return " ".join(parts)
-
-
-def _active(attention: NeedsAttention, where: str) -> str:
-    active = attention.open + attention.acknowledged
-    acknowledged = f" and {attention.acknowledged} acknowledged" if attention.acknowledged else ""
-    regressions = f"{attention.open} open{acknowledged} {plural(active, 'regression', number=False)}{where}"
-    if attention.hours is None:
-        return f"{regressions}; cost unknown."
-    unknown = f", {attention.without_cost} of them at unknown cost" if attention.without_cost else ""
-    return f"{regressions} {plural(active, 'costs', 'cost', number=False)} {daily_cost(attention.hours)}{unknown}."
 
 
 def _ended(overview: Overview, period: str) -> str:

@@ -18,7 +18,7 @@ from app.domain.verdict.assess import changed_field
 from app.domain.verdict.differences import AXES
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
-from app.domain.verdict.triage import MEANING, STATES, State, next_states
+from app.domain.verdict.triage import MEANING, STATES, State, active_text, next_states
 from app.domain.verdict.words import answer as verdict_answer
 from app.domain.verdict.words import side_text
 from app.errors import EditConflict, InvalidChange, NotFound, ThreewallsError
@@ -296,7 +296,7 @@ def _render_list(
         query=query.query(query.page),
         counts=count_by_state(session, query),
         total=to_do["any"],
-        answer=words.to_do(to_do[ACTIVE_STATES], hours, without_cost),
+        answer=active_text(to_do, hours, without_cost),
         options=options_of(session),
         choices={"metric": METRICS, "kind": KINDS, "axis": AXES, "state": STATES},
         what=words.what,

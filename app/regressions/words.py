@@ -66,18 +66,6 @@ def _cost(regression: Regression) -> str:
     return f"{verb} {daily_cost(regression.gpu_hours_per_day)}."
 
 
-def to_do(count: int, hours: float | None, without_cost: int) -> str:
-    """Return the answer of the list: the number of regressions to triage and their cost."""
-    if not count:
-        return "Nothing to triage."
-    text = f"{plural(count, 'regression')} to triage"
-    if hours is None:
-        return f"{text}, cost unknown."
-    verb = plural(count, "costs", "cost", number=False)
-    rest = f"; cost of {without_cost} unknown" if without_cost else ""
-    return f"{text} {verb} {daily_cost(hours)}{rest}."
-
-
 def cost_factors(cost: Cost) -> str:
     """`1.5 runs a day × 12.5 ms more a step × 50 steps × 16 GPUs`; empty when one is unknown, or nothing is lost."""
     if not cost.gpu_hours_per_day:

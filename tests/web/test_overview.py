@@ -105,7 +105,7 @@ def test_a_branch_and_a_period_narrow_everything(client: TestClient, make: Make,
     make(name="recent", branch="dev", verdict="no_change", verdict_delta_pct=0.1)
     make(name="gone wrong", branch="dev", health={"outcome": "failed"})
     on_dev = overview(client, "branch=dev")
-    assert answer(on_dev) == "No open regression on dev."
+    assert answer(on_dev) == "No active regressions on dev."
     assert "1 of 2 runs in the last 7 days on dev failed." in on_dev
     assert 'href="/runs?branch=dev&outcome=failed"' in on_dev
     verdicts = on_dev.partition('id="verdicts"')[2].partition("</section>")[0]
@@ -132,7 +132,7 @@ def test_a_branch_that_nobody_has_is_shown_and_finds_nothing(client: TestClient,
 def test_nothing_to_do_is_said_calmly(client: TestClient, make: Make) -> None:
     make()
     text = overview(client)
-    assert answer(text) == "No open regression."
+    assert answer(text) == "No active regressions."
     assert "A regression opens automatically" in text
     assert "A run is judged once" in text
 
@@ -146,7 +146,7 @@ def test_one_team_s_morning_page_is_an_address(client: TestClient, make: Make, m
     blue = overview(client, "project=blue")
     assert "<option selected>blue</option>" in blue
     assert ("blue-run" in blue, "red-run" in blue, "a red cause" in blue) == (True, False, False)
-    assert answer(blue) == "No open regression in blue."
+    assert answer(blue) == "No active regressions in blue."
     assert "1 run in the last 7 days in blue" in blue
     assert 'href="/regressions?project=blue"' in blue
     assert '"project": "blue"' in blue

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Literal
 
+from app.domain.numbers import daily_cost, plural
+
 State = Literal["open", "acknowledged", "expected", "fixed", "invalid"]
 
 STATES: tuple[State, ...] = ("open", "acknowledged", "expected", "fixed", "invalid")
@@ -42,3 +44,20 @@ def refused_because(before: str, after: str) -> str:
     allowed = next_states(before)
     names = f"{', '.join(allowed[:-1])} or {allowed[-1]}" if len(allowed) > 1 else allowed[0]
     return f"it is {before} and can only become {names}"
+
+
+def active_text(counts: Mapping[str, int], hours: float | None, without_cost: int, where: str = "") -> str:
+    """Summarise active regressions: `2 open and 1 acknowledged regressions cost about 1.2 GPU-hours a day.`
+
+    `counts`: by state. `hours`: their known GPU-hours a day, None without one; `without_cost`: number of unknown cost.
+    `where`: such as ` on branch main`.
+    """
+    parts = [f"{counts[state]} {state}" for state in ACTIVE if counts[state]]
+    if not parts:
+        return f"No active regressions{where}."
+    number = sum(counts[state] for state in ACTIVE)
+    regressions = f"{' and '.join(parts)} {plural(number, 'regression', number=False)}{where}"
+    if hours is None:
+        return f"{regressions}; cost unknown."
+    unknown = f", {without_cost} of them at unknown cost" if without_cost else ""
+    return f"{regressions} {plural(number, 'costs', 'cost', number=False)} {daily_cost(hours)}{unknown}."
