@@ -18,7 +18,8 @@ from app.domain.contract.keys import config_key, stack_key
 from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
 from app.domain.run import FloatArray, Metric, Stated, SteadyState, Value
 from app.domain.verdict.record import shape_of
-from app.pipeline.judge import judge_within
+from app.pipeline import judge as judging
+from app.pipeline import rank
 from app.pipeline.rank import request_next_rankings
 from app.pipeline.work import stack_queue
 from app.settings import get_settings
@@ -196,8 +197,17 @@ def run_columns(
 def judge(session: Session, project: str, stack: str) -> None:
     """Judge the whole stack again, in this transaction."""
     work_id = stack_queue.request(session, make_project(session, project).id or 0, stack, judge_from=EVERYTHING)
-    judge_within(session, get_settings(), work_id)
+    judge_and_rank(session, work_id)
     session.expire_all()
+
+
+def judge_and_rank(session: Session, work_id: int) -> None:
+    """Do the same as `judging.judge_stack`, in this transaction."""
+    settings = get_settings()
+    if claim := stack_queue.claim(session, work_id, settings):
+        judging._write(session, claim, judging._assess(session, claim, settings), settings)
+        stack_queue.finish(session, claim)
+        rank.keep(session, rank.rank(session, claim.project_id, claim.stack_key))
 
 
 def make_leaderboard(session: Session, project: str = "moe-lab") -> dict[str, str]:
@@ -256,7 +266,7 @@ def settle_standings(session: Session) -> None:
     """Rank again what the sweep of the service would, until nothing is left."""
     while asked := request_next_rankings(session):
         for work_id in asked:
-            judge_within(session, get_settings(), work_id)
+            judge_and_rank(session, work_id)
     session.expire_all()
 
 

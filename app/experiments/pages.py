@@ -106,15 +106,6 @@ async def plan_by_form(request: Request, engine: AppEngine, settings: AppSetting
 
 # --- Experiments as text.
 
-STATE_LABELS: dict[State, str] = {
-    "planned": "No run has arrived yet.",
-    "waiting": "Some runs have arrived.",
-    "done": "All runs are in; a decision is due.",
-    "accepted": "The result was accepted.",
-    "rejected": "The result was rejected.",
-    "withdrawn": "Withdrawn before a result.",
-}
-"""State -> meaning."""
 LETTERS: dict[Side, str] = {"baseline": "A", "candidate": "B"}
 ARROW = "\N{RIGHTWARDS ARROW}"
 

@@ -83,10 +83,6 @@ class Offer:
     proposal: Proposal | None = None
     refused: str = ""
 
-    @property
-    def knob_fields(self) -> tuple[str, ...]:
-        return () if self.proposal is None else tuple(knob.field for knob in self.proposal.knobs)
-
 
 def offer(session: Session, settings: Settings, run_id: int, form: PlanForm) -> Offer:
     """Return the offer. Raises NotFound for an unknown run or rule."""

@@ -314,7 +314,6 @@ def _ticks(drawing: Drawing) -> list[Row]:
     return [{"at": drawing.at(at), "label": f"{t:%b} {t.year}" if long else f"{t.day} {t:%b}"} for at, t in times]
 
 
-_DAY_OR_MONTH = "utcFormat(datum.value, utcdate(datum.value) == 1 ? '%b %Y' : '%-d %b')"
 _DENSE = 400
 """With more runs their marks are smaller."""
 _DISPATCHERS = ("alltoall", "deepep", "hybridep", "ncclep", "allgather")

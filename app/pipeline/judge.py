@@ -127,17 +127,6 @@ def rank_again(engine: Engine, settings: Settings, claim: StackClaim) -> Work | 
     return work
 
 
-def judge_within(session: Session, settings: Settings, work_id: int) -> int | None:
-    """Judge and rank a stack in the transaction of the caller, for code that fills a database."""
-    claim = stack_queue.claim(session, work_id, settings)
-    if claim is None:
-        return None
-    changed = _write(session, claim, _assess(session, claim, settings), settings)
-    stack_queue.finish(session, claim)
-    rank.keep(session, rank.rank(session, claim.project_id, claim.stack_key))
-    return changed
-
-
 def _assess(session: Session, claim: StackClaim, settings: Settings) -> Pass:
     began = time.monotonic()
     stack = read_stack(session, claim)

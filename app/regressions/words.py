@@ -19,8 +19,6 @@ from app.domain.verdict.triage import FIX_CLAIMED
 from app.pipeline.regressions import Member, Regression
 from app.storage.audit import AuditEvent
 
-_TIMES_A_DAY_SHOWN = 0.01
-
 
 def what(regression: Regression) -> str:
     """`9.8 % slower`, `2.1 % more peak memory`, `loss 3.2 % higher`; for the list and the title."""

@@ -31,12 +31,6 @@ class Progress:
     def total(self) -> int:
         return self.current + self.waiting + self.failed
 
-    @property
-    def done_pct(self) -> float:
-        """Return the share of recomputable runs that are done; 100 if there are none."""
-        possible = self.current + self.waiting
-        return 100 * self.current / possible if possible else 100.0
-
 
 def is_current() -> ColumnElement[bool]:
     # Runs of a later version were computed by a newer Threewalls, so this version leaves them as they are.
@@ -69,11 +63,6 @@ def outdated_projects() -> Select[Any]:
     """
     chosen: Select[Any] = select_any(RunRow.project_id).where(is_outdated())
     return chosen
-
-
-def is_project_outdated(session: Session, project_id: int) -> bool:
-    chosen = outdated_projects().where(col(RunRow.project_id) == project_id)
-    return session.execute(chosen.limit(1)).first() is not None
 
 
 def progress(session: Session) -> Progress:

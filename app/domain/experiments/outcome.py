@@ -197,7 +197,6 @@ def result_sentence(result: ExperimentResult, runs_each: int) -> str:
     return f"Undecided: {measured}.{_guards(verdict)} {_MORE}".rstrip()
 
 
-_EARLY = " Decided early, by the stricter test for interim looks."
 _MORE = "More runs per side can detect a smaller effect."
 
 

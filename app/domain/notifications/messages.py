@@ -133,8 +133,6 @@ def _json(value: Mapping[str, Any]) -> bytes:
 # HMAC-SHA256 over `ID.TIMESTAMP.BODY`, so that body, time and delivery cannot be changed, nor an old message replayed.
 
 PREFIX = "whsec_"
-TOLERANCE_SECONDS = 300
-"""Accepted clock difference of the receiver, as in the libraries of the specification."""
 _BYTES = 32
 _ID_BYTES = 16
 

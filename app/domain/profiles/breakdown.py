@@ -9,8 +9,6 @@ from app.domain.profiles.budget import Device
 from app.domain.profiles.intervals import Coverage
 from app.domain.profiles.kernels import CLASSES, base_name, group_of
 
-IDLE_ROWS = ("idle.launch_starved", "idle.host_sync", "idle.issued_other", "idle.unresolved")
-
 
 @dataclass(frozen=True, slots=True)
 class KernelWork:

@@ -15,7 +15,6 @@ from app.domain.profiles.kernels import COPY_DEVICE, COPY_HOST, COPY_PEER, GRAPH
 from app.domain.profiles.trace import MAX_NAME, HostCalls, HostRange, Trace, UnusableProfile, join_launches, make_device
 
 _ROWS = 50_000
-_MAX_ROWS = 50_000_000
 _MAX_RANGES = 200_000
 _MAX_DEVICES = 64
 _MAX_STREAMS = 10_000

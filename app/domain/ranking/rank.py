@@ -59,22 +59,6 @@ def rank_stack(
     )
 
 
-def rank_runs(
-    runs: Iterable[RankedRun],
-    prior: Priors = DEFAULT_PRIOR,
-    contracts: Contracts | None = None,
-    *,
-    definition_version: int = DEFINITION_VERSION,
-) -> dict[str, StackStandings]:
-    """Compute standings by stack key from runs of any stacks."""
-    stacks: dict[str, list[RankedRun]] = {}
-    for run in runs:
-        stacks.setdefault(run.facts.stack_key, []).append(run)
-    return {
-        key: rank_stack(stacks[key], prior, contracts, definition_version=definition_version) for key in sorted(stacks)
-    }
-
-
 def class_of(run: RankedRun) -> Class:
     """Return the class of a run. Forced and natural routing, benchmarks and training are never compared."""
     return run.routing_mode, run.facts.semantic_class

@@ -12,7 +12,6 @@ from app.domain.run import (
     DispatcherAvailability,
     Failure,
     Metric,
-    RunSummary,
     Stated,
     SteadyState,
     Timer,

@@ -1,13 +1,15 @@
 """Runs for the tables: eligible, steady and of one stack unless a test says otherwise."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from app.domain.definitions import DEFINITION_VERSION
+from app.domain.ranking.rank import Priors, rank_stack
 from app.domain.ranking.runs import RankedRun
+from app.domain.ranking.standings import StackStandings
 from app.domain.verdict.record import RunFacts
-from app.domain.verdict.step_time import RunEstimate
+from app.domain.verdict.step_time import DEFAULT_PRIOR, RunEstimate
 
 GIB = 2.0**30
 START = datetime(2026, 8, 1, tzinfo=UTC)
@@ -90,3 +92,11 @@ def make_runs(dispatcher: str, step_times_ms: Sequence[float], **other: object) 
         make_run(f"{dispatcher}-{i}", dispatcher, ms, hour=i, **other)  # type: ignore[arg-type]
         for i, ms in enumerate(step_times_ms)
     ]
+
+
+def rank_runs(runs: Iterable[RankedRun], prior: Priors = DEFAULT_PRIOR) -> dict[str, StackStandings]:
+    """Rank each stack of the runs."""
+    stacks: dict[str, list[RankedRun]] = {}
+    for run in runs:
+        stacks.setdefault(run.facts.stack_key, []).append(run)
+    return {key: rank_stack(stacks[key], prior) for key in sorted(stacks)}

@@ -9,13 +9,13 @@ import pytest
 
 from app.domain.ranking.across import across
 from app.domain.ranking.pools import Segments
-from app.domain.ranking.rank import heads_of, rank_runs, rank_stack
+from app.domain.ranking.rank import heads_of, rank_stack
 from app.domain.ranking.runs import RankedRun
 from app.domain.ranking.standings import Board
 from app.domain.run import Stated
 from app.domain.verdict.record import Losses
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
-from tests.domain.ranking.runs import make_run, make_runs
+from tests.domain.ranking.runs import make_run, make_runs, rank_runs
 
 QUIET = Prior(variance=0.003**2, degrees_of_freedom=4, configurations=9)
 

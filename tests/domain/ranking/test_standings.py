@@ -23,7 +23,6 @@ from app.domain.ranking.rank import (
     heads_of,
     newest_run,
     prior_to_keep,
-    rank_runs,
     rank_stack,
 )
 from app.domain.ranking.runs import DISPATCHERS, LEVELS, RankedRun, ep_size, fallbacks, reaches, refusal
@@ -31,7 +30,7 @@ from app.domain.ranking.standings import Board, Reading, StackStandings
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
 from app.storage.json_text import from_json, to_json
 from tests.cases import sized
-from tests.domain.ranking.runs import START, make_run, make_runs
+from tests.domain.ranking.runs import START, make_run, make_runs, rank_runs
 
 QUIET = Prior(variance=0.003**2, degrees_of_freedom=4, configurations=9)
 

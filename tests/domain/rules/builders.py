@@ -2,6 +2,8 @@
 
 from app.domain.rules.load import load_texts
 from app.domain.rules.rule import RuleBook
+from app.domain.rules.run_facts import RunReading
+from app.domain.run import RunSummary
 
 SOURCES = 'M-arg: {title: "Arguments", where: "https://example.org/arguments.py", date: "2026-08-22"}'
 GOOD = """
@@ -47,3 +49,23 @@ def rule(
 
 def book(*rules: str) -> RuleBook:
     return load_texts({"all": "".join(rules)}, SOURCES)
+
+
+def reading_of(summary: RunSummary, **more: object) -> RunReading:
+    """The reading of a processed run; `more` are fields of RunReading that a summary does not hold."""
+    return RunReading(
+        contract=summary.contract,
+        metrics=summary.metrics,
+        health=summary.health,
+        steady=summary.steady_state,
+        timers=summary.timers,
+        failures=summary.failures,
+        activity=summary.activity,
+        availability=summary.availability,
+        unknown=summary.unknown,
+        trainer=summary.trainer,
+        semantic_class=summary.semantic_class,
+        evidence_level=summary.evidence_level,
+        fair_for_timing=summary.fair_for_timing,
+        **more,  # type: ignore[arg-type]
+    )

@@ -16,7 +16,7 @@ from app.domain.rules.evidence import OwnResult
 from app.domain.rules.facts import FACTS
 from app.domain.rules.journey import journey
 from app.domain.rules.load import built_in_rules, places
-from app.domain.rules.run_facts import RunReading, facts_of, facts_of_pair, memory_kinds, reading_of
+from app.domain.rules.run_facts import RunReading, facts_of, facts_of_pair, memory_kinds
 from app.domain.rules.stated import (
     STATEABLE,
     TAKE_BACK,
@@ -28,6 +28,7 @@ from app.domain.rules.stated import (
 )
 from app.domain.run import LogEvent, MemoryReport, ParsedLog, Value
 from tests.domain.builders import OVERLAP_CASE, make_log, make_metadata
+from tests.domain.rules.builders import reading_of
 from tests.shared_papers import shared_folder
 
 # --- A run's summary becomes facts; what nobody stated stays absent, and what was stated of an unused knob is kept.
