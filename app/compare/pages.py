@@ -30,13 +30,14 @@ from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.comparison_words import KINDS
 from app.domain.verdict.record import RunRecord
 from app.domain.verdict.words import differences
-from app.errors import FieldError, InvalidQuery, NotFound, NotReady, ThreewallsError
+from app.errors import InvalidQuery, NotFound, NotReady, ThreewallsError
 from app.storage.runs import RunListItem
 from app.storage.stacks import full_records
 from app.storage.tables import RunRow, select_any
 from app.web.access_rule import requires
 from app.web.charts import grouped_series
 from app.web.dependencies import ReadSession, Rules
+from app.web.lists import invalid_filter
 from app.web.templating import render
 
 # --- The data of a comparison's page. A part is computed when a template first needs it.
@@ -152,8 +153,7 @@ class ComparePage:
     def check_series(self) -> None:
         """Raises InvalidQuery at once for a series that the chart would only miss when it is drawn."""
         if self.series and self.shown_series not in self.series:
-            error = FieldError("series", f"must be one of {', '.join(self.series)}, not {self.shown_series[:60]!r}")
-            raise InvalidQuery("Invalid filter.", (error,))
+            raise invalid_filter("series", f"must be one of {', '.join(self.series)}, not {self.shown_series[:60]!r}")
 
     @cached_property
     def overlay(self) -> Overlay:
@@ -204,8 +204,7 @@ def chosen_runs(session: Session, numbers: Sequence[str]) -> Selection:
     """
     runs = [int(number) for number in numbers if number.isascii() and number.isdigit() and len(number) <= 9]
     if len(runs) != len(numbers) or len(runs) > 2 * MOST_RUNS:
-        error = FieldError("run", f"must be at most {2 * MOST_RUNS} run numbers")
-        raise InvalidQuery("Invalid filter.", (error,))
+        raise invalid_filter("run", f"must be at most {2 * MOST_RUNS} run numbers")
     ordered = in_order(session, list(dict.fromkeys(runs)))
     if len(ordered) == 1:
         return Selection(b=(ordered[0][0],))

@@ -39,7 +39,6 @@ from app.history.queries import (
     read_history,
     read_neighbours,
     read_versions,
-    refused,
     version_text,
 )
 from app.history.views import BadgeOffer, ChangeRow, ConfigurationRow, badge_offer, change_rows, configuration_rows
@@ -50,6 +49,7 @@ from app.storage.stacks import StackRun
 from app.storage.tables import PinRow, RunRow
 from app.web.charts import series_label
 from app.web.forms import Form
+from app.web.lists import invalid_filter
 from app.web.templating import public_address, render
 
 # --- The forms that pin and unpin a golden run on its history page.
@@ -312,7 +312,7 @@ class HistoryPage:
         ]
         if len(matching) != 1:
             problem = "the beginning of several configurations" if matching else "no configuration of this stack"
-            raise refused("config", f"is {problem}")
+            raise invalid_filter("config", f"is {problem}")
         return tuple(matching)
 
     def _zoomed(self) -> list[int]:
@@ -320,7 +320,7 @@ class HistoryPage:
         by_id = {run.id: place for place, run in enumerate(self.history.runs)}
         for name in ("first", "last"):
             if (number := getattr(self.view, name)) and number not in by_id:
-                raise refused(name, f"must be the number of a run of this stack; {number} is not")
+                raise invalid_filter(name, f"must be the number of a run of this stack; {number} is not")
         first = by_id.get(self.view.first, 0)
         last = by_id.get(self.view.last, len(self.history.runs) - 1)
         keys = {configuration.config_key for configuration in self.shown}

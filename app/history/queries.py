@@ -27,13 +27,13 @@ from app.domain.verdict.history_view import (
 )
 from app.domain.verdict.step_time import Prior
 from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED
-from app.errors import FieldError, InvalidQuery
 from app.pipeline.decisions import Pin, pins
 from app.storage.runs import aware, metrics_of, stated, stored_contract
 from app.storage.stacks import StackRun, full_records, stack_runs
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow, select_any
 from app.storage.verdicts import STANDING as REGRESSION_STANDING
 from app.storage.verdicts import current_verdicts
+from app.web.lists import invalid_filter
 
 # --- What part of a history its page shows: the query string of `/history/{stack}`, checked as input.
 
@@ -69,15 +69,15 @@ class HistoryView:
         for name, text in given.items():
             if name in _NUMBERS:
                 if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
-                    raise refused(name, f"must be a whole number, not {text[:40]!r}")
+                    raise invalid_filter(name, f"must be a whole number, not {text[:40]!r}")
                 values[name] = int(text)
             else:
                 if text not in _CHOICES.get(name, (text,)):
-                    raise refused(name, f"must be one of {', '.join(_CHOICES[name])}, not {text[:40]!r}")
+                    raise invalid_filter(name, f"must be one of {', '.join(_CHOICES[name])}, not {text[:40]!r}")
                 values[name] = text
         view = cls(**values)  # type: ignore[arg-type]
         if view.config and not is_key(view.config):
-            raise refused("config", f"must be at least {_SHORTEST_KEY} digits of a config key")
+            raise invalid_filter("config", f"must be at least {_SHORTEST_KEY} digits of a config key")
         return replace(view, page=max(1, view.page))
 
     @property
@@ -96,10 +96,6 @@ class HistoryView:
 def is_key(text: str) -> bool:
     """Return whether these may be the first digits of a key, and enough of them."""
     return _SHORTEST_KEY <= len(text) <= 64 and set(text) <= _HEX
-
-
-def refused(name: str, message: str) -> InvalidQuery:
-    return InvalidQuery("Invalid filter.", (FieldError(name, message),))
 
 
 # --- The stack of an address: a key, or the first digits of one.

@@ -7,10 +7,10 @@ from pydantic import Field
 
 from app.domain.contract.fields import FIELDS, PRECISIONS
 from app.domain.ranking.runs import LEVELS
-from app.errors import FieldError, InvalidQuery, NotFound
+from app.errors import NotFound
 from app.leaderboards.words import EP_SIZES, SEMANTIC_CLASSES
 from app.storage.standings import DEFAULT_FLOOR, FilterOptions, StandingsFilters, is_key, no_key
-from app.web.lists import ListQuery, OneOf, Passes
+from app.web.lists import ListQuery, OneOf, Passes, invalid_filter
 
 RANKINGS = {
     "step_time": "step time",
@@ -54,7 +54,7 @@ class BoardQuery(ListQuery):
                 f"No stack of the project {self.project[:60]!r} is ranked here. {_there_are(options.projects)}"
             )
         if self.precision and self.precision not in precisions:
-            raise InvalidQuery(self.refusal, (FieldError("precision", _not_one_of(precisions, self.precision)),))
+            raise invalid_filter("precision", _not_one_of(precisions, self.precision))
 
     @property
     def filters(self) -> StandingsFilters:

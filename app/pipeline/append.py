@@ -85,15 +85,16 @@ def read_log(session: Session, run_id: int, name: str) -> StoredLog:
 def _chosen(files: Sequence[RunFileRow], name: str) -> RunFileRow | None:
     """Return the file of that name, compressed or not, or the only file without a name. None for a new file."""
     if name:
-        wanted = _plain(file_name(name))
-        return next((row for row in files if _plain(row.name) == wanted), None)
+        wanted = without_compression(file_name(name))
+        return next((row for row in files if without_compression(row.name) == wanted), None)
     if len(files) > 1:
         names = ", ".join(row.name for row in files)
         raise InvalidUpload(f"This run has several logs: {names}. Select one with `name`. Nothing was saved.")
     return files[0] if files else None
 
 
-def _plain(name: str) -> str:
+def without_compression(name: str) -> str:
+    """Return the name without the suffix of a compression, because stored files are decompressed."""
     return name.removesuffix(".gz").removesuffix(".zst")
 
 

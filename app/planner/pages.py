@@ -1,7 +1,7 @@
 """The planner's page. All of a plan is in its address, so that it can be shared."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
@@ -19,6 +19,7 @@ from app.planner import queries
 from app.planner.queries import asked, is_asked, nearby, plan_of
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
+from app.web.forms import Form
 from app.web.templating import render
 
 # --- The planner's page: the form as filled in, and the plan if there is one.
@@ -34,18 +35,8 @@ EXAMPLES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PlanForm:
+class PlanForm(Form):
     """Texts by input, with their errors."""
-
-    values: Mapping[str, str]
-    errors: Mapping[str, str] = field(default_factory=dict)
-
-    def value(self, name: str) -> str:
-        return self.values.get(name, "")
-
-    def error(self, name: str) -> str:
-        return self.errors.get(name, "")
 
     def any(self, names: tuple[str, ...]) -> bool:
         """Return whether one of the inputs is filled in or wrong."""

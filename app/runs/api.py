@@ -24,7 +24,7 @@ from app.domain.access.principal import Action, Uploader
 from app.domain.numbers import absolute
 from app.domain.run import FloatArray
 from app.errors import EmptyUpload, FieldError, InvalidQuery, InvalidUpload, NotFound
-from app.pipeline.append import Piece, append_log
+from app.pipeline.append import Piece, append_log, without_compression
 from app.pipeline.receive import Accepted, IntoProject, UploadedFile, accept_upload
 from app.pipeline.uploaded_file import Kind
 from app.runs.api_models import (
@@ -503,7 +503,7 @@ def download_file(session: ReadSession, log_files: AppLogFiles, run_id: RunId, p
         media_type="application/octet-stream",
         headers={
             "Content-Length": str(file.size_bytes),
-            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(_plain_name(file.name), safe='')}",
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(without_compression(file.name), safe='')}",
         },
     )
 
@@ -567,11 +567,6 @@ async def _once_read(engine: Engine, settings: Settings, accepted: Accepted, wai
 
 def _page(request: Request, run_id: int) -> str:
     return f"{public_address(request)}/runs/{run_id}"
-
-
-def _plain_name(name: str) -> str:
-    """Return the name without the suffix of a compression, because downloads are decompressed."""
-    return name.removesuffix(".gz").removesuffix(".zst")
 
 
 # --- `PATCH /api/v1/runs/{id}/contract`: users state contract fields of an existing run.

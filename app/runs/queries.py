@@ -8,7 +8,7 @@ from pydantic import Field
 from sqlalchemy import ColumnElement, Row, Select, String, and_, false, func, null, or_, select, tuple_
 from sqlmodel import Session, col
 
-from app.errors import FieldError, InvalidQuery, NotFound
+from app.errors import NotFound
 from app.pipeline.work import WAITS_FOR_VERDICTS
 from app.storage import readings
 from app.storage.database import ListPage
@@ -30,7 +30,7 @@ from app.storage.runs import (
     runs_by_id,
 )
 from app.storage.tables import AmendmentRow, ProjectRow, RunRow, SeriesRow, StackWorkRow, VerdictRow, select_any
-from app.web.lists import ListQuery, OneOf, Passes
+from app.web.lists import ListQuery, OneOf, Passes, invalid_filter
 from app.web.templating import OUTCOMES
 
 # --- Filters of the run list. The query string is the whole state of the list, so it is validated as input.
@@ -101,7 +101,7 @@ def find_runs(session: Session, query: RunQuery) -> ListPage[RunListItem]:
     if skipped >= MOST_SKIPPED and not is_exact:
         most = MOST_SKIPPED // query.page_size
         message = f"must be at most {most:,} here; follow the links from page to page, or pass their `after`"
-        raise InvalidQuery(query.refusal, (FieldError("page", message),))
+        raise invalid_filter("page", message)
     order = _Order.of(query.sort)
     rows = order.read(session, conditions, query.page_size + 1, skipped, after=query.after, before=query.before)
     shown = rows[-query.page_size :] if query.before else rows[: query.page_size]
@@ -287,7 +287,7 @@ class _Order:
             return int(number), float(value)
         except ValueError:
             message = "is a cursor of another order"
-            raise InvalidQuery(RunQuery.refusal, (FieldError("after", message),)) from None
+            raise invalid_filter("after", message) from None
 
     def _half(
         self, conditions: Sequence[ColumnElement[bool]], without_value: bool, start: tuple[int, Any] | None, *,

@@ -21,7 +21,7 @@ from app.domain.numbers import THIN, contract_value, figure, grouped, percent, p
 from app.domain.planning.request import REQUIRED, plan_address
 from app.domain.run import Activity, FloatArray, Metric, Slice, Stated, SteadyState, Timer
 from app.domain.verdict.history_view import Drift, drift, has_figure
-from app.errors import FieldError, InvalidQuery, Unavailable
+from app.errors import Unavailable
 from app.pipeline.decisions import Pin, pins
 from app.runs import charts, log_view
 from app.runs.charts import Points, series_chart
@@ -36,6 +36,7 @@ from app.storage.stacks import StackRun, stack_runs
 from app.storage.tables import PROCESSED, RunRow
 from app.web.charts import grouped_series, series_label
 from app.web.forms import ROLES, ContractInput
+from app.web.lists import invalid_filter
 from app.web.templating import OUTCOMES, render
 
 # --- What part of a run its page shows: the query string of `/runs/{id}`, checked as input.
@@ -72,15 +73,15 @@ class RunView:
         for name, text in given.items():
             if name in ("series", "scale", "view", "amend"):
                 if text not in _CHOICES.get(name, (text,)):
-                    raise _invalid(name, f"must be one of {', '.join(_CHOICES[name])}")
+                    raise invalid_filter(name, f"must be one of {', '.join(_CHOICES[name])}")
                 values[name] = text
             elif text.isascii() and text.isdigit() and len(text) <= 13 and int(text) <= _MAX_NUMBER:
                 values[name] = int(text)
             else:
-                raise _invalid(name, f"must be a whole number, not {text[:40]!r}")
+                raise invalid_filter(name, f"must be a whole number, not {text[:40]!r}")
         view = cls(**values)  # type: ignore[arg-type]
         if view.last and view.first > view.last:
-            raise _invalid("last", "must not be before first")
+            raise invalid_filter("last", "must not be before first")
         return replace(view, page=max(1, view.page))
 
     def query(self, **changes: str | int) -> str:
@@ -90,10 +91,6 @@ class RunView:
         return urlencode(
             {f.name: value for f in fields(self) if (value := getattr(changed, f.name)) != getattr(default, f.name)}
         )
-
-
-def _invalid(name: str, message: str) -> InvalidQuery:
-    return InvalidQuery("Invalid filter.", (FieldError(name, message),))
 
 
 # --- Requested and active values by field: agree, differ, or not proven.
@@ -747,8 +744,7 @@ class RunPage:
         """Return the zoomed series that is shown. Raises InvalidQuery when the run has none of that name."""
         if self.shown_series not in self.series_choices:
             choices = ", ".join(self.series_choices) or "none: this run has no series yet"
-            error = FieldError("series", f"must be one of {choices}, not {self.view.series[:60]!r}")
-            raise InvalidQuery("Invalid filter.", (error,))
+            raise invalid_filter("series", f"must be one of {choices}, not {self.view.series[:60]!r}")
         starts = [piece.first_row for piece in self.run.slices]
         whole = charts.points(self.series.columns, self.series.units, self.shown_series, self.run.steady_state, starts)
         return charts.between(whole, self.view.first, self.view.last)

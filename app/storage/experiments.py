@@ -13,7 +13,7 @@ from app.domain.run import Stated
 from app.errors import NotFound
 from app.storage.database import ListPage
 from app.storage.json_text import from_json, to_json
-from app.storage.runs import aware, stored_contract
+from app.storage.runs import aware, frozen, stored_contract
 from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunResultRow, RunRow, select_any
 
 
@@ -202,7 +202,7 @@ def _columns(row: ExperimentRow, project: str, run_name: str) -> dict[str, Any]:
 def knobs_of(stored: Mapping[str, Any]) -> tuple[KnobChange, ...]:
     """Return the changes as stored in the column `knobs`."""
     return tuple(
-        KnobChange(name, _frozen(entry.get("from")), _frozen(entry.get("to")), entry.get("known", True))
+        KnobChange(name, frozen(entry.get("from")), frozen(entry.get("to")), entry.get("known", True))
         for name, entry in stored.items()
     )
 
@@ -211,10 +211,6 @@ def knobs_json(knobs: Sequence[KnobChange]) -> dict[str, Any]:
     return {
         knob.field: {"from": to_json(knob.before), "to": to_json(knob.after), "known": knob.known} for knob in knobs
     }
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _runs(session: Session, experiment_id: int, why_not: Mapping[str, str]) -> tuple[ExperimentRun, ...]:

@@ -21,6 +21,12 @@ from starlette.responses import Response, StreamingResponse
 
 from app.errors import FieldError, InvalidQuery
 
+_REFUSAL = "Invalid filter."
+
+
+def invalid_filter(name: str, message: str) -> InvalidQuery:
+    return InvalidQuery(_REFUSAL, (FieldError(name, message),))
+
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
@@ -51,7 +57,6 @@ class FilterQuery(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    refusal: ClassVar[str] = "Invalid filter."
     max_text: ClassVar[int] = 300
     not_narrowing: ClassVar[tuple[str, ...]] = ("sort",)
     """Names of filters that only sort the list or select a tab. In addresses they come last."""
@@ -108,7 +113,7 @@ class FilterQuery(BaseModel):
     def _check(self) -> Self:
         errors = [FieldError(name, problem) for name in self.names() if (problem := self._problem(name))]
         if errors:
-            raise InvalidQuery(self.refusal, tuple(errors))
+            raise InvalidQuery(_REFUSAL, tuple(errors))
         return self
 
     def _problem(self, name: str) -> str:
@@ -136,8 +141,7 @@ class ListQuery(FilterQuery):
         text = params.get("page", "").strip() or "1"
         query = super().from_params(params)
         if not (text.isascii() and text.isdigit() and 0 < int(text[:10]) <= 1_000_000):
-            error = FieldError("page", f"must be a whole number from 1, not {text[:40]!r}")
-            raise InvalidQuery(cls.refusal, (error,))
+            raise invalid_filter("page", f"must be a whole number from 1, not {text[:40]!r}")
         return query.model_copy(update={"page": int(text)})
 
     def address(self, path: str) -> str:

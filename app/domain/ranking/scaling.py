@@ -456,7 +456,7 @@ def _by_size(stacks: Mapping[Key, Mapping[str, Value]]) -> Iterable[Mapping[int,
         gpus, gbs, seq_len = (_count(fields.get(field)) for field in ("gpus", "gbs", "seq_len"))
         if gpus is None or gbs is None or seq_len is None:
             continue
-        values = {field: _known(fields, field) for field in STACK_FIELDS}
+        values = {field: known_value(fields, field) for field in STACK_FIELDS}
         for kind in KINDS:
             members = (value for field, value in values.items() if field not in _FREE[kind])
             key = (kind, _invariant(kind, gpus, gbs, seq_len), *members)
@@ -468,7 +468,7 @@ def scaling_series(runs: Iterable[ScalingRuns]) -> tuple[ScalingSeries, ...]:
     """Return all series of one project's configurations. A configuration may be in several, of different kinds."""
     by_key: dict[tuple[Kind, tuple[object, ...]], list[Sized]] = {}
     for configuration in runs:
-        values = {name: _known(configuration.known, name) for name in (*STACK_FIELDS, *CONFIG_FIELDS)}
+        values = {name: known_value(configuration.known, name) for name in (*STACK_FIELDS, *CONFIG_FIELDS)}
         for kind in KINDS:
             size = _size(configuration, kind)
             if size is not None:
@@ -513,7 +513,8 @@ def _members(kind: Kind) -> tuple[str, ...]:
     return tuple(name for name in (*STACK_FIELDS, *CONFIG_FIELDS) if name not in _FREE[kind])
 
 
-def _known(contract: Mapping[str, Value], name: str) -> object:
+def known_value(contract: Mapping[str, Value], name: str) -> object:
+    """Return the value of a field as comparisons use it, or a mark that equals no value."""
     return comparable(name, contract[name]) if name in contract else ("unknown",)
 
 
