@@ -1,4 +1,4 @@
-"""How figures are written, on pages, in reports and on the command line: units, significant digits, intervals, times.
+"""Formatting of figures for pages, reports and the command line: units, significant digits, intervals, times.
 
 Step time in ms below 10 s, else s; four significant digits; percent with one decimal, two below 1 %.
 """
@@ -12,21 +12,21 @@ from typing import Literal
 from app.domain.run import Metric, Value
 
 THIN = "\u202f"
-"""A narrow space that does not break: a figure never stands on another line than its unit."""
+"""A narrow no-break space between figure and unit."""
 DASH = "–"
-"""Not applicable. What is not known is `unknown`; nothing is ever shown as 0 or left blank."""
+"""Not applicable. Unknown values are shown as `unknown`, never as 0 or blank."""
 TimeUnit = Literal["ms", "s"]
 _SECONDS_FROM_MS = 10_000
 _SIGNIFICANT = 4
 _ABSURD = 1e15
-"""From here on a number has no digits that anyone reads: it is written with its power of ten."""
+"""Larger numbers are written with a power of ten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A metric as text, all parts in `unit` and with the same decimals.
+    """A metric as text, all parts in `unit` with the same decimals.
 
-    `half` is half the width of the interval; empty when it has none (a figure that was equal in every iteration).
+    `half`: half the width of the interval; empty without one (a figure that was equal in every iteration).
     """
 
     value: str
@@ -43,7 +43,7 @@ class Figure:
 
     @property
     def interval(self) -> str:
-        """Ends of the 95 % interval: `30.89 to 31.73 s`; `unknown` where one of them is no number."""
+        """Format the 95 % interval: `30.89 to 31.73 s`; `unknown` if an end is not a number."""
         if DASH in (self.low, self.high):
             return "unknown"
         return f"{self.low} to {self.high}{THIN + self.unit if self.unit else ''}"
@@ -56,11 +56,11 @@ UNITS = {
     "mfu_pct": "%",
     "peak_memory_gib": "GiB",
 }
-"""Units printed behind the figure; those of throughput stand in its label (`tokens/s/GPU`)."""
+"""Units printed after the figure; those of throughput are part of its label (`tokens/s/GPU`)."""
 
 
 def figure(metric: Metric, name: str, time_unit: TimeUnit | None = None) -> Figure:
-    """The headline figure `name` (a key of UNITS) as text; a step time in `time_unit` where that is given."""
+    """Format the headline figure `name` (a key of UNITS); a step time in `time_unit` if given."""
     unit, scale = UNITS[name], 1.0
     if name == "step_time_ms" and (time_unit or time_unit_of([metric.value])) == "s":
         unit, scale = "s", 1e-3
@@ -79,27 +79,27 @@ def figure(metric: Metric, name: str, time_unit: TimeUnit | None = None) -> Figu
 
 
 def step_time(milliseconds: float, time_unit: TimeUnit | None = None) -> str:
-    """`412.3 ms`, `31.31 s`; in `time_unit` where that is given."""
+    """Format a step time: `412.3 ms`, `31.31 s`; in `time_unit` if given."""
     return figure(Metric(milliseconds, milliseconds, milliseconds, 0), "step_time_ms", time_unit).text
 
 
 def time_unit_of(milliseconds: Iterable[float]) -> TimeUnit:
-    """The unit of step times that are read down one column: that of the longest."""
+    """Return the unit for a column of step times: that of the longest."""
     return "s" if max(map(abs, milliseconds), default=0.0) >= _SECONDS_FROM_MS else "ms"
 
 
 def percent(value: float) -> str:
-    """`19.5 %`, `0.42 %`; `value` is in percent."""
+    """Format a percentage: `19.5 %`, `0.42 %`. `value` is in percent."""
     return f"{grouped(value, _decimals('mfu_pct', value))}{THIN}%"
 
 
 def significant(value: float) -> str:
-    """Four significant digits; all digits of a number from 1,000 on."""
+    """Format four significant digits; all digits from 1,000 on."""
     return grouped(value, _decimals("", value))
 
 
 def grouped(value: float, decimals: int = 0) -> str:
-    """`1,204`, with the minus sign that belongs to figures; an en dash for what is no number."""
+    """Format a whole number: `1,204`, with a minus sign; an en dash for NaN."""
     if not math.isfinite(value):
         return DASH
     text = f"{value:,.{decimals}f}" if abs(value) < _ABSURD else f"{value:.3e}"
@@ -107,13 +107,13 @@ def grouped(value: float, decimals: int = 0) -> str:
 
 
 def plural(n: float, singular: str, several: str = "", *, number: bool = True) -> str:
-    """Return `1 run` or `1,204 runs`; `several` where it is more than an s. `number=False` leaves the number out."""
+    """Return `1 run` or `1,204 runs`. `several`: irregular plural. `number=False` omits the number."""
     words = singular if n == 1 else several or f"{singular}s"
     return f"{n:,} {words}" if number else words
 
 
 def file_size(size_bytes: int) -> str:
-    """Decimal units, as file managers and object stores write them: `41.2 MB`."""
+    """Format a size in decimal units: `41.2 MB`."""
     size = float(size_bytes)
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 999.5 or unit == "GB":
@@ -125,7 +125,7 @@ def file_size(size_bytes: int) -> str:
 
 
 def ago(time: datetime, now: datetime) -> str:
-    """`just now`, `5 min ago`, `2 h ago`, `3 d ago`; the date after a month. Both times are aware."""
+    """Format the age: `just now`, `5 min ago`, `2 h ago`, `3 d ago`; the date after a month. Both times are aware."""
     seconds = (now - time).total_seconds()
     if seconds < 45:
         return "just now"
@@ -144,7 +144,7 @@ def short_commit(commit: str) -> str:
 
 
 def contract_value(value: Value) -> str:
-    """A contract value in words: knobs are on or off, None is a knob that was stated as unset."""
+    """Format a contract value: knobs are on or off, None was stated as unset."""
     if value is None:
         return "unset"
     if isinstance(value, bool):
@@ -165,7 +165,7 @@ def _decimals(name: str, value: float) -> int:
         return 1 if abs(value) >= 9.95 else 2
     if value == 0:
         return 0
-    # Rounding first: 9.99996 is 10.00, not 10.000.
+    # Round first: 9.99996 is 10.00, not 10.000.
     rounded = float(f"{value:.{_SIGNIFICANT - 1}e}")
     return max(0, _SIGNIFICANT - 1 - math.floor(math.log10(abs(rounded))))
 
@@ -188,16 +188,16 @@ _WORDS = {
     "step_time_ms": ("slower", "faster"),
     "peak_memory_gib": ("more", "less"),
 }
-"""Of a metric that rises, and of one that falls; the others are higher or lower."""
+"""Words of metrics that rise and fall; other metrics are higher or lower."""
 _OTHERWISE = ("higher", "lower")
 THE_SAME = "the same"
 _NO_CHANGE = 0.005
-"""In percent: below this all digits that are shown are zeros."""
+"""Percentages below this are shown as zeros."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeText:
-    """`delta` has a sign, for use without `word`; `size` has none. `interval` is empty without one."""
+    """A change as text. `delta` has a sign, for use without `word`; `size` has none. `interval`: empty without one."""
 
     delta: str
     size: str
@@ -236,7 +236,7 @@ def signed(delta_pct: float) -> str:
 
 
 def gpu_hours(hours: float) -> str:
-    """`41`, `2.6`, `under 0.1`, `0`: as exact as an estimate of a day's cost can be."""
+    """Format a cost: `41`, `2.6`, `under 0.1`, as exact as the estimate."""
     if hours == 0:
         return "0"
     if hours < 0.1:
@@ -245,17 +245,17 @@ def gpu_hours(hours: float) -> str:
 
 
 def daily_cost(hours: float) -> str:
-    """`about 41 GPU-hours a day`, `under 0.1 GPU-hours a day`, `0 GPU-hours a day`."""
+    """Format a cost with its unit: `about 41 GPU-hours a day`, `under 0.1 GPU-hours a day`."""
     return f"{'about ' if hours >= 0.1 else ''}{gpu_hours(hours)} GPU-hours a day"
 
 
 def _shown(delta_pct: float) -> float:
-    """Zero when all digits that are shown are zeros, so that nothing is `+0.00 %`."""
+    """Return zero if all shown digits are zeros, so that `+0.00 %` never appears."""
     return 0.0 if abs(delta_pct) < _NO_CHANGE else delta_pct
 
 
 def _interval(low: float | None, high: float | None, words: tuple[str, str], *, rises: bool) -> str:
-    """In the direction of the word, `words[0]`; `words[1]` is its opposite."""
+    """Format in the direction of the word `words[0]`; `words[1]` is its opposite."""
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return ""
     if not rises:
@@ -265,7 +265,7 @@ def _interval(low: float | None, high: float | None, words: tuple[str, str], *, 
     return f"{ends[0]} {words[1]} to {ends[1]} {words[0]}" if low < 0 < high else f"{ends[0]} to {ends[1]}"
 
 
-# --- Sizes of files as people read them.
+# --- File sizes.
 
 
 def size(count: int) -> str:

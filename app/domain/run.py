@@ -1,4 +1,4 @@
-"""The values that travel through the house: what a log says, and what a run is. All frozen, units in the names."""
+"""Values shared by all packages: what a log states, and what a run is. All are frozen; names contain units."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,10 +13,10 @@ IntArray = npt.NDArray[np.int64]
 
 Scalar = str | int | float | bool
 Value = Scalar | tuple[Scalar, ...] | None
-"""A contract value. None means "stated as unset" (Python's None in a dump), which is not "unknown"."""
+"""A contract value. None means "stated as unset" (Python's None in a dump), not "unknown"."""
 
 Source = Literal["metadata", "arguments", "log line", "derived", "default"]
-"""Where a value came from. `default`: a dump that lists only non-defaults left the field out."""
+"""Origin of a value. `default`: absent from a dump that lists only non-defaults."""
 
 
 SPARSE = {"sparse": True}
@@ -44,7 +44,7 @@ class Stated:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something in a log that was skipped or is strange. `line` counts from 1, 0 when it is no single line."""
+    """Something in a log that was skipped or is unusual. `line` counts from 1; 0 if it is not a single line."""
 
     kind: str
     message: str
@@ -54,12 +54,12 @@ class Problem:
 
 
 UNKNOWN_STEP = "a step of an unknown trainer"
-"""Kind of the line examples that look like steps, in a log of which no reader knows a step."""
+"""Kind of line examples that look like steps, in a log that no reader supports."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineExample:
-    """Lines of one kind that were seen but not (fully) understood: how many, and the first one to report."""
+    """Lines of one kind that were not (fully) understood: their number, and the first one."""
 
     kind: str
     count: int
@@ -72,9 +72,9 @@ class LineExample:
 class Slice:
     """One process start in a run: iterations as printed, inclusive; `first_row` indexes the merged columns.
 
-    `file` is the name of the log file. `iterations_kept` is what a later slice did not repeat. A `retry` begins where
-    an earlier slice began, a `resume` at a checkpoint; `crash_loop` when it is one of several starts that all reach no
-    further than the one before.
+    `file`: name of the log file. `iterations_kept`: those that no later slice repeated. A `retry` begins where an
+    earlier slice began, a `resume` at a checkpoint. `crash_loop`: one of several starts that reach no further than the
+    one before.
     """
 
     file: str
@@ -88,7 +88,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
-    """A line that says what happened: `kind` is one of the keys of `logs/events.py`; `line` counts from 1."""
+    """A line about an event: `kind` is a key of `logs/events.py`; `line` counts from 1."""
 
     kind: str
     line: int
@@ -115,18 +115,20 @@ class MemoryReport:
 
 @dataclass(frozen=True, slots=True)
 class ParsedLog:
-    """All that one log says.
+    """The content of one log.
 
-    `columns`: one float64 array a metric, all of the same length n, in the order of the log after restart overlaps
-    were resolved (the later value wins) and doubled lines dropped; NaN where nothing was printed. Always holds
-    `iteration` and `step_time_ms` (as printed), plus `step_time_true_ms` (NaN where the printed value is an artefact
-    that cannot be resolved; equal to the printed value elsewhere). `line_numbers`: int64 (n,), counted from 1.
-    `segment_starts`: indexes into the columns at which a process (re)started; the first is 0 when n > 0.
-    `stated`: contract fields by canonical name, from arguments, configuration summary or single lines.
-    `arguments`: every name of the dumps with its value, for the record and for the FLOPs shape.
-    Of a run of several files (`domain/merge`): `files` are their names in the order in which they were given; a column
-    `log_file`, and `file` of events, reports and problems, are indexes into it. `process_lines`: of each file, the line
-    behind which it tells of the last process; () when the log was not merged.
+    `columns`: one float64 array per metric, all of length n, in log order after resolving restart overlaps (the later
+    value wins) and dropping duplicate lines; NaN for missing values. Always contains `iteration` and `step_time_ms` (as
+    printed), and `step_time_true_ms` (NaN if the printed value is an unresolvable artefact; otherwise the printed
+    value). `line_numbers`: int64 (n,), counted from 1. `segment_starts`: indexes into the columns at which a process
+    (re)started; the first is 0 if n > 0.
+
+    `stated`: contract fields by canonical name, from arguments, configuration summary or single lines. `arguments`: all
+    names of the dumps with their values, for reference and for the FLOPs shape.
+
+    For a run of several files (`domain/logs/merge.py`): `files` are their names in the given order; a column
+    `log_file`, and `file` of events, reports and problems, are indexes into it. `process_lines`: for each file, the
+    line after which it describes the last process; () if the log was not merged.
     """
 
     trainer: str
@@ -152,13 +154,13 @@ class ParsedLog:
 
     @property
     def n(self) -> int:
-        """Iteration lines read."""
+        """Return the number of iteration lines."""
         return len(self.line_numbers)
 
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """One file of a run: its name as uploaded, and what it says."""
+    """One file of a run: its name as uploaded, and its content."""
 
     name: str
     log: ParsedLog
@@ -174,10 +176,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What the uploader stated, validated. `fields` are contract fields by name; `extra` is kept, not understood.
+    """Validated metadata of the upload.
 
-    `commit_time`, aware and in UTC, is the place of the run in the history of its stack. `job`: the CI job or test;
-    runs of two jobs are never one history.
+    `fields`: contract fields by name; `extra`: unknown fields, stored only. `commit_time`: aware, in UTC; the history
+    position of the run. `job`: the CI job or test; runs of two jobs never share a history.
     """
 
     name: str = ""
@@ -197,11 +199,11 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class SteadyState:
-    """The steady window of a run and its step time (method: `docs/metrics.md`). Iterations are as printed, inclusive.
+    """The steady window of a run and its step time (method: `docs/metrics.md`).
 
-    `log_step_time` is the median of ln(ms) over the window and `se` its standard error, both what a verdict needs.
-    `reasons` say why `is_steady` is false; `notes` what was decided about restarts, a declared window and a drift, by
-    which `se` is widened. `short`: under 15 iterations, unless declared as in a full run (41 to 50 of 50).
+    Iterations are as printed, inclusive. `log_step_time`: median of ln(ms) over the window; `se`: its standard error.
+    `reasons`: why `is_steady` is false; `notes`: decisions about restarts, a declared window and a drift, which widens
+    `se`. `short`: under 15 iterations, unless declared as in a full run (41 to 50 of 50).
     """
 
     first_iteration: int
@@ -235,9 +237,9 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A line of the log that shows something. `file` indexes the run's files, `line` counts from 1.
+    """A line of the log as evidence.
 
-    `inferred`: it proves nothing by itself; `text` says what is concluded from it.
+    `file` indexes the run's files, `line` counts from 1. `inferred`: not a proof; `text` states the conclusion.
     """
 
     file: int
@@ -248,7 +250,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong, for a person: `kind` is one of `docs/failures.md`; the root cause of a chain comes first."""
+    """A failure for users: `kind` is one of `docs/failures.md`; the root cause of a chain comes first."""
 
     kind: str
     title: str
@@ -261,7 +263,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """A field as it was asked for and as it ran. None: nobody says. `agrees` is None when one of the two is unknown."""
+    """A field as requested and as active; None if unknown. `agrees` is None if one of them is unknown."""
 
     requested: Stated | None
     active: Stated | None
@@ -270,7 +272,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class DispatcherAvailability:
-    """Whether a dispatcher works in the run's container, as its log proves; `container` None when nobody states it."""
+    """Whether a dispatcher works in the run's container, as its log proves. `container` is None if not stated."""
 
     dispatcher: str
     available: bool
@@ -290,12 +292,12 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What a processed run shows. `error` is set when no figure can be computed at all (the run is `failed`, or
-    `unread` when no reader knows its log).
+    """The results of processing a run.
 
-    `definitions`: version of each rule behind the figures (`docs/metrics.md`); `definition_version` is their sum.
-    `activity`: fields that can run otherwise than asked for, by name. `fair_for_timing` is false when timers' barriers
-    or the like slowed the steps down; a warning says why.
+    `error` is set if no figure can be computed (the run is `failed`, or `unread` if no reader supports its log).
+    `definitions`: version of each definition behind the figures (`docs/metrics.md`); `definition_version` is their sum.
+    `activity`: fields that may be active with another value than requested, by name. `fair_for_timing` is false if
+    timer barriers or similar slowed the steps down; a warning gives the reason.
     """
 
     error: str | None
@@ -333,15 +335,15 @@ class RunSummary:
 
     @property
     def step_lines(self) -> tuple[LineExample, ...]:
-        """Lines of an unread log that look like steps."""
+        """Return the lines of an unread log that look like steps."""
         return tuple(example for example in self.not_understood if example.kind == UNKNOWN_STEP)
 
 
-# --- Which process of a job a line of its logs belongs to: the last one, or one that a restart replaced.
+# --- Assignment of log lines to processes: the last one, or one that a restart replaced.
 
 
 def start_lines(log: ParsedLog) -> dict[int, list[int]]:
-    """Lines at which processes start, by file: as the log says so, or the first iteration that they printed."""
+    """Return the lines at which processes start, by file: as stated, or the first printed iteration."""
     starts: dict[int, set[int]] = {}
     for event in log.events:
         if event.kind == "training_started":
@@ -354,18 +356,18 @@ def start_lines(log: ParsedLog) -> dict[int, list[int]]:
 
 
 def last_start_line(log: ParsedLog) -> int:
-    """The line of a single file at which its last process starts; 0 when none shows."""
+    """Return the line of a single file at which its last process starts; 0 if none is visible."""
     return max((lines[-1] for lines in start_lines(log).values()), default=0)
 
 
 def events_of_last_process(log: ParsedLog) -> list[LogEvent]:
-    """Events of the process that the log ends with, whichever files tell of it."""
+    """Return events of the last process, from any file."""
     lines = log.process_lines or (last_start_line(log),)
     return [event for event in log.events if event.line > lines[event.file]]
 
 
 def events_of_earlier_processes(log: ParsedLog) -> Iterator[list[LogEvent]]:
-    """Events of each process that a later one replaced, in the order of the run."""
+    """Yield events of each process that a later one replaced, in the order of the run."""
     starts = start_lines(log)
     last = log.process_lines or (last_start_line(log),)
     groups: dict[tuple[int, int], list[LogEvent]] = {}
@@ -377,7 +379,7 @@ def events_of_earlier_processes(log: ParsedLog) -> Iterator[list[LogEvent]]:
 
 
 def last_row_before(event: LogEvent, log: ParsedLog) -> int | None:
-    """The row of the last iteration that the event's file printed before it; None when there is none."""
+    """Return the row of the last iteration that the event's file printed before it; None without one."""
     files = log.columns.get("log_file")
     rows = log.line_numbers < event.line
     if files is not None:
@@ -386,9 +388,10 @@ def last_row_before(event: LogEvent, log: ParsedLog) -> int | None:
 
 
 def is_after_last_iteration(event: LogEvent, log: ParsedLog) -> bool:
-    """Whether training had stopped when this line was printed, as far as its file shows.
+    """Return whether training had stopped when this line was printed, as far as its file shows.
 
-    Of a file without iterations (rank 0's) the start of training is known at best: what came before it did not stop it.
+    For a file without iterations (such as rank 0's), at best the start of training is known: earlier events did not
+    stop it.
     """
     files = log.columns.get("log_file")
     own = log.line_numbers if files is None else log.line_numbers[files == event.file]
@@ -400,7 +403,7 @@ def is_after_last_iteration(event: LogEvent, log: ParsedLog) -> bool:
     )
 
 
-# --- What a run's figures are worth: how much was measured, and whether it may stand for real training.
+# --- The quality of a run's figures: how much was measured, and whether it is equivalent to training.
 #
 # Numbers of the published tuning workflow: 6 to 12 iterations after warm-up may screen a candidate, a result needs 50
 # steps with a window such as 41 to 50.
@@ -418,10 +421,10 @@ _FORCED = ("forced-balance", "forced-biased")
 
 
 def evidence_label(level: str) -> str:
-    """Return what pages call a level.
+    """Return the displayed name of an evidence level.
 
-    `validated` is about the length and health of a measurement. Whether a result holds for real training, the step
-    "validate" of the workflow says, and nothing else is called by that word.
+    `validated` concerns length and health of a measurement. The workflow step "validate" checks whether a result holds
+    for real training, so the word is reserved for it.
     """
     return _LABELS.get(level, level.replace("_", " "))
 
@@ -429,9 +432,10 @@ def evidence_label(level: str) -> str:
 def evidence_level(
     steady: SteadyState | None, health: Mapping[str, object], *, fair_for_timing: bool = True
 ) -> EvidenceLevel:
-    """`validated` only for a healthy, steady, fair run of 50 steps, whose window is declared when it is short.
+    """Return the evidence level.
 
-    `matched_ab` takes two runs, so no single run has it.
+    `validated` requires a healthy, steady, fair run of 50 steps, with a declared window if it is short. `matched_ab`
+    needs two runs, so no single run has it.
     """
     if steady is None or steady.n < SCREEN_WINDOW:
         return "smoke"
@@ -443,7 +447,10 @@ def evidence_level(
 
 
 def semantic_class(contract: Mapping[str, Stated]) -> SemanticClass:
-    """`benchmark_only` when routing is forced, data are made up or NaN checks are off; `unknown` when nobody says."""
+    """Return the semantic class:
+
+    `benchmark_only` with forced routing, synthetic data or disabled NaN checks; `unknown` if not stated.
+    """
     value = {name: stated.value for name, stated in contract.items()}
     if value.get("routing_mode") in _FORCED or value.get("data_mode") == "mock" or value.get("nan_checks") is False:
         return "benchmark_only"

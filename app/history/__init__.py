@@ -1,1 +1,1 @@
-"""The history of a stack: levels, change points, verdicts, golden runs; and the list of stacks."""
+"""The history of a stack: segments, change points, verdicts, golden runs; and the list of stacks."""

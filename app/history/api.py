@@ -1,4 +1,4 @@
-"""`/api/v1/history/{stack}`: what the page of a stack shows, as JSON and as CSV."""
+"""Histories at `/api/v1/history/{stack}`: the content of the stack page, as JSON and CSV."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -20,13 +20,13 @@ from app.web.dependencies import ReadSession
 from app.web.errors import as_content, documented
 from app.web.lists import csv_text
 
-# --- A history as values: what the API answers as JSON, and the same runs as CSV.
+# --- A history as JSON, and its runs as CSV.
 
 _ROWS_AT_ONCE = 500
 
 
 def history_values(page: HistoryPage) -> dict[str, Any]:
-    """Return everything that the page shows, runs in commit order. Step times in ms, shifts in percent of step time."""
+    """Return the content of the page, runs in commit order. Step times in ms, shifts in percent of step time."""
     history, stack = page.history, page.stack
     return {
         "stack_key": stack.stack_key,
@@ -187,7 +187,7 @@ class HistoryQuery(BaseModel):
 
 
 class HistoryOut(BaseModel):
-    """`change_points` newest first, `runs` in commit order. Runs that do not count are in no level."""
+    """A history. `change_points`: newest first; `runs`: in commit order. Runs that do not count are in no segment."""
 
     stack_key: str
     title: str
@@ -212,7 +212,7 @@ class HistoryOut(BaseModel):
 def read_history(
     request: Request, session: ReadSession, stack: StackKey, query: Annotated[HistoryQuery, Query()]
 ) -> Response:
-    """Return the history of a stack: runs, levels, change points, golden runs. CSV with `Accept: text/csv`."""
+    """Return the history of a stack: runs, segments, change points, golden runs. CSV with `Accept: text/csv`."""
     accept = request.headers.get("accept", "*/*")
     given = {name: str(value) for name, value in query.model_dump().items() if value}
     keys = matching_keys(session, stack)

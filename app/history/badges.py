@@ -1,4 +1,4 @@
-"""Badges: HTTP in, SVG out. An address with a key shows its badge to everybody, one without to those who may."""
+"""Badges: HTTP in, SVG out. A URL with a key needs no log-in."""
 
 import hashlib
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from app.web.dependencies import AppEngine
 from app.web.forms import AUTHOR, sent_form
 from app.web.identity import author
 
-# --- What the badges of a stack say: its newest verdict, and the newest step time that counts.
+# --- The content of a stack's badges: its newest verdict, and the newest step time that counts.
 
 ANY_BRANCH = "*"
 _MOVED = ("regression", "improvement")
@@ -81,7 +81,7 @@ def _exists(session: Session, stack_key: str) -> bool:
 router = APIRouter(include_in_schema=False)
 
 MAX_AGE_SECONDS = 120
-"""Seconds after which the proxies of forges fetch a badge again."""
+"""Seconds after which forges fetch a badge again."""
 
 StackKey = Annotated[str, Path(max_length=100)]
 Key = Annotated[str, Query(max_length=100)]
@@ -102,7 +102,7 @@ def show_step_time(request: Request, engine: AppEngine, stack: StackKey, key: Ke
 @router.post("/badges/{stack}/renew")
 @requires(Action.MANAGE, of="stack")
 async def renew(request: Request, engine: AppEngine, stack: StackKey) -> Response:
-    """Replace the badge addresses of the project; existing links stop working."""
+    """Replace the badge URLs of the project; existing links stop working."""
     async with sent_form(request, max_files=0, max_fields=2) as sent:
         who = author(str(sent.get(AUTHOR, ""))).strip()
 
@@ -131,7 +131,7 @@ def _show(
     else:
         with read_session(engine) as session:
             badge = find(session, stack)
-    # The same answer for a missing badge and for one that the caller may not see.
+    # The same answer for a missing and an invisible badge.
     picture = svg(badge or Badge("threewalls", "no such badge"))
     headers = {
         "Cache-Control": f"{'public' if opened is not None else 'private'}, max-age={MAX_AGE_SECONDS}",

@@ -1,7 +1,7 @@
-"""A history as a Vega-Lite specification: points by configuration, levels, change points, verdicts, events.
+"""A history as a Vega-Lite specification: points by configuration, segments, change points, verdicts, events.
 
-As with the chart of a run, Altair is imported when first needed and what it makes is kept: specifications differ in
-titles and in which layers have data; the data travels beside them, under `datasets`.
+As with the chart of a run, Altair is imported on first use and its specifications are cached: they differ in titles and
+in which layers have data. The data are separate, under `datasets`.
 """
 
 import json
@@ -23,12 +23,12 @@ from app.storage.stacks import StackRun
 from app.web import charts
 from app.web.charts import HEIGHT, series_label
 
-# --- What the chart of a history draws: rows of values for its points, levels and marks.
+# --- Data of the chart: rows of values for points, segments and marks.
 
 MOST_INTERVALS = 250
 """With more runs their interval bars would overlap; tooltips show the intervals."""
 NOT_OF_STEP_TIME = "peak_memory_gib"
-"""The only headline figure that is not a constant over step time, so levels of step time do not apply to it."""
+"""The only headline figure that is not a constant divided by step time, so segments of step time do not apply to it."""
 _SECONDS_FROM_MS = 10_000
 _BESIDE = 1.0
 """Multiple of the range of the middle 90 % that the axis extends beyond it; values farther off go into the lane."""
@@ -40,15 +40,15 @@ _TICKS = 6
 _DAY_MS = 86_400_000
 _WITH_YEAR = timedelta(days=300)
 _IN_ONE_ROW, _LABEL_ROW = 5, 15
-"""Most labels of change points in one row, and the offset of the second row in pixels."""
+"""Maximum number of change labels in one row, and the offset of the second row in pixels."""
 _LATE = 0.88
-"""Share of the width behind which a label would leave the chart."""
+"""Share of the width beyond which a label would leave the chart."""
 _CALLED = ("regression", "improvement", "inconclusive", "no_baseline", "failed")
 """Verdicts with a mark of their own; a run without a change is a plain point."""
 _ARROWS = ("regression", "improvement")
 _QUIET = ("inconclusive", "no_baseline")
 MOST_QUIET_MARKS = 150
-"""With more runs, rings of verdicts without a call would hide the marks of those with one."""
+"""With more runs, rings of verdicts without a change would hide the marks of those with one."""
 
 Row = dict[str, Any]
 
@@ -100,7 +100,7 @@ class Drawing:
 
     @property
     def _deciding(self) -> Sequence[int]:
-        """Places of the runs that the value axis fits: those that count, or all where none does."""
+        """Return the positions of the runs that the value axis fits: those that count, or all if none does."""
         return [place for place in self.places if self.counts(place)] or self.places
 
     def at(self, place: float) -> float:
@@ -121,7 +121,7 @@ class Drawing:
         return self.history.standings[place] == "counts"
 
     def level_values(self) -> Iterator[tuple[Configuration, StackSegment, float]]:
-        """Yield the levels that overlap the drawn runs, in the unit of the metric."""
+        """Yield the segments that overlap the drawn runs, in the unit of the metric."""
         for configuration in self.shown:
             per_step = self._per_step(configuration)
             for level in configuration.levels:
@@ -223,7 +223,7 @@ def _intervals(drawing: Drawing) -> Iterator[Row]:
 
 
 def _levels(drawing: Drawing) -> Iterator[Row]:
-    """Yield one line per level; the last of each configuration is labelled with its figure, and letter if needed."""
+    """Yield one line per segment; the last of each configuration is labelled with its figure, and letter if needed."""
     newest = {configuration.config_key: level for configuration, level, _ in drawing.level_values()}
     for configuration, level, value in drawing.level_values():
         first, last = max(level.first, drawing.places[0]), min(level.last, drawing.places[-1])
@@ -433,7 +433,7 @@ def _charts_changes(alt: Any, x: Any) -> list[Any]:
 
 
 def _charts_levels(alt: Any, axis: str) -> Any:
-    """Draw levels over the points in the text colour; in their own colour dense runs would hide them."""
+    """Draw segments over the points in the text colour; in their own colour dense runs would hide them."""
     rule = alt.Chart(alt.NamedData("levels")).mark_rule(strokeWidth=1.5, clip=True, color=charts.TEXT)
     return rule.encode(_x(alt, axis, "from"), alt.X2("to"), alt.Y("value:Q"))
 

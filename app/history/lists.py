@@ -1,4 +1,4 @@
-"""The stacks, those with the newest runs first: what they are, how many runs they have, where they stand."""
+"""The list of stacks, newest runs first: fields, number of runs and current state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""All that the page of one stack shows. Parts are computed when a template asks for them: a block costs only itself."""
+"""The page of one stack. Parts are computed when a template needs them, so that a block costs only itself."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -140,7 +140,7 @@ class HistoryPage:
 
     @property
     def spoken_of(self) -> Configuration:
-        """Return the configuration that the answer is about."""
+        """Return the configuration that the answer refers to."""
         return self.shown[0] if self.view.config else self.history.last_used
 
     @property

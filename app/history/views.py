@@ -15,14 +15,18 @@ from app.storage.stacks import StackRun, full_records
 from app.storage.tables import ProjectRow
 
 MOST_CONFIGURATIONS = 12
-"""A stack of experiments may have hundreds; those whose runs form levels are listed, newest first."""
+"""Maximum number of configurations: a stack of experiments may have hundreds.
+
+Those with segments are listed first, newest first.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeRow:
-    """A change point. `run` is the first run of the new level, `before` the last of the old.
+    """A change point.
 
-    `called_by`: the run whose verdict reported it; `regression_id` and its state: what it opened or ended.
+    `run`: first run of the new segment; `before`: last one of the old segment. `called_by`: the run whose verdict
+    reported it; `regression_id` and its state: the regression that it opened or ended.
     """
 
     letter: str

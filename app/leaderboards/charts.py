@@ -1,4 +1,4 @@
-"""Two charts: the gain over alltoall in each stack, and who led a stack when. Their tables stand beside them."""
+"""Two charts: the gain over alltoall in each stack, and the leadership periods. Tables show the same data."""
 
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from app.storage.leader_changes import LeaderChange
 from app.storage.standings import StoredStandings
 from app.web import charts
 
-# --- The gain over alltoall of each result on a page: rows of a chart and of its export.
+# --- The gain over alltoall of each result on a page, for the chart and its export.
 
 
 @dataclass(frozen=True, slots=True)
 class GainRow:
     """Percent more throughput than alltoall, with the 99 % interval of the test.
 
-    `memory`: empty where unknown. `name`: of the stack; `short_name`: without the part that all stacks on the page
-    share. `tie`: why it is one, else empty.
+    `memory`: empty if unknown. `name`: of the stack; `short_name`: without the part that all stacks on the page share.
+    `tie`: why it is a tie, else empty.
     """
 
     name: str
@@ -96,7 +96,7 @@ def _class(standings: StoredStandings, board: Board) -> str:
     return f"{SEPARATOR}{routing_words(board.routing_mode)}, {board.semantic_class.replace('_', ' ')}"
 
 
-# --- The history of leaders as rows of a table and as times of a chart.
+# --- Leadership periods as rows of a table and bars of a chart.
 
 
 @dataclass(frozen=True, slots=True)

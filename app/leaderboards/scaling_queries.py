@@ -1,4 +1,4 @@
-"""Which workloads ran at several sizes, and what their series are: read from the standings that are kept."""
+"""Workloads that ran at several sizes, and their series, from the stored standings."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class ScalingQuery(FilterQuery):
 
 
 def check_names(session: Session, query: ScalingQuery) -> None:
-    """Raises NotFound, naming what there is: an empty answer would look like a workload without results."""
+    """Raise NotFound listing the existing names, because an empty answer would look like missing results."""
     check_project(session, query.project)
     leaderboards_named(hardware_and_families(session, query.project), query.hardware, query.family)
 
@@ -47,10 +47,10 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class Workloads:
-    """The stacks of one project, hardware and family that exist in another size, by container.
+    """The stacks of one project, hardware and family that exist at several sizes, by container.
 
-    Containers with the most sizes come first, then those that ran last; runs without a container are under UNKNOWN.
-    `sizes`: the most sizes that a series of a container may have.
+    Containers with the most sizes come first, then the most recent; runs without a container are under UNKNOWN.
+    `sizes`: maximum number of sizes of a series per container.
     """
 
     project: str
@@ -69,7 +69,7 @@ class Workloads:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`known` (members of both keys) and `stack_keys`: by config key."""
+    """`known` (members of both keys) and `stack_keys`, by config key."""
 
     series: tuple[ScalingSeries, ...]
     known: Mapping[str, Mapping[str, Value]]

@@ -1,4 +1,4 @@
-"""What the first page shows: regressions by cost, the newest verdicts, what failed and why, what came in last."""
+"""The first page: regressions by cost, newest verdicts, failed runs and newest runs."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ class OverviewRegression:
 
 @dataclass(frozen=True, slots=True)
 class NeedsAttention:
-    """`hours`: known GPU-hours a day of all of them, None without one; `without_cost`: number of unknown cost."""
+    """`hours`: known GPU-hours per day of open regressions, None without any; `without_cost`: unknown costs."""
 
     items: tuple[OverviewRegression, ...]
     open: int

@@ -1,1 +1,1 @@
-"""Published figures beside our own: the list, what teams add, and the nearest one to a stack or a run."""
+"""Reference points: the list, points of teams, and the nearest one to a stack or a run."""

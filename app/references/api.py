@@ -1,4 +1,4 @@
-"""`/api/v1/references`: published figures, those that teams add, and the nearest one to a run or a stack."""
+"""Reference points at `/api/v1/references`: list, add, correct, withdraw, and find the nearest one."""
 
 from datetime import datetime
 from typing import Annotated, Any, Self
@@ -47,7 +47,7 @@ ReferenceId = Annotated[str, Path(max_length=200, description="The number of a t
 
 
 class EnteredOut(BaseModel):
-    """Who entered it, for which project and when. `withdrawn_at` null: it counts."""
+    """Who entered it, for which project and when. `withdrawn_at` null: in use."""
 
     project: str | None = Field(description="null: offered to every project.")
     added_by: str
@@ -149,7 +149,7 @@ class ReferenceChange(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _point_to_the_contract(cls, sent: Any) -> Any:
-        """Raises InvalidChange: that they are unknown here would not say where they belong."""
+        """Check the names of figures. Raises InvalidChange with the right place for contract fields."""
         inside = (
             [name for name in sent if name in FIELDS and name not in cls.model_fields] if isinstance(sent, dict) else []
         )
@@ -252,7 +252,7 @@ router = APIRouter(prefix="/api/v1", tags=["references"])
 def list_references(
     request: Request, session: ReadSession, query: Annotated[ReferenceQuery, Query()]
 ) -> ReferenceListOut:
-    """List published figures that count, newest first. They are measurements of other labs, never ranked with runs."""
+    """List reference points in use, newest first. They are measurements of other labs, never ranked with runs."""
     matching = find_references(session, query)
     return ReferenceListOut.of(ListPage.cut(matching, query.page, query.page_size), public_address(request))
 
@@ -273,7 +273,7 @@ def read_nearest(
 @router.get("/references/{reference_id}", responses=documented(404, 422))
 @requires(Action.READ)
 def read_reference_point(request: Request, session: ReadSession, reference_id: ReferenceId) -> ReferenceDetailOut:
-    """Return one published figure, also a withdrawn one, with its changes."""
+    """Return one reference point, including withdrawn ones, with its changes."""
     return _detail(session, reference_id, public_address(request))
 
 
@@ -282,7 +282,7 @@ def read_reference_point(request: Request, session: ReadSession, reference_id: R
 def add_reference_point(
     request: Request, response: Response, engine: AppEngine, change: ReferenceChange
 ) -> ReferenceDetailOut:
-    """Add a published figure beside those that come with the service. It is recorded with who and when."""
+    """Add a reference point. Recorded with author and time."""
     if not change.project:
         identity.require_everything(request, Action.CONTRIBUTE)
     number = add_reference(engine, change.statement(), change.by(), change.project or "")
@@ -295,7 +295,7 @@ def add_reference_point(
 def change_reference_point(
     request: Request, engine: AppEngine, number: ReferenceId, change: ReferenceChange
 ) -> ReferenceDetailOut:
-    """Correct a figure that a team added. Recorded with who, when and what was before."""
+    """Correct a reference point of a team. Recorded with author, time and previous values."""
     if change.project == "":
         identity.require_everything(request, Action.CONTRIBUTE)
     changed = _number(engine, number)
@@ -312,7 +312,7 @@ def withdraw_reference_point(
     author: Annotated[str, Query(max_length=MAX_AUTHOR, description="Author, if not logged in.")] = "",
     reason: Annotated[str, Query(max_length=MAX_NOTE, description="Why.")] = "",
 ) -> ReferenceDetailOut:
-    """Withdraw a figure that a team added: it is held against nothing any more. Its address and its record stay."""
+    """Withdraw a reference point of a team: it is no longer compared with. Its URL and history stay."""
     withdrawn = _number(engine, number)
     withdraw_reference(engine, withdrawn, ReferenceAuthor(identity.author(author), reason))
     return _read(engine, withdrawn, public_address(request))

@@ -1,6 +1,6 @@
-"""Teams add published figures, correct and withdraw them. Each change is recorded: who, when, what was before.
+"""Add, correct and withdraw reference points of teams. Each change is recorded with author, time and old values.
 
-A withdrawn figure keeps its address and its record, and is held against nothing any more.
+A withdrawn point keeps its URL and history, but is no longer compared with.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from app.storage.tables import ProjectRow, ReferencePointRow, select_any, utc_no
 log = structlog.get_logger(__name__)
 
 MAX_IN_FORCE = 2000
-"""All are read to find the nearest one; a larger number suggests an import of another database."""
+"""All points are read to find the nearest one; a larger number suggests an import of another database."""
 FACTS = (
     *("measured_by", "source", "url", "date", "window", "note", "rounded"),
     *("tokens_per_s_per_gpu", "tflops_per_gpu", "step_time_ms"),
@@ -51,7 +51,7 @@ class ReferenceStatement:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceAuthor:
-    """Who changes it, why, and `seen`: the `changed_at` that the user saw, None to skip the check."""
+    """Author and reason of a change, and `seen`: the `changed_at` that the user saw; None skips the check."""
 
     author: str
     reason: str = ""
@@ -98,7 +98,7 @@ def change_reference(
         _refuse_twin(session, point, project, but=number)
         row.point, row.changed_at = to_json(point), utc_now()
         session.add(row)
-        # The old values stay visible to the old project's readers; the entry there says where the figure went.
+        # Readers of the old project still see the old values; the entry there says where the figure went.
         _record(session, row, by, "change", project_id=owner, before=before, after=after)
         if moves and row.project_id is not None:
             _record(session, row, by, "change", project_id=row.project_id, after={"project": project})
@@ -106,7 +106,7 @@ def change_reference(
 
 
 def withdraw_reference(engine: Engine, number: int, by: ReferenceAuthor) -> None:
-    """Let a figure count no more, if it does. Raises NotFound, InvalidChange, EditConflict."""
+    """Withdraw a reference point; withdrawing twice has no effect. Raises NotFound, InvalidChange, EditConflict."""
     by, errors = _checked(by)
     if errors:
         raise _refused(*errors)
@@ -122,7 +122,7 @@ def withdraw_reference(engine: Engine, number: int, by: ReferenceAuthor) -> None
 
 
 def stated_values(point: ReferencePoint) -> dict[str, Any]:
-    """Return all values of a point by name, without those that it leaves open."""
+    """Return all stated values of a point by name."""
     facts = {name: getattr(point, name) for name in FACTS}
     return {**point.contract, **{name: value for name, value in facts.items() if value not in (None, "", False)}}
 
@@ -130,7 +130,7 @@ def stated_values(point: ReferencePoint) -> dict[str, Any]:
 def _point(
     before: Mapping[str, object], statement: ReferenceStatement, errors: Sequence[FieldError] = ()
 ) -> ReferencePoint:
-    """Raises InvalidChange with `errors`, which were found already, and every field that is wrong."""
+    """Return the point. Raises InvalidChange with `errors`, found earlier, and every invalid field."""
     wrong = {CONTRACT + name: "is not a contract field" for name in statement.contract if name not in FIELDS}
     wrong |= {name: "is not known" for name in statement.facts if name not in FACTS}
     stated = {name: value for name, value in statement.contract.items() if name in FIELDS}

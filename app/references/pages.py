@@ -135,7 +135,7 @@ def _number(text: str) -> object:
 
 
 MAX_FIELDS = 300
-"""More inputs than the contract has fields."""
+"""More inputs than contract fields."""
 
 router = APIRouter(include_in_schema=False)
 

@@ -1,4 +1,4 @@
-"""What the list of published figures can be asked for. Its query string is its whole state, so it is checked."""
+"""Filters and queries of reference points. The query string of the list is its whole state, so it is validated."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ KINDS: Mapping[str, str] = {
     "founding_document": "short run of a guide",
     "own": "added by a team",
 }
-"""Where a figure comes from, as text."""
+"""Source of a figure, as text."""
 assert set(KINDS) == set(get_args(Kind))  # noqa: S101  # told when the module is loaded, not on some page
 
 
@@ -87,7 +87,7 @@ def _text(reference: Reference) -> str:
 # It is another lab's measurement: shown next to our figures and never ranked with them.
 
 FLOORS = ("screen", "smoke")
-"""A stack is represented by its leader: at the evidence that a leaderboard shows, else at any."""
+"""A stack is represented by its leader: at the displayed evidence level, else at any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class ComparedResult:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceComparison:
-    """Our figures against the nearest published one; `nearest` and `reference` are None without one."""
+    """Our figures and the nearest reference point; `nearest` and `reference` are None without one."""
 
     ours: ComparedResult
     nearest: Nearest | None
@@ -204,7 +204,7 @@ def _read(session: Session, run_id: int) -> Any:
     return session.execute(chosen.where(col(RunRow.id) == run_id)).one_or_none()
 
 
-# --- The list of published figures: the matching ones, a page of them, and the choices of the filters.
+# --- The list of reference points: matching ones, a page of them, and the filter values.
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ class ReferenceOptions:
 
 
 def find_references(session: Session, query: ReferenceQuery) -> tuple[Reference, ...]:
-    """Return all matching figures that count, newest first."""
+    """Return all matching points in use, newest first."""
     return query.keep(references(session, query.project or None))
 
 
@@ -249,7 +249,7 @@ def _occurring(values: Iterable[object]) -> tuple[str, ...]:
     return tuple(sorted({str(value) for value in values if value is not None}))
 
 
-# --- Published figures as CSV: one line each, a column for each contract field that one of them states.
+# --- Reference points as CSV: one line each, a column for each contract field that one of them states.
 
 _LAST = ("rounded", "measured_by", "source", "url", "date", "window", "note")
 

@@ -1,4 +1,4 @@
-"""Published figures as pages show them: a row of the list, the parts of one, and the claim check beside our figures."""
+"""Reference points as pages show them: rows of the list, the parts of one, and the claim check."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -175,17 +175,17 @@ def _words(value: Value) -> str:
     return "" if value is None else contract_value(value).replace("-", " ") if isinstance(value, str) else str(value)
 
 
-# --- The stacks of a published figure's model and GPU: those it is nearest to, and what is nearer to the others.
+# --- The stacks of a reference point's model and GPU: those it is nearest to, and the nearer points of others.
 
 MOST = 20
-"""Stacks that are checked, those with the newest runs."""
+"""Maximum number of checked stacks, newest runs first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
     """A stack that the figure could be compared with.
 
-    `nearer` None: the figure is the nearest to it; else the nearest one, and `why` it is nearer.
+    `nearer` None: the figure is the nearest; else the nearest one, and `why` it is nearer.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""`/api/v1/regressions`: the triage list, one regression, and what people do about one or several."""
+"""Regressions at `/api/v1/regressions`: the triage list, one regression, and changes of one or several."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -45,14 +45,14 @@ router = APIRouter(prefix="/api/v1", tags=["regressions"])
 def list_regressions(
     request: Request, session: ReadSession, query: Annotated[RegressionQuery, Query()]
 ) -> RegressionListOut:
-    """Regressions of every state, the most costly first unless asked otherwise; unknown costs come last."""
+    """List regressions, by default of every state and the most costly first. Unknown costs come last."""
     return RegressionListOut.of(find_regressions(session, query), public_address(request))
 
 
 @router.get("/regressions/{regression_id}", responses=documented(404, 422))
 @requires(Action.READ, of="regression")
 def read_regression(request: Request, session: ReadSession, regression_id: RegressionId) -> RegressionDetailOut:
-    """One regression: its stacks, what it costs and how that number was made, and all that was done about it."""
+    """Return one regression: its stacks, its cost with the factors, and its history."""
     return _detail(session, regression_id, public_address(request))
 
 
@@ -61,7 +61,8 @@ def read_regression(request: Request, session: ReadSession, regression_id: Regre
 def change_regression(
     request: Request, engine: AppEngine, regression_id: RegressionId, change: OneChangeIn
 ) -> RegressionDetailOut:
-    """Change state, assignee or link, add a note, or answer a proposal. Recorded with who, when and what was before."""
+    """Change state, assignee or link, add a note, or answer a proposal. Recorded with author, time and previous
+    values."""
     change_regressions(engine, [Seen(regression_id, change.changed_at)], change.change())
     with read_session(engine) as session:
         return _detail(session, regression_id, public_address(request))
@@ -70,7 +71,7 @@ def change_regression(
 @router.patch("/regressions", responses=documented(404, 409, 422))
 @requires(Action.CONTRIBUTE)
 def change_many_regressions(request: Request, engine: AppEngine, change: ManyChangesIn) -> ManyChangedOut:
-    """The same change of several: all of them, or none when one cannot be changed so."""
+    """Apply the same change to several regressions, all or none."""
     seen = change.seen()
     changed = change_regressions(engine, seen, change.change())
     return ManyChangedOut(
@@ -89,33 +90,33 @@ def _detail(session: Session, regression_id: int, base: str) -> RegressionDetail
     return detail_out(regression, costs_of(session, regression, utc_now()), events, base)
 
 
-# --- `GET /api/v1/runs/{id}/verdict`: what is said of a run, what it rests on, and what was said before.
+# --- `GET /api/v1/runs/{id}/verdict`: the verdict of a run, its basis, and earlier verdicts.
 
 verdict_router = APIRouter(prefix="/api/v1", tags=["runs"])
 
 
 class MetricChangeOut(BaseModel):
-    """Percentages are of the metric itself; positive is more of it."""
+    """Change of one figure. Percentages are of the figure itself; positive is more."""
 
     baseline: float
     candidate: float
     delta_pct: float
-    ci_low_pct: float | None = Field(description="Of the 99 % interval; null for memory, which is no matter of chance.")
+    ci_low_pct: float | None = Field(description="End of the 99 % interval; null for memory, which hardly varies.")
     ci_high_pct: float | None
     decision: Literal["regression", "improvement", "no_change", "inconclusive", "changed", "not_judged"]
 
 
 class BaselineOut(BaseModel):
     kind: Literal["golden", "same_config", "last_config", "nearest", "none"] = Field(
-        description="nearest: the run that an experiment was measured against for lack of a baseline."
+        description="nearest: the run that an experiment without a baseline was compared with."
     )
-    runs: list[str] = Field(description="Those that counted, oldest first.")
-    left_out: list[dict[str, str]] = Field(description="Runs of the stack that do not count: `run` and `why`.")
-    more_left_out: int = Field(description="So many more are not listed.")
+    runs: list[str] = Field(description="Runs that counted, oldest first.")
+    left_out: list[dict[str, str]] = Field(description="Runs of the stack that do not count, with the reason.")
+    more_left_out: int = Field(description="Number of runs that are not listed.")
     other_branch: dict[str, Any] | None = Field(
-        None, description="Runs that would be the baseline, were `baseline_branch` of the project among `branches`."
+        None, description="Runs that would be the baseline if `baseline_branch` were one of `branches`."
     )
-    prior: dict[str, Any] = Field(description="What was known of run-to-run variation before.")
+    prior: dict[str, Any] = Field(description="Run-to-run variation assumed beforehand.")
 
 
 class EarlierVerdictOut(BaseModel):
@@ -126,38 +127,38 @@ class EarlierVerdictOut(BaseModel):
 
 
 class VerdictOut(BaseModel):
-    """Runs are named by their numbers, as text. With `status` pending nothing else is known yet."""
+    """The verdict of a run. Run numbers are text. If `status` is pending, only `reason` is set."""
 
     run: int
     status: Literal["judged", "pending", "unread"]
     verdict: Literal["regression", "improvement", "no_change", "inconclusive", "no_baseline", "failed"] | None = None
-    reason: str = Field("", description="A sentence. While it is pending: what it waits for.")
+    reason: str = Field("", description="A sentence; while pending, what it waits for.")
     made_at: datetime | None = None
     because: str = Field("", description="Why this verdict was made.")
-    exit_code: int | None = Field(None, description="That of the command line for this verdict.")
-    raises_regression: bool = Field(False, description="False for an experiment: its result is an A/B.")
+    exit_code: int | None = Field(None, description="Exit code of the command line for this verdict.")
+    raises_regression: bool = Field(False, description="False for an experiment, whose result is an A/B.")
     notes: list[str] = []
-    provisional: bool = Field(False, description="It rests on a field that nobody states.")
+    provisional: bool = Field(False, description="Depends on an unknown field.")
     fields_to_supply: list[str] = []
     metrics: dict[str, MetricChangeOut | None] = {}
     loss: dict[str, Any] | None = None
-    need_runs: int | None = Field(None, description="Inconclusive: so many more runs of this commit would decide.")
-    rerun: RerunRequest | None = Field(None, description="Inconclusive: the reruns to start, when few would decide.")
-    test: dict[str, float] | None = Field(None, description="Figures of the test of step time, as logarithms.")
-    would_decide: dict[str, int] | None = Field(None, description="Reruns and baseline runs that would, together.")
+    need_runs: int | None = Field(None, description="Inconclusive: further runs of this commit that would decide.")
+    rerun: RerunRequest | None = Field(None, description="Inconclusive: the requested reruns, if few would decide.")
+    test: dict[str, float] | None = Field(None, description="Values of the step-time test, as logarithms.")
+    would_decide: dict[str, int] | None = Field(None, description="Reruns and baseline runs that would decide.")
     smallest_callable_pct: float | None = None
-    needs_confirmation: bool = Field(False, description="It rests on few iterations: let a full run confirm it.")
-    rests_on_iterations: int | None = Field(None, description="Of the shorter side, where an A/B is a direction only.")
+    needs_confirmation: bool = Field(False, description="Based on few iterations; confirm it with a full run.")
+    rests_on_iterations: int | None = Field(None, description="Iterations of the shorter side of a directional A/B.")
     looks: int | None = None
-    quarantined: str | None = Field(None, description="Why the run itself counts for nothing, when it does not.")
-    candidate: dict[str, list[str]] | None = Field(None, description="The reruns judged together, those that counted.")
+    quarantined: str | None = Field(None, description="Why the run does not count; null if it does.")
+    candidate: dict[str, list[str]] | None = Field(None, description="Reruns judged together that counted.")
     baseline: BaselineOut | None = None
     comparability: dict[str, Any] | None = None
     suspects: list[dict[str, Any]] = []
-    contrast: dict[str, Any] | None = Field(None, description="Measured against one other stack; it is no verdict.")
+    contrast: dict[str, Any] | None = Field(None, description="Comparison with one other stack; not a verdict.")
     nearest_misses: list[dict[str, Any]] = []
     definition_version: int | None = None
-    earlier: list[EarlierVerdictOut] = Field([], description="What was said before, newest first.")
+    earlier: list[EarlierVerdictOut] = Field([], description="Earlier verdicts, newest first.")
 
 
 @verdict_router.get("/runs/{run_id}/verdict", responses=documented(404, 422))
@@ -165,8 +166,10 @@ class VerdictOut(BaseModel):
 def read_verdict(
     session: ReadSession, run_id: Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the run.")]
 ) -> VerdictOut:
-    """The verdict against its baseline. 404 for no such run; `status` is `pending` until it was read and judged, and
-    `unread` where no reader knows its log: it gets no verdict."""
+    """Return the verdict of a run.
+
+    `status` is `pending` until it was read and judged, and `unread` if no reader supports its log.
+    """
     run = session.execute(
         select_any(RunRow.status, RunRow.reception, RunRow.error).where(col(RunRow.id) == run_id)
     ).first()
@@ -203,9 +206,9 @@ def _out(session: Session, run_id: int, verdict: StoredVerdict, earlier: tuple[S
 
 def _waits_for(status: str, reception: str, error: str | None) -> str:
     if reception == "receiving":
-        return "More of its log is to come; it is judged when it is complete."
+        return "Its log is still growing; it is judged when the log is complete."
     if status in ("received", "processing"):
-        return "It waits to be read."
+        return "Waiting to be read."
     if status == "failed" and error:
-        return f"It could not be read: {error}"
-    return "It waits to be judged."
+        return f"Could not be read: {error}"
+    return "Waiting to be judged."

@@ -19,7 +19,7 @@ Metric = Literal["step_time_ms", "peak_memory_gib", "lm_loss"]
 
 
 class MemberOut(BaseModel):
-    """One stack that became slower."""
+    """One slower stack."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -28,21 +28,21 @@ class MemberOut(BaseModel):
     run_name: str
     branch: str
     commit: str
-    ordered_at: datetime = Field(description="Place of the run in the history of its stack.")
-    quarantine: str = Field(description="Why the run counts no more; empty when it counts.")
-    title: str = Field(description="The stack in one line, for people.")
+    ordered_at: datetime = Field(description="History position of the run.")
+    quarantine: str = Field(description="Why the run does not count; empty if it does.")
+    title: str = Field(description="Name of the stack.")
     stack_key: str
     config_key: str
     model: str | None
     gpu: str | None
     gpus: int | None
     dispatcher: str | None
-    usual: float | None = Field(description="The metric before, in its unit: ms, GiB.")
+    usual: float | None = Field(description="Level before, in the unit of the metric: ms or GiB.")
     slow: float | None
-    delta_pct: float | None = Field(description="Between the levels of the history, once it has them.")
-    first_delta_pct: float | None = Field(description="What the first slow run showed.")
-    gpu_hours_per_day: float | None = Field(description="Null when it is not known; `cost` of one regression says why.")
-    proposal: Literal["", "fixed"] = Field(description="What the service proposes for this stack.")
+    delta_pct: float | None = Field(description="Change between the levels of the history, once available.")
+    first_delta_pct: float | None = Field(description="Change measured in the first slow run.")
+    gpu_hours_per_day: float | None = Field(description="Null if unknown; `costs` of one regression has the reason.")
+    proposal: Literal["", "fixed"] = Field(description="State that the service proposes for this stack.")
     joined_at: datetime
 
     @classmethod
@@ -52,26 +52,26 @@ class MemberOut(BaseModel):
 
 
 class RegressionOut(BaseModel):
-    """`worst_delta_pct` and `gpu_hours_per_day` are over all members."""
+    """A regression. `worst_delta_pct` and `gpu_hours_per_day` cover all members."""
 
     id: int
-    url: str = Field(description="Page of the regression, for people.")
+    url: str = Field(description="Page of the regression.")
     project: str
-    kind: Literal["run", "upgrade"] = Field(description="What opened it: the verdict of a run, or an upgrade report.")
+    kind: Literal["run", "upgrade"] = Field(description="Opened by the verdict of a run, or by an upgrade.")
     state: State
     standing: str = Field(
         description="The state, or `fix claimed`: a user marked it fixed, and no run has confirmed it yet."
     )
     metric: Metric
     cause: str = Field(description="A sentence.")
-    axis: str = Field(description="Where the cause lies; empty when nothing tells.")
+    axis: str = Field(description="Axis of the cause; empty if unknown.")
     assignee: str
-    note: str = Field(description="The newest of the discussion.")
+    note: str = Field(description="Newest note.")
     external_url: str
     opened_at: datetime
-    changed_at: datetime = Field(description="What a change must have seen.")
-    proposal: Literal["", "fixed"] = Field(description="A state that the service proposes, to accept or to decline.")
-    proposal_run_id: int | None = Field(description="First run of the level that speaks for it, or did.")
+    changed_at: datetime = Field(description="Send it with a change to detect concurrent changes.")
+    proposal: Literal["", "fixed"] = Field(description="A state that the service proposes.")
+    proposal_run_id: int | None = Field(description="First run of the segment behind the proposal.")
     worst_delta_pct: float | None
     gpu_hours_per_day: float | None
     members: list[MemberOut]
@@ -95,18 +95,16 @@ class RegressionListOut(BaseModel):
 
 
 class CostOut(BaseModel):
-    """GPU-hours a day of one member: the product of the factors."""
+    """GPU-hours per day of one member: the product of the factors."""
 
     run_id: int
     gpu_hours_per_day: float | None
-    runs_per_day: float | None = Field(
-        description="Over the last 14 days; after an upgrade on both sides of it together."
-    )
+    runs_per_day: float | None = Field(description="Over the last 14 days; after an upgrade, of both sides together.")
     extra_ms_per_step: float | None
     steps_per_run: int | None
     gpus: int | None
     unknown_because: str
-    nothing_because: str = Field(description="Why it costs nothing any more; empty while it costs something.")
+    nothing_because: str = Field(description="Why it costs nothing any more; empty otherwise.")
 
     @classmethod
     def of(cls, run_id: int, cost: Cost) -> Self:
@@ -118,7 +116,7 @@ class CostOut(BaseModel):
 
 
 class EventOut(BaseModel):
-    """What somebody did. `before` and `after` hold what changed, by name; `who` is Threewalls for the service."""
+    """A change. `before` and `after` hold the changed values by name; `who` is Threewalls for the service."""
 
     at: datetime
     who: str
@@ -136,22 +134,24 @@ class EventOut(BaseModel):
 
 
 class RegressionDetailOut(RegressionOut):
-    costs: list[CostOut] = Field(description="How the cost of each member was made.")
-    events: list[EventOut] = Field(description="The discussion and all that was changed, oldest first.")
+    costs: list[CostOut] = Field(description="Factors of each member's cost.")
+    events: list[EventOut] = Field(description="Notes and changes, oldest first.")
 
 
 class ChangeIn(BaseModel):
-    """What is left out stays as it is."""
+    """Omitted fields stay unchanged."""
 
     model_config = ConfigDict(extra="forbid")
 
-    author: Author = author_field("Who changes it.", MAX_NAME)
+    author: Author = author_field("Author of the change.", MAX_NAME)
     state: State | None = None
-    assignee: str | None = Field(None, max_length=MAX_NAME, description='Who has it; "" for nobody.')
-    note: str = Field("", max_length=MAX_NOTE, description="Added to the discussion; `expected` asks for one.")
-    external_url: str | None = Field(None, max_length=MAX_URL, description="http(s) address of an issue elsewhere.")
-    proposal: Answer | None = Field(None, description="The answer to what the service proposes.")
-    quarantine: bool = Field(False, description="With the state `invalid`: also quarantine the slow runs; says why.")
+    assignee: str | None = Field(None, max_length=MAX_NAME, description='Assignee; "" unassigns.')
+    note: str = Field("", max_length=MAX_NOTE, description="Added to the discussion; required for `expected`.")
+    external_url: str | None = Field(None, max_length=MAX_URL, description="http(s) URL of an external issue.")
+    proposal: Answer | None = Field(None, description="Answer to the proposal.")
+    quarantine: bool = Field(
+        False, description="With `invalid`: also quarantine the slow runs; the note is the reason."
+    )
 
     def change(self) -> Change:
         return Change(
@@ -162,7 +162,7 @@ class ChangeIn(BaseModel):
 
 class OneChangeIn(ChangeIn):
     changed_at: datetime | None = Field(
-        None, description="`changed_at` as it was read: if it is another by now, nothing is changed and 409 says whose."
+        None, description="`changed_at` as read. After a concurrent change nothing is changed, and 409 names the user."
     )
 
 
@@ -174,14 +174,14 @@ class SeenIn(BaseModel):
 
 
 class ManyChangesIn(ChangeIn):
-    regressions: list[SeenIn] = Field(min_length=1, max_length=MAX_AT_ONCE, description="All are changed, or none.")
+    regressions: list[SeenIn] = Field(min_length=1, max_length=MAX_AT_ONCE, description="All or none are changed.")
 
     def seen(self) -> list[Seen]:
         return [Seen(item.id, item.changed_at) for item in self.regressions]
 
 
 class ManyChangedOut(BaseModel):
-    changed: int = Field(description="How many are different now; the others were so already.")
+    changed: int = Field(description="Number of regressions that changed; the others had this state already.")
     items: list[RegressionOut]
 
 

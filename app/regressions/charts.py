@@ -1,4 +1,4 @@
-"""A small chart of one member: its metric over the runs of its configuration, with the change and the two levels."""
+"""A small chart of one member: its metric over the runs of its configuration, with the change and both levels."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from app.storage.stacks import StackRun, stack_runs
 from app.web import charts
 
 NEWEST = 200
-"""Runs that are drawn: the change must be seen, the whole history has a page of its own."""
+"""Maximum number of drawn runs: the change must be visible, and the history page shows the rest."""
 HEIGHT = 180
 _SECONDS_FROM_MS = 10_000.0
 _ROLES = ("before", "first slow run", "after", "not counted")
@@ -35,7 +35,7 @@ class Point:
 
 
 def points_of(session: Session, project_id: int, member: Member, metric: str) -> tuple[Point, ...]:
-    """The runs of the member's configuration around its change that have this figure, in the order of their commits."""
+    """Return the runs of the member's configuration around its change that have this figure, in commit order."""
     runs = stack_runs(session, project_id, member.stack_key, with_metrics=False)
     shown = [run for run in runs if run.config_key == member.config_key and math.isfinite(_value(run, metric))]
     slow = next((k for k, run in enumerate(shown) if run.id == member.run_id), len(shown))
@@ -46,7 +46,7 @@ def points_of(session: Session, project_id: int, member: Member, metric: str) ->
 
 
 def _value(run: StackRun, metric: str) -> float:
-    """In the unit of the metric; NaN where the run has no such figure."""
+    """Return the figure in the unit of the metric; NaN if the run does not have it."""
     if metric == "peak_memory_gib":
         memory = run.facts.estimate.peak_memory_bytes
         return math.nan if memory is None else memory / BYTES_PER_GIB
@@ -62,7 +62,7 @@ def _role(run: StackRun, place: int, slow: int) -> str:
 
 
 def history_chart(points: Sequence[Point], member: Member, metric: str) -> dict[str, Any]:
-    """A Vega-Lite specification; a click on a point opens its run."""
+    """Return the Vega-Lite specification; a click on a point opens its run."""
     scale, title = _scale(points, metric)
     spec = dict(_specification(title))
     spec["datasets"] = {
@@ -75,7 +75,7 @@ def history_chart(points: Sequence[Point], member: Member, metric: str) -> dict[
 
 
 def _scale(points: Sequence[Point], metric: str) -> tuple[float, str]:
-    """By which values are multiplied, and the title of the axis with its unit."""
+    """Return the factor for values, and the title of the axis with its unit."""
     if metric == "peak_memory_gib":
         return 1.0, "peak memory (GiB)"
     return (1e-3, "step time (s)") if points[0].value >= _SECONDS_FROM_MS else (1.0, "step time (ms)")
@@ -96,13 +96,13 @@ def _row(point: Point, scale: float) -> dict[str, Any]:
 
 
 def _levels(points: Sequence[Point], member: Member, metric: str, scale: float) -> list[dict[str, Any]]:
-    """The usual level up to the change, the slow one from there to the last run that is nearer to it."""
+    """Return the lines of both levels: the usual one up to the change, the slow one to the last run nearer to it."""
     slow = next((point.place for point in points if point.role == "first slow run"), None)
     if slow is None or member.usual is None or member.slow is None:
         return []
     first, between = points[0].place, math.sqrt(member.usual * member.slow)
     slow_ones = (p.place for p in points if p.place > slow and p.role == "after" and p.value > between)
-    # After an upgrade the first run is the slow one, and the usual level is that of another stack.
+    # After an upgrade the first run is the slow one; the usual level comes from another stack.
     until = slow if slow > first else max(points[-1].place, first + 1)
     return [
         _level(first, until, member.usual * scale, f"usual {figure_text(metric, member.usual)}"),
@@ -162,7 +162,7 @@ def _marks(alt: Any, x: Any, y: Any) -> list[Any]:
 
 
 def _tip() -> str:
-    """The row of the point, as an expression: Vega-Lite's own tooltip fields put quotes around texts."""
+    """Return the expression for the row of the point: Vega-Lite's own tooltip fields quote text."""
     parts = {
         "run": "datum.run",
         "value": "datum.text",

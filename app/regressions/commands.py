@@ -1,7 +1,7 @@
-"""People work off regressions: state, assignee, note, link, and the answer to a proposal. Each change is recorded.
+"""Triage regressions: state, assignee, note, link, and answers to proposals. Each change is recorded.
 
-A change names what it saw (`changed_at`): what somebody else changed meanwhile is told, never overwritten. Several
-regressions are changed together or not at all.
+A change states what it is based on (`changed_at`), so that concurrent changes are reported instead of overwritten.
+Several regressions are changed together or not at all.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ Answer = Literal["accept", "decline"]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A regression to change, and its `changed_at` when it was read; None: whatever it is now."""
+    """A regression to change, with `changed_at` as read; None skips the check."""
 
     id: int
     changed_at: datetime | None = None
@@ -46,10 +46,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """None leaves a field alone. A note is added to the discussion, and the newest one stands in the list.
+    """The requested changes; None leaves a field unchanged.
 
-    `answer` is that to the service's proposal. `quarantine`: also take the slow runs out of every baseline and ranking,
-    which goes with the state `invalid` only; the note is the reason.
+    A note is added to the discussion; the list shows the newest one. `answer`: to the service's proposal. `quarantine`:
+    also quarantine the slow runs, only with the state `invalid`; the note is the reason.
     """
 
     author: str
@@ -66,9 +66,9 @@ class Change:
 
 
 def change_regressions(engine: Engine, seen: Sequence[Seen], change: Change) -> int:
-    """Change all of `seen`, and tell how many became different.
+    """Change all of `seen` and return how many changed.
 
-    Raises NotFound, InvalidChange that names each wrong field, and EditConflict that names who changed what.
+    Raises NotFound, InvalidChange naming fields, and EditConflict naming the user who changed what.
     """
     change = _trimmed(change)
     if errors := tuple(_errors(change)):
@@ -77,7 +77,7 @@ def change_regressions(engine: Engine, seen: Sequence[Seen], change: Change) -> 
         error = FieldError("regressions", f"must name 1 to {MAX_AT_ONCE} regressions")
         raise InvalidChange("Nothing was changed.", (error,))
     with transaction(engine, durable=True) as session:
-        # Stacks and runs before regressions, as whoever judges: so nobody waits for each other. A refusal undoes it.
+        # Lock stacks and runs before regressions, like judging, to avoid deadlocks. A refusal rolls back.
         work = {*_placed_again(session, seen, change), *_quarantined(session, seen, change)}
         rows = _locked(session, seen)
         _refuse_what_changed(session, rows, seen)
@@ -105,25 +105,25 @@ def _trimmed(change: Change) -> Change:
 
 
 def _errors(change: Change) -> Iterator[FieldError]:
-    """What is wrong whatever the regression is."""
+    """Yield errors that do not depend on the regression."""
     if not 0 < len(change.author) <= MAX_NAME:
-        yield FieldError("author", f"must name the author, in 1 to {MAX_NAME} characters")
+        yield FieldError("author", f"must name the author in 1 to {MAX_NAME} characters")
     if change.says_nothing:
-        yield FieldError("state", "or another field must say what to change: an assignee, a link, a note, an answer")
+        yield FieldError("state", "must be given, or another change: an assignee, a link, a note or an answer")
     if change.state is not None and change.state not in STATES:
         yield FieldError("state", f"must be one of {', '.join(STATES)}, not {change.state[:40]!r}")
     if change.state is not None and change.answer is not None:
-        yield FieldError("proposal", "is answered by itself: the answer sets the state")
+        yield FieldError("proposal", "must not be combined with an answer, which sets the state")
     if change.assignee is not None and len(change.assignee) > MAX_NAME:
         yield FieldError("assignee", f"must have at most {MAX_NAME} characters")
     if len(change.note) > MAX_NOTE:
         yield FieldError("note", f"must have at most {MAX_NOTE:,} characters")
     elif "\0" in change.note:
-        yield FieldError("note", "holds a control character")
+        yield FieldError("note", "contains a control character")
     elif not change.note and change.state in NEEDS_NOTE:
         yield FieldError("note", f"must explain why the regression is {change.state}")
     if change.quarantine and change.state != "invalid":
-        yield FieldError("quarantine", "is allowed with the state invalid only")
+        yield FieldError("quarantine", "requires the state invalid")
     elif change.quarantine and not change.note:
         yield FieldError("note", "must explain why the runs are quarantined")
     if change.external_url and (why := _no_link_because(change.external_url)):
@@ -131,7 +131,7 @@ def _errors(change: Change) -> Iterator[FieldError]:
 
 
 def _no_link_because(address: str) -> str:
-    """Empty for an address that may be shown as a link to anybody."""
+    """Return why a URL cannot be shown as a link; empty if it can."""
     if len(address) > MAX_URL:
         return f"must have at most {MAX_URL:,} characters"
     if any(c.isspace() or not c.isprintable() for c in address):
@@ -147,7 +147,7 @@ def _no_link_because(address: str) -> str:
 
 
 def _locked(session: Session, seen: Sequence[Seen]) -> Sequence[RegressionRow]:
-    """In the order of their numbers, so that two who change the same ones wait for each other instead of dying."""
+    """Return the rows in numerical order, so that concurrent changes wait instead of deadlocking."""
     ids = {regression.id for regression in seen}
     wanted = select(RegressionRow).where(col(RegressionRow.id).in_(ids)).order_by(col(RegressionRow.id))
     rows = session.execute(wanted.with_for_update()).scalars().all()
@@ -179,17 +179,17 @@ def _refused_rows(rows: Sequence[RegressionRow], seen: Sequence[Seen], change: C
         if change.state and (why := refused_because(row.state, change.state)):
             yield FieldError(_place(row, seen, "state"), f"regression {row.id} cannot become {change.state}: {why}")
         if change.answer and row.proposal != "fixed":
-            yield FieldError(_place(row, seen, "proposal"), f"nothing is proposed for regression {row.id}")
+            yield FieldError(_place(row, seen, "proposal"), f"regression {row.id} has no proposal")
 
 
 def _place(row: RegressionRow, seen: Sequence[Seen], field: str) -> str:
-    """The field as it was sent: alone, or in a list."""
+    """Return the name of the field as sent: alone, or in a list."""
     position = next(k for k, regression in enumerate(seen) if regression.id == row.id)
     return field if len(seen) == 1 else f"regressions.{position}.{field}"
 
 
 def _apply(session: Session, row: RegressionRow, change: Change) -> bool:
-    """Write the change and its record. False, and nothing written, when the row was so already."""
+    """Write the change and its audit record. Return False, with nothing written, if nothing changes."""
     wanted = _wanted(row, change)
     after = {name: value for name, value in wanted.items() if value != getattr(row, name)}
     if not after and not change.note:
@@ -220,7 +220,7 @@ def _apply(session: Session, row: RegressionRow, change: Change) -> bool:
 
 
 def _tell(session: Session, row: RegressionRow, change: Change, before: str | None, after: str | None) -> None:
-    """That it is fixed, or open again. Each time is news of its own."""
+    """Create the notification that it is fixed or open again. Each time is a separate event."""
     event = "regression.fixed" if after == "fixed" else "regression.reopened"
     if after == "fixed" or (after == "open" and before not in ACTIVE):
         reason = f"{change.author}: {change.note}" if change.note else f"{change.author} says so."
@@ -228,7 +228,7 @@ def _tell(session: Session, row: RegressionRow, change: Change, before: str | No
 
 
 def _wanted(row: RegressionRow, change: Change) -> dict[str, str]:
-    """The columns as the change wants them."""
+    """Return the changed columns."""
     wanted: dict[str, str] = {}
     if change.state is not None:
         wanted["state"] = change.state
@@ -238,7 +238,7 @@ def _wanted(row: RegressionRow, change: Change) -> dict[str, str]:
         wanted["external_url"] = change.external_url
     if change.answer == "accept":
         wanted["state"] = row.proposal
-    # A closed regression has nothing left to propose. `proposal_run_id` stays: what was declined is known by it.
+    # A closed regression needs no proposal. `proposal_run_id` stays: it identifies what was declined.
     if change.answer is not None or wanted.get("state", row.state) not in (*ACTIVE, "expected"):
         wanted["proposal"] = ""
     return wanted
@@ -256,7 +256,7 @@ def _action(change: Change, after: dict[str, str]) -> str:
 
 
 def _placed_again(session: Session, seen: Sequence[Seen], change: Change) -> Iterator[int]:
-    """What is called invalid explains no other run: those that it explained are looked at again. The stack work."""
+    """Release the runs that an invalid regression explained, so that they are judged again. Return the stack work."""
     if change.state != "invalid":
         return
     member = RegressionMemberRow
@@ -267,13 +267,13 @@ def _placed_again(session: Session, seen: Sequence[Seen], change: Change) -> Ite
         .group_by(col(RunRow.project_id), col(member.stack_key))
         .order_by(col(RunRow.project_id), col(member.stack_key))
     )
-    because = "A regression in its history was called invalid."
+    because = "A regression in its history was marked invalid."
     for project_id, stack_key, place in session.execute(places).all():
         yield stack_queue.request(session, project_id, stack_key, judge_from=aware(place), because=because)
 
 
 def _quarantined(session: Session, seen: Sequence[Seen], change: Change) -> Iterator[int]:
-    """Quarantine the slow runs of all stacks; the stack work to ring for after the commit."""
+    """Quarantine the slow runs of all stacks. Return the stack work to enqueue after the commit."""
     if not change.quarantine:
         return
     slow = select_any(RegressionMemberRow.run_id).distinct().order_by(col(RegressionMemberRow.run_id))

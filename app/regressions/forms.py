@@ -1,4 +1,4 @@
-"""The forms of triage as they were sent: of one regression, and of the rows that were selected in the list."""
+"""The forms of triage: for one regression, and for rows selected in the list."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,19 +11,19 @@ from app.regressions.queries import NOBODY
 from app.web.forms import Form, read_time
 
 _FILLED = ("assignee", "external_url")
-"""Inputs that come with a value; `was_NAME` says which, so that only what was typed is a change."""
+"""Inputs with a prefilled value; `was_NAME` holds it, so that only edited inputs are changes."""
 _ANSWERS: Mapping[str, Answer] = {"accept": "accept", "decline": "decline"}
 
 
 class TriageForm(Form):
-    """A form of triage; the selected rows are its `seen`, as the list sent them."""
+    """A form of triage. `seen`: the selected rows."""
 
     inputs = ("state", "assignee", "external_url", "note", "author", "quarantine")
     hidden = ("proposal", "changed_at", *(f"was_{name}" for name in _FILLED))
     several = ("seen",)
 
     def change(self) -> Change:
-        """What the form of one regression asks for: what was not touched is left alone, whatever it is by now."""
+        """Return the changes of the form of one regression. Unedited inputs are ignored."""
         answer = _ANSWERS.get(self.value("proposal"))
         if answer:
             return Change(self.value("author"), note=self.value("note"), answer=answer)
@@ -37,7 +37,7 @@ class TriageForm(Form):
         )
 
     def bulk_change(self) -> Change:
-        """What the form below the list asks for: an empty input leaves things as they are."""
+        """Return the changes of the form below the list. Empty inputs are ignored."""
         assignee = self.value("assignee")
         return Change(
             self.value("author"),
@@ -50,7 +50,7 @@ class TriageForm(Form):
         return None if self.value(name) == self.value(f"was_{name}") else self.value(name)
 
     def over(self, regression: Regression) -> Self:
-        """This form over the regression as it is now: what was typed stays, what was not touched follows it."""
+        """Return this form updated to the current regression: edited inputs stay, others are refreshed."""
         now = {name: getattr(regression, name) for name in _FILLED}
         typed = {name: value for name in _FILLED if (value := self._touched(name)) is not None}
         was = {f"was_{name}": value for name, value in now.items()}
@@ -60,13 +60,13 @@ class TriageForm(Form):
         return Seen(regression_id, read_time(self.value("changed_at")))
 
     def seen_rows(self) -> list[Seen]:
-        """The selected rows, each `id@changed_at`. Raises InvalidChange."""
+        """Return the selected rows, each `id@changed_at`. Raises InvalidChange."""
         if not self.chosen["seen"]:
             raise InvalidChange("Select at least one regression. Nothing was changed.")
         return [_row(text) for text in self.chosen["seen"]]
 
     def refused(self, error: ThreewallsError) -> Self:
-        """The same form with `error` where it belongs; what has no input of its own stands above the form."""
+        """Return the form with `error` at its input, or above the form if it has none."""
         errors = {wrong.field: wrong.message for wrong in reversed(error.errors)}
         placed = {name: text for name, text in errors.items() if name in self.inputs}
         elsewhere = [f"{text[:1].upper()}{text[1:]}." for name, text in errors.items() if name not in self.inputs]
@@ -77,6 +77,6 @@ class TriageForm(Form):
 def _row(text: str) -> Seen:
     number, _, time = text.partition("@")
     if not (number.isascii() and number.isdigit() and len(number) < 19):
-        error = FieldError("seen", "is no row of the list")
-        raise InvalidChange("A selected row cannot be understood. Reload the list. Nothing was changed.", (error,))
+        error = FieldError("seen", "is not a row of the list")
+        raise InvalidChange("A selected row is invalid. Nothing was changed. Reload the list.", (error,))
     return Seen(int(number), read_time(time))

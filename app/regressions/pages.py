@@ -49,7 +49,7 @@ from app.web.forms import answer_form, status_of
 from app.web.identity import access_of
 from app.web.templating import render
 
-# --- The page of one regression: what is known of each member, the discussion, and the form to work on it.
+# --- The page of one regression: its members, the discussion, and the form.
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,10 @@ class BaselineRun:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """`verdict`: the current one of the first slow run; `baseline` oldest first; `before`: the last commit before."""
+    """A member.
+
+    `verdict`: the current one of the first slow run; `baseline`: oldest first; `before`: the previous commit.
+    """
 
     member: Member
     cost: Cost
@@ -78,19 +81,19 @@ class MemberView:
 
     @property
     def against(self) -> str:
-        """`13 baseline runs`; what stands in for them after an upgrade are none."""
+        """Return the number of runs compared with: `13 baseline runs`; after an upgrade these are not baselines."""
         n = len(self.baseline)
         is_contrast = self.verdict is not None and self.verdict.document.comparability is None
         return f"{plural(n, 'run')} before the upgrade" if is_contrast else plural(n, "baseline run")
 
     @property
     def before(self) -> str:
-        """The commit of the newest baseline run."""
+        """Return the commit of the newest baseline run."""
         return self.baseline[-1].commit if self.baseline else ""
 
 
 class RegressionView:
-    """What the template prints. `form` came back from a browser; it belongs to the proposal when it answers one."""
+    """Data of the page. `form`: as sent by the user."""
 
     def __init__(self, session: Session, regression_id: int, form: TriageForm | None = None) -> None:
         self._session = session
@@ -115,7 +118,7 @@ class RegressionView:
 
     @property
     def states(self) -> tuple[tuple[State, str], ...]:
-        """The states that may follow, with what they mean."""
+        """Return the possible next states with their meaning."""
         return tuple((state, MEANING[state]) for state in next_states(self.found.state))
 
     @cached_property
@@ -125,14 +128,14 @@ class RegressionView:
 
     @cached_property
     def discussion(self) -> tuple[words.Done, ...]:
-        """Newest last, as a discussion is read."""
+        """Return the events, oldest first."""
         return tuple(
             words.history_entry(event) for event in reversed(audit.events(self._session, "regression", self.found.id))
         )
 
     @cached_property
     def proposal(self) -> str:
-        """`The last 4 runs are back within 1 %.`; empty when nothing is proposed."""
+        """Return the basis of the proposal: `The last 4 runs are back within 1 %.`; empty without one."""
         if self.found.proposal != "fixed":
             return ""
         run = self._session.get(RunRow, self.found.proposal_run_id) if self.found.proposal_run_id else None
@@ -146,7 +149,7 @@ class RegressionView:
 
     @property
     def upgrade(self) -> str:
-        """The query of the report of the upgrade that opened it; empty for others."""
+        """Return the query of the upgrade report that opened it; empty for others."""
         verdict = self.members[0].verdict if self.found.kind == "upgrade" and self.members else None
         contrast = verdict.document.contrast if verdict else None
         if contrast is None or not contrast.comparability.stack:
@@ -164,7 +167,7 @@ class RegressionView:
         return points_of(self._session, self.project.id or 0, member, self.found.metric)
 
     def _runs_since(self, run: RunRow) -> int:
-        """Runs of the configuration that count, from `run` on."""
+        """Return the number of runs of the configuration that count, from `run` on."""
         counts = (
             col(RunRow.config_key) == run.config_key, col(RunRow.project_id) == run.project_id,
             col(RunRow.purpose) == "ci", col(RunRow.is_steady).is_(True), col(RunRow.short).is_(False),
@@ -191,7 +194,7 @@ class RegressionView:
         )
 
     def _baseline(self, document: VerdictDocument) -> tuple[BaselineRun, ...]:
-        """The runs that it was measured against; after an upgrade those of the other side."""
+        """Return the baseline runs; after an upgrade those of the other side."""
         contrast = document.contrast if document.comparability is None else None
         chosen, used = document.baseline, document.verdict.baseline_used
         if contrast is not None:
@@ -227,7 +230,7 @@ def list_regressions(
 @router.post("/regressions")
 @requires(Action.CONTRIBUTE)
 async def change_selected(request: Request, engine: AppEngine) -> Response:
-    """The same change as the API's, of the rows that were selected."""
+    """Change the selected rows like the API."""
 
     def change(form: TriageForm) -> str:
         address = RegressionQuery.from_params(request.query_params).address("/regressions")
@@ -250,7 +253,7 @@ def show_regression(request: Request, session: ReadSession, regression_id: Regre
 @router.post("/regressions/{regression_id}")
 @requires(Action.CONTRIBUTE, of="regression")
 async def change_regression(request: Request, engine: AppEngine, regression_id: RegressionId) -> Response:
-    """The same change as the API's."""
+    """Change one regression like the API."""
 
     def change(form: TriageForm) -> str:
         change_regressions(engine, [form.seen_one(regression_id)], form.change())
@@ -267,11 +270,11 @@ async def change_regression(request: Request, engine: AppEngine, regression_id: 
 @router.get("/regressions/{regression_id}/chart")
 @requires(Action.READ, of="regression")
 def show_chart(request: Request, session: ReadSession, regression_id: RegressionId, run: int) -> HTMLResponse:
-    """The chart of one member: by itself to htmx, on the page to everyone else."""
+    """Render the chart of one member: the block alone for htmx, else the page."""
     view = RegressionView(session, regression_id)
     member = view.member_of(run)
     if member is None:
-        raise NotFound(f"Run {run} is no member of regression {regression_id}.")
+        raise NotFound(f"Run {run} is not a member of regression {regression_id}.")
     points = view.points(member)
     spec = history_chart(points, member, view.found.metric) if points else None
     return _render_regression(request, view, block="member_chart", drawn=member, points=points, spec=spec)

@@ -18,16 +18,16 @@ from app.storage.runs import aware
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow
 from app.web.lists import ListQuery, OneOf
 
-# --- What the list of regressions can be asked for. The query string is its whole state, so it is checked as input.
+# --- Filters of the list of regressions. The query string is its whole state, so it is validated as input.
 
 ACTIVE_STATES, ANY_STATE = "active", "any"
 METRICS = {"step_time_ms": "step time", "peak_memory_gib": "peak memory", "lm_loss": "loss"}
 KINDS = {"run": "a run", "upgrade": "an upgrade"}
 SORTS = {"cost": "cost", "age": "age", "size": "size"}
 NOBODY = "nobody"
-"""A value of the assignee filter: the regressions that nobody has."""
+"""Value of the assignee filter for unassigned regressions."""
 UNKNOWN = "unknown"
-"""A value of the GPU and model filters."""
+"""Value of the GPU and model filters for unknown."""
 
 
 class RegressionQuery(ListQuery):
@@ -36,18 +36,18 @@ class RegressionQuery(ListQuery):
     page_defaults = {"state": ACTIVE_STATES}  # noqa: RUF012  # a class variable of the base
     not_narrowing = ("state", "sort")
 
-    q: str = Field("", description="Words that must all occur: in the cause, note, assignee, link, or a run's names.")
+    q: str = Field("", description="Words that must all occur in the cause, note, assignee, link or names of a run.")
     state: Annotated[str, OneOf((ACTIVE_STATES, *STATES, ANY_STATE))] = Field(
         ANY_STATE, description="A state, `active` (open or acknowledged) or `any`."
     )
     project: str = ""
-    assignee: str = Field("", description="`nobody`: those that nobody has.")
+    assignee: str = Field("", description="`nobody`: unassigned ones.")
     metric: Annotated[str, OneOf(tuple(METRICS))] = ""
     kind: Annotated[str, OneOf(tuple(KINDS))] = Field("", description="`run` or `upgrade`.")
     axis: Annotated[str, OneOf(AXES)] = Field(
-        "", description="Where the cause lies: `container`, `recipe`, `code`, `place` or `workload`."
+        "", description="Axis of the cause: `container`, `recipe`, `code`, `place` or `workload`."
     )
-    gpu: str = Field("", description="`unknown`: those of which it is not known.")
+    gpu: str = Field("", description="`unknown`: regressions without a known value.")
     model: str = ""
     sort: Annotated[str, OneOf(tuple(sign + name for name in SORTS for sign in ("-", "")))] = Field(
         "-cost", description="`cost`, `age` or `size`, with `-` for descending."
@@ -55,7 +55,7 @@ class RegressionQuery(ListQuery):
 
 
 def find_regressions(session: Session, query: RegressionQuery) -> ListPage[Regression]:
-    """The regressions that match, in the order asked for. A page past the end is empty, with the true total."""
+    """Return the matching regressions in the requested order. A page past the end is empty, with the true total."""
     conditions = [*_conditions(query), *_in_state(query.state)]
     total = session.execute(_joined(select(func.count(col(RegressionRow.id)))).where(*conditions)).scalar_one()
     wanted = _joined(select(RegressionRow, ProjectRow)).where(*conditions).order_by(*_order(query.sort))
@@ -64,7 +64,7 @@ def find_regressions(session: Session, query: RegressionQuery) -> ListPage[Regre
 
 
 def count_by_state(session: Session, query: RegressionQuery) -> dict[str, int]:
-    """How many match in each state, whatever state is asked for; `active` and `any` are sums."""
+    """Return the number of matches in each state, ignoring the state filter. `active` and `any` are sums."""
     counted = _joined(select(col(RegressionRow.state), func.count(col(RegressionRow.id))))
     rows = session.execute(counted.where(*_conditions(query)).group_by(col(RegressionRow.state))).all()
     counts: dict[str, int] = dict.fromkeys(STATES, 0) | {row[0]: row[1] for row in rows}
@@ -72,7 +72,7 @@ def count_by_state(session: Session, query: RegressionQuery) -> dict[str, int]:
 
 
 def cost_of(session: Session, query: RegressionQuery) -> tuple[float | None, int]:
-    """The known cost of all that match, in GPU-hours a day (None: no cost is known), and how many have no known one."""
+    """Return the known cost of all matches in GPU-hours per day (None without any), and the number of unknown ones."""
     wanted = _joined(
         select(
             func.sum(col(RegressionRow.gpu_hours_per_day)),
@@ -84,7 +84,7 @@ def cost_of(session: Session, query: RegressionQuery) -> tuple[float | None, int
 
 
 def get_regression(session: Session, regression_id: int) -> Regression:
-    """Raises NotFound."""
+    """Return a regression. Raises NotFound."""
     rows = session.execute(
         _joined(select(RegressionRow, ProjectRow)).where(col(RegressionRow.id) == regression_id)
     ).all()
@@ -94,7 +94,7 @@ def get_regression(session: Session, regression_id: int) -> Regression:
 
 
 def options_of(session: Session) -> Options:
-    """All values that occur among regressions, sorted: what a select box may offer."""
+    """Return the values that occur among regressions, sorted, for select boxes."""
     of_runs = [
         _distinct(
             session,
@@ -123,7 +123,7 @@ def _in_state(state: str) -> list[ColumnElement[bool]]:
 
 
 def _conditions(query: RegressionQuery) -> list[ColumnElement[bool]]:
-    """All but the state."""
+    """Return the conditions of all filters except the state."""
     equal = {"project": col(ProjectRow.slug), "metric": col(RegressionRow.metric), "kind": col(RegressionRow.kind)}
     conditions: list[ColumnElement[bool]] = [
         column == query.active[name] for name, column in equal.items() if name in query.active
@@ -139,7 +139,7 @@ def _conditions(query: RegressionQuery) -> list[ColumnElement[bool]]:
 
 
 def _some_member(condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    """One of its slow runs is so."""
+    """Return the condition that one of its slow runs matches."""
     return exists(
         select(col(RunRow.id))
         .join(RegressionMemberRow, col(RegressionMemberRow.run_id) == RunRow.id)
@@ -148,7 +148,7 @@ def _some_member(condition: ColumnElement[bool]) -> ColumnElement[bool]:
 
 
 def _mentions(word: str) -> ColumnElement[bool]:
-    """Regressions that a word of the search box names: by part of a text or of a run's, by number or stack key."""
+    """Return the regressions that match a word of the search box: part of a text, a number or a stack key."""
     number = word.removeprefix("#")
     # Ids fit in 63 bits; a longer number is part of a text, not an id.
     is_number = number.isascii() and number.isdigit() and len(number) < 19
@@ -180,13 +180,13 @@ def _order(sort: str) -> tuple[ColumnElement[Any], ...]:
 
 _NAMING = ("model", "gpu", "gpus", "dispatcher", "routing_mode", "container")
 _SETTING_APART = ("seq_len", "gbs", "mbs", "precision", "cluster", "task", "pp")
-"""Named where members would otherwise have the same title."""
+"""Names of members that would otherwise have the same title."""
 _MEMBER_COLUMNS = (
     RunRow.name, RunRow.branch, RunRow.commit, RunRow.ordered_at, RunRow.quarantine, RunRow.model, RunRow.gpu,
     RunRow.gpus, RunRow.dispatcher,
     *(col(RunResultRow.contract)[name]["value"].as_string().label(name) for name in (*_NAMING[4:], *_SETTING_APART)),
 )  # fmt: skip
-"""Some values of the contract instead of all of it: a list would read megabytes of JSON for its titles."""
+"""Selected values of the contract, because a list would read megabytes of JSON for its titles."""
 
 
 def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regression, ...]:
@@ -230,7 +230,7 @@ def _member(row: Row[Any], title: str) -> Member:
 
 
 def _title(row: Row[Any], members: Sequence[Row[Any]]) -> str:
-    """What people know the stack by, with what sets it apart from other members of that name."""
+    """Return the stack's name with what distinguishes it from other members of that name."""
     title = stack_title(_named(row))
     alike = [member for member in members if stack_title(_named(member)) == title]
     apart = [name for name in _SETTING_APART if len({getattr(member, name) for member in alike}) > 1]

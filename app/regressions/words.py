@@ -1,4 +1,4 @@
-"""What the pages of regressions say in words: the answer, how a cost was made, what somebody did."""
+"""Sentences of the regression pages: the answer, the calculation of a cost, the changes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from app.storage.audit import AuditEvent
 
 
 def what(regression: Regression) -> str:
-    """`9.8 % slower`, `2.1 % more peak memory`, `loss 3.2 % higher`; for the list and the title."""
+    """Format a change: `9.8 % slower`, `2.1 % more peak memory`, `loss 3.2 % higher`; for the list and the title."""
     delta = regression.worst_delta_pct
     if regression.metric == "peak_memory_gib":
         return (
@@ -35,7 +35,7 @@ def what(regression: Regression) -> str:
 
 
 def first_seen(metric: str, member: Member) -> str:
-    """`6.1 %`: what the first slow run showed, where the history made it another figure; else empty."""
+    """Return the change in the first slow run if it differs from that of the history (`6.1 %`); else empty."""
     if member.delta_pct is None or member.first_delta_pct is None:
         return ""
     first, now = (change_text(delta, metric=metric).size for delta in (member.first_delta_pct, member.delta_pct))
@@ -65,13 +65,13 @@ def _cost(regression: Regression) -> str:
 
 
 def cost_factors(cost: Cost) -> str:
-    """`1.5 runs a day × 12.5 ms more a step × 50 steps × 16 GPUs`; empty when one is unknown, or nothing is lost."""
+    """Format the factors: `1.5 runs/day × 12.5 ms/step × 50 steps/run × 16 GPUs`; empty if one is unknown or 0."""
     if not cost.gpu_hours_per_day:
         return ""
     runs, extra, steps, gpus = cost.runs_per_day, cost.extra_ms_per_step, cost.steps_per_run, cost.gpus
     assert runs is not None and extra is not None and steps is not None and gpus is not None  # noqa: S101, PT018
     return (
-        f"{_rate(runs)} a day × {step_time(extra)} more a step × {plural(steps, 'step')} a run × "
+        f"{_rate(runs)}/day × {step_time(extra)}/step × {plural(steps, 'step')}/run × "
         f"{plural(gpus, 'GPU')} = {gpu_hours(cost.gpu_hours_per_day)}{THIN}GPU-hours a day"
     )
 
@@ -92,7 +92,7 @@ def figure_text(metric: str, value: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An entry of the discussion: the action in words, and each changed field with its old and new value."""
+    """An entry of the discussion: the action, and each changed field with its old and new value."""
 
     event: AuditEvent
     words: str
@@ -127,7 +127,7 @@ def history_entry(event: AuditEvent) -> Done:
 
 
 def _fields(event: AuditEvent) -> Iterator[tuple[str, str, str]]:
-    """Fields that people know, in one order. The proposal of an answered one says nothing new."""
+    """Yield fields in display order. A proposal that was answered is not repeated."""
     for name, label in _NAMES.items():
         is_shown_already = event.action == "opened" or (name == "proposal" and event.action.startswith("proposal_"))
         if name not in event.after or is_shown_already:

@@ -1,4 +1,4 @@
-"""What the API says of runs, in types (`docs/api.md` in prose). Additions are welcome, changes are not."""
+"""Types of the API's runs; `docs/api.md` describes them. Fields may be added but not changed."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from app.domain.run import LineExample, Metric, Slice, Source, SteadyState, Time
 from app.storage.database import ListPage
 from app.storage.runs import Amendment, Quarantine, RunDetail, RunFile, RunListItem
 
-# --- What the API says of a run beside its figures: what failed, what ran, what took the time, what to supply.
+# --- Details of a run: failures, active settings, timers, fields to supply.
 
 
 class FromDomain(BaseModel):
@@ -105,7 +105,7 @@ def unknown_fields(names: Sequence[str]) -> list[UnknownFieldOut]:
 
 RunId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the run.")]
 Finite = Annotated[float | None, AfterValidator(lambda value: value if value is None or math.isfinite(value) else None)]
-"""JSON has no NaN: a stored number that is none is null."""
+"""JSON has no NaN: stored values that are not numbers become null."""
 Status = Literal["received", "processing", "ready", "failed", "unread"]
 
 

@@ -1,7 +1,7 @@
-"""Chart data -> a Vega-Lite specification: points by role, the steady window, the figure it gave.
+"""Chart data -> a Vega-Lite specification: points by role, the steady window, and its figure.
 
-Altair takes half a second to import and some 50 ms to check a chart, so it is imported when first needed and what it
-makes is kept: specifications differ in data and titles only. Data travels beside them, under `datasets`.
+Altair takes 0.5 s to import and some 50 ms to validate a chart, so it is imported on first use and its specifications
+are cached: they differ in data and titles only. The data are separate, under `datasets`.
 """
 
 import json
@@ -20,13 +20,13 @@ from app.domain.run import FloatArray, IntArray, SteadyState, Timer
 from app.web import charts
 from app.web.charts import series_label
 
-# --- A stored series -> what a chart and its table show: which iterations, their roles, and the scale that fits them.
+# --- A stored series -> chart and table: the iterations, their roles, and a scale that fits them.
 
 MAX_POINTS = 3000
-"""More marks than screen columns only cost time. The slowest value of each stretch is always kept."""
+"""More marks than screen columns only cost time. The slowest value of each group is always kept."""
 
 _BESIDE_WINDOW = 0.5
-"""Multiple of the window's range that the axis extends beyond it; warm-up farther off is drawn at its edge."""
+"""Multiple of the window's range that the axis extends beyond it; warm-up values farther off are drawn at its edge."""
 
 _BAND_REACH = 1.5
 """A baseline farther off than this is left out, because the run itself would shrink to a line."""
@@ -145,7 +145,7 @@ def between(data: Points, first: int, last: int) -> Points:
 def drawable(data: Points, log: bool) -> Points:
     """Return the points that the value axis can show.
 
-    Of very many points, each stretch keeps its lowest, middle and highest.
+    With very many points, each group keeps its lowest, middle and highest.
     """
     keep = np.flatnonzero(np.isfinite(data.values) & ((data.values > 0) | (not log)))
     if len(keep) > MAX_POINTS:

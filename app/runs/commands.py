@@ -1,4 +1,4 @@
-"""A person states contract fields of a run that is there already: checked as metadata are, recorded, then read anew."""
+"""Correct contract fields of an existing run: validated like metadata, recorded, then the run is read again."""
 
 from collections.abc import Callable, Mapping
 from typing import Literal
@@ -27,9 +27,9 @@ TAKE_BACK = {"unset": True}
 
 
 def amend_contract(engine: Engine, run_id: int, *, fields: Mapping[str, object], author: str, note: str = "") -> None:
-    """Record the corrections, all or none, and have the run read again.
+    """Record the corrections, all or none, and request that the run is read again.
 
-    Raises NotFound, and InvalidMetadata that names each wrong field as `fields.NAME`, `author` or `note`.
+    Raises NotFound, and InvalidMetadata naming `fields.NAME`, `author` or `note`.
     """
     author, note = one_line(author), one_line(note)
     stated = _checked(fields, author, note)

@@ -64,8 +64,8 @@ def test_a_verdict_has_its_metrics_baseline_and_suspects(client: TestClient) -> 
 def test_before_it_was_judged_the_answer_says_what_it_waits_for(client: TestClient) -> None:
     run_id = upload(client, training_log(), meta=meta(1)).json()["id"]
     result = verdict(client, run_id)
-    assert (result["status"], result["verdict"], result["reason"]) == ("pending", None, "It waits to be read.")
-    assert_problem(client.get("/api/v1/runs/12345/verdict"), 404, "no run 12345")
+    assert (result["status"], result["verdict"], result["reason"]) == ("pending", None, "Waiting to be read.")
+    assert_problem(client.get("/api/v1/runs/12345/verdict"), 404, "Run 12345 does not exist")
 
 
 def test_a_log_without_iterations_gets_the_verdict_failed(client: TestClient) -> None:

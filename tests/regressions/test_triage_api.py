@@ -258,7 +258,7 @@ def test_what_is_so_already_is_no_change(client: TestClient, make: Make) -> None
         ({"external_url": "https://[host"}, "external_url", "https://"),
         ({"external_url": "https://a b"}, "external_url", "without spaces"),
         ({"external_url": "https://me:secret@host/x"}, "external_url", "user name"),
-        ({"proposal": "accept"}, "proposal", "nothing is proposed"),
+        ({"proposal": "accept"}, "proposal", "has no proposal"),
         ({"proposal": "maybe"}, "proposal", ""),
         ({"quarantine": True, "note": "bad node"}, "quarantine", "invalid"),
         ({"quarantine": True, "state": "invalid"}, "note", "why the runs are quarantined"),

@@ -96,7 +96,7 @@ def test_the_page_answers_what_how_much_since_when_and_at_what_cost(
     text = client.get(f"/regressions/{number}").text
     assert f"Up to 5.0\u202f% slower on 2 stacks since run #{stack.since} at commit" in text
     assert "It costs about 41 GPU-hours a day. All code between two commits." in text
-    assert "1 run a day × 1,000\u202fms more a step × 50 steps a run × 16 GPUs = 0.2\u202fGPU-hours a day" in text
+    assert "1 run/day × 1,000\u202fms/step × 50 steps/run × 16 GPUs = 0.2\u202fGPU-hours a day" in text
     assert re.search(r'href="https://git.example/\w{40}\.\.\.\w{40}"', text)
     assert "than the last 13 runs of this stack" in text
     assert "All changes between the two commits." in text
@@ -212,9 +212,9 @@ def test_selected_rows_are_changed_together_without_script(client: TestClient, e
     ("form", "status", "words"),
     [
         ({"state": "fixed"}, 422, "Select at least one regression"),
-        ({"seen": "x"}, 422, "cannot be understood"),
+        ({"seen": "x"}, 422, "A selected row is invalid"),
         ({"seen": "999", "state": "fixed"}, 404, "Regression 999 does not exist"),
-        ({"seen": "1"}, 422, "must say what to change"),
+        ({"seen": "1"}, 422, "or another change"),
         ({"seen": "1", "state": "expected"}, 422, "must explain why the regression is expected"),
         ({"seen": "1", "state": "fixed", "author": ""}, 422, "must name the author"),
     ],

@@ -1,7 +1,7 @@
-"""A tuning journey as a tree: runs as nodes, knobs as edges with what they were measured to do.
+"""A tuning journey as a tree: runs are nodes, knobs are edges with their measured effect.
 
-The root is the run that the first experiment began from. Each experiment is an edge from its baseline to its candidate;
-where its winner was accepted and later experiments began from it, the tree goes on there.
+The root is the run of the first experiment. Each experiment is an edge from its baseline to its candidate. Later
+experiments that start from an accepted winner extend the tree.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

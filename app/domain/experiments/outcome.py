@@ -1,7 +1,7 @@
-"""The A/B of an experiment: the verdict's own test over the runs that count, and what it is worth.
+"""The result of an experiment: the verdict's test over the runs that count, and its evidence level.
 
-The test is planned for a number of runs a side. It may be looked at whenever a run comes in, so before that number is
-there it decides only what is surer by as much as there are looks: waiting for a lucky moment gains nothing.
+The test is planned for a number of runs per side. Evaluating it after each upload requires more certainty before that
+number is reached, so that waiting for a lucky moment gains nothing.
 """
 
 from collections import Counter
@@ -33,15 +33,15 @@ from app.domain.verdict.step_time import (
 
 # --- Which side of an experiment a run is on, and why it may not count.
 #
-# A run with the tag belongs to the experiment whatever it is; without a tag its config key decides. It counts when its
-# active values, not only the requested ones, are those of its side, and when its figures are comparable.
+# A run with the tag belongs to the experiment in any case; without a tag its config key decides. It counts if its
+# active (not only requested) values match its side and its figures are comparable.
 
 _MOST_LISTED = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """What decides which runs belong to an experiment. `baseline`: the run that it was planned from."""
+    """The criteria for runs of an experiment. `baseline`: the run that it was planned from."""
 
     baseline: RunRecord
     tag: str
@@ -221,7 +221,7 @@ LEVELS: tuple[EvidenceLevel, ...] = ("smoke", "screen", "matched_ab", "validated
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A run that belongs to an experiment. `level`: the evidence level of the run by itself."""
+    """A run of an experiment. `level`: the evidence level of the single run."""
 
     applicant: Applicant
     side: Side

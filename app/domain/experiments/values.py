@@ -1,4 +1,4 @@
-"""What an experiment is made of. Frozen, stored as JSON by their types (`app/storage/json_text.py`)."""
+"""The parts of an experiment. Frozen and stored as JSON by their types (`app/storage/json_text.py`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,7 +13,7 @@ from app.domain.verdict.step_time import DroppedRun, Prior, Verdict
 Side = Literal["baseline", "candidate"]
 State = Literal["planned", "waiting", "done", "accepted", "rejected", "withdrawn"]
 JoinedBy = Literal["plan", "tag", "config"]
-"""`plan`: the run that the plan was made from; `tag`: by the tag of the upload; `config`: by its config key."""
+"""`plan`: the run that the plan is based on; `tag`: by the tag of the upload; `config`: by its config key."""
 Winner = Literal["", "baseline", "candidate"]
 SIDES: tuple[Side, ...] = get_args(Side)
 STATES: tuple[State, ...] = get_args(State)
@@ -63,8 +63,8 @@ class Commands:
 class PlannedChange:
     """The change as flags and variables.
 
-    `environment`: changed lines; `export`: text to paste for the candidate. `open`: fields whose value depends on
-    unknown facts, so that the user must choose it.
+    `environment`: changed lines; `export`: text to paste for the candidate. `open`: fields that the user must choose,
+    because their value depends on unknown facts.
     """
 
     text: str = ""
@@ -113,7 +113,7 @@ class Sizing:
 
     @property
     def hours(self) -> float | None:
-        """Calendar time of all runs of both sides, one after another, with 50 steps each."""
+        """Return the calendar time of all runs of both sides, one after another, with 50 steps each."""
         return None if self.run_hours is None else 2 * self.runs_each * self.run_hours
 
     @property

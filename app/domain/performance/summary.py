@@ -1,4 +1,4 @@
-"""A log, the documents beside it and the metadata become what a run shows, and what to correct."""
+"""Combine a log, its documents and the metadata into the results of a run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -32,7 +32,7 @@ from app.domain.run import (
 # --- Adds the series of documents (TensorBoard, golden values) to those of a log, or uses them in place of a log.
 
 _TRAINERS = {"golden values": "Megatron-LM", "bridge configuration": "Megatron-Bridge"}
-"""Whose documents they are."""
+"""Format of the documents."""
 
 
 def with_documents(log: ParsedLog, documents: Sequence[Document]) -> ParsedLog:

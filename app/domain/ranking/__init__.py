@@ -1,7 +1,7 @@
-"""Leaderboards: which dispatcher wins in a stack, on what evidence, and what may be said across stacks.
+"""Leaderboards: which dispatcher wins in a stack, by what evidence, and summaries across stacks.
 
-rank_stack(runs, prior, contracts) -> StackStandings    what is stored of a stack
-head_changes(standings, last_heads) -> changes           what changed at its head
+rank_stack(runs, prior, contracts) -> StackStandings    the stored standings of a stack
+head_changes(standings, last_heads) -> changes           changes of its leaders
 across(standings, floor) -> tuple[ClassSummary, ...]     counts and ranges over stacks
 scaling_series(runs) -> tuple[ScalingSeries]             one workload at several sizes
 """

@@ -1,7 +1,7 @@
-"""Several stacks of one hardware and family beside each other: counts and ranges, never a mean of unlike things.
+"""Results over several stacks of one hardware and family: counts and ranges.
 
-Stacks differ in workload, size, container and precision, so their step times and gains have no common mean. What can be
-said of all of them is in how many a dispatcher won, tied or lost, and between which values its gain lies.
+Stacks differ in workload, size, container and precision, so their step times and gains have no common mean. The summary
+states in how many stacks a dispatcher won, tied or lost, and the range of its gain.
 """
 
 from collections.abc import Iterable, Sequence
@@ -74,7 +74,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class TallyGroup:
-    """Tallies of stacks with one precision and size of expert parallelism; None and None: all stacks."""
+    """Tallies of stacks with one precision and one EP size; None and None: all stacks."""
 
     precision: str | None
     ep_size: EpSize | None
@@ -83,7 +83,7 @@ class TallyGroup:
 
 @dataclass(frozen=True, slots=True)
 class ClassSummary:
-    """All stacks of one hardware, family, routing mode and semantic class at one evidence floor."""
+    """All stacks of one hardware, family, routing mode and semantic class at one evidence level."""
 
     hardware: str
     family: str
@@ -181,7 +181,7 @@ def _summary(boards: Sequence[BoardResults]) -> ClassSummary:
 
 
 def _tallies(results: Sequence[StackResult]) -> tuple[Tally, ...]:
-    """Return tallies in the order of names: an order by wins would rank unlike things."""
+    """Return tallies in the order of names: an order by wins would rank different workloads."""
     present = {result.dispatcher for result in results}
     names = [name for name in DISPATCHERS if name in present] + sorted(present.difference(DISPATCHERS))
     return tuple(_tally(name, [result for result in results if result.dispatcher == name]) for name in names)

@@ -1,6 +1,6 @@
-"""The published figure that is closest to a stack, what differs, and how far our figure is from it.
+"""Find the reference point closest to a stack, the differences, and the gap between the figures.
 
-It is always another lab's measurement: shown beside a ranking, never in it.
+It is always another lab's measurement: shown next to a ranking, never in it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A published figure: what was measured, on what, by whom, and where it is written. Never a run, and never ranked."""
+"""A published figure: what was measured, on what, by whom, and its source. It is not a run and is never ranked."""
 
 import hashlib
 import json

@@ -13,25 +13,28 @@ from app.domain.run import FloatArray
 from app.domain.verdict.special import t_two_sided_p
 from app.domain.verdict.step_time import CLIPPING_LOSS, DEFAULT_PRIOR, Prior
 
-# --- The best division of a series into levels: PELT with squared error (Killick, Fearnhead and Eckley 2012).
+# --- The optimal segmentation of a series: PELT with squared error (Killick, Fearnhead and Eckley 2012).
 
 SHORTEST_SEGMENT = 3
-"""One or two odd runs are the verdict's business (or a bad node's); three make a level."""
+"""One or two odd runs are handled by verdicts (or come from a bad node); three form a segment."""
 _ENDS_AT_ONCE = 48
-"""Their errors are one table. More spare calls, fewer drop useless starts sooner; no less than the shortest segment."""
+"""Segments up to this length use one table of errors.
+
+A larger value saves calls, a smaller one prunes sooner; at least the shortest segment.
+"""
 
 
 def best_segments(values: FloatArray, penalty: float, shortest: int = SHORTEST_SEGMENT) -> list[int]:
-    """Where new levels start, ascending, without 0.
+    """Return where segments start, ascending, without 0.
 
-    Minimises, exactly, the squared error about the segment means plus `penalty` for each boundary, over all divisions
-    into segments of at least `shortest` values. A series too short for two segments has none.
+    Minimises exactly the squared error about the segment means plus `penalty` per boundary, over all segmentations with
+    at least `shortest` values per segment. A series too short for two segments has no boundaries.
     """
     n = len(values)
     if n < 2 * shortest:
         return []
     prefix = _prefix_sums(values)
-    cost = np.full(n + 1, np.inf)  # of the best division of the first t values
+    cost = np.full(n + 1, np.inf)  # of the optimal segmentation of the first t values
     cost[0] = -penalty
     last = np.zeros(n + 1, np.intp)  # where that division's last segment starts
     starts = np.array([0])
@@ -44,7 +47,7 @@ def best_segments(values: FloatArray, penalty: float, shortest: int = SHORTEST_S
             best = reached.argmin()
             cost[t], last[t] = reached[best] + penalty, starts[best]
         if len(ends) == _ENDS_AT_ONCE:
-            # A start that is worse than a new segment at t stays so, once that new segment is long enough.
+            # A start that is worse than a new segment at t stays worse, once that new segment is long enough.
             t = ends[-shortest]
             starts = starts[(starts > t - shortest) | (cost[starts] + errors[-shortest] <= cost[t])]
     return _walk_back(last, n)
@@ -56,7 +59,7 @@ def _errors(
     ends: np.typing.NDArray[np.intp],
     shortest: int,
 ) -> FloatArray:
-    """Squared error of a segment from each start (a column) to each end (a row); infinite where it is too short."""
+    """Return the squared error of a segment from each start (column) to each end (row); infinite if too short."""
     sums, squares = prefix
     lengths = ends[:, None] - starts
     too_short = lengths < shortest
@@ -67,7 +70,7 @@ def _errors(
 
 
 def _prefix_sums(values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Of the values and their squares, about the median: step times far from zero would cancel badly."""
+    """Return cumulative sums of values and squares about the median: step times far from zero would cancel badly."""
     centred = values - np.median(values)
     return np.append(0.0, np.cumsum(centred)), np.append(0.0, np.cumsum(centred**2))
 
@@ -82,7 +85,7 @@ def _walk_back(last: np.typing.NDArray[np.intp], n: int) -> list[int]:
 
 
 FEWEST_RUNS = 12
-"""In shorter histories nothing is divided: the verdict alone speaks."""
+"""Shorter histories are not segmented; only verdicts apply."""
 LEAST_SHIFT = 0.01
 MOST_P = 0.001
 _MEDIAN_OF = 7
@@ -94,7 +97,7 @@ _MOST_DF = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Runs `start` up to, not including, `stop` that share one level: the mean of their winsorised ln(step time)."""
+    """A segment: runs from `start` up to but excluding `stop`, with the mean of their winsorised ln(step time)."""
 
     start: int
     stop: int
@@ -103,7 +106,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class ChangePoint:
-    """`run`: index of the first run of the new level. `shift` in ln, `delta_pct` of step time: positive is slower."""
+    """A change point.
+
+    `run`: index of the first run of the new segment. `shift`: in ln; `delta_pct`: of step time, positive is slower.
+    """
 
     run: int
     shift: float
@@ -113,7 +119,7 @@ class ChangePoint:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """`values`: ln(step time) with single odd runs clipped, as the levels were computed from them."""
+    """A segmented history. `values`: ln(step time) with single odd runs clipped, as used for the segments."""
 
     values: FloatArray
     segments: tuple[Segment, ...]
@@ -121,15 +127,15 @@ class History:
 
     @property
     def current(self) -> Segment:
-        """The segment whose runs are the baseline."""
+        """Return the segment whose runs are the baseline."""
         return self.segments[-1]
 
 
 def find_changes(log_step_times: Sequence[float] | FloatArray, prior: Prior = DEFAULT_PRIOR) -> History:
-    """Divide a history into levels.
+    """Segment a history.
 
-    `log_step_times`: estimates of the steady runs of one config key, in the order of their commits; at least one, all
-    finite, or ValueError. `prior`: the run-to-run variation of the family. A change shows once three runs follow it.
+    `log_step_times`: estimates of the steady runs of one config key, in commit order; at least one and all finite, or
+    ValueError. `prior`: the run-to-run variation of the family. A change is visible once three runs follow it.
     """
     y = np.asarray(log_step_times, dtype=np.float64)
     if y.ndim != 1 or not len(y) or not np.isfinite(y).all():
@@ -141,10 +147,10 @@ def find_changes(log_step_times: Sequence[float] | FloatArray, prior: Prior = DE
 
 
 def winsorise(y: FloatArray) -> FloatArray:
-    """Clip every value to within 2.5 robust spreads of the running median of seven, the ends reflected.
+    """Clip every value to within 2.5 robust spreads of the running median of seven, reflecting the ends.
 
-    Repeating the last value instead would make it its own median, and a single slow run at the end a change. Fewer than
-    seven values have one median: reflected, the middle of three would stand on every side.
+    Repeating the last value instead would make it its own median, and a single slow run at the end a change. With fewer
+    than seven values, all share one median, because reflection would put the middle of three on every side.
     """
     if len(y) < _MEDIAN_OF:
         reach = _CLIP * max(mad(y), _LEAST_SPREAD)
@@ -156,7 +162,7 @@ def winsorise(y: FloatArray) -> FloatArray:
 
 
 def _candidates(z: FloatArray) -> list[int]:
-    # Differences of neighbours see the noise and, but for a few, none of the shifts.
+    # Differences of neighbours contain the noise and hardly any shifts.
     spread = max(mad(np.diff(z)) / math.sqrt(2), _LEAST_SPREAD)
     return best_segments(z, _PENALTY * spread**2 * math.log(len(z)))
 
@@ -175,7 +181,7 @@ def _merge(z: FloatArray, starts: list[int], prior: Prior) -> list[int]:
 
 
 def _without_small(z: FloatArray, starts: list[int]) -> list[int]:
-    """The smallest shift under 1 % goes first, and is weak whatever its p: of a noisy series these are hundreds."""
+    """Remove shifts under 1 %, the smallest first: they are weak whatever their p, and noisy series have hundreds."""
     sums = np.append(0.0, np.cumsum(z - median(z)))
     bounds = np.array([0, *starts, len(z)])
     while len(bounds) > 2:
@@ -193,7 +199,7 @@ def _segments(z: FloatArray, starts: list[int]) -> tuple[Segment, ...]:
 
 
 def _change_points(z: FloatArray, segments: tuple[Segment, ...], prior: Prior) -> tuple[ChangePoint, ...]:
-    """Two-sample t of neighbouring levels, with a variance pooled over all segments and drawn towards the prior."""
+    """Return change points by a two-sample t-test, with a variance pooled over all segments and the prior."""
     rss = sum(float(((z[s.start : s.stop] - s.level) ** 2).sum()) for s in segments)
     d0 = prior.degrees_of_freedom
     df = d0 + len(z) - len(segments)
@@ -207,17 +213,17 @@ def _change_point(before: Segment, after: Segment, variance: float, df: float) -
     return ChangePoint(after.start, shift, 100 * math.expm1(shift), t_two_sided_p(shift / error, df))
 
 
-# --- Whether a regression is over, and whether it came back (DETECTION section 3, step 4). A proposal; people decide.
+# --- Whether a regression is over or came back. The result is a proposal; users decide.
 
 SAME_LEVEL = 0.01
-"""A level within 1 % of another is the same level."""
+"""Segments within 1 % have the same level."""
 
 FollowUpState = Literal["open", "fixed", "reopened"]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedRegression:
-    """As it was when it was opened: `run` is the index of the slow run, the levels are ln(step time), slow > usual."""
+    """A regression when it was opened. `run`: index of the slow run; levels are ln(step time), slow > usual."""
 
     run: int
     usual_level: float
@@ -226,18 +232,19 @@ class OpenedRegression:
 
 @dataclass(frozen=True, slots=True)
 class FollowUp:
-    """`run`: index of the first run of the level that made the state; the slow run itself while it is open."""
+    """The state. `run`: index of the first run of the segment that determines it; the slow run itself while open."""
 
     state: FollowUpState
     run: int
 
 
 def follow_up(regression: OpenedRegression, history: History, said_fixed_at: int | None = None) -> FollowUp:
-    """The state after the last level of `history`. `said_fixed_at`: from that run on, somebody holds it to be fixed.
+    """Return the state after the last segment of `history`.
 
-    `fixed`: a level of at least three runs after the slow one returned to within 1 % of the usual level, or below it.
-    So an alarm that no second run confirms ends here too. `reopened`: after that, a level returned to within 1 % of
-    the slow level, or above it; one in between is a regression of its own. Single runs change nothing.
+    `said_fixed_at`: the run from which a user considers it fixed. `fixed`: a segment of at least three runs after the
+    slow one returned to within 1 % of the usual level, or below. So an alarm that no second run confirms ends here too.
+    `reopened`: a later segment returned to within 1 % of the slow level, or above; a level in between is a separate
+    regression. Single runs change nothing.
     """
     now = FollowUp("open", regression.run)
     first = regression.run + 1
@@ -253,29 +260,30 @@ def follow_up(regression: OpenedRegression, history: History, said_fixed_at: int
 
 
 def _levels_from(run: int, history: History) -> list[tuple[int, float]]:
-    """First run and level of each segment, without what lies before `run`, where three runs are left."""
+    """Return first run and level of each segment, without the part before `run`, if three runs remain."""
     cut = [(max(segment.start, run), segment.stop) for segment in history.segments]
     return [(a, float(np.mean(history.values[a:b]))) for a, b in cut if b - a >= SHORTEST_SEGMENT]
 
 
-# --- The two levels of a regression as its history has them: the first slow run alone makes most of them look larger.
+# --- Both levels of a regression according to its history: the first slow run alone overestimates most changes.
 
 _NEAR = 2
-"""A boundary of levels lies up to so many runs beside the run that gave the alarm."""
+"""Maximum distance in runs between a segment boundary and the run that raised the alarm."""
 
 
 def settled_levels(regression: OpenedRegression, history: History) -> tuple[float, float] | None:
-    """The usual and the slow level (ln), from the levels at either side of the slow run; None while there is no slow
-    one of three runs. Where nothing came before it, as after an upgrade, the usual level is what it was.
+    """Return the usual and the slow level (ln) from the segments next to the slow run; None without a slow segment of
+    three runs.
 
-    In a history that is too short to be divided, the slow level is that of the slow runs that follow each other.
+    Without earlier runs, as after an upgrade, the usual level is kept. In a history too short for segmentation, the
+    slow level is that of the consecutive slow runs.
     """
     middle = (regression.usual_level + regression.slow_level) / 2
     if len(history.values) < FEWEST_RUNS:
         following = list(takewhile(lambda value: value > middle, history.values[max(regression.run, 0) :]))
         return (regression.usual_level, float(np.mean(following))) if len(following) >= SHORTEST_SEGMENT else None
     for number, segment in enumerate(history.segments):
-        # The first two slow runs may form a level with a usual one before them, which lies in between.
+        # The first two slow runs may form a segment with an earlier usual one; its level lies in between.
         slow = history.values[max(segment.start, regression.run) : segment.stop]
         near = abs(segment.start - regression.run) <= _NEAR and len(slow) >= SHORTEST_SEGMENT
         if near and (level := float(np.mean(slow))) > middle:
