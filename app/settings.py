@@ -185,7 +185,7 @@ class Settings(BaseSettings):
     def _public_url_is_an_address(self) -> Self:
         parts = urlsplit(self.public_url)
         if self.public_url and (parts.scheme not in ("http", "https") or not parts.hostname):
-            raise ValueError("THREEWALLS_PUBLIC_URL must be an address like https://threewalls.example.org")
+            raise ValueError("THREEWALLS_PUBLIC_URL must be a URL, for example https://threewalls.example.org")
         return self
 
     @model_validator(mode="after")
@@ -199,13 +199,13 @@ class Settings(BaseSettings):
             )
         parts = urlsplit(self.oidc_issuer)
         if parts.scheme != "https" and (parts.scheme != "http" or parts.hostname not in _THIS_MACHINE):
-            raise ValueError("THREEWALLS_OIDC_ISSUER must be an https address")
+            raise ValueError("THREEWALLS_OIDC_ISSUER must be an https URL")
         if not self.oidc_client_id:
             raise ValueError("THREEWALLS_OIDC_ISSUER needs THREEWALLS_OIDC_CLIENT_ID")
         if "openid" not in self.oidc_scopes.split():
             raise ValueError("THREEWALLS_OIDC_SCOPES must contain openid")
         if self.oidc_client_secret_file and not Path(self.oidc_client_secret_file).is_file():
-            raise ValueError(f"THREEWALLS_OIDC_CLIENT_SECRET_FILE: there is no file {self.oidc_client_secret_file}")
+            raise ValueError(f"THREEWALLS_OIDC_CLIENT_SECRET_FILE: file not found: {self.oidc_client_secret_file}")
         return self
 
     @model_validator(mode="after")

@@ -32,7 +32,7 @@ def run(options: argparse.Namespace, settings: Settings) -> None:
             else:
                 row = users.find_user(session, name)
                 if row is None:
-                    raise NotFound(f"There is no user {name}.")
+                    raise NotFound(f"User {name} does not exist.")
                 users.set_password(session, row, password, by=BY)
                 users.end_sessions_of(session, row.id or 0)
                 done = f"{name} has a new password in {_where(settings)} and is logged out everywhere."

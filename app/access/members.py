@@ -59,7 +59,7 @@ def set_member(
         user = users.find_user(session, name)
         if user is None or user.disabled_at is not None:
             shown = one_line(name)[: users.MAX_NAME]
-            why = f"there is no active user {shown}" if shown else "must be the name of a user"
+            why = f"no active user {shown}" if shown else "must be the name of a user"
             raise InvalidChange(
                 f"Nothing was changed: {why}. An administrator creates users.", (FieldError("name", why),)
             )
@@ -86,7 +86,7 @@ def change_role(
     with transaction(engine) as session:
         project = projects.find_project(session, slug)
         if session.get(MemberRow, (project.id, user_id)) is None:
-            raise NotFound(f"The project {slug} has no such member. Nothing was changed.")
+            raise NotFound(f"This user is not a member of {slug}. Nothing was changed.")
         if not may_orphan:
             _require_maintainer(session, project, user_id, new_role)
         users.set_role(session, project_id=project.id or 0, user_id=user_id, role=new_role, by=by)
@@ -140,7 +140,7 @@ def create_user(engine: Engine, *, name: str, email: str, administrator: bool, b
     Raises InvalidChange, NameTaken.
     """
     if email and ("@" not in email.strip("@ ") or len(email) > 300):
-        why = "must be an address like ada@example.org, or empty"
+        why = "must be an e-mail address, for example ada@example.org, or empty"
         raise InvalidChange(f"Nothing was saved: the e-mail {why}.", (FieldError("email", why),))
     initial = _initial_password(name)
     with transaction(engine) as session:

@@ -258,7 +258,7 @@ def _end(request: Request, engine: Engine, key: str) -> bool:
     with transaction(engine) as session:
         row_id = next((row.id for row in users.sessions_of(session, user.user_id) if _key(row.id) == key), None)
         if row_id is None:
-            raise NotFound("You have no such session. It may have expired.")
+            raise NotFound("This session does not exist. It may have expired.")
         users.end_session(session, row_id)
         _record(session, user, key)
     return row_id == access.session_id
@@ -435,7 +435,7 @@ whoami_router = APIRouter(prefix="/api/v1", tags=["access"])
 
 class WhoAmI(BaseModel):
     kind: Literal["everyone", "person", "token", "nobody"] = Field(
-        description="`everyone`: this service has no log-ins. `person`: a user. `nobody`: a caller without credentials."
+        description="`everyone`: the service has no log-ins. `person`: a user. `nobody`: a caller without credentials."
     )
     name: str = Field("", description="Name of the user or the token.")
     project: str | None = Field(None, description="Project of the token.")

@@ -307,7 +307,9 @@ def sync(service: Service, folder: Path, *, everything: bool, say: Callable[[str
                 run = deliver(service, waiting.upload)
             except Refused as error:
                 advice = "Sync again after that." if error.may_pass else "Delete the folder if you do not need it."
-                result.failed.append(f"{waiting.folder} was refused: {plain(error.detail)} It was kept. {advice}")
+                result.failed.append(
+                    f"{waiting.folder} was refused: {plain(error.detail)} It stays in the spool. {advice}"
+                )
                 continue
             except (OSError, spool.SpoolError, ThreewallsError) as error:
                 if not waiting.folder.exists():

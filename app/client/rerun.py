@@ -27,7 +27,7 @@ def rerun(options: argparse.Namespace, service: Service, env: Mapping[str, str])
     if options.json:
         out(json.dumps({"schema": "rerun/1", "run": run_id, "rerun": request}))
     elif not request:
-        out(f"run {run_id} asks for no rerun: {one_line(str(report.get('headline', '')))}")
+        out(f"run {run_id} needs no rerun: {one_line(str(report.get('headline', '')))}")
     elif not options.exec:
         out(request_text(run_id, request))
     return _start(run_id, request, options.exec, env) if request and options.exec else FINE

@@ -85,7 +85,7 @@ def put(spool: Path, upload: Upload, url: str) -> Path:
             shutil.rmtree(new, ignore_errors=True)
     except OSError as error:
         raise SpoolError(
-            f"The spool {spool} cannot be written: {error.strerror or error}. The upload was not kept."
+            f"The spool {spool} cannot be written: {error.strerror or error}. The upload was not saved."
         ) from error
     return goal
 

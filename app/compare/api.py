@@ -103,7 +103,7 @@ class RuleSaysOut(BaseModel):
     title: str
     why: str
     change: str = Field(description="What to do.")
-    url: str = Field(description="The rule in the playbook, for people.")
+    url: str = Field(description="Page of the rule in the playbook.")
 
 
 class CompareOut(BaseModel):
@@ -133,7 +133,7 @@ class CompareOut(BaseModel):
     loss: LossOut | None
     distributions: list[DistributionOut]
     test: TestOut | None
-    rules: list[RuleSaysOut] = Field(description="What the rules about two runs say of b beside a.")
+    rules: list[RuleSaysOut] = Field(description="Results of the rules that compare b with a.")
 
 
 router = APIRouter(prefix="/api/v1", tags=["compare"])

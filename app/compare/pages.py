@@ -184,7 +184,7 @@ class ComparePage:
                 "to the highest."
             )
         if shown.outside:
-            notes.append(f"{plural(shown.outside, 'value lies', 'values lie')} off scale, drawn at the edge.")
+            notes.append(f"{plural(shown.outside, 'value is', 'values are')} off scale, drawn at the edge.")
         if shown.low > 0:
             notes.append("The axis does not start at zero.")
         if shown.missing:

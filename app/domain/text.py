@@ -69,7 +69,7 @@ def read_template(text: str, placeholders: tuple[str, ...]) -> str:
     try:
         parts = urlsplit(template)
     except ValueError:
-        raise ValueError("must be a complete address, for example https://github.com/...") from None
+        raise ValueError("must be a complete URL, for example https://github.com/...") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or "{" in parts.netloc:
         raise ValueError(f"must begin with https:// or http:// and a host, followed by {wanted}")
     return template

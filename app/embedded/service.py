@@ -165,7 +165,7 @@ SeedAt = Callable[[str, threading.Event], None]
 
 
 class NoAdministrator(Unavailable):
-    title = "There is no administrator"
+    title = "No administrator exists"
 
 
 class NoPublicAddress(Unavailable):
@@ -405,7 +405,7 @@ def _open_to(settings: Settings, host: str) -> tuple[str, ...] | None:
                         f"{host} can be reached from other machines, but the service has no administrator. Create "
                         f"one, then start again: {make_one}"
                     )
-                log.warning("no_administrator", hint="nobody can log in before: threewalls admin create NAME")
+                log.warning("no_administrator", hint="required before the first log-in: threewalls admin create NAME")
     finally:
         engine.dispose()
     return None

@@ -82,7 +82,7 @@ def _not_one_of(names: Sequence[str], value: str) -> str:
 
 
 def _there_are(names: Sequence[str]) -> str:
-    return f"There are: {_listed(names)}." if names else "There is none."
+    return f"Available: {_listed(names)}." if names else "None exists."
 
 
 def _listed(names: Sequence[str]) -> str:

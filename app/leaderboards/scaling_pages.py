@@ -189,7 +189,7 @@ def show_chart(request: Request, page: Page, draw: str) -> HTMLResponse:
     section = next((section for section in page.sections if section.kind == draw and section.drawn), None)
     if section is None:
         kinds = ", ".join(section.kind for section in page.sections if section.drawn) or "none"
-        raise InvalidQuery("There is no such chart.", (FieldError("draw", f"must be one of {kinds}"),))
+        raise InvalidQuery("Invalid chart.", (FieldError("draw", f"must be one of {kinds}"),))
     return _render(request, page, drawn=section)
 
 

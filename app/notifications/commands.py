@@ -33,7 +33,7 @@ from app.pipeline.notify import put_delivery
 from app.pipeline.work import delivery_queue
 from app.settings import Settings
 from app.storage import audit, projects
-from app.storage.audit import MAX_AUTHOR
+from app.storage.audit import AUTHOR_ERROR, MAX_AUTHOR
 from app.storage.database import transaction
 from app.storage.projects import find_project
 from app.storage.tables import DeliveryRow, ProjectRow, ReceiverRow, StackWorkRow, select_any, utc_now
@@ -43,7 +43,6 @@ MOST_RECEIVERS = 50
 MOST_STACKS = 50
 MOST_MAILBOXES_OF_A_PROJECT = 60
 """Limits mail to people who did not agree to it."""
-_AUTHOR = f"must name the author in 1 to {MAX_AUTHOR} characters"
 _SHORTEST_KEY = 6
 _LIKE = "%_\\"
 
@@ -140,7 +139,7 @@ def receiver_of(session: Session, slug: str, receiver_id: int) -> ReceiverRow:
     project = find_project(session, slug)
     row = session.get(ReceiverRow, receiver_id)
     if row is None or row.project_id != project.id:
-        raise NotFound(f"There is no receiver {receiver_id} in {slug}. It may have been deleted.")
+        raise NotFound(f"Receiver {receiver_id} does not exist in {slug}. It may have been deleted.")
     return row
 
 
@@ -148,7 +147,7 @@ def checked_author(author: str) -> str:
     """Return the author in one line. Raises InvalidChange."""
     author = one_line(author)
     if not 0 < len(author) <= MAX_AUTHOR:
-        raise _refused("author", _AUTHOR)
+        raise _refused("author", AUTHOR_ERROR)
     return author
 
 
@@ -177,7 +176,7 @@ def _checked(
     except ValueError as error:
         errors.append(FieldError("stacks", str(error)))
     if not 0 < len(author) <= MAX_AUTHOR:
-        errors.append(FieldError("author", _AUTHOR))
+        errors.append(FieldError("author", AUTHOR_ERROR))
     if errors:
         names = ", ".join(error.field for error in errors)
         raise InvalidChange(f"Correct {names}. Nothing was changed.", tuple(errors))
@@ -356,7 +355,7 @@ def _delivery_of(session: Session, slug: str, delivery_id: int) -> tuple[Deliver
         .where(col(DeliveryRow.id) == delivery_id, col(ReceiverRow.project_id) == project.id)
     ).first()
     if rows is None:
-        raise NotFound(f"There is no delivery {delivery_id} in {slug}. Its receiver may have been deleted.")
+        raise NotFound(f"Delivery {delivery_id} does not exist in {slug}. Its receiver may have been deleted.")
     return rows[0], rows[1]
 
 

@@ -15,7 +15,7 @@ from app.domain.text import one_line
 from app.errors import FieldError, InvalidChange, NotFound
 from app.pipeline.work import stack_queue
 from app.storage import audit
-from app.storage.audit import MAX_AUTHOR, MAX_NOTE
+from app.storage.audit import AUTHOR_ERROR, MAX_AUTHOR, MAX_NOTE
 from app.storage.runs import aware
 from app.storage.tables import EVERYTHING, PinRow, ProjectRow, RunRow, StackWorkRow, select_any, utc_now
 
@@ -91,7 +91,7 @@ def unpin(session: Session, pin_id: int, who: str, note: str = "") -> list[int]:
     who, note = checked(who, note)
     pin = session.get(PinRow, pin_id)
     if pin is None:
-        raise NotFound(f"There is no pin {pin_id}. The run may have been deleted.")
+        raise NotFound(f"Pin {pin_id} does not exist. The run may have been deleted.")
     if pin.unpinned_at is not None:
         return []
     run = _run(session, pin.run_id)
@@ -181,7 +181,7 @@ def checked(who: str, note: str, *, needed: bool = False) -> tuple[str, str]:
     who, note = one_line(who), one_line(note)
     errors = []
     if not 0 < len(who) <= MAX_AUTHOR:
-        errors.append(FieldError("author", f"must name the author in 1 to {MAX_AUTHOR} characters"))
+        errors.append(FieldError("author", AUTHOR_ERROR))
     if len(note) > MAX_NOTE or (needed and not note):
         errors.append(FieldError("note", f"must have {'1 to' if needed else 'at most'} {MAX_NOTE:,} characters"))
     if errors:

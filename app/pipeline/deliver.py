@@ -120,7 +120,7 @@ class _Connection(http.client.HTTPConnection):
 
     def _connected(self, addresses: Sequence[str]) -> socket.socket:
         """Connect to the first address that accepts. Raises OSError."""
-        failed = OSError("there is no address")
+        failed = OSError("no address")
         for address in addresses:
             try:
                 return socket.create_connection((address, self._target.port), timeout=CONNECT_SECONDS)

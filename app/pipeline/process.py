@@ -495,7 +495,7 @@ def _end_without_result(
         return _postpone(engine, claim, seconds=settings.lease_seconds, counts=counts)
     if isinstance(error, SoftTimeLimitExceeded):
         limit = settings.task_soft_limit_seconds
-        return _fail(engine, claim, f"Reading this run took longer than {limit} s, the limit. Its files are kept.")
+        return _fail(engine, claim, f"Reading this run took longer than {limit} s, the limit. Its files stay stored.")
     error_id = new_error_id()
     log.exception("run_not_processed", run_id=claim.row_id, claim=claim.number, error_id=error_id)
     if claim.attempt < settings.max_attempts:

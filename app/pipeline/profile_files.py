@@ -130,7 +130,7 @@ def _read_sqlite(path: Path, seconds: float) -> Trace:
         finally:
             connection.close()
     except _DAMAGED as error:
-        raise UnusableProfile(f"This is no SQLite export, or a damaged one: {error}.") from None
+        raise UnusableProfile(f"Not an SQLite export, or damaged: {error}.") from None
 
 
 # --- Archives
@@ -142,19 +142,17 @@ def _archive(
     count = 0
     for member in members:
         if member.name.lower().endswith(".parquet"):
-            raise UnusableProfile(
-                "The archive holds tables as parquet, which are not read yet. Export with nsys export --type sqlite."
-            )
+            raise UnusableProfile("Parquet tables are not supported yet. Export with nsys export --type sqlite.")
         count += 1
         if count > MAX_FILES:
-            raise UnusableProfile(f"The archive holds more than {MAX_FILES} files.")
+            raise UnusableProfile(f"The archive contains more than {MAX_FILES} files.")
         with member.path.open("rb") as opened:
             head = opened.read(512)
         limits = Limits(settings.max_profile_bytes, settings.max_compression_ratio)
         trace = _read_trace(member, head, folder, limits, settings.profile_seconds)
         yield ProfileFile(f"{file.name}/{member.name}", trace)
     if not count:
-        raise UnusableProfile("The archive holds no file.")
+        raise UnusableProfile("The archive contains no file.")
 
 
 def _members_of_zip(file: OpenedFile, folder: Path, limits: Limits) -> Iterator[OpenedFile]:

@@ -135,7 +135,7 @@ def _turn(evaluation: Evaluation, book: RuleBook, wish: Wish, record: RunRecord)
         knobs = read_knobs(wish.knobs or {}, record.contract)
         return _Turn(_idea(knobs), knobs)
     if wish.rule_id not in book.rules:
-        raise NotFound(f"There is no rule {wish.rule_id[:60]!r}. It may have been renamed.")
+        raise NotFound(f"Rule {wish.rule_id[:60]!r} does not exist. It may have been renamed.")
     suggestion = evaluation.find(wish.rule_id)
     if suggestion is None:
         raise _refused(

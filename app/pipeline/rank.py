@@ -618,10 +618,10 @@ def _report(rebuilt: Iterable[Rebuilt], *, check: bool) -> Iterator[str]:
     stacks = list(rebuilt)
     for stack in stacks:
         for name in stack.differs:
-            yield f"stack {stack.key[1][:12]}: {name} {'is' if check else 'was'} kept otherwise than a rebuild makes it"
+            yield f"stack {stack.key[1][:12]}: {name} {'differs from a rebuild' if check else 'was corrected'}"
     compared = [stack for stack in stacks if not stack.waits]
     different = sum(bool(stack.differs) for stack in compared)
-    end = f"{different} differed" if different else "what was kept is what a rebuild makes"
+    end = f"{different} differed" if different else "all stored standings match"
     yield f"{plural(len(compared), 'stack')} ranked again: {end}."
     if waiting := len(stacks) - len(compared):
         yield f"{plural(waiting, 'stack')} not compared, because a worker is still to rank them. Check again later."

@@ -232,7 +232,7 @@ def _is_open(document: dict[str, Any], complete: bool | None) -> bool:
     if stated is not None and not isinstance(stated, bool):
         raise InvalidMetadata(
             "meta.complete must be true or false. Nothing was saved.",
-            (FieldError("meta.complete", "must be a boolean"),),
+            (FieldError("meta.complete", "must be true or false"),),
         )
     return complete is False or (complete is None and stated is False)
 

@@ -166,7 +166,7 @@ class Members:
 
     def withdraw(self, member: StackMember) -> None:
         """Withdraw an unassigned member that no run shows any more."""
-        note = f"Run {member.row.run_id} is no longer a regression, and no later run is one at its level."
+        note = f"Run {member.row.run_id} is no longer a regression, and no later run shows the same level."
         others = [row for row in self._all_of(member.regression) if row.run_id != member.row.run_id]
         if not others:
             self._set_state(member.regression, "invalid", "withdrawn", note)

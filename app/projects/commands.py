@@ -20,7 +20,7 @@ from app.pipeline.work import run_queue
 from app.queue import JUDGE_STACK, SWEEP, enqueue
 from app.settings import Settings
 from app.storage import audit
-from app.storage.audit import MAX_AUTHOR, AuditEvent
+from app.storage.audit import AUTHOR_ERROR, MAX_AUTHOR, AuditEvent
 from app.storage.database import transaction
 from app.storage.projects import Quota, Usage, find_project, quota_of, usage_of
 from app.storage.runs import aware, frozen
@@ -28,7 +28,6 @@ from app.storage.tables import ProjectDefaultRow, ProjectRow, RunResultRow, RunR
 
 log = structlog.get_logger(__name__)
 
-_AUTHOR = f"must name the author in 1 to {MAX_AUTHOR} characters"
 _IDS_AT_ONCE = 500
 
 
@@ -113,7 +112,7 @@ def _rows(session: Session, project: ProjectRow) -> list[ProjectDefaultRow]:
 def _checked(fields: Mapping[str, object], container_image: str, author: str) -> dict[str, Any]:
     errors: list[FieldError] = []
     if not 0 < len(author) <= MAX_AUTHOR:
-        errors.append(FieldError("author", _AUTHOR))
+        errors.append(FieldError("author", AUTHOR_ERROR))
     if container_image:
         try:
             read_image(container_image)
@@ -217,7 +216,7 @@ def _rules_checked(links: Mapping[str, str], branch: str, author: str) -> dict[s
         except ValueError as error:
             errors.append(FieldError(name, str(error)))
     if not 0 < len(author) <= MAX_AUTHOR:
-        errors.append(FieldError("author", _AUTHOR))
+        errors.append(FieldError("author", AUTHOR_ERROR))
     if errors:
         names = ", ".join(error.field for error in errors)
         raise InvalidChange(f"Correct {names}. Nothing was changed.", tuple(errors))
@@ -256,7 +255,7 @@ def set_quota(
         if value is not None and not 0 <= value <= most
     ]
     if not 0 < len(author) <= MAX_AUTHOR:
-        errors.append(FieldError("author", _AUTHOR))
+        errors.append(FieldError("author", AUTHOR_ERROR))
     if errors:
         raise InvalidChange(
             f"Correct {', '.join(error.field for error in errors)}. Nothing was changed.", tuple(errors)

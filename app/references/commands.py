@@ -17,7 +17,7 @@ from app.domain.references.point import InvalidReference, ReferencePoint, read_r
 from app.domain.text import one_line
 from app.errors import EditConflict, FieldError, InvalidChange, NotFound
 from app.storage import audit
-from app.storage.audit import MAX_AUTHOR, MAX_NOTE
+from app.storage.audit import AUTHOR_ERROR, MAX_AUTHOR, MAX_NOTE
 from app.storage.database import transaction
 from app.storage.json_text import from_json, to_json
 from app.storage.references import find_reference, references
@@ -154,7 +154,7 @@ def _checked(by: ReferenceAuthor) -> tuple[ReferenceAuthor, Sequence[FieldError]
     author, reason = one_line(by.author), one_line(by.reason)
     errors = []
     if not 0 < len(author) <= MAX_AUTHOR:
-        errors.append(FieldError("author", f"must name the author in 1 to {MAX_AUTHOR} characters"))
+        errors.append(FieldError("author", AUTHOR_ERROR))
     if len(reason) > MAX_NOTE:
         errors.append(FieldError("reason", f"must have at most {MAX_NOTE:,} characters"))
     return ReferenceAuthor(author, reason, by.seen), errors
@@ -164,7 +164,7 @@ def _locked(session: Session, number: int) -> ReferencePointRow:
     chosen = select(ReferencePointRow).where(col(ReferencePointRow.id) == number).with_for_update()
     row: ReferencePointRow | None = session.execute(chosen).scalar_one_or_none()
     if row is None:
-        raise NotFound(f"There is no reference point {number} that a team added. Built-in figures cannot be changed.")
+        raise NotFound(f"No team added a reference point {number}. Built-in ones cannot be changed.")
     return row
 
 
@@ -172,7 +172,7 @@ def number_of(session: Session, reference_id: str) -> int:
     """Return the number of a figure that may be changed, by its address. Raises NotFound, InvalidChange."""
     reference = find_reference(session, reference_id)
     if reference is None:
-        raise NotFound(f"There is no reference point {reference_id[:80]} that a team added.")
+        raise NotFound(f"No team added a reference point {reference_id[:80]}.")
     if reference.entered is None:
         raise InvalidChange(
             "Built-in figures cannot be changed or withdrawn. Add your own figure instead; it takes precedence "

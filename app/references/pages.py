@@ -270,7 +270,7 @@ def _render_reference(
     """Render a figure. `refused`: the form that was sent, with its errors."""
     reference = find_reference(session, reference_id)
     if reference is None:
-        raise NotFound(f"There is no reference point {reference_id[:80]}. /references lists them.")
+        raise NotFound(f"Reference point {reference_id[:80]} does not exist. /references lists them.")
     what, typed = refused or ("", ReferenceForm())
     form = typed if what == "change" else filled_form(reference)
     return render(

@@ -173,9 +173,7 @@ def our_stack(session: Session, stack_key: str) -> ComparedResult:
             return _ours(row, _figures(best), of_stack=True)
     row = _read(session, standings.newest_run_id) if standings else None
     if row is None:
-        raise NotFound(
-            "There is no such stack on the leaderboards. None of its runs has been read yet, or the key is wrong."
-        )
+        raise NotFound("No such stack on the leaderboards. None of its runs has been read yet, or the key is wrong.")
     return _ours(row, OurFigures(), of_stack=True)
 
 
@@ -277,7 +275,7 @@ def summary(comparison: ReferenceComparison) -> str:
     missing = [name for name, value in (("model", comparison.ours.model), ("GPU", comparison.ours.gpu)) if not value]
     if missing:
         return f"The {' and '.join(missing)} of this result {plural(len(missing), 'is', 'are', number=False)} unknown."
-    return f"There is no published figure for {comparison.ours.family} on {comparison.ours.gpu}."
+    return f"No published figure for {comparison.ours.family} on {comparison.ours.gpu} is known."
 
 
 def whose(ours: ComparedResult) -> str:

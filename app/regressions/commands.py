@@ -106,8 +106,8 @@ def _trimmed(change: Change) -> Change:
 
 def _errors(change: Change) -> Iterator[FieldError]:
     """Yield errors that do not depend on the regression."""
-    if not 0 < len(change.author) <= MAX_NAME:
-        yield FieldError("author", f"must name the author in 1 to {MAX_NAME} characters")
+    if not 0 < len(change.author) <= audit.MAX_AUTHOR:
+        yield FieldError("author", audit.AUTHOR_ERROR)
     if change.says_nothing:
         yield FieldError("state", "must be given, or another change: an assignee, a link, a note or an answer")
     if change.state is not None and change.state not in STATES:

@@ -292,7 +292,7 @@ def _check_names(form: FormData) -> None:
     if unknown:
         sent = ", ".join(f"`{name}`" for name in unknown)
         errors = tuple(FieldError(name, f"is not a part of an upload; parts are {allowed}") for name in unknown)
-        missing = " There is no log in this upload." if "log" not in form else ""
+        missing = " This upload contains no log." if "log" not in form else ""
         detail = f"The form has unknown parts: {sent}.{missing} Parts are {allowed}. Nothing was saved."
         raise (EmptyUpload if missing else InvalidUpload)(detail, errors)
     if len(form.getlist(META)) > 1:

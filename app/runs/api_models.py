@@ -78,8 +78,8 @@ class UnknownFieldOut(BaseModel):
     unit: str
     choices: list[str]
     meta: str = Field(description="Entry of `meta`, and of PATCH /api/v1/runs/{id}/contract.")
-    megatron_lm: str = Field(description="Flag of Megatron-LM that states it; empty when there is none.")
-    bridge: str = Field(description="Its path in a Megatron-Bridge configuration; empty when there is none.")
+    megatron_lm: str = Field(description="Flag of Megatron-LM that states it; empty without one.")
+    bridge: str = Field(description="Its path in a Megatron-Bridge configuration; empty without one.")
 
     @classmethod
     def of(cls, name: str) -> Self:

@@ -48,7 +48,7 @@ UNKNOWN = "unknown"
 def _cursor_problem(value: str) -> str:
     number = value.partition(",")[0]
     is_one = number.isascii() and number.isdigit() and 0 < len(number) < 19
-    return "" if is_one else "is no cursor of this list"
+    return "" if is_one else "is not a cursor of this list"
 
 
 class RunQuery(ListQuery):

@@ -786,7 +786,7 @@ class RunPage:
         """Return what a reader of the chart must know but cannot see."""
         notes = []
         if outside := charts.outside(self.points, self.scale):
-            notes.append(f"{plural(outside, 'iteration lies', 'iterations lie')} off scale, drawn at the edge.")
+            notes.append(f"{plural(outside, 'iteration is', 'iterations are')} off scale, drawn at the edge.")
         if not self.scale.log and self.scale.low > 0:
             notes.append("The axis does not start at zero.")
         if len(self.drawn.iterations) < np.isfinite(self.points.values).sum():

@@ -17,6 +17,7 @@ Subject = Literal[
 ]
 
 MAX_AUTHOR = 100
+AUTHOR_ERROR = f"must name the author in 1 to {MAX_AUTHOR} characters"
 MAX_NOTE = 1000
 SERVICE = "Threewalls"
 """Actor of changes that no user made."""

@@ -366,4 +366,4 @@ def no_key(text: str) -> str:
 def _none(what: str, there_are: Iterable[str]) -> str:
     names = sorted(set(there_are))
     listed = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
-    return f"No stack of {what} has been ranked. " + (f"There are: {listed}." if names else "None has been ranked yet.")
+    return f"No stack of {what} has been ranked. " + (f"Available: {listed}." if names else "None has been ranked yet.")

@@ -380,8 +380,8 @@ def set_standing(
     away = row.disabled_at is not None if disabled is None else disabled
     if remaining == {row.id} and (away or not wanted):
         raise LastAdministrator(
-            f"{row.name} is the last administrator, and without one nobody could manage this service. Nothing was "
-            "changed. Make somebody else an administrator first."
+            f"{row.name} is the last administrator, and the service needs one. Nothing was changed. Make "
+            "another user an administrator first."
         )
     if wanted != row.administrator:
         before = {"administrator": row.administrator}

@@ -13,7 +13,7 @@ from app.domain.rules.facts import Fact
 from app.domain.rules.stated import CHOICES, STATEABLE, TAKE_BACK, is_share, read_facts
 from app.domain.text import one_line
 from app.errors import FieldError, ThreewallsError
-from app.storage.audit import MAX_AUTHOR, MAX_NOTE
+from app.storage.audit import AUTHOR_ERROR, MAX_AUTHOR, MAX_NOTE
 from app.storage.database import transaction
 from app.storage.readings import in_force, state_facts, statements_of
 from app.web.forms import ContractInput, Form
@@ -28,7 +28,7 @@ def state(engine: Engine, run_id: int, *, facts: Mapping[str, object], author: s
     if not facts:
         errors.append(FieldError("facts", "must contain at least one fact"))
     if not 0 < len(author) <= MAX_AUTHOR:
-        errors.append(FieldError("author", f"must name the author in 1 to {MAX_AUTHOR} characters"))
+        errors.append(FieldError("author", AUTHOR_ERROR))
     if len(note) > MAX_NOTE:
         errors.append(FieldError("note", f"must have at most {MAX_NOTE:,} characters"))
     if errors:

@@ -120,7 +120,7 @@ def _serve_htmx() -> FileResponse:
 def _serve_bundle(request: Request, name: str) -> FileResponse:
     path = vega_bundle()
     if name != path.name:
-        raise NotFound("There is no such file. Reload the page to get the current address.")
+        raise NotFound("This file does not exist. Reload the page to get its current URL.")
     headers = {"Cache-Control": FOREVER, "Vary": "Accept-Encoding"}
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"

@@ -150,7 +150,7 @@ def upload_project(request: HTTPConnection, engine: Engine, stated: str | None) 
             if stated is not None and stated.lower() != own.lower():
                 raise NotAllowed(
                     f"This token can upload only to the project {own}, but the metadata name another. Nothing was "
-                    "kept. Leave `project` out of the metadata, or use a token of that project."
+                    "saved. Leave `project` out of the metadata, or use a token of that project."
                 )
             return own
         case Everyone() | LoggedInUser(administrator=True):

@@ -131,12 +131,12 @@ def test_the_page_of_a_run_names_its_experiments(client: TestClient, engine: Eng
 
 
 def test_the_list_is_asked_by_its_address(client: TestClient, engine: Engine, baseline: int) -> None:
-    assert "No experiment yet" in text(client, "/experiments")
+    assert "No experiments yet" in text(client, "/experiments")
     number = plan(engine, baseline)
     assert f'href="/experiments/{number}"' in text(client, "/experiments?state=planned&project=tuning")
     assert "1 experiment waits</a> for runs" in text(client, "/")
     assert f'href="/experiments/{number}"' in text(client, f"/experiments?run={baseline}")
-    assert "No experiment matches" in text(client, "/experiments?state=accepted")
+    assert "No matching experiments" in text(client, "/experiments?state=accepted")
     assert client.get("/experiments?state=nonsense").status_code == 422
     assert client.get("/experiments?run=x").status_code == 422
     assert client.get("/experiments?page=0").status_code == 422

@@ -156,7 +156,7 @@ def test_a_filter_that_nothing_can_match_is_refused_with_what_is_allowed(
 def test_a_stack_or_project_that_was_never_ranked_is_not_found(client: TestClient) -> None:
     assert client.get(f"{PAGE}?stack=0123456789ab").status_code == 404
     unknown = client.get(f"{PAGE}?project=none")
-    assert (unknown.status_code, "There are: moe-lab." in unknown.json()["detail"]) == (404, True)
+    assert (unknown.status_code, "Available: moe-lab." in unknown.json()["detail"]) == (404, True)
 
 
 @pytest.mark.usefixtures("stacks")

@@ -161,7 +161,7 @@ def test_one_of_several_workloads_is_chosen(client: TestClient, session: Session
     assert "<other>" not in page
     assert scaling(client, hardware="a100")["project"] == scaling(client, family="Mixtral-8x7B")["project"] == "<other>"
     for address in ("/scaling", "/scaling.csv", "/api/v1/scaling"):
-        assert_problem(client.get(f"{address}?hardware=tpu"), 404, "There are: a100, h100.")
+        assert_problem(client.get(f"{address}?hardware=tpu"), 404, "Available: a100, h100.")
 
 
 def test_the_page_holds_the_table_and_the_chart_follows(client: TestClient, session: Session) -> None:

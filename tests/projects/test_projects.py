@@ -98,7 +98,7 @@ def test_defaults_that_mean_nothing_are_refused_by_name(client: TestClient, body
 
 
 def test_a_project_begins_with_its_first_run(client: TestClient) -> None:
-    assert_problem(client.get(ADDRESS), 404, "no project 'moe'")
+    assert_problem(client.get(ADDRESS), 404, "Project 'moe' does not exist")
 
 
 def test_availability_is_that_of_the_newest_run_with_all_counted(client: TestClient, engine: Engine) -> None:

@@ -286,5 +286,5 @@ def test_names_and_values_of_others_are_no_markup(client: TestClient, lab: Lab) 
 
 
 def test_a_run_that_is_not_there_is_404(client: TestClient) -> None:
-    assert_problem(client.get("/api/v1/runs/7/report.md"), 404, "no run 7")
-    assert_problem(client.get("/api/v1/runs/7/report"), 404, "no run 7")
+    assert_problem(client.get("/api/v1/runs/7/report.md"), 404, "Run 7 does not exist")
+    assert_problem(client.get("/api/v1/runs/7/report"), 404, "Run 7 does not exist")

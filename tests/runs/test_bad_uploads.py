@@ -135,7 +135,7 @@ def test_metadata_as_a_file_have_the_same_limit(client: TestClient) -> None:
 
 def test_an_upload_without_a_log_says_what_was_sent(client: TestClient) -> None:
     answer = client.post("/api/v1/runs", files=[("logs", ("train.log", LOG))])
-    assert_problem(answer, 422, "There is no log", "`logs`", "Parts are `log`", field="logs")
+    assert_problem(answer, 422, "contains no log", "`logs`", "Parts are `log`", field="logs")
 
 
 @pytest.mark.parametrize("name", ["metadata", "foo", "files[]", "Log", ""])

@@ -162,4 +162,4 @@ def test_a_wrong_question_is_refused(client: TestClient, session: Session) -> No
     session.add(ProjectRow(slug="one"))
     session.commit()
     assert_problem(client.get("/api/v1/upgrade?field=dispatcher"), 422, field="field")
-    assert_problem(client.get("/api/v1/upgrade?project=none"), 404, "no project 'none'")
+    assert_problem(client.get("/api/v1/upgrade?project=none"), 404, "Project 'none' does not exist")

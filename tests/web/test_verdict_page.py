@@ -111,7 +111,7 @@ def test_without_a_baseline_the_nearest_misses_are_shown(client: TestClient, mak
     assert "#12 closest, 12 similar runs gpu H100 → B200 container nemo:26.06 → nemo:26.08 Compare" in verdict
     assert "Compared with" not in verdict
     first = page(client, make(earlier=[], fields={"model": "DSV3"}, place=21))
-    assert "There is no earlier run to compare with." in first
+    assert "No earlier run to compare with." in first
     assert "Run the baseline branch" in first
 
 

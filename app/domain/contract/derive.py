@@ -157,7 +157,7 @@ def _unused(facts: Facts, because: str, *names: str) -> dict[str, Stated]:
 def _without_pipeline(facts: Facts) -> dict[str, Stated]:
     if _value(facts, "pp") == 1:
         return _unused(facts, "pp is 1", "vpp", "pp_layout", "pp_account", "pp_overlap")
-    return _unused(facts, "1 chunk a stage is no virtual pipeline", "vpp") if _value(facts, "vpp") == 1 else {}
+    return _unused(facts, "1 chunk per stage is not a virtual pipeline", "vpp") if _value(facts, "vpp") == 1 else {}
 
 
 def _without_tensor_parallelism(facts: Facts) -> dict[str, Stated]:

@@ -17,7 +17,7 @@ def read_statements(fields: Mapping[str, object], path: str) -> dict[str, Stated
     stated: dict[str, Stated] = {}
     for name, value in fields.items():
         if name not in FIELDS:
-            errors.append(FieldError(f"{path}.{name[:100]}", f"is no contract field.{_nearest(name)}"))
+            errors.append(FieldError(f"{path}.{name[:100]}", f"is not a contract field.{_nearest(name)}"))
             continue
         try:
             fact = read_metadata({name: value}).fields.get(name)
@@ -25,7 +25,7 @@ def read_statements(fields: Mapping[str, object], path: str) -> dict[str, Stated
             errors += [FieldError(f"{path}.{name}", wrong.message) for wrong in error.errors]
             continue
         if fact is None:
-            errors.append(FieldError(f"{path}.{name}", "states nothing"))
+            errors.append(FieldError(f"{path}.{name}", "must have a value"))
         else:
             stated[name] = fact
     if errors:
@@ -46,7 +46,7 @@ def _nearest(name: str) -> str:
 # --- Defaults of a project: contract fields of runs that do not state them, and the image that completes a container.
 
 CONTAINER_RULE = "container_image"
-"""Key of the image rule in a project's defaults: an image without its tag, for instance `nvcr.io/nvidia/nemo`."""
+"""Key of the image rule in a project's defaults: an image without its tag, for example `nvcr.io/nvidia/nemo`."""
 
 
 @dataclass(frozen=True, slots=True)

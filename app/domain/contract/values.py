@@ -31,7 +31,7 @@ def refuse_placeholders(raw: object) -> None:
     """Raise ValueError when a text, or an item of a list, is a placeholder."""
     for text in raw if isinstance(raw, list | tuple) else [raw]:
         if isinstance(text, str) and (text.strip().casefold() in PLACEHOLDERS or _TEMPLATE.fullmatch(text.strip())):
-            raise ValueError(f"is the placeholder {one_line(text)[:50]!r}; state the value, or leave the field out")
+            raise ValueError(f"is the placeholder {one_line(text)[:50]!r}; state the value or omit the field")
 
 
 # --- Recognises a GPU by the names that drivers, people and test platforms use.
@@ -64,7 +64,7 @@ GPUS_PER_NODE = {"H100": 8, "H200": 8, "B200": 8, "B300": 8, "GB200": 4, "GB300"
 
 
 def gpu_sku(name: str) -> str | None:
-    """Return the SKU in a GPU's name, for instance H100 for `NVIDIA H100 80GB HBM3`; None without a known one."""
+    """Return the SKU in a GPU's name, for example H100 for `NVIDIA H100 80GB HBM3`; None without a known one."""
     upper = name.upper()
     for sku in _SKUS:
         if re.search(rf"(?<![A-Z0-9]){sku}(?![0-9])", upper.replace("_", " ")):
@@ -100,13 +100,13 @@ def layout_problem(layout: str, pp: int | None, num_layers: int | None, mtp: int
         return "cannot be read"
     text = "".join(layout_stages)
     if not (text.startswith("E") and text.endswith("L") and text.count("E") == text.count("L") == 1):
-        return "must begin with E and end with L, with one of each"
+        return "must start with E and end with L, with one of each"
     if pp and len(layout_stages) % pp:
-        return f"has {len(layout_stages)} stages, which pp = {pp} does not divide"
+        return f"has {len(layout_stages)} stages, not divisible by pp = {pp}"
     if num_layers and text.count("t") != num_layers:
-        return f"holds {text.count('t')} layers, the model has {num_layers}"
+        return f"has {text.count('t')} layers, but the model has {num_layers}"
     if mtp is not None and text.count("m") != mtp:
-        return f"holds {text.count('m')} multi-token-prediction layers, the model has {mtp}"
+        return f"has {text.count('m')} multi-token-prediction layers, but the model has {mtp}"
     return _mtp_problem(layout_stages, pp) if "m" in text else None
 
 
@@ -367,10 +367,10 @@ def _text(raw: object) -> str:
     if isinstance(raw, list | tuple):
         raw = ",".join(str(item) for item in raw)
     if isinstance(raw, bool) or not isinstance(raw, str | int | float):
-        raise ValueError("must be a text")
+        raise ValueError("must be text")
     text = one_line(str(raw))
     if len(text) > MAX_TEXT:
-        raise ValueError(f"must be at most {MAX_TEXT} characters long")
+        raise ValueError(f"must have at most {MAX_TEXT} characters")
     return text
 
 

@@ -14,7 +14,7 @@ from app.domain.documents.document import Document, is_secret, read_json
 from app.domain.run import Stated
 from app.domain.text import one_line
 
-# --- Counts the nodes of a Slurm node list, for instance `gb-nvl-[001-004,007],login1`.
+# --- Counts the nodes of a Slurm node list, for example `gb-nvl-[001-004,007],login1`.
 #
 # https://slurm.schedmd.com/scontrol.html#OPT_hostnames describes the notation.
 
@@ -119,7 +119,7 @@ def read_image(reference: str) -> Image:
         registry = ""
     text, _, digest = text.partition("@")
     if digest and not _DIGEST.fullmatch(digest):
-        raise ValueError("The digest of the image is invalid; expected, for instance, sha256:...")
+        raise ValueError("The digest of the image is invalid; expected, for example, sha256:...")
     path, tag = _split_tag(text)
     if not registry:
         registry, path = _split_registry(path)
@@ -165,7 +165,7 @@ def _sqsh_registry(parts: list[str]) -> str:
 
 
 def complete_image(image: Image, default: str) -> Image:
-    """Return `image` with missing parts from a project's `default`, for instance `nvcr.io/nvidia/nemo`.
+    """Return `image` with missing parts from a project's `default`, for example `nvcr.io/nvidia/nemo`.
 
     A bare tag (`26.06`, read as a repository without a tag) becomes the default's image with that tag. The default's
     repository gets its registry. Other images stay unchanged. Raises ValueError for an invalid default.

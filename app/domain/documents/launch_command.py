@@ -221,7 +221,7 @@ def read_launch_command(text: str | bytes) -> Document:
             exported |= command.variables
     best = max(readings, key=lambda reading: len(reading.stated), default=None)
     if best is None or not (best.stated or best.facts):
-        raise ValueError("There is no command with training flags, such as torchrun pretrain_gpt.py --bf16.")
+        raise ValueError("No command with training flags was found, such as torchrun pretrain_gpt.py --bf16.")
     if is_open:
         best.problems.append("A quote is not closed; the words after it may be wrong.")
     if sum(bool(reading.stated) for reading in readings) > 1:

@@ -122,7 +122,7 @@ def _as_object(document: object) -> Mapping[str, object]:
     if document is None:
         return {}
     if not isinstance(document, Mapping):
-        raise InvalidMetadata('`meta` must be a JSON object, for instance {"project": "moe", "gpus": 64}.')
+        raise InvalidMetadata('`meta` must be a JSON object, for example {"project": "moe", "gpus": 64}.')
     return cast(Mapping[str, object], document)
 
 
@@ -131,13 +131,13 @@ def _text(reading: _Reading, name: str, raw: object, limit: int) -> str:
     if raw is None:
         return ""
     if isinstance(raw, bool) or not isinstance(raw, str | int | float):
-        reading.refuse(name, f"{name} must be a text.")
+        reading.refuse(name, f"{name} must be text.")
         return ""
     text = one_line(str(raw))
     if clean(str(raw)) != str(raw):
         reading.warnings.append(f"Control characters were removed from `{name}`.")
     if len(text) > limit:
-        reading.refuse(name, f"{name} must be at most {limit} characters long; it has {len(text)}.")
+        reading.refuse(name, f"{name} must have at most {limit} characters; it has {len(text)}.")
     if name == "project" and "/" in text:
         reading.refuse(name, "project must not contain a slash.")
     return text
@@ -168,7 +168,7 @@ def _time(raw: object) -> datetime | None:
     except ValueError:
         time = None
     if time is None or not _FIRST_YEAR <= time.year <= _LAST_YEAR:
-        raise ValueError("must be a time as `git show -s --format=%cI` prints it, for instance 2026-11-18T04:12:00Z")
+        raise ValueError("must be a time as `git show -s --format=%cI` prints it, for example 2026-11-18T04:12:00Z")
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
@@ -177,7 +177,7 @@ def _tags(reading: _Reading, raw: object) -> tuple[str, ...]:
         return ()
     items = raw.split(",") if isinstance(raw, str) else raw
     if not isinstance(items, list | tuple) or not all(isinstance(item, str | int | float) for item in items):
-        reading.refuse("tags", "tags must be a list of texts.")
+        reading.refuse("tags", "tags must be a list of strings.")
         return ()
     tags = tuple(dict.fromkeys(tag for tag in (one_line(str(item)) for item in items) if tag))
     if len(tags) > MAX_TAGS or any(len(tag) > MAX_TAG for tag in tags):
@@ -189,15 +189,15 @@ def _window(raw: object) -> Window | None:
     if raw is None:
         return None
     if not isinstance(raw, Mapping):
-        raise ValueError('must be an object with first and last, for instance {"first": 41, "last": 50}')
+        raise ValueError('must be an object with first and last, for example {"first": 41, "last": 50}')
     if unknown := set(raw) - {"first", "last"}:
-        raise ValueError(f"must hold first and last only, not {', '.join(sorted(map(str, unknown)))}")
+        raise ValueError(f"must contain only first and last, not {', '.join(sorted(map(str, unknown)))}")
     first, last = raw.get("first"), raw.get("last")
     for value in (first, last):
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_ITERATION:
-            raise ValueError("must name its first and last iteration as whole numbers")
+            raise ValueError("must have first and last as whole numbers")
     if cast(int, first) > cast(int, last):
-        raise ValueError(f"must not end ({last}) before it begins ({first})")
+        raise ValueError(f"must not end ({last}) before it starts ({first})")
     return Window(cast(int, first), cast(int, last))
 
 
@@ -249,7 +249,7 @@ def _launch_args(reading: _Reading, raw: object) -> dict[str, Stated]:
     if raw is None:
         return {}
     if not isinstance(raw, str | Mapping):
-        reading.refuse("launch_args", "launch_args must be an object, or the text of a command line.")
+        reading.refuse("launch_args", "launch_args must be an object, or a command line.")
         return {}
     flags, warnings = _read_launch_args(raw)
     reading.warnings.extend(warnings)

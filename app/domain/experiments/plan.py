@@ -275,7 +275,7 @@ def read_knobs(stated: Mapping[str, object], contract: Contract) -> tuple[KnobCh
     for name, raw in list(stated.items())[:MOST_KNOBS]:
         path = f"knobs.{name[:100]}"
         if name not in FIELDS:
-            errors.append(FieldError(path, "is not a contract field; see the glossary"))
+            errors.append(FieldError(path, "is not a contract field"))
             continue
         if axis_of(name) == "workload" or name in _OF_THE_TASK:
             errors.append(FieldError(path, "defines the task; runs of different tasks cannot be compared"))

@@ -179,7 +179,7 @@ class EventReader:
         if count <= MAX_A_KIND:
             self.events.append(event)
         else:
-            self._notes.problem("many events", f"Only the first {MAX_A_KIND} events of one kind were kept.", event.line)
+            self._notes.problem("many events", f"Only the first {MAX_A_KIND} events of one kind were read.", event.line)
 
 
 def _kind(text: str) -> str | None:

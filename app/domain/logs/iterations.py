@@ -80,7 +80,7 @@ class Rows:
         row = len(lines)
         if row >= MAX_ROWS:
             table.drop_last()
-            self._notes.problem("too many iterations", f"Only the first {MAX_ROWS} iteration lines were kept.", line)
+            self._notes.problem("too many iterations", f"Only the first {MAX_ROWS} iteration lines were read.", line)
             return
         table.rows.append(row)
         lines.append(line)
@@ -415,7 +415,7 @@ class RecordReader:
                 fields = [Field(rb"[^|\r]*"), next(part for part in fields if "step_time_ms" in part.columns)]
                 key = (b"only", head.pattern.pattern, fields[1].pattern)
                 values = values if len(fields[1].columns) == 1 else [*values, float("nan")]
-                self._notes.problem("many kinds of lines", "Of some iteration lines only the step time was kept.")
+                self._notes.problem("many kinds of lines", "For some iteration lines, only the step time was read.")
                 template = self._known.get(key)
             if template is None:
                 trainer = self._shape.trainer(prefix, [part.name for part in fields])

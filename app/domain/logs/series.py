@@ -172,7 +172,9 @@ def _scatter(rows: Rows, notes: Notes) -> dict[str, FloatArray]:
             with np.errstate(over="ignore"):  # a damaged number that is too large for its unit becomes infinite
                 columns[name][at] = values[:, place] * scale
     if left_out:
-        notes.problem("many columns", f"Only the first {MAX_COLUMNS} columns were kept; {len(left_out)} were left out.")
+        notes.problem(
+            "many columns", f"Only the first {MAX_COLUMNS} columns were stored; {len(left_out)} were left out."
+        )
     return columns
 
 

@@ -161,7 +161,7 @@ class TimerReader:
         for name in list(timers):
             if name not in self._names and len(self._names) >= MAX_TIMERS:
                 del timers[name]
-                self._notes.problem("many timers", f"Only the first {MAX_TIMERS} timers were kept.")
+                self._notes.problem("many timers", f"Only the first {MAX_TIMERS} timers were read.")
             else:
                 self._names[name] = None
         if not timers:
@@ -178,7 +178,7 @@ class TimerReader:
 
     def _add(self, table: _Block, values: list[float], row: int) -> None:
         if self._stored + len(values) > MAX_VALUES:
-            self._notes.problem("many timers", "Timers were kept for the first iterations only.")
+            self._notes.problem("many timers", "Timers were read for the first iterations only.")
             return
         self._stored += len(values)
         table.values.extend(values)

@@ -21,7 +21,7 @@ EVENTS: Mapping[str, str] = {
     "verdict.no_change": "The verdict of a run is no change",
     "verdict.inconclusive": "The verdict of a run is inconclusive",
     "verdict.no_baseline": "A run has no baseline",
-    "rerun.requested": "An inconclusive verdict asks for reruns that would decide it",
+    "rerun.requested": "An inconclusive verdict requests reruns that would decide it",
 }
 """Meaning of each event, by name. Messages show it."""
 TEST = "test"

@@ -129,7 +129,7 @@ def read_web(text: str) -> WebTarget:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ValueError("must be a complete address like https://host/path") from error
+        raise ValueError("must be a complete URL, for example https://host/path") from error
     if parts.scheme not in _PORTS or not host:
         raise ValueError("must begin with https:// or http:// and a host")
     if "@" in parts.netloc:

@@ -61,7 +61,7 @@ def _ending(log: ParsedLog) -> tuple[Outcome, LogEvent | str]:
     if reached_the_end(log):
         return "completed", f"The last planned iteration, {last}, was printed."
     if log.line_count == 0:
-        return "", f"There is no log, and its documents do not show how the run ended after iteration {last}."
+        return "", f"Without a log, the documents do not show how the run ended after iteration {last}."
     planned = f" of {log.total_iterations}" if log.total_iterations else ""
     return "truncated", f"The log ends after iteration {last}{planned} without a line that ends training."
 

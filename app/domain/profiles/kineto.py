@@ -126,7 +126,7 @@ def _skip_head(reader: "_Reader", chunks: Iterator[bytes]) -> tuple[bytes, bool]
             return head[1:], True
         if head and not head.startswith(b"{"):
             raise UnusableProfile(
-                "This is no trace: it is not JSON. Upload the .json or .json.gz file of the profiler."
+                "Not a trace: not JSON. Upload the .json or .json.gz file of the profiler."
             )
         if match := _HEAD.search(head, max(0, len(head) - len(chunk) - 64)):
             reader.begin(match.end())
@@ -136,9 +136,7 @@ def _skip_head(reader: "_Reader", chunks: Iterator[bytes]) -> tuple[bytes, bool]
             break
     if not head:
         raise UnusableProfile("The file is empty. Check that the profiler wrote it: the job may have ended before.")
-    raise UnusableProfile(
-        'This is no trace: it is JSON without "traceEvents". Upload the file that the profiler wrote.'
-    )
+    raise UnusableProfile('Not a trace: JSON without "traceEvents". Upload the file that the profiler wrote.')
 
 
 def _sanitised(data: bytes) -> bytes:
@@ -229,7 +227,7 @@ class _Reader:
         if _HEAD.search(self._tail):
             raise UnusableProfile(_TWO_RANKS)
         if len(self._tail) > _LARGEST_HEAD:
-            raise UnusableProfile("The file goes on for more than 32 MiB behind its events. Upload the trace alone.")
+            raise UnusableProfile("The file continues for more than 32 MiB after its events. Upload the trace alone.")
         return b""
 
     def _read_tail(self) -> None:
@@ -262,7 +260,7 @@ class _Reader:
                     begin = token.start()
                 depth += 1
                 if depth > _DEEPEST:
-                    raise UnusableProfile(f"This is no trace: it nests deeper than {_DEEPEST} levels.")
+                    raise UnusableProfile(f"Not a trace: nested deeper than {_DEEPEST} levels.")
             elif mark in b"}]":
                 if depth == 0:
                     if mark == ord("]"):
@@ -281,7 +279,7 @@ class _Reader:
         rest = data[last:].lstrip(b" \t\r\n,") if not self.closed else data[last:]
         self._bytes += len(data) - len(rest)
         if len(rest) > _LARGEST_EVENT and not self.closed:
-            raise UnusableProfile("This is no trace: one event is larger than 8 MiB.")
+            raise UnusableProfile("Not a trace: an event is larger than 8 MiB.")
         return rest
 
     def _take_each(self, data: bytes, spans: list[tuple[int, int]]) -> None:

@@ -49,7 +49,7 @@ def read_nsight(connection: sqlite3.Connection, seconds: float = 600.0) -> Trace
             raise UnusableProfile("Reading the export takes too long. Export fewer steps.") from None
         raise UnusableProfile(f"The SQLite file cannot be read: {error}.") from None
     except (sqlite3.DatabaseError, OverflowError, ValueError) as error:
-        raise UnusableProfile(f"This is no SQLite export, or a damaged one: {error}.") from None
+        raise UnusableProfile(f"Not an SQLite export, or damaged: {error}.") from None
 
 
 class _Export:

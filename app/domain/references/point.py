@@ -149,11 +149,11 @@ def _figure(name: str, stated: Mapping[str, object], wrong: dict[str, str]) -> f
 def _text(name: str, stated: Mapping[str, object], wrong: dict[str, str]) -> str:
     raw = stated.get(name, "")
     if not isinstance(raw, str) or len(raw) > _LONGEST:
-        wrong[name] = f"must be a text of at most {_LONGEST} characters"
+        wrong[name] = f"must be text of at most {_LONGEST} characters"
         return ""
     text = raw.strip()
     if name == "url" and text and not _is_web_address(text):
-        wrong[name] = "must be an address that begins with https:// or http://"
+        wrong[name] = "must be a URL starting with https:// or http://"
     return text
 
 
@@ -181,7 +181,7 @@ def _date(stated: Mapping[str, object], wrong: dict[str, str]) -> str:
     try:
         date.fromisoformat(day)
     except ValueError:
-        wrong["date"] = "must be a day or a month, for instance 2026-08-15 or 2026-08" if raw else "is required"
+        wrong["date"] = "must be a day or a month, for example 2026-08-15 or 2026-08" if raw else "is required"
     return raw
 
 

@@ -80,7 +80,7 @@ def _flag(name: str, value: object) -> bool:
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{name} must be a text, not {value!r}")
+        raise ValueError(f"{name} must be text, not {value!r}")
     return value
 
 

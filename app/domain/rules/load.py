@@ -207,7 +207,7 @@ def _text(row: Mapping[str, object], name: str) -> str:
 def _texts(row: Mapping[str, object], name: str) -> tuple[str, ...]:
     value = row.get(name, [])
     if not isinstance(value, list) or any(isinstance(item, list | dict) for item in value):
-        raise RuleError(f"{name} must be a list of texts")
+        raise RuleError(f"{name} must be a list of strings")
     return tuple(str(item) for item in value)
 
 
@@ -365,13 +365,13 @@ def mistakes_of(rule: Rule, book: RuleBook) -> list[Mistake]:
 
 def _form(rule: Rule) -> Iterator[str]:
     if not _ID.match(rule.id):
-        yield "its id must be words with hyphens, for instance scale-min-gpus"
+        yield "its id must be words with hyphens, for example scale-min-gpus"
     if len(rule.title) > MAX_TITLE or rule.title.endswith("."):
-        yield f"its title must be at most {MAX_TITLE} characters, without a full stop"
+        yield f"its title must have at most {MAX_TITLE} characters, without a full stop"
     if not rule.sources:
         yield "has no source: list at least one key of sources.yaml under `sources`"
     if not _DATE.match(rule.valid):
-        yield f"`valid` must be a month or a day, for instance 2026-08, not {rule.valid}"
+        yield f"`valid` must be a month or a day, for example 2026-08, not {rule.valid}"
     if not rule.examples.fires:
         yield "has no example in which it fires: add facts under `examples: {fires: ...}`"
     if not rule.examples.silent:
@@ -430,7 +430,7 @@ def _lint_texts(rule: Rule) -> Iterator[str]:
     for text in shown:
         for name in places(text):
             if name not in FACTS:
-                yield f"the text {text[:40]!r} fills in {name}, which is not a known fact"
+                yield f"the text {text[:40]!r} uses {name}, which is not a known fact"
 
 
 def _changes(rule: Rule) -> Iterator[str]:

@@ -112,7 +112,7 @@ def _check(fact: Fact, value: object) -> None:
             raise ValueError("must be between 0 and 1, or a percentage such as 18 %")
     allowed = CHOICES.get(fact.name)
     if allowed and value not in allowed:
-        raise ValueError(f"must be of {', '.join(allowed)}")
+        raise ValueError(f"must be one or more of {', '.join(allowed)}")
     if isinstance(value, str) and not 0 < len(value) <= MAX_TEXT:
         raise ValueError(f"must have 1 to {MAX_TEXT} characters")
 

@@ -177,7 +177,7 @@ def _throughput(time: StepTimeChange, old_work: float | None, new_work: float | 
 def reason(verdict: Verdict, obstacle: str) -> str:
     """Return the main sentence. `obstacle`: why the candidate's step time is uncertain or could not be compared."""
     if verdict.decision == "no_baseline":
-        return "There is no usable run to compare with."
+        return "No usable run to compare with."
     if verdict.decision == "failed":
         iterations = plural(verdict.loss.not_finite_iterations, "iteration") if verdict.loss else "some iterations"
         return f"The loss was not finite in {iterations}, so the speed of this run does not count."

@@ -362,7 +362,7 @@ def _without_baseline(document: VerdictDocument, label: Label) -> Iterator[str]:
         yield "No run of this stack can serve as its baseline yet."
         yield contrast_sentence(document.contrast)
     elif not document.misses:
-        yield "There is no earlier run to compare with."
+        yield "No earlier run to compare with."
     else:
         yield f"No earlier run is comparable. {_closest(document.misses[0], label)}"
 

@@ -91,7 +91,7 @@ def test_the_page_makes_and_shows_people(teams: Teams) -> None:
         ({"name": ""}, "must have 1 to 100 characters"),
         ({"name": "<i>Eve</i>"}, "must start with a letter (a to z)"),
         ({"name": "viewer"}, "User viewer already exists"),
-        ({"name": "Bob", "email": "bob"}, "must be an address"),
+        ({"name": "Bob", "email": "bob"}, "must be an e-mail address"),
     ):
         page = admin.post(PAGE, data=sent)
         assert (page.status_code, told in page.text) == (422, True), sent

@@ -70,7 +70,7 @@ def test_decision(slower: float, candidate: dict[str, object], decision: str) ->
 def test_never_green_without_a_baseline(baseline: list[RunEstimate]) -> None:
     found = judge([make_run()], baseline)
     assert found.decision == "no_baseline"
-    assert found.reason == "There is no usable run to compare with."
+    assert found.reason == "No usable run to compare with."
     assert [d.run for d in found.dropped] == [run.run for run in baseline]
 
 
