@@ -225,9 +225,9 @@ def test_the_page_makes_and_shows_people(teams: Teams) -> None:
     assert "eve@example.org" in admin.get(USERS_PAGE).text
     for sent, told in (
         ({"name": ""}, "must have 1 to 100 characters"),
-        ({"name": "<i>Eve</i>"}, "must begin with a letter a to z"),
-        ({"name": "viewer"}, "There is an account viewer already"),
-        ({"name": "Bob", "email": "bob"}, "must be an address"),
+        ({"name": "<i>Eve</i>"}, "must start with a letter (a to z)"),
+        ({"name": "viewer"}, "User viewer already exists"),
+        ({"name": "Bob", "email": "bob"}, "must be an e-mail address"),
     ):
         page = admin.post(USERS_PAGE, data=sent)
         assert (page.status_code, told in page.text) == (422, True), sent

@@ -342,5 +342,5 @@ def test_a_run_that_asks_for_nothing_starts_nothing(tmp_path: Path, capsys: pyte
         assert main(["rerun", "17", "--url", service.url, "--json"]) == 0
     assert not (tmp_path / "started").exists()
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "run 17 asks for no rerun: inconclusive"
+    assert lines[0] == "run 17 needs no rerun: inconclusive"
     assert json.loads(lines[1]) == {"schema": "rerun/1", "run": 17, "rerun": None}

@@ -388,9 +388,9 @@ def test_what_there_is_not_is_no_empty_ranking(client: TestClient, engine: Engin
     made_in(engine)
     here = f"/api/v1/leaderboards{path}"
     for query, told in (
-        ("hardware=B200", "There are: gb200, h100."),
-        ("hardware=h100&family=deepseek-v3", "on H100 has been ranked. There are: qwen3-30b-a3b."),
-        ("project=nobody", "There is no project 'nobody'"),
+        ("hardware=B200", "Available: gb200, h100."),
+        ("hardware=h100&family=deepseek-v3", "on H100 has been ranked. Available: qwen3-30b-a3b."),
+        ("project=nobody", "Project 'nobody' does not exist"),
         ("stack=ffffffffffffffff", "No stack with the key"),
     ):
         assert_problem(client.get(f"{here}?{query}"), 404, told)

@@ -170,7 +170,7 @@ def test_runs_a_day_say_when_the_next_may_begin(small: TestClient, engine: Engin
     allow(small, quota_runs_a_day=2)
     ids = [upload(small, LOG + b"\n" * n, meta=SMALL).json()["id"] for n in range(2)]
     refused = upload(small, LOG + b"third\n", meta=SMALL)
-    assert_problem(refused, 429, "began 2 runs within 24 hours")
+    assert_problem(refused, 429, "started 2 runs within 24 hours")
     assert 86_000 < int(refused.headers["Retry-After"]) <= 86_400
     with transaction(engine) as session:
         session.get_one(RunRow, ids[0]).created_at = utc_now() - timedelta(hours=25)

@@ -317,7 +317,7 @@ def test_another_model_has_no_figure_and_the_page_offers_to_add_one(client: Test
     run = stack(session, 900.0, model="Our-MoE", gpu="A100")[0]
     result = nearest(client, run=run)
     assert (result["reference"], result["differences"], result["causes"]) == (None, [], [])
-    assert result["summary"] == "There is no published figure for Our-MoE on A100."
+    assert result["summary"] == "No published figure for Our-MoE on A100 is known."
     assert "/references/new?model=Our-MoE&amp;gpu=A100" in client.get(f"/references/nearest?run={run}").text
 
 
@@ -344,7 +344,7 @@ def test_the_run_page_asks_for_it_when_it_is_seen_and_links_it_without_script(
 def test_a_wrong_question_is_refused(client: TestClient, session: Session) -> None:
     assert_problem(client.get("/api/v1/references/nearest"), 422, field="run")
     assert_problem(client.get("/api/v1/references/nearest?run=1&stack=x"), 422, field="run")
-    assert_problem(client.get("/api/v1/references/nearest?run=12345"), 404, "no run 12345")
+    assert_problem(client.get("/api/v1/references/nearest?run=12345"), 404, "Run 12345 does not exist")
     assert_problem(client.get("/api/v1/references/nearest?stack=nothing"), 422, field="stack")
     assert_problem(client.get("/api/v1/references/nearest?stack=abcdef012345"), 404, "No stack with the key")
 

@@ -284,7 +284,7 @@ def test_what_is_wrong_is_named_and_nothing_is_changed(
 
 
 def test_a_run_that_is_not_there_cannot_be_amended(client: TestClient) -> None:
-    assert_problem(amend(client, 99, gpus=8), 404, "no run 99")
+    assert_problem(amend(client, 99, gpus=8), 404, "Run 99 does not exist")
 
 
 def test_an_upload_that_waits_is_told_what_is_unknown(client: TestClient, run_id: int) -> None:

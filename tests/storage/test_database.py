@@ -128,9 +128,9 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "later": (of_a_later_version, "later version"),
     "foreign": (of_another_program, "bookmark"),
     "foreign with migrations": (of_another_program_with_migrations, "bookmark"),
-    "half": (cut_to(0.5), "was cut"),
-    "last page gone": (cut_to(0.999), "was cut"),
-    "header only": (cut_to(0.0001), "was cut"),
+    "half": (cut_to(0.5), "is truncated"),
+    "last page gone": (cut_to(0.999), "is truncated"),
+    "header only": (cut_to(0.0001), "is truncated"),
     "text": (lambda file: file.write_text("no database\n" * 1000), "damaged"),
     "a header, then zeros": (
         lambda file: file.write_bytes(file.read_bytes()[:100] + bytes(file.stat().st_size)),

@@ -328,7 +328,7 @@ def test_what_the_log_measured_counts_over_what_is_stated(client: TestClient, en
     told = state(client, run, {"loss_finite": False}).json()
     assert told["stated"][0]["name"] == "loss_finite"
     assert (told["stated"][0]["value"], told["stated"][0]["in_use"]) == (False, True)
-    assert "The run's files give true, which takes precedence." in client.get(f"/runs/{run}/next").text
+    assert "Overridden by the run's files: true." in client.get(f"/runs/{run}/next").text
 
 
 def test_the_form_does_the_same_and_keeps_what_was_typed(client: TestClient, run: int) -> None:
@@ -343,7 +343,7 @@ def test_the_form_does_the_same_and_keeps_what_was_typed(client: TestClient, run
     answer = client.post(f"/runs/{run}/facts", data=sent | {"fact.gpu_idle_frac": "5%"}, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{run}/next#stated")
     page = client.get(f"/runs/{run}/next").text
-    assert "The evidence points at: communication" in page
+    assert "Limited by: communication" in page
     assert "<b>nsys" not in page
 
 

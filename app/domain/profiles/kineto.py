@@ -125,9 +125,7 @@ def _skip_head(reader: "_Reader", chunks: Iterator[bytes]) -> tuple[bytes, bool]
             reader.begin(1)
             return head[1:], True
         if head and not head.startswith(b"{"):
-            raise UnusableProfile(
-                "Not a trace: not JSON. Upload the .json or .json.gz file of the profiler."
-            )
+            raise UnusableProfile("Not a trace: not JSON. Upload the .json or .json.gz file of the profiler.")
         if match := _HEAD.search(head, max(0, len(head) - len(chunk) - 64)):
             reader.begin(match.end())
             reader.metadata(head[: match.end()] + b"]}")

@@ -65,26 +65,6 @@ class RunReading:
     """Return the facts measured by a profile. They override stated ones."""
 
 
-def reading_of(summary: RunSummary, **more: object) -> RunReading:
-    """Return the data of a processed run; `more`: fields of RunReading that a summary lacks."""
-    return RunReading(
-        contract=summary.contract,
-        metrics=summary.metrics,
-        health=summary.health,
-        steady=summary.steady_state,
-        timers=summary.timers,
-        failures=summary.failures,
-        activity=summary.activity,
-        availability=summary.availability,
-        unknown=summary.unknown,
-        trainer=summary.trainer,
-        semantic_class=summary.semantic_class,
-        evidence_level=summary.evidence_level,
-        fair_for_timing=summary.fair_for_timing,
-        **more,  # type: ignore[arg-type]
-    )
-
-
 def facts_of(run: RunReading) -> dict[str, object]:
     """Return the facts of a run, for `engine.evaluate`."""
     return {

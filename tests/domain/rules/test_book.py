@@ -106,7 +106,7 @@ def test_a_good_rule_has_no_mistakes() -> None:
         (("pp == 1", "has(env.PATH)"), "uses has()"),
         (("when: vpp != null && vpp > 1", "when: vpp > 1.5"), ""),
         (("when: vpp != null && vpp > 1 && pp == 1", "when: vpp * pp"), "instead of true or false"),
-        (("PP {pp}", "PP {ppp}"), "fills in ppp, which is not a known fact"),
+        (("PP {pp}", "PP {ppp}"), "uses ppp, which is not a known fact"),
         (("PP {pp}", "TP {tp}"), "`why` uses tp, which is unknown in this example"),
         (("set: {vpp: null}", "set: {vpps: 1}"), "changes vpps, which is not a contract field"),
         (("set: {vpp: null}", "set: {vpp: many}"), "which it does not take"),

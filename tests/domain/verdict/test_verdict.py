@@ -463,7 +463,7 @@ def test_the_answer_says_how_much_against_what_and_how_sure_it_is(candidate: Run
 
 
 def test_the_first_run_of_all_has_nothing_to_be_compared_with() -> None:
-    assert answer(make_document(make_record())) == "There is no earlier run to compare with."
+    assert answer(make_document(make_record())) == "No earlier run to compare with."
 
 
 def test_a_pinned_baseline_says_so() -> None:
