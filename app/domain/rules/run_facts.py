@@ -62,7 +62,7 @@ class RunReading:
     installed: Sequence[str] | None = None
     is_baseline: bool | None = None
     profile: Mapping[str, object] = field(default_factory=dict)
-    """Return the facts measured by a profile. They override stated ones."""
+    """Facts measured by a profile. They override stated ones."""
 
 
 def facts_of(run: RunReading) -> dict[str, object]:
