@@ -42,8 +42,9 @@ class _HashedStatic(StaticFiles):
 
 
 def mount_assets(app: FastAPI) -> None:
-    """Serve `/static/...`, `/assets/htmx.js` and `/assets/vega-<hash>.js`."""
+    """Serve `/static/...`, `/assets/htmx.js`, `/assets/vega-<hash>.js` and the icon that browsers ask for unasked."""
     app.mount("/static", requires(Open.ALWAYS)(_HashedStatic(directory=STATIC)), name="static")
+    app.add_api_route("/favicon.ico", _serve_icon, include_in_schema=False)
     app.add_api_route("/assets/htmx.js", _serve_htmx, include_in_schema=False)
     app.add_api_route("/assets/{name}", _serve_bundle, include_in_schema=False)
 
@@ -109,6 +110,11 @@ def _write_whole(path: Path, content: bytes) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     temporary.write_bytes(content)
     temporary.replace(path)
+
+
+@requires(Open.ALWAYS)
+def _serve_icon() -> FileResponse:
+    return FileResponse(STATIC / "favicon.svg", media_type="image/svg+xml", headers={"Cache-Control": "max-age=86400"})
 
 
 @requires(Open.ALWAYS)

@@ -48,7 +48,7 @@ def wrong_headers(headers: Mapping[str, str]) -> list[str]:
     return wrong
 
 
-KEPT = ("GET /healthz", "GET /readyz", "GET /assets/htmx.js", "GET /assets/{name}")
+KEPT = ("GET /healthz", "GET /readyz", "GET /favicon.ico", "GET /assets/htmx.js", "GET /assets/{name}")
 """What is the same for everybody."""
 
 
