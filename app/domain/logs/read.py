@@ -19,6 +19,7 @@ from app.domain.logs.trainers.megatron_bridge import StepReader
 from app.domain.logs.trainers.megatron_lm import SHAPE
 from app.domain.logs.trainers.nemo import NemoReader
 from app.domain.logs.trainers.pith_train import PithTrainReader
+from app.domain.logs.trainers.primus import GpuReader
 from app.domain.run import ParsedLog, Stated, Value
 
 # --- Names the trainer of a log: the family with most iteration lines, refined by words that only one fork prints.
@@ -208,6 +209,7 @@ class Reading:
         self._world = WorldSizeReader()
         self._versions = VersionReader()
         self._families = FamilyReader()
+        self._gpu = GpuReader()
         self._facts = FactReader()
         self._timers = TimerReader(self._rows, self._notes)
         self._scanner = Scanner(self._readers())
@@ -228,6 +230,7 @@ class Reading:
             self._world,
             self._versions,
             self._families,
+            self._gpu,
             self._facts,
             self._timers,
         )
@@ -267,7 +270,7 @@ class Reading:
         stated, refused = contract_fields(settings)
         for sentence in refused:
             self._notes.problem("value that no field takes", sentence)
-        stated = self._versions.stated | self._world.stated | stated
+        stated = self._versions.stated | self._gpu.stated | self._world.stated | stated
         if batch := _batch_size(series):
             stated.setdefault("gbs", batch)
         is_bridge = bool(self._steps.steps.lines) or self._memory.is_bridge or any(dump.is_summary for dump in dumps)

@@ -25,6 +25,8 @@ _SAME_NAME = frozenset(
 
 _IMPORT = re.compile(r"\b(?:ImportError|ModuleNotFoundError): ")
 _OVERLAP = re.compile(r"overlap_moe_expert_parallel_comm|overlap-moe-expert-parallel-comm|EP A2A overlap|1F1B overlap")
+_PERMUTE = re.compile(r"fused_(?:un)?permute|moe_(?:un)?permute|_(?:un)?permute_kernel")
+_EXCEPTIONS = ((_IMPORT, "import_error"), (_PERMUTE, "permute_failed"), (_OVERLAP, "overlap_refused"))
 _EXIT_CODE = re.compile(r"exitcode\s*: (-?\d+)")
 FOLLOWERS = ("0", "-15")
 """Exit codes of processes that succeeded, or were terminated (SIGTERM) after another one had failed."""
@@ -46,9 +48,7 @@ def failure_kind(event: LogEvent) -> str | None:
     if event.kind in _SAME_NAME:
         return event.kind
     if event.kind == "error":
-        if _IMPORT.search(event.text):
-            return "import_error"
-        return "overlap_refused" if _OVERLAP.search(event.text) else "exception"
+        return next((kind for pattern, kind in _EXCEPTIONS if pattern.search(event.text)), "exception")
     if event.kind == "exit_code":
         return "process_failed" if exit_code(event) not in (None, *FOLLOWERS) else None
     if event.kind == "scheduler":
@@ -168,6 +168,12 @@ KINDS: dict[str, Kind] = {
         "The trainer checks at start-up that dispatcher and GPU are compatible; these are not.",
         "Correct the setting named in the line: backends need the flex dispatcher, a supported GPU, and tp x ep "
         "above 1.",
+    ),
+    "permute_failed": Kind(
+        "The fused token permutation failed",
+        "Transformer Engine's fused permutation of tokens is missing or does not work with this PyTorch and Triton.",
+        "Start without `permute_fusion` to get on, and try it again in the production container (Transformer Engine "
+        "2.1 or newer). Figures without it say nothing about the fused path.",
     ),
     "overlap_refused": Kind(
         "The overlap of expert communication was rejected",

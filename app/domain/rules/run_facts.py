@@ -234,6 +234,8 @@ def _from_health(run: RunReading) -> dict[str, object]:
     steps = run.health.get("iterations")
     facts: dict[str, object] = {"import_error": missing or ("unknown" if "import_error" in kinds else None)}
     facts["oom"] = oom is not None
+    if "permute_failed" in kinds:
+        facts["permute_fusion_failed"] = True
     if oom is not None:
         facts["oom_phase"] = _oom_phase(run, oom)
         if oom.rank is not None:
@@ -249,7 +251,9 @@ def _from_health(run: RunReading) -> dict[str, object]:
     return facts | _memory(run)
 
 
-_NO_FAILURE_OF_THE_RUN = frozenset({*_IMPORTS, "import_error", "out_of_memory", "loss_not_finite"}) | FROM_OUTSIDE
+_NO_FAILURE_OF_THE_RUN = (
+    frozenset({*_IMPORTS, "import_error", "out_of_memory", "loss_not_finite", "permute_failed"}) | FROM_OUTSIDE
+)
 """Failures with their own rules, and those that say nothing about the run."""
 
 

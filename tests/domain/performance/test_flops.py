@@ -262,6 +262,8 @@ def failures(*events: LogEvent, total: int = 20) -> tuple[Failure, ...]:
          "Exit code -9 (SIGKILL)."),
         ([event("error", 120, "AssertionError: disable full recomputation when enabling "
           "overlap_moe_expert_parallel_comm")], "overlap_refused", ""),
+        ([event("error", 120, "ValueError: fused_permute_with_probs is not available. Please install TE >= 2.1.0.")],
+         "permute_failed", "fused permutation"),
         ([event("error", 120, "KeyError: 'x'")], "exception", ""),
         ([event("scheduler", 120, f"{SLURM} DUE TO TIME LIMIT ***")], "time_limit", ""),
         ([event("scheduler", 120, f"{SLURM} DUE TO PREEMPTION ***")], "preempted", ""),

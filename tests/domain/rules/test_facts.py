@@ -86,6 +86,18 @@ def test_a_failed_import_and_lack_of_memory_are_facts() -> None:
     assert (second["oom"], second["oom_phase"], second["oom_ranks"], second["fits"]) == (True, "warmup", [3], False)
 
 
+def test_a_failure_in_the_fused_permutation_is_a_fact_and_the_next_step_starts_without_it() -> None:
+    text = "ValueError: fused_permute_with_probs is not available. Please install TE >= 2.1.0."
+    log = make_log([], stated=OVERLAP_CASE | {"permute_fusion": True}, events=(LogEvent("error", 7, text),))
+    facts = facts_of(reading_of(summarise(log, make_metadata(PLACE))))
+    told = evaluate(facts, built_in_rules())
+    assert facts["permute_fusion_failed"] is True
+    assert (told.suggestions[0].rule.id, dict(told.suggestions[0].set)) == (
+        "comp-permute-fallback",
+        {"permute_fusion": False},
+    )
+
+
 def test_a_pair_is_known_by_what_differs_its_gain_and_its_windows() -> None:
     found = facts_of_pair(["dispatcher"], step_time_pct=25.0, windows=((11, 50), (12, 50)))
     assert found == {
@@ -176,6 +188,25 @@ def test_no_check_stops_a_real_job_that_ran() -> None:
 # --- The built-in rules over the shared logs: none is broken by a real contract, and the stepper has its reasons.
 
 LOGS = 20
+FULL = {
+    "dense-1b-plangraph-baseline.log": "profile-upload",
+    "dsv2lite-fp8-mi355x-baseline.log": "profile-upload",
+    "dsv4-p22-turbo-crash.log": "fit-crash",
+    "dsv4-p35-triton-on-lines.log": "contract-complete",
+    "ut-deepseek-v3-mi300x.log": "profile-required",
+}
+"""First suggestion of real full logs, as uploaded without metadata."""
+
+
+def test_a_contract_is_asked_for_first_only_where_the_log_says_little() -> None:
+    folder = shared_folder("corpus") / "logs" / "real-full"
+    for name, first in FULL.items():
+        log = parse_log([(folder / name).read_bytes()])
+        summary = summarise(log, read_metadata({}))
+        told = evaluate(facts_of(reading_of(summary, arguments=log.arguments)), built_in_rules())
+        assert (*told.blockers, *told.suggestions)[0].rule.id == first, name
+        if log.arguments and "mi355x" in name:
+            assert log.stated["gpu"].value == "MI355X"
 
 
 def logs() -> Iterator[ParsedLog]:

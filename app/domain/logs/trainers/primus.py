@@ -9,6 +9,8 @@ allocations. ROCm's Megatron-LM prints `mem usages: 0.7494`, a fraction.
 import re
 from collections.abc import Sequence
 
+from app.domain.run import Stated
+
 PRIMUS = "Primus"
 ROCM = "ROCm Megatron-LM"
 
@@ -31,3 +33,44 @@ def trainer(prefix: bytes, names: Sequence[bytes]) -> str | None:
     if _LOGGER.search(prefix) or not _OWN.isdisjoint(names):
         return PRIMUS
     return ROCM if b"mem usages" in names else None
+
+
+# --- The GPU, which no line states: by the name of the node, else by the folder of the configuration.
+#
+# `[NODE-0(mi355-gpu-12)] [INFO] ...`, `--config examples/megatron/configs/MI355X/deepseek_v4_flash-BF16-pretrain.yaml`.
+# A node outranks a folder, because a configuration may run on another GPU. `mi300` is left out: it may be X or A.
+
+_NODE = re.compile(rb"NODE-[\d?]{1,6}\((mi(?:325|350|355)x?)(?=[-.\d)])")
+_FOLDER = re.compile(rb"/configs/(MI\d{3}X)/")
+_REACH = 40
+"""Bytes around the key within which the name stands."""
+
+
+class GpuReader:
+    """Keeps the first node and the first folder, because every rank repeats them."""
+
+    keys: Sequence[bytes] = (b"(mi3", b"/configs/MI")
+
+    def __init__(self) -> None:
+        self._of_node: Stated | None = None
+        self._of_folder: Stated | None = None
+
+    @property
+    def stated(self) -> dict[str, Stated]:
+        found = self._of_node or self._of_folder
+        return {} if found is None else {"gpu": found}
+
+    def block(self, data: bytes) -> None: ...
+
+    def read(self, data: bytes, start: int, end: int, hit: int, line: int) -> int:
+        begin, stop = max(start, hit - _REACH), min(end, hit + _REACH)
+        if match := _NODE.search(data, begin, stop):
+            self._of_node = self._of_node or _gpu(match[1], f"node {match[1].decode()}", line)
+        elif match := _FOLDER.search(data, begin, stop):
+            self._of_folder = self._of_folder or _gpu(match[1], f"configuration in {match[1].decode()}", line)
+        return hit
+
+
+def _gpu(name: bytes, where: str, line: int) -> Stated:
+    sku = name.decode().upper().removesuffix("X") + "X"
+    return Stated(sku, "log line", f"line {line}: {where}", line=line)
