@@ -41,6 +41,8 @@ from app.history.api import router as history_api
 from app.history.badges import router as badges
 from app.history.pages import router as history_pages
 from app.leaderboards.api import router as leaderboards_api
+from app.leaderboards.matrix_pages import api as matrix_api
+from app.leaderboards.matrix_pages import router as matrix_pages
 from app.leaderboards.pages import router as leaderboard_pages
 from app.leaderboards.scaling_pages import api_router as scaling_api
 from app.leaderboards.scaling_pages import router as scaling_pages
@@ -155,6 +157,7 @@ def _routes() -> list[BaseRoute]:
         notifications_api,
         history_api,
         leaderboards_api,
+        matrix_api,
         regressions_api,
         verdict_api,
         reports_api,
@@ -185,6 +188,7 @@ def _routes() -> list[BaseRoute]:
         history_pages,
         regressions_pages,
         leaderboard_pages,
+        matrix_pages,
         definitions_pages,
         compare_pages,
         references_pages,

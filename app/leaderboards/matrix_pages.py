@@ -1,0 +1,521 @@
+"""`/leaderboards/{hardware}/{family}/matrix` and `/graphs`: results that differ in one axis, and their API."""
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from sqlalchemy import and_, or_
+from sqlmodel import Session, col
+from starlette.responses import HTMLResponse
+
+from app.domain.access.principal import Action
+from app.domain.numbers import plural, signed, significant
+from app.domain.ranking.matrix import (
+    NO_GRAPHS,
+    Contender,
+    EmptyCell,
+    EpMatrix,
+    duel_text,
+    ep_matrices,
+    graph_gains,
+    graph_scope,
+)
+from app.domain.ranking.pairwise import PairwiseComparison
+from app.domain.ranking.runs import slug
+from app.domain.ranking.scaling import ScalingRuns
+from app.domain.ranking.standings import Interval
+from app.domain.report.values import storable
+from app.domain.rules.derive import derive
+from app.domain.rules.rule import Evidence, RuleBook
+from app.domain.run import Activity
+from app.errors import NotFound
+from app.leaderboards.api_models import Hardware, ModelFamily, Project
+from app.leaderboards.words import label, range_text, routing_words
+from app.storage.json_text import from_json
+from app.storage.runs import activities
+from app.storage.stacks import names_of_titles
+from app.storage.standings import check_project
+from app.storage.tables import ProjectRow, RunResultRow, RunRow, StandingRow, select_any
+from app.web.access_rule import requires
+from app.web.dependencies import ReadSession, Rules
+from app.web.errors import documented
+from app.web.lists import only_these
+from app.web.templating import render
+
+# --- The stacks of one hardware and family, with the results of their configurations as they were ranked.
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A stack with its configurations; `missing`: dispatchers that its container lacks."""
+
+    key: str
+    name: str
+    project: str
+    hardware: str
+    family: str
+    runs: tuple[ScalingRuns, ...]
+    missing: tuple[str, ...]
+
+
+def stacks_of(session: Session, hardware: str, family: str, project: str = "") -> tuple[Stack, ...]:
+    """Newest first. Raises NotFound for a hardware and family without a stack."""
+    check_project(session, project)
+    document = col(StandingRow.document)
+    chosen = (
+        select_any(
+            StandingRow.stack_key, StandingRow.title, StandingRow.hardware, StandingRow.family, ProjectRow.slug,
+            document["scaling"].as_string().label("scaling"), document["missing"].label("missing"),
+        )
+        .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
+        .where(
+            col(StandingRow.hardware_slug) == slug(hardware),
+            col(StandingRow.family_slug) == slug(family),
+            *([col(ProjectRow.slug) == project] if project else []),
+        )
+        .order_by(col(StandingRow.newest_at).desc(), col(StandingRow.stack_key))
+    )  # fmt: skip
+    rows = session.execute(chosen).all()
+    if not rows:
+        raise NotFound("No stack of this hardware and model family has been ranked. The list is at /leaderboards.")
+    names = names_of_titles(session, (row.title for row in rows))
+    return tuple(
+        Stack(
+            key=row.stack_key,
+            name=names[row.stack_key],
+            project=row.slug,
+            hardware=row.hardware,
+            family=row.family,
+            runs=tuple(from_json(ScalingRuns, item) for item in json.loads(row.scaling or "[]")),
+            missing=tuple(item["dispatcher"] for item in row.missing or ()),
+        )
+        for row in rows
+    )
+
+
+# --- The matrix of dispatchers and EP degrees.
+
+
+@dataclass(frozen=True, slots=True)
+class StackMatrix:
+    stack: Stack
+    matrix: EpMatrix
+
+    @property
+    def title(self) -> str:
+        return f"{routing_words(self.matrix.routing_mode)}, {label(self.matrix.semantic_class)}"
+
+
+class MatrixPage:
+    """What the template asks for."""
+
+    def __init__(self, stacks: Sequence[Stack]) -> None:
+        self.hardware, self.family = stacks[0].hardware, stacks[0].family
+        self.address = f"/leaderboards/{slug(self.hardware)}/{slug(self.family)}"
+        self.query = urlencode({"hardware": self.hardware, "family": self.family})
+        self.matrices = tuple(
+            StackMatrix(stack, matrix) for stack in stacks for matrix in ep_matrices(stack.runs, stack.missing)
+        )
+
+    @property
+    def answer(self) -> str:
+        if not self.matrices:
+            return "No stack has runs of two dispatchers or two EP degrees yet."
+        empty = sum(cell.why == "not_run" for item in self.matrices for cell in item.matrix.empty)
+        found = [item.matrix.sentence for item in self.matrices if item.matrix.sentence.startswith("At equal")]
+        first = found[0] if found else "No two dispatchers ran at equal knobs yet."
+        return f"{first} {plural(empty, 'cell is', 'cells are')} empty." if empty else first
+
+
+def interval_text(value: Interval) -> str:
+    """Format `31.2 to 31.6 s`, the 95 % interval over launches."""
+    if value.low is None or value.high is None:
+        return ""
+    scale, unit = (1000, "s") if value.value >= 1000 else (1, "ms")
+    return f"{significant(value.low / scale)} to {significant(value.high / scale)} {unit}"
+
+
+# --- The ledger of CUDA graphs: which scopes fit, what they cost and gain, and whether they were captured.
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeRuns:
+    """All runs of a scope. `fitted`: those that made steps; `uncaptured`: requested, and not captured by the log."""
+
+    scope: str
+    runs: tuple[int, ...]
+    fitted: int
+    out_of_memory: int
+    uncaptured: int
+    peak_gib: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gained:
+    """What a scope gained against the same configuration without graphs."""
+
+    stack: Stack
+    contender: Contender
+    duel: PairwiseComparison
+    more_gib: float | None
+
+    @property
+    def text(self) -> str:
+        return duel_text(self.duel)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    scope: ScopeRuns
+    gains: tuple[Gained, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedGraphs:
+    """A published result on graphs of this model and GPU, from the evidence of a rule."""
+
+    rule: str
+    evidence: Evidence
+    source: str
+    url: str
+
+
+class LedgerPage:
+    """What the template asks for."""
+
+    def __init__(self, session: Session, stacks: Sequence[Stack], book: RuleBook) -> None:
+        self.hardware, self.family = stacks[0].hardware, stacks[0].family
+        self.address = f"/leaderboards/{slug(self.hardware)}/{slug(self.family)}"
+        self.query = urlencode({"hardware": self.hardware, "family": self.family})
+        seen = _graph_runs(session, stacks)
+        peaks = {item.id: item.peak for item in seen if item.peak is not None}
+        gains = list(_gains(stacks, peaks))
+        scopes = sorted({item.scope for item in seen}, key=lambda scope: (scope != NO_GRAPHS, scope))
+        self.rows = tuple(
+            LedgerRow(_scope(name, [item for item in seen if item.scope == name]),
+                      tuple(gain for gain in gains if gain.contender.name == name))
+            for name in scopes
+        )  # fmt: skip
+        self.published = tuple(_published(book, self.family, self.hardware))
+
+    @property
+    def answer(self) -> str:
+        scopes = [row for row in self.rows if row.scope.scope != NO_GRAPHS]
+        if not scopes:
+            return "No run used CUDA graphs here yet."
+        fits = sum(row.scope.fitted > 0 for row in scopes)
+        faster = [gain.text for row in scopes for gain in row.gains if not gain.duel.tie]
+        failed = sum(row.scope.uncaptured for row in scopes)
+        parts = [f"{plural(len(scopes), 'scope')} tried, {fits} fit."]
+        parts += [f"{faster[0]}."] if faster else []
+        parts += [f"{plural(failed, 'run')} asked for graphs and captured none."] if failed else []
+        return " ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _GraphRun:
+    id: int
+    scope: str
+    steps: int
+    oom: bool
+    captured: bool | None
+    peak: float | None
+
+
+def _graph_runs(session: Session, stacks: Sequence[Stack]) -> list[_GraphRun]:
+    """Read the runs of the stacks, and those of the same models and GPUs: a scope that never fits is never ranked."""
+    known = [item.known for stack in stacks for item in stack.runs]
+    models, gpus = ({str(values[name]) for values in known if values.get(name)} for name in ("model", "gpu"))
+    alike = and_(col(RunRow.model).in_(sorted(models)), col(RunRow.gpu).in_(sorted(gpus)))
+    of_projects = col(ProjectRow.slug).in_(sorted({stack.project for stack in stacks}))
+    contract = col(RunResultRow.contract)
+    chosen = (
+        select_any(
+            RunRow.id, RunRow.peak_memory_gib, contract["graph_impl"].label("impl"),
+            contract["graph_modules"].label("modules"), RunResultRow.health, RunResultRow.failures,
+            RunResultRow.activity,
+        )
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+        .where(
+            or_(col(RunRow.stack_key).in_([stack.key for stack in stacks]), alike),
+            of_projects,
+            col(RunRow.status).in_(("ready", "failed")),
+        )
+        .order_by(col(RunRow.id))
+    )  # fmt: skip
+    found = []
+    for row in session.execute(chosen):
+        scope = graph_scope((row.impl or {}).get("value"), (row.modules or {}).get("value"))
+        if scope:
+            out_of_memory = any(item.get("kind") == "out_of_memory" for item in row.failures or ())
+            steps = (row.health or {}).get("iterations") or 0
+            captured = _captured(activities(row.activity).get("graph_impl"))
+            found.append(_GraphRun(row.id, scope, steps, out_of_memory, captured, row.peak_memory_gib))
+    return found
+
+
+def _captured(activity: Activity | None) -> bool | None:
+    """None where the log cannot say: no graphs were asked for, or no line of it would tell."""
+    if activity is None or activity.requested is None or activity.requested.value in (None, NO_GRAPHS):
+        return None
+    return activity.active is not None and activity.agrees is not False
+
+
+def _scope(name: str, runs: Sequence[_GraphRun]) -> ScopeRuns:
+    peaks = [run.peak for run in runs if run.peak is not None]
+    return ScopeRuns(
+        scope=name,
+        runs=tuple(run.id for run in runs),
+        fitted=sum(run.steps > 0 and not run.oom for run in runs),
+        out_of_memory=sum(run.oom for run in runs),
+        uncaptured=sum(run.captured is False for run in runs),
+        peak_gib=statistics.median(peaks) if peaks else None,
+    )
+
+
+def _gains(stacks: Sequence[Stack], peaks: Mapping[int, float]) -> Iterable[Gained]:
+    for project in dict.fromkeys(stack.project for stack in stacks):
+        own = [stack for stack in stacks if stack.project == project]
+        stack_of = {item.config_key: stack for stack in own for item in stack.runs}
+        for none, *scopes in graph_gains(item for stack in own for item in stack.runs):
+            for scope in scopes:
+                if scope.at_equal_knobs is not None:
+                    more = _more_gib(scope, none, peaks)
+                    yield Gained(stack_of[scope.config_key], scope, scope.at_equal_knobs, more)
+
+
+def _more_gib(scope: Contender, none: Contender, peaks: Mapping[int, float]) -> float | None:
+    """Peak memory against no graphs, by the runs that are compared."""
+    sides = [[peaks[int(run)] for run in side.runs if int(run) in peaks] for side in (scope, none)]
+    return statistics.median(sides[0]) - statistics.median(sides[1]) if all(sides) else None
+
+
+def _published(book: RuleBook, family: str, hardware: str) -> Iterable[PublishedGraphs]:
+    about = derive({"model": family, "gpu": hardware})
+    for rule in book.rules.values():
+        for evidence in rule.effect.evidence:
+            of_graphs = rule.id.startswith("cg-") or rule.id == "val-graph-replay"
+            same = all(evidence.at.get(name) == about.get(name) for name in ("family", "gpu"))
+            if of_graphs and evidence.at and same:
+                source = book.sources[evidence.source]
+                yield PublishedGraphs(rule.id, evidence, source.title, source.url or "")
+
+
+# --- Pages.
+
+router = APIRouter(include_in_schema=False)
+Slug = Annotated[str, Path(max_length=230)]
+ProjectName = Annotated[str, Query(max_length=100)]
+
+
+def get_stacks(session: ReadSession, hardware: Slug, family: Slug, project: ProjectName = "") -> tuple[Stack, ...]:
+    return stacks_of(session, hardware, family, project)
+
+
+Stacks = Annotated[tuple[Stack, ...], Depends(get_stacks)]
+
+
+@router.get("/leaderboards/{hardware}/{family}/matrix")
+@requires(Action.READ)
+def show_matrix(request: Request, stacks: Stacks) -> HTMLResponse:
+    page = MatrixPage(stacks)
+    return render(
+        request,
+        "leaderboards/matrix.html",
+        p=page,
+        interval_text=interval_text,
+        range_text=range_text,
+        signed=signed,
+    )
+
+
+@router.get("/leaderboards/{hardware}/{family}/graphs")
+@requires(Action.READ)
+def show_graphs(request: Request, session: ReadSession, rules: Rules, stacks: Stacks) -> HTMLResponse:
+    return render(request, "leaderboards/graphs.html", p=LedgerPage(session, stacks, rules.book), range_text=range_text)
+
+
+# --- The same as JSON.
+
+
+class DuelOut(BaseModel):
+    over: str
+    gain_pct: float
+    low_pct: float | None
+    high_pct: float | None
+    tie: bool
+
+    @classmethod
+    def of(cls, duel: PairwiseComparison | None) -> "DuelOut | None":
+        if duel is None:
+            return None
+        return cls(over=duel.second, gain_pct=duel.gain_pct, low_pct=duel.low_pct, high_pct=duel.high_pct, tie=duel.tie)
+
+
+class CellOut(BaseModel):
+    """`runs`: of the fastest configuration; `runs_in_all`: of every configuration in the cell."""
+
+    dispatcher: str
+    ep: int
+    runs: list[int]
+    runs_in_all: int
+    step_time_ms: float
+    low_ms: float | None
+    high_ms: float | None
+    directional: bool
+    compared: bool
+    at_equal_knobs: DuelOut | None
+    best_against_best: DuelOut | None
+
+
+class EmptyOut(BaseModel):
+    dispatcher: str
+    ep: int
+    why: str
+    from_run: int
+    suggestion: str
+
+
+class EpMatrixOut(BaseModel):
+    stack_key: str
+    name: str
+    project: str
+    routing_mode: str
+    semantic_class: str
+    dispatchers: list[str]
+    eps: list[int]
+    cells: list[CellOut]
+    empty: list[EmptyOut]
+    at_equal_knobs: str
+    best_against_best: str
+
+
+class MatrixOut(BaseModel):
+    answer: str
+    matrices: list[EpMatrixOut]
+
+
+class GraphGainOut(BaseModel):
+    stack_key: str
+    runs: list[int]
+    more_gib: float | None
+    gain_pct: float
+    low_pct: float | None
+    high_pct: float | None
+    tie: bool
+
+
+class GraphScopeOut(BaseModel):
+    scope: str
+    runs: list[int]
+    fitted: int
+    out_of_memory: int
+    not_captured: int
+    peak_gib: float | None
+    gains: list[GraphGainOut]
+
+
+class GraphsOut(BaseModel):
+    answer: str
+    scopes: list[GraphScopeOut]
+    published: list[dict[str, Any]]
+
+
+api = APIRouter(prefix="/api/v1", tags=["leaderboards"])
+_NAMES = [only_these("hardware", "family", "project")]
+
+
+@api.get("/leaderboards/matrix", dependencies=_NAMES, responses=documented(404, 422))
+@requires(Action.READ)
+def read_matrix(session: ReadSession, hardware: Hardware, family: ModelFamily, project: Project = "") -> MatrixOut:
+    """Return dispatchers against EP degrees, with the empty cells as suggestions."""
+    page = MatrixPage(stacks_of(session, hardware, family, project))
+    return MatrixOut(answer=page.answer, matrices=[_matrix_out(item) for item in page.matrices])
+
+
+@api.get("/leaderboards/graphs", dependencies=_NAMES, responses=documented(404, 422))
+@requires(Action.READ)
+def read_graphs(
+    session: ReadSession, rules: Rules, hardware: Hardware, family: ModelFamily, project: Project = ""
+) -> JSONResponse:
+    """Return the ledger of CUDA graphs: by scope, whether it fits, its memory, its gain and failed captures."""
+    page = LedgerPage(session, stacks_of(session, hardware, family, project), rules.book)
+    answer = GraphsOut(
+        answer=page.answer,
+        scopes=[_scope_out(row) for row in page.rows],
+        published=[
+            {"rule": item.rule, "text": item.evidence.text, "setting": item.evidence.setting, "source": item.source}
+            for item in page.published
+        ],
+    )
+    return JSONResponse(storable(answer.model_dump()))
+
+
+def _matrix_out(item: StackMatrix) -> EpMatrixOut:
+    matrix = item.matrix
+    return EpMatrixOut(
+        stack_key=item.stack.key,
+        name=item.stack.name,
+        project=item.stack.project,
+        routing_mode=matrix.routing_mode,
+        semantic_class=matrix.semantic_class,
+        dispatchers=list(matrix.dispatchers),
+        eps=list(matrix.eps),
+        cells=[_cell_out(cell, ep) for ep, column in matrix.columns.items() for cell in column],
+        empty=[_empty_out(cell) for cell in matrix.empty],
+        at_equal_knobs=matrix.sentence,
+        best_against_best=matrix.best_sentence,
+    )
+
+
+def _cell_out(cell: Contender, ep: int) -> CellOut:
+    return CellOut(
+        dispatcher=cell.name,
+        ep=ep,
+        runs=[int(run) for run in cell.runs],
+        runs_in_all=cell.all_runs,
+        step_time_ms=cell.step_time_ms.value,
+        low_ms=cell.step_time_ms.low,
+        high_ms=cell.step_time_ms.high,
+        directional=cell.directional,
+        compared=cell.compared,
+        at_equal_knobs=DuelOut.of(cell.at_equal_knobs),
+        best_against_best=DuelOut.of(cell.best_against_best),
+    )
+
+
+def _empty_out(cell: EmptyCell) -> EmptyOut:
+    return EmptyOut(
+        dispatcher=cell.dispatcher, ep=cell.ep, why=cell.why, from_run=int(cell.from_run), suggestion=cell.sentence
+    )
+
+
+def _scope_out(row: LedgerRow) -> GraphScopeOut:
+    scope = row.scope
+    return GraphScopeOut(
+        scope=scope.scope,
+        runs=list(scope.runs),
+        fitted=scope.fitted,
+        out_of_memory=scope.out_of_memory,
+        not_captured=scope.uncaptured,
+        peak_gib=scope.peak_gib,
+        gains=[
+            GraphGainOut(
+                stack_key=gain.stack.key,
+                runs=[int(run) for run in gain.contender.runs],
+                more_gib=gain.more_gib,
+                gain_pct=gain.duel.gain_pct,
+                low_pct=gain.duel.low_pct,
+                high_pct=gain.duel.high_pct,
+                tie=gain.duel.tie,
+            )
+            for gain in row.gains
+        ],
+    )

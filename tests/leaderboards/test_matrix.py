@@ -1,0 +1,128 @@
+"""Dispatchers by EP degree and the ledger of CUDA graphs: API and pages, from stored runs and from uploads."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlmodel import Session, select
+from starlette.testclient import TestClient
+
+from app.storage.tables import StackWorkRow
+from tests.builders import make_stack, stated_activity
+from tests.leaderboards.arrivals import PROJECT, Job
+from tests.runs.uploading import assert_problem
+from workers.tasks import judge_stack, process_run
+
+OF = {"hardware": "H100", "family": "Qwen3-30B-A3B"}
+PAGE = "/leaderboards/h100/qwen3-30b-a3b"
+NOISE = (0.0, 2.0, -2.0, 1.0, -1.0, 3.0)
+HYBRIDEP = {"dispatcher_type": "flex", "flex_backend": "hybridep", "dispatcher": "hybridep"}
+TE: dict[str, Any] = {"graph_impl": "transformer_engine", "graph_modules": ("attn", "moe_router")}
+
+
+@pytest.fixture
+def session(engine: Engine) -> Iterator[Session]:
+    with Session(engine.execution_options(writes=True), expire_on_commit=False) as session:
+        yield session
+
+
+def stack(session: Session, ms: float, fields: dict[str, Any], **columns: Any) -> list[int]:
+    columns = {"activity": stated_activity(fields["dispatcher"])} | columns if "dispatcher" in fields else columns
+    found = make_stack(session, [ms * (1 + change / 1000) for change in NOISE], fields=fields, **columns)
+    session.commit()
+    return found
+
+
+def matrix(client: TestClient) -> dict[str, Any]:
+    (found,) = client.get("/api/v1/leaderboards/matrix", params=OF).json()["matrices"]
+    assert isinstance(found, dict)
+    return found
+
+
+def cell(found: dict[str, Any], dispatcher: str, ep: int) -> dict[str, Any]:
+    (row,) = (row for row in found["cells"] if (row["dispatcher"], row["ep"]) == (dispatcher, ep))
+    assert isinstance(row, dict)
+    return row
+
+
+def test_each_ep_degree_compares_at_equal_knobs_and_empty_cells_are_suggestions(
+    client: TestClient, session: Session
+) -> None:
+    stack(session, 31_310.0, {"ep": 16})
+    fast = stack(session, 26_600.0, HYBRIDEP | {"ep": 16})
+    stack(session, 31_310.0, {"ep": 8})
+    stack(session, 31_340.0, HYBRIDEP | {"ep": 8})
+    last = stack(session, 29_000.0, HYBRIDEP | {"ep": 4})
+    found = matrix(client)
+    assert (found["eps"], found["dispatchers"]) == ([4, 8, 16], ["alltoall", "hybridep"])
+    assert found["at_equal_knobs"].startswith("At equal knobs: EP8: hybridep and alltoall tie; EP16: hybridep +17.7")
+    assert cell(found, "hybridep", 16)["runs"] == fast
+    equal = cell(found, "hybridep", 16)["at_equal_knobs"]
+    assert equal["low_pct"] < 17.7 < equal["high_pct"]
+    (empty,) = found["empty"]
+    assert (empty["suggestion"], empty["why"]) == ("Run alltoall at EP4", "not_run")
+    assert empty["from_run"] in last
+    page = client.get(f"{PAGE}/matrix").text
+    link = f"/runs/{empty['from_run']}/experiments/new?field=dispatcher&value=alltoall"
+    assert link in page.replace("&amp;", "&")
+    assert client.get(link).status_code == 200
+
+
+def test_best_against_best_may_differ_in_other_knobs_and_says_so(client: TestClient, session: Session) -> None:
+    stack(session, 31_310.0, {})
+    stack(session, 30_000.0, HYBRIDEP)
+    stack(session, 25_000.0, HYBRIDEP | {"ep_overlap": True})
+    row = cell(matrix(client), "hybridep", 16)
+    assert row["at_equal_knobs"]["gain_pct"] == pytest.approx(4.4, abs=0.1)
+    assert row["best_against_best"]["gain_pct"] == pytest.approx(25.2, abs=0.1)
+    assert (len(row["runs"]), row["runs_in_all"]) == (6, 12)
+
+
+def test_what_does_not_exist_is_refused(client: TestClient, session: Session) -> None:
+    assert_problem(client.get("/api/v1/leaderboards/matrix", params=OF), 404)
+    assert client.get(f"{PAGE}/matrix").status_code == 404
+    stack(session, 31_310.0, {})
+    assert client.get("/api/v1/leaderboards/matrix", params=OF).json()["matrices"] == []
+    assert "Nothing to compare yet" in client.get(f"{PAGE}/matrix").text
+    assert_problem(client.get("/api/v1/leaderboards/matrix", params=OF | {"project": "none"}), 404)
+
+
+def test_a_matrix_from_ci_opens_no_regression(client: TestClient, engine: Engine) -> None:
+    """One commit runs every dispatcher at every EP degree, the slow ones last."""
+    times = {"hybridep": 340.0, "deepep": 352.0, "alltoall": 410.0}
+    for day in (3, 5):
+        for ep, factor in ((16, 1.0), (8, 1.09), (4, 1.3)):
+            for dispatcher, ms in times.items():
+                # The flags of the log say EP16; the metadata of a matrix job count over them.
+                process_run(Job(dispatcher, ms * factor, day, meta=(("ep", ep),)).upload(client))
+        with Session(engine) as session:
+            waiting = session.exec(select(StackWorkRow.id).where(StackWorkRow.work != "")).all()
+        for work_id in waiting:
+            judge_stack(work_id or 0)
+    found = client.get("/api/v1/leaderboards/matrix", params=OF | {"project": PROJECT}).json()["matrices"]
+    assert [(row["eps"], len(row["cells"]), row["empty"]) for row in found] == [([4, 8, 16], 9, [])]
+    assert client.get(f"/api/v1/regressions?project={PROJECT}").json()["items"] == []
+
+
+def test_the_ledger_of_graphs_says_what_fits_gains_and_was_not_captured(client: TestClient, session: Session) -> None:
+    none: dict[str, Any] = {"graph_impl": "none", "graph_modules": None}
+    asked = {"graph_impl": {"requested": {"value": TE["graph_impl"], "source": "arguments"}, "active": None,
+                            "agrees": None}}  # fmt: skip
+    stack(session, 31_310.0, none, peak_memory_gib=60.0)
+    stack(session, 29_000.0, TE, peak_memory_gib=64.5, activity=asked)
+    failed: dict[str, Any] = {"status": "failed", "outcome": "failed", "failures": [{"kind": "out_of_memory"}]}
+    fields: dict[str, Any] = TE | {"graph_modules": ()}
+    make_stack(session, [1.0], fields=fields, health={"iterations": 0, "outcome": "failed"}, **failed)
+    session.commit()
+    rows = {row["scope"]: row for row in client.get("/api/v1/leaderboards/graphs", params=OF).json()["scopes"]}
+    assert list(rows) == ["none", "transformer_engine: attn, moe_router", "transformer_engine: whole layers"]
+    narrow, layers = rows["transformer_engine: attn, moe_router"], rows["transformer_engine: whole layers"]
+    assert (narrow["fitted"], narrow["not_captured"], narrow["peak_gib"]) == (6, 6, 64.5)
+    (gain,) = narrow["gains"]
+    assert (gain["more_gib"], gain["tie"]) == (4.5, False)
+    assert gain["low_pct"] < 8.0 < gain["high_pct"]
+    assert (layers["fitted"], layers["out_of_memory"], layers["gains"]) == (0, 1, [])
+    page = client.get(f"{PAGE}/graphs").text
+    assert 'data-scope="transformer_engine: whole layers"' in page
+    assert 'id="published"' in page
