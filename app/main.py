@@ -35,8 +35,11 @@ from app.access.routes import describe_access, route_table
 from app.compare.api import router as compare_api
 from app.compare.pages import router as compare_pages
 from app.experiments.api import router as experiments_api
-from app.experiments.journey_page import router as journey_pages
+from app.experiments.loop_page import api as loop_api
+from app.experiments.loop_page import router as journey_pages
 from app.experiments.pages import router as experiment_pages
+from app.experiments.sweep_pages import api as sweep_api
+from app.experiments.sweep_pages import router as sweep_pages
 from app.history.api import router as history_api
 from app.history.badges import router as badges
 from app.history.pages import router as history_pages
@@ -164,6 +167,8 @@ def _routes() -> list[BaseRoute]:
         suggestions_api,
         check_api,
         experiments_api,
+        sweep_api,
+        loop_api,
         rules_api,
         upgrade_api,
         definitions_api,
@@ -177,6 +182,7 @@ def _routes() -> list[BaseRoute]:
         suggestion_pages,
         check_pages,
         experiment_pages,
+        sweep_pages,
         journey_pages,
         playbook_pages,
         projects_pages,

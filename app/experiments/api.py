@@ -18,8 +18,10 @@ from app.experiments.api_models import (
 )
 from app.experiments.commands import accept, plan_experiment, reject, set_runs_each, withdraw
 from app.experiments.journey_page import JourneyPage, svg
+from app.experiments.pages import pair_rules
 from app.experiments.queries import ExperimentQuery, journey_of
 from app.pipeline.propose import Wish
+from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.experiments import find_experiments, get_experiment
 from app.web.access_rule import requires
@@ -56,20 +58,27 @@ def create_experiment(
     wish = Wish(plan.run, plan.rule, plan.knobs, plan.title, plan.effect_pct, plan.runs_each)
     experiment_id = plan_experiment(engine, settings, wish, plan.author, plan.note)
     response.headers["Location"] = f"/api/v1/experiments/{experiment_id}"
-    return _read(engine, experiment_id, public_address(request))
+    return _read(engine, settings, experiment_id, public_address(request))
 
 
 @router.get("/experiments/{experiment_id}", responses=documented(404, 422))
 @requires(Action.READ, of="experiment")
-def read_experiment(request: Request, session: ReadSession, experiment_id: ExperimentId) -> ExperimentOut:
+def read_experiment(
+    request: Request, session: ReadSession, settings: AppSettings, experiment_id: ExperimentId
+) -> ExperimentOut:
     """Return one experiment: its plan, its runs with reasons for those left out, and its current result."""
-    return ExperimentOut.of(get_experiment(session, experiment_id), public_address(request))
+    experiment = get_experiment(session, experiment_id)
+    return ExperimentOut.of(experiment, public_address(request), pair_rules(session, settings, experiment))
 
 
 @router.patch("/experiments/{experiment_id}", responses=documented(404, 422))
 @requires(Action.CONTRIBUTE, of="experiment")
 def change_experiment(
-    request: Request, engine: AppEngine, experiment_id: ExperimentId, change: ExperimentChangeIn
+    request: Request,
+    engine: AppEngine,
+    settings: AppSettings,
+    experiment_id: ExperimentId,
+    change: ExperimentChangeIn,
 ) -> ExperimentOut:
     """Accept, reject or withdraw it, or change its number of runs. Recorded with who, when and what was before."""
     if (change.state is None) == (change.runs_each is None):
@@ -80,7 +89,7 @@ def change_experiment(
     elif change.state is not None:
         decide = {"accepted": accept, "rejected": reject, "withdrawn": withdraw}[change.state]
         decide(engine, experiment_id, change.author, change.note)
-    return _read(engine, experiment_id, public_address(request))
+    return _read(engine, settings, experiment_id, public_address(request))
 
 
 @router.get(
@@ -105,6 +114,7 @@ def read_journey(
     return Response(write(journey), media_type=media_type)
 
 
-def _read(engine: Engine, experiment_id: int, base_url: str) -> ExperimentOut:
+def _read(engine: Engine, settings: Settings, experiment_id: int, base_url: str) -> ExperimentOut:
     with read_session(engine) as session:
-        return ExperimentOut.of(get_experiment(session, experiment_id), base_url)
+        experiment = get_experiment(session, experiment_id)
+        return ExperimentOut.of(experiment, base_url, pair_rules(session, settings, experiment))

@@ -1,5 +1,6 @@
 """Types of the API's experiments and journeys; `docs/api.md` describes them. Fields may be added but not changed."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -9,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.domain.experiments.journey import Journey, JourneyNode
 from app.domain.experiments.plan import MOST_ASKED_EACH, tagged, upload_command
 from app.domain.experiments.values import SIDES, Commands, ExperimentResult, Gain, KnobChange, Side, SizePoint, State
+from app.domain.rules.engine import Suggestion
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.step_time import DroppedRun
 from app.pipeline.propose import LEAST_EFFECT_PCT, MOST_EFFECT_PCT
@@ -69,6 +71,9 @@ class ResultOut(BaseModel):
     reason: str
     winner: Literal["", "baseline", "candidate"]
     gain: Gain | None
+    paired: Gain | None = Field(
+        description="The gain by neighbouring runs of both sides, for alternating runs; null with fewer than 3 pairs."
+    )
     metrics: dict[str, MetricChange | None]
     evidence_level: str
     evidence_because: str = Field(description="Why it is not higher.")
@@ -92,6 +97,7 @@ class ResultOut(BaseModel):
             reason="" if verdict is None else verdict.reason,
             winner=result.winner,
             gain=result.gain,
+            paired=result.paired,
             metrics=dict(result.metrics),
             evidence_level=result.evidence_level,
             evidence_because=result.evidence_because,
@@ -116,6 +122,7 @@ class ExperimentItemOut(BaseModel):
     knobs: list[KnobChange]
     baseline_run: int
     parent: int | None = Field(description="The experiment whose candidate this one continues from.")
+    sweep: int | None = Field(description="The sweep that it is part of, by its first experiment.")
     stack_key: str
     runs_each: int
     created_by: str
@@ -138,6 +145,7 @@ class ExperimentItemOut(BaseModel):
             "knobs": list(item.knobs),
             "baseline_run": item.baseline_run_id,
             "parent": item.parent_id,
+            "sweep": item.sweep_id,
             "stack_key": item.stack_key,
             "runs_each": item.runs_each,
             "created_by": item.created_by,
@@ -208,6 +216,12 @@ class ExperimentRunOut(_FromDomain):
     evidence_level: str
 
 
+class PairRuleOut(BaseModel):
+    rule: str
+    title: str
+    why: str
+
+
 class ExperimentOut(ExperimentItemOut):
     sequence: list[Side] = Field(description="The interleaved order of the runs, the planned baseline run first.")
     baseline_key: str
@@ -216,9 +230,10 @@ class ExperimentOut(ExperimentItemOut):
     next_url: str = Field(description="Page of its next steps; empty without one.")
     plan: PlanOut
     runs: list[ExperimentRunOut]
+    rules: list[PairRuleOut] = Field(description="What the rules about two runs say of the newest runs of both sides.")
 
     @classmethod
-    def of(cls, experiment: Experiment, base_url: str) -> "ExperimentOut":
+    def of(cls, experiment: Experiment, base_url: str, pair: Sequence[Suggestion] = ()) -> "ExperimentOut":
         winner = experiment.winner_run_id
         return cls(
             **ExperimentItemOut.columns(experiment, base_url),
@@ -229,6 +244,7 @@ class ExperimentOut(ExperimentItemOut):
             next_url=f"{base_url}/runs/{winner}/next" if winner else "",
             plan=_plan(experiment, base_url),
             runs=[ExperimentRunOut.model_validate(run) for run in experiment.runs],
+            rules=[PairRuleOut(rule=item.rule.id, title=item.rule.title, why=item.why) for item in pair],
         )
 
 

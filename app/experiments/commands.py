@@ -4,7 +4,8 @@ Author and reason are recorded.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Any
 
@@ -14,7 +15,16 @@ from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col
 
 from app.domain.experiments.plan import MOST_ASKED_EACH, RUNS_EACH, interleaved, smallest_pct
-from app.domain.experiments.values import UNDECIDED, ExperimentResult, Plan, State
+from app.domain.experiments.sweep import (
+    FEWEST_VALUES,
+    MOST_VALUES,
+    Standing,
+    SweepCost,
+    Trial,
+    cost_of_sweep,
+    standing,
+)
+from app.domain.experiments.values import UNDECIDED, ExperimentResult, Plan, Sizing, State
 from app.errors import Conflict, FieldError, InvalidChange, NotFound
 from app.pipeline.decisions import checked
 from app.pipeline.experiments import refresh
@@ -22,7 +32,7 @@ from app.pipeline.propose import Proposal, Wish, propose
 from app.settings import Settings
 from app.storage import audit
 from app.storage.database import read_session, transaction
-from app.storage.experiments import knobs_json
+from app.storage.experiments import Experiment, knobs_json, sweep_of
 from app.storage.json_text import from_json, to_json
 from app.storage.tables import ExperimentRow, ExperimentRunRow, select_any, utc_now
 
@@ -64,16 +74,20 @@ def set_runs_each(engine: Engine, experiment_id: int, runs_each: int, who: str, 
         if not 1 <= runs_each <= MOST_ASKED_EACH:
             raise _refused("runs_each", f"{RUNS_EACH}.")
         who, note = checked(who, note)
-        if runs_each == row.runs_each:
-            return
-        plan = from_json(Plan, row.plan)
-        has_result = from_json(ExperimentResult, row.result or {}).verdict is not None
-        plan = plan.resized(runs_each, smallest_pct(plan.sizing, runs_each), seen=has_result)
-        before = {"runs_each": row.runs_each}
-        row.runs_each, row.sequence, row.plan = runs_each, list(interleaved(runs_each)), to_json(plan)
-        _record(session, row, who, "runs_each", note, before=before, after={"runs_each": runs_each})
-        session.flush()
-        refresh(session, experiment_id)
+        _ask_for(session, row, runs_each, who, note)
+
+
+def _ask_for(session: Session, row: ExperimentRow, runs_each: int, who: str, note: str = "") -> None:
+    if runs_each == row.runs_each:
+        return
+    plan = from_json(Plan, row.plan)
+    has_result = from_json(ExperimentResult, row.result or {}).verdict is not None
+    plan = plan.resized(runs_each, smallest_pct(plan.sizing, runs_each), seen=has_result)
+    before = {"runs_each": row.runs_each}
+    row.runs_each, row.sequence, row.plan = runs_each, list(interleaved(runs_each)), to_json(plan)
+    _record(session, row, who, "runs_each", note, before=before, after={"runs_each": runs_each})
+    session.flush()
+    refresh(session, row.id or 0)
 
 
 def _open(session: Session, experiment_id: int) -> ExperimentRow:
@@ -187,3 +201,111 @@ def _parent(session: Session, run_id: int) -> int | None:
         .limit(1)
     ).scalar_one_or_none()
     return baseline_id
+
+
+# --- A sweep: an experiment for each value of one knob, as one plan.
+
+
+@dataclass(frozen=True, slots=True)
+class SweepWish:
+    """`values`: of the contract field `field`. `confirm`: runs a side of the last value, None: as many as needed."""
+
+    run_id: int
+    field: str
+    values: Sequence[object]
+    confirm: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepProposal:
+    """What a sweep would be: a proposal for each value, and what it takes."""
+
+    proposals: tuple[Proposal, ...]
+    sizing: Sizing
+    cost: SweepCost
+
+
+def propose_sweep(session: Session, settings: Settings, wish: SweepWish) -> SweepProposal:
+    """Raises NotFound, NotReady, and InvalidChange naming what cannot be planned so."""
+    values = list(dict.fromkeys(map(_as_key, wish.values)))
+    if not FEWEST_VALUES <= len(values) <= MOST_VALUES:
+        message = f"must be {FEWEST_VALUES} to {MOST_VALUES} different values"
+        raise InvalidChange(f"values {message}. Nothing was planned.", (FieldError("values", message),))
+    single = [
+        propose(session, settings, Wish(wish.run_id, knobs={wish.field: value}, runs_each=wish.confirm))
+        for value in values
+    ]
+    sizing = single[0].plan.sizing
+    stricter = len(values) - 1
+    proposals = tuple(
+        replace(
+            item,
+            plan=replace(
+                item.plan.resized(1, smallest_pct(sizing, 1), seen=False), extensions=stricter,
+                confirm=sizing.runs_each,
+            ),
+        )
+        for item in single
+    )  # fmt: skip
+    return SweepProposal(proposals, sizing, cost_of_sweep(len(values), sizing))
+
+
+def _as_key(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def plan_sweep(engine: Engine, settings: Settings, wish: SweepWish, who: str, note: str = "") -> int:
+    """Plan a sweep and return the number of its first experiment, which names it. Raises as `propose_sweep`."""
+    who, note = checked(who, note)
+    with read_session(engine) as session:
+        proposed = propose_sweep(session, settings, wish)
+    with transaction(engine, durable=True) as session:
+        rows = [_add(session, proposal, who, note) for proposal in proposed.proposals]
+        for row in rows:
+            row.sweep_id = rows[0].id
+            session.flush()
+            refresh(session, row.id or 0)
+            after = {"tag": row.tag, "runs_each": row.runs_each, "sweep": rows[0].id}
+            _record(session, row, who, "plan", note, after=after)
+        first = rows[0].id or 0
+    log.info("sweep_planned", experiment_id=first, run_id=wish.run_id, values=len(rows))
+    return first
+
+
+def advance_sweep(engine: Engine, sweep_id: int, who: str) -> None:
+    """Go to the next round: reject the worse half, and ask for more runs of the rest.
+
+    Raises NotFound, and InvalidChange while a value lacks runs or nothing is left to drop.
+    """
+    with transaction(engine, durable=True) as session:
+        who, _ = checked(who, "")
+        experiments = sweep_of(session, sweep_id)
+        now = standing_of(experiments)
+        if not now.may_go_on:
+            raise _refused("state", now.sentence)
+        for trial in now.drop:
+            note = f"Dropped in round {now.number + 1} of sweep #{sweep_id}."
+            _decide(session, _open(session, trial.experiment_id), "rejected", who, note, needs_note=False)
+        following = now.round if now.behind else now.next_round
+        assert following is not None  # noqa: S101  # may_go_on says so
+        for trial in now.keep:
+            _ask_for(session, _open(session, trial.experiment_id), following.runs_each, who)
+
+
+def standing_of(experiments: Sequence[Experiment]) -> Standing:
+    """Return where a sweep stands, from its experiments."""
+    return standing([_trial(experiment) for experiment in experiments], experiments[0].plan.confirm)
+
+
+def _trial(experiment: Experiment) -> Trial:
+    side = experiment.side("candidate")
+    return Trial(
+        experiment_id=experiment.id,
+        value=", ".join(knob.after_text for knob in experiment.knobs),
+        state=experiment.state,
+        planned=experiment.runs_each,
+        runs=len(experiment.result.candidate),
+        failed=sum(not run.counts for run in side),
+        gain=experiment.result.gain,
+        winner=experiment.result.winner,
+    )

@@ -4,22 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
-from starlette.responses import HTMLResponse
-
-from app.domain.access.principal import Action
 from app.domain.experiments.journey import Journey, JourneyEdge, JourneyNode
 from app.domain.numbers import plural, signed, step_time
-from app.experiments.pages import gain_text, is_generated, knobs_text, short_gain, tone, values_text
-from app.experiments.queries import journey_of
-from app.pipeline.suggest import first_suggestion
-from app.storage.projects import find_project
-from app.web.access_rule import requires
-from app.web.dependencies import AppSettings, ReadSession
-from app.web.identity import access_of
-from app.web.templating import render
+from app.experiments.pages import gain_text, knobs_text, short_gain, tone, values_text
 
 # --- Layout of a journey's picture: a column per step, a row per branch.
 #
@@ -322,28 +310,6 @@ def _edge(row: Row) -> Edge:
         tone=row.tone,
         kind=row.kind,
         href=row.edge_href,
-    )
-
-
-# --- The page of a run's tuning journey; the API has the tree for other tools.
-
-router = APIRouter(include_in_schema=False)
-
-RunId = Annotated[int, Path(ge=1, lt=2**63)]
-
-
-@router.get("/runs/{run_id}/journey")
-@requires(Action.READ, of="run")
-def show_journey(request: Request, session: ReadSession, settings: AppSettings, run_id: RunId) -> HTMLResponse:
-    journey = journey_of(session, run_id)
-    page = JourneyPage(journey, run_id)
-    return render(
-        request,
-        "experiments/journey.html",
-        p=page,
-        generated=is_generated(session, journey.project),
-        may_plan=access_of(request).may(Action.CONTRIBUTE, find_project(session, journey.project).id or 0),
-        next_step=None if page.empty else first_suggestion(session, settings, journey.current_run_id),
     )
 
 

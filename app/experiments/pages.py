@@ -16,6 +16,7 @@ from app.domain.access.principal import Action
 from app.domain.experiments.plan import LONGEST_META, RUNS_EACH, tagged, upload_command
 from app.domain.experiments.values import STATES, UNDECIDED, Commands, Gain, KnobChange, Side, State
 from app.domain.numbers import grouped, plural, signed
+from app.domain.rules.engine import Suggestion
 from app.errors import Conflict, FieldError, InvalidChange, NotFound, ThreewallsError
 from app.experiments.commands import accept, plan_experiment, reject, set_runs_each, withdraw
 from app.experiments.plan_page import (
@@ -28,11 +29,11 @@ from app.experiments.plan_page import (
 )
 from app.experiments.queries import ExperimentQuery
 from app.experiments.result_view import Effect, Row, effect, result_rows, runs_that_decide, would_decide
-from app.pipeline.suggest import first_suggestion
+from app.pipeline.suggest import first_suggestion, suggest_for_pair
 from app.settings import Settings
 from app.storage.audit import AuditEvent, events
 from app.storage.experiments import Experiment, ExperimentFilter, ExperimentRun, find_experiments, get_experiment
-from app.storage.rules import read_run
+from app.storage.rules import read_run, rules_in_force
 from app.storage.runs import latest_runs
 from app.storage.tables import ExperimentRow, ProjectRow, RunRow, select_any
 from app.web.access_rule import requires
@@ -412,6 +413,10 @@ class ExperimentPage:
         return effect(self.experiment.result)
 
     @property
+    def paired(self) -> str:
+        return gain_text(self.experiment.result.paired)
+
+    @property
     def would_decide(self) -> str:
         return (
             would_decide(self.experiment.result.verdict) if self.experiment.result.finished and self.undecided else ""
@@ -421,6 +426,11 @@ class ExperimentPage:
     def offered_runs(self) -> int:
         """Return the number of runs per side that the form offers."""
         return max(self.experiment.runs_each, runs_that_decide(self.experiment.result.verdict) or 0)
+
+    @cached_property
+    def pair_rules(self) -> tuple[Suggestion, ...]:
+        """Return what the rules about two runs say of the newest run of B compared with that of A."""
+        return pair_rules(self._session, self._settings, self.experiment)
 
     @property
     def compare_query(self) -> str:
@@ -440,7 +450,7 @@ class ExperimentPage:
         )
 
     @cached_property
-    def first_next(self) -> tuple[str, str] | None:
+    def first_next(self) -> tuple[str, str, str, str] | None:
         """Return rule and title of the first next step from there."""
         run_id = self.goes_on_from
         return None if run_id is None else first_suggestion(self._session, self._settings, run_id)
@@ -455,6 +465,16 @@ class ExperimentPage:
     def events(self) -> tuple[AuditEvent, ...]:
         """Return the actions on the experiment, newest first."""
         return events(self._session, "experiment", self.experiment.id)
+
+
+def pair_rules(session: Session, settings: Settings, experiment: Experiment) -> tuple[Suggestion, ...]:
+    """Return () until both sides have a run that counts."""
+    result = experiment.result
+    if not (result.baseline and result.candidate):
+        return ()
+    time = result.verdict.step_time if result.verdict else None
+    pair = (int(result.baseline[-1]), int(result.candidate[-1]))
+    return suggest_for_pair(session, *pair, rules_in_force(settings), None if time is None else time.delta_pct)
 
 
 ExperimentId = Annotated[int, Path(ge=1, lt=2**31)]

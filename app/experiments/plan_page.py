@@ -23,7 +23,7 @@ _PLACES = {"who": "author", "knobs": "value", "rule_id": "rule"}
 """Form field of each field that errors of the service name."""
 
 
-class _Form(Form):
+class FormOfPlan(Form):
     longest = 5000
 
     def input_of(self, field: str) -> str:
@@ -39,14 +39,14 @@ class _Form(Form):
         return replace(self, errors=placed, problem=problem)
 
 
-class DecisionForm(_Form):
+class DecisionForm(FormOfPlan):
     """Accept, reject, withdraw, or another number of runs."""
 
     inputs = ("note", "author", "runs_each")
     hidden = ("decision",)
 
 
-class PlanForm(_Form):
+class PlanForm(FormOfPlan):
     """An experiment from a suggestion (`run`, `rule`), or from the user's own idea (`run`, `field`, `value`)."""
 
     inputs = ("run", "field", "value", "author", "runs_each")

@@ -3,21 +3,25 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from sqlmodel import Session, col
 
 from app.domain.experiments.plan import effect_of, size
+from app.domain.numbers import plural, significant
 from app.domain.planning.forecast import LayoutForecaster
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate, rules_of_two
 from app.domain.rules.journey import Journey, journey
 from app.domain.rules.rule import RuleBook, knob_of
-from app.domain.rules.run_facts import RunReading
+from app.domain.rules.run_facts import RunReading, memory_kinds
+from app.domain.verdict.comparability import compare_contracts
 from app.errors import NotReady
 from app.settings import Settings
 from app.storage.profiles import NO_PROFILE, MeasuredFacts
 from app.storage.readings import StatedFact, in_force
-from app.storage.rules import AdvisedRun, RulesInForce, read_pair, read_run, rules_in_force
+from app.storage.rules import AdvisedRun, RulesInForce, pair_facts, read_pair, read_run, rules_in_force, window_of
 from app.storage.runs import RunDetail
+from app.storage.stacks import full_record
 from app.storage.suspect_evidence import Gain, MeasuredHere, gains_of, matched_abs, measured
 from app.storage.tables import RunResultRow, select_any
 
@@ -166,6 +170,22 @@ def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce, evaluation
     return PairSuggestions(pair.beside, evaluate({**advised.facts, **pair.facts}, book, settings=rules.thresholds))
 
 
+def suggest_for_pair(
+    session: Session, first: int, second: int, rules: RulesInForce, step_time_pct: float | None
+) -> tuple[Suggestion, ...]:
+    """Return what the rules about two runs say of `second` compared with `first`."""
+    a, b = (read_run(session, run_id) for run_id in (first, second))
+    comparability = compare_contracts(full_record(session, first), full_record(session, second))
+    pair = pair_facts(
+        comparability,
+        b.run,
+        step_time_pct,
+        window=window_of(a.run.steady_state),
+        memory=memory_kinds(a.run.health),
+    )
+    return evaluate({**b.facts, **pair}, rules_of_two(rules.book), settings=rules.thresholds).fired
+
+
 # --- Cost of an A/B.
 
 
@@ -191,10 +211,44 @@ def cost_of(suggestion: Suggestion, facts: Mapping[str, object]) -> Cost | None:
     return Cost(sizing.runs_each, sizing.gpu_hours)
 
 
-def first_suggestion(session: Session, settings: Settings, run_id: int) -> tuple[str, str] | None:
-    """Return rule and title of the first suggestion, for the report of the run. None without one."""
+class FirstSuggestion(NamedTuple):
+    """`place`: why it is first, with the expected gain, its range and confidence, and the cost of the A/B."""
+
+    rule: str
+    title: str
+    why: str
+    place: str
+
+
+def first_suggestion(session: Session, settings: Settings, run_id: int) -> FirstSuggestion | None:
+    """Return the first suggestion, for the report of the run. None without one."""
     try:
-        ranked = suggest(session, run_id, rules_in_force(settings)).ranked
+        advice = suggest(session, run_id, rules_in_force(settings))
     except NotReady:
         return None
-    return (ranked[0].rule.id, ranked[0].rule.title) if ranked else None
+    if not advice.ranked:
+        return None
+    first = advice.ranked[0]
+    place = place_text(first, cost_of(first, advice.evaluation_of(first.rule.id).facts))
+    return FirstSuggestion(first.rule.id, first.rule.title, first.why, place)
+
+
+def place_text(suggestion: Suggestion, cost: Cost | None) -> str:
+    """Format the rank, the expected effect and the cost of an A/B."""
+    place, expected = suggestion.place, suggestion.place.expected
+    texts = [place.because]
+    if expected is not None:
+        spread = "" if expected.low == expected.high else f" ({expected.low:+.1f} to {expected.high:+.1f})"
+        differs = f" (different {', '.join(expected.likeness.differs)})" if expected.likeness.differs else ""
+        texts.append(
+            f"Expected throughput {expected.pct:+.1f}\u202f%{spread}, {place.confidence} confidence; "
+            f"measured in a {expected.likeness.score:.0%} similar setting{differs}."
+        )
+    elif cost is not None:
+        texts.append("No source gives a figure for the gain; low confidence.")
+    if suggestion.forecast is not None and suggestion.forecast.gain_pct is not None:
+        texts.append(f"The planner predicts {suggestion.forecast.gain_pct:+.1f}\u202f%.")
+    if cost is not None and suggestion.kind == "candidate":
+        hours = "" if cost.gpu_hours is None else f", about {significant(cost.gpu_hours)} GPU-hours"
+        texts.append(f"An A/B takes {plural(cost.runs_each, 'run')} per side{hours}.")
+    return " ".join(texts)

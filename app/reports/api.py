@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse
 
 from app.domain.access.principal import Action
 from app.domain.report.exit_codes import FAILED, UNREAD, exit_code
-from app.domain.report.text import RunReport, link, markdown
+from app.domain.report.text import RunReport, escaped, link, markdown
 from app.domain.report.values import storable, verdict_json, what_changed_json
 from app.domain.verdict.words import what_would_decide
 from app.pipeline.suggest import first_suggestion
@@ -68,9 +68,10 @@ def _read(request: Request, run_id: int) -> tuple[str, dict[str, Any]]:
         of = where_reported(session, run_id)
         rerun = None if verdict is None else rerun_request(session, run_id, verdict.document)
         first = None if report.status in ("pending", "unread") else first_suggestion(session, state.settings, run_id)
-    step = (
-        None if first is None else {"rule": first[0], "title": first[1], "url": f"{report.run.address}/next/{first[0]}"}
-    )
+    step = None
+    if first is not None:
+        url = f"{report.run.address}/next/{first.rule}"
+        step = {"rule": first.rule, "title": first.title, "url": url, "why": first.why, "place": first.place}
     since = report.nothing_processed_since
     document = {
         "schema": SCHEMA,
@@ -93,7 +94,7 @@ def _read(request: Request, run_id: int) -> tuple[str, dict[str, Any]]:
         "next_step": step,
     }
     plain: dict[str, Any] = storable(document)
-    more = "" if step is None else f"\nNext step: {link(step['title'], step['url'])}\n"
+    more = "" if step is None else f"\nNext step: {link(step['title'], step['url'])}. {escaped(step['place'])}\n"
     return markdown(report) + more, plain
 
 

@@ -56,6 +56,7 @@ class ExperimentItem:
     baseline_run_id: int
     baseline_run_name: str
     parent_id: int | None
+    sweep_id: int | None
     stack_key: str
     runs_each: int
     result: ExperimentResult
@@ -156,6 +157,17 @@ def find_experiments(session: Session, wanted: ExperimentFilter, page: int = 1, 
     return ExperimentPage(items, total, page, page_size, counts)
 
 
+def sweep_of(session: Session, sweep_id: int) -> tuple[Experiment, ...]:
+    """Return the experiments of a sweep in the order of its values. Raises NotFound."""
+    ids = session.execute(
+        select_any(ExperimentRow.id).where(col(ExperimentRow.sweep_id) == sweep_id).order_by(col(ExperimentRow.id))
+    )
+    found = tuple(get_experiment(session, number) for number in ids.scalars())
+    if not found:
+        raise NotFound(f"Experiment {sweep_id} does not begin a sweep.")
+    return found
+
+
 def _conditions(wanted: ExperimentFilter) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
     if wanted.project:
@@ -188,6 +200,7 @@ def _columns(row: ExperimentRow, project: str, run_name: str) -> dict[str, Any]:
         "baseline_run_id": row.baseline_run_id,
         "baseline_run_name": run_name,
         "parent_id": row.parent_id,
+        "sweep_id": row.sweep_id,
         "stack_key": row.stack_key,
         "runs_each": row.runs_each,
         "result": from_json(ExperimentResult, row.result or {}),

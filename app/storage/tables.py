@@ -529,7 +529,8 @@ class ExperimentRow(SQLModel, table=True):
     field; `change` holds the flags and variables to set. Uploads join by `tag`, or by `candidate_key`, the config key
     that the change leads to (empty if it cannot be predicted). `sequence` is the interleaved order of the sides.
     `state`: planned, waiting, done, accepted, rejected or withdrawn. `parent_id`: the experiment whose winner is the
-    baseline here. `result`: the last computed A/B.
+    baseline here. `sweep_id`: the first experiment of its sweep, which also has its own id here. `result`: the last
+    computed A/B.
     """
 
     __tablename__ = "experiment"
@@ -546,6 +547,7 @@ class ExperimentRow(SQLModel, table=True):
     parent_id: int | None = Field(
         default=None, sa_column=Column(ForeignKey("experiment.id", ondelete="SET NULL"), nullable=True, index=True)
     )
+    sweep_id: int | None = Field(default=None, index=True)
     baseline_run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False, index=True))
     rule_id: str = Field(default="", max_length=100)
     title: str = Field(max_length=300)

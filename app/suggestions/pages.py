@@ -17,7 +17,7 @@ from app.domain.rules.facts import SETTINGS
 from app.domain.rules.rule import Phase
 from app.errors import InvalidChange, InvalidMetadata, NotReady, ThreewallsError
 from app.pipeline.propose import Proposal, Wish, propose
-from app.pipeline.suggest import PairSuggestions, RunSuggestions, cost_of, suggest
+from app.pipeline.suggest import PairSuggestions, RunSuggestions, cost_of, place_text, suggest
 from app.settings import Settings
 from app.suggestions.commands import StateForm, state
 from app.suggestions.step_page import StepPage
@@ -28,7 +28,6 @@ from app.suggestions.views import (
     linked_why,
     measured_text,
     numbered,
-    place_text,
     sentence,
 )
 from app.web.access_rule import requires

@@ -15,9 +15,9 @@ from app.domain.rules.facts import FACTS
 from app.domain.rules.rule import Evidence, Recipe, Rule, Source
 from app.domain.rules.stated import Contradiction, contradictions_of, overruling
 from app.errors import NotFound
-from app.pipeline.suggest import PairSuggestions, RunSuggestions, cost_of
+from app.pipeline.suggest import PairSuggestions, RunSuggestions, cost_of, place_text
 from app.storage.suspect_evidence import MeasuredHere
-from app.suggestions.views import FactRow, fact_row, href_of, linked, numbered, place_text, supply_address
+from app.suggestions.views import FactRow, fact_row, href_of, linked, numbered, supply_address
 from app.web.templating import coded
 
 _DIFF_LINES = 200

@@ -9,13 +9,12 @@ from markupsafe import Markup, escape
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import explained
-from app.domain.numbers import plural, significant
+from app.domain.numbers import plural
 from app.domain.rules.engine import Evaluation, MissingFact, Suggestion
 from app.domain.rules.expression import fact_text, filled, marked
 from app.domain.rules.facts import FACTS, Fact
-from app.domain.rules.ranking import Likeness
 from app.domain.rules.stated import STATEABLE
-from app.pipeline.suggest import Cost, RunSuggestions
+from app.pipeline.suggest import RunSuggestions
 from app.storage.readings import StatedFact
 from app.storage.suspect_evidence import MeasuredHere
 from app.suggestions.commands import StateForm, fact_input
@@ -182,28 +181,6 @@ def measured_text(measurement: MeasuredHere) -> str:
     result = measurement.result
     where = "on this stack" if result.same_contract else f"on {plural(len(result.stacks), 'other stack')}"
     return f"measured here: {gain_text(result.median_gain_pct)} ({plural(result.n, 'A/B')} {where})"
-
-
-def place_text(suggestion: Suggestion, cost: Cost | None) -> str:
-    """Format the rank, the expected effect and the cost of an A/B."""
-    place, expected = suggestion.place, suggestion.place.expected
-    texts = [place.because]
-    if expected is not None:
-        spread = "" if expected.low == expected.high else f" ({expected.low:+.1f} to {expected.high:+.1f})"
-        texts.append(
-            f"Expected throughput {expected.pct:+.1f}\u202f%{spread}, {place.confidence} confidence; "
-            f"measured in a {expected.likeness.score:.0%} similar setting{_unlike(expected.likeness)}."
-        )
-    if suggestion.forecast is not None and suggestion.forecast.gain_pct is not None:
-        texts.append(f"The planner predicts {suggestion.forecast.gain_pct:+.1f}\u202f%.")
-    if cost is not None and suggestion.kind == "candidate":
-        hours = "" if cost.gpu_hours is None else f", about {significant(cost.gpu_hours)} GPU-hours"
-        texts.append(f"An A/B takes {plural(cost.runs_each, 'run')} per side{hours}.")
-    return " ".join(texts)
-
-
-def _unlike(likeness: Likeness) -> str:
-    return f" (different {', '.join(likeness.differs)})" if likeness.differs else ""
 
 
 _FAILURES = ("oom", "oom_phase", "oom_ranks", "import_error")

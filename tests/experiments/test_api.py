@@ -44,6 +44,14 @@ def done(engine: Engine) -> int:
     return prepared(engine, make)
 
 
+@pytest.fixture
+def baseline_slow(engine: Engine) -> int:
+    """One run a side: the candidate takes 15 % longer."""
+    experiment = plan(engine, make_baseline(engine), runs_each=1)
+    add_runs(engine, read(engine, experiment).tag, [36_000.0])
+    return experiment
+
+
 def test_an_experiment_is_planned_and_read_again(client: TestClient, engine: Engine) -> None:
     run = make_baseline(engine)
     made = planned(client, run, runs_each=3)
@@ -100,6 +108,13 @@ def test_the_result_is_an_ab_with_interval_and_evidence(client: TestClient, done
     assert result["evidence_level"] == "matched_ab"
     assert result["metrics"]["step_time_ms"]["delta_pct"] == pytest.approx(-20.0, abs=0.2)
     assert (len(result["baseline"]), len(result["candidate"])) == (2, 2)
+
+
+def test_the_rules_about_two_runs_speak_of_the_runs_of_an_experiment(client: TestClient, baseline_slow: int) -> None:
+    rules = {row["rule"]: row["why"] for row in client.get(f"{API}/{baseline_slow}").json()["rules"]}
+    assert rules["val-regression"].startswith("Throughput changed by -")
+    page = client.get(f"/experiments/{baseline_slow}").text
+    assert 'href="/playbook/val-regression"' in page
 
 
 def test_accepting_leads_to_the_next_steps_of_the_winner(client: TestClient, engine: Engine, done: int) -> None:
@@ -287,3 +302,77 @@ def test_a_person_may_choose_the_number_of_runs_or_the_effect(engine: Engine) ->
     for wrong in ({"runs_each": 21}, {"effect_pct": 0.5}):
         with pytest.raises(InvalidChange):
             plan(engine, run, **wrong)
+
+
+# --- Sweeps: several values of one knob, halved after each round.
+
+
+def sweep(client: TestClient, run: int, **body: Any) -> dict[str, Any]:
+    sent = {"run": run, "field": "mbs", "values": [1, 4, 8], "runs_each": 2, "author": "mara"} | body
+    answer = client.post("/api/v1/sweeps", json=sent)
+    assert answer.status_code == 201, answer.text
+    found: dict[str, Any] = answer.json()
+    assert answer.headers["location"] == f"{API}/{found['id']}/sweep"
+    return found
+
+
+def upload_values(engine: Engine, found: dict[str, Any], **ms: float) -> None:
+    """One more run of each named value: `mbs_4=25_000`."""
+    tags = {trial["value"]: trial["tag"] for trial in found["trials"]}
+    for name, time in ms.items():
+        value = name.removeprefix("mbs_")
+        add_runs(engine, tags[value], [time], fields={"mbs": int(value)})
+
+
+def test_a_sweep_halves_its_values_and_confirms_the_last_one(client: TestClient, engine: Engine) -> None:
+    make_history(engine)
+    found = sweep(client, make_baseline(engine))
+    address = f"{API}/{found['id']}/sweep"
+    assert [(item["values"], item["runs_each"]) for item in found["rounds"]] == [(3, 1), (2, 2), (1, 2)]
+    assert (found["may_go_on"], {trial["place"] for trial in found["trials"]}) == (False, {"needs 1 more"})
+    assert_problem(client.patch(address, json={"author": "mara"}), 422, field="state")
+    upload_values(engine, found, mbs_1=31_000.0, mbs_4=25_000.0, mbs_8=27_000.0)
+    now = client.get(address).json()
+    assert (now["may_go_on"], now["keep"], now["drop"]) == (True, ["4", "8"], ["1"])
+    second = client.patch(address, json={"author": "mara"}).json()
+    assert (second["round"], second["may_go_on"]) == (2, False)
+    assert {trial["value"]: trial["state"] for trial in second["trials"]}["1"] == "rejected"
+    assert {trial["value"]: trial["planned"] for trial in second["trials"]} == {"4": 2, "8": 2, "1": 1}
+    upload_values(engine, found, mbs_4=25_050.0, mbs_8=27_050.0)
+    last = client.patch(address, json={"author": "mara"}).json()
+    assert (last["round"], last["may_go_on"], last["drop"]) == (3, False, [])
+    best = next(trial for trial in last["trials"] if trial["value"] == "4")
+    add_runs(engine, best["tag"], [31_280.0], side="baseline")
+    result = client.get(f"{API}/{best['experiment']}").json()
+    assert (result["result"]["winner"], result["sweep"]) == ("candidate", found["id"])
+    client.patch(f"{API}/{best['experiment']}", json={"author": "mara", "state": "accepted"})
+    assert client.get(address).json()["sentence"].startswith("4 was accepted with +25")
+
+
+def test_a_sweep_refuses_what_is_none(client: TestClient, engine: Engine) -> None:
+    run = make_baseline(engine)
+    body = {"run": run, "field": "mbs", "author": "mara"}
+    assert_problem(client.post("/api/v1/sweeps", json=body | {"values": [4]}), 422, field="values")
+    assert_problem(client.post("/api/v1/sweeps", json=body | {"values": [4, "many"]}), 422, field="knobs.mbs")
+    assert_problem(client.get(f"{API}/{plan(engine, run)}/sweep"), 404, "does not begin a sweep")
+
+
+def test_the_pages_show_the_cost_before_a_sweep_is_planned_and_go_on_by_form(
+    client: TestClient, engine: Engine
+) -> None:
+    make_history(engine)
+    run = make_baseline(engine)
+    page = client.get(f"/runs/{run}/sweeps/new?field=mbs&values=1,4,8&runs_each=2").text
+    assert "At most 6 runs" in page
+    assert "GPU-hours" in page
+    refused = client.post(f"/runs/{run}/sweeps", data={"field": "mbs", "values": "1", "author": "mara"})
+    assert (refused.status_code, "2 to 12 different values" in refused.text) == (422, True)
+    sent = {"field": "mbs", "values": "1, 4, 8", "runs_each": "2", "author": "mara"}
+    answer = client.post(f"/runs/{run}/sweeps", data=sent, follow_redirects=False)
+    address = answer.headers["location"]
+    sweep_id = int(address.split("/")[2])
+    upload_values(engine, client.get(f"{API}/{sweep_id}/sweep").json(), mbs_1=31_000.0, mbs_4=25_000.0, mbs_8=27_000.0)
+    assert "Rejects 1 and asks for more runs of 4, 8" in client.get(address).text
+    assert client.post(address, data={}).status_code == 422
+    assert client.post(address, data={"author": "mara"}, follow_redirects=False).status_code == 303
+    assert f'href="/experiments/{sweep_id}/sweep"' in client.get(f"/experiments/{sweep_id}").text

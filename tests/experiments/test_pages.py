@@ -3,9 +3,11 @@
 import json
 import re
 import shlex
+import subprocess
 import xml.etree.ElementTree as ET
 
 import pytest
+import yaml
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
@@ -179,6 +181,64 @@ def test_a_journey_goes_on_from_the_winner(client: TestClient, engine: Engine, b
     drawn = ET.fromstring(picture.text).iter(f"{SVG}text")  # noqa: S314
     assert [one.text for one in drawn if one.get("class") == "name"][1:] == ["overlap <on>", "no run yet"]
     assert client.get("/runs/999999/journey").status_code == 404
+
+
+def test_the_loop_is_one_page(client: TestClient, engine: Engine, baseline: int) -> None:
+    """From the state over the suggestion and its runs to the decision, and what was gained."""
+    address = f"/runs/{baseline}/journey"
+    page = text(client, address)
+    assert "Wall: communication" in page
+    assert f'href="/runs/{baseline}/next/eo-enable"' in page
+    assert "+ --overlap-moe-expert-parallel-comm" in page
+    assert f'action="/runs/{baseline}/experiments"' in page
+    assert 'id="under-way"' not in page
+    number = plan(engine, baseline, runs_each=1)
+    waits = text(client, address)
+    assert f'href="/api/v1/experiments/{number}/launch.sbatch?side=candidate"' in waits
+    assert 'value="accept"' not in waits
+    add_runs(engine, read(engine, number).tag, FAST[:1])
+    assert 'value="accept"' in text(client, address)
+    assert 'id="waterfall"' not in text(client, address)
+    client.post(f"/experiments/{number}", data={"decision": "accept", **AUTHOR})
+    won = text(client, address)
+    assert 'id="waterfall"' in won
+    assert ">ep_overlap true</text>" in won
+    assert "20.2" in won  # step time, 31.31 s to 25 s
+
+
+def test_the_journey_is_exported_as_pictures_and_as_a_recipe(client: TestClient, engine: Engine, baseline: int) -> None:
+    files = f"/api/v1/journeys/{baseline}"
+    assert client.get(f"{files}/waterfall.svg").status_code == 404
+    number = plan(engine, baseline, runs_each=1)
+    add_runs(engine, read(engine, number).tag, FAST[:1])
+    accept(engine, number, "mara")
+    drawn = ET.fromstring(client.get(f"{files}/waterfall.svg").text)  # noqa: S314
+    assert [item.get("class") for item in drawn.iter(f"{SVG}g")] == ["start", "improvement", "result"]
+    png = client.get(f"{files}/waterfall.png")
+    assert (png.headers["content-type"], png.content[:4]) == ("image/png", b"\x89PNG")
+    flags = client.get(f"{files}/recipe.sh").text
+    assert "  --overlap-moe-expert-parallel-comm\n" in flags
+    assert "  --expert-model-parallel-size 16\n" in flags
+    made = yaml.safe_load(client.get(f"{files}/recipe.yaml").text)
+    assert made["comm_overlap"]["overlap_moe_expert_parallel_comm"] is True
+    assert made["model"]["expert_model_parallel_size"] == 16
+    assert made["model"]["recompute_modules"] == ["moe_act", "layernorm"]
+    assert client.get(f"{files}/recipe.pdf").status_code == 404
+
+
+def test_a_side_is_downloaded_as_a_script_that_bash_reads(client: TestClient, engine: Engine, baseline: int) -> None:
+    number = plan(engine, baseline, runs_each=1)
+    tag = read(engine, number).tag
+    for kind in ("sbatch", "sh"):
+        answer = client.get(f"/api/v1/experiments/{number}/launch.{kind}?side=candidate")
+        assert f'filename="{tag}-candidate.{kind}"' in answer.headers["content-disposition"]
+        script = answer.text
+        assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+        assert "--overlap-moe-expert-parallel-comm" in script
+        assert ("#SBATCH --nodes=2" in script) == (kind == "sbatch")
+        assert f'"tags": ["{tag}", "candidate"]' in script
+    assert "--overlap-moe" not in client.get(f"/api/v1/experiments/{number}/launch.sh?side=baseline").text
+    assert client.get(f"/api/v1/experiments/{number}/launch.exe").status_code == 404
 
 
 def test_news_come_only_when_there_are_some(client: TestClient, engine: Engine, baseline: int) -> None:

@@ -207,10 +207,39 @@ def test_credentials_are_struck_out_of_a_command(launch: object, shown: object) 
 def test_the_report_and_the_page_of_a_run_lead_to_its_first_suggestion(client: TestClient, plain: int) -> None:
     first = suggestions(client, plain)["suggestions"][0]
     told = client.get(f"/api/v1/runs/{plain}/report").json()["next_step"]
-    assert told == {name: first[name] for name in ("rule", "title", "url")}
+    assert {name: told[name] for name in ("rule", "title", "url", "why")} == {
+        name: first[name] for name in ("rule", "title", "url", "why")
+    }
+    assert told["place"].startswith(first["place"]["because"])
     body = client.get(f"/api/v1/runs/{plain}/report.md").text
-    assert body.endswith(f"\nNext step: [{first['title']}]({first['url']})\n")
+    last = body.splitlines()[-1]
+    assert last.startswith(f"Next step: [{first['title']}]({first['url']}). ")
     assert f'href="/runs/{plain}/next">Next step</a>' in client.get(f"/runs/{plain}").text
+
+
+def test_gain_range_confidence_cost_and_place_are_on_the_page_in_the_api_and_in_the_report(
+    client: TestClient, profiled: int
+) -> None:
+    first = suggestions(client, profiled)["suggestions"][0]
+    place = first["place"]
+    assert (first["rule"], place["confidence"], place["group"]) == ("eo-enable", "high", "measured")
+    assert place["cost_gpu_hours"] == pytest.approx(2 * place["runs_per_side"] * 50 * 31.31 / 3600 * 16, rel=0.01)
+    gain = place["expected_gain"]
+    wanted = (
+        place["because"],
+        f"{gain['pct']:+.1f}\u202f%",
+        f"({gain['low_pct']:+.1f} to {gain['high_pct']:+.1f})",
+        "high confidence",
+        "GPU-hours",
+    )
+    page = client.get(f"/runs/{profiled}/next").text
+    place_of_page = page[page.index('id="s-eo-enable"') :].partition("</li>")[0]
+    report = client.get(f"/api/v1/runs/{profiled}/report").json()["next_step"]["place"]
+    step = client.get(f"/runs/{profiled}/next/eo-enable").text
+    for text in wanted:
+        assert text in place_of_page
+        assert text in report
+        assert text in step
 
 
 def test_the_report_of_a_run_that_waits_names_no_step(client: TestClient, engine: Engine) -> None:

@@ -166,6 +166,36 @@ def _edge(step: JourneyStep, ids: set[int]) -> JourneyEdge:
     )
 
 
+# --- The accepted path as a waterfall: step time before and after each accepted change.
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedChange:
+    """`gain_pct`: throughput gained by the A/B of the change; `cumulative_pct`: since the root. None: not measured."""
+
+    experiment_id: int
+    title: str
+    before_ms: float
+    after_ms: float
+    gain_pct: float | None
+    cumulative_pct: float | None
+
+
+def accepted_changes(journey: Journey) -> tuple[AcceptedChange, ...]:
+    """Return the changes on the path from the root to the current run, as far as their runs have step times."""
+    nodes = {node.key: node for node in journey.nodes}
+    changes = []
+    for edge in journey.edges:
+        before, after = nodes[edge.source].step_time_ms, nodes[edge.target].step_time_ms
+        if not nodes[edge.target].on_path or before is None or after is None:
+            continue
+        text = ", ".join(f"{knob.field} {knob.after_text}" for knob in edge.knobs) or edge.title
+        gain = None if edge.gain is None else edge.gain.pct
+        cumulative = nodes[edge.target].gain_from_root_pct
+        changes.append(AcceptedChange(edge.experiment_id, text, before, after, gain, cumulative))
+    return tuple(changes)
+
+
 # --- Export for other tools: Mermaid for documents, DOT for Graphviz. Names come from users, so they are quoted.
 
 _MOST = 80

@@ -4,6 +4,8 @@ The test is planned for a number of runs per side. Evaluating it after each uplo
 number is reached, so that waiting for a lucky moment gains nothing.
 """
 
+import math
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,10 +22,12 @@ from app.domain.verdict.decide import judge, metric_changes
 from app.domain.verdict.differences import Difference, differing
 from app.domain.verdict.evidence import value_text
 from app.domain.verdict.record import RunRecord
+from app.domain.verdict.special import t_quantile
 from app.domain.verdict.step_time import (
     Decision,
     DroppedRun,
     Prior,
+    RunEstimate,
     Verdict,
     decide_step_time,
     select_baseline,
@@ -312,6 +316,7 @@ def _measured(
         verdict=verdict,
         metrics=metric_changes(verdict, {member.name: member.metrics for side in sides.values() for member in side}),
         gain=None if time is None else Gain(*throughput_pct(time)),
+        paired=paired_gain(old, new),
         evidence_level=level,
         evidence_because=because,
         **_attribution(compared),
@@ -321,6 +326,26 @@ def _measured(
         winner=_winner(decided, verdict, alarmed=alarmed) if finished else "",
         warnings=warnings,
     )
+
+
+FEWEST_PAIRS = 3
+PAIRED_P = 0.995
+"""Each end of the 99 % interval."""
+
+
+def paired_gain(baseline: Sequence[RunEstimate], candidate: Sequence[RunEstimate]) -> Gain | None:
+    """Return the gain from the pairs of an alternating order, the first runs of both sides together, and so on.
+
+    The runs of a pair are neighbours in time, so drift of the cluster cancels. Student's interval of the mean
+    difference of ln(step time); it decides nothing, because the test was planned for independent runs.
+    """
+    pairs = list(zip(baseline, candidate, strict=False))
+    if len(pairs) < FEWEST_PAIRS:
+        return None
+    shorter = [old.log_step_time - new.log_step_time for old, new in pairs]
+    half = t_quantile(PAIRED_P, len(pairs) - 1) * statistics.stdev(shorter) / math.sqrt(len(pairs))
+    middle = statistics.fmean(shorter)
+    return Gain(*(100 * math.expm1(value) for value in (middle, middle - half, middle + half)))
 
 
 def _attribution(compared: Comparability) -> dict[str, str]:

@@ -127,7 +127,8 @@ class Plan:
 
     `hold`: fields to keep, with their values. `verify`: how to check that the change is active. `expected`: published
     results. `meta`: what each upload of a side states, except for its commit. `warnings`: what to know before running
-    it. `extensions`: how often the number of runs was changed after a result existed.
+    it. `extensions`: how often the number of runs was changed after a result existed, and further values of a sweep.
+    `confirm`: in a sweep, the runs per side of its last value; 0 otherwise.
     """
 
     sizing: Sizing
@@ -138,6 +139,7 @@ class Plan:
     meta: Mapping[Side, Mapping[str, Any]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     extensions: int = 0
+    confirm: int = 0
 
     def resized(self, runs_each: int, smallest_pct: float, *, seen: bool) -> "Plan":
         """Return the plan with another number of runs per side. `seen`: there is a result."""
@@ -160,10 +162,11 @@ class ExperimentResult:
 
     `baseline`, `candidate`: names of the runs that count, oldest first. `left_out`: joined runs that do not count, each
     with the reason. `verdict`: the test of the candidate against the baseline, None while a side has no run. `gain`:
-    None without a measurement. `finished`: enough runs exist, or the test decided earlier (`early`). `looks`: how often
-    the result could be evaluated so far. `winner`: "" without one. `attributed_to`: the only knob that explains the
-    difference, "" when several changed, with its values `from_value` and `to_value`. `sentence`: the result as text;
-    `warnings`: its limits.
+    None without a measurement. `paired`: the gain by neighbouring runs of both sides, which drift affects equally; None
+    with fewer than three pairs. `finished`: enough runs exist, or the test decided earlier (`early`). `looks`: how
+    often the result could be evaluated so far. `winner`: "" without one. `attributed_to`: the only knob that explains
+    the difference, "" when several changed, with its values `from_value` and `to_value`. `sentence`: the result as
+    text; `warnings`: its limits.
     """
 
     baseline: tuple[str, ...] = ()
@@ -172,6 +175,7 @@ class ExperimentResult:
     verdict: Verdict | None = None
     metrics: Mapping[str, MetricChange | None] = field(default_factory=dict)
     gain: Gain | None = None
+    paired: Gain | None = None
     evidence_level: EvidenceLevel = "smoke"
     evidence_because: str = ""
     semantic_class: str = ""

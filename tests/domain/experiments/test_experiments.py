@@ -1,6 +1,8 @@
 """Experiments: how many runs they take, what they found, and the journey that they make."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from app.domain.experiments.plan import (
     smallest_pct,
     turned,
 )
+from app.domain.experiments.sweep import Trial, cost_of_sweep, rounds, standing
 from app.domain.experiments.values import Gain, KnobChange, State
 from app.domain.rules.change import OwnIdea
 from app.domain.run import Activity, Stated, Value
@@ -362,3 +365,56 @@ def test_texts_for_other_tools_are_quoted() -> None:
     assert graph.startswith("digraph journey {")
     assert '\\"];' in graph
     assert 'x"]' not in graph.replace('\\"', "")
+
+
+# --- A sweep drops the worse half after each round; paired intervals leave out the drift of the cluster.
+
+
+def trial(value: str, runs: int, pct: float | None = None, **other: Any) -> Trial:
+    gain = None if pct is None else Gain(pct, pct - 1, pct + 1)
+    return Trial(int(value), value, other.pop("state", "waiting"), other.pop("planned", 1), runs, 0, gain, **other)
+
+
+@pytest.mark.parametrize(
+    ("values", "confirm", "expected"),
+    [
+        (2, 5, [(2, 1), (1, 5)]),
+        (3, 5, [(3, 1), (2, 2), (1, 5)]),
+        (5, 4, [(5, 1), (3, 2), (2, 4), (1, 4)]),
+        (4, 1, [(4, 1), (2, 1), (1, 1)]),
+    ],
+)
+def test_the_rounds_of_a_sweep(values: int, confirm: int, expected: list[tuple[int, int]]) -> None:
+    assert [(item.values, item.runs_each) for item in rounds(values, confirm)] == expected
+
+
+def test_a_sweep_drops_the_worst_once_all_values_have_their_runs() -> None:
+    waiting = standing([trial("16", 1, 2.0), trial("24", 1, 5.0), trial("32", 0)], 3)
+    assert (waiting.ready, waiting.may_go_on, [item.value for item in waiting.waits_for]) == (False, False, ["32"])
+    complete = standing([trial("16", 1, 2.0), trial("24", 1, 5.0), trial("32", 1, -4.0)], 3)
+    assert (complete.may_go_on, [item.value for item in complete.keep]) == (True, ["24", "16"])
+    assert [item.value for item in complete.drop] == ["32"]
+    failed = replace(trial("32", 0), failed=1)
+    assert [item.value for item in standing([trial("16", 1, 2.0), failed, trial("24", 1, 1.0)], 3).drop] == ["32"]
+
+
+def test_values_that_a_person_rejects_leave_the_others_in_a_later_round() -> None:
+    found = standing([trial("16", 1, 2.0), trial("24", 1, 5.0), trial("32", 0, state="rejected")], 3)
+    assert (found.number, found.behind, found.may_go_on, found.drop) == (1, True, True, ())
+
+
+def test_a_sweep_costs_less_than_an_ab_of_each_value() -> None:
+    cost = cost_of_sweep(5, size((), runs_each=4, step_s=36.0, gpus=16))
+    assert (cost.runs, cost.full_runs) == (5 + 3 + 4 + 0 + 3, 5 * 4 + 3)
+    assert cost.gpu_hours == pytest.approx(cost.runs * 0.5 * 16)
+
+
+def test_a_paired_interval_leaves_out_drift_that_both_sides_share() -> None:
+    drift = (0.0, 0.03, 0.06, 0.09)
+    made = sides(drift, tuple(slower - 0.1 for slower in drift))
+    result = outcome(made, ENROLMENT, rules(4))
+    assert result.paired is not None
+    assert result.paired.pct == pytest.approx(10.5, abs=0.1)
+    assert result.gain is not None
+    assert result.paired.high_pct - result.paired.low_pct < (result.gain.high_pct - result.gain.low_pct) / 4
+    assert outcome(sides((0.0, 0.0), (0.0, 0.0)), ENROLMENT, rules(2)).paired is None

@@ -1,0 +1,160 @@
+"""A sweep: several values of one knob as one plan, with successive halving.
+
+Every value starts with one run. After each round the better half stays and gets twice as many; the last value is
+confirmed against the baseline with the full number. Every value is an experiment of its own, whose test is as much
+stricter as there are values: the best of many looks better than it is.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from app.domain.experiments.values import UNDECIDED, Gain, Sizing, State
+from app.domain.numbers import THIN, plural
+
+FEWEST_VALUES, MOST_VALUES = 2, 12
+
+Place = Literal["waiting", "measured", "dropped", "confirming", "won", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """`values`: how many take part; `runs_each`: runs that each of them has by the end of the round."""
+
+    values: int
+    runs_each: int
+
+
+def rounds(values: int, confirm: int) -> tuple[Round, ...]:
+    """Return the rounds of a sweep: halved until one value is left, which is confirmed with `confirm` runs a side."""
+    made, runs_each = [], 1
+    while values > 1:
+        made.append(Round(values, min(runs_each, confirm)))
+        values, runs_each = math.ceil(values / 2), 2 * runs_each
+    return (*made, Round(1, confirm))
+
+
+@dataclass(frozen=True, slots=True)
+class SweepCost:
+    """`runs`: all that are to be started, of the baseline, too; `full_runs`: those of an A/B for each value."""
+
+    runs: int
+    full_runs: int
+    hours: float | None
+    gpu_hours: float | None
+    full_gpu_hours: float | None
+
+
+def cost_of_sweep(values: int, sizing: Sizing) -> SweepCost:
+    """Return what a sweep takes at most. The baseline run exists already and serves every value."""
+    confirm = sizing.runs_each
+    made = rounds(values, confirm)
+    before = (0, *(item.runs_each for item in made))
+    candidates = sum(item.values * (item.runs_each - done) for item, done in zip(made, before, strict=False))
+    runs, full = candidates + confirm - 1, values * confirm + confirm - 1
+    hours = None if sizing.run_hours is None else runs * sizing.run_hours
+    per_run = None if sizing.run_hours is None or sizing.gpus is None else sizing.run_hours * sizing.gpus
+    return SweepCost(
+        runs, full, hours, None if per_run is None else runs * per_run, None if per_run is None else full * per_run
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One value with its experiment. `planned`: runs a side that are asked for now; `runs`: of the candidate that
+    count; `failed`: that joined and do not count."""
+
+    experiment_id: int
+    value: str
+    state: State
+    planned: int
+    runs: int
+    failed: int
+    gain: Gain | None
+    winner: str = ""
+
+    @property
+    def is_in(self) -> bool:
+        return self.state in UNDECIDED
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a sweep stands. `keep`, `drop`: what the next step does, once every value has its runs (`ready`)."""
+
+    rounds: tuple[Round, ...]
+    number: int
+    trials: tuple[Trial, ...]
+    keep: tuple[Trial, ...]
+    drop: tuple[Trial, ...]
+    ready: bool
+
+    @property
+    def round(self) -> Round:
+        return self.rounds[self.number]
+
+    @property
+    def next_round(self) -> Round | None:
+        return self.rounds[self.number + 1] if self.number + 1 < len(self.rounds) else None
+
+    @property
+    def behind(self) -> bool:
+        """Values were rejected by hand, so that those left are in a later round than was asked for."""
+        return any(trial.is_in and trial.planned < self.round.runs_each for trial in self.trials)
+
+    @property
+    def may_go_on(self) -> bool:
+        return self.behind or (self.ready and self.next_round is not None)
+
+    @property
+    def waits_for(self) -> tuple[Trial, ...]:
+        """Values that lack runs in this round."""
+        return tuple(trial for trial in self.trials if trial.is_in and not _is_done(trial, self.round))
+
+    @property
+    def sentence(self) -> str:
+        left = [trial for trial in self.trials if trial.is_in]
+        won = next((trial for trial in self.trials if trial.state == "accepted"), None)
+        if won is not None:
+            return f"{won.value} was accepted{_gain_text(won.gain)}."
+        if not left:
+            return "Every value was rejected: the baseline stays."
+        if self.next_round is None:
+            if left[0].runs >= self.round.runs_each or left[0].winner:
+                return f"{left[0].value} is the best value{_gain_text(left[0].gain)}. Accept or reject it."
+            return f"{left[0].value} is left{_gain_text(left[0].gain)} and is being confirmed."
+        if not self.ready:
+            waiting = self.waits_for
+            names = ", ".join(trial.value for trial in waiting)
+            return f"Round {self.number + 1} of {len(self.rounds)} waits for {plural(len(waiting), 'value')}: {names}."
+        names = ", ".join(trial.value for trial in self.drop)
+        return f"Round {self.number + 1} of {len(self.rounds)} is complete. Next: drop {names}."
+
+
+def standing(trials: Sequence[Trial], confirm: int) -> Standing:
+    """Return the standing of a sweep. `trials`: in the order of the values; `confirm`: runs a side of the last one."""
+    made = rounds(len(trials), confirm)
+    left = [trial for trial in trials if trial.is_in]
+    number = next((place for place, item in enumerate(made) if len(left) >= item.values), len(made) - 1)
+    ready = bool(left) and all(_is_done(trial, made[number]) for trial in left)
+    keep = tuple(left)
+    if ready and number + 1 < len(made):
+        keep = tuple(sorted(left, key=_worst_last)[: made[number + 1].values])
+    drop = tuple(trial for trial in left if trial not in keep)
+    return Standing(made, number, tuple(trials), keep, drop, ready)
+
+
+def _is_done(trial: Trial, of: Round) -> bool:
+    """It has its runs, or its run failed: a value that does not run is the first to go."""
+    return trial.runs >= of.runs_each or (trial.runs == 0 and trial.failed > 0)
+
+
+def _worst_last(trial: Trial) -> float:
+    return math.inf if trial.gain is None else -trial.gain.pct
+
+
+def _gain_text(gain: Gain | None) -> str:
+    if gain is None:
+        return ""
+    return f" with {gain.pct:+.1f}{THIN}% throughput ({gain.low_pct:+.1f} to {gain.high_pct:+.1f})"

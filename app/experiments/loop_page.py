@@ -1,0 +1,208 @@
+"""The tuning loop on one page: state, wall, suggestion, change, runs under way, result, decision, and the journey."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+from sqlmodel import Session
+from starlette.responses import HTMLResponse, Response
+
+from app.domain.access.principal import Action
+from app.domain.experiments.journey import Journey, accepted_changes
+from app.domain.experiments.recipe import Launch, Recipe, launch_script, recipe
+from app.domain.experiments.values import UNDECIDED, Side
+from app.domain.rules.change import FrameworkChange, change_of, without_context
+from app.domain.rules.engine import Suggestion
+from app.errors import NotFound, NotReady
+from app.experiments.journey_page import JourneyPage
+from app.experiments.pages import ExperimentId, ExperimentPage, is_generated, side_commands
+from app.experiments.plan_page import PlanForm, offer
+from app.experiments.queries import journey_of
+from app.experiments.waterfall import waterfall, waterfall_png, waterfall_svg
+from app.pipeline.suggest import RunSuggestions, cost_of, place_text, suggest
+from app.settings import Settings
+from app.storage.experiments import Experiment, get_experiment
+from app.storage.projects import find_project
+from app.storage.rules import read_run, rules_in_force
+from app.web.access_rule import requires
+from app.web.dependencies import AppSettings, ReadSession
+from app.web.errors import as_content, documented
+from app.web.identity import access_of
+from app.web.templating import public_address, render
+
+# --- Where the current run of the journey stands, and what to do with it first.
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """The change of a suggestion for one trainer."""
+
+    name: str
+    change: FrameworkChange
+
+
+class LoopState:
+    """The state of a run and its first suggestion (`first`, None without one)."""
+
+    def __init__(self, advice: RunSuggestions) -> None:
+        self._advice = advice
+        self.steps = advice.journey.steps
+        self.current = advice.journey.current
+        self.wall = advice.evaluation.wall
+        self.first: Suggestion | None = advice.ranked[0] if advice.ranked else None
+
+    @property
+    def place(self) -> str:
+        return "" if self.first is None else place_text(self.first, cost_of(self.first, self._advice.evaluation.facts))
+
+    @cached_property
+    def diffs(self) -> list[Diff]:
+        if self.first is None:
+            return []
+        change = change_of(
+            self.first, self._advice.evaluation.facts, self._advice.launch, self._advice.reading.arguments
+        )
+        rows = (Diff("Megatron-LM", change.megatron_lm), Diff("Megatron-Bridge", change.bridge))
+        return [
+            Diff(row.name, without_context(row.change) if len(row.change.lines) > DIFF_LINES else row.change)
+            for row in rows
+            if any(line.sign != " " for line in row.change.lines)
+        ]
+
+
+def loop_state(session: Session, settings: Settings, run_id: int) -> LoopState | None:
+    """Return None while the run was not read."""
+    try:
+        return LoopState(suggest(session, run_id, rules_in_force(settings)))
+    except NotReady:
+        return None
+
+
+DIFF_LINES = 200
+MOST_OPEN = 5
+"""Experiments under way that the page shows in full."""
+
+router = APIRouter(include_in_schema=False)
+
+RunId = Annotated[int, Path(ge=1, lt=2**63)]
+
+
+@router.get("/runs/{run_id}/journey")
+@requires(Action.READ, of="run")
+def show_journey(request: Request, session: ReadSession, settings: AppSettings, run_id: RunId) -> HTMLResponse:
+    journey = journey_of(session, run_id)
+    project_id = find_project(session, journey.project).id or 0
+    may_plan = access_of(request).may(Action.CONTRIBUTE, project_id)
+    state = loop_state(session, settings, journey.current_run_id)
+    first = None if state is None else state.first
+    form = PlanForm({"run": str(journey.current_run_id), "rule": first.rule.id if first else ""})
+    return render(
+        request,
+        "experiments/journey.html",
+        p=JourneyPage(journey, run_id),
+        generated=is_generated(session, journey.project),
+        project_id=project_id,
+        may_plan=may_plan,
+        state=state,
+        offer=offer(session, settings, journey.current_run_id, form) if first and may_plan else None,
+        under_way=under_way(session, settings, journey, public_address(request)),
+        waterfall=waterfall(accepted_changes(journey)),
+    )
+
+
+def under_way(session: Session, settings: Settings, journey: Journey, base_url: str) -> list[ExperimentPage]:
+    """Return the experiments of the journey that are not decided, newest first."""
+    open_ids = sorted((edge.experiment_id for edge in journey.edges if edge.state in UNDECIDED), reverse=True)
+    return [ExperimentPage(session, number, base_url, settings) for number in open_ids[:MOST_OPEN]]
+
+
+# --- Files of the loop: the recipe of the current run, the waterfall, and the script that launches a side.
+
+api = APIRouter(prefix="/api/v1", tags=["experiments"])
+SCRIPTS = ("sbatch", "sh")
+_TEXT = as_content("text/x-shellscript")
+_PICTURES = as_content("image/svg+xml", "", "image/png", "application/yaml", "text/plain")
+
+
+@api.get("/journeys/{run_id}/waterfall.{kind}", responses=documented(404, ok=_PICTURES))
+@requires(Action.READ, of="run")
+def read_waterfall(session: ReadSession, run_id: RunId, kind: str) -> Response:
+    """Return the accepted changes of a journey as a waterfall of step times: `svg` or `png`."""
+    if kind not in ("svg", "png"):
+        raise NotFound("No such file. A waterfall is `waterfall.svg` or `waterfall.png`.")
+    picture = waterfall(accepted_changes(journey_of(session, run_id)))
+    if picture is None:
+        raise NotFound("No change of this journey has been accepted yet.")
+    if kind == "png":
+        return Response(waterfall_png(picture), media_type="image/png")
+    return Response(waterfall_svg(picture), media_type="image/svg+xml")
+
+
+@api.get("/journeys/{run_id}/recipe.{kind}", responses=documented(404, 409, ok=_PICTURES))
+@requires(Action.READ, of="run")
+def read_recipe(session: ReadSession, run_id: RunId, kind: str) -> Response:
+    """Return the configuration of the journey's current run: `yaml` for Megatron-Bridge, `sh` for Megatron-LM."""
+    if kind not in ("yaml", "sh"):
+        raise NotFound("No such file. A recipe is `recipe.yaml` or `recipe.sh`.")
+    made = recipe_of(session, journey_of(session, run_id).current_run_id)
+    headers = {"Content-Disposition": f'attachment; filename="recipe-{run_id}.{kind}"'}
+    if kind == "yaml":
+        return Response(made.as_yaml, media_type="application/yaml", headers=headers)
+    return Response(made.as_flags, media_type="text/x-shellscript", headers=headers)
+
+
+def recipe_of(session: Session, run_id: int) -> Recipe:
+    """Raises NotFound, and NotReady while the run was not read."""
+    advised = read_run(session, run_id)
+    command = advised.launch if isinstance(advised.launch, str) else ""
+    return recipe(f"Recipe of run {run_id}", advised.run.contract, command)
+
+
+@api.get("/experiments/{experiment_id}/launch.{kind}", responses=documented(404, ok=_TEXT))
+@requires(Action.READ, of="experiment")
+def read_launch_script(
+    request: Request, session: ReadSession, experiment_id: ExperimentId, kind: str, side: Side = "candidate"
+) -> Response:
+    """Return a script that runs a side of an experiment and uploads its log: `sbatch` for Slurm, or `sh`."""
+    if kind not in SCRIPTS:
+        raise NotFound("No such file. A script is `launch.sbatch` or `launch.sh`.")
+    experiment = get_experiment(session, experiment_id)
+    text = script_of(session, experiment, side, public_address(request), sbatch=kind == "sbatch")
+    name = f"{experiment.tag}-{side}.{kind}"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(text, media_type="text/x-shellscript", headers=headers)
+
+
+_AUTHORIZED = '${THREEWALLS_TOKEN:+-H "Authorization: Bearer $THREEWALLS_TOKEN"}'
+
+
+def script_of(session: Session, experiment: Experiment, side: Side, base_url: str, *, sbatch: bool) -> str:
+    commands = side_commands(experiment, side, base_url)
+    whole = next((launch.command for launch in commands.launches if launch.command), "")
+    contract = read_run(session, experiment.baseline_run_id).run.contract
+    gpus, per_node = (contract[name].value if name in contract else None for name in ("gpus", "gpus_per_node"))
+    each = per_node if isinstance(per_node, int) else None
+    nodes = -(-gpus // each) if isinstance(gpus, int) and each else None
+    return launch_script(
+        Launch(
+            tag=experiment.tag,
+            side=side,
+            command=whole,
+            hint=_hint(experiment, side),
+            exports=commands.export.splitlines(),
+            upload=commands.upload.replace("curl ", f"curl {_AUTHORIZED} ", 1),
+            nodes=nodes,
+            gpus_per_node=each,
+        ),
+        sbatch=sbatch,
+    )
+
+
+def _hint(experiment: Experiment, side: Side) -> str:
+    text = f"The command of run {experiment.baseline_run_id} is unknown to Threewalls."
+    if side == "baseline":
+        return text
+    added = [f"Add: {command.add}" for command in experiment.plan.change.commands if command.add]
+    removed = [f"Remove: {' '.join(command.remove)}" for command in experiment.plan.change.commands if command.remove]
+    return "\n".join([text, *added, *removed])
