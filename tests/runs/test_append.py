@@ -212,7 +212,7 @@ def test_what_means_nothing_is_refused_by_name(client: TestClient, query: dict[s
 
 def test_a_piece_that_is_no_text_is_no_log(client: TestClient) -> None:
     assert_problem(send(client, opened(client), bytes(range(256)) * 40), 422, "is binary data")
-    assert_problem(send(client, 99, b"text"), 404, "no run 99")
+    assert_problem(send(client, 99, b"text"), 404, "Run 99 does not exist")
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def test_configurations_of_other_trainers_are_read(text: str, facts: dict[str, o
 
 
 def test_what_is_no_launch_is_refused_with_a_sentence() -> None:
-    with pytest.raises(ValueError, match="no command with training flags"):
+    with pytest.raises(ValueError, match="No command with training flags"):
         checked("hello world")
 
 
