@@ -334,7 +334,7 @@ class Comparison:
 
 
 def pair_suggestions(session: Session, comparison: Comparison, rules: RulesInForce) -> tuple[Suggestion, ...]:
-    """What the rules about two runs say of the newest run of side b beside the newest one of side a."""
+    """Return the results of the rules that compare the newest run of side b with the newest one of side a."""
     a, b, measured = comparison.newest_a.detail, comparison.newest_b.detail, comparison.sides.measured
     change = measured.step_time.delta_pct if measured is not None and measured.step_time is not None else None
     pair = pair_facts(

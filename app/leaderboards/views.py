@@ -276,7 +276,7 @@ class Dot:
 class Axis:
     """`low` and `high` end the axis.
 
-    It does not start at zero, because readers look for differences of a few per cent.
+    It does not start at zero, because readers look for differences of a few percent.
     """
 
     low: float

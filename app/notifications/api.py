@@ -47,7 +47,7 @@ Number = Annotated[int, Path(ge=1, lt=2**31)]
 Kind = Literal["webhook", "slack", "teams", "email"]
 
 _TARGET = "Address to post to, or mailboxes separated by commas. Only the host of an address is shown again."
-_EVENTS = f"Events of which it is notified: one or more of {', '.join(EVENTS)}."
+_EVENTS = f"Subscribed events: one or more of {', '.join(EVENTS)}."
 _STACKS = "Keys of stacks, or their prefixes; empty for all stacks of the project."
 
 

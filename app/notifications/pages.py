@@ -64,7 +64,7 @@ Number = Annotated[int, Path(ge=1, lt=2**31)]
 Done = Literal["", "saved", "paused", "resumed", "deleted", "tested", "replayed", "dismissed"]
 PAGE_SIZE = 25
 _MAX_FIELDS = 40
-_UNKNOWN = "somebody"
+_UNKNOWN = "unknown user"
 """The author of a change without log-ins when the browser remembers no name."""
 
 

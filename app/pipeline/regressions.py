@@ -563,7 +563,7 @@ def _withdraw_silent(
 ) -> None:
     """A run that made a regression is no alarm any more: quarantined, amended, or judged against other runs.
 
-    Another run may show it still. Where none does, and nobody has taken it up, it is withdrawn.
+    Another run may still show it. Otherwise it is withdrawn if it is unassigned.
     """
     metrics = {alarm.metric for alarm in raised}
     for member in list(members.of_stack):

@@ -77,7 +77,7 @@ class WorkQueue:
     """The statements that all queues share.
 
     They are built once, as Core statements with parameters, because building one takes longer than running it. They
-    apply to the rows of every project, whoever the caller is; a request finds its rows by the mapped class instead.
+    apply to the rows of every project, for every caller; a request finds its rows by the mapped class instead.
     """
 
     def __init__(
@@ -378,7 +378,7 @@ class StackQueue(WorkQueue):
         since, reason = pending, row.because
         if judge_from is not None:
             # Report the reason that concerns the most runs: the one with the earliest history position. A change of
-            # the stack itself has priority, because other stacks are told about it (`judge.py`).
+            # the stack itself has priority, because other stacks are notified (`judge.py`).
             if pending is not None and because == ELSEWHERE:
                 pass
             elif pending is None or judge_from < pending or reason == ELSEWHERE:

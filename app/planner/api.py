@@ -27,7 +27,7 @@ class PlanQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     model: str = Field("", description="A known name, or any name with a shape.")
-    gpu: str = Field("", description="For instance H100. Required.")
+    gpu: str = Field("", description="For example H100. Required.")
     gpus: str = Field("", description="Required.")
     seq_len: str = Field("", description="Required.")
     gbs: str = ""
@@ -39,7 +39,7 @@ class PlanQuery(BaseModel):
     cp: str = ""
     ep: str = ""
     etp: str = ""
-    pp_layout: str = Field("", description="For instance `Et*3|(tt|)*29m|L`.")
+    pp_layout: str = Field("", description="For example `Et*3|(tt|)*29m|L`.")
     pp_account: str = Field("", description="`embedding,loss`, one of them, or `none`.")
     mtp: str = ""
     num_layers: str = Field("", description="With the next four: the shape of a model without a known name.")

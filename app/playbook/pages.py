@@ -479,7 +479,7 @@ class RulePageOf:
 
 
 def rule_of(rules: RulesInForce, name: str) -> Rule:
-    """Raises NotFound for a rule that is none."""
+    """Show one rule. Raises NotFound for an unknown rule."""
     if name not in rules.book.rules:
         raise NotFound(f"Rule {name[:60]!r} does not exist. It may have been renamed; /playbook lists all of them.")
     return rules.book.rules[name]

@@ -43,7 +43,7 @@ def forget(engine: Engine, log_files: LogFiles, keys: Iterable[str], noted: date
         with (
             seeing(EVERY_PROJECT),
             transaction(engine) as session,
-        ):  # whoever needs it, also a project that the caller does not see
+        ):  # including objects of projects that the caller cannot see
             statement = delete(StoredObjectRow).where(col(StoredObjectRow.key) == key, *_unused(noted))
             if session.execute(statement.returning(col(StoredObjectRow.key))).first():
                 log_files.delete(key)

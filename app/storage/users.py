@@ -192,8 +192,8 @@ def plain_name(text: str) -> str:
     """Return the name without accents and letters of other scripts, for names from an identity provider."""
     spelled = unicodedata.normalize("NFKD", text)
     allowed = "".join(c for c in spelled if re.fullmatch(r"[A-Za-z0-9 ._@'+-]", c))
-    name = one_line(allowed)[: MAX_NAME - 5].strip(" ._@'+-") or "somebody"
-    return f"account {name}" if _RESERVED.fullmatch(name) else name
+    name = one_line(allowed)[: MAX_NAME - 5].strip(" ._@'+-") or "user"
+    return f"user {name}" if _RESERVED.fullmatch(name) else name
 
 
 def _new_hash(password: str, name: str) -> str:

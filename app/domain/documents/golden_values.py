@@ -1,7 +1,7 @@
 """Reads Megatron-LM golden values: the scalars of one functional-test run as JSON.
 
 Layouts: upstream's own since 2025 (`{"metric": {"start_step", "end_step", "step_interval", "values": {"1": ...}}}`),
-the older one with a list of values, single numbers beside them (`iteration_timing_avg`), and `golden-run/1`, which
+the older one with a list of values, additional single numbers (`iteration_timing_avg`), and `golden-run/1`, which
 adds the launch arguments. `tests/functional_tests/python_test_utils/common.py` writes them from TensorBoard scalars.
 """
 

@@ -110,7 +110,7 @@ def read_metadata(document: object, strict: Collection[str] = ()) -> Metadata:
 
 
 _READ_OTHERWISE = ("launch_args", "env")
-"""Stored beside the fields read from them, so they are not unknown."""
+"""Stored in addition to the fields read from them, so they are not unknown."""
 
 
 def _as_object(document: object) -> Mapping[str, object]:

@@ -62,7 +62,7 @@ class Rows:
         self.starts: dict[int, Start] = {}
         """Process starts that the log announces, by the row that follows them."""
         self.stamps: dict[int, float] = {}
-        """Seconds of the day of rows near a process start, when time stamps have microseconds."""
+        """Seconds of the day of rows near a process start, when timestamps have microseconds."""
         self.has_microseconds = False
         self._notes = notes
         self._start: Start | None = None
@@ -75,7 +75,7 @@ class Rows:
             self._start = Start(after)
 
     def place(self, table: Table, data: bytes, begin: int, line: int) -> None:
-        """Assign the table's last row to its line of the log. Its time stamp precedes `begin`."""
+        """Assign the table's last row to its line of the log. Its timestamp precedes `begin`."""
         lines = self.lines
         row = len(lines)
         if row >= MAX_ROWS:
@@ -90,7 +90,7 @@ class Rows:
         self._last_iteration = iteration
 
     def _note_start(self, row: int, data: bytes, begin: int, *, goes_on: bool) -> None:
-        """Record where a process starts, and the time stamps of its first two lines."""
+        """Record where a process starts, and the timestamps of its first two lines."""
         if self._start is not None:
             self.starts[row] = self._start
             self._start = None
@@ -254,7 +254,7 @@ MAX_RECORD = 1 << 14
 """Bytes of one iteration line without its prefix. Real ones have up to 1,200."""
 
 MAX_TEMPLATES = 100
-"""Kinds of lines told apart. Real logs have up to five: first line, skipped steps, pairs, NaN, regular."""
+"""Maximum number of kinds of lines. Real logs have up to five: first line, skipped steps, pairs, NaN, regular."""
 
 MAX_NAMES = 56
 """Field names whose numbers are read, in addition to those of the shape. Real logs have about 30. A log with new names

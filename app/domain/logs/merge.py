@@ -29,7 +29,7 @@ from app.domain.run import (
     last_start_line,
 )
 
-# --- Time stamps in the first and last lines of a log and in its events.
+# --- Timestamps in the first and last lines of a log and in its events.
 
 _STAMP = re.compile(r"(?<!\d)(20\d\d)-?([01]\d)-?([0-3]\d)[T _]([0-2]\d):([0-5]\d):([0-5]\d)(\.\d{1,6})?")
 """Of iteration lines, life-cycle lines, Primus (no dashes), torchrun's reports (`_`) and log shippers (`T`)."""
@@ -39,17 +39,17 @@ _PRECISE = re.compile(r":\d\d\.\d{1,6}\] iteration ")
 
 
 def has_microseconds(log: ParsedLog) -> bool:
-    """Return True when the iteration lines have the time stamps of Megatron Core 0.16 and later."""
+    """Return True when the iteration lines have the timestamps of Megatron Core 0.16 and later."""
     return any(_PRECISE.search(text) for text in (*log.first_lines, *log.last_lines))
 
 
 def first_stamp(log: ParsedLog) -> float | None:
-    """Return the first time stamp in seconds since 1970 (node's local time); None without one."""
+    """Return the first timestamp in seconds since 1970 (node's local time); None without one."""
     return next(_stamps((*log.first_lines, *(event.text for event in log.events), *log.last_lines)), None)
 
 
 def last_stamp(log: ParsedLog) -> float | None:
-    """Return the last time stamp in seconds since 1970 (node's local time); None without one."""
+    """Return the last timestamp in seconds since 1970 (node's local time); None without one."""
     texts = (*log.first_lines, *(event.text for event in log.events), *log.last_lines)
     return next(_stamps(reversed(texts), last=True), None)
 
@@ -112,7 +112,7 @@ def assign(parts: Sequence[LogPart]) -> Roles:
 
 
 def in_order(files: Sequence[Part]) -> list[Part]:
-    """Sort by time when every file has time stamps, else by iterations; of equal first iterations, the longer last."""
+    """Sort by time when every file has timestamps, else by iterations; of equal first iterations, the longer last."""
     timed = all(file.last is not None for file in files)
     return sorted(files, key=lambda file: ((file.last or 0.0) if timed else 0.0, *_extent(file.log), _identity(file)))
 
@@ -537,7 +537,7 @@ def _memory(files: Sequence[Part]) -> Iterator[MemoryReport]:
 
 
 def _events(files: Sequence[Part], roles: Roles) -> Iterator[LogEvent]:
-    """Yield the events in the order of the run, without those that a file beside the slices repeats."""
+    """Yield the events in the order of the run, without those that a file outside the slices repeats."""
     beside = {part.file for part in roles.beside}
     seen: set[tuple[str, str, int | None]] = {
         (event.kind, event.text, event.rank) for part in roles.slices for event in part.log.events

@@ -14,8 +14,8 @@ from app.domain.run import FloatArray, IntArray
 # --- Corrects an artefact of Megatron Core 0.16 and later: the second printed time includes the first iteration.
 #
 # These versions also print a line after the first iteration of a process without resetting the interval timer, so the
-# next line averages over the first iteration too: with a line for every iteration it prints (t1 + t2) / 2. Their time
-# stamps have microseconds. Megatron-LM `megatron/training/training.py`, `training_log()`.
+# next line averages over the first iteration too: with a line for every iteration it prints (t1 + t2) / 2. Their
+# timestamps have microseconds. Megatron-LM `megatron/training/training.py`, `training_log()`.
 
 STAMP_SLACK = 1.005
 STAMP_SLACK_MS = 5.0
@@ -33,7 +33,7 @@ def true_step_times(
 ) -> FloatArray:
     """Return the printed times without the artefact, NaN where the true time is unknown.
 
-    `starts`: rows at which a process starts. `stamps`: seconds of the day of rows near them; None when the time stamps
+    `starts`: rows at which a process starts. `stamps`: seconds of the day of rows near them; None when the timestamps
     have no microseconds, which means that the trainer has no artefact. `lines`: line numbers for the notes.
     """
     iteration, printed = columns["iteration"], columns["step_time_ms"]
@@ -255,7 +255,7 @@ def _starts(first: BoolArray, current: BoolArray, rows: Rows) -> dict[int, Start
 
 
 def _stamps(rows: Rows, current: BoolArray) -> dict[int, float] | None:
-    """Return the time stamps of current rows; None when stamps have no microseconds."""
+    """Return the timestamps of current rows; None when stamps have no microseconds."""
     if not rows.has_microseconds:
         return None
     place: IntArray = np.cumsum(current) - current

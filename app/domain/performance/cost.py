@@ -39,7 +39,7 @@ def regression_cost(
     now: datetime,
     is_over: bool = False,
 ) -> Cost:
-    """Compute the cost of one stack's slow-down at `now` (see `clock`). `is_over`: its runs have recovered.
+    """Compute the cost of one stack's slowdown at `now` (see `clock`). `is_over`: its runs have recovered.
 
     `ordered_at`: history positions of the stack's runs, in any order. `extra_ms_per_step`: from `extra_ms`, None for a
     regression of another metric than the step time. `steps_per_run`: from `steps_of_run`, of the slow run.

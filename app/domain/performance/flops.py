@@ -171,7 +171,7 @@ def _hybrid_products(shape: ModelShape, hybrid: HybridLayers, seq_len: int) -> f
 # that fit. A trainer that counts differently is explained the same way.
 
 TOLERANCE = 0.005
-"""FLOPs of a token are a constant of model and sequence length: half a per cent is more than rounding."""
+"""FLOPs of a token are a constant of model and sequence length: 0.5 % is more than rounding."""
 
 MAX_NAMED = 4
 """Most explanations in a sentence; for a small model more may fit by chance."""
@@ -211,7 +211,7 @@ def explain_difference(printed: float, computed: float, inputs: Inputs, *, digit
     hint = (
         f"They agree if {' or '.join(fitting[:MAX_NAMED])}."
         if fitting
-        else "No one or two inputs explain it: check `seq_len`, `gbs`, `gpus` and the model's shape."
+        else "Neither one nor two inputs explain it: check `seq_len`, `gbs`, `gpus` and the model's shape."
     )
     return (
         f"The log prints {printed:.1f} TFLOP/s/GPU, the FLOPs formula gives {computed:.1f} ({change:+.1f} %). {hint} "

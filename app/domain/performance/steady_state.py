@@ -215,7 +215,7 @@ MIN_REFINED = 20
 """MSER-5 needs at least four batches of five."""
 BATCH = 5
 MIN_REFINEMENT = 0.005
-"""A refinement that changes the median by less than half a per cent is ignored."""
+"""A refinement that changes the median by less than 0.5 % is ignored."""
 T_BATCHES, DRIFT_SE, Z95 = 2.447, 0.0075, 1.96
 """t(0.975, 6) for few batches; slow drift between windows, which no window of 50 iterations can see (sd 0.75 %)."""
 SPIKE_MARGIN = math.log(1.05)

@@ -1,6 +1,6 @@
 """The identities that a layout must satisfy, each with the words for one that breaks it.
 
-They are the blockers of the rule book where there is one (the same id), and those of heads and shards beside them.
+They have the ids of the corresponding blockers of the rules; those of heads and shards exist only here.
 `docs/planner.md` lists them; `candidates.py` checks the same for thousands of layouts at once.
 """
 

@@ -51,7 +51,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class ProfileDifference:
-    """Two profiles beside each other. `contract`: what differs between them besides time."""
+    """The difference of two profiles. `contract`: contract fields that differ."""
 
     before_ms: float
     after_ms: float

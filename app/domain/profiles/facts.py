@@ -100,7 +100,7 @@ def _profiled_step(analysis: Analysis) -> float | None:
 
 
 def _hidden_sm_share(device: Device, windows: Sequence[Budget]) -> float | None:
-    """Return the share of the SMs that communication occupies while computation runs beside it."""
+    """Return the share of the SMs that communication occupies while computation runs at the same time."""
     trace = device.trace
     if not trace.sms:
         return None

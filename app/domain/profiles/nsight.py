@@ -256,7 +256,7 @@ class _Export:
         return columns
 
     def _blocks(self, name: str) -> str:
-        """Return an expression for the thread blocks of communication kernels; of others nobody asks."""
+        """Return an expression for the thread blocks of communication kernels; those of others are not needed."""
         if not {"gridX", "gridY", "gridZ"} <= self._columns[_KERNELS]:
             return "0"
         numbers = [

@@ -50,7 +50,7 @@ class RankWaiting:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Ranks beside each other. `late_rank` waits least; it is the straggler only when it is last nearly always."""
+    """Compared ranks. `late_rank` waits least; it is the straggler only if it is nearly always last."""
 
     ranks: tuple[RankWaiting, ...]
     matched: int

@@ -32,7 +32,7 @@ class HostCalls:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """What the trace says of a communication kernel. None where it is silent."""
+    """What the trace states about a communication kernel; None if it does not."""
 
     kernel: int
     """Place of the kernel in the activities of its device."""

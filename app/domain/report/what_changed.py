@@ -25,7 +25,7 @@ Kind = Literal["field", "package", "environment"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference as text. `follows`: the field because of which it differs. `known`: both sides are stated."""
+    """One difference as text. `follows`: the field that causes the difference. `known`: both sides are stated."""
 
     field: str
     axis: Axis

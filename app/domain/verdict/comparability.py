@@ -23,7 +23,7 @@ from app.domain.verdict.differences import (
 from app.domain.verdict.record import RunFacts
 
 OTHER_TASK = ("gbs", "mbs", "gpus", "gpu")
-"""Fields beside the workload that make a step do other work, or do it on other hardware."""
+"""Fields outside the workload that change the work of a step or its hardware."""
 
 Kind = Literal["verdict", "matched_ab", "side_by_side", "contrast", "incomparable"]
 
@@ -71,7 +71,7 @@ class Comparability:
 
     @property
     def attributed_to(self) -> str | None:
-        """The one field that the contracts attribute the difference to; None when there is no such field."""
+        """The one field that the contracts attribute the difference to; None without one."""
         if self.two_jobs:
             return None
         if self.kind == "matched_ab":

@@ -182,7 +182,7 @@ _NO_END = ("truncated", "stopped", "running")
 
 
 def winner(measured: Verdict | None) -> Winner:
-    """Return the faster side when it costs neither memory nor loss; empty when there is no such side."""
+    """Return the faster side when it costs neither memory nor loss; empty without one."""
     if measured is None or measured.step_time is None or measured.decision == "failed":
         return ""
     memory, loss, time = measured.memory, measured.loss, measured.step_time.decision
@@ -324,7 +324,7 @@ class SideComparison:
 
     @property
     def attributed_to(self) -> str | None:
-        """The field that the contracts attribute a difference to; None when there is no such field."""
+        """The field that the contracts attribute a difference to; None without one."""
         return self.comparability.attributed_to if self.kind == self.comparability.kind else None
 
 

@@ -187,7 +187,7 @@ def _of_the_test(comparison: SideComparison) -> Iterator[str]:
         yield TOO_CLOSE
     m = len(measured.baseline_used)
     yield prior_sentence(f"{plural(m, 'run')} in A", m, measured.prior, time.run_to_run_sd)
-    yield f"The smallest slow-down that this comparison can detect is {percent(time.smallest_callable_pct)}."
+    yield f"The smallest slowdown that this comparison can detect is {percent(time.smallest_callable_pct)}."
 
 
 def _first(text: str) -> str:

@@ -219,12 +219,12 @@ def _notes(verdict: Verdict) -> Iterator[str]:
         n = len(verdict.baseline_used)
         yield prior_sentence(plural(n, "baseline run"), n, verdict.prior, verdict.step_time.run_to_run_sd)
         callable_from = percent(verdict.step_time.smallest_callable_pct)
-        yield f"The smallest slow-down that this comparison can detect is {callable_from}."
+        yield f"The smallest slowdown that this comparison can detect is {callable_from}."
     yield from (left_out_note(dropped) for dropped in verdict.dropped)
 
 
 TOO_CLOSE = "Not even 20 runs on each side would decide: the difference is too close to a threshold."
-"""Said of an inconclusive comparison that more runs cannot decide."""
+"""Note on an inconclusive comparison that more runs cannot decide."""
 
 
 def what_would_decide(verdict: Verdict) -> str:

@@ -124,7 +124,7 @@ class StepTimeChange:
     """Step time of k pooled reruns against m baseline runs. Percentages are of step time: positive is slower.
 
     `shift` and `standard_error` are in ln, `ci_*` bound a 99 % interval, `smallest_callable_pct` is the smallest
-    slow-down this comparison can detect. `need_runs`: further reruns that would decide an inconclusive result;
+    slowdown this comparison can detect. `need_runs`: further reruns that would decide an inconclusive result;
     `alternative` when no number of reruns up to 20 would. `run_to_run_sd` is the moderated one that was used (ln).
     `needs_confirmation`: a regression that rests on short runs. `reruns_apart_pct`: how far apart the candidate's
     reruns lie when that exceeds run-to-run variation; the result is then inconclusive. `several_causes`: the sides are
@@ -490,7 +490,7 @@ class Comparison:
         return t_quantile(p, degrees_of_freedom(self.prior, m + self.rerun_df)) * self.standard_error(k, m)
 
     def smallest_callable_shift(self, k: int, m: int) -> float:
-        """The smallest slow-down, in ln, that k against m runs could have called a regression."""
+        """The smallest slowdown, in ln, that k against m runs could have called a regression."""
         return max(RELEVANT_SHIFT, self.half_width(REGRESSION_P, k, m))
 
     def smallest_seen_shift(self, power: float, k: int, m: int) -> float:

@@ -18,7 +18,7 @@ MEANING: Mapping[State, str] = {
     "invalid": "not a regression, for example a bad node",
 }
 NEEDS_NOTE: tuple[State, ...] = ("expected",)
-"""Accepting a slow-down is a decision, so the reason must be on record."""
+"""Accepting a slowdown is a decision, so the reason must be on record."""
 FIX_CLAIMED = "fix claimed"
 """How pages and reports show a regression that a user marked fixed before its runs recovered."""
 

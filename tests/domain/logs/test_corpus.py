@@ -223,7 +223,7 @@ def compare_life(log: ParsedLog, expected: dict[str, Any]) -> None:
     if "log_interval" in expected:
         assert log.log_interval == expected["log_interval"]
     if "true_step2_ms" in expected:
-        # The sidecar has it from the time stamps, which hold some milliseconds of printing
+        # The sidecar has it from the timestamps, which hold some milliseconds of printing
         assert log.columns["step_time_true_ms"][1] == pytest.approx(expected["true_step2_ms"], abs=1.0, rel=1e-3)
     if "finished" in expected:
         assert ("training_done" in kinds) is expected["finished"]

@@ -1,4 +1,4 @@
-"""GPU-hours a day of a slow-down, as tables; the expected numbers are worked out by hand."""
+"""GPU-hours a day of a slowdown, as tables; the expected numbers are worked out by hand."""
 
 import math
 from datetime import UTC, datetime, timedelta

@@ -574,7 +574,7 @@ def test_a_change_of_the_code_does_not_change_the_leader() -> None:
 
 
 def test_who_ran_on_other_code_only_stands_beside_the_board() -> None:
-    """Alltoall and DeepEP run today's code; allgather ran beside alltoall before a slow-down, never beside DeepEP."""
+    """Alltoall and DeepEP run today's code; allgather ran beside alltoall before a slowdown, never beside DeepEP."""
     alltoall, deepep = nights("alltoall", [23_600.0] * 3 + [25_100.0] * 3), nights("deepep", FAST, first=4)
     board = board_of_segments([*alltoall, *deepep, *nights("allgather", [30_000.0])])
     assert {entry.dispatcher for entry in board.entries} == {"alltoall", "deepep"}
@@ -624,7 +624,7 @@ def test_runs_of_one_commit_are_on_one_side_of_a_change() -> None:
 
 
 def test_changes_that_may_be_one_are_one() -> None:
-    """Two configurations see the same slow-down, one of them every third night only."""
+    """Two configurations see the same slowdown, one of them every third night only."""
     daily = nights("hybridep", FAST * 2 + SLOW * 2)
     rare = [make_run(f"d{day}", "deepep", 21_500 if day < 6 else 23_000, hour=24 * day) for day in range(0, 18, 3)]
     stretches = Segments(sorted([*daily, *rare], key=lambda run: run.history_position), QUIET)

@@ -94,7 +94,7 @@ def test_of_several_configurations_the_one_without_another_knob_is_the_counterpa
 
 
 def test_only_the_current_level_of_either_side_counts() -> None:
-    """A slow-down that was there before the upgrade is none of it."""
+    """A slowdown that was there before the upgrade is none of it."""
     before, after = config(OLD, slower=-0.1), config(OLD, first=7)
     old = ConfigRuns(after.newest, (*before.runs, *after.runs))
     found = report([old], [config(NEW, first=50)])

@@ -166,7 +166,7 @@ def test_notes_of_an_inconclusive_verdict() -> None:
         "1 more run of this commit would decide if the difference stays the same.",
         "Peak memory is 0.50 % higher, below the limit for a regression.",
         "5 baseline runs; run-to-run variation 0.45 %, estimated from them and 7 other configurations.",
-        "The smallest slow-down that this comparison can detect is 1.6 %.",
+        "The smallest slowdown that this comparison can detect is 1.6 %.",
     )
 
 
@@ -497,7 +497,7 @@ def test_an_inconclusive_verdict_says_what_would_decide_and_says_it_once() -> No
     told = what_would_decide(document)
     assert "would" in told
     assert not any("would decide" in note or note.startswith("Left out") for note in further_notes(document))
-    assert any("smallest slow-down" in note for note in further_notes(document))
+    assert any("smallest slowdown" in note for note in further_notes(document))
     assert what_would_decide(make_document(make_record(slower=0.03), make_baseline())) == ""
 
 

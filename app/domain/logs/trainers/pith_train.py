@@ -16,7 +16,7 @@ MAX_RECORD = 1 << 12
 """Bytes of one line; real ones have 250."""
 
 MAX_TABLES = 50
-"""Kinds of lines told apart."""
+"""Maximum number of kinds of lines."""
 
 _REACH = 60
 _HEAD = re.compile(rb"step (\d{1,12})/(\d{1,12}) \|")
