@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import Any, BinaryIO
 
 import structlog
-from sqlalchemy import Engine, or_
+from sqlalchemy import Engine, Select, and_, bindparam, insert, or_
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col
 
@@ -37,8 +38,18 @@ from app.storage import audit, objects
 from app.storage.database import make_engine, read_session, require_migrated, transaction
 from app.storage.json_text import read_json, sorted_json
 from app.storage.log_files import LogFiles, StagedFile
-from app.storage.projects import check_room, check_room_in
-from app.storage.tables import ProjectRow, RunFileRow, RunResultRow, RunRow, SegmentRow, select_any, utc_now
+from app.storage.projects import check_room, quota_of
+from app.storage.tables import (
+    RESULT_COLUMNS,
+    ProjectRow,
+    RunFileRow,
+    RunResultRow,
+    RunRow,
+    SegmentRow,
+    select_any,
+    table_of,
+    utc_now,
+)
 from app.storage.visible import seeing
 
 # --- Recognition of repeated uploads, by their content or by the Idempotency-Key of the sender.
@@ -83,28 +94,51 @@ def content_key(document: dict[str, Any], files: Sequence[tuple[Kind, str]], is_
     return hashlib.sha256(sorted_json([document, parts])).hexdigest()
 
 
-def find_same(session: Session, project: str, upload: RunRow, key: str | None) -> Accepted | None:
-    """Return the run of an earlier equal upload. Raises Conflict when its key was used for different content."""
-    same = [col(RunRow.content_key) == upload.content_key]
-    if upload.idempotency_key is not None:
-        same.append(col(RunRow.idempotency_key) == upload.idempotency_key)
-    rows = session.execute(
-        select_any(
-            RunRow.id, RunRow.status, RunRow.content_key, RunRow.idempotency_key, RunRow.token_id, RunRow.uploaded_by
-        )
-        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
-        .where(col(ProjectRow.slug_lower) == project.lower(), or_(*same))
-    ).all()
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where an upload goes. `project_id` None: the project does not exist yet. `same`: the run of an equal upload."""
+
+    project_id: int | None
+    has_quota: bool
+    same: Accepted | None
+
+
+# Built once: building it takes as long as running it.
+_TARGET: Select[Any] = (
+    select_any(
+        col(ProjectRow.id).label("project_id"), ProjectRow.quota_bytes, ProjectRow.quota_runs_a_day,
+        RunRow.id, RunRow.status, RunRow.content_key, RunRow.idempotency_key, RunRow.token_id, RunRow.uploaded_by,
+    )
+    .outerjoin(
+        RunRow,
+        and_(
+            col(RunRow.project_id) == ProjectRow.id,
+            or_(
+                col(RunRow.content_key) == bindparam("content_key"),
+                col(RunRow.idempotency_key) == bindparam("idempotency_key"),
+            ),
+        ),
+    )
+    .where(col(ProjectRow.slug_lower) == bindparam("slug"))
+)  # fmt: skip
+
+
+def find_target(session: Session, settings: Settings, project: str, upload: RunRow, key: str | None) -> Target:
+    """Return the project and an earlier equal upload. Raises Conflict when its key was used for different content."""
+    stated = {"content_key": upload.content_key, "idempotency_key": upload.idempotency_key, "slug": project.lower()}
+    rows = session.execute(_TARGET, stated).all()
+    if not rows:
+        return Target(None, has_quota=True, same=None)
+    first, quota = rows[0], quota_of(rows[0], settings)
     for row in rows:
         if key is not None and row.idempotency_key == upload.idempotency_key and row.content_key != upload.content_key:
             raise Conflict(
                 f"The Idempotency-Key {key!r} was used for another upload, run {row.id}. "
                 "Nothing was saved. Use a new key for a new upload, and the same key only to repeat one."
             )
-    if not rows:
-        return None
-    own = (rows[0].token_id, rows[0].uploaded_by) == (upload.token_id, upload.uploaded_by)
-    return Accepted(rows[0].id, rows[0].status, created=False, own=own)
+    own = (first.token_id, first.uploaded_by) == (upload.token_id, upload.uploaded_by)
+    same = None if first.id is None else Accepted(first.id, first.status, created=False, own=own)
+    return Target(first.project_id, bool(quota.bytes or quota.runs_a_day), same)
 
 
 log = structlog.get_logger(__name__)
@@ -186,9 +220,11 @@ def accept_upload(
         keys = [file.key for file in staged]
         room = _bytes_of(staged) + (max(expects, 1) if is_open else 0)
         with transaction(engine) as session:
-            accepted = find_same(session, project, row, idempotency_key)
-            if accepted is None:
-                check_room_in(session, settings, project, room)
+            target = find_target(session, settings, project, row, idempotency_key)
+            accepted = target.same
+            if accepted is None and target.project_id is not None and target.has_quota:
+                # Early, so that what has no room is not stored first.
+                check_room(session, settings, target.project_id, room, new_run=True)
             noted = objects.about_to_put(session, keys) if accepted is None else utc_now()
         if accepted is not None:
             restore(engine, log_files, [file.file for file in staged])
@@ -196,7 +232,9 @@ def accept_upload(
             with forgotten_on_failure(engine, log_files, keys, noted):
                 for file in staged:
                     log_files.keep(file.file)
-                accepted = _insert(engine, settings, project, row, staged, key=idempotency_key, room=room)
+                accepted = _insert(
+                    engine, settings, row, staged, project=project, target=target, key=idempotency_key, room=room
+                )
     if accepted.created:
         log.info("run_received", run_id=accepted.run_id, project=project, files=len(files), open=is_open)
         enqueue(PROCESS_RUN, accepted.run_id)
@@ -301,31 +339,67 @@ def _bytes_of(staged: Sequence[Staged]) -> int:
 def _insert(
     engine: Engine,
     settings: Settings,
-    project: str,
     row: RunRow,
     staged: Sequence[Staged],
     *,
+    project: str,
+    target: Target,
     key: str | None,
     room: int,
 ) -> Accepted:
     """Commit the run and its files, or return the run that another request committed at the same moment."""
     with transaction(engine, durable=True) as session:
-        row.project_id = project_id(session, project, row.uploaded_by)
-        if accepted := find_same(session, project, row, key):
-            return accepted  # another request was faster, and its run needs no more room
-        check_room(session, settings, row.project_id, room, new_run=True)
-        try:
-            with session.begin_nested():
-                session.add(row)
-        except IntegrityError:
-            accepted = find_same(session, project, row, key)
-            if accepted is None:
-                raise
-            return accepted
-        run_id = _known(row.id)
+        if target.has_quota:
+            target = find_target(session, settings, project, row, key)
+            if target.same is not None:
+                return target.same  # another request was faster, and its run needs no more room
+        row.project_id = target.project_id or project_id(session, project, row.uploaded_by)
+        if target.has_quota:
+            check_room(session, settings, row.project_id, room, new_run=True)
+        run_id = _insert_run(session, row)
+        if run_id is None:  # another request committed it at this moment
+            return _same(find_target(session, settings, project, row, key))
         for position, file in enumerate(staged):
-            add_file(session, run_id, position, file)
+            _insert_file(session, run_id, position, file)
         return Accepted(run_id, row.status, created=True, warnings=tuple(row.result.warnings))
+
+
+def _same(target: Target) -> Accepted:
+    if target.same is None:
+        raise RuntimeError("a run that could not be inserted exists already")
+    return target.same
+
+
+# As Core tables: session objects cost more than these inserts.
+_RUNS, _RESULTS, _FILES, _SEGMENTS = (table_of(kind) for kind in (RunRow, RunResultRow, RunFileRow, SegmentRow))
+_INSERT_RUN = {
+    name: dialect.insert(_RUNS).on_conflict_do_nothing().returning(_RUNS.c.id)
+    for name, dialect in (("sqlite", sqlite), ("postgresql", postgresql))
+}
+_INSERT_FILE = insert(_FILES).returning(_FILES.c.id)
+
+
+def _insert_run(session: Session, row: RunRow) -> int | None:
+    """Insert a run and its result. Return its id; None when the project has a run of this content or key."""
+    values = {column.name: getattr(row, column.name) for column in _RUNS.columns if column.name != "id"}
+    statement = _INSERT_RUN[session.get_bind().dialect.name]
+    run_id: int | None = session.execute(statement, values).scalar_one_or_none()
+    if run_id is not None:
+        result = {name: getattr(row.result, name) for name in RESULT_COLUMNS}
+        session.execute(insert(_RESULTS), result | {"run_id": run_id})
+    return run_id
+
+
+def _insert_file(session: Session, run_id: int, position: int, staged: Staged) -> None:
+    """Insert a file of a run that is stored as one object."""
+    stored = staged.file.stored
+    values = {
+        "run_id": run_id, "kind": staged.kind, "document": staged.document, "name": staged.name, "position": position,
+        "size_bytes": stored.size_bytes, "sha256": stored.sha256, "cut": staged.cut,
+    }  # fmt: skip
+    file_id = session.execute(_INSERT_FILE, values).scalar_one()
+    segment = {"file_id": file_id, "position": 0, "size_bytes": stored.size_bytes, "object_key": stored.key}
+    session.execute(insert(_SEGMENTS), segment)
 
 
 def project_id(session: Session, slug: str, by: str) -> int:
@@ -346,25 +420,6 @@ def project_id(session: Session, slug: str, by: str) -> int:
     except IntegrityError:  # another upload created it at the same moment
         return int(session.execute(chosen).scalar_one())
     return _known(project.id)
-
-
-def add_file(session: Session, run_id: int, position: int, staged: Staged) -> RunFileRow:
-    """Add a file of a run that is stored as one object."""
-    stored = staged.file.stored
-    row = RunFileRow(
-        run_id=run_id,
-        kind=staged.kind,
-        document=staged.document,
-        name=staged.name,
-        position=position,
-        size_bytes=stored.size_bytes,
-        sha256=stored.sha256,
-        cut=staged.cut,
-    )
-    session.add(row)
-    session.flush()
-    session.add(SegmentRow(file_id=_known(row.id), position=0, size_bytes=stored.size_bytes, object_key=stored.key))
-    return row
 
 
 def _known(key: int | None) -> int:

@@ -5,8 +5,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Row, Select, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col
 
@@ -148,7 +149,7 @@ class Usage:
     runs_today: int
 
 
-def quota_of(project: ProjectRow, settings: Settings) -> Quota:
+def quota_of(project: ProjectRow | Row[Any], settings: Settings) -> Quota:
     own_bytes, own_runs = project.quota_bytes, project.quota_runs_a_day
     return Quota(
         settings.quota_bytes if own_bytes is None else own_bytes,
