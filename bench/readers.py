@@ -1,8 +1,10 @@
-"""Do many readers lock the service? 64 of them over 8 kinds of page, beside one uploader, on the embedded service.
+"""Do many readers lock the service? 64 of them over 8 kinds of page, beside 4 uploaders, on the embedded service.
 
-`python -m bench.readers` starts the service with runs to show, reads for `BENCH_SECONDS` (60) over `BENCH_READERS`
-(64) connections of the loopback, and then times single requests. It fails when a request failed, or when a page, the
-list of the API or `/healthz` takes a second or more afterwards. Readers ask without a pause, each for the next kind.
+`python -m bench.readers` starts the service with runs to show, times a single reader for a tenth of the time, then
+reads for `BENCH_SECONDS` (180) over `BENCH_READERS` (64) connections of the loopback while `BENCH_UPLOADERS` (4)
+upload, and times single requests again. It fails when a request failed, an upload was not acknowledged, or a page, the
+list of the API or `/healthz` takes a second or more afterwards. Readers ask without a pause, each for the next kind. It
+prints the 95th percentile of each kind as a multiple of the single reader's; 20 of them are the goal.
 """
 
 import collections
@@ -14,7 +16,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -28,7 +30,9 @@ from tests.embedded.processes import running
 from tests.training_logs import training_log
 
 READERS = int(os.environ.get("BENCH_READERS", "64"))
-SECONDS = float(os.environ.get("BENCH_SECONDS", "60"))
+UPLOADERS = int(os.environ.get("BENCH_UPLOADERS", "4"))
+SECONDS = float(os.environ.get("BENCH_SECONDS", "180"))
+MOST_TIMES = 20
 AFTERWARDS_SECONDS = 1.0
 RUNS = 100
 PATHS = ("/", "/runs", "/runs/1", "/regressions", "/leaderboards", "/history", "/compare?a=1&b=2", "/api/v1/runs")
@@ -41,7 +45,8 @@ Answer = tuple[str, int, float]
 def main() -> None:
     without_options(__doc__)
     os.environ |= {"THREEWALLS_LOG_LEVEL": "error", "THREEWALLS_REQUESTS_PER_MINUTE": "0"}
-    print(f"{READERS} readers, {len(PATHS)} kinds of page, 1 uploader, {SECONDS:g} s, {os.cpu_count()} cores, ", end="")
+    print(f"{READERS} readers, {len(PATHS)} kinds of page, {UPLOADERS} uploaders, {SECONDS:g} s, ", end="")
+    print(f"{os.cpu_count()} cores, ", end="")
     print(f"load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
@@ -49,9 +54,10 @@ def main() -> None:
             make_rows(data)
             for path in (*PATHS, "/healthz"):
                 assert ask(connection(house.address), path)[1] == 200, path
-            answers = under_load(house.address)
+            alone = under_load(house.address, readers=1, uploaders=0, seconds=SECONDS / 10)
+            answers = under_load(house.address, readers=READERS, uploaders=UPLOADERS, seconds=SECONDS)
             after = [ask(connection(house.address), path) for path in ("/healthz", *PATHS)]
-    show(answers)
+    show(answers, {path: percentile(rows, 0.95) for path, rows in by_path(alone).items()})
     slowest = max(after, key=lambda answer: answer[2])
     print(f"\nafterwards the slowest of {len(after)} single requests took {slowest[2] * 1000:.0f} ms ({slowest[0]})")
     failed = [answer for answer in answers + after if answer[1] not in (200, 202)]
@@ -68,25 +74,28 @@ def make_rows(data: Path) -> None:
     engine.dispose()
 
 
-def under_load(address: str) -> list[Answer]:
-    """All answers of the readers, in a process of their own, and of the uploader."""
+def under_load(address: str, *, readers: int, uploaders: int, seconds: float) -> list[Answer]:
+    """All answers of the readers, in a process of their own, and of the uploaders."""
     context = multiprocessing.get_context("spawn")
     queue: multiprocessing.SimpleQueue[list[Answer]] = context.SimpleQueue()
-    readers = context.Process(target=read_all, args=(address, queue))
-    readers.start()
+    process = context.Process(target=read_all, args=(address, readers, seconds, queue))
+    process.start()
     answers: list[Answer] = []
-    uploads = threading.Thread(target=upload_until, args=(address, time.monotonic() + SECONDS, answers))
-    uploads.start()
+    until = time.monotonic() + seconds
+    uploads = [threading.Thread(target=upload_until, args=(address, until, answers)) for _ in range(uploaders)]
+    for thread in uploads:
+        thread.start()
     read = queue.get()
-    readers.join()
-    uploads.join()
+    process.join()
+    for thread in uploads:
+        thread.join()
     return read + answers
 
 
-def read_all(address: str, queue: "multiprocessing.SimpleQueue[list[Answer]]") -> None:
+def read_all(address: str, readers: int, seconds: float, queue: "multiprocessing.SimpleQueue[list[Answer]]") -> None:
     answers: list[Answer] = []
-    until = time.monotonic() + SECONDS
-    threads = [threading.Thread(target=read_until, args=(address, n, until, answers)) for n in range(READERS)]
+    until = time.monotonic() + seconds
+    threads = [threading.Thread(target=read_until, args=(address, n, until, answers)) for n in range(readers)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -131,16 +140,26 @@ def ask(kept: http.client.HTTPConnection, path: str) -> Answer:
     return path, status, time.monotonic() - began
 
 
-def show(answers: Sequence[Answer]) -> None:
-    print(f"\n{'':26} answers  failed     median        p95        max   (s)")
-    by_path = collections.defaultdict(list)
+def by_path(answers: Sequence[Answer]) -> dict[str, list[tuple[float, int]]]:
+    """Seconds and status of the answers of each path."""
+    rows = collections.defaultdict(list)
     for path, status, seconds in answers:
-        by_path[path].append((seconds, status))
-    for path, rows in sorted(by_path.items()):
-        times = sorted(seconds for seconds, _ in rows)
+        rows[path].append((seconds, status))
+    return rows
+
+
+def percentile(rows: Sequence[tuple[float, int]], share: float) -> float:
+    times = sorted(seconds for seconds, _ in rows)
+    return times[int(share * (len(times) - 1))]
+
+
+def show(answers: Sequence[Answer], alone: Mapping[str, float]) -> None:
+    print(f"\n{'':26} answers  failed     median        p95        max   (s)   p95, times the single reader's")
+    for path, rows in sorted(by_path(answers).items()):
         failed = sum(status not in (200, 202) for _, status in rows)
-        figures = (times[len(times) // 2], times[int(0.95 * (len(times) - 1))], times[-1])
-        print(f"{path:26}{len(rows):8}{failed:8}" + "".join(f"{figure:11.3f}" for figure in figures))
+        figures = (percentile(rows, 0.5), percentile(rows, 0.95), percentile(rows, 1.0))
+        times = f"{figures[1] / alone[path]:12.1f} of {MOST_TIMES}" if path in alone else ""
+        print(f"{path:26}{len(rows):8}{failed:8}" + "".join(f"{figure:11.3f}" for figure in figures) + times)
     print(f"{len(answers) / SECONDS:.1f} answers a second")
 
 
