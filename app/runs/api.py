@@ -329,7 +329,7 @@ async def settled(engine: Engine, run_id: int, seconds: float) -> RunState:
         if left <= 0 or _is_settled(state, before):
             return state
         await anyio.sleep(min(pause, left))
-        pause = min(pause * 1.5, _POLL_SECONDS[1])
+        pause = min(pause * 1.2, _POLL_SECONDS[1])
 
 
 def _is_settled(state: RunState, verdict_before: int) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import Field
-from sqlalchemy import ColumnElement, Row, Select, String, and_, false, func, null, or_, select, tuple_
+from sqlalchemy import ColumnElement, Row, Select, String, bindparam, false, func, null, or_, select, tuple_
 from sqlmodel import Session, col
 
 from app.errors import NotFound
@@ -132,17 +132,29 @@ def get_run(session: Session, run_id: int) -> RunDetail:
         select(AmendmentRow).where(col(AmendmentRow.run_id) == run_id).order_by(col(AmendmentRow.id))
     ).scalars()
     run = detail(row[0], row[1], files_of(session, run_id), tuple(amendment(row) for row in amended))
-    return replace(run, judged=_judged(session, run_id))
+    return replace(run, judged=get_state(session, run_id).judged)
+
+
+_VERDICT_ID = (
+    select(col(VerdictRow.id))
+    .where(col(VerdictRow.run_id) == col(RunRow.id), col(VerdictRow.current))
+    .scalar_subquery()
+)
+_STACK_WORK = (
+    select(col(StackWorkRow.work))
+    .where(col(StackWorkRow.project_id) == RunRow.project_id, col(StackWorkRow.stack_key) == RunRow.stack_key)
+    .scalar_subquery()
+)
+# Built once: clients that wait ask several times.
+_STATE: Select[Any] = select_any(
+    RunRow.id, RunRow.status, RunRow.attempts, RunRow.created_at, RunRow.processed_at, RunRow.reception, RunRow.work,
+    _VERDICT_ID.label("verdict_id"), _STACK_WORK.label("stack_work"),
+).where(col(RunRow.id) == bindparam("run_id"))  # fmt: skip
 
 
 def get_state(session: Session, run_id: int) -> RunState:
     """Return only the processing state, which is cheap enough to poll. Raises NotFound."""
-    row = session.execute(
-        select_any(
-            RunRow.id, RunRow.status, RunRow.attempts, RunRow.created_at, RunRow.processed_at, RunRow.reception,
-            RunRow.work,
-        ).where(col(RunRow.id) == run_id)
-    ).one_or_none()  # fmt: skip
+    row = session.execute(_STATE, {"run_id": run_id}).one_or_none()
     if row is None:
         raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
     return RunState(
@@ -153,24 +165,8 @@ def get_state(session: Session, run_id: int) -> RunState:
         processed_at=aware(row.processed_at) if row.processed_at else None,
         receiving=row.reception == "receiving",
         updating=is_updating(row.status, row.work),
-        judged=_judged(session, run_id),
+        judged=Judged(row.verdict_id or 0, waiting=row.stack_work in WAITS_FOR_VERDICTS),
     )
-
-
-def _judged(session: Session, run_id: int) -> Judged:
-    verdict = select(col(VerdictRow.id)).where(col(VerdictRow.run_id) == run_id, col(VerdictRow.current))
-    work = (
-        select(col(StackWorkRow.work))
-        .join(
-            RunRow,
-            and_(
-                col(RunRow.project_id) == col(StackWorkRow.project_id), col(RunRow.stack_key) == StackWorkRow.stack_key
-            ),
-        )
-        .where(col(RunRow.id) == run_id)
-    )
-    verdict_id, working = session.execute(select(verdict.scalar_subquery(), work.scalar_subquery())).one()
-    return Judged(verdict_id or 0, waiting=working in WAITS_FOR_VERDICTS)
 
 
 def get_series(session: Session, run_id: int) -> Series:
