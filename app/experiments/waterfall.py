@@ -5,8 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-import vl_convert
-
 from app.domain.experiments.journey import AcceptedChange
 from app.domain.numbers import signed, step_time
 from app.experiments.journey_page import cut
@@ -122,6 +120,8 @@ def waterfall_svg(picture: Waterfall) -> str:
 
 
 def waterfall_png(picture: Waterfall) -> bytes:
+    import vl_convert  # noqa: PLC0415  takes a tenth of a second to import
+
     image: bytes = vl_convert.svg_to_png(waterfall_svg(picture), scale=_PNG_SCALE)
     return image
 
