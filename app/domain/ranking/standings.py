@@ -309,7 +309,7 @@ def _order(entries: Sequence[Entry], duels: Sequence[PairwiseComparison]) -> str
         return _guarded(guarded[0])
     equal = all(pair.outcome == "equal" for pair in among)
     close = f"are equally fast, {within(among[0]) if len(among) == 1 else 'within 2 %'}"
-    tied = f"{listed(names)} {close if equal else 'are not distinguishable yet'}."
+    tied = f"{listed(names)} {close if equal else 'cannot be distinguished yet'}."
     if len(names) > 2 and not _all_tie(first):
         tied = f"none of {listed(names)} is beaten, although not all of them tie with each other."
     return f"{tied} {listed(rest)} {plural(len(rest), 'is', 'are', number=False)} slower." if rest else tied

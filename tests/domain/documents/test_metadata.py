@@ -119,7 +119,7 @@ def test_what_is_no_object_is_refused(document: object, words: str) -> None:
         ({"window": {"first": 1.5, "last": 41}}, "meta.window", "whole numbers"),
         ({"window": {"first": 1}}, "meta.window", "whole numbers"),
         ({"window": {"first": 1, "last": 2, "step": 1}}, "meta.window", "not step"),
-        ({"tags": {"a": 1}}, "meta.tags", "a list of texts."),
+        ({"tags": {"a": 1}}, "meta.tags", "a list of strings."),
         ({"tags": ["x" * 101]}, "meta.tags", "at most 50, each of at most 100 characters."),
         ({"name": "x" * 301}, "meta.name", "at most 300 characters; it has 301."),
         ({"name": ["x"]}, "meta.name", "name must be text."),
@@ -127,7 +127,7 @@ def test_what_is_no_object_is_refused(document: object, words: str) -> None:
         ({"ci_url": "javascript:alert(1)"}, "meta.ci_url", "https:// or http://."),
         ({"env": "A=1"}, "meta.env", "env must be an object"),
         ({"env": {"NCCL_NVLS_ENABLE": {}}}, "meta.env.NCCL_NVLS_ENABLE", "must be text"),
-        ({"launch_args": 5}, "meta.launch_args", "launch_args must be an object, or the text of a command line."),
+        ({"launch_args": 5}, "meta.launch_args", "launch_args must be an object, or a command line."),
     ],
 )
 def test_what_is_wrong_is_refused_by_name(document: dict[str, object], field: str, words: str) -> None:

@@ -47,7 +47,7 @@ def test_a_clear_winner_leads() -> None:
     ("deepep", "outcome", "text"),
     [
         ([400, 401, 402], "equal", "are equally fast, within 2 %"),
-        ([389, 395, 402], "undecided", "cannot be told apart yet"),
+        ([389, 395, 402], "undecided", "cannot be distinguished yet"),
     ],
 )
 def test_ties_are_ties(deepep: list[float], outcome: str, text: str) -> None:
