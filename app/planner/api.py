@@ -7,12 +7,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain.access.principal import Action
 from app.domain.planning.constraints import Violation
-from app.domain.planning.plan import Note, Offer, Plan, UsedLayout, layout_flags
+from app.domain.planning.estimate import Prediction
+from app.domain.planning.plan import Note, Offer, Plan, offer_flags
+from app.domain.planning.records import UsedLayout
 from app.domain.planning.request import PlanRequest
 from app.domain.run import Value
 from app.planner import queries
 from app.planner.pages import layout_values, with_degrees
-from app.planner.queries import nearby, plan_of
+from app.planner.queries import planned
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.errors import documented
@@ -47,6 +49,25 @@ class PlanQuery(BaseModel):
     num_query_groups: str = ""
     num_experts: str = Field("", description="`none`: a dense model.")
     hidden_size: str = ""
+    topk: str = Field("", description="With the following: all widths, for a prediction of memory and step time.")
+    moe_ffn_hidden_size: str = ""
+    moe_shared_expert_intermediate_size: str = ""
+    ffn_hidden_size: str = ""
+    moe_layer_freq: str = ""
+    vocab_size: str = ""
+    kv_channels: str = ""
+    swiglu: str = ""
+    multi_latent_attention: str = ""
+    q_lora_rank: str = ""
+    kv_lora_rank: str = ""
+    qk_head_dim: str = ""
+    qk_pos_emb_head_dim: str = ""
+    v_head_dim: str = ""
+    recompute_granularity: str = Field("", description="Empty: the least recomputation that fits is chosen.")
+    recompute_modules: str = ""
+    opt_offload_fraction: str = Field("", description="Share of the optimizer states in host memory.")
+    dispatcher: str = ""
+    ep_overlap: str = ""
 
     @property
     def values(self) -> dict[str, str]:
@@ -69,6 +90,47 @@ class ViolationOut(BaseModel):
         )
 
 
+class PredictionOut(BaseModel):
+    """Predicted memory (GB of 1e9 bytes, allocated, worst rank) and step time, with the recipe that they assume."""
+
+    step_time_s: float | None = Field(description="null: the batch is undecided.")
+    step_time_low_s: float | None
+    step_time_high_s: float | None
+    step_time_parts_s: dict[str, float]
+    peak_gb: float
+    usable_gb: float = Field(description="What tensors may take of the GPU's memory.")
+    memory_parts_gb: dict[str, float]
+    fits: bool
+    recompute: list[str] = Field(description="Modules; `full`: whole layers.")
+    gradients_bf16: bool
+    optimizer_offload: float
+    dispatcher: str
+    ep_overlap: bool
+
+    @classmethod
+    def of(cls, prediction: Prediction) -> Self:
+        recipe = prediction.recipe
+        return cls(
+            step_time_s=_rounded(prediction.step_time_s),
+            step_time_low_s=_rounded(prediction.low_s),
+            step_time_high_s=_rounded(prediction.high_s),
+            step_time_parts_s={name: round(seconds, 4) for name, seconds in prediction.parts_s.items()},
+            peak_gb=round(prediction.peak_gb, 2),
+            usable_gb=round(prediction.usable_gb, 2),
+            memory_parts_gb={name: round(size, 2) for name, size in prediction.memory.items()},
+            fits=prediction.fits,
+            recompute=sorted(recipe.recompute),
+            gradients_bf16=recipe.gradients_bf16,
+            optimizer_offload=recipe.offload,
+            dispatcher=recipe.dispatcher,
+            ep_overlap=recipe.overlap,
+        )
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 4)
+
+
 class OfferOut(BaseModel):
     """A layout. null: not a whole number, or unknown."""
 
@@ -89,6 +151,9 @@ class OfferOut(BaseModel):
     tokens_per_cp_shard: int
     tokens_per_cp_tp_shard: int
     static_gb: float | None = Field(description="Weights, gradients and optimizer states per GPU, in 1e9 bytes.")
+    prediction: PredictionOut | None = Field(
+        description="null: the widths of the model or the figures of the GPU are unknown."
+    )
     other_vpp: list[int]
     placement: str
     notes: list[Note]
@@ -99,15 +164,16 @@ class OfferOut(BaseModel):
 
     @classmethod
     def of(cls, offer: Offer, request: PlanRequest, typed: dict[str, str], base: str) -> Self:
-        layout, text = offer.layout, layout_flags(request, offer.layout)
+        layout, text = offer.layout, offer_flags(request, offer)
         return cls(
             url=base + with_degrees(typed, layout_values(layout)),
             tp=layout.tp, pp=layout.pp, vpp=layout.vpp if layout.vpp > 1 else None, cp=layout.cp, ep=layout.ep,
             etp=layout.etp, pp_layout=layout.pp_layout, pp_account=list(layout.account),
             dp=offer.dp, edp=offer.edp, ga=offer.ga, min_gpus=layout.min_gpus, local_experts=offer.local_experts,
             tokens_per_cp_shard=offer.tokens_per_cp_shard, tokens_per_cp_tp_shard=offer.tokens_per_cp_tp_shard,
-            static_gb=offer.static_gb, other_vpp=list(offer.other_vpp), placement=offer.placement,
-            notes=list(offer.notes),
+            static_gb=offer.static_gb,
+            prediction=PredictionOut.of(offer.prediction) if offer.prediction else None,
+            other_vpp=list(offer.other_vpp), placement=offer.placement, notes=list(offer.notes),
             violations=[ViolationOut.of(violation) for violation in offer.violations],
             megatron_lm=text.megatron_lm, megatron_bridge=text.bridge, megatron_lm_without=list(text.without),
         )  # fmt: skip
@@ -133,11 +199,35 @@ class UsedOut(BaseModel):
     differs: list[str]
 
 
+class CalibrationOut(BaseModel):
+    """How measured layouts of the same model on the same GPU corrected the predictions."""
+
+    text: str
+    step_time_ratio: float = Field(description="Measured over predicted step time; 1 without records.")
+    step_time_spread: float = Field(description="The factor that encloses the step time.")
+    step_time_records: int
+    memory_ratio: float = Field(description="The same for memory beside weights, gradients and optimizer states.")
+    memory_records: int
+
+    @classmethod
+    def of(cls, plan: Plan) -> Self:
+        used = plan.request.calibration
+        return cls(
+            text=queries.calibration(plan),
+            step_time_ratio=used.time,
+            step_time_spread=used.spread,
+            step_time_records=used.time_records,
+            memory_ratio=used.memory,
+            memory_records=used.memory_records,
+        )
+
+
 class PlanOut(BaseModel):
     url: str
     answer: str
     tried: int
     feasible: int
+    calibration: CalibrationOut
     first_cp: int = Field(description="The first guess of CP for this sequence length.")
     gpu_memory_gb: float | None
     given: OfferOut | None = Field(description="The layout that the query states, judged; null without one.")
@@ -161,6 +251,7 @@ class PlanOut(BaseModel):
             answer=queries.answer(plan),
             tried=plan.tried,
             feasible=plan.feasible,
+            calibration=CalibrationOut.of(plan),
             first_cp=plan.first_cp,
             gpu_memory_gb=plan.gpu_memory_gb,
             given=out(plan.given) if plan.given else None,
@@ -199,5 +290,5 @@ def read_plan(request: Request, session: ReadSession, query: Annotated[PlanQuery
     422 names each invalid field.
     """
     values = query.values
-    plan = plan_of(values)
-    return PlanOut.of(plan, values, nearby(session, plan), public_address(request))
+    found = planned(session, values)
+    return PlanOut.of(found.plan, values, found.nearby, public_address(request))

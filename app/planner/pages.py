@@ -10,13 +10,14 @@ from starlette.responses import HTMLResponse
 from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
 from app.domain.planning.layout import SOURCE, SOURCE_URL, Layout
-from app.domain.planning.plan import LAYOUT, REASONS, LayoutFlags, Offer, Plan, UsedLayout, layout_flags
+from app.domain.planning.plan import REASONS, LayoutFlags, Offer, Plan, offer_flags
+from app.domain.planning.records import LAYOUT, UsedLayout
 from app.domain.planning.request import DEGREES, INPUTS, PATH, SHAPE, named_models
 from app.domain.rules.load import built_in_rules
 from app.domain.rules.rule import Source
 from app.errors import InvalidQuery
 from app.planner import queries
-from app.planner.queries import asked, is_asked, nearby, plan_of
+from app.planner.queries import asked, is_asked, planned
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.forms import Form
@@ -99,7 +100,7 @@ class PlanPage:
 
     def layout_flags(self, offer: Offer) -> LayoutFlags:
         assert self.plan is not None  # noqa: S101  # offers come from a plan
-        return layout_flags(self.plan.request, offer.layout)
+        return offer_flags(self.plan.request, offer)
 
     def sources(self, keys: tuple[str, ...]) -> list[Source]:
         sources = built_in_rules().sources
@@ -140,19 +141,18 @@ def show_plan(request: Request, session: ReadSession) -> HTMLResponse:
     if not is_asked(values):
         return render(request, "planner/plan.html", p=PlanPage(PlanForm({"mbs": "1", "precision": "bf16"})), unknown=())
     try:
-        plan = plan_of(values)
+        found = planned(session, values)
     except InvalidQuery as error:
         errors = {field_error.field: field_error.message for field_error in error.errors}
         unknown = tuple(name[:60] for name in errors if name not in INPUTS)
         page = PlanPage(PlanForm(values, errors))
         return render(request, "planner/plan.html", status=422, p=page, unknown=unknown)
-    page = PlanPage(PlanForm(values), plan, _used(session, plan, values))
+    page = PlanPage(PlanForm(values), found.plan, _used(found.nearby, values))
     return render(request, "planner/plan.html", p=page, unknown=())
 
 
-def _used(session: ReadSession, plan: Plan, values: dict[str, str]) -> tuple[Used, ...]:
-    used = nearby(session, plan)
-    return tuple(Used(layout, differs, with_degrees(values, _stated(layout))) for layout, differs in used)
+def _used(nearby: tuple[tuple[UsedLayout, tuple[str, ...]], ...], values: dict[str, str]) -> tuple[Used, ...]:
+    return tuple(Used(layout, differs, with_degrees(values, _stated(layout))) for layout, differs in nearby)
 
 
 def _stated(layout: UsedLayout) -> dict[str, str]:

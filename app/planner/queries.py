@@ -1,12 +1,15 @@
 """Layouts that were used for a model: published figures, and runs of this service on the same hardware."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from sqlmodel import Session, col
 
 from app.domain.numbers import grouped, plural
+from app.domain.planning.estimate import SPREAD, Prediction
 from app.domain.planning.layout import SHARD_CEILING, SHARD_FLOOR, Layout
-from app.domain.planning.plan import Offer, Plan, UsedLayout, make_plan, nearest_layouts
+from app.domain.planning.plan import Offer, Plan, make_plan
+from app.domain.planning.records import UsedLayout, nearest_layouts, records_of
 from app.domain.planning.request import INPUTS, InvalidPlan, PlanRequest, read_request
 from app.domain.ranking.runs import family_of
 from app.errors import FieldError, InvalidQuery
@@ -14,6 +17,7 @@ from app.storage.references import references
 from app.storage.runs import frozen
 from app.storage.tables import RunResultRow, RunRow, select_any
 
+_GB_PER_GIB = 2**30 / 1e9
 _RUNS = 40
 """Newest runs that are checked: a contract has 15 KB of JSON."""
 
@@ -34,12 +38,18 @@ def _published(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
                 whose=f"{point.measured_by}: {point.source}, {point.date}",
                 values=point.contract,
                 figure=f"{point.tflops_per_gpu:.0f} TFLOP/s/GPU" if point.tflops_per_gpu else "",
+                step_time_s=point.step_time_ms / 1000 if point.step_time_ms else None,
+                tokens_per_s_per_gpu=point.tokens_per_s_per_gpu,
+                tflops_per_gpu=point.tflops_per_gpu,
             )
 
 
 def _runs(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
     """Yield layouts of every project's runs; a run without figures does not prove that its layout works."""
-    columns = (RunRow.id, RunRow.name, RunResultRow.contract, RunRow.tflops_per_gpu)
+    columns = (
+        RunRow.id, RunRow.name, RunResultRow.contract, RunRow.tflops_per_gpu, RunRow.step_time_ms,
+        RunRow.peak_memory_gib,
+    )  # fmt: skip
     rows = session.execute(
         select_any(*columns)
         .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
@@ -60,6 +70,8 @@ def _runs(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
             whose="this service",
             values=values,
             figure=f"{row.tflops_per_gpu:.0f} TFLOP/s/GPU" if row.tflops_per_gpu else "",
+            step_time_s=row.step_time_ms / 1000 if row.step_time_ms else None,
+            peak_gb=row.peak_memory_gib * _GB_PER_GIB if row.peak_memory_gib else None,
         )
 
 
@@ -73,18 +85,23 @@ def asked(params: Mapping[str, str]) -> dict[str, str]:
     return {name: text.strip() for name, text in params.items()}
 
 
-def plan_of(values: Mapping[str, str]) -> Plan:
-    """Raises InvalidQuery with a sentence for each field."""
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan, and the layouts used for the same model, nearest first, with the fields in which each differs."""
+
+    plan: Plan
+    nearby: tuple[tuple[UsedLayout, tuple[str, ...]], ...]
+
+
+def planned(session: Session, values: Mapping[str, str]) -> Planned:
+    """Return the plan of a query, corrected by measured layouts. Raises InvalidQuery with a sentence for each field."""
     try:
-        return make_plan(read_request(values))
+        request = read_request(values)
+        used = used_layouts(session, request)
+        return Planned(make_plan(request, records_of(used)), nearest_layouts(request, used))
     except InvalidPlan as error:
         errors = tuple(FieldError(name, why) for name, why in error.fields.items())
         raise InvalidQuery(_REFUSED, errors) from None
-
-
-def nearby(session: Session, plan: Plan) -> tuple[tuple[UsedLayout, tuple[str, ...]], ...]:
-    """Return layouts used for the same model, nearest first."""
-    return nearest_layouts(plan.request, used_layouts(session, plan.request))
 
 
 def is_asked(values: Mapping[str, str]) -> bool:
@@ -95,9 +112,10 @@ def is_asked(values: Mapping[str, str]) -> bool:
 # --- Sentences of a plan, for its page and for the API.
 
 NOT_ESTIMATED = (
-    "Activations, dispatcher and workspace buffers, CUDA graphs, fragmentation and an uneven share of tokens: no "
-    "source gives a formula for them, so only a run shows whether a layout fits.",
-    "Speed: nothing here is measured. The order is only a starting point; decide by a matched A/B of the first few.",
+    "An uneven share of tokens: the prediction assumes balanced routing, as published benchmarks do. A router that "
+    "overloads a rank needs more memory and time there.",
+    "Fragmentation, NCCL buffers and the CUDA context one by one: a share of the memory is left free for all of them.",
+    "Reading of data, checkpoints and evaluation. A matched A/B of the first few layouts decides.",
 )
 """The limits of a plan."""
 
@@ -123,9 +141,92 @@ def answer(plan: Plan) -> str:
     if not plan.offers:
         reasons.append(f"None of {plural(plan.tried, 'combination')} of degrees is feasible.")
         return " ".join(reasons)
+    first = plan.offers[0]
+    reasons.append(f"Start with {degrees(first.layout, experts=experts)}{_promise(first)}.")
     reasons.append(f"{grouped(plan.feasible)} of {plural(plan.tried, 'combination')} of degrees are feasible.")
-    reasons.append(f"Start with: {degrees(plan.offers[0].layout, experts=experts)}.")
     return " ".join(reasons)
+
+
+def _promise(offer: Offer) -> str:
+    prediction = offer.prediction
+    if prediction is None:
+        return ""
+    time = f"{step_time(prediction)} a step, " if prediction.step_time_s is not None else ""
+    return f": {time}{prediction.peak_gb:.0f} GB predicted"
+
+
+def step_time(prediction: Prediction) -> str:
+    """Format the predicted step time with its range: `13.8 s (9.2 to 20.7 s)`; "" when the batch is undecided."""
+    if prediction.step_time_s is None or prediction.low_s is None or prediction.high_s is None:
+        return ""
+    return (
+        f"{_seconds(prediction.step_time_s)}\u202fs "
+        f"({_seconds(prediction.low_s)} to {_seconds(prediction.high_s)}\u202fs)"
+    )
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+_PARTS = {
+    "gemm": "matrix products", "attention": "attention scores", "memory": "memory traffic", "dispatch": "dispatch",
+    "tensor_parallel": "tensor and context parallelism", "launches": "launches", "recompute": "recomputation",
+    "head": "logits on the last stage", "bubble": "pipeline bubbles", "pipeline": "sends between stages",
+    "gradients": "gradient traffic", "optimizer": "optimizer",
+}  # fmt: skip
+MEMORY_PARTS = {
+    "weights": "weights and gradients", "optimizer": "optimizer states", "activations": "activations",
+    "logits": "logits", "buffers": "buffers",
+}  # fmt: skip
+
+
+def why(offer: Offer, best: Offer) -> str:
+    """Return why an offer stands where it stands: what its step spends beside products, against the first offer."""
+    prediction, first = offer.prediction, best.prediction
+    if prediction is None or prediction.step_time_s is None:
+        return ""
+    total = sum(prediction.parts_s.values())
+    others = sorted((name for name in prediction.parts_s if name != "gemm"), key=lambda name: -prediction.parts_s[name])
+    shares = [f"{_PARTS[name]} {prediction.parts_s[name] / total:.0%}" for name in others[:3]]
+    products = f"Matrix products take {prediction.parts_s['gemm'] / total:.0%} of the step, {', '.join(shares)}."
+    if first is None or first is prediction:
+        return products
+    return f"{_difference(prediction, first)} {products}"
+
+
+def _difference(prediction: Prediction, first: Prediction) -> str:
+    """Return the part in which a layout loses most against the first one."""
+    lost = {name: prediction.parts_s[name] - first.parts_s[name] for name in prediction.parts_s}
+    name = max(lost, key=lambda part: lost[part])
+    slower = (prediction.step_time_s or 0.0) / (first.step_time_s or 1.0) - 1
+    if lost[name] <= 0 or slower <= 0:
+        return "Predicted as fast as the first one."
+    return f"Predicted {slower:.0%} slower than the first one, most of it in {_PARTS[name]}."
+
+
+def calibration(plan: Plan) -> str:
+    """Return what corrected the predictions, with the residuals."""
+    used = plan.request.calibration
+    if plan.offers and plan.offers[0].prediction is None:
+        return "Nothing is predicted: the widths of the model or the figures of this GPU are unknown."
+    if not used.time_records and not used.memory_records:
+        return (
+            "No record of this model on this GPU corrects the predictions. They follow from the formulas and the "
+            f"general efficiencies alone; published step times lie within a factor of {SPREAD:g} in most cases."
+        )
+    parts = []
+    if used.time_records:
+        parts.append(
+            f"{plural(used.time_records, 'measured layout')} of this model on this GPU: measured step times are "
+            f"{used.time:.2f} times the formula's, and differ from that by at most a factor of {used.spread:.2f}"
+        )
+    if used.memory_records:
+        parts.append(
+            f"{plural(used.memory_records, 'measured peak')}: memory beside weights and optimizer is {used.memory:.2f} "
+            "times the formula's"
+        )
+    return f"Corrected by {'; and by '.join(parts)}."
 
 
 def sizing(plan: Plan) -> list[tuple[str, str]]:

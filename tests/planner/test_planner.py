@@ -3,7 +3,9 @@
 import html
 import re
 from typing import Any
+from urllib.parse import parse_qsl
 
+import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
@@ -11,7 +13,9 @@ from app.storage.database import transaction
 from tests.builders import make_run
 from tests.runs.uploading import assert_problem
 
-DEEPSEEK = {"model": "dsv3", "mtp": "1", "gpu": "H100", "gpus": "256", "seq_len": "4096", "gbs": "8192"}
+DEEPSEEK = {
+    "model": "dsv3", "mtp": "1", "gpu": "H100", "gpus": "256", "seq_len": "4096", "gbs": "8192", "precision": "fp8_sc",
+}  # fmt: skip
 WRONG = {
     "model": "Qwen3-30B-A3B",
     "gpu": "H100",
@@ -40,8 +44,15 @@ def page(client: TestClient, query: dict[str, str]) -> str:
 def test_the_api_offers_layouts_best_first_with_their_flags(client: TestClient) -> None:
     found = planned(client, **DEEPSEEK)
     first = found["offers"][0]
-    assert [first[name] for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "edp")] == [1, 8, 4, 1, 32, 1, 32, 1]
-    assert first["pp_layout"] == "Et|(tt|)*30mL"
+    assert [first[name] for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "edp")] == [1, 8, 2, 1, 32, 1, 32, 1]
+    assert first["pp_layout"] == "Et*4|(tttt|)*14tmL"
+    prediction = first["prediction"]
+    assert prediction["fits"]
+    assert prediction["step_time_low_s"] < prediction["step_time_s"] < prediction["step_time_high_s"]
+    assert sum(prediction["memory_parts_gb"].values()) == pytest.approx(prediction["peak_gb"], abs=0.05)
+    assert sum(prediction["step_time_parts_s"].values()) == pytest.approx(prediction["step_time_s"], rel=1e-3)
+    assert "--grad-reduce-in-bf16" in first["megatron_lm"]
+    assert found["calibration"]["step_time_records"] > 0
     assert "--expert-model-parallel-size 32" in first["megatron_lm"]
     assert "model.expert_model_parallel_size=32" in first["megatron_bridge"]
     assert (found["given"], found["closest"], found["first_cp"]) == (None, [], 1)
@@ -109,7 +120,7 @@ def test_a_run_links_to_the_planner_with_its_own_facts(client: TestClient, engin
     (address,) = re.findall(r'href="(/plan\?[^"]+)">Plan layout', text)
     for fact in ("model=Qwen3-30B-A3B", "gpus=16", "ep=16", "gbs=1024"):
         assert fact in address
-    told = page(client, dict(pair.split("=") for pair in address.removeprefix("/plan?").split("&")))
+    told = page(client, dict(parse_qsl(address.removeprefix("/plan?"))))
     assert "TP1 PP1 CP1 EP16 ETP1 satisfies every constraint." in told
     assert f'href="/runs/{run}"' in told  # a run of this service, among the layouts that were used
     assert client.get("/api/v1" + address).json()["given"]["edp"] == 1

@@ -1,7 +1,8 @@
-"""Feasible layouts of a model over GPUs, by the identities of both meshes of Parallel Folding.
+"""Feasible layouts of a model over GPUs, with their predicted memory and step time.
 
 read_request(texts) -> PlanRequest          what is asked, checked
-make_plan(request) -> Plan                  layouts best first, a given one judged, why others are out
-layout_flags(request, layout) -> LayoutFlags         flags of Megatron-LM and overrides of Megatron-Bridge
-nearest_layouts(request, used)              layouts in use for the same model
+make_plan(request, records) -> Plan         layouts best first, a given one judged, why others are out
+offer_flags(request, offer) -> LayoutFlags  flags of Megatron-LM and overrides of Megatron-Bridge
+records_of(used), nearest_layouts(request, used)    layouts in use for the same model
+predict_change(now, then) -> LayoutChange   what another layout changes for one run
 """

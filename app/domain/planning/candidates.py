@@ -5,17 +5,20 @@ chosen per PP (`splits.py`), so a combination is one row whatever VPP sizes it a
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from app.domain.contract.values import layout_problem, stages
+from app.domain.performance.flops import FACTOR, flops_per_token
 from app.domain.planning.constraints import BY_ID, judge
-from app.domain.planning.layout import Layout, first_cp, gpu_memory_gb, static_gb
+from app.domain.planning.estimate import UNDECIDED_GA, estimator_of
+from app.domain.planning.layout import Layout, first_cp, gpu_memory_gb, stage_shares, static_gb
+from app.domain.planning.memory import Degrees, Floats
 from app.domain.planning.request import InvalidPlan, PlannedModel, PlanRequest
 from app.domain.rules.derive import FACTS
 from app.domain.run import IntArray
@@ -116,15 +119,44 @@ def unsplit(request: PlanRequest, pp: int) -> Split:
     return Split(request.fix("vpp") or chunks, request.account or (), request.pp_layout)
 
 
-def choose(splits: tuple[Split, ...], *, interleaved: bool) -> Split | None:
-    """Return the split to start with: the middle VPP of the simplest kind; one without VPP unless `interleaved`."""
+def choose(splits: tuple[Split, ...], *, interleaved: bool, slack: Callable[[Split], float]) -> Split | None:
+    """Return the split with the least `slack`, the share of time that stages wait; without VPP unless `interleaved`.
+
+    Of those that wait nearly as little the simplest kind comes first, then the middle VPP.
+    """
     virtual = [split for split in splits if split.vpp > 1] if interleaved else []
     if not virtual:
         return next((split for split in splits if split.vpp == 1), None)
     roomy = [split for split in virtual if split.layers >= _ROOMY] or virtual
-    simplest = min(split.kind for split in roomy)
-    same = [split for split in roomy if split.kind == simplest]
+    least = min(slack(split) for split in roomy)
+    best = [split for split in roomy if slack(split) <= least + _NEAR]
+    simplest = min(split.kind for split in best)
+    same = [split for split in best if split.kind == simplest]
     return same[len(same) // 2]
+
+
+_NEAR = 0.02
+"""Splits whose waiting differs by less than this share of a step count as equal."""
+_MICRO_BATCHES = 8
+"""Micro-batches for each stage, to weigh bubbles: the usual number of published recipes."""
+
+
+def slack_of(request: PlanRequest, pp: int, split: Split) -> float:
+    """Return the share of time that stages wait: for the largest or the last stage, and in bubbles."""
+    layout = Layout(1, 1, pp, 1, 1, split.vpp, split.account, split.pp_layout)
+    largest, last = stage_shares(request.model.layers, layout)
+    return max(largest, last + _head_share(request)) * pp + (pp - 1) / (split.vpp * _MICRO_BATCHES * pp)
+
+
+def _head_share(request: PlanRequest) -> float:
+    """Return the FLOPs of logits and multi-token prediction, as a share of those of the layers."""
+    shape, mtp = request.model.shape, request.model.mtp
+    if shape is None:
+        return mtp / request.model.layers
+    head = FACTOR * shape.hidden * shape.vocabulary * (1 + mtp)
+    layers = flops_per_token(shape, request.seq_len, discount_window=True) - head
+    body = layers * request.model.layers / (request.model.layers + mtp)
+    return (head + layers - body) / body
 
 
 BITS = {name: 1 << place for place, name in enumerate(BY_ID)}
@@ -165,12 +197,14 @@ class Mesh(NamedTuple):
 class Candidates:
     """One entry per combination.
 
-    `broken`: bits of `BITS`, 0: feasible. `virtual`: 1 if a virtual pipeline is possible.
+    `broken`: bits of `BITS`, 0: feasible. `virtual`: 1 if a virtual pipeline is possible. `seconds`: predicted step
+    time of the feasible ones; None when nothing is predicted.
     """
 
     mesh: Mesh
     broken: IntArray
     virtual: IntArray
+    seconds: npt.NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.broken)
@@ -184,7 +218,8 @@ class Candidates:
 
 def chosen_split(request: PlanRequest, pp: int, *, interleaved: bool) -> Split:
     splits = splits_of(request, pp)
-    return choose(splits, interleaved=interleaved) or (splits[0] if splits else unsplit(request, pp))
+    chosen = choose(splits, interleaved=interleaved, slack=partial(slack_of, request, pp))
+    return chosen or (splits[0] if splits else unsplit(request, pp))
 
 
 def candidates(request: PlanRequest) -> Candidates:
@@ -200,7 +235,37 @@ def candidates(request: PlanRequest) -> Candidates:
     parts = [_of_stages(request, pp, degrees) for pp in stages]
     mesh = Mesh(*(np.concatenate(columns) for columns in zip(*(part.mesh for part in parts), strict=True)))
     broken = np.concatenate([part.broken for part in parts])
-    return Candidates(mesh, broken, np.concatenate([part.virtual for part in parts]))
+    return _estimated(request, Candidates(mesh, broken, np.concatenate([part.virtual for part in parts])))
+
+
+def _estimated(request: PlanRequest, options: Candidates) -> Candidates:
+    """Return the combinations with their predicted step time; those that do not fit break `plan-fits`."""
+    estimator = estimator_of(request)
+    possible = np.flatnonzero(options.broken == 0)
+    if estimator is None or not len(possible):
+        return options
+    mesh = options.mesh.at(possible)
+    vpp, largest, last = np.ones((3, len(possible)))
+    for pp, virtual in {
+        (int(pp), int(virtual)) for pp, virtual in zip(mesh.pp, options.virtual[possible], strict=True)
+    }:
+        some = (mesh.pp == pp) & (options.virtual[possible] == virtual)
+        split = chosen_split(request, pp, interleaved=bool(virtual))
+        layout = Layout(1, 1, pp, 1, 1, split.vpp, split.account, split.pp_layout)
+        vpp[some] = split.vpp
+        largest[some], last[some] = stage_shares(request.model.layers, layout)
+    estimates = estimator.estimate(_degrees_at(request, mesh, vpp, largest, last))
+    broken, seconds = options.broken.copy(), np.full(len(options), np.inf)
+    broken[possible[~estimates.fits]] |= BITS["plan-fits"]
+    seconds[possible] = estimates.seconds
+    return Candidates(options.mesh, broken, options.virtual, seconds)
+
+
+def _degrees_at(request: PlanRequest, mesh: Mesh, vpp: Floats, largest: Floats, last: Floats) -> Degrees:
+    dp = request.gpus / mesh.attention
+    ga = request.gbs / (request.mbs * dp) if request.gbs is not None else UNDECIDED_GA * mesh.attention
+    columns = (mesh.tp, mesh.cp, mesh.pp, mesh.ep, mesh.etp, vpp, dp, request.gpus / mesh.experts, ga, largest, last)
+    return Degrees(*(np.asarray(column, dtype=np.float64) for column in columns))
 
 
 def _degrees(request: PlanRequest) -> tuple[Sequence[int], ...]:
@@ -262,6 +327,8 @@ def _broken(request: PlanRequest, mesh: Mesh) -> IntArray:
         checks["scale-ep-dense"] = mesh.ep > 1
     else:
         checks["scale-expert-divisible"] = model.experts % mesh.ep != 0
+    if model.biased:
+        checks["scale-moe-bias-etp"] = mesh.etp > 1
     if model.kv_groups is not None:
         checks["plan-kv-groups-tp"] = (model.kv_groups % tp != 0) & (tp % model.kv_groups != 0)
     if request.gbs is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from app.domain.contract.values import layout_problem, stages
+from app.domain.planning.estimate import Prediction, estimator_of, recipe_words
 from app.domain.planning.layout import Layout, gpu_memory_gb, static_gb
 from app.domain.planning.request import PlanRequest
 
@@ -38,10 +39,14 @@ class Violation:
     text: str
 
 
-def judge(request: PlanRequest, layout: Layout) -> tuple[Violation, ...]:
-    """Return every constraint that the layout breaks; empty when it is feasible."""
-    problems = ((constraint, constraint.check(request, layout)) for constraint in CONSTRAINTS)
-    return tuple(Violation(constraint, text) for constraint, text in problems if text)
+def judge(request: PlanRequest, layout: Layout, prediction: Prediction | None = None) -> tuple[Violation, ...]:
+    """Return every constraint that the layout breaks; empty when it is feasible. `prediction`: where it is at hand."""
+    problems = ((constraint, constraint.check(request, layout)) for constraint in CONSTRAINTS if constraint is not FITS)
+    broken = tuple(Violation(constraint, text) for constraint, text in problems if text)
+    if broken:  # memory is predicted only for layouts that are possible
+        return broken
+    too_large = _exceeds(request, prediction) if prediction is not None else FITS.check(request, layout)
+    return (Violation(FITS, too_large),) if too_large else ()
 
 
 def _world(r: PlanRequest, a: Layout) -> str | None:
@@ -169,6 +174,31 @@ def _memory(r: PlanRequest, a: Layout) -> str | None:
     )
 
 
+def _fits(r: PlanRequest, a: Layout) -> str | None:
+    estimator = estimator_of(r)
+    return _exceeds(r, estimator.predict([a])[0]) if estimator is not None else None
+
+
+def _exceeds(r: PlanRequest, prediction: Prediction | None) -> str | None:
+    if prediction is None or prediction.fits:
+        return None
+    return (
+        f"The predicted peak is {prediction.peak_gb:.0f} GB with {recipe_words(prediction.recipe)}, and tensors may "
+        f"take {prediction.usable_gb:.0f} GB of a {r.gpu}."
+    )
+
+
+def _biased(r: PlanRequest, a: Layout) -> str | None:
+    if a.etp == 1 or not r.model.biased:
+        return None
+    return f"The experts of {r.model.name} have biases, which ETP {a.etp} does not support."
+
+
+FITS = Constraint(
+    "plan-fits", "The predicted memory fits a GPU",
+    "Use more GPUs, a smaller micro-batch, more context parallelism, or a larger PP, EP or TP.", ("M-mem", "U-mt"),
+    _fits,
+)  # fmt: skip
 CONSTRAINTS: tuple[Constraint, ...] = (
     Constraint(
         "scale-world-identity", "GPUs are divisible by both meshes",
@@ -190,6 +220,8 @@ CONSTRAINTS: tuple[Constraint, ...] = (
         "plan-memory", "Weights and optimizer states fit a GPU",
         "Use more GPUs, or a larger PP, EP or TP.", ("M-mem",), _memory,
     ),
+    FITS,
+    Constraint("scale-moe-bias-etp", "Experts with biases are not split", "Set ETP to 1.", ("M-tc",), _biased),
     Constraint("scale-ep-dense", "EP only with experts", "Set EP to 1.", ("U-par",), _dense),
     Constraint(
         "plan-heads-tp", "Heads are divisible by TP", "Choose a TP that divides the attention heads.", ("M-tc",), _heads

@@ -1,14 +1,15 @@
-"""Ask the planner whether another layout of a run fits and whether it is better than the current one."""
+"""Predict what another layout changes for one run: memory and step time, relative to what the run measured."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from app.domain.planning.candidates import candidates
-from app.domain.planning.layout import Layout, gpu_memory_gb
-from app.domain.planning.plan import Offer, best_first, given_layout, offer_of
+from app.domain.planning.constraints import judge
+from app.domain.planning.estimate import NEAR, Estimator, degrees_of, estimator_of, recipe_words
+from app.domain.planning.memory import Degrees, Recipe
+from app.domain.planning.plan import given_layout
 from app.domain.planning.request import INPUTS, InvalidPlan, PlanRequest, read_request
 from app.domain.rules.engine import LAYOUT, Forecast
 from app.domain.rules.rule import Setting
@@ -16,12 +17,77 @@ from app.domain.run import Stated, Value
 
 MOST_GPUS = 4096
 """For larger jobs, ranking all layouts takes too long for a page."""
+_LEAST_GAIN = 0.01
+"""Predicted gains below this share of the step time are no reason to change a layout."""
+_SCALES = (0.5, 2.0)
+"""A run corrects the predicted activations by at most these factors; what is left counts as a constant."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutChange:
+    """The predicted effect of a layout in place of the current one, with the same recomputation and batch.
+
+    `ratio`: step time with it over the current step time, between `low` and `high`. `peak_gb`: allocated memory of the
+    worst rank, corrected by the run's own peak where it is known; `residual_gb`: measured minus predicted for the
+    current layout, None without a peak.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    peak_gb: float
+    residual_gb: float | None
+    recipe: Recipe
+
+    @property
+    def gain_pct(self) -> float:
+        """Return the predicted change of throughput in per cent."""
+        return 100.0 * (1.0 / self.ratio - 1.0)
+
+    @property
+    def gain_range_pct(self) -> tuple[float, float]:
+        return 100.0 * (1.0 / self.high - 1.0), 100.0 * (1.0 / self.low - 1.0)
+
+
+def predict_change(now: PlanRequest, then: PlanRequest, *, peak_gb: float | None = None) -> LayoutChange | None:
+    """Return the effect of the layout that `then` states in place of that of `now`. `peak_gb`: measured with `now`.
+
+    None where the shape of the model or the figures of the GPU are unknown, or the GPUs do not divide.
+    """
+    present, target = _at(now), _at(then)
+    if present is None or target is None:
+        return None
+    (before, old), (after, new) = present, target
+    recipe = _recipe_in_use(before, old, peak_gb)
+    measured, predicted = before.memory(old, recipe), after.memory(new, recipe)
+    static = float(measured.static[0])
+    peak, residual = float(predicted.total[0]), None
+    if peak_gb is not None:
+        residual = peak_gb - float(measured.total[0])
+        scale = float(np.clip((peak_gb - static) / (float(measured.total[0]) - static), *_SCALES))
+        rest = peak_gb - float(measured.scaled(scale).total[0])
+        peak = float(predicted.scaled(scale).total[0]) + rest
+    ratio = float(after.time(new, recipe).total[0] / before.time(old, recipe).total[0])
+    return LayoutChange(ratio, ratio / NEAR, ratio * NEAR, peak, residual, recipe)
+
+
+def _at(request: PlanRequest) -> tuple[Estimator, Degrees] | None:
+    estimator, degrees = estimator_of(request), degrees_of(request, given_layout(request))
+    return None if estimator is None or degrees is None else (estimator, degrees)
+
+
+def _recipe_in_use(estimator: Estimator, degrees: Degrees, peak_gb: float | None) -> Recipe:
+    """Return the recipe that explains the measured peak best; without a peak the first one that fits."""
+    if peak_gb is None:
+        return estimator.ladder[int(estimator.estimate(degrees).rung[0])]
+    peaks = [abs(float(estimator.memory(degrees, recipe).total[0]) - peak_gb) for recipe in estimator.ladder]
+    return estimator.ladder[int(np.argmin(peaks))]
 
 
 class LayoutForecaster:
     """Predicts the effect of layouts for one run.
 
-    `peak_gb`: the run's measured peak, which calibrates the prediction.
+    `peak_gb`: the run's measured peak, which corrects the prediction. `headroom`: share of the memory to leave free.
     """
 
     def __init__(self, contract: Mapping[str, Stated], peak_gb: float | None, headroom: float) -> None:
@@ -30,7 +96,7 @@ class LayoutForecaster:
         self._headroom = headroom
 
     def __call__(self, settings: Mapping[str, Setting]) -> Forecast:
-        """Return the forecast. `fits` is also False if the planner prefers the current layout, so that pages agree."""
+        """Return the forecast. `fits` is also False if the layout is not predicted to be faster."""
         now = self._now
         if isinstance(now, str):
             return Forecast(None, f"The planner cannot evaluate another layout: {now}.")
@@ -39,11 +105,15 @@ class LayoutForecaster:
             then = _request(self._contract | _without_stages(changed) | changed)
         except InvalidPlan as invalid:
             return Forecast(None, f"The planner cannot evaluate this layout: {invalid}.")
-        layout = given_layout(then)
-        offer = offer_of(then, layout)
-        if offer.violations:
-            return Forecast(False, f"The planner rules this layout out: {offer.violations[0].text}")
-        return self._memory(then, offer) or self._preference(layout)
+        violations = [
+            violation for violation in judge(then, given_layout(then)) if violation.constraint.id != "plan-fits"
+        ]
+        if violations:
+            return Forecast(False, f"The planner rules this layout out: {violations[0].text}")
+        change = predict_change(now, then, peak_gb=self._peak_gb)
+        if change is None:
+            return Forecast(None, "The planner cannot tell whether this layout fits: the model or the GPU is unknown.")
+        return self._by_prediction(now, change)
 
     @cached_property
     def _now(self) -> PlanRequest | str:
@@ -55,37 +125,27 @@ class LayoutForecaster:
             return "the current layout is not fully known"
         return request if request.gpus <= MOST_GPUS else f"the job has more than {MOST_GPUS:,} GPUs"
 
-    def _memory(self, request: PlanRequest, offer: Offer) -> Forecast | None:
-        """Return None if it fits. The estimate is the target's static memory plus the run's measured other memory."""
-        memory, static = gpu_memory_gb(request), offer.static_gb
-        if memory is None or static is None or self._peak_gb is None or isinstance(self._now, str):
-            return Forecast(None, "The planner cannot tell whether this layout fits: memory or model size is unknown.")
-        present = offer_of(self._now, given_layout(self._now)).static_gb or 0.0
-        predicted = static + max(self._peak_gb - present, 0.0)
-        if predicted <= (1 - self._headroom) * memory:
-            return None
-        return Forecast(False, f"The planner predicts {predicted:.0f} GB for this layout; the GPU has {memory:.0f} GB.")
-
-    def _preference(self, layout: Layout) -> Forecast:
-        """Compare the two layouts in the planner's order."""
-        now = self._now
-        assert isinstance(now, PlanRequest)  # noqa: S101  # checked by the caller
-        free = replace(now, fixed={}, pp_layout=None, account=None)
-        options = candidates(free)
-        ordered = best_first(free, options, np.flatnonzero(options.broken == 0))
-        degrees = [_degrees(options.layout(free, int(index))) for index in ordered]
-        places = [
-            degrees.index(_degrees(item)) if _degrees(item) in degrees else len(degrees)
-            for item in (given_layout(now), layout)
-        ]
-        if places[1] >= places[0]:
-            return Forecast(False, "The planner does not rank this layout above the current one.")
-        return Forecast(True, "")
+    def _by_prediction(self, now: PlanRequest, change: LayoutChange) -> Forecast:
+        estimator = estimator_of(now)
+        memory = estimator.hardware.memory_gb if estimator is not None else 0.0
+        if change.peak_gb > (1 - self._headroom) * memory:
+            return Forecast(
+                False,
+                f"The planner predicts {change.peak_gb:.0f} GB for this layout with {recipe_words(change.recipe)}; the "
+                f"GPU has {memory:.0f} GB.",
+            )
+        if change.ratio > 1 - _LEAST_GAIN:
+            return Forecast(
+                False, f"The planner does not rank this layout above the current one: {change.gain_pct:+.0f} %."
+            )
+        return Forecast(True, "", change.gain_pct, change.gain_range_pct)
 
 
 def _request(values: Mapping[str, Value | Setting]) -> PlanRequest:
+    """Return the request of a run. What it does not say about overlap and dispatcher has the trainer's default."""
     texts = {name: _text(values[name]) for name in INPUTS if values.get(name) is not None}
-    return read_request({name: text for name, text in texts.items() if text})
+    defaults = {"ep_overlap": "false", "dispatcher": "alltoall"}
+    return read_request(defaults | {name: text for name, text in texts.items() if text})
 
 
 def _text(value: object) -> str:
@@ -95,7 +155,3 @@ def _text(value: object) -> str:
 def _without_stages(changed: Mapping[str, Setting]) -> dict[str, Setting]:
     """Reset the split of layers if the number of stages changes."""
     return {"vpp": None, "pp_layout": None, "pp_account": None} if "pp" in changed else {}
-
-
-def _degrees(layout: Layout) -> tuple[int, ...]:
-    return layout.tp, layout.cp, layout.pp, layout.ep, layout.etp

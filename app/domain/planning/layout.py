@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from app.domain.contract.values import stages
 from app.domain.planning.request import PlanRequest
 from app.domain.rules.derive import FACTS
 
@@ -63,6 +64,16 @@ class Layout:
 def quotient(whole: int, part: int) -> int | None:
     """Return the quotient if it is a whole number, else None."""
     return whole // part if whole % part == 0 else None
+
+
+def stage_shares(layers: int, layout: Layout) -> tuple[float, float]:
+    """Return the shares of the layers that the largest pipeline stage and the last stage hold."""
+    parts = stages(layout.pp_layout) if layout.pp_layout is not None else None
+    if parts and len(parts) % layout.pp == 0:
+        held = [sum(part.count("t") for part in parts[rank :: layout.pp]) for rank in range(layout.pp)]
+        return max(held) / layers, held[-1] / layers
+    each = (layers + len(layout.account)) / layout.pp
+    return min(each / layers, 1.0), max(each - ("loss" in layout.account), 0.0) / layers
 
 
 def first_cp(seq_len: int) -> int:

@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,6 +10,16 @@ import numpy.typing as npt
 
 from app.domain.planning.candidates import BITS, Candidates, Mesh, candidates, splits_of
 from app.domain.planning.constraints import BY_ID, Constraint, Violation, judge
+from app.domain.planning.estimate import (
+    NEAR,
+    Prediction,
+    Record,
+    calibrate,
+    comparable,
+    estimator_of,
+    recipe_words,
+    residuals,
+)
 from app.domain.planning.layout import (
     SHARD_CEILING,
     SHARD_FLOOR,
@@ -19,15 +29,23 @@ from app.domain.planning.layout import (
     gpu_memory_gb,
     static_gb,
 )
+from app.domain.planning.memory import FLEX, Recipe
 from app.domain.planning.request import PlanRequest
 from app.domain.rules.derive import FACTS
 from app.domain.rules.flags import written
 from app.domain.rules.rule import Setting
-from app.domain.run import IntArray, Value
+from app.domain.run import IntArray
 
 # --- The order of feasible layouts, with the reasons and sources of each preference.
 
 REASONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (
+        "It fits",
+        "The predicted peak is at most what tensors may take of a GPU, with the cheapest recomputation that is enough. "
+        "Without the widths of a model only its static part is known: then layouts that leave a quarter for the rest "
+        "come first.",
+        ("M-mem", "U-mt"),
+    ),
     (
         "Shards in the usual range",
         f"At most {SHARD_CEILING} tokens of a sequence for each CP rank, and with CP at least {SHARD_FLOOR}. On NVL72, "
@@ -35,44 +53,84 @@ REASONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("S3", "D-moe"),
     ),
     (
-        "It fits",
-        f"Weights, gradients and optimizer states take at most {STATIC_SHARE:.0%} of the GPU's memory (our own "
-        "default), where their size is known: the smallest model parallelism that fits is the starting point.",
-        ("S0", "D-moe"),
-    ),
-    (
         "Experts are not split by width",
         "ETP 1: whole experts on more ranks need no further collective.",
         ("S0", "M-readme", "U-vlm"),
     ),
-    ("More data parallelism", "It communicates least, and its communication can be hidden.", ("S0", "D-moe")),
     (
         "Experts inside NVLink",
-        "The group with most traffic belongs inside the fastest link. A rule of thumb with published counter-evidence.",
+        "The group with most traffic belongs inside the fastest link, unless the fastest record of this model on this "
+        "GPU leaves it.",
         ("S0", "U-wf/card", "M-readme"),
     ),
-    ("PP before TP", "At the same DP more stages cost less than wider layers.", ("U-mt",)),
-    ("A virtual pipeline", "Without one, bubbles are larger.", ("U-par", "D-perf")),
-    ("A small expert group", "Among groups that fit, the smaller one uses fewer links.", ("S0",)),
+    (
+        "The shortest predicted step",
+        "GEMMs, memory traffic, dispatch, bubbles and gradient traffic, corrected by records of the same hardware. "
+        "Steps within 1 % count as equal: then the narrower TP comes first.",
+        ("U-mt", "D-perf", "R-dgxc"),
+    ),
 )
-"""Title, reason, sources; the first difference decides."""
+"""Title, reason, sources; the first difference decides. Without a prediction, DP takes the place of the step time."""
+
+_TIE = 0.01
+"""Predicted step times closer than this share count as equal."""
 
 
-def best_first(request: PlanRequest, options: Candidates, among: IntArray) -> IntArray:
-    """Return the indices of `among`, best first."""
+def best_first(
+    request: PlanRequest, options: Candidates, among: IntArray, records: tuple[Record, ...] = ()
+) -> IntArray:
+    """Return the indices of `among`, best first. `records`: measured layouts of the same model and hardware."""
     mesh = options.mesh.at(among)
-    keys = (
-        _outside(request, mesh),
-        _too_large(request, mesh),
-        mesh.etp,
-        -(request.gpus // mesh.attention),
-        _leaving(request, mesh),
-        mesh.tp,
-        (mesh.pp > 1) & (options.virtual[among] == 0),
-        mesh.pp,
-        mesh.ep,
-    )
-    return among[np.lexsort(keys[::-1])]
+    if options.seconds is None:
+        keys = (
+            _outside(request, mesh),
+            _too_large(request, mesh),
+            mesh.etp,
+            -(request.gpus // mesh.attention),
+            _leaving(request, mesh),
+            mesh.tp,
+            (mesh.pp > 1) & (options.virtual[among] == 0),
+            mesh.pp,
+            mesh.ep,
+        )
+        return among[np.lexsort(keys[::-1])]
+    seconds = np.minimum(options.seconds[among] * _measured(request, mesh, records), _NEVER)
+    leaving = _leaving(request, mesh) if not _leaves_by_evidence(request, records) else np.zeros(len(among))
+    predicted = (_outside(request, mesh), mesh.etp, leaving, np.round(np.log(seconds) / _TIE), mesh.tp, seconds)
+    return among[np.lexsort(predicted[::-1])]
+
+
+_NEVER = 1e18
+"""Seconds that stand for an infinite time, so that logarithms stay finite."""
+
+
+def _measured(request: PlanRequest, mesh: Mesh, records: tuple[Record, ...]) -> npt.NDArray[np.float64]:
+    """Return the correction of each layout by its own record.
+
+    A record bounds its layout: a newer stack is not slower. A layout without one is ranked as if its prediction were
+    too good by the usual error, so a measured layout comes first unless another is predicted to be clearly faster.
+    """
+    own = np.full(len(mesh.tp), np.inf)
+    for record in records:
+        ratio, layout = residuals(record)[0], record.layout
+        if ratio is None or record.request.seq_len != request.seq_len:
+            continue
+        same = (mesh.tp == layout.tp) & (mesh.cp == layout.cp) & (mesh.pp == layout.pp) & (mesh.ep == layout.ep)
+        same &= mesh.etp == layout.etp
+        own[same] = np.minimum(own[same], ratio / request.calibration.time)
+    is_measured = np.isfinite(own)
+    if not is_measured.any():
+        return np.ones(len(own))
+    return np.where(is_measured, np.minimum(own, 1.0), NEAR)
+
+
+def _leaves_by_evidence(request: PlanRequest, records: tuple[Record, ...]) -> bool:
+    """Return whether the fastest record of this hardware has an expert group larger than an NVLink domain."""
+    domain = FACTS["nvlink_domain"](request.gpu)
+    timed = [record for record in records if record.gpu_seconds]
+    if not timed or not isinstance(domain, int):
+        return False
+    return min(timed, key=lambda record: record.gpu_seconds or math.inf).layout.expert_group > domain
 
 
 def _too_large(request: PlanRequest, mesh: Mesh) -> npt.NDArray[np.bool_]:
@@ -118,10 +176,12 @@ class Note:
     sources: tuple[str, ...] = ()
 
 
-def notes_of(request: PlanRequest, layout: Layout, static: float | None) -> tuple[Note, ...]:
+def notes_of(
+    request: PlanRequest, layout: Layout, static: float | None, prediction: Prediction | None = None
+) -> tuple[Note, ...]:
     """Return the notes that apply, the costliest first."""
     notes = (
-        _memory(request, static),
+        _memory(request, static) if prediction is None else _recipe(prediction),
         _dp_floor(request, layout),
         _hot_groups(request, layout),
         _no_vpp(request, layout),
@@ -169,6 +229,14 @@ def _memory(request: PlanRequest, static: float | None) -> Note | None:
     if static > memory:
         return Note("", f"{what}: this does not fit without offloading or more ranks.", ("M-arg",))
     return Note("", f"{what}, which leaves little for activations.", ("M-arg",))
+
+
+def _recipe(prediction: Prediction) -> Note | None:
+    """Return a note on what the layout needs beside its degrees to fit."""
+    recipe = prediction.recipe
+    if not recipe.recompute and not recipe.gradients_bf16 and not recipe.offload:
+        return None
+    return Note("", f"It fits with {recipe_words(recipe)}.", ("S0", "U-ar", "U-off"))
 
 
 def _dp_floor(request: PlanRequest, layout: Layout) -> Note | None:
@@ -256,7 +324,7 @@ class Offer:
     """A layout with derived figures. Counts that are not whole are None.
 
     `other_vpp`: other valid sizes. `static_gb`: weights, gradients and optimizer states per GPU; None when the
-    parameters are unknown.
+    parameters are unknown. `prediction`: None without the widths of the model or figures of the GPU.
     """
 
     layout: Layout
@@ -267,6 +335,7 @@ class Offer:
     tokens_per_cp_shard: int
     tokens_per_cp_tp_shard: int
     static_gb: float | None
+    prediction: Prediction | None
     placement: str
     notes: tuple[Note, ...]
     violations: tuple[Violation, ...]
@@ -299,24 +368,31 @@ class Plan:
     rejected: tuple[Rejected, ...]
     first_cp: int
     gpu_memory_gb: float | None
+    records: tuple[Record, ...] = ()
 
 
-def make_plan(request: PlanRequest, *, first: int = OFFERED) -> Plan:
-    """Return the `first` layouts for a request. A complete layout is judged, and alternatives are planned."""
+def make_plan(request: PlanRequest, records: Iterable[Record] = (), *, first: int = OFFERED) -> Plan:
+    """Return the `first` layouts for a request. A complete layout is judged, and alternatives are planned.
+
+    `records`: measured layouts of the same model, which correct the predictions.
+    """
+    known = comparable(request, records)
+    request = replace(request, calibration=calibrate(request, known))
     asked = replace(request, fixed={}, pp_layout=None, account=None) if request.is_complete else request
     options = candidates(asked)
     feasible = np.flatnonzero(options.broken == 0)
-    ranked = best_first(asked, options, feasible)
+    ranked = best_first(asked, options, feasible, known)[:first]
     return Plan(
         request=request,
-        given=offer_of(request, given_layout(request)) if request.is_complete else None,
+        given=offers_of(request, [given_layout(request)])[0] if request.is_complete else None,
         tried=len(options),
         feasible=len(feasible),
-        offers=tuple(offer_of(asked, options.layout(asked, int(index))) for index in ranked[:first]),
+        offers=offers_of(asked, [options.layout(asked, int(index)) for index in ranked]),
         closest=() if len(feasible) else _closest(asked, options),
         rejected=_rejected(options.broken),
         first_cp=first_cp(request.seq_len),
         gpu_memory_gb=gpu_memory_gb(request),
+        records=known,
     )
 
 
@@ -326,8 +402,14 @@ def given_layout(request: PlanRequest) -> Layout:
     return candidates(fixed).layout(fixed, 0)
 
 
-def offer_of(request: PlanRequest, layout: Layout) -> Offer:
-    """Return one layout with its derived figures and notes."""
+def offers_of(request: PlanRequest, layouts: Sequence[Layout]) -> tuple[Offer, ...]:
+    """Return layouts with their derived figures, predictions and notes."""
+    estimator = estimator_of(request)
+    predictions = estimator.predict(layouts) if estimator is not None else [None] * len(layouts)
+    return tuple(_offer(request, layout, found) for layout, found in zip(layouts, predictions, strict=True))
+
+
+def _offer(request: PlanRequest, layout: Layout, prediction: Prediction | None) -> Offer:
     dp, edp, experts = layout.dp(request), layout.edp(request), request.model.experts
     static = None
     if dp is not None and edp is not None:
@@ -346,9 +428,10 @@ def offer_of(request: PlanRequest, layout: Layout) -> Offer:
         tokens_per_cp_shard=request.seq_len // layout.cp,
         tokens_per_cp_tp_shard=request.seq_len // (layout.cp * layout.tp),
         static_gb=static,
+        prediction=prediction,
         placement=placement(request, layout),
-        notes=notes_of(request, layout, static),
-        violations=judge(request, layout),
+        notes=notes_of(request, layout, static, prediction),
+        violations=judge(request, layout, prediction),
         other_vpp=tuple(sorted(sizes - {layout.vpp})),
     )
 
@@ -357,7 +440,7 @@ def _closest(request: PlanRequest, options: Candidates) -> tuple[Offer, ...]:
     broken = np.bitwise_count(options.broken.astype(np.uint64)).astype(np.int64)
     near = np.flatnonzero(broken == broken.min())
     ranked = best_first(request, options, near)
-    return tuple(offer_of(request, options.layout(request, int(index))) for index in ranked[:_CLOSEST])
+    return offers_of(request, [options.layout(request, int(index)) for index in ranked[:_CLOSEST]])
 
 
 def _rejected(broken: IntArray) -> tuple[Rejected, ...]:
@@ -367,69 +450,6 @@ def _rejected(broken: IntArray) -> tuple[Rejected, ...]:
         for name, bit in BITS.items()
     ]
     return tuple(sorted((row for row in rows if row.count), key=lambda row: -row.count))
-
-
-# --- Layouts that others or our own runs used for the same model, the nearest to a request first.
-
-LAYOUT = ("tp", "pp", "vpp", "cp", "ep", "etp", "pp_layout", "mtp")
-_GPU, _PRECISION, _SEQUENCE = 4.0, 1.0, 2.0
-"""Distance of another GPU, another precision and a doubled sequence; doubling the GPUs is 1. Our judgement."""
-_SHOWN = 6
-
-
-@dataclass(frozen=True, slots=True)
-class UsedLayout:
-    """A layout that was used. `values`: contract fields. `figure`: its speed, "" when unknown. `whose`: its source."""
-
-    title: str
-    href: str
-    whose: str
-    values: Mapping[str, Value]
-    figure: str = ""
-
-    @property
-    def key(self) -> tuple[Value, ...]:
-        return tuple(self.values.get(name) for name in (*LAYOUT, "gpu", "gpus", "seq_len"))
-
-    @property
-    def degrees(self) -> str:
-        """Format the stated degrees: `TP1 PP8 VPP4 CP1 EP32`."""
-        names = [name for name in LAYOUT if name not in ("pp_layout", "mtp")]
-        return " ".join(f"{name.upper()}{self.values[name]}" for name in names if self.values.get(name) is not None)
-
-
-def nearest_layouts(
-    request: PlanRequest, used: Iterable[UsedLayout], *, shown: int = _SHOWN
-) -> tuple[tuple[UsedLayout, tuple[str, ...]], ...]:
-    """Return the nearest different layouts, each with the fields in which its setting differs from the request."""
-    stated = [
-        layout
-        for layout in used
-        if isinstance(layout.values.get("tp"), int) and isinstance(layout.values.get("pp"), int)
-    ]
-    unique: dict[tuple[Value, ...], UsedLayout] = {}
-    for used_layout in sorted(stated, key=lambda used_layout: _distance(request, used_layout)):
-        unique.setdefault(used_layout.key, used_layout)
-    return tuple((used_layout, _differs(request, used_layout)) for used_layout in list(unique.values())[:shown])
-
-
-def _distance(request: PlanRequest, layout: UsedLayout) -> float:
-    far = _GPU * (layout.values.get("gpu") != request.gpu)
-    far += _PRECISION * (layout.values.get("precision") != request.precision)
-    far += _apart(request.gpus, layout.values.get("gpus"))
-    return far + _SEQUENCE * _apart(request.seq_len, layout.values.get("seq_len"))
-
-
-def _apart(ours: int, theirs: Value) -> float:
-    """Return the distance in doublings; an unknown value counts as one."""
-    return abs(math.log2(theirs / ours)) if isinstance(theirs, int) and theirs > 0 else 1.0
-
-
-def _differs(request: PlanRequest, layout: UsedLayout) -> tuple[str, ...]:
-    ours: Mapping[str, Value] = {
-        "gpu": request.gpu, "gpus": request.gpus, "seq_len": request.seq_len, "precision": request.precision,
-    }  # fmt: skip
-    return tuple(name for name, value in ours.items() if layout.values.get(name) not in (None, value))
 
 
 # --- A layout as flags of Megatron-LM and as overrides of Megatron-Bridge, ready to paste.
@@ -444,7 +464,7 @@ class LayoutFlags:
     without: tuple[str, ...]
 
 
-def settings_of(request: PlanRequest, layout: Layout) -> dict[str, Setting]:
+def settings_of(request: PlanRequest, layout: Layout, recipe: Recipe | None = None) -> dict[str, Setting]:
     """Return the contract fields of the layout. ETP is always stated, because its default is the value of TP."""
     settings: dict[str, Setting] = {"tp": layout.tp, "pp": layout.pp}
     if layout.pp_layout is not None:
@@ -459,20 +479,52 @@ def settings_of(request: PlanRequest, layout: Layout) -> dict[str, Setting]:
         settings["mtp"] = request.model.mtp
     if request.gbs is not None:
         settings["gbs"] = request.gbs
-    return settings | {"precision": request.precision}
+    return settings | {"precision": request.precision} | (_recipe_settings(layout, recipe) if recipe else {})
 
 
-def layout_flags(request: PlanRequest, layout: Layout) -> LayoutFlags:
-    """Return every field of the layout in both spellings."""
+def _recipe_settings(layout: Layout, recipe: Recipe) -> dict[str, Setting]:
+    """Return what the prediction assumes beside the degrees."""
+    settings: dict[str, Setting] = {}
+    if "full" in recipe.recompute:
+        settings |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_layers": 1}
+    elif recipe.recompute:
+        modules = tuple(sorted(recipe.recompute))
+        settings |= {"recompute_granularity": "selective", "recompute_modules": modules}
+    if recipe.offload:
+        settings |= {"opt_offload": True, "opt_offload_fraction": recipe.offload}
+    if layout.ep > 1:
+        settings |= {"dispatcher_type": "flex", "flex_backend": recipe.dispatcher} if recipe.dispatcher in FLEX else {}
+        if recipe.overlap and (layout.pp == 1 or layout.vpp > 1):
+            settings["ep_overlap"] = True
+    return settings
+
+
+_BF16_GRADIENTS = (
+    "--grad-reduce-in-bf16",
+    ("ddp.grad_reduce_in_fp32=false", "mixed_precision.grad_reduce_in_fp32=false"),
+)
+"""No contract field says it: the flag of Megatron-LM, and the overrides of Megatron-Bridge."""
+
+
+def layout_flags(request: PlanRequest, layout: Layout, recipe: Recipe | None = None) -> LayoutFlags:
+    """Return every field of the layout, and of the recipe with which it fits, in both spellings."""
     flags: list[str] = []
     overrides: list[str] = []
     without: list[str] = []
-    for name, value in settings_of(request, layout).items():
+    for name, value in settings_of(request, layout, recipe).items():
         spelling = written(name, value, {"precision": request.precision})
         flags += [shlex.join([flag, *values]) for flag, values in spelling.megatron_lm.flags.items()]
         without += [flag for flag in spelling.megatron_lm.without if name in ("vpp", "pp_account", "sp")]
         overrides += [shlex.quote(f"{path}={text}") for path, text in spelling.bridge.items()]
+    if recipe is not None and recipe.gradients_bf16:
+        flags.append(_BF16_GRADIENTS[0])
+        overrides += _BF16_GRADIENTS[1]
     if layout.pp_layout is not None:
         vpp = written("vpp", None).megatron_lm
         without += [*vpp.flags, *vpp.without]
     return LayoutFlags(" \\\n  ".join(flags), " \\\n  ".join(overrides), tuple(dict.fromkeys(without)))
+
+
+def offer_flags(request: PlanRequest, offer: Offer) -> LayoutFlags:
+    """Return the flags of an offer with the recipe that its prediction assumes."""
+    return layout_flags(request, offer.layout, offer.prediction.recipe if offer.prediction else None)

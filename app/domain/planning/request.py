@@ -6,6 +6,9 @@ from urllib.parse import urlencode
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import KNOWN_MODELS, KnownModel, canonical_model, known_model, read_value
+from app.domain.performance.known_shapes import known_shape, known_values
+from app.domain.performance.model_shape import ModelShape, read_shape
+from app.domain.planning.costs import model_costs
 from app.domain.rules import derive
 from app.domain.run import Value
 from app.domain.text import InvalidFields
@@ -27,12 +30,18 @@ _KV_GROUPS: Mapping[str, int] = {
 """Key and value heads of the public configurations; models with latent attention have none."""
 _HYBRID = ("Nemotron-3-Nano-30B-A3B", "Nemotron-3-Super-120B-A12B", "Nemotron-3-Ultra-550B-A55B")
 """Models whose layers follow a pattern of several kinds, which contains the pipeline stages."""
-_MATRICES = 3
-"""Matrices of a gated expert; experts of hybrid models have two and are not covered."""
+_BIASED = ("GPT-OSS-120B", "GPT-OSS-20B")
+"""Models whose experts have biases."""
 _SIZES = dict(derive.MODEL_RULES)
 
 SHAPE = ("num_layers", "num_attention_heads", "num_query_groups", "num_experts", "hidden_size")
 """Contract fields that describe an unknown model, or override a known one."""
+WIDTHS = (
+    "topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "ffn_hidden_size", "moe_layer_freq",
+    "vocab_size", "kv_channels", "swiglu", "multi_latent_attention", "q_lora_rank", "kv_lora_rank", "qk_head_dim",
+    "qk_pos_emb_head_dim", "v_head_dim",
+)  # fmt: skip
+"""Further fields of a shape. With them memory and step time of a model without a known name are predicted too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +49,9 @@ class PlannedModel:
     """A model for planning.
 
     `kv_groups` None: as many as heads, or latent attention. `experts` None: a dense model. `hybrid`: layers of several
-    kinds in a pattern. Sizes are in billions of parameters, without multi-token prediction; None: unknown.
+    kinds in a pattern. Sizes are in billions of parameters, without multi-token prediction; None: unknown. `shape`:
+    all widths, None when some are unknown; then neither memory nor step time is predicted. `biased`: experts have
+    biases.
     """
 
     name: str
@@ -54,6 +65,9 @@ class PlannedModel:
     total_billions: float | None = None
     expert_billions: float | None = None
     active_billions: float | None = None
+    shape: ModelShape | None = None
+    qk_norm: bool = False
+    biased: bool = False
 
 
 def named_models() -> tuple[str, ...]:
@@ -67,8 +81,8 @@ def planned_model(values: Mapping[str, Value]) -> tuple[PlannedModel | None, dic
     The values may be a known name, a shape, or a known name with some of its shape changed.
     """
     name = canonical_model(str(values.get("model") or ""))
-    known_shape = known_model(name)
-    shape = _known_shape(known_shape) if known_shape is not None else {}
+    outline = known_model(name)
+    shape = _known_shape(outline) if outline is not None else {}
     stated = {field: values[field] for field in SHAPE if field in values}
     changed = any(shape.get(field) != value for field, value in stated.items() if field in shape)
     shape |= stated
@@ -82,19 +96,26 @@ def planned_model(values: Mapping[str, Value]) -> tuple[PlannedModel | None, dic
             missing["model"] = f"is not one of {', '.join(named_models())}; state its shape"
         return None, missing
     experts = _count(shape, "num_experts")
-    sizes = _sizes(known_shape) if known_shape is not None and not changed else (None, None, None)
+    mtp = _count(values, "mtp") or 0
+    experts = experts if experts and experts > 1 else None
+    widths = _full_shape(name, values, mtp, changed=changed)
+    qk_norm = bool(known_values(name).get("qk_layernorm"))
+    total, in_experts = _sizes(widths, experts, qk_norm=qk_norm)
     model = PlannedModel(
         name=name or "a model of this shape",
         layers=_count(shape, "num_layers") or 1,
         heads=_count(shape, "num_attention_heads") or 1,
         kv_groups=_count(shape, "num_query_groups"),
-        experts=experts if experts and experts > 1 else None,
-        mtp=_count(values, "mtp") or 0,
+        experts=experts,
+        mtp=mtp,
         hidden=_count(shape, "hidden_size"),
         hybrid=name in _HYBRID,
-        total_billions=sizes[0],
-        expert_billions=sizes[1],
-        active_billions=sizes[2],
+        total_billions=total,
+        expert_billions=in_experts,
+        active_billions=_active(name) if not changed else None,
+        shape=widths,
+        qk_norm=qk_norm,
+        biased=name in _BIASED,
     )
     return model, {}
 
@@ -114,24 +135,33 @@ def _count(values: Mapping[str, Value], name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _sizes(model: KnownModel) -> tuple[float | None, float | None, float | None]:
-    """Return billions of parameters: total, in routed experts, and active per token; experts by their matrices."""
-    name: Mapping[str, object] = {"model": model.name}
-    total, active = _SIZES["total_billions"](name), _SIZES["active_billions"](name)
-    dense = _SIZES["dense_layers"](name)
-    known_total = total if isinstance(total, float) else None
-    known_active = active if isinstance(active, float) else None
-    if model.name in _HYBRID or not isinstance(dense, int):
-        return known_total, None, known_active
-    layers = model.layers - dense
-    experts = _MATRICES * model.hidden * model.expert_width * model.experts * layers / 1e9
-    return known_total, experts, known_active
+def _full_shape(name: str, values: Mapping[str, Value], mtp: int, *, changed: bool) -> ModelShape | None:
+    """Return all widths: those of a known model, or those that the values state; None when some are missing."""
+    if not changed and not any(field in values for field in WIDTHS):
+        return known_shape(name, mtp=mtp)
+    return read_shape({"swiglu": True, **known_values(name), **values, "mtp": mtp}).shape
+
+
+def _sizes(shape: ModelShape | None, experts: int | None, *, qk_norm: bool) -> tuple[float | None, float | None]:
+    """Return billions of parameters without multi-token prediction: total, and in routed experts."""
+    if shape is None:
+        return None, None
+    costs = model_costs(shape, experts or 0, 1, qk_norm=qk_norm)
+    total = costs.expert_parameters + costs.other_parameters + 2 * costs.embedding_parameters
+    return total / 1e9, costs.expert_parameters / 1e9
+
+
+def _active(name: str) -> float | None:
+    active = _SIZES["active_billions"]({"model": name})
+    return active if isinstance(active, float) else None
 
 
 WORK = ("model", "gpu", "gpus", "seq_len", "gbs", "mbs", "precision")
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp")
 SPLIT = ("pp_layout", "pp_account", "mtp")
-INPUTS = (*WORK, *DEGREES, *SPLIT, *SHAPE)
+RECIPE = ("recompute_granularity", "recompute_modules", "opt_offload_fraction", "dispatcher", "ep_overlap")
+"""What else decides memory and step time; what is not stated is chosen: the least recomputation that fits."""
+INPUTS = (*WORK, *DEGREES, *SPLIT, *SHAPE, *WIDTHS, *RECIPE)
 """Contract fields that a plan takes, in the order of the form."""
 REQUIRED = ("gpu", "gpus", "seq_len")
 LARGEST: Mapping[str, int] = {
@@ -144,6 +174,8 @@ LARGEST: Mapping[str, int] = {
     "num_query_groups": 4096,
     "num_experts": 8192,
     "mtp": 100,
+    "vocab_size": 10**7,
+    "ffn_hidden_size": 10**6,
 }
 """Larger than anything built today, and small enough to try every layout quickly."""
 LEAST: Mapping[str, int] = {"count": 1, "whole": 0}
@@ -155,11 +187,28 @@ class InvalidPlan(InvalidFields):
 
 
 @dataclass(frozen=True, slots=True)
+class Calibration:
+    """How measured runs of the same model on the same GPU correct a prediction; without any, nothing is corrected.
+
+    `time` and `memory`: measured over predicted step time, and memory beside the static part. `spread`: factor that
+    encloses the step time. `floor`: fewest GPU-seconds that a record needs for a token; 0.0 without one.
+    """
+
+    time: float = 1.0
+    spread: float = 1.5
+    memory: float = 1.0
+    floor: float = 0.0
+    time_records: int = 0
+    memory_records: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PlanRequest:
     """`gbs` None: undecided, so nothing that depends on it is checked.
 
     `fixed`: fixed degrees; a `vpp` of 1 means no virtual pipeline. `account` None: embedding and loss may count as
-    layers or not.
+    layers or not. `recompute`: stated modules, with "full" for whole layers; None: the least that fits. `offload`: the
+    share of optimizer states in host memory; None: as needed.
     """
 
     model: PlannedModel
@@ -172,6 +221,11 @@ class PlanRequest:
     fixed: Mapping[str, int] | None = None
     pp_layout: str | None = None
     account: tuple[str, ...] | None = None
+    recompute: frozenset[str] | None = None
+    offload: float | None = None
+    dispatcher: str | None = None
+    ep_overlap: bool | None = None
+    calibration: Calibration = Calibration()
 
     def fix(self, name: str) -> int | None:
         return (self.fixed or {}).get(name)
@@ -218,7 +272,26 @@ def read_request(stated: Mapping[str, str]) -> PlanRequest:
         fixed={name: _int(value) for name in DEGREES if (value := values.get(name))} | _no_vpp(values),
         pp_layout=str(values["pp_layout"]) if values.get("pp_layout") else None,
         account=_words(values["pp_account"]) if "pp_account" in values else None,
+        recompute=_recompute(values),
+        offload=_share(values.get("opt_offload_fraction")),
+        dispatcher=str(values["dispatcher"]) if values.get("dispatcher") else None,
+        ep_overlap=bool(values["ep_overlap"]) if values.get("ep_overlap") is not None else None,
     )
+
+
+def _recompute(values: Mapping[str, Value]) -> frozenset[str] | None:
+    """Return the stated modules. A granularity of none recomputes nothing, whatever the modules say."""
+    granularity = values.get("recompute_granularity")
+    if granularity == "full":
+        return frozenset({"full"})
+    if granularity == "none":
+        return frozenset()
+    modules = values.get("recompute_modules")
+    return frozenset(_words(modules)) if modules is not None else None
+
+
+def _share(value: Value) -> float | None:
+    return min(max(float(value), 0.0), 1.0) if isinstance(value, int | float) else None
 
 
 def _largest(name: str) -> int:
@@ -250,8 +323,8 @@ PATH = "/plan"
 
 def plan_address(values: Mapping[str, Value], *, free: tuple[str, ...] = ()) -> str:
     """Return the planner's address for contract values, without the fields in `free`. A known model needs no shape."""
-    shape = () if known_model(str(values.get("model"))) else SHAPE
-    names = [name for name in INPUTS if name not in free and (name not in SHAPE or name in shape)]
+    shape = () if known_model(str(values.get("model"))) else (*SHAPE, *WIDTHS)
+    names = [name for name in INPUTS if name not in free and (name not in (*SHAPE, *WIDTHS) or name in shape)]
     texts = {name: _text(values[name]) for name in names if name in values}
     texts |= {"vpp": "1"} if values.get("pp_layout") is None and "vpp" in texts and not texts["vpp"] else {}
     if values.get("pp_layout"):

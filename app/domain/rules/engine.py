@@ -27,13 +27,14 @@ LAYOUT = frozenset(("tp", "pp", "vpp", "cp", "ep", "etp", "pp_layout"))
 class Forecast:
     """The planner's prediction for another layout of this run.
 
-    `fits` None: it cannot tell, and `why` gives the reason. `gain_pct`: predicted change of throughput; None without a
-    prediction.
+    `fits` None: it cannot tell, and `why` gives the reason. `gain_pct`: predicted change of throughput, within
+    `gain_range_pct`; None without a prediction.
     """
 
     fits: bool | None
     why: str
     gain_pct: float | None = None
+    gain_range_pct: tuple[float, float] | None = None
 
 
 Forecaster = Callable[[Mapping[str, Setting]], Forecast]

@@ -11,15 +11,25 @@ import pytest
 from app.domain.contract.values import layout_problem, stages
 from app.domain.planning.candidates import BITS, candidates, divisors, written_layout
 from app.domain.planning.constraints import CONSTRAINTS, judge
-from app.domain.planning.layout import STATIC_SHARE
-from app.domain.planning.plan import REASONS, UsedLayout, layout_flags, make_plan, nearest_layouts
+from app.domain.planning.layout import Layout
+from app.domain.planning.plan import REASONS, layout_flags, make_plan
+from app.domain.planning.records import UsedLayout, nearest_layouts
 from app.domain.planning.request import InvalidPlan, PlanRequest, plan_address, read_request
 from app.domain.references.published import published
 from app.domain.rules.engine import evaluate
 from app.domain.rules.load import built_in_rules
 from app.domain.run import Value
 from tests.cases import every_case
-from tests.domain.planning.asked import DEEPSEEK, EXPERTS_64, QWEN_30B, QWEN_235B, plan, request
+from tests.domain.planning.asked import (
+    DEEPSEEK,
+    EXPERTS_64,
+    QWEN_30B,
+    QWEN_235B,
+    broken,
+    plan,
+    published_records,
+    request,
+)
 
 GPUS = (1, 3, 8, 16, 24, 72, 96, 128, 256, 1000)
 
@@ -112,11 +122,11 @@ def test_the_rule_book_blocks_nothing_that_is_offered() -> None:
                     assert not {one.rule.id for one in told.blockers} & mesh
 
 
-def test_deepseek_on_256_h100_begins_with_the_published_layout() -> None:
-    made = plan(DEEPSEEK, gbs=8192)
+def test_a_published_layout_comes_first_where_it_was_measured() -> None:
+    made = plan(DEEPSEEK, gbs=8192, precision="fp8_sc", records=published_records("DeepSeek-V3"))
     first = made.offers[0]
     a = first.layout
-    assert (a.tp, a.cp, a.pp, a.vpp, a.ep, a.etp, a.pp_layout) == (1, 1, 8, 4, 32, 1, "Et|(tt|)*30mL")
+    assert (a.tp, a.cp, a.pp, a.ep, a.etp) == (1, 1, 8, 32, 1)
     assert (first.dp, first.edp, first.ga) == (32, 1, 256)
     # 653.9 of 671.0 billion in experts: 2.554 x (6 + 12) GB and 2.136 x (6 + 12 / 32) GB
     assert first.static_gb == pytest.approx(59.6, abs=0.1)
@@ -130,25 +140,29 @@ def test_the_published_cuts_of_61_layers_come_out_by_themselves() -> None:
     assert written_layout(61, 0, 24) is None
 
 
-def test_what_does_not_fit_comes_after_what_does() -> None:
+def test_no_offer_exceeds_the_memory_and_what_exceeds_it_is_named() -> None:
     made = plan(DEEPSEEK, gbs=8192)
-    fits = [offer.static_gb is not None and offer.static_gb <= STATIC_SHARE * 80 for offer in made.offers]
-    assert fits == sorted(fits, reverse=True)
-    among = [offer.dp for offer, good in zip(made.offers, fits, strict=True) if good and offer.layout.etp == 1]
-    assert among == sorted(among, key=lambda dp: -(dp or 0))
+    predictions = [offer.prediction for offer in made.offers if offer.prediction is not None]
+    assert len(predictions) == len(made.offers)
+    assert all(prediction.fits and prediction.peak_gb <= prediction.usable_gb for prediction in predictions)
+    stated = plan(DEEPSEEK, gbs=8192, recompute_granularity="none", opt_offload_fraction=0)
+    assert "plan-fits" in {row.constraint.id for row in stated.rejected}
 
 
-def test_an_expert_group_inside_nvlink_comes_before_one_that_leaves_it() -> None:
-    first, second = plan(QWEN_30B, gbs=1024).offers[:2]
-    assert ((first.layout.ep, first.dp), (second.layout.ep, second.dp)) == ((8, 16), (16, 16))
-    assert "scale-tp-cross-node" in {note.rule for note in second.notes}
-    assert "EP x ETP 16 spans 2 domains" in second.placement
+def test_an_expert_group_inside_nvlink_comes_before_one_that_leaves_it_unless_evidence_says_so() -> None:
+    groups = [offer.layout.expert_group for offer in plan(QWEN_30B, gbs=1024).offers if offer.layout.etp == 1]
+    assert groups[0] == 8
+    assert [group > 8 for group in groups] == sorted(group > 8 for group in groups)
+    measured = plan(QWEN_30B, gbs=1024, records=published_records("Qwen3-30B-A3B")).offers[0]
+    assert (measured.layout.ep, measured.layout.pp) == (16, 1)
+    assert "scale-tp-cross-node" in {note.rule for note in measured.notes}
+    assert "EP x ETP 16 spans 2 domains" in measured.placement
 
 
-def test_long_sequences_are_cut_by_cp_and_on_nvl72_by_tp_as_well() -> None:
+def test_long_sequences_are_cut_by_cp() -> None:
     deepseek = plan(DEEPSEEK, seq_len=131_072, gbs=256).offers[0]
     assert (deepseek.layout.cp, deepseek.tokens_per_cp_shard, deepseek.layout.tp) == (16, 8192, 1)
-    assert plan(QWEN_235B).offers[0].tokens_per_cp_tp_shard == 8192
+    assert plan(QWEN_235B).offers[0].tokens_per_cp_tp_shard == 4096
 
 
 def test_fixed_degrees_stay_and_the_rest_is_planned() -> None:
@@ -252,3 +266,135 @@ def test_what_leaves_too_many_combinations_is_refused_with_what_to_fix() -> None
 def test_every_constraint_is_documented() -> None:
     text = (Path(__file__).parents[3] / "docs" / "planner.md").read_text(encoding="utf-8")
     assert {one.id for one in CONSTRAINTS} == set(re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE))
+
+
+# --- Layouts worked out by hand: the decision examples that are about layout, and one case for every constraint.
+
+F09 = EXPERTS_64 | {"tp": 2, "cp": 1, "pp": 2, "ep": 8, "etp": 1}
+F05 = DEEPSEEK | {
+    "seq_len": 131_072, "tp": 1, "cp": 32, "pp": 8, "vpp": 4, "ep": 32, "etp": 1, "pp_layout": "Et*3|(tt|)*29m|L",
+}  # fmt: skip
+F06 = QWEN_235B | {"tp": 4, "cp": 4, "pp": 4, "vpp": 12, "ep": 32, "etp": 1}
+
+
+def test_f09_the_least_gpus_are_of_the_larger_mesh_and_not_of_the_product() -> None:
+    given = plan(F09).given
+    assert given is not None
+    assert (given.layout.min_gpus, given.dp, given.edp, given.local_experts) == (16, 4, 1, 8)
+    assert not given.violations
+    assert broken(F09, gpus=24) == {"scale-world-identity"}
+    assert "scale-gpus-below-min" in broken(F09, gpus=8)
+
+
+def test_f05_a_long_sequence_on_256_gpus_is_feasible_with_dp_1_and_warned_of() -> None:
+    given = plan(F05).given
+    assert given is not None
+    assert not given.violations  # 32 x 32 x 8 = 8192 is no number of GPUs that anybody needs
+    assert (given.dp, given.edp, given.tokens_per_cp_shard, given.layout.vpp) == (1, 1, 4096, 4)
+    assert {"scale-dp-floor", "scale-long-container"} <= {note.rule for note in given.notes}
+    assert (plan(F05).first_cp, given.layout.min_gpus) == (32, 256)
+
+
+def test_f06_embedding_and_loss_count_as_layers_where_94_do_not_divide() -> None:
+    given = plan(F06, pp_account="embedding,loss").given
+    assert given is not None
+    assert not given.violations
+    assert (given.dp, given.edp, given.tokens_per_cp_tp_shard) == (2, 1, 8192)
+    assert "scale-cp-size" not in {note.rule for note in given.notes}
+    assert plan(F06).first_cp == 32
+    without = Layout(4, 4, 4, 32, 1, 12)
+    assert {one.constraint.id for one in judge(request(F06), without)} == {"scale-layers-pp"}
+
+
+def test_f10_a_dense_model_with_vpp_5() -> None:
+    llama = {"model": "Llama3-70B", "num_layers": 80, "num_attention_heads": 64, "num_query_groups": 8, "gpu": "H100"}
+    given = plan(llama, gpus=32, seq_len=4096, num_experts="none", tp=4, cp=1, pp=4, vpp=5).given
+    assert given is not None
+    assert (given.violations, given.dp, given.layout.account, given.layout.pp_layout) == ((), 2, (), None)
+
+
+def test_f11_f12_small_layouts_hold() -> None:
+    assert not broken(QWEN_30B, tp=2, cp=1, pp=2, ep=4, etp=1)
+    moonlight = {"model": "Moonlight-16B", "num_layers": 27, "num_attention_heads": 16, "num_experts": 64}
+    assert not broken(moonlight, gpu="H100", gpus=8, seq_len=4096, gbs=4, mbs=1, tp=2, cp=1, pp=1, ep=8, etp=1)
+
+
+def test_f13_both_published_layouts_of_deepseek_are_right() -> None:
+    for layout in ("Et|(tt|)*30mL", "Et*3|(tt|)*29m|L"):
+        assert not broken(DEEPSEEK, tp=1, cp=1, pp=8, ep=32, etp=1, pp_layout=layout)
+
+
+def test_f14_a_sequence_that_2_x_cp_does_not_divide() -> None:
+    given = plan(QWEN_30B, seq_len=16_380, cp=4, tp=1, pp=1, ep=4).given
+    assert given is not None
+    (violation,) = given.violations
+    assert violation.constraint.id == "scale-cp-divisible"
+    assert "16380 tokens are not divisible by 2 x CP = 8" in violation.text
+
+
+def test_f04_expert_overlap_without_vpp_is_no_violation_of_the_layout() -> None:
+    assert not broken(EXPERTS_64, gpus=64, num_experts=128, tp=1, cp=1, pp=4, vpp=1, ep=16, etp=1)
+
+
+BREAKS = {
+    "scale-world-identity": F09 | {"gpus": 24},
+    "scale-gpus-below-min": F09 | {"gpus": 8},
+    "scale-gbs-divisible": F09 | {"gbs": 6},
+    "scale-expert-divisible": F09 | {"ep": 5, "gpus": 80},
+    "plan-fits": QWEN_30B | {"mbs": 8, "tp": 1, "pp": 1, "cp": 1, "ep": 16, "recompute_granularity": "none"},
+    "scale-moe-bias-etp": {
+        "model": "GPT-OSS-120B",
+        "gpu": "B200",
+        "gpus": 64,
+        "seq_len": 4096,
+        "tp": 1,
+        "pp": 1,
+        "cp": 1,
+        "ep": 8,
+        "etp": 2,
+    },
+    "scale-ep-dense": F09 | {"num_experts": "none"},
+    "plan-heads-tp": F09 | {"num_attention_heads": 33},
+    "plan-kv-groups-tp": F09 | {"num_query_groups": 3},
+    "scale-cp-divisible": F09 | {"cp": 2, "seq_len": 4098, "gpus": 32},
+    "plan-sequence-shards": F09 | {"seq_len": 4097},
+    "plan-memory": {
+        "model": "DeepSeek-V3",
+        "gpu": "H100",
+        "gpus": 1,
+        "seq_len": 4096,
+        "tp": 1,
+        "cp": 1,
+        "pp": 1,
+        "ep": 1,
+        "etp": 1,
+    },
+    "scale-layers-pp": F09 | {"num_layers": 33, "pp_account": "none", "vpp": 20},
+    "scale-vpp-divisible": F09 | {"vpp": 20},
+    "scale-vpp-microbatches": F09 | {"vpp": 2, "gbs": 12},
+    "scale-interleave-pp": F09 | {"pp": 1, "vpp": 2},
+    "scale-layout-invalid": F09 | {"pp_layout": "Et*31|L"},
+    "scale-vpp-sources": F09 | {"pp_layout": "Et*16|t*16L", "vpp": 3},
+}
+
+
+@pytest.mark.parametrize("constraint", [one.id for one in CONSTRAINTS])
+def test_each_constraint_is_named_with_its_numbers_and_what_to_do(constraint: str) -> None:
+    given = plan(BREAKS[constraint]).given
+    assert given is not None
+    found = {one.constraint.id: one for one in given.violations}
+    assert constraint in found
+    assert any(letter.isdigit() for letter in found[constraint].text)
+    assert found[constraint].constraint.sources
+    assert found[constraint].constraint.todo
+
+
+def test_numbers_stand_in_the_words() -> None:
+    given = plan(F09, gbs=6).given
+    assert given is not None
+    assert [one.text for one in given.violations] == ["GBS 6 is not a multiple of MBS x DP = 1 x 4 = 4."]
+    given = plan(F09, gpus=8).given
+    assert given is not None
+    assert given.violations[-1].text == (
+        "The layout needs PP x max(TP x CP, EP x ETP) = 2 x max(2 x 1, 8 x 1) = 16 GPUs, but there are 8."
+    )

@@ -1,0 +1,339 @@
+"""Predicted memory and step time of layouts, with the least recomputation that fits, calibrated by measured runs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from app.domain.planning.costs import ModelCosts, model_costs
+from app.domain.planning.hardware import Hardware, hardware_of
+from app.domain.planning.layout import Layout, stage_shares
+from app.domain.planning.memory import USABLE, Degrees, Floats, Memory, Recipe, memory_of
+from app.domain.planning.request import Calibration, PlanRequest
+from app.domain.planning.step_time import StepTime, format_of, step_time
+
+UNDECIDED_GA = 8.0
+"""Micro-batches for each GPU of a replica while the batch is undecided: the usual number of published recipes. All
+layouts then have the same batch."""
+SPREAD = Calibration().spread
+"""Factor between predicted and measured step time without a record of the same hardware: four of five published
+records lie within it (`bench/planner_published`, each model predicted with the constants of the others)."""
+NEAR = 1.15
+"""The same for two layouts of one model on one GPU, where most of the error cancels."""
+_FASTEST = 1.15
+"""No layout is predicted to be faster than the best record of its hardware by more than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A measured layout of the same model.
+
+    `gpu_seconds`: GPU-seconds for one token; `peak_gb`: allocated memory of the worst rank; None: not measured.
+    """
+
+    layout: Layout
+    request: PlanRequest
+    gpu_seconds: float | None
+    title: str
+    href: str = ""
+    peak_gb: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What is predicted of one layout. `low_s` and `high_s` enclose the step time, a factor `spread` apart from it."""
+
+    memory: Mapping[str, float]
+    peak_gb: float
+    usable_gb: float
+    fits: bool
+    recipe: Recipe
+    parts_s: Mapping[str, float]
+    step_time_s: float | None
+    spread: float
+
+    @property
+    def low_s(self) -> float | None:
+        return None if self.step_time_s is None else self.step_time_s / self.spread
+
+    @property
+    def high_s(self) -> float | None:
+        return None if self.step_time_s is None else self.step_time_s * self.spread
+
+    @property
+    def slowest(self) -> tuple[str, float]:
+        """Return the largest part of the step besides GEMMs, and its share."""
+        total = sum(self.parts_s.values())
+        name = max((name for name in self.parts_s if name != "gemm"), key=lambda name: self.parts_s[name])
+        return name, self.parts_s[name] / total if total else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """Arrays over layouts. `rung`: index into the ladder, of the recipe to use; `fits` False: none fits."""
+
+    peak_gb: Floats
+    fits: npt.NDArray[np.bool_]
+    rung: npt.NDArray[np.int64]
+    seconds: Floats
+
+
+class Estimator:
+    """Predicts layouts of one request. Raises nothing: what cannot be predicted is None."""
+
+    def __init__(self, request: PlanRequest, costs: ModelCosts, hardware: Hardware) -> None:
+        self.request = request
+        self.costs = costs
+        self.hardware = hardware
+        self.calibration = request.calibration
+
+    @cached_property
+    def ladder(self) -> tuple[Recipe, ...]:
+        """Return the recipes to try, the cheapest first."""
+        return ladder(self.request, self.costs)
+
+    @property
+    def usable_gb(self) -> float:
+        return USABLE * self.hardware.memory_gb
+
+    @property
+    def tokens(self) -> float:
+        return float(self.request.seq_len * self.request.mbs)
+
+    def memory(self, degrees: Degrees, recipe: Recipe) -> Memory:
+        predicted = memory_of(self.costs, degrees, recipe, tokens=self.tokens, nvlink=self.hardware.nvlink_domain)
+        return predicted.scaled(self.calibration.memory)
+
+    def time(self, degrees: Degrees, recipe: Recipe) -> StepTime:
+        return step_time(self.costs, degrees, recipe, self.hardware, tokens=self.tokens)
+
+    def estimate(self, degrees: Degrees) -> Estimates:
+        """Return the recipe for each layout, and its step time: no measure where that fits, else the fastest that fits.
+
+        Where nothing fits, the recipe with the smallest peak.
+        """
+        count = len(degrees.tp)
+        peak, seconds = np.full(count, np.inf), np.full(count, np.inf)
+        rung, open_ = np.zeros(count, dtype=np.int64), np.arange(count)
+        for place, recipe in enumerate(self.ladder):
+            some = degrees.at(open_)
+            needed = self.memory(some, recipe).total
+            fits = needed <= self.usable_gb
+            took = np.full(len(open_), np.inf)
+            took[fits] = self.time(some.at(np.flatnonzero(fits)), recipe).total
+            unfitting = np.isinf(took) & np.isinf(seconds[open_])
+            better = (took < seconds[open_]) | (unfitting & (needed < peak[open_]))
+            chosen = open_[better]
+            peak[chosen], seconds[chosen], rung[chosen] = needed[better], took[better], place
+            open_ = open_[~fits] if place == 0 else open_
+            if not len(open_):
+                break
+        return Estimates(peak, np.isfinite(seconds), rung, self._bounded(degrees, seconds))
+
+    def _bounded(self, degrees: Degrees, seconds: Floats) -> Floats:
+        """Return the calibrated time, not below what the best record of the same hardware makes plausible."""
+        work = degrees.ga * self.tokens * degrees.dp
+        floor = self.calibration.floor * work / self.request.gpus / _FASTEST
+        return np.maximum(seconds * self.calibration.time, floor)
+
+    def predict(self, layouts: Sequence[Layout]) -> list["Prediction | None"]:
+        """Return the prediction of each layout; None where its GPUs do not divide."""
+        degrees = [degrees_of(self.request, layout) for layout in layouts]
+        places = [place for place, found in enumerate(degrees) if found is not None]
+        predictions: list[Prediction | None] = [None] * len(layouts)
+        if not places:
+            return predictions
+        whole = _joined([found for found in degrees if found is not None])
+        estimates = self.estimate(whole)
+        for rung in np.unique(estimates.rung):
+            some = np.flatnonzero(estimates.rung == rung)
+            found = self._predictions(whole.at(some), self.ladder[int(rung)])
+            for index, prediction in zip(some, found, strict=True):
+                predictions[places[int(index)]] = prediction
+        return predictions
+
+    def _predictions(self, degrees: Degrees, recipe: Recipe) -> "list[Prediction]":
+        memory, time = self.memory(degrees, recipe), self.time(degrees, recipe)
+        peak, total = memory.total, time.total
+        scale = self._bounded(degrees, total) / total
+        memories = {name: np.broadcast_to(getattr(memory, name), peak.shape) for name in memory.__slots__}
+        parts = {name: np.broadcast_to(getattr(time, name), peak.shape) * scale for name in time.__slots__}
+        decided, spread = self.request.gbs is not None, self.calibration.spread
+        return [
+            Prediction(
+                memory={name: float(column[index]) for name, column in memories.items()},
+                peak_gb=float(peak[index]),
+                usable_gb=self.usable_gb,
+                fits=bool(peak[index] <= self.usable_gb),
+                recipe=recipe,
+                parts_s={name: float(column[index]) for name, column in parts.items()},
+                step_time_s=float(total[index] * scale[index]) if decided else None,
+                spread=spread,
+            )
+            for index in range(len(peak))
+        ]
+
+
+def _joined(degrees: Sequence[Degrees]) -> Degrees:
+    return Degrees(*(np.concatenate([getattr(item, name) for item in degrees]) for name in Degrees.__slots__))
+
+
+def estimator_of(request: PlanRequest) -> Estimator | None:
+    """Return the estimator of a request; None when shape or hardware are not known well enough."""
+    shape, experts = request.model.shape, request.model.experts
+    hardware = hardware_of(request.gpu, request.precision)
+    if shape is None or hardware is None:
+        return None
+    costs = model_costs(shape, experts or 0, request.seq_len, qk_norm=request.model.qk_norm)
+    return Estimator(request, costs, hardware)
+
+
+def comparable(request: PlanRequest, records: Iterable[Record]) -> tuple[Record, ...]:
+    """Return the records of the same model on the same GPU in the same number format."""
+    return tuple(
+        record
+        for record in records
+        if record.request.gpu == request.gpu
+        and record.request.model.name == request.model.name
+        and format_of(record.request.precision) == format_of(request.precision)
+    )
+
+
+def calibrate(request: PlanRequest, records: Iterable[Record]) -> Calibration:
+    """Return how predictions for a request are to be corrected, by records of the same model on the same GPU.
+
+    Records with the same sequence length speak first: context parallelism and attention have errors of their own.
+    """
+    records = list(records)
+    same = [record for record in records if record.request.seq_len == request.seq_len]
+    best: dict[tuple[Layout, str], float] = {}  # by layout and precision: the fastest stack that ran it
+    memories: list[float] = []
+    floors: list[float] = []
+    for record in same or records:
+        ratio, memory = residuals(record)
+        if ratio is not None:
+            key = (record.layout, record.request.precision)
+            best[key] = min(ratio, best.get(key, ratio))
+            if record.request.seq_len == request.seq_len:
+                floors.append(record.gpu_seconds or 0.0)
+        if memory is not None:
+            memories.append(memory)
+    times = list(best.values())
+    if not times and not memories:
+        return Calibration()
+    middle = float(np.median(times)) if times else 1.0
+    spread = max((max(ratio / middle, middle / ratio) for ratio in times), default=SPREAD)
+    return Calibration(
+        time=middle,
+        spread=min(max(spread, NEAR), SPREAD) if times else SPREAD,
+        memory=float(np.clip(np.median(memories), 0.5, 2.0)) if memories else 1.0,
+        floor=min(floors, default=0.0),
+        time_records=len(times),
+        memory_records=len(memories),
+    )
+
+
+def residuals(record: Record) -> tuple[float | None, float | None]:
+    """Return measured over predicted: time, and memory beside the static part. None where not measured."""
+    plain = estimator_of(replace(record.request, calibration=Calibration()))
+    degrees = degrees_of(record.request, record.layout)
+    if plain is None or degrees is None:
+        return None, None
+    recipe = plain.ladder[0] if plain.request.recompute is not None else _fitting(plain, degrees)
+    ratio = memory = None
+    if record.gpu_seconds:
+        tokens = float((degrees.ga * degrees.dp)[0]) * plain.tokens
+        ratio = record.gpu_seconds * tokens / record.request.gpus / float(plain.time(degrees, recipe).total[0])
+    if record.peak_gb:
+        predicted = plain.memory(degrees, recipe)
+        static = float(predicted.static[0])
+        memory = (record.peak_gb - static) / (float(predicted.total[0]) - static)
+        memory = memory if memory > 0 else None
+    return ratio, memory
+
+
+def _fitting(plain: Estimator, degrees: Degrees) -> Recipe:
+    return plain.ladder[int(plain.estimate(degrees).rung[0])]
+
+
+def degrees_of(request: PlanRequest, layout: Layout) -> Degrees | None:
+    """Return one layout as arrays of one entry; None where its GPUs do not divide."""
+    dp, edp = layout.dp(request), layout.edp(request)
+    if not dp or not edp:
+        return None
+    ga = request.gbs / (request.mbs * dp) if request.gbs is not None else UNDECIDED_GA * layout.attention
+    shares = stage_shares(request.model.layers, layout)
+    values = (layout.tp, layout.cp, layout.pp, layout.ep, layout.etp, layout.vpp, dp, edp, ga, *shares)
+    return Degrees(*(np.array([float(value)]) for value in values))
+
+
+# --- The ladder of recipes: what may make a layout fit, in the order of the sources: gradients in BF16, as in every
+# published benchmark recipe; the narrowest recomputation (with MLA the up-projections first); all of the MoE block;
+# whole layers; optimizer states in host memory last.
+
+
+def ladder(request: PlanRequest, costs: ModelCosts) -> tuple[Recipe, ...]:
+    """Return the recipes to try for a request, the cheapest first; one when the request states it."""
+    base = Recipe(
+        precision=request.precision,
+        dispatcher=request.dispatcher or default_dispatcher(request, costs),
+        overlap=_overlaps(request, costs),
+        offload=request.offload or 0.0,
+    )
+    stated = request.recompute
+    if stated is not None:
+        recipe = _recomputing(base, set(stated))
+        return recipe, replace(recipe, gradients_bf16=True)
+    bf16 = replace(base, gradients_bf16=True)
+    recipes = [bf16, *(_recomputing(bf16, modules) for modules in _modules(request, costs))]
+    offloaded = [replace(recipe, offload=1.0) for recipe in recipes] if request.offload is None else []
+    return base, *recipes, *offloaded
+
+
+def _recomputing(recipe: Recipe, modules: set[str]) -> Recipe:
+    overlap = recipe.overlap and not modules & {"moe", "full"}
+    return replace(recipe, recompute=frozenset(modules), overlap=overlap)
+
+
+def _modules(request: PlanRequest, costs: ModelCosts) -> list[set[str]]:
+    """Return lists of modules, each longer than the one before."""
+    delayed = request.precision == "fp8_ds"  # recomputation of activations and norms is refused with delayed scaling
+    first = {"mla_up_proj"} if costs.is_latent else set()
+    narrow = [first] if first else []
+    if costs.moe_layers and not delayed:
+        narrow.append(first | {"moe_act"})
+        narrow.append(first | {"moe_act", "layernorm"})
+    widest = narrow[-1] if narrow else first
+    if costs.has_dense:
+        narrow.append(widest | {"mlp"})
+    if request.ep_overlap:  # overlap excludes recomputation of the MoE block and of whole layers
+        return narrow
+    if costs.moe_layers:
+        narrow.append((narrow[-1] if narrow else set()) - {"moe_act"} | {"moe"})
+    return [*narrow, {"full"}]
+
+
+def _overlaps(request: PlanRequest, costs: ModelCosts) -> bool:
+    """Return whether expert communication overlaps with computation: as stated, else with experts to dispatch to."""
+    return bool(costs.moe_layers) if request.ep_overlap is None else request.ep_overlap
+
+
+def default_dispatcher(request: PlanRequest, costs: ModelCosts) -> str:
+    """Return HybridEP, as in most published recipes on Hopper and Blackwell, where there are experts to dispatch to."""
+    return "hybridep" if costs.moe_layers and request.gpu not in ("A100",) else "alltoall"
+
+
+def recipe_words(recipe: Recipe) -> str:
+    """Return what a recipe chooses, in words: `gradients in BF16 and recomputation of moe_act`."""
+    parts = []
+    if recipe.gradients_bf16:
+        parts.append("gradients in BF16")
+    if "full" in recipe.recompute:
+        parts.append("full recomputation")
+    elif recipe.recompute:
+        parts.append(f"recomputation of {', '.join(sorted(recipe.recompute))}")
+    if recipe.offload:
+        parts.append(f"{recipe.offload:.0%} of the optimizer states in host memory")
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 2 else parts) or "no recomputation"

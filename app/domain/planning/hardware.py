@@ -1,0 +1,56 @@
+"""What the planner knows of a GPU: peaks, bandwidths and memory. What no source states stays unknown."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.domain.performance.flops import PEAKS, peak_flops
+from app.domain.rules.derive import FACTS
+
+# Bandwidths in GB/s (1e9 bytes). NVLink and network: README of NVIDIA/dgxc-benchmarking, which states both directions
+# of NVLink per GPU and the adapters of a node. HBM and host links: NVIDIA's data sheets of the products.
+
+_HBM: Mapping[str, float] = {
+    "A100": 2039, "H100": 3350, "H200": 4800, "B200": 8000, "B300": 8000, "GB200": 8000, "GB300": 8000,
+}  # fmt: skip
+_NVLINK: Mapping[str, float] = {"A100": 300, "H100": 450, "H200": 450} | dict.fromkeys(
+    ("B200", "B300", "GB200", "GB300"), 900
+)
+_NETWORK: Mapping[str, float] = {
+    "A100": 25, "H100": 50, "H200": 50, "B200": 50, "B300": 100, "GB200": 50, "GB300": 100,
+}  # fmt: skip
+_HOST: Mapping[str, float] = {"A100": 32, "H100": 64, "H200": 64, "B200": 64, "B300": 64, "GB200": 225, "GB300": 225}
+"""PCIe 4 and 5 in one direction; NVLink-C2C of a Grace superchip, divided by its two GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """Bandwidths in bytes per second, one direction, per GPU; peaks in FLOP/s. `nvlink_domain`: its GPUs."""
+
+    gpu: str
+    memory_gb: float
+    hbm: float
+    nvlink: float
+    network: float
+    host: float
+    nvlink_domain: int
+    peak_bf16: float
+    peak: float
+
+
+def hardware_of(gpu: str, precision: str) -> Hardware | None:
+    """Return what is known of a GPU at a precision; None when a figure that a prediction needs is unknown."""
+    memory, domain = FACTS["hbm_gb"](gpu), FACTS["nvlink_domain"](gpu)
+    peak = peak_flops(gpu, precision) or (peak_flops(gpu, "fp8_mx") if precision == "fp8" else None)
+    if not isinstance(memory, float) or not isinstance(domain, int) or peak is None or gpu not in _HBM:
+        return None
+    return Hardware(
+        gpu=gpu,
+        memory_gb=memory,
+        hbm=_HBM[gpu] * 1e9,
+        nvlink=_NVLINK[gpu] * 1e9,
+        network=_NETWORK[gpu] * 1e9,
+        host=_HOST[gpu] * 1e9,
+        nvlink_domain=domain,
+        peak_bf16=PEAKS[gpu]["BF16"] * 1e12,
+        peak=peak.tflops * 1e12,
+    )

@@ -1,0 +1,129 @@
+"""Layouts that others or our own runs used for the same model: shown beside a plan; they correct its predictions."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from app.domain.performance.flops import flops_per_token
+from app.domain.planning.estimate import Record
+from app.domain.planning.layout import Layout
+from app.domain.planning.request import INPUTS, InvalidPlan, PlanRequest, read_request
+from app.domain.run import Value
+
+LAYOUT = ("tp", "pp", "vpp", "cp", "ep", "etp", "pp_layout", "mtp")
+_GPU, _PRECISION, _SEQUENCE = 4.0, 1.0, 2.0
+"""Distance of another GPU, another precision and a doubled sequence; doubling the GPUs is 1. Our judgement."""
+_SHOWN = 6
+
+
+@dataclass(frozen=True, slots=True)
+class UsedLayout:
+    """A layout that was used. `values`: contract fields. `figure`: its speed, "" when unknown. `whose`: its source.
+
+    `step_time_s`, `tokens_per_s_per_gpu`, `tflops_per_gpu` and `peak_gb` (allocated, worst rank): as far as measured.
+    """
+
+    title: str
+    href: str
+    whose: str
+    values: Mapping[str, Value]
+    figure: str = ""
+    step_time_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+    tflops_per_gpu: float | None = None
+    peak_gb: float | None = None
+
+    @property
+    def key(self) -> tuple[Value, ...]:
+        return tuple(self.values.get(name) for name in (*LAYOUT, "gpu", "gpus", "seq_len"))
+
+    @property
+    def degrees(self) -> str:
+        """Format the stated degrees: `TP1 PP8 VPP4 CP1 EP32`."""
+        names = [name for name in LAYOUT if name not in ("pp_layout", "mtp")]
+        return " ".join(f"{name.upper()}{self.values[name]}" for name in names if self.values.get(name) is not None)
+
+
+def nearest_layouts(
+    request: PlanRequest, used: Iterable[UsedLayout], *, shown: int = _SHOWN
+) -> tuple[tuple[UsedLayout, tuple[str, ...]], ...]:
+    """Return the nearest different layouts, each with the fields in which its setting differs from the request."""
+    stated = [
+        layout
+        for layout in used
+        if isinstance(layout.values.get("tp"), int) and isinstance(layout.values.get("pp"), int)
+    ]
+    unique: dict[tuple[Value, ...], UsedLayout] = {}
+    for used_layout in sorted(stated, key=lambda used_layout: _distance(request, used_layout)):
+        unique.setdefault(used_layout.key, used_layout)
+    return tuple((used_layout, _differs(request, used_layout)) for used_layout in list(unique.values())[:shown])
+
+
+def _distance(request: PlanRequest, layout: UsedLayout) -> float:
+    far = _GPU * (layout.values.get("gpu") != request.gpu)
+    far += _PRECISION * (layout.values.get("precision") != request.precision)
+    far += _apart(request.gpus, layout.values.get("gpus"))
+    return far + _SEQUENCE * _apart(request.seq_len, layout.values.get("seq_len"))
+
+
+def _apart(ours: int, theirs: Value) -> float:
+    """Return the distance in doublings; an unknown value counts as one."""
+    return abs(math.log2(theirs / ours)) if isinstance(theirs, int) and theirs > 0 else 1.0
+
+
+def _differs(request: PlanRequest, layout: UsedLayout) -> tuple[str, ...]:
+    ours: Mapping[str, Value] = {
+        "gpu": request.gpu, "gpus": request.gpus, "seq_len": request.seq_len, "precision": request.precision,
+    }  # fmt: skip
+    return tuple(name for name, value in ours.items() if layout.values.get(name) not in (None, value))
+
+
+# --- As records for the estimate.
+
+
+def records_of(used: Iterable[UsedLayout]) -> tuple[Record, ...]:
+    """Return the complete layouts among `used`, with the fastest one of each layout and work."""
+    best: dict[tuple[object, ...], Record] = {}
+    for layout in used:
+        record = _record(layout)
+        if record is None or (record.gpu_seconds is None and record.peak_gb is None):
+            continue
+        work = record.request
+        key = (record.layout, work.gpu, work.gpus, work.seq_len, work.gbs, work.mbs, work.precision)
+        known = best.get(key)
+        if known is None or (record.gpu_seconds or math.inf) < (known.gpu_seconds or math.inf):
+            best[key] = record
+    return tuple(best.values())
+
+
+def _record(used: UsedLayout) -> Record | None:
+    """Return a record, None when its work or its layout are not stated completely. An unstated ETP is 1."""
+    values = {"mbs": 1, "cp": 1, "etp": 1, **{name: value for name, value in used.values.items() if value is not None}}
+    texts = {name: _text(values[name]) for name in INPUTS if name in values}
+    if texts.get("precision") == "fp8":  # of some kind: all kinds have the same peak
+        texts["precision"] = "fp8_cs"
+    try:
+        request = read_request({name: text for name, text in texts.items() if text})
+    except InvalidPlan:
+        return None
+    if not request.is_complete:
+        return None
+    tp, pp, cp = (request.fix(name) or 1 for name in ("tp", "pp", "cp"))
+    layout = Layout(tp, cp, pp, request.fix("ep") or 1, request.fix("etp") or 1, request.fix("vpp") or 1)
+    return Record(layout, request, _gpu_seconds(used, request), used.title, used.href, used.peak_gb)
+
+
+def _gpu_seconds(used: UsedLayout, request: PlanRequest) -> float | None:
+    """Return GPU-seconds for a token: from tokens per second, the step time, or TFLOP/s; None without any."""
+    if used.tokens_per_s_per_gpu:
+        return 1.0 / used.tokens_per_s_per_gpu
+    if used.step_time_s and request.gbs is not None:
+        return used.step_time_s * request.gpus / (request.gbs * request.seq_len)
+    if used.tflops_per_gpu and request.model.shape is not None:
+        flops = flops_per_token(request.model.shape, request.seq_len, discount_window=True)
+        return flops / (1e12 * used.tflops_per_gpu)
+    return None
+
+
+def _text(value: Value) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
