@@ -13,7 +13,7 @@ from app.domain.verdict.baseline import LeftOut
 from app.domain.verdict.document import VerdictDocument, verdict_document
 
 ANALYSIS_SCHEMA = "threewalls.analysis/1"
-_OF_THE_WINDOW = ("first_iteration", "last_iteration", "n", "method", "is_steady", "reasons", "short")
+_OF_THE_WINDOW = ("first_iteration", "last_iteration", "n", "method", "is_steady", "reasons", "short", "profiled")
 
 
 def as_json(document: object) -> str:

@@ -204,6 +204,8 @@ class SteadyState:
     Iterations are as printed, inclusive. `log_step_time`: median of ln(ms) over the window; `se`: its standard error.
     `reasons`: why `is_steady` is false; `notes`: decisions about restarts, a declared window and a drift, which widens
     `se`. `short`: under 15 iterations, unless declared as in a full run (41 to 50 of 50).
+    `profiled`: first and last iteration that a profiler slowed and the window leaves out. None: there are none, or they
+    count because too few others exist.
     """
 
     first_iteration: int
@@ -222,6 +224,14 @@ class SteadyState:
     spike_threshold_ms: float
     spike_share: float
     notes: tuple[str, ...] = ()
+    profiled: tuple[int, int] | None = None
+
+    def contains(self, iterations: FloatArray | IntArray) -> npt.NDArray[np.bool_]:
+        """Tell of each iteration whether it lies in the window."""
+        inside = (iterations >= self.first_iteration) & (iterations <= self.last_iteration)
+        if self.profiled is not None:
+            inside &= (iterations < self.profiled[0]) | (iterations > self.profiled[1])
+        return np.asarray(inside)
 
 
 @dataclass(frozen=True, slots=True)

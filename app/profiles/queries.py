@@ -1,6 +1,6 @@
 """Read profiles with their runs, and compare two of them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from app.errors import InvalidQuery, NotFound, NotReady
 from app.storage import audit
 from app.storage.database import transaction
 from app.storage.profiles import (
+    StoredFile,
     StoredProfile,
     confirm_profile,
     document_of,
@@ -22,8 +23,8 @@ from app.storage.profiles import (
     read_profile,
     remove_profile,
 )
-from app.storage.runs import aware, stored_contract
-from app.storage.tables import ProfileRow, ProjectRow, RunResultRow, RunRow, select_any
+from app.storage.runs import stored_contract
+from app.storage.tables import ProjectRow, RunResultRow, RunRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,11 @@ class Profile:
     @property
     def address(self) -> str:
         return f"/runs/{self.run.id}/profiles/{self.stored.id}"
+
+
+def file_address(profile_id: int, file: StoredFile) -> str:
+    """Return where a kept file can be downloaded."""
+    return f"/api/v1/profiles/{profile_id}/files/{file.position}"
 
 
 def profiled_run(session: Session, run_id: int) -> ProfiledRun:
@@ -93,35 +99,6 @@ def get_difference(session: Session, a: int, b: int) -> tuple[Profile, Profile, 
     if difference is None:
         raise InvalidQuery(f"Profiles {a} and {b} cannot be compared, because one of them could not be read.")
     return *sides, difference
-
-
-def nearest_profiles(session: Session, run_id: int) -> tuple[int, int] | None:
-    """Return the closest profiles before and after a change that began with this run. None if a side has no usable
-    profile.
-    """
-    run = session.get(RunRow, run_id)
-    if run is None or not run.config_key:
-        return None
-    rows = session.execute(
-        select_any(RunRow.id, RunRow.ordered_at)
-        .join(ProfileRow, col(ProfileRow.run_id) == RunRow.id)
-        .where(
-            col(RunRow.project_id) == run.project_id,
-            col(RunRow.config_key) == run.config_key,
-            col(ProfileRow.status) == "ready",
-        )
-        .distinct()
-        .order_by(col(RunRow.ordered_at), col(RunRow.id))
-    ).all()
-    place = (aware(run.ordered_at), run_id)
-    earlier = [row.id for row in rows if (aware(row.ordered_at), row.id) < place]
-    later = [row.id for row in rows if (aware(row.ordered_at), row.id) >= place]
-    sides = [_first_counting(session, reversed(earlier)), _first_counting(session, later)]
-    return (sides[0], sides[1]) if sides[0] is not None and sides[1] is not None else None
-
-
-def _first_counting(session: Session, runs: Iterable[int]) -> int | None:
-    return next((profile.id for run in runs for profile in list_profiles(session, run) if profile.counts), None)
 
 
 def remove(engine: Engine, run_id: int, profile_id: int, author: str) -> None:

@@ -1,15 +1,17 @@
 """Profiles as pages show them: the bar of a step, the three walls, tables and the timeline."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.domain.numbers import plural
 from app.domain.profiles.budget import REASONS
 from app.domain.profiles.difference import ProfileDifference, first_sentence, label_of
-from app.domain.profiles.kernels import group_of
+from app.domain.profiles.kernels import group_of, label_of_class
 from app.domain.rules.engine import Evaluation
-from app.profiles.queries import Profile, ProfiledRun
+from app.profiles.queries import Profile, ProfiledRun, file_address
 from app.storage.profiles import StoredProfile
+from app.web.charts import STEP_BAR_WIDTH, Segment, laid_out
 
 REASON_LABELS = {
     "launch_starved": "waiting for launches",
@@ -19,30 +21,20 @@ REASON_LABELS = {
     "issued_other": "idle after launch",
     "unresolved": "reason unknown",
 }
+STARVED_LABELS = {
+    "data_loader": "in the data loader",
+    "allocation": "allocating memory",
+    "graph_launch": "launching a graph",
+    "other": "in Python and elsewhere",
+}
 _IDLE = ("launch_starved", "host_sync", "issued_other", "unresolved")
 _WALLS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("memory", "Memory", ("memory",)),
     ("communication", "Communication", ("communication",)),
     ("compute", "Compute and host", ("compute", "host")),
 )
-_WIDTH = 1_000
 _LANES = (("compute", "Computation"), ("communication", "Communication"), ("copy", "Copies"))
 _LANE_HEIGHT = 22
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A part of the bar. `x` and `width` are thousandths of the step."""
-
-    kind: str
-    label: str
-    ms: float
-    share: float
-    x: float
-
-    @property
-    def width(self) -> float:
-        return self.share * _WIDTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +67,12 @@ class Wall:
     def is_wall(self) -> bool:
         return any(number.is_wall for number in self.numbers)
 
+    @property
+    def leading(self) -> Number:
+        """Return the figure that makes it a wall, else the first that is known."""
+        known = [number for number in self.numbers if number.share is not None]
+        return next((number for number in known if number.is_wall), known[0] if known else self.numbers[0])
+
 
 @dataclass(frozen=True, slots=True)
 class Lane:
@@ -87,7 +85,6 @@ class Lane:
 
 def segments(window: Mapping[str, Any]) -> tuple[Segment, ...]:
     """Return the bar of a step: computation, exposed parts, and idle time by reason."""
-    total = float(window["window_ms"]) or 1.0
     exposed = window["exposed_comm_ms"]
     if exposed is None:  # whole graphs hide the rest
         exposed = window.get("exposed_comm_outside_graphs_ms") or 0.0
@@ -98,14 +95,7 @@ def segments(window: Mapping[str, Any]) -> tuple[Segment, ...]:
     ]
     idle = idle_reasons(window)
     parts += [(f"idle-{reason.replace('_', '-')}", f"idle: {REASON_LABELS[reason]}", idle[reason]) for reason in _IDLE]
-    result, x = [], 0.0
-    for kind, label, ms in parts:
-        if ms <= 0:
-            continue
-        share = ms / total
-        result.append(Segment(kind, label, ms, share, x))
-        x += share * _WIDTH
-    return tuple(result)
+    return laid_out(parts, float(window["window_ms"]))
 
 
 def idle_reasons(window: Mapping[str, Any]) -> dict[str, float]:
@@ -125,7 +115,7 @@ def timeline(document: Mapping[str, Any]) -> tuple[Lane, ...]:
     lanes = []
     for number, (group, label) in enumerate(_LANES):
         rectangles = tuple(
-            (start / total * _WIDTH, max(length / total * _WIDTH, 0.3), name, start, length)
+            (start / total * STEP_BAR_WIDTH, max(length / total * STEP_BAR_WIDTH, 0.3), name, start, length)
             for name, spans in drawn["lanes"].items()
             if group_of(name) == group
             for start, length in spans
@@ -145,6 +135,8 @@ class ProfilePage:
         self._evaluation = evaluation
         self.others = [other for other in others if other.id != profile.stored.id and other.status == "ready"]
 
+    label = staticmethod(label_of_class)
+
     @property
     def address(self) -> str:
         return self.profile.address
@@ -161,6 +153,22 @@ class ProfilePage:
         return self.stored.status in ("ready", "failed")
 
     @property
+    def percent(self) -> int:
+        """Return how much of the profile was read."""
+        return round(100 * self.stored.progress)
+
+    @property
+    def progress(self) -> str:
+        """Return the state that a waiting page shows: `received`, `processing-42`."""
+        status = self.stored.status
+        return f"{status}-{self.percent}" if status == "processing" else status
+
+    @property
+    def kept(self) -> tuple[tuple[str, str], ...]:
+        """Return name and address of the traces that can be downloaded."""
+        return tuple((file.name, file_address(self.stored.id, file)) for file in self.stored.files if file.key)
+
+    @property
     def answer(self) -> str:
         """Return the wall and its number in one sentence."""
         if self.stored.status == "failed":
@@ -169,6 +177,8 @@ class ProfilePage:
             return "The profile is being read."
         if not self.document["facts"]:
             return "The trace is incomplete, so the rules do not use it."
+        if self.document["view"] is None:
+            return "The table holds only sums of kernel times, which show no wall: export the whole report."
         walls = [wall for wall in self.walls if wall.is_wall]
         numbers = [(number, wall) for wall in walls for number in wall.numbers if number.is_wall]
         if not numbers:
@@ -222,13 +232,34 @@ class ProfilePage:
         return segments(self.window)
 
     @property
+    def rank_bars(self) -> tuple[tuple[Mapping[str, Any], tuple[Segment, ...]], ...]:
+        """Return each rank with its bar; all bars have the scale of the longest step."""
+        assert self.document is not None  # noqa: S101  the template asks for a read profile only
+        rows = self.document["ranks"]["rows"]
+        longest = max((row["step_ms"] for row in rows), default=0.0)
+        parts = (
+            ("compute", "compute_ms"),
+            ("communication", "exposed_comm_ms"),
+            ("copy", "exposed_copy_ms"),
+            ("idle-issued-other", "idle_ms"),
+        )
+        return tuple((row, laid_out([(kind, kind, row[name]) for kind, name in parts], longest)) for row in rows)
+
+    @property
     def lanes(self) -> tuple[Lane, ...]:
         return timeline(self.document) if self.document is not None else ()
 
     @property
-    def reasons(self) -> tuple[tuple[str, float], ...]:
-        split = self.window["compute_absent_split_ms"]
-        return tuple((REASON_LABELS[name], split[name]) for name in REASONS)
+    def reasons(self) -> tuple[tuple[str, float, bool], ...]:
+        """Return why nothing computes: label, ms, and whether it is a part of the row above."""
+        assert self.document is not None  # noqa: S101  the template asks for a read profile only
+        split, rows = self.window["compute_absent_split_ms"], []
+        for name in REASONS:
+            rows.append((REASON_LABELS[name], split[name], False))
+            if name == "launch_starved":
+                causes = self.document["view"].get("starved_split_ms", {})
+                rows += [(STARVED_LABELS[cause], ms, True) for cause, ms in causes.items() if ms]
+        return tuple(rows)
 
     @property
     def slowdown(self) -> float | None:
@@ -244,42 +275,60 @@ class ProfilePage:
         if self.document is None:
             return ()
         quality = self.document["quality"]
-        captured = (
-            f"{quality['ranks']} of {quality['world_size']} ranks"
-            if quality["world_size"]
-            else (f"{quality['ranks']} rank{'s' if quality['ranks'] != 1 else ''}, world size unknown")
-        )
-        texts = [f"{', '.join(quality['formats'])}. Captured: {captured}. Results apply to these ranks only."]
-        if quality["steps"]:
-            texts.append(f"{quality['steps']} complete steps, split by {quality['step_source']}; values are medians.")
-        else:
-            texts.append("No step markers were found, so the whole trace is one window.")
-        if quality["launch_correlated"] is not None and quality["launch_correlated"] < 0.99:
-            texts.append(f"{quality['launch_correlated']:.0%} of the GPU activities have a known launch.")
-        if quality["unresolved_frac"] > 0.01:
-            texts.append(f"{quality['unresolved_frac']:.0%} of the time without computation has no known reason.")
-        if quality["graphs"] == "whole":
-            texts.append(
-                "CUDA graphs were traced as a whole, without their kernels. Record with --cuda-graph-trace=node."
-            )
-        elif quality["graphs"] == "node":
-            texts.append(f"{quality['graph_launches']} CUDA graph launches, traced by kernel.")
-        if quality["rounded"]:
-            texts.append("Times are whole microseconds; kernels shorter than 20 µs are rounded noticeably.")
-        if quality["unclassified"]["work_frac"] > 0.01:
-            texts.append(f"{quality['unclassified']['work_frac']:.0%} of the kernel time is unclassified.")
-        if quality["skipped_events"]:
-            texts.append(f"{quality['skipped_events']:,} events without a valid time were skipped.")
-        if quality["copies_hide_ms"] > 0.01 * float(self.window["window_ms"]):
+        texts = [*_captured(quality), *_trusted(quality)]
+        if self.document["view"] is not None and quality["copies_hide_ms"] > 0.01 * float(self.window["window_ms"]):
             texts.append(f"{quality['copies_hide_ms']:.1f} ms of the exposed communication overlap a copy.")
-        if self.slowdown is not None and self.slowdown > 0.01:
+        if self.slowdown is not None and self.slowdown > self.noise:
             texts.append(f"The profiler slowed the step by {self.slowdown:.0%}: trust shares more than absolute times.")
         return (*texts, *quality["incomplete"], *quality["warnings"])
+
+    @property
+    def noise(self) -> float:
+        """Return the difference of step times that counts as noise."""
+        noise = None if self._evaluation is None else self._evaluation.facts.get("T_noise")
+        return noise if isinstance(noise, float) else 0.01
 
     @property
     def collectives(self) -> Sequence[Mapping[str, Any]]:
         rows: Sequence[Mapping[str, Any]] = self.document["view"]["collectives"] if self.document is not None else ()
         return rows
+
+
+def _captured(quality: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what was captured: ranks and steps."""
+    ranks, world = quality["ranks"], quality["world_size"]
+    captured = f"{ranks} of {world} ranks" if world else f"{plural(ranks, 'rank')}, world size unknown"
+    yield f"{', '.join(quality['formats'])}. Captured: {captured}. Results apply to these ranks only."
+    if quality["steps"]:
+        steps = plural(quality["steps"], "complete step")
+        yield f"{steps}, split by {quality['step_source']}; values are medians."
+    elif ranks:
+        yield "No step markers were found, so the whole trace is one window."
+
+
+def _trusted(quality: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the trace cannot tell."""
+    if quality["launch_correlated"] is not None and quality["launch_correlated"] < 0.99:
+        yield f"{quality['launch_correlated']:.0%} of the GPU activities have a known launch."
+    if quality["unresolved_frac"] > 0.01:
+        yield f"{quality['unresolved_frac']:.0%} of the time without computation has no known reason."
+    if quality["graphs"] == "whole":
+        yield "CUDA graphs were traced as a whole, without their kernels. Record with --cuda-graph-trace=node."
+    elif quality["graphs"] == "node":
+        yield f"{plural(quality['graph_launches'], 'CUDA graph launch', 'CUDA graph launches')}, traced by kernel."
+    if dependencies := quality.get("dependencies"):
+        yield (
+            f"Dependencies are recorded for {dependencies['resolved']:,} of {dependencies['gaps']:,} gaps beside "
+            f"communication, which blocked {dependencies['blocking_comm_ms']:.1f} ms of them."
+        )
+    if quality["rounded"]:
+        yield "Times are whole microseconds; kernels shorter than 20 µs are rounded noticeably."
+    if quality["unclassified"]["work_frac"] > 0.01:
+        yield f"{quality['unclassified']['work_frac']:.0%} of the kernel time is unclassified."
+    if quality["skipped_events"]:
+        yield f"{quality['skipped_events']:,} events without a valid time were skipped."
+    if quality["clock_disorder"]:
+        yield f"{quality['clock_disorder']:,} activities begin before their launch: the clocks of host and GPU differ."
 
 
 def _excess(number: Number) -> float:
@@ -305,6 +354,15 @@ class DifferencePage:
 
     @property
     def unprofiled_ms(self) -> float | None:
-        """Return the difference between the unprofiled step times of the two runs."""
+        """Return the difference of the unprofiled step times. None if it is one run, or a step time is unknown."""
         before, after = self.before.run.step_time_ms, self.after.run.step_time_ms
         return None if before is None or after is None or self.before.run.id == self.after.run.id else after - before
+
+    @property
+    def explained(self) -> float | None:
+        """Return the share of the unprofiled difference that the profiles show. None without steps to compare."""
+        unprofiled = self.unprofiled_ms
+        if not unprofiled or not self.difference.per_step:
+            return None
+        share = self.difference.difference_ms / unprofiled
+        return share if share > 0 else None

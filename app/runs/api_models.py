@@ -134,6 +134,9 @@ class SteadyStateOut(FromDomain):
     is_steady: bool
     reasons: list[str] = Field(description="Why it is not steady, or what was left out.")
     short: bool = Field(description="Too few iterations for a tight interval.")
+    profiled: tuple[int, int] | None = Field(
+        description="First and last iteration that a profiler slowed; they do not count. Null: there are none."
+    )
 
     @classmethod
     def of(cls, steady: SteadyState | None) -> Self | None:

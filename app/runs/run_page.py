@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse
 from app.domain.contract.fields import FIELDS, METRICS
 from app.domain.contract.values import explained
 from app.domain.numbers import THIN, contract_value, figure, grouped, percent, plural, significant
+from app.domain.performance.timers import step_parts
 from app.domain.planning.request import REQUIRED, plan_address
 from app.domain.run import Activity, FloatArray, Metric, Slice, Stated, SteadyState, Timer
 from app.domain.verdict.history_view import Drift, drift, has_figure
@@ -34,7 +35,7 @@ from app.storage.log_files import LogFiles
 from app.storage.runs import ENDED_BADLY, RunDetail, RunState, Series
 from app.storage.stacks import StackRun, stack_runs
 from app.storage.tables import PROCESSED, RunRow
-from app.web.charts import grouped_series, series_label
+from app.web.charts import Segment, grouped_series, laid_out, series_label
 from app.web.forms import ROLES, ContractInput
 from app.web.lists import invalid_filter
 from app.web.templating import OUTCOMES, render
@@ -702,6 +703,19 @@ class RunPage:
     @property
     def timers(self) -> list[tuple[str, Timer]]:
         return [(charts.timer_name(timer.name), timer) for timer in charts.sorted_timers(self.run.timers)]
+
+    @property
+    def step_bar(self) -> tuple[Segment, ...]:
+        """Return the step by timers; where its parts exceed the step, the bar is as long as they are."""
+        steady = self.run.steady_state
+        parts = () if steady is None else step_parts(self.run.timers, steady.step_time_ms)
+        return laid_out([(f"timer-{part.kind}", part.label, part.ms) for part in parts])
+
+    @property
+    def timers_exceed_ms(self) -> float:
+        """Return by how much the parts exceed the step, because each is that of its slowest rank."""
+        steady = self.run.steady_state
+        return 0.0 if steady is None else max(0.0, sum(part.ms for part in self.step_bar) - steady.step_time_ms)
 
     @property
     def timer_chart(self) -> Mapping[str, Any]:

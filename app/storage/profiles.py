@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -11,10 +11,12 @@ import zstandard
 from sqlalchemy import delete, select, update
 from sqlmodel import Session, col
 
+from app.domain.numbers import plural
+from app.domain.profiles.difference import compare_profiles, first_sentence
 from app.domain.run import Stated
 from app.errors import NotFound
-from app.storage.runs import aware
-from app.storage.tables import ProfileFileRow, ProfileRow, RunRow, select_any, utc_now
+from app.storage.runs import aware, stored_contract
+from app.storage.tables import ProfileFileRow, ProfileRow, RunResultRow, RunRow, select_any, utc_now
 
 MAX_DOCUMENT_BYTES = 256 << 20
 _DISPATCHERS = ("alltoall", "allgather", "deepep", "hybridep")
@@ -25,9 +27,12 @@ class StoredFile:
     """An uploaded file of a profile."""
 
     name: str
+    position: int
     size_bytes: int
     rank: int | None
     stage: int | None
+    key: str
+    """Of its object; empty once it was dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,8 @@ class StoredProfile:
     differs: tuple[str, ...]
     confirmed_by: str
     confirmed_at: datetime | None
+    progress: float = 0.0
+    """Share of its files that was read."""
     files: tuple[StoredFile, ...] = ()
 
     @property
@@ -52,13 +59,22 @@ class StoredProfile:
         """Return whether the rules use its facts."""
         return self.status == "ready" and bool(self.facts) and (not self.differs or self.confirmed_at is not None)
 
+    @property
+    def title(self) -> str:
+        """Return the profile with the rank and the steps that its facts rest on: `profile 3 (rank 0, 4 steps)`."""
+        rank, steps = self.identity.get("rank"), self.identity.get("steps")
+        parts = [f"rank {rank}" if rank is not None else "", plural(steps, "step") if steps else ""]
+        detail = ", ".join(part for part in parts if part)
+        return f"profile {self.id} ({detail})" if detail else f"profile {self.id}"
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredFacts:
-    """Facts of a run from its profiles. `profile_of` names the profile of each fact."""
+    """Facts of a run from its profiles. `profile_of` names the profile of each fact, `titles` describe the profiles."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     profile_of: Mapping[str, int] = field(default_factory=dict)
+    titles: Mapping[int, str] = field(default_factory=dict)
 
 
 NO_PROFILE = MeasuredFacts()
@@ -71,6 +87,8 @@ def identity_of(document: Mapping[str, Any]) -> dict[str, Any]:
         "gpu": next((file["gpu"] for file in files if file["gpu"]), ""),
         "world_size": document["quality"]["world_size"],
         "dispatcher": document["facts"].get("resolved_dispatcher"),
+        "rank": (document["facts_from"] or {}).get("rank"),
+        "steps": document["quality"]["steps"],
     }
 
 
@@ -125,12 +143,71 @@ def measured_facts(session: Session, run_id: int, contract: Mapping[str, Stated]
     """Return the facts of all usable profiles; the newest profile with a fact determines it."""
     values: dict[str, Any] = {}
     sources: dict[str, int] = {}
-    for profile in profiles_of(session, run_id, contract):
+    profiles = profiles_of(session, run_id, contract)
+    for profile in profiles:
         for name, value in profile.facts.items() if profile.counts else ():
             if value is not None and name not in values:
                 values[name] = value
                 sources[name] = profile.id
-    return MeasuredFacts(values, sources)
+    return MeasuredFacts(values, sources, {profile.id: profile.title for profile in profiles})
+
+
+# --- The profiles beside a change of the step time.
+
+
+def nearest_profiles(session: Session, run_id: int) -> tuple[int, int] | None:
+    """Return the profiles nearest to both sides of a change that began with a run: of an earlier run of its
+    configuration, and of the run itself or a later one. None when one side has no profile that counts.
+    """
+    run = session.get(RunRow, run_id)
+    if run is None or not run.config_key:
+        return None
+    rows = session.execute(
+        select_any(RunRow.id, RunRow.ordered_at, RunResultRow.contract)
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+        .where(
+            col(RunRow.project_id) == run.project_id,
+            col(RunRow.config_key) == run.config_key,
+            col(RunRow.id).in_(select(col(ProfileRow.run_id)).where(col(ProfileRow.status) == "ready")),
+        )
+        .order_by(col(RunRow.ordered_at), col(RunRow.id))
+    ).all()
+    place = (aware(run.ordered_at), run_id)
+    earlier = [row for row in rows if (aware(row.ordered_at), row.id) < place]
+    later = [row for row in rows if (aware(row.ordered_at), row.id) >= place]
+    before, after = _first_counting(session, reversed(earlier)), _first_counting(session, later)
+    return (before, after) if before is not None and after is not None else None
+
+
+def _first_counting(session: Session, runs: Iterable[Any]) -> int | None:
+    return next(
+        (
+            profile.id
+            for run in runs
+            for profile in profiles_of(session, run.id, stored_contract(run.contract))
+            if profile.counts
+        ),
+        None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedChange:
+    """What the profiles beside a change explain, in one sentence."""
+
+    before: int
+    after: int
+    sentence: str
+
+
+def explained_change(session: Session, run_id: int) -> ExplainedChange | None:
+    """Return what the nearest profiles explain of a change that began with a run; None without two profiles."""
+    nearest = nearest_profiles(session, run_id)
+    documents = [] if nearest is None else [document_of(session, number) for number in nearest]
+    if nearest is None or documents[0] is None or documents[1] is None:
+        return None
+    difference = compare_profiles(documents[0], documents[1])
+    return None if difference is None else ExplainedChange(*nearest, first_sentence(difference))
 
 
 def remove_profile(session: Session, row: ProfileRow) -> None:
@@ -178,5 +255,9 @@ def _stored(session: Session, row: ProfileRow, contract: Mapping[str, Stated]) -
         contradictions(row.identity, contract),
         row.confirmed_by,
         None if row.confirmed_at is None else aware(row.confirmed_at),
-        tuple(StoredFile(file.name, file.size_bytes, file.rank, file.stage) for file in files),
+        row.progress,
+        tuple(
+            StoredFile(file.name, file.position, file.size_bytes, file.rank, file.stage, file.object_key)
+            for file in files
+        ),
     )

@@ -417,7 +417,10 @@ def _steady_state(stored: Mapping[str, Any] | None) -> SteadyState | None:
     if not stored:
         return None
     figures = {name: math.nan if value is None else value for name, value in known(SteadyState, stored).items()}
-    return SteadyState(**(figures | {"reasons": tuple(stored.get("reasons", ()))}))
+    profiled = stored.get("profiled")
+    return SteadyState(
+        **(figures | {"reasons": tuple(stored.get("reasons", ())), "profiled": tuple(profiled) if profiled else None})
+    )
 
 
 def aware(time: datetime) -> datetime:

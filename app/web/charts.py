@@ -178,3 +178,34 @@ def availability_summary(items: Sequence[ContainerDispatcher]) -> str:
         return f"In {containers}, every dispatcher that was tried works."
     names = sorted({f"{item.dispatcher} in {item.container or 'an unknown container'}" for item in missing})
     return f"Not available: {', '.join(names[:4])}{' and others' if len(names) > 4 else ''}."
+
+
+# --- The bar of a training step: its parts beside each other (`templates/components/step_bar.html`).
+
+STEP_BAR_WIDTH = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of the bar. `share` of the bar; `x` and `width` are thousandths of it."""
+
+    kind: str
+    label: str
+    ms: float
+    share: float
+    x: float
+
+    @property
+    def width(self) -> float:
+        return self.share * STEP_BAR_WIDTH
+
+
+def laid_out(parts: Iterable[tuple[str, str, float]], total_ms: float | None = None) -> tuple[Segment, ...]:
+    """Place parts (kind, label, ms) side by side; without a total they fill the bar. Empty parts are left out."""
+    shown = [part for part in parts if part[2] > 0]
+    total = total_ms or sum(ms for *_, ms in shown) or 1.0
+    segments, x = [], 0.0
+    for kind, label, ms in shown:
+        segments.append(Segment(kind, label, ms, ms / total, x))
+        x += STEP_BAR_WIDTH * ms / total
+    return tuple(segments)

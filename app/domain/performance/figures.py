@@ -262,6 +262,5 @@ def _discounts(log: ParsedLog) -> bool:
 
 
 def _rows_of_window(log: ParsedLog, steady: SteadyState) -> npt.NDArray[np.intp]:
-    iterations, times = log.columns["iteration"], log.columns["step_time_true_ms"]
-    inside = (iterations >= steady.first_iteration) & (iterations <= steady.last_iteration)
-    return np.flatnonzero(inside & usable(times))
+    inside = steady.contains(log.columns["iteration"])
+    return np.flatnonzero(inside & usable(log.columns["step_time_true_ms"]))

@@ -4,7 +4,7 @@ Everything is computed on ln(step time): ratios become differences, and the meth
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -13,7 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from app.domain.numbers import plural
-from app.domain.run import VALIDATED_STEPS, VALIDATED_WINDOW, FloatArray, IntArray, ParsedLog, SteadyState, Window
+from app.domain.run import (
+    VALIDATED_STEPS,
+    VALIDATED_WINDOW,
+    FloatArray,
+    IntArray,
+    ParsedLog,
+    SteadyState,
+    Value,
+    Window,
+)
 
 # --- Plausible step times: printed values may be negative, zero, missing or absurd, and none of those may count.
 
@@ -64,6 +73,20 @@ def _they(rows: npt.NDArray[np.bool_]) -> str:
 
 def _iteration(log: ParsedLog, row: int) -> str:
     return f"{log.columns['iteration'][row]:.0f}"
+
+
+def profiled_iterations(arguments: Mapping[str, Value]) -> tuple[int, int] | None:
+    """Return the first and last printed iteration that a profiler slows, by the arguments of Megatron; None without.
+
+    Steps count from 0 and printed iterations from 1. PyTorch's profiler warms up in the step before the first and
+    writes its trace in the step after the last; Nsight Systems is stopped in the step after the last.
+    """
+    first, end = arguments.get("profile_step_start"), arguments.get("profile_step_end")
+    tools = [name for name in ("use_pytorch_profiler", "use_nsys_profiler") if arguments.get(name) is True]
+    is_on = arguments.get("profile") is True or ("profile" not in arguments and bool(tools))
+    if not is_on or not isinstance(first, int) or not isinstance(end, int) or not 0 <= first < end:
+        return None
+    return (max(first - 1, 1), end) if "use_pytorch_profiler" in tools else (first + 1, end + 1)
 
 
 # --- Robust statistics of one series: location, spread, autocorrelation, trend. All on float64 arrays in time order.
@@ -425,8 +448,7 @@ def iteration_roles(
     """Return the role of each row in the run's chart. Rows of a segment before its window are warm-up."""
     if steady is None:
         return ["outside"] * len(iterations)
-    in_window = (iterations >= steady.first_iteration) & (iterations <= steady.last_iteration)
-    inside = np.flatnonzero(in_window & usable(step_times_ms))
+    inside = np.flatnonzero(steady.contains(iterations) & usable(step_times_ms))
     first = int(inside[0])
     begin = max((start for start in segment_starts if start <= first), default=0)
     roles: list[Role] = ["outside"] * len(iterations)

@@ -15,7 +15,13 @@ from app.domain.numbers import plural
 from app.domain.performance.availability import availability
 from app.domain.performance.figures import Figures
 from app.domain.performance.health import counts_of, explain_failures, fatal_event, is_unread, read_health
-from app.domain.performance.steady_state import MIN_VALUES, SHORT_WINDOW, left_out, steady_state
+from app.domain.performance.steady_state import (
+    MIN_VALUES,
+    SHORT_WINDOW,
+    left_out,
+    profiled_iterations,
+    steady_state,
+)
 from app.domain.performance.timers import read_timers, unfair_because
 from app.domain.run import (
     FloatArray,
@@ -169,7 +175,27 @@ def _steady(log: ParsedLog, metadata: Metadata) -> SteadyState | None:
         # A skipped step does no optimizer work. A run that skipped all is measured as it is.
         worked = np.where(skipped > 0, np.nan, times)
         times = worked if np.isfinite(worked).sum() >= MIN_VALUES else times
-    return steady_state(columns["iteration"], times, log.segment_starts, metadata.window)
+    profiled = profiled_iterations(log.arguments)
+    if profiled is None:
+        return steady_state(columns["iteration"], times, log.segment_starts, metadata.window)
+    return _unprofiled(log, times, profiled, metadata)
+
+
+def _unprofiled(log: ParsedLog, times: FloatArray, profiled: tuple[int, int], metadata: Metadata) -> SteadyState | None:
+    """Leave profiled iterations out of the steady window, unless nearly all are profiled."""
+    first, last = profiled
+    iterations = log.columns["iteration"]
+    is_profiled = (iterations >= first) & (iterations < last + (log.log_interval or 1))
+    others = np.where(is_profiled, np.nan, times)
+    if not is_profiled.any():
+        return steady_state(iterations, times, log.segment_starts, metadata.window)
+    steady = steady_state(iterations, others, log.segment_starts, metadata.window)
+    if steady is None:
+        counting = steady_state(iterations, times, log.segment_starts, metadata.window)
+        note = f"Iterations {first} to {last} were profiled. They count, because fewer than {MIN_VALUES} others exist."
+        return None if counting is None else replace(counting, notes=(*counting.notes, note))
+    note = f"Iterations {first} to {last} were profiled, which slows them down; they are left out."
+    return replace(steady, profiled=profiled, notes=(*steady.notes, note))
 
 
 def no_iterations(log: ParsedLog) -> str:

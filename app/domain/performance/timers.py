@@ -1,6 +1,8 @@
 """Where the step goes: Megatron's timers over the steady window, and whether their barriers made the run unfair."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,8 +32,7 @@ def read_timers(log: ParsedLog, steady: SteadyState | None) -> tuple[Timer, ...]
     """Return the timers of the step, the largest share first. Timers nest, so shares may sum to more than the step."""
     if steady is None:
         return ()
-    iterations = log.columns["iteration"]
-    rows = (iterations >= steady.first_iteration) & (iterations <= steady.last_iteration)
+    rows = steady.contains(log.columns["iteration"])
     timers = []
     for name in timer_names(log):
         slowest = log.columns[f"{PREFIX}{name}{SUFFIX}"][rows]
@@ -49,6 +50,46 @@ def read_timers(log: ParsedLog, steady: SteadyState | None) -> tuple[Timer, ...]
             )
         )
     return tuple(sorted(timers, key=lambda timer: (-timer.share_of_step, timer.name)))
+
+
+_GRADIENTS = "(all-grads-sync|grads-all-reduce|grads-reduce-scatter|.*-grads-all-reduce|.*params-all-reduce)"
+_INSIDE: tuple[tuple[str, str, str], ...] = (
+    ("forward", "forward", "forward-compute"),
+    ("backward", "backward", "backward-compute"),
+    ("pipeline", "between pipeline stages", "(forward|backward)-(send|recv)(-.*)?|forward-backward-send-.*"),
+    ("gradients", "gradients", _GRADIENTS),
+)
+_WHOLE, _OPTIMIZER = "forward-backward", "optimizer"
+
+
+@dataclass(frozen=True, slots=True)
+class StepPart:
+    """A part of the step by timers. `kind` names its colour."""
+
+    kind: str
+    label: str
+    ms: float
+
+
+def step_parts(timers: Sequence[Timer], step_time_ms: float) -> tuple[StepPart, ...]:
+    """Return where the step goes by Megatron's timers, without counting nested ones twice; empty without them.
+
+    Each timer is that of its slowest rank, so the parts may exceed the step.
+    """
+    times = {timer.name: timer.median_ms for timer in timers}
+    if _WHOLE not in times and "forward-compute" not in times:
+        return ()
+    parts = []
+    for kind, label, pattern in _INSIDE:
+        of_kind = {name: ms for name, ms in times.items() if re.fullmatch(pattern, name)}
+        # Megatron's sum of all gradient synchronization contains the single ones.
+        ms = of_kind.get("all-grads-sync", sum(of_kind.values()))
+        parts.append(StepPart(kind, label, ms))
+    rest = times.get(_WHOLE, 0.0) - sum(part.ms for part in parts)
+    parts.append(StepPart("rest", "rest of forward and backward", rest))
+    parts.append(StepPart("optimizer", "optimizer", times.get(_OPTIMIZER, 0.0)))
+    parts.append(StepPart("untimed", "not timed", step_time_ms - sum(part.ms for part in parts if part.ms > 0)))
+    return tuple(part for part in parts if part.ms >= MIN_TIMER_MS)
 
 
 def timer_names(log: ParsedLog) -> list[str]:

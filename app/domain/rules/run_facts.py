@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.domain.performance.failures import FROM_OUTSIDE
+from app.domain.performance.steady_state import profiled_iterations
 from app.domain.ranking.runs import headroom_pct
 from app.domain.rules.facts import FACTS, typed
 from app.domain.rules.launch import read_command
@@ -158,13 +159,11 @@ def _from_profile(run: RunReading) -> dict[str, object]:
     resolved = facts.get("resolved_dispatcher")
     if resolved is not None and requested is not None and requested.requested is not None:
         facts["backend_proof"] = requested.requested.value == resolved
-    first, end = (run.arguments.get(name) for name in ("profile_step_start", "profile_step_end"))
-    is_profiled = run.arguments.get("profile") is True and isinstance(first, int) and isinstance(end, int)
-    if is_profiled and run.steady is not None:
-        window = run.steady
-        facts["time_from_profile"] = (
-            window.first_iteration <= int(str(end)) and int(str(first)) <= window.last_iteration
-        )
+    profiled, window = profiled_iterations(run.arguments), run.steady
+    if profiled is not None and window is not None:
+        first, last = profiled
+        overlaps = window.first_iteration <= last and first <= window.last_iteration
+        facts["time_from_profile"] = overlaps and window.profiled is None
     return facts
 
 

@@ -56,9 +56,8 @@ def window_step_times(columns: dict[str, FloatArray], steady: SteadyState | None
     """Return the usable step times of the steady window, in ms; empty without a window or series."""
     if steady is None or "step_time_ms" not in columns or "iteration" not in columns:
         return np.empty(0)
-    times, iterations = step_times(columns), columns["iteration"]
-    inside = (iterations >= steady.first_iteration) & (iterations <= steady.last_iteration) & usable(times)
-    return times[inside]
+    times = step_times(columns)
+    return times[steady.contains(columns["iteration"]) & usable(times)]
 
 
 def distribution(values: FloatArray, steady: SteadyState | None) -> Distribution | None:

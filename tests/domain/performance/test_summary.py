@@ -16,7 +16,8 @@ from app.domain.documents.document import Document
 from app.domain.documents.read import read_document
 from app.domain.logs import parse_text
 from app.domain.performance.summary import summarise
-from app.domain.run import LogEvent, MemoryReport, Metric, ParsedLog, Problem, RunSummary, Value, Window
+from app.domain.performance.timers import step_parts
+from app.domain.run import LogEvent, MemoryReport, Metric, ParsedLog, Problem, RunSummary, Timer, Value, Window
 from tests.domain.builders import OVERLAP_CASE, make_log, make_metadata, make_stated
 from tests.shared_papers import shared_folder
 
@@ -466,3 +467,77 @@ def test_barriers_of_timers_make_a_run_unfair(arguments: dict[str, Value], timer
     assert summary.fair_for_timing is fair
     assert any(warning.startswith("This run is not fair for timing") for warning in summary.warnings) is not fair
     assert summary.metrics["step_time_ms"] is not None
+
+
+def parts_of(**timers: float) -> dict[str, float]:
+    named = [Timer(name.replace("_", "-"), ms / 100, ms) for name, ms in timers.items()]
+    return {part.label: part.ms for part in step_parts(named, 100.0)}
+
+
+def test_the_step_by_timers_counts_nested_ones_once() -> None:
+    parts = parts_of(
+        forward_backward=80.0,
+        forward_compute=25.0,
+        backward_compute=40.0,
+        backward_send_forward_recv=5.0,
+        batch_generator=1.0,
+        all_grads_sync=4.0,
+        embedding_grads_all_reduce=3.0,
+        optimizer=15.0,
+        optimizer_inner_step=9.0,
+    )
+    assert parts == {
+        "forward": 25.0,
+        "backward": 40.0,
+        "between pipeline stages": 5.0,
+        "gradients": 4.0,
+        "rest of forward and backward": 6.0,
+        "optimizer": 15.0,
+        "not timed": 5.0,
+    }
+
+
+def test_parts_of_slowest_ranks_may_exceed_the_step() -> None:
+    parts = parts_of(forward_compute=60.0, backward_compute=70.0)
+    assert parts == {"forward": 60.0, "backward": 70.0}
+    assert parts_of(optimizer=10.0) == {}
+
+
+PROFILE: dict[str, Value] = {"profile": True, "profile_step_start": 10, "profile_step_end": 12}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "profiled"),
+    [
+        ({"use_pytorch_profiler": True}, (9, 12)),
+        ({"use_pytorch_profiler": False}, (11, 13)),
+        ({"profile": False, "use_pytorch_profiler": True}, None),
+        ({"profile_step_end": None}, None),
+    ],
+)
+def test_profiled_iterations_never_count(arguments: dict[str, Value], profiled: tuple[int, int] | None) -> None:
+    slow = range(profiled[0] - 1, profiled[1]) if profiled else range(0)
+    times = [5000.0 if at in slow else 100.0 for at in range(30)]
+    steady = summarise(make_log(times, arguments=PROFILE | arguments), make_metadata()).steady_state
+    assert steady is not None
+    assert steady.profiled == profiled
+    assert (steady.step_time_ms, steady.mean_step_time_ms) == pytest.approx((100, 100))
+    assert steady.n == 29 - len(slow)
+    assert any("profiled" in note for note in steady.notes) is (profiled is not None)
+
+
+def test_a_run_of_profiled_iterations_alone_is_measured_and_says_so() -> None:
+    times = [900.0, 500.0, 500.0, 500.0, 500.0, 500.0]
+    arguments = PROFILE | {"profile_step_start": 1, "profile_step_end": 5}
+    summary = summarise(make_log(times, arguments=arguments), make_metadata())
+    assert summary.steady_state is not None
+    assert summary.steady_state.profiled is None
+    assert any("They count" in text for text in summary.warnings)
+
+
+def test_the_trace_of_a_real_run_does_not_slow_its_step() -> None:
+    log = parse_text((shared_folder("corpus") / "logs/real-full/dense-1b-plangraph-baseline.log").read_text())
+    steady = summarise(log, make_metadata()).steady_state
+    assert steady is not None
+    assert steady.profiled == (4, 6)
+    assert log.columns["step_time_true_ms"][5] > 1.3 * steady.step_time_ms

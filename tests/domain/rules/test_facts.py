@@ -333,3 +333,10 @@ def test_a_readme_and_recipes_enforce_nothing() -> None:
 def test_every_contradiction_has_a_ruling_and_some_can_be_measured() -> None:
     assert all(overruling(one, SOURCES).because for one in contradictions())
     assert sum(one.measurable for one in contradictions()) == 9
+
+
+def test_step_times_of_profiled_iterations_are_a_fact_only_where_they_count() -> None:
+    arguments: dict[str, Value] = {"profile": True, "profile_step_start": 1, "profile_step_end": 5}
+    few, many = make_log([500.0] * 6, arguments=arguments), make_log([500.0] * 30, arguments=arguments)
+    facts = [facts_of(reading_of(summarise(log, make_metadata(PLACE)), arguments=arguments)) for log in (few, many)]
+    assert [known["time_from_profile"] for known in facts] == [True, False]
