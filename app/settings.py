@@ -133,6 +133,10 @@ class Settings(BaseSettings):
     profile_seconds: float = Field(
         600, gt=0, description="Processor time after which an Nsight export is given up, in seconds."
     )
+    keep_profiles: bool = Field(False, description="Keep traces of PyTorch's profiler for download once they are read.")
+    perfetto: bool = Field(
+        False, description="Offer to open kept traces in ui.perfetto.dev: the browser passes them to that page."
+    )
     max_compression_ratio: int = Field(
         200, gt=1, description="Largest compression ratio of uploads over 64 MiB (guards against decompression bombs)."
     )

@@ -111,5 +111,6 @@ def _fact_lines(document: Mapping[str, Any]) -> Iterable[str]:
     if not document["facts"]:
         yield "facts: none, because the trace is incomplete"
         return
-    yield "facts:"
+    rank = (document["facts_from"] or {}).get("rank")
+    yield "facts:" if rank is None else f"facts, from rank {rank}:"
     yield from (f"  {name} = {value}" for name, value in document["facts"].items() if value is not None)

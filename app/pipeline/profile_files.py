@@ -7,18 +7,20 @@ import sqlite3
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import IO, BinaryIO
 from urllib.parse import quote
 
 from app.domain.numbers import size
 from app.domain.profiles.kineto import read_kineto
 from app.domain.profiles.nsight import read_nsight
+from app.domain.profiles.nsys_stats import is_table, read_stats
 from app.domain.profiles.profile import ProfileFile
-from app.domain.profiles.trace import Trace, UnusableProfile
+from app.domain.profiles.trace import Trace, UnusableProfile, unreported
 from app.errors import InvalidUpload
+from app.pipeline.profile_tables import SUFFIXES, is_wanted, write_export
 from app.pipeline.uploaded_file import CHUNK_BYTES, GZIP, ZSTD, Decompressed, Limits
 from app.settings import Settings
 
@@ -26,6 +28,7 @@ SQLITE = b"SQLite format 3\0"
 _ZIP = b"PK\x03\x04"
 _EMPTY_ZIP = b"PK\x05\x06"
 _TAR_AT = 257
+_TABLE_HEAD = 8_192
 MAX_FILES = 256
 _REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 _DAMAGED = sqlite3.DatabaseError
@@ -46,63 +49,179 @@ class OpenedFile:
     path: Path
 
 
-def read_profile(files: Sequence[OpenedFile], settings: Settings) -> list[ProfileFile]:
+Progress = Callable[[float], None]
+"""Is told which share of a file was read, 0 to 1."""
+
+
+def read_profile(files: Sequence[OpenedFile], settings: Settings, progress: Progress = unreported) -> list[ProfileFile]:
     """Read all files, and those in archives. Raises InvalidProfile, which names the file."""
     result: list[ProfileFile] = []
     with tempfile.TemporaryDirectory(prefix="threewalls-profile-") as folder:
         for file in files:
-            result += _read(file, Path(folder), settings)
+            result += _Reading(Path(folder), settings, progress).read(file)
     if len(result) > MAX_FILES:
         raise InvalidProfile(f"A profile may have at most {MAX_FILES} files.")
     return result
 
 
-def _read(file: OpenedFile, folder: Path, settings: Settings) -> Iterator[ProfileFile]:
-    limits = Limits(settings.max_profile_bytes, settings.max_compression_ratio)
-    with file.path.open("rb") as opened:
-        head = opened.read(512)
-    try:
+class _Reading:
+    """Reads one sent file, and the files in it when it is an archive."""
+
+    def __init__(self, folder: Path, settings: Settings, progress: Progress) -> None:
+        self._folder = folder
+        self._seconds = settings.profile_seconds
+        self._limits = Limits(settings.max_profile_bytes, settings.max_compression_ratio)
+        self._progress = progress
+
+    def read(self, file: OpenedFile) -> list[ProfileFile]:
+        try:
+            return self._read(file)
+        except UnusableProfile as error:
+            raise InvalidProfile(f"{file.name}: {error}") from None
+        except InvalidProfile:
+            raise
+        except InvalidUpload as error:
+            raise InvalidProfile(error.detail.partition(_MESSAGE_END)[0]) from None
+
+    def _read(self, file: OpenedFile) -> list[ProfileFile]:
+        head = _head(file.path)
         if head.startswith((_ZIP, _EMPTY_ZIP)):
-            yield from _archive(file, _members_of_zip(file, folder, limits), folder, settings)
-        elif head[_TAR_AT : _TAR_AT + 5] == b"ustar":
-            yield from _archive(file, _members_of_tar(file, folder, limits), folder, settings)
-        else:
-            yield ProfileFile(file.name, _read_trace(file, head, folder, limits, settings.profile_seconds))
-    except UnusableProfile as error:
-        raise InvalidProfile(f"{file.name}: {error}") from None
-    except InvalidProfile:
-        raise
-    except InvalidUpload as error:
-        raise InvalidProfile(error.detail.partition(_MESSAGE_END)[0]) from None
+            return self._archive(file, self._members_of_zip(file))
+        if _is_tar(head):
+            return self._archive(file, self._members_of_tar(file.path))
+        if head.startswith((GZIP, ZSTD)):
+            with file.path.open("rb") as opened:
+                if _is_tar(next(iter(Decompressed(opened, file.name, self._limits)), b"")):
+                    return self._archive(file, self._members_of_tar(self._decompressed(file)))
+        return [ProfileFile(file.name, self._trace(file, head, self._progress))]
+
+    def _trace(self, file: OpenedFile, head: bytes, progress: Progress) -> Trace:
+        if head.startswith(SQLITE):
+            return self._sqlite(file.path, progress)
+        if not head.startswith((GZIP, ZSTD)) and file.name.lower().endswith(_REPORTS):
+            raise UnusableProfile(_export_command(file.name))
+        with file.path.open("rb") as opened:
+            chunks = Decompressed(opened, file.name, self._limits)
+            stream = _counted(iter(chunks), opened, file.path.stat().st_size, progress)
+            first = next(stream, b"")
+            if first.startswith(SQLITE):
+                plain = self._folder / "export.sqlite"
+                _write(plain, _chain(first, stream))
+                if chunks.cut:
+                    raise UnusableProfile("The compressed export ends early. Copy it again whole.")
+                return self._sqlite(plain, progress)
+            is_json = first.lstrip().startswith((b"{", b"["))
+            if first and b"\0" in first[:64].rstrip(b"\0") and not is_json:
+                raise UnusableProfile(
+                    "This is binary data, not a trace. A report of Nsight Systems needs an export first: "
+                    + _export_command("report.nsys-rep")
+                )
+            is_stats = not is_json and is_table(first[:_TABLE_HEAD])
+            trace = (read_stats if is_stats else read_kineto)(_chain(first, stream))
+        if chunks.cut and not trace.incomplete:
+            trace.incomplete = f"The {chunks.cut} file ends early, after {size(chunks.size_bytes)} of text."
+        return trace
+
+    def _sqlite(self, path: Path, progress: Progress) -> Trace:
+        """Read an export without running anything that it brings: views, triggers and functions stay unused."""
+        try:
+            connection = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)
+            try:
+                connection.execute("PRAGMA trusted_schema = OFF")
+                connection.execute("PRAGMA query_only = ON")
+                connection.execute("PRAGMA cache_size = -16000")
+                return read_nsight(connection, self._seconds, progress)
+            finally:
+                connection.close()
+        except _DAMAGED as error:
+            raise UnusableProfile(f"Not an SQLite export, or damaged: {error}.") from None
+
+    # --- Archives
+
+    def _archive(self, file: OpenedFile, members: Iterator[tuple[OpenedFile, float]]) -> list[ProfileFile]:
+        """Read the members, which come with the share of the archive behind them; tables together are one export."""
+        result, tables, count = [], {}, 0
+        for member, done in members:
+            count += 1
+            if count > MAX_FILES:
+                raise UnusableProfile(f"The archive contains more than {MAX_FILES} files.")
+            self._progress(done)
+            if member.name.lower().endswith(SUFFIXES):
+                if is_wanted(member.name):
+                    tables[member.name] = member.path.replace(self._folder / f"table-{count}{member.path.suffix}")
+                continue
+            trace = self._trace(member, _head(member.path), unreported)
+            result.append(ProfileFile(f"{file.name}/{member.name}", trace))
+        if tables:
+            export = self._folder / "tables.sqlite"
+            export.unlink(missing_ok=True)
+            write_export(tables, export)
+            result.append(ProfileFile(file.name, self._sqlite(export, self._progress)))
+        if not result:
+            raise UnusableProfile("The archive contains no trace." if count else "The archive contains no file.")
+        return result
+
+    def _members_of_zip(self, file: OpenedFile) -> Iterator[tuple[OpenedFile, float]]:
+        try:
+            with zipfile.ZipFile(file.path) as archive:
+                entries = [item for item in archive.infolist() if not item.is_dir() and not _is_hidden(item.filename)]
+                for at, entry in enumerate(entries):
+                    with archive.open(entry) as source:
+                        yield self._unpacked(PurePosixPath(entry.filename).name, source), at / len(entries)
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+            raise UnusableProfile(f"The zip archive cannot be read: {error}.") from None
+
+    def _members_of_tar(self, path: Path) -> Iterator[tuple[OpenedFile, float]]:
+        length = path.stat().st_size
+        try:
+            with tarfile.open(path, "r:") as archive:
+                for entry in archive:
+                    source = archive.extractfile(entry) if entry.isreg() and not _is_hidden(entry.name) else None
+                    if source is not None:
+                        yield self._unpacked(PurePosixPath(entry.name).name, source), entry.offset / length
+        except (tarfile.TarError, EOFError) as error:
+            raise UnusableProfile(f"The tar archive cannot be read: {error}.") from None
+
+    def _unpacked(self, name: str, source: IO[bytes]) -> OpenedFile:
+        """Copy a member to a file of ours; its own path is never used."""
+        suffix = next((suffix for suffix in SUFFIXES if name.lower().endswith(suffix)), "")
+        target = self._folder / f"member{suffix}"
+        written = 0
+        with target.open("wb") as copy:
+            while chunk := source.read(CHUNK_BYTES):
+                written += len(chunk)
+                if written > self._limits.decompressed_bytes:
+                    raise UnusableProfile(f"{name} is larger than {size(self._limits.decompressed_bytes)}.")
+                copy.write(chunk)
+        return OpenedFile(name, target)
+
+    def _decompressed(self, file: OpenedFile) -> Path:
+        target = self._folder / "archive.tar"
+        with file.path.open("rb") as opened:
+            _write(target, Decompressed(opened, file.name, self._limits))
+        return target
 
 
-def _read_trace(file: OpenedFile, head: bytes, folder: Path, limits: Limits, seconds: float) -> Trace:
-    if head.startswith(SQLITE):
-        return _read_sqlite(file.path, seconds)
-    if not head.startswith((GZIP, ZSTD)) and file.name.lower().endswith(_REPORTS):
-        raise UnusableProfile(_export_command(file.name))
-    with file.path.open("rb") as opened:
-        chunks = Decompressed(opened, file.name, limits)
-        stream = iter(chunks)
-        first = next(stream, b"")
-        if first.startswith(SQLITE):
-            plain = folder / "export.sqlite"
-            with plain.open("wb") as target:
-                target.write(first)
-                for chunk in stream:
-                    target.write(chunk)
-            if chunks.cut:
-                raise UnusableProfile("The compressed export ends early. Copy it again whole.")
-            return _read_sqlite(plain, seconds)
-        if first and b"\0" in first[:64].rstrip(b"\0") and not first.lstrip().startswith((b"{", b"[")):
-            raise UnusableProfile(
-                "This is binary data, not a trace. A report of Nsight Systems needs an export first: "
-                + _export_command("report.nsys-rep")
-            )
-        trace = read_kineto(_chain(first, stream))
-    if chunks.cut and not trace.incomplete:
-        trace.incomplete = f"The {chunks.cut} file ends early, after {size(chunks.size_bytes)} of text."
-    return trace
+def _head(path: Path) -> bytes:
+    with path.open("rb") as opened:
+        return opened.read(512)
+
+
+def _is_tar(head: bytes) -> bool:
+    return head[_TAR_AT : _TAR_AT + 5] == b"ustar"
+
+
+def _write(target: Path, chunks: Iterable[bytes]) -> None:
+    with target.open("wb") as file:
+        for chunk in chunks:
+            file.write(chunk)
+
+
+def _counted(chunks: Iterator[bytes], file: BinaryIO, length: int, progress: Progress) -> Iterator[bytes]:
+    """Pass the chunks on and report how much of the file is behind them."""
+    for chunk in chunks:
+        yield chunk
+        progress(file.tell() / (length or 1))
 
 
 def _chain(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
@@ -118,78 +237,5 @@ def _export_command(name: str) -> str:
     )
 
 
-def _read_sqlite(path: Path, seconds: float) -> Trace:
-    """Read an export without running anything that it brings: views, triggers and functions stay unused."""
-    try:
-        connection = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)
-        try:
-            connection.execute("PRAGMA trusted_schema = OFF")
-            connection.execute("PRAGMA query_only = ON")
-            connection.execute("PRAGMA cache_size = -16000")
-            return read_nsight(connection, seconds)
-        finally:
-            connection.close()
-    except _DAMAGED as error:
-        raise UnusableProfile(f"Not an SQLite export, or damaged: {error}.") from None
-
-
-# --- Archives
-
-
-def _archive(
-    file: OpenedFile, members: Iterator[OpenedFile], folder: Path, settings: Settings
-) -> Iterator[ProfileFile]:
-    count = 0
-    for member in members:
-        if member.name.lower().endswith(".parquet"):
-            raise UnusableProfile("Parquet tables are not supported yet. Export with nsys export --type sqlite.")
-        count += 1
-        if count > MAX_FILES:
-            raise UnusableProfile(f"The archive contains more than {MAX_FILES} files.")
-        with member.path.open("rb") as opened:
-            head = opened.read(512)
-        limits = Limits(settings.max_profile_bytes, settings.max_compression_ratio)
-        trace = _read_trace(member, head, folder, limits, settings.profile_seconds)
-        yield ProfileFile(f"{file.name}/{member.name}", trace)
-    if not count:
-        raise UnusableProfile("The archive contains no file.")
-
-
-def _members_of_zip(file: OpenedFile, folder: Path, limits: Limits) -> Iterator[OpenedFile]:
-    try:
-        with zipfile.ZipFile(file.path) as archive:
-            for entry in archive.infolist():
-                if entry.is_dir() or _is_hidden(entry.filename):
-                    continue
-                with archive.open(entry) as source:
-                    yield _unpacked(PurePosixPath(entry.filename).name, source, folder, limits)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
-        raise UnusableProfile(f"The zip archive cannot be read: {error}.") from None
-
-
-def _members_of_tar(file: OpenedFile, folder: Path, limits: Limits) -> Iterator[OpenedFile]:
-    try:
-        with tarfile.open(file.path, "r:") as archive:
-            for entry in archive:
-                source = archive.extractfile(entry) if entry.isreg() and not _is_hidden(entry.name) else None
-                if source is not None:
-                    yield _unpacked(PurePosixPath(entry.name).name, source, folder, limits)
-    except (tarfile.TarError, EOFError) as error:
-        raise UnusableProfile(f"The tar archive cannot be read: {error}.") from None
-
-
 def _is_hidden(name: str) -> bool:
     return any(part.startswith((".", "__MACOSX")) for part in PurePosixPath(name).parts)
-
-
-def _unpacked(name: str, source: BinaryIO | object, folder: Path, limits: Limits) -> OpenedFile:
-    """Copy a member to a file of ours; its own path is never used."""
-    target = folder / "member"
-    written = 0
-    with target.open("wb") as copy:
-        while chunk := source.read(CHUNK_BYTES):  # type: ignore[union-attr]
-            written += len(chunk)
-            if written > limits.decompressed_bytes:
-                raise UnusableProfile(f"{name} is larger than {size(limits.decompressed_bytes)}.")
-            copy.write(chunk)
-    return OpenedFile(name, target)

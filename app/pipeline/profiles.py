@@ -1,6 +1,7 @@
 """Profiles of runs: take the files, read them in the background, and store the reduced form with its facts.
 
 The files are dropped once they are read: an export of Nsight Systems holds the environment and command line of its job.
+A setting keeps traces of PyTorch.
 """
 
 import hashlib
@@ -41,6 +42,9 @@ log = structlog.get_logger(__name__)
 MAX_PROFILES = 50
 """Profiles of one run."""
 _RETRY_SECONDS = 1
+_PROGRESS_SECONDS = 1
+_READING_SHARE = 0.9
+"""Share of the progress that reading is; taking the figures is the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +174,10 @@ def _insert(
 
 @dataclass(frozen=True, slots=True)
 class _File:
+    position: int
     name: str
     key: str
+    size_bytes: int
     rank: int | None
     stage: int | None
 
@@ -189,18 +195,20 @@ def read_profile_of_run(engine: Engine, log_files: LogFiles, settings: Settings,
     began = time.monotonic()
     try:
         with profile_queue.renewed(engine, claim, settings.lease_seconds):
-            document = _read(engine, log_files, settings, profile_id)
+            document, kept = _read(engine, log_files, settings, profile_id)
         columns = {
             "status": "ready",
+            "progress": 1.0,
             "error": None,
             "document": pack(document),
             "facts": storable(document["facts"]),
             "identity": storable(identity_of(document)),
         }
     except InvalidProfile as error:
+        kept = ()
         columns = {"status": "failed", "error": storable(error.detail)}
     except SoftTimeLimitExceeded:
-        limit = settings.task_soft_limit_seconds
+        kept, limit = (), settings.task_soft_limit_seconds
         columns = {
             "status": "failed",
             "error": f"Reading this profile took longer than {limit} s, the limit. Profile fewer steps.",
@@ -208,13 +216,37 @@ def read_profile_of_run(engine: Engine, log_files: LogFiles, settings: Settings,
     except Exception as error:
         _end_without_result(engine, settings, claim, error)
         return None
-    return _finish(engine, log_files, claim, read_seconds=time.monotonic() - began, **columns)
+    return _finish(engine, log_files, claim, kept, read_seconds=time.monotonic() - began, **columns)
 
 
-def _read(engine: Engine, log_files: LogFiles, settings: Settings, profile_id: int) -> Document:
+class _Progress:
+    """Writes how much of a profile was read, at most once a second."""
+
+    def __init__(self, engine: Engine, profile_id: int, total_bytes: int) -> None:
+        self._engine, self._profile_id, self._total = engine, profile_id, total_bytes or 1
+        self._done = self._size = 0
+        self._written_at = time.monotonic()
+
+    def begin(self, size_bytes: int) -> None:
+        """Begin the next file."""
+        self._done += self._size
+        self._size = size_bytes
+
+    def report(self, share: float) -> None:
+        """Take which share of the current file was read."""
+        if time.monotonic() - self._written_at < _PROGRESS_SECONDS:
+            return
+        done = _READING_SHARE * (self._done + share * self._size) / self._total
+        with transaction(self._engine) as session:
+            session.execute(update(ProfileRow).where(col(ProfileRow.id) == self._profile_id).values(progress=done))
+        self._written_at = time.monotonic()
+
+
+def _read(engine: Engine, log_files: LogFiles, settings: Settings, profile_id: int) -> tuple[Document, tuple[int, ...]]:
+    """Return the document, and the positions of the files that are kept."""
     with read_session(engine) as session:
         files = [
-            _File(row.name, row.object_key, row.rank, row.stage)
+            _File(row.position, row.name, row.object_key, row.size_bytes, row.rank, row.stage)
             for row in session.execute(
                 select(ProfileFileRow)
                 .where(col(ProfileFileRow.profile_id) == profile_id)
@@ -222,23 +254,28 @@ def _read(engine: Engine, log_files: LogFiles, settings: Settings, profile_id: i
             ).scalars()
         ]
     result: list[ProfileFile] = []
+    kept: list[int] = []
+    progress = _Progress(engine, profile_id, sum(file.size_bytes for file in files))
     with tempfile.TemporaryDirectory(prefix="threewalls-profile-") as folder:
         for file in files:
+            progress.begin(file.size_bytes)
             path = Path(folder) / "file"
             with path.open("wb") as copy:
                 for chunk in log_files.stream([file.key]):
                     copy.write(chunk)
-            parts = read_profile([OpenedFile(file.name, path)], settings)
+            parts = read_profile([OpenedFile(file.name, path)], settings, progress.report)
+            if settings.keep_profiles and all(part.trace.format == "kineto" for part in parts):
+                kept.append(file.position)
             is_single = len(parts) == 1
             result += [replace(part, rank=file.rank if is_single else None, stage=file.stage) for part in parts]
             path.unlink()
     if len(result) > MAX_FILES:
         raise InvalidProfile(f"A profile may have at most {MAX_FILES} files.")
-    return describe_profile(result)
+    return describe_profile(result), tuple(kept)
 
 
-def _finish(engine: Engine, log_files: LogFiles, claim: Claim, **columns: Any) -> int | None:
-    """Write the result and drop the files. Return the run."""
+def _finish(engine: Engine, log_files: LogFiles, claim: Claim, kept: Sequence[int] = (), **columns: Any) -> int | None:
+    """Write the result and drop the files, except those at the positions `kept`. Return the run."""
     with transaction(engine) as session:
         run_id: int | None = session.execute(
             select_any(ProfileRow.run_id).where(col(ProfileRow.id) == claim.row_id)
@@ -246,9 +283,9 @@ def _finish(engine: Engine, log_files: LogFiles, claim: Claim, **columns: Any) -
         if run_id is None or not profile_queue.finish(session, claim, **columns):
             log.warning("profile_dropped", profile_id=claim.row_id, claim=claim.number)
             return None
-        of_profile = col(ProfileFileRow.profile_id) == claim.row_id
-        keys = session.execute(select_any(ProfileFileRow.object_key).where(of_profile)).scalars().all()
-        session.execute(update(ProfileFileRow).where(of_profile).values(object_key=""))
+        of_profile = col(ProfileFileRow.profile_id) == claim.row_id, col(ProfileFileRow.position).not_in(kept)
+        keys = session.execute(select_any(ProfileFileRow.object_key).where(*of_profile)).scalars().all()
+        session.execute(update(ProfileFileRow).where(*of_profile).values(object_key=""))
         request_rules(session, run_id)
     try:
         objects.forget(engine, log_files, [key for key in keys if key], utc_now())

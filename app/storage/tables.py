@@ -333,6 +333,7 @@ class ProfileRow(SQLModel, table=True):
     `status`: received, processing, ready or failed. `content_key` identifies equal files. `document` is the reduced
     form, JSON in zstd. `facts` is what the rules take from it. `identity` (GPU, world size, dispatcher) tells whether
     it belongs to the run: if it contradicts the contract, the facts count only once a user has confirmed the profile.
+    `progress`: share of its files that was read, 0 to 1.
     """
 
     __tablename__ = "profile"
@@ -354,6 +355,7 @@ class ProfileRow(SQLModel, table=True):
     lease_until: datetime | None = Field(default=None, sa_column=time_column())
     processed_at: datetime | None = Field(default=None, sa_column=time_column())
     read_seconds: float = 0.0
+    progress: float = 0.0
     error: str | None = Field(default=None, sa_column=Column(Text))
     document: bytes | None = Field(default=None, sa_column=Column(LargeBinary))
     facts: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
@@ -363,7 +365,7 @@ class ProfileRow(SQLModel, table=True):
 
 
 class ProfileFileRow(SQLModel, table=True):
-    """A file of a profile. `object_key` is empty after reading: only the reduced form is kept."""
+    """A file of a profile. `object_key` is empty after reading, unless settings keep the file."""
 
     __tablename__ = "profile_file"
 

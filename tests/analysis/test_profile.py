@@ -1,11 +1,16 @@
 """`threewalls profile`: from files to the printed profile."""
 
+import gzip
 import json
+import sqlite3
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import ipc, parquet
 
 from tests.analysis.commands import threewalls
 from tests.domain.profiles.traces import corpus, differences, expected, trace_bytes
@@ -85,3 +90,63 @@ def test_a_rank_of_the_file_name_is_labelled(tmp_path: Path) -> None:
     trace.write_bytes(trace_bytes([event]))
     document = json.loads(threewalls("profile", trace, "--json").output)
     assert (document["rank"], document["rank_from"]) == (7, "file name")
+
+
+def tables_of(export: Path, folder: Path, suffix: str) -> list[Path]:
+    """Write the tables of an SQLite export as `nsys export --type parquetdir` or `arrowdir` does."""
+    connection = sqlite3.connect(export)
+    names = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    paths = []
+    for name in names:
+        cursor = connection.execute(f'SELECT * FROM "{name}"')  # noqa: S608
+        columns = [item[0] for item in cursor.description]
+        rows = cursor.fetchall()
+        table = pyarrow.table({column: [row[at] for row in rows] for at, column in enumerate(columns)})
+        path = folder / f"{name}.{suffix}"
+        if suffix == "parquet":
+            parquet.write_table(table, path)
+        else:
+            with ipc.new_file(path, table.schema) as writer:
+                writer.write_table(table)
+        paths.append(path)
+    connection.close()
+    return paths
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_a_folder_of_tables_equals_the_export(tmp_path: Path, suffix: str) -> None:
+    export = tmp_path / "export.sqlite"
+    export.write_bytes(gzip.decompress((corpus() / "synthetic/seed-11/nsys-ranges.sqlite.gz").read_bytes()))
+    archive = tmp_path / "tables.zip"
+    with zipfile.ZipFile(archive, "w") as writer:
+        for path in tables_of(export, tmp_path, suffix):
+            writer.write(path, f"report/{path.name}")
+    whole, tables = (threewalls("profile", path, "--json").document for path in (export, archive))
+    assert tables["devices"] == whole["devices"]
+    assert tables["facts"] == whole["facts"]
+
+
+def test_an_archive_of_tar_may_be_compressed(tmp_path: Path) -> None:
+    archive = tmp_path / "ranks.tar.gz"
+    with tarfile.open(archive, "w:gz") as writer:
+        for rank in range(2):
+            writer.add(corpus() / f"synthetic/seed-11/ranks-{rank}.json.gz", f"rank-{rank}.json.gz")
+    assert [item["rank"] for item in threewalls("profile", archive, "--json").document] == [0, 1]
+
+
+def test_a_broken_table_names_itself(tmp_path: Path) -> None:
+    archive = tmp_path / "tables.zip"
+    with zipfile.ZipFile(archive, "w") as writer:
+        writer.writestr("CUPTI_ACTIVITY_KIND_KERNEL.parquet", b"PAR1 but not really PAR1")
+    answer = threewalls("profile", archive)
+    assert answer.code == 2
+    assert "CUPTI_ACTIVITY_KIND_KERNEL.parquet" in answer.errors
+
+
+def test_tables_of_sums_say_what_they_cannot_show(tmp_path: Path) -> None:
+    table = tmp_path / "cuda_gpu_kern_sum.csv"
+    table.write_text("Time (%),Total Time (ns),Instances,Name\n100.0,1000,1,ncclDevKernel_AllGather_RING_LL(int)\n")
+    answer = threewalls("profile", table)
+    assert answer.code == 0
+    assert "nccl_share_of_summed_kernel_time = 1.0" in answer.output
+    assert "Only sums" in answer.output

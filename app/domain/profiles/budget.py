@@ -30,6 +30,10 @@ SYNCHRONISES = re.compile(
     r"(Stream|Event|Device|Ctx)Synchronize(?![A-Za-z])|^(cuda|hip)Memcpy(_v\d+|_ptsz\w*)?$|^hipMemcpyWithStream"
 )
 """Runtime calls that wait for the GPU."""
+_ALLOCATES = re.compile(r"^(cuda|hip)(Malloc|Free|HostAlloc)|^cuMem(Alloc|Free|Create|Map)")
+_LAUNCHES_GRAPH = re.compile("GraphLaunch")
+STARVED_CAUSES = ("data_loader", "allocation", "graph_launch", "other")
+"""What the host does while the GPU waits for a launch."""
 
 _GROUPS = np.array([{"compute": 0, "communication": 1, "copy": 2}[group_of(name)] for name in CLASSES], np.int8)
 
@@ -191,6 +195,43 @@ class Device:
             )
             for at in longest
         ]
+
+    def waiting_gaps(self, first: int, last: int) -> tuple[Times, Times, Times]:
+        """Return start, ending kernel (-1: none) and waiting time of the gaps that wait for communication."""
+        start, _, kernel, _, parts = self._explained(first, last)
+        waits = parts["wait_comm"] > 0
+        return start[waits], kernel[waits], parts["wait_comm"][waits]
+
+    def starved_split(self, first: int, last: int) -> dict[str, int]:
+        """Return what the launching thread did while the GPU waited for a launch; the parts add up to that time."""
+        a, _, _, launch, parts = self._explained(first, last)
+        q = a + parts["launch_starved"] + parts["host_sync"]
+        threads = np.where(launch != NO_LAUNCH, self._thread_of(launch), -1)
+        split = dict.fromkeys(STARVED_CAUSES, 0)
+        for thread in np.unique(threads[parts["launch_starved"] > 0]):
+            own = threads == thread
+            layers = [self._waits[int(thread)]] if int(thread) in self._waits else []
+            before = layers[0].between(a[own], q[own]) if layers else np.zeros(int(own.sum()), np.int64)
+            for cause, coverage in self._causes(int(thread)):
+                layers.append(coverage)
+                covered = Coverage.join(layers).between(a[own], q[own])
+                split[cause] += int((covered - before).sum())
+                before = covered
+        split["other"] = int(parts["launch_starved"].sum()) - sum(split.values())
+        return split
+
+    def _causes(self, thread: int) -> list[tuple[str, Coverage]]:
+        trace, calls = self.trace, self.trace.calls
+        loading = Coverage.of(
+            np.array([item.start for item in trace.loading], np.int64),
+            np.array([item.end for item in trace.loading], np.int64),
+        )
+        causes = [("data_loader", loading)]
+        for cause, pattern in (("allocation", _ALLOCATES), ("graph_launch", _LAUNCHES_GRAPH)):
+            table = np.array([bool(pattern.search(name)) for name in trace.names], np.bool_)
+            own = table[calls.name] & (calls.thread == thread)
+            causes.append((cause, Coverage.of(calls.start[own], calls.end[own])))
+        return causes
 
     def idle_reasons(self, first: int, last: int) -> dict[str, int]:
         """Return why the GPU does nothing at all, without computation, communication and copies."""

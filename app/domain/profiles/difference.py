@@ -4,11 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.domain.profiles.kernels import group_of
+from app.domain.profiles.kernels import group_of, label_of_class
 
 _SHOWN = 3
+_LEAST_SHARE = 0.005
+"""Smaller parts of the difference are left out of the sentence."""
 MAX_KERNELS = 20
 _SAME = 1e-9
+_ANCHORS = ("attention", "gemm.grouped", "gemm")
+"""Classes whose kernels count the work of a window without steps: they run a fixed number of times in each layer."""
 IDLE_LABELS = {
     "idle.launch_starved": "waiting for launches",
     "idle.host_sync": "host synchronization",
@@ -59,6 +63,8 @@ class ProfileDifference:
     contract: tuple[str, ...]
     per_step: bool
     """False: the windows are no steps, so that their lengths must not be compared."""
+    anchor: str = ""
+    """Without steps, the kernel by whose launches all times are divided; empty when no kernel is common."""
 
     @property
     def difference_ms(self) -> float:
@@ -70,6 +76,10 @@ def compare_profiles(before: Mapping[str, Any], after: Mapping[str, Any]) -> Pro
     if not before.get("view") or not after.get("view"):
         return None
     old, new = before["view"], after["view"]
+    per_step = before["quality"]["steps"] > 0 and after["quality"]["steps"] > 0
+    anchor = "" if per_step else _anchor(old, new)
+    if anchor:
+        old, new = _per_launch(old, anchor), _per_launch(new, anchor)
     names = dict.fromkeys([*old["credited_ms"], *new["credited_ms"]])
     rows = [
         _row(name, old, new, old["credited_ms"].get(name, 0.0), new["credited_ms"].get(name, 0.0)) for name in names
@@ -80,8 +90,28 @@ def compare_profiles(before: Mapping[str, Any], after: Mapping[str, Any]) -> Pro
         sum(new["credited_ms"].values()),
         tuple(rows),
         tuple(_contract(before, after)),
-        before["quality"]["steps"] > 0 and after["quality"]["steps"] > 0,
+        per_step,
+        anchor,
     )
+
+
+def _anchor(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Return the kernel that counts the work of both windows: of the first class with a common one, the longest."""
+    for kernel_class in _ANCHORS:
+        mine, theirs = _kernels(old, kernel_class), _kernels(new, kernel_class)
+        if common := mine.keys() & theirs.keys():
+            return max(sorted(common), key=lambda name: min(mine[name]["work_ms"], theirs[name]["work_ms"]))
+    return ""
+
+
+def _per_launch(view: Mapping[str, Any], anchor: str) -> Mapping[str, Any]:
+    launches = sum(kernel["calls"] for kernel in view["kernels"] if kernel["name"] == anchor)
+    kernels = [
+        {**kernel, "calls": kernel["calls"] / launches, "work_ms": kernel["work_ms"] / launches}
+        for kernel in view["kernels"]
+    ]
+    credited = {name: time / launches for name, time in view["credited_ms"].items()}
+    return {**view, "kernels": kernels, "credited_ms": credited}
 
 
 def _row(name: str, old: Mapping[str, Any], new: Mapping[str, Any], before: float, after: float) -> Row:
@@ -162,25 +192,35 @@ def first_sentence(difference: ProfileDifference) -> str:
     """Return what the step gained or lost, and by which rows, in one sentence."""
     total = difference.difference_ms
     share = total / difference.before_ms if difference.before_ms else 0.0
-    what = "step" if difference.per_step else "profiled window"
+    what = "The step" if difference.per_step else "The profiled window"
+    if difference.anchor:
+        what = f"For each launch of {difference.anchor[:60]}, the window"
     if abs(total) < _SAME:
-        return f"The {what} takes the same time, {difference.after_ms:.1f} ms."
+        return f"{what} takes the same time, {_ms(difference.after_ms)} ms."
     longer = "longer" if total > 0 else "shorter"
     parts = []
-    shown = difference.rows[:_SHOWN]
-    for row in shown:
-        if abs(row.difference_ms) < 0.005 * abs(total):
-            continue
-        parts.append(f"{row.difference_ms:+.1f} ms {label_of(row.name)}{_why(row)}")
-    rest = total - sum(row.difference_ms for row in shown[: len(parts)])
-    if abs(rest) >= 0.05:
-        parts.append(f"{rest:+.1f} ms other")
-    return f"The {what} is {abs(share):.1%} ({abs(total):.1f} ms) {longer}: {', '.join(parts)}."
+    rest = total
+    for row in difference.rows[:_SHOWN]:
+        if abs(row.difference_ms) < _LEAST_SHARE * abs(total):
+            break
+        parts.append(f"{_signed(row.difference_ms)} ms {label_of(row.name)}{_why(row)}")
+        rest -= row.difference_ms
+    if abs(rest) >= _LEAST_SHARE * abs(total):
+        parts.append(f"{_signed(rest)} ms other")
+    return f"{what} is {abs(share):.1%} ({_ms(abs(total))} ms) {longer}: {', '.join(parts)}."
+
+
+def _ms(milliseconds: float) -> str:
+    return f"{milliseconds:,.1f}" if abs(milliseconds) >= 1 else f"{milliseconds:.3f}"
+
+
+def _signed(milliseconds: float) -> str:
+    return f"{'+' if milliseconds >= 0 else '-'}{_ms(abs(milliseconds))}"
 
 
 def label_of(row: str) -> str:
     """Return the name of a class or idle reason for people."""
-    return IDLE_LABELS.get(row, row)
+    return IDLE_LABELS.get(row) or label_of_class(row)
 
 
 def _why(row: Row) -> str:
@@ -191,8 +231,8 @@ def _why(row: Row) -> str:
     work2 = sum(k.work_ms[1] for k in row.kernels)
     if abs(n2 - n1) < _SAME * max(n1, 1) and work1:
         change = work2 / work1 - 1
-        return f" (same calls, {abs(change):.0%} {'longer' if change > 0 else 'shorter'} each)"
-    return f" ({n1:g} calls, then {n2:g})"
+        return f" (same launches, {abs(change):.0%} {'longer' if change > 0 else 'shorter'} each)"
+    return f" ({n1:.4g} launches, then {n2:.4g})"
 
 
 def difference_document(difference: ProfileDifference) -> dict[str, Any]:
@@ -203,6 +243,7 @@ def difference_document(difference: ProfileDifference) -> dict[str, Any]:
         "difference_ms": round(difference.difference_ms, 6),
         "sentence": first_sentence(difference),
         "per_step": difference.per_step,
+        "anchor": difference.anchor,
         "contract": list(difference.contract),
         "rows": [_row_document(row) for row in difference.rows],
     }
@@ -211,6 +252,7 @@ def difference_document(difference: ProfileDifference) -> dict[str, Any]:
 def _row_document(row: Row) -> dict[str, Any]:
     return {
         "row": row.name,
+        "label": label_of(row.name),
         "before_ms": round(row.before_ms, 6),
         "after_ms": round(row.after_ms, 6),
         "difference_ms": round(row.difference_ms, 6),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.domain.profiles.budget import Budget, Device
+from app.domain.profiles.dependencies import Blocking
 from app.domain.profiles.intervals import Coverage
 from app.domain.profiles.kernels import (
     CLASSES,
@@ -32,6 +33,8 @@ class Analysis:
     steps: Steps
     whole: Budget
     budgets: tuple[Budget, ...]
+    blocking: Blocking | None = None
+    """None where the trace records no dependencies."""
 
     @property
     def windows(self) -> tuple[Budget, ...]:
@@ -55,7 +58,7 @@ def facts_of(analysis: Analysis, ranks: Ranks | None = None, rank: int | None = 
         "profiled_step_s": _profiled_step(analysis),
         "profile_rank": rank if ranks is None else None,
         "budget_residual_ms": max(budget.residual for budget in windows) / 1e6,
-        "dependency_trace": False,
+        "dependency_trace": analysis.blocking is not None and analysis.blocking.is_traced,
         "start_skew": None if ranks is None else ranks.start_skew,
         "stage_spread_frac": None,
         "exposed_wait_frac": None,

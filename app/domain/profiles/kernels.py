@@ -48,6 +48,33 @@ CLASSES = (
 NUMBER = {name: number for number, name in enumerate(CLASSES)}
 
 
+_LABELS = {
+    EXPERT_COMMUNICATION: "expert dispatch and combine",
+    POINT_TO_POINT: "point-to-point communication",
+    "comm.collective": "collectives",
+    "comm.tp": "tensor-parallel communication",
+    COPY_PEER: "copies between GPUs",
+    COPY_HOST: "copies with the host",
+    COPY_DEVICE: "copies on the GPU",
+    MEMSET: "memory sets",
+    LOCAL_DISPATCH: "token permutation",
+    "gemm.grouped": "expert GEMM",
+    "gemm": "GEMM",
+    "attention.linear": "linear attention",
+    "moe.router": "router",
+    "quantize": "quantization",
+    "norm": "normalization",
+    "rope": "rotary embedding",
+    GRAPH: "whole CUDA graphs",
+    OTHER: "kernels without a class",
+}
+
+
+def label_of_class(kernel_class: str) -> str:
+    """Return the name of a class for people: `gemm.grouped` is "expert GEMM"."""
+    return _LABELS.get(kernel_class, kernel_class)
+
+
 def group_of(kernel_class: str) -> str:
     """Return "communication", "copy" or "compute". Permutation and routing compute: they occupy this rank's SMs."""
     if kernel_class.startswith("comm."):

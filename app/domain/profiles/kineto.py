@@ -21,6 +21,7 @@ from app.domain.profiles.trace import (
     UnusableProfile,
     join_launches,
     make_device,
+    make_waits,
 )
 
 _BLOCK = 2 << 20
@@ -33,6 +34,7 @@ _EXACT_BELOW_US = 8.9e12
 """A double holds nanoseconds exactly below this many microseconds."""
 _MAX_US = 9.2e15
 _MAX_RANGES = 100_000
+_MAX_WAITS = 1_000_000
 _MAX_STREAMS = 10_000
 _MAX_DEVICES = 64
 
@@ -67,6 +69,8 @@ class _Args(msgspec.Struct, gc=False, frozen=True):
     description: Any = msgspec.field(default=None, name="Process Group Description")
     ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
     seq: Any = msgspec.field(default=None, name="Seq")
+    wait_stream: Any = msgspec.field(default=None, name="wait_on_stream")
+    wait_record: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
 
 
 _NO_ARGS = _Args()
@@ -159,6 +163,7 @@ class _Reader:
         self._call_columns: list[tuple[Any, ...]] = []
         self._collectives: dict[int, dict[str, Any]] = {}
         self._ranges: list[HostRange] = []
+        self._waits: list[tuple[int, int, int, int]] = []
         self._device_events = 0
         self._fraction = False
         self._metadata: dict[str, Any] = {}
@@ -314,6 +319,8 @@ class _Reader:
                 of_host.append(event)
             elif category in _DEVICE:
                 of_device.append(event)
+            elif category == "cuda_sync" and len(self._waits) < _MAX_WAITS:
+                self._add_wait(event)
             elif category == "user_annotation" and len(self._ranges) < _MAX_RANGES:
                 self._add_range(event)
         self._timed += len(of_device) + len(of_host)
@@ -391,6 +398,14 @@ class _Reader:
                 HostRange(int(start[0]), int(end[0]), self._thread(event), event.name, int(step[1]) if step else None)
             )
 
+    def _add_wait(self, event: Any) -> None:
+        """Note that a stream waits for an event of another stream."""
+        waiting, recording = _integer(event.args.correlation), _integer(event.args.wait_record)
+        if event.args.wait_stream is None or event.args.stream is None or waiting is None or recording is None:
+            return
+        source = self._streams.setdefault(str(event.args.wait_stream)[:64], len(self._streams))
+        self._waits.append((self._stream(event), waiting, source, recording))
+
     def _name(self, name: object) -> int:
         text = name if isinstance(name, str) else ""
         number = self._names.get(text)
@@ -464,6 +479,7 @@ class _Reader:
         calls, calls_correlation = self._calls()
         launch = join_launches(correlation, calls_correlation, calls.start)
         streams = list(self._streams)
+        waits = make_waits(self._waits, calls_correlation, calls.start)
         for text, number in self._devices.items():
             places = np.flatnonzero(device == number)
             if not places.size:
@@ -492,6 +508,7 @@ class _Reader:
                     ranges=[item for item in self._ranges if item.name.startswith("nccl:")],
                     steps=tuple(sorted((r for r in self._ranges if r.number is not None), key=lambda r: r.start)),
                     loading=tuple(r for r in self._ranges if r.name.startswith("enumerate")),
+                    waits=waits,
                     sms=info[0],
                     gpu=info[1],
                     rank=result.rank,

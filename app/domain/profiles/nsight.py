@@ -6,15 +6,25 @@ Tables and columns differ by version: a missing one means that nothing is known.
 import re
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from app.domain.profiles.kernels import COPY_DEVICE, COPY_HOST, COPY_PEER, GRAPH, MEMSET, kernel_class
-from app.domain.profiles.trace import MAX_NAME, HostCalls, HostRange, Trace, UnusableProfile, join_launches, make_device
+from app.domain.profiles.trace import (
+    MAX_NAME,
+    HostCalls,
+    HostRange,
+    Trace,
+    UnusableProfile,
+    join_launches,
+    make_device,
+    make_waits,
+    unreported,
+)
 
-_ROWS = 50_000
+_ROWS = 20_000
 _MAX_RANGES = 200_000
 _MAX_DEVICES = 64
 _MAX_STREAMS = 10_000
@@ -29,6 +39,10 @@ _COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
 _SETS = "CUPTI_ACTIVITY_KIND_MEMSET"
 _GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+_SYNCHRONIZATION = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+_EVENTS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+_STREAM_WAITS_FOR_EVENT = 2
+_MAX_WAITS = 1_000_000
 _PUSH_POP, _START_END = 59, 60
 _COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 _NO_KERNELS = (
@@ -37,13 +51,15 @@ _NO_KERNELS = (
 )
 
 
-def read_nsight(connection: sqlite3.Connection, seconds: float = 600.0) -> Trace:
-    """Read the export within `seconds` of processor time. Raises UnusableProfile."""
+def read_nsight(
+    connection: sqlite3.Connection, seconds: float = 600.0, progress: Callable[[float], None] = unreported
+) -> Trace:
+    """Read the export within `seconds` of processor time, reporting the share done. Raises UnusableProfile."""
     stop = time.process_time() + seconds
     connection.text_factory = lambda data: data.decode("utf-8", "replace")
     connection.set_progress_handler(lambda: time.process_time() > stop, _STEP_INSTRUCTIONS)
     try:
-        return _Export(connection).read()
+        return _Export(connection, progress).read()
     except sqlite3.OperationalError as error:
         if "interrupted" in str(error):
             raise UnusableProfile("Reading the export takes too long. Export fewer steps.") from None
@@ -53,14 +69,27 @@ def read_nsight(connection: sqlite3.Connection, seconds: float = 600.0) -> Trace
 
 
 class _Export:
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, progress: Callable[[float], None]) -> None:
         self._connection = connection
+        self._progress = progress
+        self._rows_read = 0
         rows = connection.execute("SELECT name, type FROM main.sqlite_schema WHERE type IN ('table', 'view')")
         kinds = dict(rows.fetchmany(10_000))
         self._tables = {name for name, kind in kinds.items() if kind == "table"}
         self._copies: dict[str, int] = {}
         self._streams: list[str] = []
         self._columns = {name: self._columns_of(name) for name in self._tables if name.isidentifier()}
+        self._rows = sum(self._last_row(table) for table in (_KERNELS, _COPIES, _SETS, _GRAPHS, _CALLS))
+
+    def _last_row(self, table: str) -> int:
+        """Return about how many rows a table has, without counting them."""
+        if table not in self._tables:
+            return 0
+        try:
+            last = self._connection.execute(f'SELECT max(rowid) FROM main."{table}"').fetchone()[0]  # noqa: S608
+        except sqlite3.OperationalError:  # a table without row numbers, which no export has
+            return 0
+        return last if isinstance(last, int) else 0
 
     def _columns_of(self, table: str) -> set[str]:
         return {row[1] for row in self._connection.execute(f'PRAGMA table_info("{table}")').fetchmany(1_000)}
@@ -86,37 +115,42 @@ class _Export:
         if not activities["start"].size:
             raise UnusableProfile(_NO_KERNELS)
         calls, calls_process, calls_correlation = self._calls()
-        ranges = self._ranges()
+        ranges, waits = self._ranges(), self._waits()
         result.events = int(activities["start"].size + calls.start.size)
         result.skipped = self._skipped
         if result.skipped > 0.01 * (result.events + result.skipped):
             raise UnusableProfile(
                 f"{result.skipped:,} rows of the export have no usable time. Export the report again."
             )
-        processes = np.unique(activities["process"])
-        pairs = np.unique(np.stack((activities["process"], activities["device"])), axis=1).T
-        if len(pairs) > _MAX_DEVICES:
+        devices_of = {
+            process: np.unique(activities["device"][activities["process"] == process]).tolist()
+            for process in np.unique(activities["process"])[: _MAX_DEVICES + 1].tolist()
+        }
+        if sum(map(len, devices_of.values())) > _MAX_DEVICES:
             raise UnusableProfile(f"The export names more than {_MAX_DEVICES} devices.")
         gpus = self._gpus()
-        for process in processes:
+        for process, devices in devices_of.items():
             of_process = calls_process == process
             own = calls
             if not of_process.all():
                 own = HostCalls(
                     calls.start[of_process], calls.end[of_process], calls.thread[of_process], calls.name[of_process]
                 )
-            steps, named = self._of_process(ranges, int(process))
-            for device in (int(pair[1]) for pair in pairs if pair[0] == process):
+            steps, named = self._of_process(ranges, process)
+            for device in devices:
                 of_device = (activities["process"] == process) & (activities["device"] == device)
                 columns = {
                     name: column if of_device.all() else column[of_device]
                     for name, column in activities.items()
                     if name not in ("process", "device")
                 }
-                columns["launch"] = join_launches(columns["correlation"], calls_correlation[of_process], own.start)
+                if of_device.all():
+                    activities = {name: activities[name][:0] for name in activities}
+                columns["launch"] = join_launches(columns.pop("correlation"), calls_correlation[of_process], own.start)
                 launched = columns["launch"] >= 0
                 late = columns["start"][launched] < own.start[columns["launch"][launched]]
                 result.clock_disorder += int(late.sum())
+                whole_graphs = int(columns.pop("whole_graph").sum())
                 sms, gpu = gpus.get(device, (None, ""))
                 result.devices.append(
                     make_device(
@@ -128,10 +162,11 @@ class _Export:
                         classes=self._classes,
                         ranges=named,
                         steps=steps,
+                        waits=make_waits(waits.get(process, ()), calls_correlation[of_process], own.start),
                         sms=sms,
                         gpu=gpu,
-                        whole_graphs=int(columns["whole_graph"].sum()),
-                        rank=self._rank(ranges, int(process)),
+                        whole_graphs=whole_graphs,
+                        rank=self._rank(ranges, process),
                     )
                 )
         return result
@@ -210,6 +245,8 @@ class _Export:
         cursor = self._connection.execute(f'SELECT {", ".join((*guarded, *more))} FROM main."{table}"')  # noqa: S608
         while rows := cursor.fetchmany(_ROWS):
             yield np.array(rows, np.int64).T
+            self._rows_read += len(rows)
+            self._progress(min(1.0, self._rows_read / max(self._rows, 1)))
 
     def _is_in_graph(self, table: str) -> str:
         parts = [f'"{name}" IS NOT NULL' for name in ("graphId", "graphNodeId") if name in self._columns[table]]
@@ -311,14 +348,45 @@ class _Export:
         parts: list[tuple[Any, ...]] = []
         if _CALLS in self._tables:
             for rows in self._integers(_CALLS, ("start", "end", "globalTid", "correlationId", "nameId")):
-                parts.append((rows[0], rows[1], rows[2], rows[3], _looked_up(rows[4], numbers, places, unknown)))
+                parts.append((*(column.copy() for column in rows[:4]), _looked_up(rows[4], numbers, places, unknown)))
         if not parts:
             empty = np.zeros(0, np.int64)
             return HostCalls(empty, empty, empty.astype(np.int32), empty.astype(np.int32)), empty, empty
-        start, end, threads, correlation, name = (np.concatenate(column) for column in zip(*parts, strict=True))
+        columns = [list(column) for column in zip(*parts, strict=True)]
+        parts.clear()
+        joined = []
+        while columns:  # each block's part is freed as soon as its column is joined
+            joined.append(np.concatenate(columns.pop(0)))
+        start, end, threads, correlation, name = joined
         self._threads = np.unique(threads)
         thread = np.searchsorted(self._threads, threads).astype(np.int32)
         return HostCalls(start, end, thread, name), threads // _PROCESS, correlation
+
+    def _waits(self) -> dict[int, list[tuple[int, int, int, int]]]:
+        """Return the waits of streams by process: stream, call, source stream and its call. See `make_waits`.
+
+        Joined by `eventSyncId`, because `eventId` is used again.
+        """
+        if not {_SYNCHRONIZATION, _EVENTS} <= self._tables or "eventSyncId" not in self._columns[_EVENTS]:
+            return {}
+        streams = {text: at for at, text in enumerate(self._streams)}
+        records: dict[tuple[int, int], tuple[int, int]] = {}
+        for rows in self._integers(_EVENTS, ("globalPid", "eventSyncId", "streamId", "correlationId")):
+            for process, event, stream, correlation in rows.T.tolist():
+                if len(records) < _MAX_WAITS and str(stream) in streams:
+                    records[process, event] = streams[str(stream)], correlation
+        waits: dict[int, list[tuple[int, int, int, int]]] = {}
+        columns = ("globalPid", "eventSyncId", "streamId", "correlationId", "syncType")
+        count = 0
+        for rows in self._integers(_SYNCHRONIZATION, columns):
+            for process, event, stream, correlation, kind in rows.T.tolist():
+                record = records.get((process, event))
+                if kind != _STREAM_WAITS_FOR_EVENT or record is None or str(stream) not in streams:
+                    continue
+                count += 1
+                if count <= _MAX_WAITS:
+                    waits.setdefault(process // _PROCESS, []).append((streams[str(stream)], correlation, *record))
+        return waits
 
     def _ranges(self) -> list[tuple[int, HostRange]]:
         """Return the process and the range of steps, collectives and ranks that NVTX names."""

@@ -5,17 +5,18 @@ The document is the reduced form that is stored: per step, class, gap and collec
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from app.domain.profiles.breakdown import Crediting
 from app.domain.profiles.budget import REASONS, Budget, Device, Gap
+from app.domain.profiles.dependencies import Blocking, blocking_of
 from app.domain.profiles.facts import Analysis, facts_of
 from app.domain.profiles.intervals import Coverage
 from app.domain.profiles.kernels import CLASSES, OTHER, group_of
-from app.domain.profiles.ranks import RankDevice, Ranks, compare_ranks
+from app.domain.profiles.ranks import RankDevice, Ranks, SharedCollective, compare_ranks, joined
 from app.domain.profiles.steps import budgets, find_steps
 from app.domain.profiles.trace import DeviceTrace, Trace
 
@@ -58,6 +59,8 @@ def describe_profile(files: Sequence[ProfileFile]) -> Document:
     ]
     is_incomplete = any(file.trace.incomplete for file in files)
     facts = facts_of(setting.analysis, compared, setting.rank) if setting is not None and not is_incomplete else {}
+    if not members:
+        facts = _facts_of_sums([file.trace for file in files])
     if facts and len(members) > 1:
         facts["profile_rank"] = None
         facts["stage_spread_frac"] = _stage_spread(members)
@@ -70,6 +73,21 @@ def describe_profile(files: Sequence[ProfileFile]) -> Document:
         "quality": _quality(analysed, members),
         "view": None if setting is None else _view(setting.analysis),
     }
+
+
+def _facts_of_sums(traces: Sequence[Trace]) -> Document:
+    """Return the shares that tables of sums show. The rules say why they mislead."""
+    sums: dict[str, int] = defaultdict(int)
+    for trace in traces:
+        for name, time in trace.sums.items():
+            sums[name] += time
+    kernels = sum(time for name, time in sums.items() if name.startswith("kernels."))
+    if not kernels:
+        return {}
+    facts = {"nccl_share_of_summed_kernel_time": round(sums["kernels.communication"] / kernels, 6)}
+    if "memory.copy" in sums:
+        facts["memcpy_share_of_summed_kernel_time"] = round(sums["memory.copy"] / kernels, 6)
+    return facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +103,9 @@ class Member:
 def _analyse(trace: DeviceTrace) -> Analysis:
     device = Device(trace)
     steps = find_steps(trace)
-    return Analysis(device, steps, device.budget(*device.span), tuple(budgets(device, steps)))
+    analysis = Analysis(device, steps, device.budget(*device.span), tuple(budgets(device, steps)))
+    windows = [(budget.first, budget.last) for budget in analysis.windows]
+    return replace(analysis, blocking=blocking_of(device, windows))
 
 
 def _members(analysed: Sequence[tuple[ProfileFile, list[Analysis]]]) -> list[Member]:
@@ -119,18 +139,17 @@ def _rank_in_name(name: str) -> int | None:
 
 
 def _compare(members: Sequence[Member]) -> Ranks | None:
+    """Compare ranks with those of the same pipeline stage."""
     ranks = [member.rank for member in members]
     if len(members) < 2 or None in ranks or len(set(ranks)) < len(ranks):
         return None
-    stages = {member.file.stage for member in members}
-    if len(stages) > 1:
-        return None
-    return compare_ranks(
-        [
-            RankDevice(member.rank or 0, member.analysis.device, member.analysis.budgets, member.file.trace.base_ns)
-            for member in members
-        ]
-    )
+    stages: dict[int | None, list[RankDevice]] = defaultdict(list)
+    for member in members:
+        analysis = member.analysis
+        stages[member.file.stage].append(
+            RankDevice(member.rank or 0, analysis.device, analysis.budgets, member.file.trace.base_ns)
+        )
+    return joined([compared for stage in stages.values() if (compared := compare_ranks(stage)) is not None])
 
 
 def _pace_setter(members: Sequence[Member], compared: Ranks | None) -> Member | None:
@@ -309,6 +328,7 @@ def _ranks_document(members: Sequence[Member], compared: Ranks | None) -> Docume
     return {
         "rows": rows,
         "matched": 0 if compared is None else compared.matched,
+        "collectives": [] if compared is None else [_shared_document(item) for item in compared.collectives],
         "late_rank": None if compared is None else compared.late_rank,
         "straggler_rank": None if compared is None else compared.straggler_rank,
         "straggler_frac": None
@@ -319,6 +339,18 @@ def _ranks_document(members: Sequence[Member], compared: Ranks | None) -> Docume
             if compared is None or compared.clock_spread_ns is None
             else [_ms(value) for value in compared.clock_spread_ns]
         ),
+    }
+
+
+def _shared_document(item: SharedCollective) -> Document:
+    return {
+        "ranks": item.ranks[:100],
+        "name": item.name[:_SHOWN_NAME],
+        "matched": item.matched,
+        "transfer_ms": _ms(item.transfer),
+        "wait_ms": _ms(item.wait),
+        "late_rank": item.late_rank,
+        "times_last": item.times_last,
     }
 
 
@@ -353,7 +385,19 @@ def _quality(analysed: Sequence[tuple[ProfileFile, list[Analysis]]], members: Se
         "rounded": any(trace.whole_microseconds for trace in traces) and mean_ns < ROUNDED_BELOW_NS,
         "incomplete": [trace.incomplete for trace in traces if trace.incomplete],
         "warnings": list(dict.fromkeys(warning for trace in traces for warning in trace.warnings))[:20],
+        "dependencies": _dependencies([a.blocking for a in analyses if a.blocking is not None]),
         "copies_hide_ms": _ms(max((b.copies_hide for a in analyses for b in a.windows), default=0)),
+    }
+
+
+def _dependencies(found: Sequence[Blocking]) -> Document | None:
+    """Return how many gaps beside communication have a recorded cause; None where the trace records none."""
+    if not found:
+        return None
+    return {
+        "gaps": sum(item.gaps for item in found),
+        "resolved": sum(item.resolved for item in found),
+        "blocking_comm_ms": _ms(sum(item.blocked_ns for item in found)),
     }
 
 
@@ -417,6 +461,9 @@ def _view(analysis: Analysis) -> Document:
         ],
         "gaps": [_gap_document(analysis.device, gap, budget) for gap in _longest(analysis.device, budget)],
         "collectives": _collective_rows(analysis, budget),
+        "starved_split_ms": {
+            cause: _ms(time) for cause, time in analysis.device.starved_split(budget.first, budget.last).items()
+        },
         "timeline": _timeline(analysis.device, budget),
         "window": window_document(budget),
         "whole_step_kernels": _persistent(analysis.device.trace, budget),

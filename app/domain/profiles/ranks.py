@@ -6,7 +6,7 @@ The shortest duration among the participants of a collective is its transfer; wh
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ NOISE = 0.01
 """The others must wait for it at least this share of the step (`T_noise`)."""
 SKEW = 0.05
 """Windows that start this share of a step apart and end together are skewed. Ours."""
+MAX_COLLECTIVES = 50
 _MATCHED = (EXPERT_COMMUNICATION, "comm.collective", "comm.tp")
 
 
@@ -49,6 +50,20 @@ class RankWaiting:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedCollective:
+    """A collective of a group of ranks, over all its matched calls. Nanoseconds; `wait` is that of all ranks."""
+
+    ranks: str
+    name: str
+    matched: int
+    transfer: int
+    wait: int
+    late_rank: int
+    """The rank that came last most often."""
+    times_last: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ranks:
     """Compared ranks. `late_rank` waits least; it is the straggler only if it is nearly always last."""
 
@@ -61,6 +76,7 @@ class Ranks:
     start_skew: bool | None
     clock_spread_ns: tuple[int, int] | None
     """5th and 95th percentile of what remains between the ends of matched collectives after the clocks are aligned."""
+    collectives: tuple[SharedCollective, ...] = ()
 
 
 Key = tuple[str, str, int, int]
@@ -78,6 +94,7 @@ def compare_ranks(ranks: Sequence[RankDevice]) -> Ranks | None:
     transfer, wait = Counter[int](), Counter[int]()
     ends: list[list[int | None]] = []
     count = 0
+    shared: dict[tuple[str, str], tuple[Counter[str], Counter[int]]] = {}
     for key in common:
         present = [at for at, own in enumerate(keyed) if key in own]
         if len(present) < 2 or len(present) < _expected(key[0], captured):
@@ -85,7 +102,11 @@ def compare_ranks(ranks: Sequence[RankDevice]) -> Ranks | None:
         count += 1
         lengths = {at: _length(ranks[at], keyed[at][key]) for at in present}
         shortest = min(lengths.values())
-        last[min(present, key=lambda at: lengths[at])] += 1
+        late_at = min(present, key=lambda at: lengths[at])
+        last[late_at] += 1
+        times, lasts = shared.setdefault(key[:2], (Counter(), Counter()))
+        times.update(matched=1, transfer=shortest, wait=sum(lengths.values()) - shortest * len(present))
+        lasts[ranks[late_at].rank] += 1
         row: list[int | None] = [None] * len(ranks)
         for at in present:
             trace = ranks[at].device.trace
@@ -115,7 +136,29 @@ def compare_ranks(ranks: Sequence[RankDevice]) -> Ranks | None:
     late = min(rows, key=lambda row: (row.wait, -row.times_last))
     straggler, share = _straggler(ranks, rows, late, count)
     skew, spread = _clocks(ranks, ends)
-    return Ranks(rows, count, late.rank, straggler, share, skew, spread)
+    collectives = [
+        SharedCollective(
+            *key, times["matched"], times["transfer"], times["wait"], *min(lasts.items(), key=lambda i: (-i[1], i[0]))
+        )
+        for key, (times, lasts) in shared.items()
+    ]
+    collectives.sort(key=lambda item: -item.wait)
+    return Ranks(rows, count, late.rank, straggler, share, skew, spread, tuple(collectives[:MAX_COLLECTIVES]))
+
+
+def joined(parts: Sequence[Ranks]) -> Ranks | None:
+    """Join the comparisons of several pipeline stages; the late rank is that of the stage that waits most."""
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    worst = max(parts, key=lambda part: part.straggler_frac or 0.0)
+    skews = [part.start_skew for part in parts if part.start_skew is not None]
+    return replace(
+        worst,
+        ranks=tuple(row for part in parts for row in part.ranks),
+        matched=sum(part.matched for part in parts),
+        start_skew=any(skews) if skews else None,
+        collectives=tuple(item for part in parts for item in part.collectives),
+    )
 
 
 def _collectives(item: RankDevice) -> dict[Key, int]:

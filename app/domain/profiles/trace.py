@@ -16,6 +16,10 @@ MAX_NAME = 1_000
 """Longer kernel names are cut."""
 
 
+def unreported(_share: float) -> None:
+    """Take a share of a file that was read and tell it to no one."""
+
+
 class UnusableProfile(Exception):  # noqa: N818
     """The file is no profile or cannot be used. The message says what is wrong and what to do."""
 
@@ -28,6 +32,18 @@ class HostCalls:
     end: Times
     thread: Ids
     name: Ids
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWaits:
+    """Waits of streams for events of other streams. Moments are those of the host's calls."""
+
+    stream: Ids
+    """The stream that waits."""
+    moment: Times
+    source: Ids
+    """The stream that recorded the event."""
+    recorded: Times
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +100,8 @@ class DeviceTrace:
     collectives: Sequence[Collective] = ()
     loading: Sequence[HostRange] = ()
     """Time in which the host waited for the data loader."""
+    waits: StreamWaits | None = None
+    """None where the trace records no dependencies."""
     sms: int | None = None
     gpu: str = ""
     whole_graphs: int = 0
@@ -112,6 +130,8 @@ class Trace:
     base_ns: int = 0
     """Origin of the clock since 1970."""
     whole_microseconds: bool = False
+    sums: dict[str, int] = field(default_factory=dict)
+    """Of a table without times: nanoseconds by table and group, such as `kernels.communication`."""
     warnings: list[str] = field(default_factory=list)
 
 
@@ -142,7 +162,7 @@ def make_device(
     named calls of collectives; a point-to-point kernel launched inside one of an all-to-all serves the experts.
     """
     order = np.lexsort((columns["end"], columns["start"]))
-    sorted_columns = {name: column[order] for name, column in columns.items()}
+    sorted_columns = {name: columns.pop(name)[order] for name in list(columns)}  # each is freed once it is sorted
     table = np.full(len(names), -1, np.int16)
     for name in np.unique(sorted_columns["name"]):
         given = (classes or {}).get(int(name))
@@ -183,6 +203,23 @@ def _mark_ranges(
         moment, thread = calls.start[launch], calls.thread[launch]
         if any(item.thread == thread and item.start <= moment < item.end for item in ranges):
             by_use[kernel] = NUMBER[EXPERT_COMMUNICATION]
+
+
+def make_waits(
+    rows: Sequence[tuple[int, int, int, int]], calls_correlation: Times, calls_start: Times
+) -> StreamWaits | None:
+    """Return waits by (stream, correlation of the waiting call, source stream, correlation of the recording call)."""
+    if not rows:
+        return None
+    stream, waiting, source, recording = np.array(rows, np.int64).T
+    asked, recorded = (join_launches(ids, calls_correlation, calls_start) for ids in (waiting, recording))
+    known = (asked != NO_LAUNCH) & (recorded != NO_LAUNCH)
+    return StreamWaits(
+        stream[known].astype(np.int32),
+        calls_start[asked[known]],
+        source[known].astype(np.int32),
+        calls_start[recorded[known]],
+    )
 
 
 def join_launches(correlation: Times, calls_correlation: Times, calls_start: Times) -> Ids:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.domain.profiles.difference import compare_profiles, first_sentence
-from app.domain.profiles.kernels import kernel_class
+from app.domain.profiles.kernels import kernel_class, label_of_class
 from tests.domain.profiles.traces import corpus, differences, document, expected, kineto, names, nsight
 
 REAL = names("*", ".json.gz")
@@ -122,7 +122,20 @@ def test_the_rows_of_two_profiles_add_up_to_the_difference_of_the_step(seed: str
         by_kernels = sum(kernel.calls_ms + kernel.per_call_ms for kernel in row.kernels)
         work = sum(kernel.work_ms[1] - kernel.work_ms[0] for kernel in row.kernels)
         assert by_kernels == pytest.approx(work, abs=1e-9)
-    assert truth["changed_class"] in first_sentence(difference)
+    assert label_of_class(truth["changed_class"]) in first_sentence(difference)
+
+
+def test_windows_without_steps_are_compared_by_launches_of_a_kernel(tmp_path: Path) -> None:
+    sides = [document(nsight(f"nsys-sp2-{side}", tmp_path)) for side in ("before", "after")]
+    difference = compare_profiles(*sides)
+    assert difference is not None
+    assert "flash_fwd_kernel" in difference.anchor
+    devices = [side["facts_from"]["device"] for side in sides]
+    ranks = expected("nsys-sp2", ".pair.json")["ranks"]
+    before = next(rank["window_ms"][0] for rank in ranks if rank["before"] == devices[0])
+    after = next(rank["window_ms"][1] for rank in ranks if rank["after"] == devices[1])
+    assert (difference.before_ms, difference.after_ms) == pytest.approx((before, after), abs=2e-6)
+    assert sum(row.difference_ms for row in difference.rows) == pytest.approx(difference.difference_ms, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", [*REAL, *SYNTHETIC])

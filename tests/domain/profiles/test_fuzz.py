@@ -3,6 +3,7 @@
 import json
 import random
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.domain.profiles.nsight import read_nsight
+from app.domain.profiles.nsys_stats import read_stats
 from app.domain.profiles.trace import UnusableProfile
 from tests.cases import sized
 from tests.domain.profiles.traces import document, event, read, trace_bytes
@@ -22,6 +24,7 @@ SEED = trace_bytes(
         ),
         event(ts=4, cat="gpu_memcpy", name="Memcpy HtoD (Pinned -> Device)", args={"graph id": 3}),
         event(ts=0, cat="cuda_runtime", name="cudaLaunchKernel", pid=9, tid=9),
+        event(cat="cuda_sync", args={"wait_on_stream": 9, "wait_on_cuda_event_record_corr_id": 1}),
         event(ts=0, dur=3, cat="user_annotation", name="ProfilerStep#1", pid=9, tid=9),
         event(ts=3, dur=3, cat="user_annotation", name="ProfilerStep#2", pid=9, tid=9),
     ],
@@ -92,6 +95,20 @@ def test_rows_of_any_values_are_answered(rows: list[tuple[Any, ...]]) -> None:
         pass
     finally:
         connection.close()
+
+
+CELLS = st.one_of(
+    st.text(max_size=9), st.integers().map(str), st.sampled_from(["", "1000", "[CUDA memset]", '"', "nccl"])
+)
+HEADERS = ("Start (ns),Duration (ns),Device,Strm,Name", "Total Time (ns),Instances,Name", "Total Time (ns),Operation")
+
+
+@EXAMPLES
+@given(st.sampled_from(HEADERS), st.lists(st.lists(CELLS, max_size=6), max_size=20), st.integers(1, 50))
+def test_tables_of_any_cells_are_answered(header: str, rows: list[list[str]], size: int) -> None:
+    data = "\n".join([header, *(",".join(row) for row in rows)]).encode()
+    with suppress(UnusableProfile):
+        json.dumps(document(read_stats([data[at : at + size] for at in range(0, len(data), size)])), allow_nan=False)
 
 
 def _is_text(row: tuple[Any, ...]) -> bool:
