@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
@@ -14,15 +16,15 @@ from starlette.datastructures import FormData, UploadFile
 from app.access.guards import UPLOAD_BYTES
 from app.domain.access.principal import Action
 from app.domain.profiles.difference import difference_document
-from app.errors import FieldError, InvalidUpload
+from app.errors import FieldError, InvalidUpload, NotFound
 from app.pipeline.profiles import SentProfileFile, accept_profile
-from app.profiles.queries import confirm, get_difference, get_profile, list_profiles, remove
+from app.profiles.queries import confirm, file_address, get_difference, get_profile, list_profiles, remove
 from app.storage.audit import MAX_AUTHOR
 from app.storage.database import read_session
 from app.storage.profiles import StoredProfile
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk
-from app.web.errors import documented
+from app.web.errors import as_content, documented
 from app.web.forms import sent_form
 from app.web.identity import Author, author_field, signed, uploader
 from app.web.templating import public_address
@@ -64,6 +66,7 @@ class ProfileFileOut(BaseModel):
     size_bytes: int
     rank: int | None = Field(description="As stated with the upload.")
     stage: int | None
+    url: str | None = Field(description="Download; null once the file was dropped.")
 
 
 class ProfileOut(BaseModel):
@@ -73,6 +76,7 @@ class ProfileOut(BaseModel):
     status: Status
     created_at: datetime
     uploaded_by: str
+    progress: float = Field(description="Share of its files that was read, 0 to 1.")
     error: str | None = Field(description="Why the profile could not be read.")
     files: list[ProfileFileOut]
     counts: bool = Field(description="The rules use its facts.")
@@ -100,6 +104,7 @@ class DifferenceOut(BaseModel):
     after_ms: float
     difference_ms: float
     per_step: bool = Field(description="False if the windows are not steps, so that their lengths are not comparable.")
+    anchor: str = Field(description="Without steps, the kernel by whose launches all times are divided; else empty.")
     contract: list[str] = Field(description="Contract fields that differ between the profiles.")
     rows: list[dict[str, Any]]
 
@@ -185,6 +190,31 @@ def read_profile(request: Request, session: ReadSession, profile_id: ProfileId) 
     return _detail(request, session, profile_id)
 
 
+@router.get(
+    "/profiles/{profile_id}/files/{position}",
+    response_class=Response,
+    responses=documented(404, 422, 503, ok=as_content("application/octet-stream", "binary")),
+)
+@requires(Action.READ)
+def download_trace(
+    session: ReadSession,
+    log_files: AppLogFiles,
+    profile_id: ProfileId,
+    position: Annotated[int, Path(ge=0, le=_MAX_NUMBER, description="Place of the file, from 0.")],
+) -> Response:
+    """Return a trace as it was sent, if the service keeps traces."""
+    files = get_profile(session, profile_id).stored.files
+    file = next((file for file in files if file.position == position and file.key), None)
+    if file is None:
+        raise NotFound(f"File {position} of profile {profile_id} is not kept. THREEWALLS_KEEP_PROFILES keeps traces.")
+    log_files.text([file.key])  # a failing store gives a 503, not a truncated response
+    return StreamingResponse(
+        log_files.stream([file.key]),
+        media_type="application/octet-stream",
+        headers={"Content-Disposition": f"attachment; filename*=UTF-8''{quote(file.name, safe='')}"},
+    )
+
+
 @router.delete("/runs/{run_id}/profiles/{profile_id}", status_code=204, responses=documented(404, 422))
 @requires(Action.CONTRIBUTE, of="run")
 def remove_profile(
@@ -238,8 +268,15 @@ def _out(request: Request, profile: StoredProfile) -> ProfileOut:
             "created_at": profile.created_at,
             "uploaded_by": profile.uploaded_by,
             "error": profile.error,
+            "progress": profile.progress,
             "files": [
-                {"name": file.name, "size_bytes": file.size_bytes, "rank": file.rank, "stage": file.stage}
+                {
+                    "name": file.name,
+                    "size_bytes": file.size_bytes,
+                    "rank": file.rank,
+                    "stage": file.stage,
+                    "url": f"{public_address(request)}{file_address(profile.id, file)}" if file.key else None,
+                }
                 for file in profile.files
             ],
             "counts": profile.counts,

@@ -22,11 +22,11 @@ from app.profiles.queries import (
     get_difference,
     get_profile,
     list_profiles,
-    nearest_profiles,
     profiled_run,
     remove,
 )
 from app.profiles.views import DifferencePage, ProfilePage
+from app.storage.profiles import nearest_profiles
 from app.storage.rules import RulesInForce, read_run
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk, Rules
@@ -55,11 +55,11 @@ def show_profiles(request: Request, session: ReadSession, run_id: RunId) -> HTML
 
 @router.get("/runs/{run_id}/profiled")
 @requires(Action.READ, of="run")
-def show_on_run(request: Request, session: ReadSession, run_id: RunId) -> HTMLResponse:
+def show_on_run(request: Request, session: ReadSession, rules: Rules, run_id: RunId) -> HTMLResponse:
     """Render the newest usable profile as a part of the run page. Without htmx, redirect to the list."""
     run, profiles = profiled_run(session, run_id), list_profiles(session, run_id)
     counting = next((profile for profile in profiles if profile.counts), None)
-    page = None if counting is None else ProfilePage(get_profile(session, counting.id), None, ())
+    page = None if counting is None else _page(session, rules, run_id, counting.id)
     return render(request, "profiles/profiled.html", block="profiled", run=run, profiles=profiles, p=page)
 
 
@@ -83,21 +83,38 @@ async def attach_profile(
 @router.get("/runs/{run_id}/profiles/{profile_id}")
 @requires(Action.READ, of="run")
 def show_profile(
-    *, request: Request, session: ReadSession, rules: Rules, run_id: RunId, profile_id: ProfileId
+    *,
+    request: Request,
+    session: ReadSession,
+    settings: AppSettings,
+    rules: Rules,
+    run_id: RunId,
+    profile_id: ProfileId,
 ) -> HTMLResponse:
-    return render(request, "profiles/profile.html", p=_page(session, rules, run_id, profile_id))
+    page = _page(session, rules, run_id, profile_id)
+    answer = render(request, "profiles/profile.html", p=page, perfetto=settings.perfetto)
+    if settings.perfetto:  # a page that cuts the tie to what it opens cannot pass it a trace
+        answer.headers["Cross-Origin-Opener-Policy"] = "same-origin-allow-popups"
+    return answer
 
 
 @router.get("/runs/{run_id}/profiles/{profile_id}/news")
 @requires(Action.READ, of="run")
 def show_news(
-    *, request: Request, session: ReadSession, rules: Rules, run_id: RunId, profile_id: ProfileId, seen: str = ""
+    *,
+    request: Request,
+    session: ReadSession,
+    settings: AppSettings,
+    rules: Rules,
+    run_id: RunId,
+    profile_id: ProfileId,
+    seen: str = "",
 ) -> Response:
-    """Return the state that the page polls until the profile is read."""
+    """Return the state that the page polls until the profile is read. `seen`: the state that it shows."""
     page = _page(session, rules, run_id, profile_id)
-    if page.stored.status == seen:
+    if page.progress == seen:
         return Response(status_code=204, headers={"Vary": "HX-Request", "Cache-Control": "no-cache"})
-    return render(request, "profiles/profile.html", block="profile_body", p=page)
+    return render(request, "profiles/profile.html", block="profile_body", p=page, perfetto=settings.perfetto)
 
 
 @router.get("/runs/{run_id}/profiles/{profile_id}/walls.svg")

@@ -89,6 +89,7 @@ def _read(request: Request, run_id: int) -> tuple[str, dict[str, Any]]:
         "rerun": rerun,
         "moved": [] if report.text is None else report.text.moved,
         "regressions": report.regressions,
+        "profiled": report.profiled,
         "problems": report.problems,
         "step_lines": report.step_lines,
         "next_step": step,

@@ -9,6 +9,7 @@ from sqlmodel import Session, col
 from app.domain.report.exit_codes import report_key
 from app.domain.report.text import (
     LinkedRun,
+    ProfiledChange,
     RegressionOfRun,
     RunReport,
     failed_report,
@@ -22,6 +23,7 @@ from app.domain.verdict.evidence import RankedSuspect
 from app.errors import NotFound
 from app.settings import Settings
 from app.storage.heartbeat import silent_since
+from app.storage.profiles import explained_change
 from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import (
     ProjectRow,
@@ -104,7 +106,16 @@ def _judged(
         baseline_runs=_linked(session, document.verdict.baseline_used, address),
         regressions=tuple(_regressions(session, row, document, address)),
         problems=_problems(row) if document.decision == "failed" else (),
+        profiled=_profiled(session, row, document, address),
     )
+
+
+def _profiled(session: Session, row: RunRow, document: VerdictDocument, address: str) -> ProfiledChange | None:
+    """Return what the profiles nearest to both sides of a change of the step time explain."""
+    change = explained_change(session, row.id or 0) if document.decision in ("regression", "improvement") else None
+    if change is None:
+        return None
+    return ProfiledChange(change.sentence, f"{address}/compare/profiles?a={change.before}&b={change.after}")
 
 
 def _label(run: str) -> str:

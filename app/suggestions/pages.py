@@ -24,10 +24,12 @@ from app.suggestions.step_page import StepPage
 from app.suggestions.views import (
     FactRow,
     MissingView,
+    RestsOn,
     fact_row,
     linked_why,
     measured_text,
     numbered,
+    rests_on,
     sentence,
 )
 from app.web.access_rule import requires
@@ -80,6 +82,7 @@ class SuggestionRow:
     is_look: bool
     place: str
     also: tuple[tuple[str, str], ...]
+    rests_on: tuple[RestsOn, ...]
 
 
 SHOWN_FIRST = 5
@@ -204,6 +207,7 @@ class NextPage:
                 is_look=suggestion.rule.is_step_of_the_profile,
                 place=place_text(suggestion, cost_of(suggestion, self._advice.evaluation.facts)),
                 also=tuple((other.rule.id, other.rule.title) for other in suggestion.also),
+                rests_on=rests_on(self._advice, suggestion.rule.when.names),
             )
             for suggestion in suggestions
         ]

@@ -1,5 +1,6 @@
 """The page of one suggestion: a rule evaluated for one run, with its change, evidence and sources."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +18,16 @@ from app.domain.rules.stated import Contradiction, contradictions_of, overruling
 from app.errors import NotFound
 from app.pipeline.suggest import PairSuggestions, RunSuggestions, cost_of, place_text
 from app.storage.suspect_evidence import MeasuredHere
-from app.suggestions.views import FactRow, fact_row, href_of, linked, numbered, supply_address
+from app.suggestions.views import (
+    FactRow,
+    RestsOn,
+    fact_row,
+    href_of,
+    linked,
+    numbered,
+    rests_on,
+    supply_address,
+)
 from app.web.templating import coded
 
 _DIFF_LINES = 200
@@ -133,6 +143,20 @@ class StepPage:
         return [fact_row(self._advice, name, evaluation) for name in self.rule.when.names if name in evaluation.facts]
 
     @property
+    def rests_on(self) -> tuple[RestsOn, ...]:
+        return () if self.found is None else rests_on(self._advice, self.rule.when.names)
+
+    @property
+    def waiting_for_profile(self) -> tuple[tuple[str, str], ...]:
+        """Return the rules that a profile would decide, as rule and title; on the step that asks for one."""
+        if self.found is None or self.rule.phase != "profile" or self.rule.hints.blocks != "retune":
+            return ()
+        evaluation = self._evaluation
+        asking = [asked.rule for asked in evaluation.asks if _needs_profile(asked.missing)]
+        rules = [*(suggestion.rule for suggestion in evaluation.conditional), *asking]
+        return tuple(dict.fromkeys((rule.id, rule.title) for rule in rules if rule.id != self.rule.id))
+
+    @property
     def lacking(self) -> list[Lacking]:
         asking = next((asking for asking in self._advice.evaluation.asks if asking.rule.id == self.rule.id), None)
         names = () if asking is None else asking.missing
@@ -240,3 +264,7 @@ class StepPage:
             (contradiction, overruling(contradiction, sources, own).because)
             for contradiction in contradictions_of(self.rule.id)
         ]
+
+
+def _needs_profile(missing: Iterable[str]) -> bool:
+    return any(name in FACTS and FACTS[name].section == "profile" for name in missing)

@@ -242,7 +242,31 @@ def _profiled(advice: RunSuggestions, fact: Fact) -> Origin:
     by = advice.reading.stated.get(fact.name, advice.reading.extra.get(fact.name))
     differs = isinstance(by, int | float) and isinstance(value, float) and abs(by - value) > CONTRADICTION
     contradiction = f"; contradicts the stated {fact_text(by)}" if differs else ""
-    return Origin(f"measured by profile {profile}{contradiction}", f"{_page(advice)}/profiles/{profile}")
+    title = advice.profile.titles[profile]
+    return Origin(f"measured by {title}{contradiction}", f"{_page(advice)}/profiles/{profile}")
+
+
+@dataclass(frozen=True, slots=True)
+class RestsOn:
+    """The profile that a suggestion rests on, and the numbers: `exposed_comm_frac 0.162`."""
+
+    profile: str
+    href: str
+    numbers: str
+
+
+def rests_on(advice: RunSuggestions, names: Iterable[str]) -> tuple[RestsOn, ...]:
+    """Return the profiles that measured the facts of a condition, or what they follow from."""
+    measured = advice.profile.profile_of
+    bases = dict.fromkeys(base for name in names if name in FACTS for base in (name, *FACTS[name].inputs))
+    numbers: dict[int, list[str]] = {}
+    for name in bases:
+        if name in measured:
+            numbers.setdefault(measured[name], []).append(f"{name} {fact_text(advice.profile.values[name])}")
+    return tuple(
+        RestsOn(advice.profile.titles[profile], f"{_page(advice)}/profiles/{profile}", ", ".join(texts))
+        for profile, texts in numbers.items()
+    )
 
 
 def _page(advice: RunSuggestions) -> str:

@@ -1,6 +1,7 @@
 """Profiles in a browser: attach one to a run, see the walls, follow the first suggestion, compare two."""
 
 import re
+import time
 from pathlib import Path
 
 import httpx2
@@ -11,6 +12,7 @@ from app.storage.database import transaction
 from tests.browser.conftest import PATIENCE_MS, House, OpenPage
 from tests.browser.looks import PHONE, assert_looks_well
 from tests.domain.profiles.traces import corpus, event, trace_bytes
+from tests.regressions.triaged import make_regression, make_slow_stack
 from tests.suggestions.advised import make_advised
 
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
@@ -45,6 +47,66 @@ def test_a_person_attaches_a_profile_and_follows_its_first_suggestion(open_page:
         page.get_by_role("button", name="Confirm").click()
     page.locator("[data-suggestion]").first.click()
     expect(page.locator("#facts")).to_contain_text(re.compile(r"measured by profile \d+"))
+
+
+def test_a_run_at_its_profile_gets_one_and_plans_what_it_shows(open_page: OpenPage, house: House) -> None:
+    with transaction(house.engine) as session:
+        run = make_advised(session, fields={"gpu": "H100", "gpus": 1}, name="to profile", project="to-profile")
+    page = open_page(f"/runs/{run}/next/profile-required")
+    assert page.locator("[data-waits]").count() > 3
+    page.locator("#change").get_by_role("link", name="Attach a profile").click()
+    page.get_by_label("Traces of one or several ranks").set_input_files(
+        {"name": "rank-0.json", "mimeType": "application/json", "buffer": exposed_trace()}
+    )
+    page.get_by_role("button", name="Attach profile").click()
+    expect(page.locator("#walls")).to_be_visible(timeout=PATIENCE_MS)
+    expect(page.locator("[data-wall=communication]")).to_have_class(re.compile("is-wall"))
+    page.locator("[data-wall=communication] [data-suggestion]").first.click()
+    expect(page.locator("[data-rests-on]")).to_contain_text("exposed_comm_frac")
+    page.locator("#plan").get_by_label("Your name").fill("mara")
+    page.locator("#plan").get_by_role("button", name="Plan this").click()
+    page.wait_for_url(re.compile(r"/experiments/\d+$"))
+
+
+def exposed_trace() -> bytes:
+    """Steps of which expert communication that nothing hides is a third."""
+    events = []
+    for step in range(4):
+        at, ids = 1000 * step, 10 * step
+        annotation = {"cat": "user_annotation", "pid": 1, "tid": 1}
+        events.append(event(name=f"ProfilerStep#{step}", ts=at, dur=1000, args={}, **annotation))
+        for name, start, length, correlation in (("gemm", 10, 600, 1), ("ncclDevKernel_SendRecv(int)", 615, 380, 2)):
+            args = {"correlation": ids + correlation}
+            events.append(event(cat="cuda_runtime", name="cudaLaunchKernel", ts=at + 1, dur=2, pid=1, tid=1, args=args))
+            more = {"Collective name": "all_to_allv"} if "nccl" in name else {}
+            events.append(event(name=name, ts=at + start, dur=length, args=args | more))
+    return trace_bytes(events, distributedInfo={"rank": 0, "world_size": 1})
+
+
+def test_a_regression_leads_to_the_profiles_that_explain_it(open_page: OpenPage, house: House) -> None:
+    with transaction(house.engine) as session:
+        stack = make_slow_stack(session, project="profiled-regression")
+        number = make_regression(session, stack)
+    for run, side in ((stack.runs[2], "before"), (stack.since, "after")):
+        profile = attach(house, run, f"synthetic/seed-12/pair-{side}.json.gz")
+        settle(house, run, profile)
+    page = open_page(f"/regressions/{number}")
+    page.locator("[hx-get^='/compare/profiled']").evaluate("element => element.scrollIntoView()")
+    expect(page.locator("[data-profiles]")).to_contain_text("expert dispatch and combine")
+    page.locator("[data-profiles]").get_by_role("link", name="Compare the profiles").click()
+    expect(page.locator("[data-row=sum]")).to_be_visible()
+    assert_looks_well(page)
+
+
+def settle(house: House, run: int, profile: int) -> None:
+    """Wait until a profile is read, and confirm it: the traces name another GPU than generated runs."""
+    address = f"{house.address}/api/v1/profiles/{profile}"
+    until = time.monotonic() + PATIENCE_MS / 1000
+    while httpx2.get(address, timeout=60).json()["status"] != "ready":
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    confirm = f"{house.address}/api/v1/runs/{run}/profiles/{profile}/confirm"
+    assert httpx2.post(confirm, json={"author": "kim"}, timeout=60).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["ddp-a100-ns", "ranks"])

@@ -1,14 +1,17 @@
 """Profiles through the API: attach, read, facts, confirm, remove, compare."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, event, text
 from starlette.testclient import TestClient
 
+from app.pipeline.profiles import read_profile_of_run
 from app.settings import Settings
 from app.storage.database import read_session
+from app.storage.log_files import LogFiles
 from app.storage.rules import read_run
 from tests.domain.profiles.traces import corpus, differences, expected
 from tests.profiles.attaching import attach, attached, make_run, trace
@@ -107,7 +110,8 @@ def test_two_profiles_explain_their_difference(client: TestClient) -> None:
     sides = [attached(client, run_id, trace(f"synthetic/seed-11/pair-{side}"))["id"] for side in ("before", "after")]
     answer = client.get(f"/api/v1/compare/profiles?a={sides[0]}&b={sides[1]}").json()
     assert sum(row["difference_ms"] for row in answer["rows"]) == pytest.approx(answer["difference_ms"], abs=1e-4)
-    assert "comm.ep" in answer["sentence"]
+    assert answer["rows"][0]["label"] in answer["sentence"]
+    assert (answer["rows"][0]["row"], answer["anchor"]) == ("comm.ep", "")
 
 
 def test_wrong_requests_are_explained(client: TestClient) -> None:
@@ -117,3 +121,41 @@ def test_wrong_requests_are_explained(client: TestClient) -> None:
     assert_problem(attach(client, run_id, trace("ddp-a100-ns"), rank=[1, 2]), 422, field="rank")
     assert_problem(attach(client, 999_999, trace("ddp-a100-ns")), 404)
     assert_problem(client.get("/api/v1/profiles/999999"), 404)
+
+
+def test_a_kept_trace_is_downloaded_as_it_was_sent(
+    client: TestClient, engine: Engine, log_files: LogFiles, settings: Settings
+) -> None:
+    data, export = trace("ddp-a100-ns"), (corpus() / "synthetic/seed-11/nsys-ranges.sqlite.gz").read_bytes()
+    run_id = make_run(client)
+    dropped = attached(client, run_id, trace("ddp-v100-buckets"))
+    assert dropped["files"][0]["url"] is None
+    assert_problem(client.get(f"/api/v1/profiles/{dropped['id']}/files/0"), 404)
+    keeping = settings.model_copy(update={"keep_profiles": True})
+    files = []
+    for sent in (data, export):
+        number = attach(client, run_id, sent).json()["id"]
+        read_profile_of_run(engine, log_files, keeping, number)
+        files.append(client.get(f"/api/v1/profiles/{number}").json()["files"][0])
+    answer = client.get(files[0]["url"].partition("testserver")[2])
+    assert answer.content == data
+    assert "attachment" in answer.headers["content-disposition"]
+    assert files[1]["url"] is None, "an export holds the environment of its job"
+
+
+def test_progress_is_written_while_a_profile_is_read(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.pipeline.profiles._PROGRESS_SECONDS", 0)
+    run_id, shares = make_run(client), []
+
+    def note(_: object, __: object, sql: str, parameters: Sequence[Any], *more: object) -> None:
+        if sql.startswith("UPDATE profile SET progress=?"):
+            shares.append(parameters[0])
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        profile = attached(client, run_id, trace("ddp-a100-ns"), trace("ddp-v100-buckets"))
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert profile["progress"] == 1
+    assert shares == sorted(shares)
+    assert 0 < shares[0] < shares[-1] <= 0.9

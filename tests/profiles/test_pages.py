@@ -65,13 +65,43 @@ def test_the_page_of_the_run_shows_its_profile_in_small(client: TestClient) -> N
     assert 'class="step-bar"' in part
 
 
-def test_suggestions_name_the_profile_and_the_number_that_it_contradicts(client: TestClient) -> None:
+def phases_of(client: TestClient, run_id: int) -> dict[str, str]:
+    phases = client.get(f"/api/v1/runs/{run_id}/suggestions").json()["phases"]
+    return {phase["phase"]: phase["state"] for phase in phases}
+
+
+def test_the_step_that_asks_for_a_profile_says_what_waits_for_it(client: TestClient) -> None:
+    run_id = make_run(client)
+    text = page(client, f"/runs/{run_id}/next/profile-required")
+    assert re.findall(r'data-waits="([\w-]+)"', text)
+    assert "nsys profile" in text
+
+
+def test_a_profile_ends_its_phase_and_opens_retuning_until_it_is_removed(client: TestClient) -> None:
+    run_id = make_run(client)
+    before = phases_of(client, run_id)
+    profile = attached(client, run_id, trace("synthetic/seed-11/pair-before"))
+    client.post(f"/api/v1/runs/{run_id}/profiles/{profile['id']}/confirm", json={"author": "kim"})
+    after = phases_of(client, run_id)
+    assert (before["profile"], after["profile"]) == ("open", "done")
+    assert after["retune"] != "blocked"
+    client.delete(f"/api/v1/runs/{run_id}/profiles/{profile['id']}?author=kim")
+    assert phases_of(client, run_id) == before
+
+
+def test_suggestions_name_the_profile_and_the_numbers_that_they_rest_on(client: TestClient) -> None:
     run_id = make_run(client, exposed_comm_frac=0.5)
     profile = attached(client, run_id, trace("synthetic/seed-11/pair-before"))
     client.post(f"/api/v1/runs/{run_id}/profiles/{profile['id']}/confirm", json={"author": "kim"})
-    text = page(client, f"/runs/{run_id}/next")
-    assert f"measured by profile {profile['id']}; contradicts the stated 0.5" in text
-    assert f"/runs/{run_id}/profiles/{profile['id']}" in text
+    text, address = page(client, f"/runs/{run_id}/next"), f"/runs/{run_id}/profiles/{profile['id']}"
+    rank, steps = profile["document"]["facts_from"]["rank"], profile["document"]["quality"]["steps"]
+    title = f"profile {profile['id']} (rank {rank}, {steps} steps)"
+    assert f"measured by {title}; contradicts the stated 0.5" in text
+    assert re.search(rf'data-rests-on>\s*Rests on <a href="{address}">{re.escape(title)}</a>: [^<]*exposed_comm_frac 0.15', text)
+    client.delete(f"/api/v1/runs/{run_id}/profiles/{profile['id']}?author=kim")
+    after = page(client, f"/runs/{run_id}/next")
+    assert "data-rests-on" not in after
+    assert "measured by profile" not in after
 
 
 def test_the_upload_page_takes_traces_beside_the_log(client: TestClient) -> None:
@@ -125,7 +155,7 @@ def test_a_change_is_explained_by_the_profiles_nearest_to_it(client: TestClient)
     part = {"HX-Request": "true"}
     text = client.get(f"/compare/profiled?run={runs[1]}", headers=part).text
     assert f'data-profiles="{profiles["before"]} {profiles["after"]}"' in text
-    assert "comm.ep" in text
+    assert "expert dispatch and combine" in text
     assert "data-profiles" not in client.get(f"/compare/profiled?run={runs[0]}", headers=part).text
 
 

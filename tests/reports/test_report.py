@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
 from app.storage.verdicts import keep_alarms
 from tests.builders import make_run
+from tests.profiles.attaching import attached, trace
 from tests.reports.judged import Lab, nightly
 from tests.runs.uploading import assert_problem
 
@@ -288,3 +289,21 @@ def test_names_and_values_of_others_are_no_markup(client: TestClient, lab: Lab) 
 def test_a_run_that_is_not_there_is_404(client: TestClient) -> None:
     assert_problem(client.get("/api/v1/runs/7/report.md"), 404, "Run 7 does not exist")
     assert_problem(client.get("/api/v1/runs/7/report"), 404, "Run 7 does not exist")
+
+
+def test_a_regression_is_explained_by_the_profiles_beside_it(client: TestClient, lab: Lab) -> None:
+    nightly(lab)
+    slow = lab.run(slower=0.09, name="nightly slow")
+    lab.judge(slow)
+    lab.session.commit()
+    profiles = []
+    for run_id, side in ((int(lab.records[0].run), "before"), (slow, "after")):
+        profile = attached(client, run_id, trace(f"synthetic/seed-11/pair-{side}"))
+        client.post(f"/api/v1/runs/{run_id}/profiles/{profile['id']}/confirm", json={"author": "kim"})
+        profiles.append(profile["id"])
+    explained = as_json(client, lab, slow)["profiled"]
+    assert explained["address"].endswith(f"/compare/profiles?a={profiles[0]}&b={profiles[1]}")
+    assert "expert dispatch and combine" in explained["sentence"]
+    assert any(line.startswith("By profiles: The step is ") for line in comment(client, lab, slow))
+    client.delete(f"/api/v1/runs/{slow}/profiles/{profiles[1]}?author=kim")
+    assert as_json(client, lab, slow)["profiled"] is None

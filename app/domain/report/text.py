@@ -194,6 +194,14 @@ class RegressionOfRun:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfiledChange:
+    """What the profiles before and after the change explain, in one sentence; `address` compares them."""
+
+    sentence: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunReport:
     """The report of a run in any state. `headline`, `baseline`: lines 1 and 2. `text`: None unless it was judged.
 
@@ -214,6 +222,7 @@ class RunReport:
     problems: tuple[str, ...] = ()
     step_lines: tuple[LineExample, ...] = ()
     nothing_processed_since: datetime | None = None
+    profiled: ProfiledChange | None = None
 
 
 def pending_report(run: LinkedRun, status: str, nothing_processed_since: datetime | None) -> RunReport:
@@ -263,6 +272,9 @@ def markdown(report: RunReport) -> str:
     if report.text is not None:
         lines += _moved(report.text.moved)
         lines += ["", escaped(report.text.still)] if report.text.still else []
+    if report.profiled is not None:
+        profiled = report.profiled
+        lines += ["", f"By profiles: {escaped(profiled.sentence, 600)} {link('Compare them', profiled.address)}"]
     folded = [*_folded(report)]
     if folded:
         lines += ["", f"<details><summary>{_summary(report)}</summary>", *folded, "", "</details>"]
