@@ -2,9 +2,9 @@
 
     make setup; .venv/bin/python -m bench.detect [--cases ../shared/detection] [--full] [--check] [--reruns 10]
 
-`--reruns N` also judges once more with the reruns that a verdict asks for (at most 3), drawn N times: each launch has
-an effect of its own with the spread of its case (Student's t with 5 degrees of freedom), around blocks of the
-candidate's own iterations.
+`--reruns N` also judges once more with the reruns that a verdict asks for (one that confirms a regression, at most
+three that decide an inconclusive verdict), drawn N times: each launch has an effect of its own with the spread of its
+case (Student's t with 5 degrees of freedom), around blocks of the candidate's own iterations.
 `--full` prints every line of the scorer, `--check` fails when the figures leave the bounds of the method.
 """
 
@@ -24,10 +24,9 @@ import numpy as np
 
 from app.domain.performance.steady_state import steady_state
 from app.domain.run import SteadyState
-from app.domain.verdict.decide import judge
-from app.domain.verdict.document import MOST_REQUESTED
+from app.domain.verdict.decide import judge, reruns_wanted
 from app.domain.verdict.history import find_changes
-from app.domain.verdict.step_time import RELEVANT_SHIFT, Prior, RunEstimate, Verdict, family_prior
+from app.domain.verdict.step_time import PLANNED_LOOKS, Prior, RunEstimate, Verdict, family_prior
 
 DEFAULT_CASES = Path(__file__).resolve().parent.parent.parent / "shared" / "detection"
 FIXED_RULE = 0.05
@@ -138,14 +137,12 @@ def with_reruns(
         families[case.case.family].append(case)
     predictions, made = [], 0
     for case, verdict in verdicts(cases):
-        label, time = labels[case.case.id], verdict.step_time
-        asks = time is not None and verdict.decision == "inconclusive" and abs(time.shift) >= RELEVANT_SHIFT
-        need = time.need_runs if time is not None and asks else None
-        if need is not None and need <= MOST_REQUESTED and label.get("sigma_run"):
-            made += need
-            again = [_rerun(case.case.candidate, label, draw, number) for number in range(need)]
+        label, wanted = labels[case.case.id], reruns_wanted(verdict)
+        if wanted and label.get("sigma_run"):
+            made += wanted
+            again = [_rerun(case.case.candidate, label, draw, number) for number in range(wanted)]
             others = [other.baseline for other in families[case.case.family] if other is not case]
-            again_judged = judge([case.candidate, *again], case.baseline, family_prior(others), looks=1 + need)
+            again_judged = judge([case.candidate, *again], case.baseline, family_prior(others), looks=PLANNED_LOOKS)
             predictions.append(prediction(case, again_judged))
         else:
             predictions.append(prediction(case, verdict))

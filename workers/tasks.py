@@ -8,6 +8,7 @@ from sqlalchemy import Engine
 
 from app import queue
 from app.pipeline import append, deliver, judge, process, profiles, rank, rules
+from app.pipeline.notify import notify_silent_stacks
 from app.pipeline.process import summarise_run
 from app.pipeline.regressions import refresh_costs
 from app.pipeline.work import delivery_queue, profile_queue, run_queue, stack_queue
@@ -95,6 +96,7 @@ def sweep() -> None:
     period = int(time.time() // _FORGET_SECONDS)
     _forget_unused(period)
     _refresh_costs(period)
+    _notify_silent_stacks(period)
 
 
 def recompute_next() -> None:
@@ -127,6 +129,12 @@ def _forget_unused(period: int) -> None:  # noqa: ARG001  # it reads every objec
 def _refresh_costs(period: int) -> None:  # noqa: ARG001  # it reads every regression, so once per period is enough
     with transaction(_engine()) as session:
         refresh_costs(session, utc_now())
+
+
+@lru_cache(maxsize=1)
+def _notify_silent_stacks(period: int) -> None:  # noqa: ARG001  # hours of silence need no finer clock
+    with transaction(_engine()) as session:
+        notify_silent_stacks(session, utc_now())
 
 
 @lru_cache

@@ -32,18 +32,19 @@ DEFINITION_VERSION = sum(DEFINITIONS.values())
 
 VERDICT_RULES: dict[str, int] = {
     "baseline": 3,
-    "step_time": 3,
+    "step_time": 4,
     "memory": 1,
     "loss": 1,
-    "levels": 2,
+    "levels": 3,
     "suspects": 2,
-    "sentences": 1,
+    "sentences": 2,
 }
 """Rule -> version of what verdicts conclude from figures (`docs/verdicts.md`); a change recomputes no figure.
 
 `baseline`: 2 since young histories are segmented, too, 3 since jobs are histories of their own and other configurations
 open nothing. `step_time`: 2 since contradicting reruns are inconclusive, 3 since a learned variation has
-4 degrees of freedom or more and at most 5 %. `levels`: 2 since the last run of a history is clipped like the others.
+4 degrees of freedom or more and at most 5 %, 4 since requested reruns are one look and their decision is final.
+`levels`: 2 since the last run of a history is clipped like the others, 3 since reruns of a commit count once.
 `suspects`: 2 since `no_change` has none. `sentences`: the wording of stored reasons and notes."""
 
 VERDICT_VERSION = sum(VERDICT_RULES.values())

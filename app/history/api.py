@@ -73,6 +73,7 @@ def _configuration(page: HistoryPage, index: int) -> dict[str, Any]:
     return {
         "letter": configuration.letter,
         "config_key": configuration.config_key,
+        "job": configuration.job,
         "dispatcher": runs[configuration.runs[-1]].dispatcher,
         "is_last": configuration.is_last,
         "runs": len(configuration.runs),
@@ -131,11 +132,11 @@ def _difference(difference: Difference) -> dict[str, Any]:
 
 
 def _runs(page: HistoryPage) -> Iterator[dict[str, Any]]:
-    figures = page.all_figures()
-    return (_run(page, place, figures[page.history.runs[place].id]) for place in page.places)
+    figures, letters = page.all_figures(), page.history.letters
+    return (_run(page, place, letters[place], figures[page.history.runs[place].id]) for place in page.places)
 
 
-def _run(page: HistoryPage, place: int, figures: Mapping[str, Metric | None]) -> dict[str, Any]:
+def _run(page: HistoryPage, place: int, letter: str, figures: Mapping[str, Metric | None]) -> dict[str, Any]:
     run = page.history.runs[place]
     standing = page.history.standings[place]
     return {
@@ -146,7 +147,7 @@ def _run(page: HistoryPage, place: int, figures: Mapping[str, Metric | None]) ->
         "branch": run.branch,
         "purpose": run.purpose,
         "config_key": run.config_key,
-        "letter": page.history.by_key[run.config_key].letter,
+        "letter": letter,
         "dispatcher": run.dispatcher,
         "outcome": run.outcome,
         "counts": standing == "counts",

@@ -142,7 +142,8 @@ class Drawing:
 
 def datasets(drawing: Drawing) -> dict[str, list[Row]]:
     """Return the rows of each layer, by name."""
-    rows = [_point(drawing, place) for place in drawing.places]
+    letters = drawing.history.letters
+    rows = [_point(drawing, place, letters[place]) for place in drawing.places]
     points = [row for row in rows if row["mark"] in _ON_AXIS]
     called = [{"at": row["at"], "shown": row["shown"], "verdict": row["called"]} for row in points if row["called"]]
     return {
@@ -170,7 +171,7 @@ def _frame(drawing: Drawing) -> list[Row]:
 _ON_AXIS = ("counts", "aside")
 
 
-def _point(drawing: Drawing, place: int) -> Row:
+def _point(drawing: Drawing, place: int, letter: str) -> Row:
     run, standing = drawing.history.runs[place], drawing.history.standings[place]
     metric = drawing.metric_at(place)
     low, high = drawing.range
@@ -200,7 +201,7 @@ def _point(drawing: Drawing, place: int) -> Row:
         "counts": ELIGIBILITY_LABELS[standing]
         if standing == "counts"
         else f"not counted: {ELIGIBILITY_LABELS[standing]}",
-        "config": drawing.history.by_key[run.config_key].letter,
+        "config": letter,
     }
 
 
@@ -224,7 +225,7 @@ def _intervals(drawing: Drawing) -> Iterator[Row]:
 
 def _levels(drawing: Drawing) -> Iterator[Row]:
     """Yield one line per segment; the last of each configuration is labelled with its figure, and letter if needed."""
-    newest = {configuration.config_key: level for configuration, level, _ in drawing.level_values()}
+    newest = {configuration.letter: level for configuration, level, _ in drawing.level_values()}
     for configuration, level, value in drawing.level_values():
         first, last = max(level.first, drawing.places[0]), min(level.last, drawing.places[-1])
         metric = Metric(value / drawing.scale, value, value, level.n)
@@ -236,7 +237,7 @@ def _levels(drawing: Drawing) -> Iterator[Row]:
             "value": value,
             "colour": drawing.history.runs[configuration.runs[-1]].dispatcher or "unknown",
             "config": configuration.letter,
-            "label": label if level is newest[configuration.config_key] else "",
+            "label": label if level is newest[configuration.letter] else "",
         }
 
 

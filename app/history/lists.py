@@ -175,9 +175,10 @@ def _item(
 ) -> StackItem:
     """Return the row of a stack. `rows`: its newest runs, newest first."""
     newest = rows[0]
-    # The line is of one configuration: a step between two would look like a code change.
+    # The line is of one job and configuration: a step between two would look like a code change.
     leading = next((row for row in rows if _counts(row)), newest)
-    values = [row.step_time_ms for row in reversed(rows) if _counts(row) and row.config_key == leading.config_key]
+    own = (leading.config_key, leading.job)
+    values = [row.step_time_ms for row in reversed(rows) if _counts(row) and (row.config_key, row.job) == own]
     container = contract.get("container")
     return StackItem(
         stack_key=newest.stack_key,
@@ -212,7 +213,7 @@ def _recent(keys: Sequence[str]) -> Any:
     number = func.row_number().over(partition_by=col(RunRow.stack_key), order_by=order).label("number")
     columns = (
         RunRow.id, RunRow.stack_key, RunRow.config_key, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.ordered_at,
-        RunRow.step_time_ms, RunRow.is_steady, RunRow.short, RunRow.quarantine, RunRow.purpose,
+        RunRow.step_time_ms, RunRow.is_steady, RunRow.short, RunRow.quarantine, RunRow.purpose, RunRow.job,
         ProjectRow.slug, ProjectRow.generated,
     )  # fmt: skip
     numbered = (

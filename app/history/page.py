@@ -106,7 +106,6 @@ def _refused(name: str, message: str) -> InvalidChange:
 TABLE_ROWS = 25
 MOST_DRAWN = 2000
 """Runs of a chart. With more, the newest are drawn, and the zoom leads to the others."""
-_SHORT_KEY = 12
 _FACTS = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "graph_modules", "task", "data_mode")
 
 
@@ -173,8 +172,8 @@ class HistoryPage:
         """Return the selectable configurations: value and label."""
         return [
             (
-                configuration.config_key[:_SHORT_KEY],
-                f"{configuration.letter}: {self._dispatcher(configuration)}, {len(configuration.runs):,} runs",
+                configuration.address,
+                f"{configuration.letter}: {self._named(configuration)}, {len(configuration.runs):,} runs",
             )
             for configuration in self.history.configurations
         ]
@@ -241,14 +240,13 @@ class HistoryPage:
     @property
     def standing_alarms(self) -> list[Alarm]:
         """Return active regressions that no change point below shows, newest first."""
-        shown, keys = (
-            {row.regression_id for row in self.changes},
-            {configuration.config_key for configuration in self.shown},
-        )
+        drawn = {row.regression_id for row in self.changes}
+        places = {place for configuration in self.shown for place in configuration.runs}
+        runs = {self.history.runs[place].id for place in places}
         return [
             alarm
             for alarm in self.alarms[::-1]
-            if alarm.standing in STANDING and alarm.config_key in keys and alarm.regression_id not in shown
+            if alarm.standing in STANDING and alarm.run_id in runs and alarm.regression_id not in drawn
         ]
 
     @cached_property
@@ -273,8 +271,8 @@ class HistoryPage:
         start = (min(self.view.page, pages) - 1) * TABLE_ROWS
         newest_first = self.places[::-1][start : start + TABLE_ROWS]
         pinned = {pin.run_id for pin in self.history.pins if pin.in_force}
-        figures = self._figures(newest_first)
-        rows = tuple(self._row(place, pinned, figures) for place in newest_first)
+        figures, letters = self._figures(newest_first), self.history.letters
+        rows = tuple(self._row(place, letters[place], pinned, figures) for place in newest_first)
         return ListPage(rows, total, start // TABLE_ROWS + 1, TABLE_ROWS)
 
     def all_figures(self) -> dict[int, Mapping[str, Metric | None]]:
@@ -284,13 +282,13 @@ class HistoryPage:
     def table_address(self, page: int) -> str:
         return self.view.query(page=page)
 
-    def _row(self, place: int, pinned: set[int], figures: Mapping[int, Metric | None]) -> TableRow:
+    def _row(self, place: int, letter: str, pinned: set[int], figures: Mapping[int, Metric | None]) -> TableRow:
         run = self.history.runs[place]
         return TableRow(
             place=place,
             run=run,
             standing=self.history.standings[place],
-            letter=self.history.by_key[run.config_key].letter,
+            letter=letter,
             metric=figures.get(run.id),
             commit_address=commit_address(self.stack.commit_url, run.commit),
             pinned=run.id in pinned,
@@ -299,8 +297,9 @@ class HistoryPage:
     def _figures(self, places: Sequence[int]) -> dict[int, Metric | None]:
         return read_figures(self._session, [self.history.runs[place] for place in places], self.view.metric)
 
-    def _dispatcher(self, configuration: Configuration) -> str:
-        return self.history.runs[configuration.runs[-1]].dispatcher or "unknown dispatcher"
+    def _named(self, configuration: Configuration) -> str:
+        dispatcher = self.history.runs[configuration.runs[-1]].dispatcher or "unknown dispatcher"
+        return f"{configuration.job}, {dispatcher}" if configuration.job else dispatcher
 
     def _shown(self) -> tuple[Configuration, ...]:
         if not self.view.config:
@@ -308,9 +307,9 @@ class HistoryPage:
         matching = [
             configuration
             for configuration in self.history.configurations
-            if configuration.config_key.startswith(self.view.config)
+            if configuration.is_named_by(self.view.config)
         ]
-        if len(matching) != 1:
+        if len({configuration.config_key for configuration in matching}) != 1:
             problem = "the beginning of several configurations" if matching else "no configuration of this stack"
             raise invalid_filter("config", f"is {problem}")
         return tuple(matching)
@@ -323,9 +322,8 @@ class HistoryPage:
                 raise invalid_filter(name, f"must be the number of a run of this stack; {number} is not")
         first = by_id.get(self.view.first, 0)
         last = by_id.get(self.view.last, len(self.history.runs) - 1)
-        keys = {configuration.config_key for configuration in self.shown}
-        span = range(min(first, last), max(first, last) + 1)
-        return [place for place in span if self.history.runs[place].config_key in keys]
+        shown = {place for configuration in self.shown for place in configuration.runs}
+        return [place for place in range(min(first, last), max(first, last) + 1) if place in shown]
 
 
 def render_history(request: Request, page: HistoryPage, *, block: str | None, status: int = 200) -> HTMLResponse:

@@ -50,8 +50,9 @@ _HEX = frozenset("0123456789abcdef")
 class HistoryView:
     """The state of the page in its address.
 
-    `config`: first digits of a config key, empty for all. `first` and `last`: numbers of the runs at the ends of the
-    zoom, so that an address shows the same runs after later uploads; 0: not requested. `page` belongs to the table.
+    `config`: first digits of a config key, with `:` and a job where several share it; empty for all. `first` and
+    `last`: numbers of the runs at the ends of the zoom, so that an address shows the same runs after later uploads;
+    0: not requested. `page` belongs to the table.
     """
 
     config: str = ""
@@ -76,7 +77,7 @@ class HistoryView:
                     raise invalid_filter(name, f"must be one of {', '.join(_CHOICES[name])}, not {text[:40]!r}")
                 values[name] = text
         view = cls(**values)  # type: ignore[arg-type]
-        if view.config and not is_key(view.config):
+        if view.config and not is_key(view.config.partition(":")[0]):
             raise invalid_filter("config", f"must be at least {_SHORTEST_KEY} digits of a config key")
         return replace(view, page=max(1, view.page))
 
@@ -182,8 +183,9 @@ class History:
         return next(configuration for configuration in self.configurations if configuration.is_last)
 
     @property
-    def by_key(self) -> dict[str, Configuration]:
-        return {configuration.config_key: configuration for configuration in self.configurations}
+    def letters(self) -> dict[int, str]:
+        """Return the letter of each run's configuration, by place."""
+        return {place: own.letter for own in self.configurations for place in own.runs}
 
 
 STANDING = (*ACTIVE, FIX_CLAIMED)
@@ -196,7 +198,6 @@ class Alarm:
 
     regression_id: int
     run_id: int
-    config_key: str
     standing: str
     metric: str
     fixed_by: int | None
@@ -249,7 +250,6 @@ def read_alarms(session: Session, stack_key: str) -> tuple[Alarm, ...]:
         Alarm(
             alarm.regression_id,
             alarm.run_id,
-            alarm.config_key,
             standing,
             regression.metric,
             regression.proposal_run_id,

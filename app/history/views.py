@@ -55,12 +55,11 @@ def change_rows(history: History, shown: Sequence[Configuration], alarms: Sequen
     places = {run.id: place for place, run in enumerate(history.runs)}
     rows = []
     for configuration in shown:
+        own = set(configuration.runs)
         placed = [
             PlacedAlarm(alarm.regression_id, places[alarm.run_id], places.get(alarm.fixed_by or 0))
             for alarm in alarms
-            if alarm.config_key == configuration.config_key
-            and alarm.metric == "step_time_ms"
-            and alarm.run_id in places
+            if alarm.metric == "step_time_ms" and places.get(alarm.run_id) in own
         ]
         verdicts = [(place, history.runs[place].verdict) for place in configuration.runs]
         for change, level in zip(configuration.changes, configuration.levels[1:], strict=True):
@@ -90,18 +89,18 @@ def configuration_rows(session: Session, history: History) -> tuple[Configuratio
         key=lambda configuration: (configuration.is_last, bool(configuration.counted), configuration.runs[-1]),
     )
     listed = ordered[::-1][:MOST_CONFIGURATIONS]
-    newest = {configuration.config_key: history.runs[configuration.runs[-1]] for configuration in listed}
+    newest = {configuration.letter: history.runs[configuration.runs[-1]] for configuration in listed}
     records = full_records(session, [run.id for run in newest.values()])
-    used = records.get(str(newest[history.last_used.config_key].id))
+    used = records.get(str(newest[history.last_used.letter].id))
     rows = []
     for configuration in listed:
-        record = records.get(str(newest[configuration.config_key].id))
+        record = records.get(str(newest[configuration.letter].id))
         knobs = (
             None if configuration.is_last or used is None or record is None else compare_contracts(used, record).knobs
         )
         rows.append(
             ConfigurationRow(
-                configuration, newest[configuration.config_key].dispatcher, newest[configuration.config_key], knobs
+                configuration, newest[configuration.letter].dispatcher, newest[configuration.letter], knobs
             )
         )
     return tuple(rows)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Select, and_, bindparam, or_, select
@@ -34,6 +34,7 @@ from app.domain.verdict.baseline import (
 from app.domain.verdict.comparability import Comparability, compare_contracts
 from app.domain.verdict.differences import Difference
 from app.domain.verdict.document import OtherBranch, VerdictDocument, verdict_document
+from app.domain.verdict.policy import NO_POLICY, Policy, ReferenceMove, StackPolicy
 from app.domain.verdict.record import RunFacts, RunRecord, current_level
 from app.domain.verdict.step_time import Prior
 from app.domain.verdict.triage import ACTIVE
@@ -73,7 +74,7 @@ _BEFORE = runs_where(_IS_EARLIER, newest=LOOK_BACK)
 _LIKE = runs_where(_IS_EARLIER, col(RunRow.config_key) == bindparam("config"), newest=LEAST_OF_CONFIGURATION)
 _PINNED = runs_where(col(RunRow.id).in_(bindparam("pinned", expanding=True)))
 _RULES: Select[Any] = (
-    select_any(ProjectRow.slug, ProjectRow.baseline_branch, PinRow.run_id)
+    select_any(ProjectRow.slug, ProjectRow.baseline_branch, ProjectRow.verdict_policy, PinRow.run_id)
     .join(
         PinRow,
         and_(
@@ -119,7 +120,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The relevant part of a stack. `runs`: in order of the history; `to_judge`: oldest first."""
+    """The relevant part of a stack. `runs`: in order of the history; `to_judge`: oldest first.
+
+    `policy`, `reference_job`: what the project decided (`app/domain/verdict/policy.py`).
+    """
 
     project_id: int
     project: str
@@ -127,6 +131,8 @@ class Stack:
     rules: BaselineRules
     runs: tuple[StackRun, ...]
     to_judge: tuple[Candidate, ...]
+    policy: StackPolicy = NO_POLICY
+    reference_job: str = ""
 
     def before(self, candidate: Candidate) -> list[StackRun]:
         """Return the runs before a candidate: the newest of the stack and of its configuration, and pinned ones."""
@@ -149,10 +155,14 @@ def read_stack(session: Session, claim: StackClaim) -> Stack:
     rows = session.execute(_RULES, {"project": claim.project_id, "stack": claim.stack_key}).all()
     project, branch = rows[0].slug, rows[0].baseline_branch
     pinned = frozenset(str(row.run_id) for row in rows if row.run_id is not None)
-    rules = BaselineRules(None if branch == ANY_BRANCH else branch, pinned)
+    policy = Policy.read(rows[0].verdict_policy)
+    own = policy.of_stack(claim.stack_key)
+    rules = BaselineRules(None if branch == ANY_BRANCH else branch, pinned, own.thresholds)
     runs = _runs(session, claim, rules)
     wanted = [candidate for candidate in candidates(runs) if _is_wanted(candidate, claim.judge_from)]
-    return Stack(claim.project_id, project, claim.stack_key, rules, tuple(runs), tuple(wanted))
+    return Stack(
+        claim.project_id, project, claim.stack_key, rules, tuple(runs), tuple(wanted), own, policy.reference_job
+    )
 
 
 def candidates(runs: Sequence[StackRun]) -> list[Candidate]:
@@ -341,6 +351,39 @@ def upgrades_from(session: Session, project_id: int, stack_key: str) -> dict[str
     return {row.stack_key: aware(row.ordered_at) for row in rows if other_sides.get(row.run_id) in own}
 
 
+REFERENCE_DAYS = 7
+"""A reference job that has not run for longer marks nothing."""
+
+
+def start_of_day(time: datetime) -> datetime:
+    """Return midnight, UTC."""
+    return time.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+
+
+def marked_by(
+    session: Session, stack: Stack, judged: Sequence[tuple[Candidate, VerdictDocument]]
+) -> dict[str, datetime]:
+    """Return the stacks to judge again because the reference job moved or is back, with the day since when."""
+    days = [
+        start_of_day(candidate.place[0])
+        for candidate, document in judged
+        if stack.reference_job
+        and candidate.newest.facts.job == stack.reference_job
+        and (document.decision == "regression") != (candidate.newest.verdict == "regression")
+    ]
+    if not days:
+        return {}
+    others = select_any(RunRow.stack_key).where(
+        col(RunRow.project_id) == stack.project_id,
+        col(RunRow.job) != stack.reference_job,
+        col(RunRow.stack_key) != "",
+        col(RunRow.verdict) != "",
+        col(RunRow.ordered_at) >= min(days),
+        col(RunRow.ordered_at) < max(days) + timedelta(days=REFERENCE_DAYS + 1),
+    )
+    return dict.fromkeys(session.execute(others.distinct()).scalars(), min(days))
+
+
 MOST_LEFT_OUT = 20
 """Upper limit of runs listed with the reason why they cannot serve as baseline."""
 
@@ -370,7 +413,8 @@ class Assessor:
         choice = BaselineChoice(
             selection.kind, baseline, listed, compare_contracts(chosen, candidates[-1]) if chosen else None
         )
-        assessment = conclude(candidates[-1], reruns, choice, prior=prior, looks=len(names))
+        thresholds = self._stack.rules.thresholds
+        assessment = conclude(candidates[-1], reruns, choice, prior=prior, thresholds=thresholds)
         if choice.comparability is None:
             assessment = self._without_baseline(assessment, candidate, candidates, prior)
         compared = {*names, *(run.run for run in baseline)}
@@ -379,8 +423,41 @@ class Assessor:
         }
         document = verdict_document(assessment, names, figures, candidates[-1].definition_version)
         other_branch = None if selection.runs else self._other_branch(candidate.newest.facts, earlier)
-        quarantine = candidate.newest.quarantine
-        return replace(document, more_left_out=more, quarantined=quarantine, other_branch=other_branch)
+        return replace(
+            document,
+            more_left_out=more,
+            quarantined=candidate.newest.quarantine,
+            other_branch=other_branch,
+            breaches=self._stack.policy.breaches(candidate.newest.metrics),
+            reference=self._reference(candidate, candidates[-1]),
+        )
+
+    def _reference(self, candidate: Candidate, run: RunRecord) -> ReferenceMove | None:
+        """Return the move of the project's reference job on the cluster and day of a run; None unless it is slower."""
+        job, cluster = self._stack.reference_job, run.contract.get("cluster")
+        if not job or run.job == job or cluster is None:
+            return None
+        day = start_of_day(candidate.place[0])
+        newest = (
+            select_any(RunRow.id, RunRow.verdict, RunRow.verdict_delta_pct)
+            .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+            .where(
+                col(RunRow.project_id) == self._stack.project_id,
+                col(RunRow.job) == job,
+                col(RunRow.purpose) == "ci",
+                col(RunRow.quarantine) == "",
+                col(RunRow.verdict).not_in(("", "failed")),
+                col(RunRow.ordered_at) >= day - timedelta(days=REFERENCE_DAYS),
+                col(RunRow.ordered_at) < day + timedelta(days=1),
+                col(RunResultRow.contract)["cluster"]["value"].as_string() == str(cluster.value),
+            )
+            .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+            .limit(1)
+        )
+        row = self._session.execute(newest).one_or_none()
+        if row is None or row.verdict != "regression":
+            return None
+        return ReferenceMove(str(row.id), job, str(cluster.value), row.verdict_delta_pct)
 
     def _prior(self, candidate: Candidate) -> Prior:
         newest = candidate.newest
@@ -476,7 +553,7 @@ class Assessor:
             if run.facts.is_of_job(contrast[0]) and not unfit_because(run.facts, newest, rules)
         ]
         self._elsewhere = {run.facts.run: run.metrics for run in runs}
-        measured = measure_contrast(candidates, current_level(fit, prior), contrast[1], prior)
+        measured = measure_contrast(candidates, current_level(fit, prior), contrast[1], prior, rules.thresholds)
         if measured is not None and self._still_runs(contrast[0], contrast[1], candidate):
             measured = replace(measured, side_by_side=True)
         return replace(assessment, misses=misses, contrast=measured)

@@ -18,7 +18,7 @@ from sqlmodel import Session, col
 from app.domain.definitions import VERDICT_VERSION
 from app.domain.verdict.document import VerdictDocument
 from app.pipeline import rank
-from app.pipeline.assess import Assessor, Candidate, Stack, read_stack, upgrades_from, waiting_for_contrast
+from app.pipeline.assess import Assessor, Candidate, Stack, marked_by, read_stack, upgrades_from, waiting_for_contrast
 from app.pipeline.experiments import follow_experiments
 from app.pipeline.notify import notify_verdicts
 from app.pipeline.regressions import follow_regressions
@@ -104,7 +104,7 @@ def give_verdicts(engine: Engine, settings: Settings, claim: StackClaim) -> Outc
     """Judge the claimed stack and commit the verdicts. Return None when the claim was lost."""
     with stack_queue.renewed(engine, claim, settings.lease_seconds), read_session(engine) as session:
         finished = _assess(session, claim, settings)
-        elsewhere = _elsewhere(session, claim, finished.stack)
+        elsewhere = _elsewhere(session, claim, finished.stack) | marked_by(session, finished.stack, finished.judged)
     # Before the claim ends, so that it is not lost, and in its own transaction, so that two stacks never deadlock.
     for other in _request_elsewhere(engine, claim.project_id, elsewhere):
         enqueue(JUDGE_STACK, other)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, and_, bindparam, or_, select
+from sqlalchemy import Select, and_, bindparam, func, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col
 
@@ -23,12 +23,14 @@ from app.domain.notifications.events import (
     event_of_verdict,
     failed_notification,
     is_fresh,
+    limit_notification,
     regression_notification,
     rerun_notification,
     verdict_notification,
 )
 from app.domain.ranking.rank import head_text
 from app.domain.verdict.document import VerdictDocument
+from app.domain.verdict.policy import Policy, silent_for
 from app.pipeline.work import delivery_queue
 from app.storage.leader_changes import LeaderChange, leader_changes
 from app.storage.runs import WITH_RESULT, aware, frozen, stored_contract
@@ -74,8 +76,9 @@ class Notifier:
             return
         run = self._session.get_one(RunRow, run_id)
         self._rerun(run, document)
+        self._limits(run, document)
         event = event_of_verdict(
-            document.decision, raises_regression=document.raises_regression, purpose=run.purpose,
+            document.decision, raises_regression=document.alarms, purpose=run.purpose,
             quarantined=bool(document.quarantined),
         )  # fmt: skip
         receivers = self.wanted(event, [stack_key]) if event else []
@@ -101,6 +104,26 @@ class Notifier:
             at=utc_now(),
         )  # fmt: skip
         self._put(receivers, notification, f"run:{run.id}:rerun.requested", f"run:{run.id}")
+
+    def _limits(self, run: RunRow, document: VerdictDocument) -> None:
+        receivers = self.wanted("limit.broken", [run.stack_key]) if document.breaches else []
+        if not receivers or document.quarantined or not is_fresh(aware(run.created_at), utc_now()):
+            return
+        notification = limit_notification(
+            [breach.text() for breach in document.breaches], project=self._slug(), name=run.name,
+            path=f"/runs/{run.id}", stack=(run.stack_key, self._name(run)), at=utc_now(),
+        )  # fmt: skip
+        self._put(receivers, notification, f"run:{run.id}:limit.broken", f"run:{run.id}")
+
+    def silent(self, run: RunRow, hours: float) -> None:
+        """Report a stack without a run for more than `hours`; `run`: its newest. Once until the next run comes in."""
+        if receivers := self.wanted("limit.broken", [run.stack_key]):
+            name = self._name(run)
+            notification = limit_notification(
+                [f"No run for more than {hours:g} hours; the newest is run {run.id}."], project=self._slug(),
+                name=name, path=f"/history/{run.stack_key}", stack=(run.stack_key, name), at=utc_now(),
+            )  # fmt: skip
+            self._put(receivers, notification, f"silent:{run.id}", f"stack:{run.stack_key[:40]}")
 
     def regression(self, row: RegressionRow, event: str, cause: str, note: str = "") -> None:
         """Report a change of a regression. `cause` distinguishes repeated events; empty for those that happen once."""
@@ -213,6 +236,34 @@ def notify_verdicts(
 
 def notify_regression(session: Session, row: RegressionRow, event: str, cause: str = "", note: str = "") -> None:
     Notifier(session, row.project_id).regression(row, event, cause, note)
+
+
+def notify_silent_stacks(session: Session, now: datetime) -> int:
+    """Report stacks that have not run for as long as their project allows. Return how many are silent.
+
+    A stack without a run for ten times as long has ended, and is not reported.
+    """
+    silent = 0
+    for project in session.execute(select(ProjectRow)).scalars():
+        policy = Policy.read(project.verdict_policy)
+        if not policy.has_fixed:
+            continue
+        newest = select(func.max(col(RunRow.id))).where(
+            col(RunRow.project_id) == project.id, col(RunRow.purpose) == "ci", col(RunRow.stack_key) != ""
+        )
+        ids = list(session.execute(newest.group_by(col(RunRow.stack_key))).scalars())
+        runs = session.execute(select(RunRow).where(col(RunRow.id).in_(ids)).options(WITH_RESULT)).scalars()
+        notifier = Notifier(session, project.id or 0)
+        for run in runs:
+            hours = silent_for(policy.of_stack(run.stack_key).fixed)
+            waited = (now - aware(run.created_at)).total_seconds() / 3600
+            if hours is not None and hours < waited < _ENDED_AFTER * hours:
+                silent += 1
+                notifier.silent(run, hours)
+    return silent
+
+
+_ENDED_AFTER = 10
 
 
 def notify_failed(session: Session, run_id: int) -> None:

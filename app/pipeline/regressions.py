@@ -5,16 +5,18 @@ decide everything else. This runs in the transaction that writes the verdicts; r
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from statistics import fmean
+from typing import Any
 
 from sqlalchemy import ColumnElement, Select, bindparam, delete, exists, or_, select, update
 from sqlmodel import Session, col
 
 from app.domain.performance.cost import Cost, total_cost
-from app.domain.verdict.alarms import Alarm, alarms_of
-from app.domain.verdict.assess import UPGRADES
+from app.domain.verdict.alarms import Alarm, alarms_of, upgrade_cause
+from app.domain.verdict.assess import UPGRADES, changed_field
 from app.domain.verdict.differences import AXES, Axis, axis_of
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.history import (
@@ -31,10 +33,11 @@ from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED
 from app.pipeline.assess import Candidate, HistoryPosition, Stack, candidates, history_position
 from app.pipeline.notify import notify_regression
 from app.storage import audit
+from app.storage.json_text import from_json
 from app.storage.runs import aware
 from app.storage.stacks import StackRun, read_runs, runs_where
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any, utc_now
-from app.storage.verdicts import IS_CLAIM, Costs, keep_alarms
+from app.storage.verdicts import IS_CLAIM, Costs, keep_alarms, stored_documents
 
 # --- The regressions of a stack as rows, each change with its audit record.
 
@@ -48,6 +51,9 @@ _NEWS = {
 }
 """The notification event of a change, by its action in the audit record."""
 
+
+_ONE_COMMIT = timedelta(days=30)
+"""The stacks of a project run a commit within that time of each other."""
 
 # Built once: building it takes longer than running it, and every pass executes it.
 _OF_STACK: Select[RegressionMemberRow, RegressionRow] = (
@@ -107,13 +113,21 @@ class Members:
 
     def add(self, candidate: Candidate, alarm: Alarm) -> StackMember:
         """Add a member to the active regression of this cause, else to a new one."""
-        regression = self._of_cause(alarm) or self._open(candidate, alarm)
         run = candidate.runs[0]
+        regression = self._of_cause(alarm) or self._open(run.id, alarm)
+        row = self._insert(regression, run.id, (self._stack_key, candidate.config_key), alarm)
+        self.of_stack.append(StackMember(row, regression))
+        return self.of_stack[-1]
+
+    def _insert(
+        self, regression: RegressionRow, run_id: int, keys: tuple[str, str], alarm: Alarm
+    ) -> RegressionMemberRow:
+        """Make a run a member. `keys`: its stack key and its config key."""
         row = RegressionMemberRow(
             regression_id=regression.id or 0,
-            run_id=run.id,
-            stack_key=self._stack_key,
-            config_key=candidate.config_key,
+            run_id=run_id,
+            stack_key=keys[0],
+            config_key=keys[1],
             usual_level=alarm.usual_level,
             slow_level=alarm.slow_level,
             delta_pct=alarm.delta_pct,
@@ -121,8 +135,7 @@ class Members:
         )
         self._session.add(row)
         self._session.flush()
-        self.of_stack.append(StackMember(row, regression))
-        return self.of_stack[-1]
+        return row
 
     def refresh(self, member: StackMember, alarm: Alarm) -> None:
         """Update the levels of a member whose run was judged again, with reruns or another baseline."""
@@ -240,7 +253,41 @@ class Members:
         rows = self._session.execute(_OF_STACK, key)
         return [StackMember(row, regression) for row, regression in rows]
 
-    def _of_cause(self, alarm: Alarm) -> RegressionRow | None:
+    def is_known_elsewhere(self, candidate: Candidate, alarm: Alarm) -> bool:
+        """Return whether another stack is slow for the same cause, which then has a regression.
+
+        A slow launch of the same commit in another stack, which had opened none so far, opens it.
+        """
+        if self._named(alarm) is not None:
+            return True
+        commit = candidate.newest.commit
+        if not commit or not alarm.cause.key.startswith("code:"):
+            return False
+        chosen = (
+            select_any(RunRow.id, RunRow.stack_key, RunRow.config_key, RunRow.branch, RunRow.purpose)
+            .where(
+                col(RunRow.project_id) == self._project_id,
+                col(RunRow.commit) == commit,
+                col(RunRow.stack_key) != self._stack_key,
+                col(RunRow.verdict) == "regression",
+                col(RunRow.quarantine) == "",
+                col(RunRow.ordered_at) >= candidate.place[0] - _ONE_COMMIT,
+                col(RunRow.ordered_at) <= candidate.place[0] + _ONE_COMMIT,
+            )
+            .order_by(col(RunRow.id))
+        )
+        stacks: set[str] = set()
+        for run in self._session.execute(chosen).all():
+            document = from_json(VerdictDocument, stored_documents(self._session, [run.id])[run.id][0])
+            own = alarms_of(document, stack_key=run.stack_key, run=str(run.id), purpose=run.purpose)
+            same = [other for other in own if (other.metric, other.cause.key) == (alarm.metric, alarm.cause.key)]
+            if same and run.stack_key not in stacks:
+                stacks.add(run.stack_key)
+                regression = self._of_cause(alarm) or self._open(run.id, same[0])
+                self._insert(regression, run.id, (run.stack_key, run.config_key), same[0])
+        return bool(stacks)
+
+    def _named(self, alarm: Alarm) -> RegressionRow | None:
         """Return the regression of this cause that is not closed; a closed one takes no more members."""
         chosen = (
             select(RegressionRow)
@@ -254,12 +301,17 @@ class Members:
             .limit(1)
         )
         regression: RegressionRow | None = self._session.execute(chosen.with_for_update()).scalar_one_or_none()
+        return regression
+
+    def _of_cause(self, alarm: Alarm) -> RegressionRow | None:
+        """Return the regression of this cause that another stack joins now, if it is not closed."""
+        regression = self._named(alarm)
         if regression is not None:
             after = {"stack": self._stack_key}
             self._record(regression, "joined", {}, after, "Another stack became slower for the same reason.")
         return regression
 
-    def _open(self, candidate: Candidate, alarm: Alarm) -> RegressionRow:
+    def _open(self, run_id: int, alarm: Alarm) -> RegressionRow:
         regression = RegressionRow(
             project_id=self._project_id,
             kind=alarm.cause.kind,
@@ -270,7 +322,7 @@ class Members:
         )
         self._session.add(regression)
         self._session.flush()
-        after = {"state": "open", "run": candidate.runs[0].id}
+        after = {"state": "open", "run": run_id}
         self._record(regression, "opened", {}, after, alarm.cause.text, changed=False)
         return regression
 
@@ -396,6 +448,24 @@ class StackHistory:
                 return candidate
         return None
 
+    def slow_before(self, candidate: Candidate, alarm: Alarm) -> Iterator[Candidate]:
+        """Yield the candidates before this one, newest first, until a run of the history was not slow."""
+        own = candidate.newest
+        runs = [
+            run
+            for run in self._runs
+            if run.config_key == own.config_key
+            and own.facts.is_of_job(run.facts)
+            and not run.facts.unfit_because
+            and math.isfinite(_value(run, alarm.metric))
+        ]
+        earlier = [other for other in candidates(runs) if other.place < candidate.place]
+        for other in reversed(earlier):
+            if self.reaches(other, candidate):
+                if min(_value(run, alarm.metric) for run in other.runs) <= alarm.middle:
+                    return
+                yield other
+
     def _is_as_slow(self, run: StackRun, member: StackMember) -> bool:
         usual, slow = member.usual_level, member.slow_level
         value = _value(run, member.regression.metric)
@@ -433,13 +503,14 @@ class StackHistory:
         return OpenedRegression(slow, member.usual_level, member.slow_level), levels
 
     def _levels_of(self, member: StackMember, before: HistoryPosition | None) -> tuple[list[StackRun], History] | None:
-        """Return the runs of the history and its segments, computed once for all members that share them."""
+        """Return the first run of each commit in the history and its segments, computed once for all members."""
         metric = member.regression.metric
         key = (member.row.config_key, self._job_of(member), metric, self.branches_of(member), before)
         if key not in self._levels:
             runs = [run for run in self._runs if self._makes_levels(run, member, metric)]
-            runs = [run for run in runs if before is None or history_position(run) < before]
-            self._levels[key] = (runs, self._history(runs, member, metric)) if runs else None
+            commits = _commits([run for run in runs if before is None or history_position(run) < before])
+            firsts = [launches[0] for launches in commits]
+            self._levels[key] = (firsts, self._history(commits, member, metric)) if commits else None
         return self._levels[key]
 
     def _makes_levels(self, run: StackRun, member: StackMember, metric: str) -> bool:
@@ -467,9 +538,18 @@ class StackHistory:
             return None
         return frozenset((main,)) if origin is None or main in origin.branches else origin.branches
 
-    def _history(self, runs: Sequence[StackRun], member: StackMember, metric: str) -> History:
+    def _history(self, commits: Sequence[Sequence[StackRun]], member: StackMember, metric: str) -> History:
         prior = self._priors.get(member.row.config_key, DEFAULT_PRIOR) if metric == "step_time_ms" else _MEMORY_PRIOR
-        return find_changes([_value(run, metric) for run in runs], prior)
+        values = [fmean(_value(run, metric) for run in launches) for launches in commits]
+        return find_changes(values, prior)
+
+
+def _commits(runs: Sequence[StackRun]) -> list[list[StackRun]]:
+    """Group the reruns of a commit, which count once in a level, in the order of their first runs."""
+    groups: dict[tuple[str, int], list[StackRun]] = {}
+    for run in runs:
+        groups.setdefault((run.commit, 0 if run.commit else run.id), []).append(run)
+    return list(groups.values())
 
 
 def _value(run: StackRun, metric: str) -> float:
@@ -485,6 +565,7 @@ Judged = tuple[Candidate, VerdictDocument]
 def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged]) -> None:
     """Update the regressions of a stack after candidates (oldest first) received their verdicts."""
     alarms = [(candidate, _alarms(stack, candidate, document)) for candidate, document in judged]
+    _take_over(session, stack, judged)
     since = stack.runs[0].ordered_at if stack.runs else utc_now()
     members = Members(session, stack.project_id, stack.stack_key, since)
     explained: dict[int, dict[str, int]] = {run: {} for candidate, _ in judged for run in candidate.ids}
@@ -496,17 +577,111 @@ def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged])
         for member in list(members.of_stack):
             if stack_history.position_of_run(member.row.run_id) is None:
                 _replace(members, stack_history, member)  # its run belongs to another stack now
-        for candidate, raised in alarms:
-            _withdraw_silent(members, stack_history, candidate, raised)
+        of_candidates = Raised(session, stack, {candidate.ids[0]: raised for candidate, raised in alarms})
+        for (candidate, raised), (_, document) in zip(alarms, judged, strict=True):
+            _withdraw_silent(members, stack_history, candidate, raised, document)
             for alarm in raised:
-                regression = _place(members, stack_history, candidate, alarm).regression
-                for run in candidate.ids:
-                    explained[run][alarm.metric] = regression.id or 0
+                placed = _place(members, stack_history, of_candidates, candidate, alarm)
+                if placed is None:
+                    continue
+                member, first = placed
+                for run in {*candidate.ids, *(explained.keys() & first.ids)}:
+                    explained[run][alarm.metric] = member.regression.id or 0
         for member in members.of_stack:
             if member.row.config_key in priors and stack_history.position_of_run(member.row.run_id) is not None:
                 _follow(members, stack_history, member)
         members.write()
     keep_alarms(session, explained)
+
+
+# --- A stack that ends, because its job moved to another container or cluster, hands its regressions over.
+
+
+def _take_over(session: Session, stack: Stack, judged: Sequence[Judged]) -> None:
+    """Move the regressions of a stack that this one continues: its runs show whether they are over.
+
+    The first run of a job in this stack was contrasted with the stack that the job had before. That stack has ended if
+    none of its runs came later, and this one has a second run.
+    """
+    documents = {candidate.ids[0]: document for candidate, document in judged}
+    for candidate, _ in judged:
+        first = _first_of_job(stack, candidate)
+        document = None if first is None else documents.get(first.id) or _stored(session, first.id)
+        contrast = None if document is None else document.contrast
+        if first is None or contrast is None or contrast.side_by_side:
+            continue
+        comparability = contrast.comparability
+        if not (contrast.same_job or comparability.is_clean) or changed_field(comparability).field not in UPGRADES:
+            continue
+        before = session.execute(_STACK_OF_RUN, {"run": int(contrast.runs[-1])}).scalar_one()
+        rows = session.execute(_TO_MOVE, {"project": stack.project_id, "stack": before}).all()
+        if rows and not _ran_since(session, stack, before, first):
+            for row in rows:
+                if not (row.job and first.facts.job and row.job != first.facts.job):
+                    _move_to(session, stack, row, first)
+
+
+def _stored(session: Session, run_id: int) -> VerdictDocument | None:
+    stored = stored_documents(session, [run_id]).get(run_id)
+    return None if stored is None else from_json(VerdictDocument, stored[0])
+
+
+_STACK_OF_RUN = select_any(RunRow.stack_key).where(col(RunRow.id) == bindparam("run"))
+_TO_MOVE: Select[Any] = (
+    select_any(RegressionMemberRow.regression_id, RegressionMemberRow.run_id, RunRow.job)
+    .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+    .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
+    .where(
+        col(RegressionRow.project_id) == bindparam("project"),
+        col(RegressionRow.state).in_(NOT_CLOSED),
+        col(RegressionMemberRow.stack_key) == bindparam("stack"),
+    )
+)
+
+
+def _first_of_job(stack: Stack, candidate: Candidate) -> StackRun | None:
+    """Return the first run of the candidate's job and configuration; None unless it has just two to four commits."""
+    own = candidate.newest
+    runs = [
+        run
+        for run in stack.runs
+        if run.config_key == own.config_key and run.facts.is_of_job(own.facts) and run.makes_levels
+    ]
+    return runs[0] if 2 <= len(_commits(runs)) <= _YOUNG else None
+
+
+_YOUNG = 4
+"""Commits in a stack within which it takes over what its predecessor left."""
+
+
+def _ran_since(session: Session, stack: Stack, other: str, first: StackRun) -> bool:
+    chosen = select(col(RunRow.id)).where(
+        col(RunRow.project_id) == stack.project_id,
+        col(RunRow.stack_key) == other,
+        col(RunRow.purpose) == "ci",
+        col(RunRow.quarantine) == "",
+        col(RunRow.ordered_at) >= first.ordered_at,
+    )
+    return session.execute(chosen.limit(1)).first() is not None
+
+
+def _move_to(session: Session, stack: Stack, row: Any, first: StackRun) -> None:
+    """Make the first run of this stack the run of a member, which keeps its levels, unless it is one already."""
+    if session.get(RegressionMemberRow, (row.regression_id, first.id)) is not None:
+        return
+    session.execute(
+        update(RegressionMemberRow)
+        .where(
+            col(RegressionMemberRow.regression_id) == row.regression_id, col(RegressionMemberRow.run_id) == row.run_id
+        )
+        .values(run_id=first.id, stack_key=stack.stack_key, config_key=first.config_key, proposal="")
+        .execution_options(synchronize_session=False)
+    )
+    audit.record(
+        session, who=audit.SERVICE, subject="regression", subject_id=row.regression_id, action="moved",
+        project_id=stack.project_id, before={"run": row.run_id}, after={"run": first.id, "stack": stack.stack_key},
+        note="Its stack ended; the job continues in this one.",
+    )  # fmt: skip
 
 
 _ORIGINS = runs_where(col(RunRow.id).in_(bindparam("run_ids", expanding=True)))
@@ -526,8 +701,30 @@ def _alarms(stack: Stack, candidate: Candidate, document: VerdictDocument) -> tu
     return alarms_of(document, stack_key=stack.stack_key, run=str(first.id), purpose=first.purpose, branch=branch)
 
 
-def _place(members: Members, stack_history: StackHistory, candidate: Candidate, alarm: Alarm) -> StackMember:
-    """An alarm belongs to the regression that explains it, else to another one of its cause, else it opens one."""
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The alarms of candidates: of those judged just now, and of earlier ones from their stored verdicts."""
+
+    session: Session
+    stack: Stack
+    judged: Mapping[int, tuple[Alarm, ...]]
+
+    def of(self, candidate: Candidate) -> tuple[Alarm, ...]:
+        first = candidate.ids[0]
+        if first in self.judged:
+            return self.judged[first]
+        document = _stored(self.session, candidate.newest.id)
+        return () if document is None else _alarms(self.stack, candidate, document)
+
+
+def _place(
+    members: Members, stack_history: StackHistory, raised: Raised, candidate: Candidate, alarm: Alarm
+) -> tuple[StackMember, Candidate] | None:
+    """An alarm belongs to the regression that explains it, else to another one of its cause, else it opens one.
+
+    Return the member and the slow run that it begins with. One slow launch may have had a slow node, so it opens
+    nothing: None, until a rerun, the next run or another stack confirms it.
+    """
     same = [
         member
         for member in members.of_stack
@@ -537,7 +734,7 @@ def _place(members: Members, stack_history: StackHistory, candidate: Candidate, 
     if own is not None:
         members.refresh(own, alarm)
         members.settle(own, stack_history.settled(own))
-        return own
+        return own, candidate
     for member in same:
         origin = stack_history.candidate_of(member.row.run_id)
         if origin is None or member.regression.state == "invalid":
@@ -547,10 +744,17 @@ def _place(members: Members, stack_history: StackHistory, candidate: Candidate, 
             if stack_history.reaches(candidate, origin) and alarm.is_covered_by(member.slow_level, has_ended=True):
                 members.move(member, candidate, alarm)
                 members.settle(member, stack_history.settled(member))
-                return member
+                return member, candidate
         elif stack_history.reaches(origin, candidate) and _explains(stack_history, member, candidate, alarm):
-            return member
-    return members.add(candidate, alarm)
+            return member, candidate
+    if alarm.confirmed or members.is_known_elsewhere(candidate, alarm):
+        return members.add(candidate, alarm), candidate
+    taken = {member.row.run_id for member in same}
+    for earlier in stack_history.slow_before(candidate, alarm):
+        first = next((other for other in raised.of(earlier) if other.metric == alarm.metric), None)
+        if first is not None and taken.isdisjoint(earlier.ids) and first.is_confirmed_by(alarm):
+            return members.add(earlier, first), earlier
+    return None
 
 
 def _explains(stack_history: StackHistory, member: StackMember, candidate: Candidate, alarm: Alarm) -> bool:
@@ -559,7 +763,11 @@ def _explains(stack_history: StackHistory, member: StackMember, candidate: Candi
 
 
 def _withdraw_silent(
-    members: Members, stack_history: StackHistory, candidate: Candidate, raised: Sequence[Alarm]
+    members: Members,
+    stack_history: StackHistory,
+    candidate: Candidate,
+    raised: Sequence[Alarm],
+    document: VerdictDocument,
 ) -> None:
     """A run that made a regression is no alarm any more: quarantined, amended, or judged against other runs.
 
@@ -567,8 +775,17 @@ def _withdraw_silent(
     """
     metrics = {alarm.metric for alarm in raised}
     for member in list(members.of_stack):
-        if member.row.run_id in candidate.ids and member.regression.metric not in metrics:
+        silent = member.row.run_id in candidate.ids and member.regression.metric not in metrics
+        if silent and not _was_taken_over(member, document):
             _replace(members, stack_history, member)
+
+
+def _was_taken_over(member: StackMember, document: VerdictDocument) -> bool:
+    """Return whether the stack continues a regression of another one, which its first run need not show."""
+    contrast, regression = document.contrast, member.regression
+    if document.decision != "no_baseline" or contrast is None or document.quarantined:
+        return False
+    return regression.kind != "upgrade" or regression.cause_key != upgrade_cause(contrast.comparability).key
 
 
 def _replace(members: Members, stack_history: StackHistory, member: StackMember) -> None:
@@ -726,9 +943,37 @@ def refresh_costs(session: Session, now: datetime) -> int:
     return sum(_refresh(session, row, costs) for row in rows)
 
 
+SILENT_DAYS = 30
+_ENDED = f"None of its stacks ran in the last {SILENT_DAYS} days."
+
+
+def _propose_ended(
+    session: Session, regression: RegressionRow, members: Sequence[RegressionMemberRow], now: datetime
+) -> None:
+    """Propose a regression as fixed when all its stacks have ended without a successor; once, as users may decline."""
+    if regression.proposal or regression.state not in ACTIVE or not members:
+        return
+    since = now - timedelta(days=SILENT_DAYS)
+    recent = select(col(RunRow.id)).where(
+        col(RunRow.project_id) == regression.project_id,
+        col(RunRow.stack_key).in_({member.stack_key for member in members}),
+        col(RunRow.ordered_at) >= since,
+    )
+    if session.execute(recent.limit(1)).first() is not None:
+        return
+    if any(event.note == _ENDED for event in audit.events(session, "regression", regression.id or 0)):
+        return
+    regression.proposal, regression.changed_at = "fixed", utc_now()
+    audit.record(
+        session, who=audit.SERVICE, subject="regression", subject_id=regression.id or 0, action="proposal_made",
+        project_id=regression.project_id, before={"proposal": ""}, after={"proposal": "fixed"}, note=_ENDED,
+    )  # fmt: skip
+
+
 def _refresh(session: Session, regression: RegressionRow, costs: Costs) -> bool:
     before = regression.gpu_hours_per_day
     members = _members(session, regression.id or 0)
+    _propose_ended(session, regression, members, costs.clock_of(regression.project_id))
     for member in members:
         member.gpu_hours_per_day = costs.of_member(regression, member).gpu_hours_per_day
     regression.gpu_hours_per_day = total_cost([member.gpu_hours_per_day for member in members])

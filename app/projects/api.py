@@ -1,10 +1,12 @@
 """`/api/v1/projects/{slug}/defaults`, `/api/v1/availability`: what holds for more than one run."""
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
+from sqlmodel import Session
 
 from app.domain.access.principal import Action
 from app.pipeline.decisions import MAX_BRANCH
@@ -21,6 +23,7 @@ from app.projects.commands import (
     set_quota,
     set_rules,
 )
+from app.projects.verdicts import ProjectPolicy, get_policy, rerun_value, set_policy, value_json
 from app.storage.audit import MAX_AUTHOR
 from app.storage.database import read_session
 from app.storage.suspect_evidence import find_availability
@@ -147,6 +150,88 @@ def write_rules(engine: AppEngine, slug: Slug, change: RulesIn) -> RulesOut:
             author=change.author,
         )
     )
+
+
+# --- `/api/v1/projects/{slug}/verdicts`.
+
+
+class FixedLimitIn(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    metric: str = Field(max_length=100, description="A headline figure, or `hours_without_run`.")
+    bound: str = Field(max_length=20, description="`at_least` or `at_most`.")
+    value: float = Field(description="In the unit of the metric.")
+
+
+class StackPolicyIn(BaseModel):
+    """Thresholds that are left out have their defaults: 1 % each."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    thresholds: dict[str, float] = Field({}, max_length=10, description="`relevance_pct`, `memory_pct`, `loss_pct`.")
+    fixed: list[FixedLimitIn] = Field([], max_length=100, description="Limits of figures, whatever the baseline is.")
+
+
+class RerunBudgetIn(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    reruns_a_day: int | None = Field(None, ge=0, description="Reruns within 24 hours; null: no limit.")
+    gpu_hours_a_day: float | None = Field(None, ge=0, description="What they may take; null: no limit.")
+
+
+class VerdictPolicyIn(StackPolicyIn):
+    """It replaces the whole policy."""
+
+    stacks: dict[str, StackPolicyIn] = Field(
+        {}, max_length=200, description="What differs in single stacks, by stack key or at least 8 digits of it."
+    )
+    budget: RerunBudgetIn = RerunBudgetIn()
+    reference_job: str = Field("", description="Job whose slow-down shows that the machine changed; empty for none.")
+    author: Author = author_field("Who sets it.", MAX_AUTHOR)
+
+
+class VerdictPolicyOut(BaseModel):
+    project: str
+    thresholds: dict[str, float]
+    fixed: list[dict[str, Any]]
+    stacks: dict[str, dict[str, Any]]
+    budget: dict[str, float | None]
+    reference_job: str
+    reruns: dict[str, Any] | None = Field(description="What reruns buy; null until a run was compared.")
+    changes: list[RulesChange] = Field(description="Previous changes, newest first.")
+
+    @classmethod
+    def of(cls, session: Session, own: ProjectPolicy) -> Self:
+        policy = own.policy
+        return cls(
+            project=own.project,
+            thresholds=asdict(own.every.thresholds),
+            fixed=[asdict(limit) for limit in own.every.fixed],
+            stacks={key: dict(values) for key, values in policy.stacks.items()},
+            budget=asdict(policy.budget),
+            reference_job=policy.reference_job,
+            reruns=value_json(rerun_value(session, own)),
+            changes=[
+                RulesChange(who=event.who, at=event.at, before=dict(event.before), after=dict(event.after))
+                for event in own.events
+            ],
+        )
+
+
+@router.get("/projects/{slug}/verdicts", responses=documented(404, 422))
+@requires(Action.READ, of="project")
+def read_verdict_policy(session: ReadSession, slug: Slug) -> VerdictPolicyOut:
+    """Return the thresholds, fixed limits, budget of reruns and reference job of the project, and what reruns buy."""
+    return VerdictPolicyOut.of(session, get_policy(session, slug))
+
+
+@router.put("/projects/{slug}/verdicts", responses=documented(404, 422))
+@requires(Action.MANAGE, of="project")
+def write_verdict_policy(engine: AppEngine, slug: Slug, policy: VerdictPolicyIn) -> VerdictPolicyOut:
+    """Replace them. Every stack of the project is judged again unless only the budget changed."""
+    own = set_policy(engine, slug, policy.model_dump(exclude={"author"}), policy.author)
+    with read_session(engine) as session:
+        return VerdictPolicyOut.of(session, own)
 
 
 @router.get("/availability", responses=documented(422))

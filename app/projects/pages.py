@@ -1,7 +1,7 @@
 """Pages of a project's settings and quota, and of the dispatchers that work in each container."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Path, Request
 from sqlmodel import Session
@@ -9,6 +9,7 @@ from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
+from app.domain.verdict.policy import RANGES
 from app.errors import InvalidUpload, ThreewallsError
 from app.projects.commands import (
     Defaults,
@@ -21,6 +22,7 @@ from app.projects.commands import (
     set_quota,
     set_rules,
 )
+from app.projects.verdicts import ProjectPolicy, get_policy, limits_text, read_limits, rerun_value, set_policy
 from app.settings import Settings
 from app.storage.projects import find_project
 from app.storage.suspect_evidence import find_availability
@@ -145,7 +147,7 @@ def filled_form(defaults: Defaults) -> SettingsForm:
 MAX_FIELDS = 300
 """More than the number of contract fields."""
 
-Saved = Literal["", "defaults", "rules"]
+Saved = Literal["", "defaults", "rules", "verdicts"]
 
 
 @router.get("/availability")
@@ -192,6 +194,53 @@ async def save_rules(request: Request, engine: AppEngine, slug: Slug) -> Respons
     return await answer_form(request, RulesForm, save, again, max_fields=MAX_FIELDS)
 
 
+class PolicyForm(Form):
+    inputs = (*RANGES, "reruns_a_day", "gpu_hours_a_day", "reference_job", "limits", "author")
+
+    def input_of(self, field: str) -> str:
+        scope, _, name = field.partition(".")
+        return name if scope in ("thresholds", "budget") else "limits" if scope in ("fixed", "stacks") else field
+
+    def number(self, name: str) -> float | str | None:
+        """Return the number; None for an empty input, the text if it is none."""
+        text = self.value(name).replace(",", "").replace(" ", "")
+        try:
+            value = float(text) if text else None
+        except ValueError:
+            return text
+        return int(value) if value is not None and name == "reruns_a_day" and value == int(value) else value
+
+    def stated(self) -> dict[str, Any]:
+        return {
+            **read_limits(self.value("limits")),
+            "thresholds": {name: self.number(name) for name in RANGES},
+            "budget": {name: self.number(name) for name in ("reruns_a_day", "gpu_hours_a_day")},
+            "reference_job": self.value("reference_job"),
+        }
+
+
+def filled_policy_form(own: ProjectPolicy) -> PolicyForm:
+    """Return the form with the current policy; thresholds that are the default stay empty."""
+    stored = own.stored
+    numbers = {**stored.get("every", {}).get("thresholds", {}), **stored.get("budget", {})}
+    texts = {"reference_job": own.policy.reference_job, "limits": limits_text(stored)}
+    return PolicyForm({name: f"{value:g}" for name, value in numbers.items()} | texts)
+
+
+@router.post("/settings/projects/{slug}/verdicts")
+@requires(Action.MANAGE, of="project")
+async def save_policy(request: Request, engine: AppEngine, slug: Slug) -> Response:
+
+    def save(form: PolicyForm) -> str:
+        set_policy(engine, slug, form.stated(), form.value("author"))
+        return f"{request.url.path.removesuffix('/verdicts')}?saved=verdicts#verdicts"
+
+    def again(session: Session, form: PolicyForm, _: ThreewallsError) -> Response:
+        return _render_settings(request, session, slug, policy_form=form, status=422)
+
+    return await answer_form(request, PolicyForm, save, again, max_fields=MAX_FIELDS)
+
+
 def _render_settings(
     request: Request,
     session: Session,
@@ -199,10 +248,11 @@ def _render_settings(
     *,
     form: SettingsForm | None = None,
     rules_form: RulesForm | None = None,
+    policy_form: PolicyForm | None = None,
     saved: Saved = "",
     status: int = 200,
 ) -> HTMLResponse:
-    defaults, rules = get_defaults(session, slug), get_rules(session, slug)
+    defaults, rules, policy = get_defaults(session, slug), get_rules(session, slug), get_policy(session, slug)
     form = form or filled_form(defaults)
     groups: dict[str, list[str]] = {}
     for name, contract_field in FIELDS.items():
@@ -216,6 +266,9 @@ def _render_settings(
         rules=rules,
         form=form,
         rules_form=rules_form or filled_rules_form(rules),
+        policy=policy,
+        policy_form=policy_form or filled_policy_form(policy),
+        reruns=rerun_value(session, policy),
         inputs=form.offered(defaults),
         groups=groups,
         saved=saved,

@@ -143,7 +143,7 @@ class VerdictOut(BaseModel):
     metrics: dict[str, MetricChangeOut | None] = {}
     loss: dict[str, Any] | None = None
     need_runs: int | None = Field(None, description="Inconclusive: further runs of this commit that would decide.")
-    rerun: RerunRequest | None = Field(None, description="Inconclusive: the requested reruns, if few would decide.")
+    rerun: RerunRequest | None = Field(None, description="The requested reruns, if few would decide or confirm it.")
     test: dict[str, float] | None = Field(None, description="Values of the step-time test, as logarithms.")
     would_decide: dict[str, int] | None = Field(None, description="Reruns and baseline runs that would decide.")
     smallest_callable_pct: float | None = None
@@ -151,6 +151,10 @@ class VerdictOut(BaseModel):
     rests_on_iterations: int | None = Field(None, description="Iterations of the shorter side of a directional A/B.")
     looks: int | None = None
     quarantined: str | None = Field(None, description="Why the run does not count; null if it does.")
+    limits_broken: list[str] = Field([], description="Fixed limits of the project that its figures break.")
+    reference_job: dict[str, Any] | None = Field(
+        None, description="Set while the reference job is slow on the same cluster and day: no alarm is raised."
+    )
     candidate: dict[str, list[str]] | None = Field(None, description="Reruns judged together that counted.")
     baseline: BaselineOut | None = None
     comparability: dict[str, Any] | None = None

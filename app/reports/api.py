@@ -103,4 +103,4 @@ def _exit_code(report: RunReport, verdict: StoredVerdict | None) -> int | None:
     """Return the exit code of the command line for the same result; None while there is no result."""
     if verdict is None:
         return {"failed": FAILED, "unread": UNREAD}.get(report.status)
-    return exit_code(verdict.document.decision, raises_regression=verdict.document.raises_regression)
+    return exit_code(verdict.document.decision, raises_regression=verdict.document.alarms)

@@ -20,6 +20,7 @@ from app.domain.report.text import (
 from app.domain.run import UNKNOWN_STEP, LineExample
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
+from app.domain.verdict.words import remarks, rerun_text
 from app.errors import NotFound
 from app.settings import Settings
 from app.storage.heartbeat import silent_since
@@ -34,7 +35,7 @@ from app.storage.tables import (
     RunRow,
     select_any,
 )
-from app.storage.verdicts import StoredVerdict, current_verdict
+from app.storage.verdicts import StoredVerdict, current_verdict, rerun_request
 from app.storage.what_changed import what_changed_of
 
 ACTIVE = ("open", "acknowledged", "expected")
@@ -107,6 +108,7 @@ def _judged(
         regressions=tuple(_regressions(session, row, document, address)),
         problems=_problems(row) if document.decision == "failed" else (),
         profiled=_profiled(session, row, document, address),
+        remarks=(*remarks(document, _label), *_rerun(session, row.id or 0, document)),
     )
 
 
@@ -116,6 +118,11 @@ def _profiled(session: Session, row: RunRow, document: VerdictDocument, address:
     if change is None:
         return None
     return ProfiledChange(change.sentence, f"{address}/compare/profiles?a={change.before}&b={change.after}")
+
+
+def _rerun(session: Session, run_id: int, document: VerdictDocument) -> tuple[str, ...]:
+    request = rerun_request(session, run_id, document)
+    return () if request is None else (rerun_text(request, document.decision, str(run_id)),)
 
 
 def _label(run: str) -> str:

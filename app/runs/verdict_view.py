@@ -16,11 +16,19 @@ from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.differences import COMMIT, Difference
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
-from app.domain.verdict.words import answer, baseline_words, further_notes, left_out_runs, sides_text, what_would_decide
+from app.domain.verdict.words import (
+    answer,
+    baseline_words,
+    further_notes,
+    left_out_runs,
+    rerun_text,
+    sides_text,
+    what_would_decide,
+)
 from app.storage.runs import RunDetail
 from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import RunRow, select_any
-from app.storage.verdicts import RunRegression, StoredVerdict, regressions_of, verdicts_of
+from app.storage.verdicts import RunRegression, StoredVerdict, regressions_of, rerun_request, verdicts_of
 
 _BASELINES: Mapping[str, str] = {
     "golden": "pinned as golden",
@@ -83,8 +91,9 @@ class OlderVerdict:
 
 @dataclass(frozen=True, slots=True)
 class VerdictView:
-    """`names`: of mentioned runs, by number. `baseline_times`: step times (ms) of the baseline.
+    """`rerun`: the reruns that the verdict asks for, and how; empty for none. `names`: of mentioned runs, by number.
 
+    `baseline_times`: step times (ms) of the baseline.
     `ab`: the run belongs to an experiment, which cannot be a regression.
     """
 
@@ -94,6 +103,7 @@ class VerdictView:
     ab: bool
     answer: str
     would_decide: str
+    rerun: str
     baseline_kind: str
     baseline_words: str
     left_out: tuple[LeftOut, ...]
@@ -165,6 +175,7 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
     mentioned = [*document.baseline, *document.candidates, *(run for group in left_out for run in group.runs)]
     mentioned += [*(miss.run for miss in misses), *(contrast.runs if contrast else ())]
     runs = _mentioned(session, mentioned)
+    request = rerun_request(session, run.id, document)
     times = (runs[run].step_time_ms for run in document.verdict.baseline_used if run in runs)
     return VerdictView(
         document=document,
@@ -172,7 +183,8 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         because=newest.because,
         ab=run.purpose == "experiment",
         answer=answer(document),
-        would_decide=what_would_decide(document),
+        would_decide="" if request is not None else what_would_decide(document),
+        rerun="" if request is None else rerun_text(request, document.decision, str(run.id)),
         baseline_kind=_BASELINES.get(document.baseline_kind, ""),
         baseline_words=baseline_words(document) if document.verdict.baseline_used else "",
         left_out=left_out,

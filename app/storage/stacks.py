@@ -163,6 +163,10 @@ class StackRun:
         return self.facts.config_key
 
     @property
+    def job(self) -> str:
+        return self.facts.job
+
+    @property
     def outcome(self) -> str:
         return self.facts.outcome
 

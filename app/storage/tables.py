@@ -63,7 +63,8 @@ class ProjectRow(SQLModel, table=True):
     `baseline_branch`: the branch whose `ci` runs are baselines, `*` for any. `commit_url` and `compare_url` are link
     templates with `{commit}` and with `{from}` and `{to}`; empty if not set. `public`: readable without a log-in.
     `quota_bytes` and `quota_runs_a_day` limit uploads; None: the service's defaults. Badge keys are derived from
-    `badge_secret`.
+    `badge_secret`. `verdict_policy`: thresholds, fixed limits, budget of reruns and reference job
+    (`app/domain/verdict/policy.py`).
     """
 
     __tablename__ = "project"
@@ -88,6 +89,9 @@ class ProjectRow(SQLModel, table=True):
     quota_bytes: int | None = Field(default=None, sa_column=Column(BigInteger))
     quota_runs_a_day: int | None = None
     badge_secret: str = Field(default_factory=new_badge_secret, max_length=64)
+    verdict_policy: dict[str, Any] = Field(
+        default_factory=dict, sa_column=Column(JSON, nullable=False, server_default="{}")
+    )
     created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
 
 

@@ -36,6 +36,7 @@ from app.domain.definitions import VERDICT_VERSION
 from app.domain.performance.cost import RATE_DAYS, Cost, clock, extra_ms, regression_cost, steps_of_run
 from app.domain.verdict.differences import Difference
 from app.domain.verdict.document import RerunRequest, VerdictDocument
+from app.domain.verdict.policy import Policy
 from app.domain.verdict.triage import FIX_CLAIMED
 from app.storage.audit import SERVICE
 from app.storage.json_text import from_json, to_json
@@ -185,17 +186,62 @@ def stored_documents(session: Session, run_ids: Sequence[int]) -> dict[int, tupl
 
 
 def rerun_request(session: Session, run_id: int, document: VerdictDocument) -> RerunRequest | None:
-    """Return the reruns that a verdict requests; None if it requests none."""
-    if not document.requested_reruns:
+    """Return the reruns that a verdict requests.
+
+    None when it requests none, when a regression confirms it already, or when the project's budget is used up.
+    """
+    if not document.requested_reruns or (document.decision == "regression" and regressions_of(session, run_id)):
         return None
     row = session.execute(
-        select_any(RunRow.commit, RunRow.config_key, RunRow.job, RunResultRow.metadata_stated)
+        select_any(
+            RunRow.project_id, RunRow.commit, RunRow.config_key, RunRow.job, RunResultRow.metadata_stated,
+            ProjectRow.verdict_policy,
+        )
         .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .where(col(RunRow.id) == run_id)
-    ).one()
+    ).one()  # fmt: skip
+    budget = Policy.read(row.verdict_policy).budget
+    if budget.is_limited and not budget.allows(*reruns_since(session, row.project_id, utc_now() - timedelta(days=1))):
+        return None
     command = row.metadata_stated.get("launch_args")
     stated = command if isinstance(command, str) else ""
     return RerunRequest(document.requested_reruns, row.commit, row.config_key, row.job, stated)
+
+
+def reruns_since(session: Session, project_id: int, since: datetime) -> tuple[int, float]:
+    """Return the number of reruns of `ci` runs that a project received since then, and their GPU-hours as far as known.
+
+    A rerun has an earlier run with the same commit, configuration and job.
+    """
+    earlier = aliased(RunRow)
+    is_rerun = exists().where(
+        col(earlier.project_id) == RunRow.project_id,
+        col(earlier.commit) == RunRow.commit,
+        col(earlier.config_key) == RunRow.config_key,
+        col(earlier.job) == RunRow.job,
+        col(earlier.id) < RunRow.id,
+    )
+    rows = session.execute(
+        select_any(RunRow.gpus, RunRow.step_time_ms, RunResultRow.slices, RunResultRow.health)
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+        .where(
+            col(RunRow.project_id) == project_id,
+            col(RunRow.created_at) >= since,
+            col(RunRow.purpose) == "ci",
+            col(RunRow.commit) != "",
+            is_rerun,
+        )
+    ).all()
+    hours = (gpu_hours(row.gpus, row.step_time_ms, steps_of_run(row.slices, row.health)) for row in rows)
+    return len(rows), sum(value for value in hours if value is not None)
+
+
+def gpu_hours(gpus: int | None, step_time_ms: float | None, steps: float | None) -> float | None:
+    """Return what the steps of a run took; None when a factor is unknown."""
+    if gpus is None or step_time_ms is None or steps is None:
+        return None
+    return gpus * step_time_ms * steps / 3.6e6
 
 
 def _attribution(document: VerdictDocument) -> dict[str, Any]:
@@ -382,6 +428,11 @@ class Costs:
         return regression_cost(
             positions, extra, steps_of_run(run.slices, run.health), run.gpus, now=here, is_over=is_over
         )
+
+    def clock_of(self, project_id: int) -> datetime:
+        """Return "now" as a position in the histories of a project."""
+        generated = select_any(ProjectRow.generated).where(col(ProjectRow.id) == project_id)
+        return self._clock(project_id, is_replay=self._session.execute(generated).scalar_one())
 
     def _runs(self, project_id: int, stacks: frozenset[str], branch: str | None, here: datetime) -> list[datetime]:
         """Return the history positions that determine the rate: those of the last 14 days, and one earlier if there is

@@ -73,7 +73,7 @@ def test_a_regression_is_told_when_it_opens_when_it_recovers_and_when_it_is_back
 
 def test_what_is_judged_again_is_not_told_again(engine: Engine, settings: Settings) -> None:
     listen(engine, NOWHERE, "regression.opened", "verdict.regression", "verdict.no_baseline", "verdict.inconclusive")
-    runs = bring(engine, settings, [*steady(1000, 14), 1080.0])
+    runs = bring(engine, settings, [*steady(1000, 14), 1080.0, 1081.0])
     before = states(engine)
     assert ("verdict.regression", "waiting", 0) in before
     assert ("verdict.no_baseline", "waiting", 0) in before
@@ -99,7 +99,7 @@ def test_news_go_to_those_who_want_that_event_of_that_stack_and_are_not_paused(
     paused = listen(engine, NOWHERE, "regression.opened")
     answer = client.patch(f"/api/v1/projects/{PROJECT}/receivers/{paused}", json={"enabled": False, "author": "Ada"})
     assert answer.json()["enabled"] is False
-    bring(engine, settings, [1080.0], 13)
+    bring(engine, settings, [1080.0, 1081.0], 13)
     assert [delivery.receiver_id for delivery in deliveries(engine)] == wanted
 
 

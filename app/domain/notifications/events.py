@@ -21,7 +21,8 @@ EVENTS: Mapping[str, str] = {
     "verdict.no_change": "The verdict of a run is no change",
     "verdict.inconclusive": "The verdict of a run is inconclusive",
     "verdict.no_baseline": "A run has no baseline",
-    "rerun.requested": "An inconclusive verdict requests reruns that would decide it",
+    "rerun.requested": "A verdict asks for reruns that would decide or confirm it",
+    "limit.broken": "A figure breaks a fixed limit of the project, or a stack has not run for too long",
 }
 """Meaning of each event, by name. Messages show it."""
 TEST = "test"
@@ -199,7 +200,7 @@ def rerun_notification(
         project=project,
         title=_line(f"Reruns requested: {plural(request.runs, 'more run')} of {name} in {project}"),
         lines=_lines(
-            "They would decide its verdict if the difference stays the same.",
+            "They would decide or confirm its verdict.",
             f"Start them with: threewalls rerun {run_id} --exec CMD",
             _where(stack[1], "", request.commit),
         ),
@@ -209,6 +210,21 @@ def rerun_notification(
             "run": {"id": run_id, "name": name, "commit": request.commit, "stack": stack[0]},
             "rerun": asdict(request),
         },
+    )
+
+
+def limit_notification(
+    sentences: Sequence[str], *, project: str, name: str, path: str, stack: tuple[str, str], at: datetime
+) -> Notification:
+    """Return the notification about broken limits. `name`: of the run or stack; `stack`: key and name."""
+    return Notification(
+        event="limit.broken",
+        project=project,
+        title=_line(f"Limit broken: {name} in {project}"),
+        lines=_lines(*sentences, _where(stack[1], "", "")),
+        path=path,
+        at=at,
+        data={"stack": stack[0], "limits": list(sentences)},
     )
 
 

@@ -206,8 +206,8 @@ class RunReport:
     """The report of a run in any state. `headline`, `baseline`: lines 1 and 2. `text`: None unless it was judged.
 
     `problems`: failures of a run without figures, with advice. `step_lines`: step-like lines of an unknown log.
-    `baseline_runs`: those that counted. `nothing_processed_since`: for a pending run, the last activity of a worker;
-    None while one is active.
+    `remarks`: requested reruns, the reference job, broken limits. `baseline_runs`: those that counted.
+    `nothing_processed_since`: for a pending run, the last activity of a worker; None while one is active.
     """
 
     run: LinkedRun
@@ -223,6 +223,7 @@ class RunReport:
     step_lines: tuple[LineExample, ...] = ()
     nothing_processed_since: datetime | None = None
     profiled: ProfiledChange | None = None
+    remarks: tuple[str, ...] = ()
 
 
 def pending_report(run: LinkedRun, status: str, nothing_processed_since: datetime | None) -> RunReport:
@@ -275,6 +276,7 @@ def markdown(report: RunReport) -> str:
     if report.profiled is not None:
         profiled = report.profiled
         lines += ["", f"By profiles: {escaped(profiled.sentence, 600)} {link('Compare them', profiled.address)}"]
+        lines += [line for remark in report.remarks for line in ("", escaped(remark.replace("`", "")))]
     folded = [*_folded(report)]
     if folded:
         lines += ["", f"<details><summary>{_summary(report)}</summary>", *folded, "", "</details>"]

@@ -23,7 +23,7 @@ def verdict_json(document: VerdictDocument, suspects: Sequence[RankedSuspect] | 
     undecided = verdict.decision == "inconclusive"
     values: dict[str, object] = {
         "verdict": verdict.decision,
-        "exit_code": exit_code(verdict.decision, raises_regression=document.raises_regression),
+        "exit_code": exit_code(verdict.decision, raises_regression=document.alarms),
         "reason": verdict.reason,
         "notes": verdict.notes,
         "raises_regression": document.raises_regression,
@@ -40,6 +40,8 @@ def verdict_json(document: VerdictDocument, suspects: Sequence[RankedSuspect] | 
         "looks": verdict.looks,
         "rests_on_iterations": document.rests_on,
         "quarantined": document.quarantined or None,
+        "limits_broken": [breach.text() for breach in document.breaches],
+        "reference_job": document.reference,
         "candidate": {"runs": document.candidates, "used": verdict.candidates_used},
         "baseline": {
             "kind": document.baseline_kind,
@@ -68,6 +70,8 @@ def _test(verdict: Verdict, time: StepTimeChange) -> dict[str, object]:
         "candidate_runs": len(verdict.candidates_used),
         "baseline_runs": len(verdict.baseline_used),
         "looks": time.planned_looks,
+        "relevant_pct": time.relevant_pct,
+        "equal_pct": time.equal_pct,
     }
 
 

@@ -6,7 +6,7 @@ Alarms with the same cause form one regression, across stacks (`app/pipeline/reg
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.domain.contract.values import shown
@@ -35,7 +35,11 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """A metric that became worse. Levels are ln of the metric (ms, GiB); `tolerance`: spread of single runs (ln)."""
+    """A metric that became worse. Levels are ln of the metric (ms, GiB); `tolerance`: spread of single runs (ln).
+
+    `confirmed`: it rests on more than one launch, or on a figure that no slow node changes. One slow launch alone opens
+    no regression.
+    """
 
     metric: Literal["step_time_ms", "peak_memory_gib"]
     usual_level: float
@@ -43,6 +47,17 @@ class Alarm:
     delta_pct: float
     tolerance: float
     cause: Cause
+    confirmed: bool = True
+
+    @property
+    def middle(self) -> float:
+        """The value, in ln, that divides the usual level from the slow one."""
+        return (self.usual_level + self.slow_level) / 2
+
+    def is_confirmed_by(self, later: "Alarm") -> bool:
+        """Return whether a later alarm is of about the same level, so that both are one slow-down."""
+        apart = abs(later.slow_level - self.slow_level)
+        return apart <= max(SAME_LEVEL, self.tolerance, (self.slow_level - self.usual_level) / 2)
 
     def is_covered_by(self, slow_level: float, *, has_ended: bool) -> bool:
         """Return whether a regression to `slow_level` covers this alarm.
@@ -62,9 +77,13 @@ def alarms_of(
     `branch`: the run's branch when it is not the baseline branch. It then is part of the cause, except for commits and
     upgrades, which are the same on every branch.
     """
+    if document.reference is not None:
+        return ()
     if document.raises_regression and document.decision == "regression" and document.comparability is not None:
         cause = _cause(document.comparability, f"{stack_key[:16]}:{run}")
-        return tuple(_alarms(document.verdict, _on_branch(cause, branch)))
+        # A release has one run, which no next night confirms.
+        confirmed = len(document.verdict.candidates_used) > 1 or purpose == "release"
+        return tuple(_alarms(document.verdict, _on_branch(cause, branch), confirmed=confirmed))
     contrast = document.contrast
     if contrast is None or document.quarantined or purpose == "experiment" or document.decision != "no_baseline":
         return ()
@@ -78,7 +97,7 @@ def alarms_of(
         or contrast.measured.decision != "regression"
     ):
         return ()
-    return tuple(_alarms(contrast.measured, _on_branch(_upgrade(comparability), branch)))
+    return tuple(_alarms(contrast.measured, _on_branch(upgrade_cause(comparability), branch)))
 
 
 def _may_be_elsewhere(difference: Difference) -> bool:
@@ -86,9 +105,9 @@ def _may_be_elsewhere(difference: Difference) -> bool:
     return not difference.is_certain and (is_other_task(difference) or difference.axis == "place")
 
 
-def _alarms(verdict: Verdict, cause: Cause) -> Iterator[Alarm]:
+def _alarms(verdict: Verdict, cause: Cause, *, confirmed: bool = True) -> Iterator[Alarm]:
     if verdict.step_time is not None and verdict.step_time.decision == "regression":
-        yield _of_step_time(verdict.step_time, cause)
+        yield replace(_of_step_time(verdict.step_time, cause), confirmed=confirmed)
     if verdict.memory is not None and verdict.memory.decision == "regression":
         yield _of_memory(verdict.memory, cause)
 
@@ -125,7 +144,8 @@ def _on_branch(cause: Cause, branch: str) -> Cause:
     return Cause(cause.kind, key, f"{cause.text.rstrip('.')}, on branch {branch}.")
 
 
-def _upgrade(comparability: Comparability) -> Cause:
+def upgrade_cause(comparability: Comparability) -> Cause:
+    """Name the upgrade that a contrast measures."""
     difference = changed_field(comparability)
     others = [other for other in (*comparability.stack, *comparability.knobs) if other is not difference]
     also = f"; also {differences(others)}" if others else ""

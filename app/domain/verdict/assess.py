@@ -4,7 +4,7 @@ A failed run gets no speed verdict. A run without a baseline gets its nearest mi
 exactly one stack field differs. An experiment gets an A/B.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from app.domain.verdict.baseline import (
@@ -16,10 +16,11 @@ from app.domain.verdict.baseline import (
     unfit_because,
 )
 from app.domain.verdict.comparability import Comparability, Suspect, compare_contracts, is_other_task, suspects
-from app.domain.verdict.decide import judge, left_out_note
+from app.domain.verdict.decide import judge, left_out_note, look_number, reruns_wanted
 from app.domain.verdict.differences import Difference
+from app.domain.verdict.policy import DEFAULTS, Thresholds
 from app.domain.verdict.record import RunFacts, RunRecord
-from app.domain.verdict.step_time import DEFAULT_PRIOR, DroppedRun, Prior, Verdict
+from app.domain.verdict.step_time import DEFAULT_PRIOR, PLANNED_LOOKS, DroppedRun, Prior, Verdict
 
 UPGRADES = ("container", "cluster")
 """Stack fields that a project changes as a whole. More GPUs or another model make a different task."""
@@ -66,22 +67,26 @@ def assess(
     *,
     rules: BaselineRules | None = None,
     prior: Prior = DEFAULT_PRIOR,
-    looks: int = 1,
+    looks: int | None = None,
 ) -> Assessment:
-    """Judge reruns of one commit and config, at least one, against what `earlier` runs (oldest first) offer."""
+    """Judge reruns of one commit and config, at least one, against what `earlier` runs (oldest first) offer.
+
+    `candidates`: oldest first. `looks`: how often the commit was judged, if the plan of reruns does not decide that.
+    """
     candidate, reruns = candidates[-1], {run.run for run in candidates}
     earlier = [run for run in earlier if run.run not in reruns]
     choice = choose_baseline(candidate, earlier, rules, prior)
-    assessment = conclude(candidate, candidates, choice, prior=prior, looks=looks)
+    rules = rules or BaselineRules()
+    thresholds = rules.thresholds
+    assessment = conclude(candidate, candidates, choice, prior=prior, looks=looks, thresholds=thresholds)
     if choice.comparability is not None:
         return assessment
-    rules = rules or BaselineRules()
     usable = [run for run in earlier if not unfit_because(run, candidate, rules)]
     nearest = nearest_contrast(candidate, usable)
     contrast = None
     if nearest is not None:
         runs = [run for run in usable if run.config_key == nearest[0].config_key and run.is_of_job(nearest[0])]
-        contrast = measure_contrast(candidates, runs, nearest[1], prior)
+        contrast = measure_contrast(candidates, runs, nearest[1], prior, thresholds)
     return replace(assessment, misses=nearest_misses(candidate, earlier), contrast=contrast)
 
 
@@ -91,15 +96,22 @@ def conclude(
     choice: BaselineChoice,
     *,
     prior: Prior = DEFAULT_PRIOR,
-    looks: int = 1,
+    looks: int | None = None,
+    thresholds: Thresholds = DEFAULTS,
 ) -> Assessment:
-    """Judge `candidates`, reruns of which `candidate` is the newest, against the chosen baseline."""
+    """Judge `candidates`, reruns of which `candidate` is the newest, against the chosen baseline.
+
+    `looks` as in `assess`. The runs of an experiment have a plan of their own, so each of them is a look.
+    """
     is_experiment = candidate.purpose == "experiment"
+    if looks is None and is_experiment:
+        looks = len(candidates)
     verdict = _judge(
         candidates,
         choice.runs,
         prior,
         looks,
+        thresholds,
         directional=choice.kind == "nearest",
         several_causes=choice.comparability is not None and not choice.comparability.is_clean,
     )
@@ -157,7 +169,11 @@ def changed_field(contrast: Comparability) -> Difference:
 
 
 def measure_contrast(
-    candidates: Sequence[RunFacts], runs: Sequence[RunFacts], comparability: Comparability, prior: Prior
+    candidates: Sequence[RunFacts],
+    runs: Sequence[RunFacts],
+    comparability: Comparability,
+    prior: Prior,
+    thresholds: Thresholds = DEFAULTS,
 ) -> Contrast | None:
     """Measure a contrast; None when a candidate failed."""
     if any(run.failed_because for run in candidates):
@@ -166,6 +182,7 @@ def measure_contrast(
         [run.estimate for run in candidates],
         [run.estimate for run in runs],
         prior,
+        thresholds=thresholds,
         several_causes=not comparability.is_clean,
     )
     jobs = {run.job for run in (*candidates, *runs)}
@@ -176,27 +193,59 @@ def _judge(
     candidates: Sequence[RunFacts],
     baseline: Sequence[RunFacts],
     prior: Prior,
-    looks: int,
+    looks: int | None,
+    thresholds: Thresholds,
     *,
     directional: bool,
     several_causes: bool,
 ) -> Verdict:
     """Judge the reruns that did not fail; the verdict is `failed` when all of them did."""
     alive = [run for run in candidates if not run.failed_because]
-    verdict = judge(
-        [run.estimate for run in alive or candidates],
-        [run.estimate for run in baseline],
-        prior,
-        looks=looks,
-        directional=directional,
-        several_causes=several_causes,
-    )
+    reruns = [run.estimate for run in alive or candidates]
+    against = [run.estimate for run in baseline]
+
+    def at_look(launches: int, number: int, awaits: int = 0) -> Verdict:
+        return judge(
+            reruns[:launches],
+            against,
+            prior,
+            looks=number,
+            awaits=awaits,
+            thresholds=thresholds,
+            directional=directional,
+            several_causes=several_causes,
+        )
+
+    verdict = _by_plan(len(reruns), at_look) if looks is None else at_look(len(reruns), looks)
     if not alive:
         reason = f"{_sentence(candidates[-1].failed_because)}, so its speed does not count."
         return replace(verdict, decision="failed", reason=reason, notes=(), step_time=None, memory=None)
+    used = {*verdict.candidates_used, *(dropped.run for dropped in verdict.dropped)}
+    late = tuple(DroppedRun(run.run, LATE) for run in alive if run.run not in used)
     failed = tuple(DroppedRun(run.run, run.failed_because) for run in candidates if run.failed_because)
-    notes = tuple(left_out_note(run) for run in failed)
-    return replace(verdict, notes=(*notes, *verdict.notes), dropped=(*failed, *verdict.dropped))
+    notes = tuple(left_out_note(run) for run in (*failed, *late))
+    return replace(verdict, notes=(*notes, *verdict.notes), dropped=(*failed, *late, *verdict.dropped))
+
+
+LATE = "it ran after the decision, which is final"
+
+
+def _by_plan(launches: int, at_look: Callable[..., Verdict]) -> Verdict:
+    """Judge the launches of one commit as planned: the first alone, then together with the reruns that it asked for.
+
+    What the requested reruns decided is final, unless a later launch contradicts them.
+    """
+    first = at_look(1, 1)
+    if launches == 1:
+        return first
+    wanted = reruns_wanted(first)
+    if launches <= wanted:
+        return at_look(launches, PLANNED_LOOKS, awaits=1 + wanted - launches)
+    pooled = at_look(launches, look_number(launches, wanted))
+    if not wanted or launches == 1 + wanted or (pooled.step_time and pooled.step_time.reruns_apart_pct is not None):
+        return pooled
+    planned = at_look(1 + wanted, PLANNED_LOOKS)
+    return pooled if planned.decision == "inconclusive" else planned
 
 
 def _rests_on(verdict: Verdict, candidates: Sequence[RunFacts], baseline: Sequence[RunFacts]) -> int | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from app.domain.verdict.comparability import Comparability, compare_contracts
+from app.domain.verdict.policy import DEFAULTS, Thresholds
 from app.domain.verdict.record import RunFacts, RunRecord, confirmed_level
 from app.domain.verdict.step_time import DEFAULT_PRIOR, MOST_BASELINE_RUNS, Prior
 
@@ -30,6 +31,7 @@ class BaselineRules:
 
     branch: str | None = None
     pinned: frozenset[str] = frozenset()
+    thresholds: Thresholds = DEFAULTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class Comparability:
     only because one of those does, such as the SM count of another dispatcher; they count as part of it. `beside`:
     versions, driver, commit and job that differ but belong to no key. `unknown`: fields to state, `env` for all
     environment variables. `provisional`: at least one member is not stated on both sides, so it may differ; or
-    the software of a matched A/B differs.
+    versions, digest, driver or commit of a matched A/B are known to differ.
     """
 
     kind: Kind
@@ -139,7 +139,7 @@ def compare_contracts(a: Comparable, b: Comparable) -> Comparability:
         *differing_commit(a.commit, b.commit),
         *differing_job(a.job, b.job),
     )
-    mixed = kind == "matched_ab" and any(difference.axis in ("container", "place") for difference in beside)
+    mixed = kind == "matched_ab" and any(difference.axis in ("container", "place", "code") for difference in beside)
     return Comparability(
         kind=kind,
         stack=stack,

@@ -10,6 +10,7 @@ from app.domain.contract.fields import METRICS
 from app.domain.numbers import THIN, change_text, percent, plural
 from app.domain.performance.health import BYTES_PER_GIB
 from app.domain.run import Metric
+from app.domain.verdict.policy import DEFAULTS, Thresholds
 from app.domain.verdict.step_time import (
     ALARM_PCT,
     DEFAULT_PRIOR,
@@ -44,12 +45,14 @@ FAR_BELOW_PCT = 10.0
 _RANGES = 3  # an increase must also stand out from what the baseline itself does
 
 
-def compare_memory(candidates: Sequence[RunEstimate], baseline: Sequence[RunEstimate]) -> MemoryChange | None:
-    """Compare medians of peak memory; None when one side has no value."""
+def compare_memory(
+    candidates: Sequence[RunEstimate], baseline: Sequence[RunEstimate], bound_pct: float = ALARM_PCT
+) -> MemoryChange | None:
+    """Compare medians of peak memory; None when one side has no value. `bound_pct`: the least increase to call."""
     new, old = _known(r.peak_memory_bytes for r in candidates), _known(r.peak_memory_bytes for r in baseline)
     if not new or not old:
         return None
-    delta, alarm = _delta_and_alarm(new, old)
+    delta, alarm = _delta_and_alarm(new, old, bound_pct)
     return MemoryChange(
         decision=_memory_decision(delta, alarm),
         baseline_bytes=median(old),
@@ -59,14 +62,16 @@ def compare_memory(candidates: Sequence[RunEstimate], baseline: Sequence[RunEsti
     )
 
 
-def compare_loss(candidates: Sequence[RunEstimate], baseline: Sequence[RunEstimate]) -> LossChange | None:
+def compare_loss(
+    candidates: Sequence[RunEstimate], baseline: Sequence[RunEstimate], bound_pct: float = ALARM_PCT
+) -> LossChange | None:
     """Compare median losses; one iteration without a finite loss makes it `not_finite`. None when unknown."""
     if not_finite := sum(run.not_finite_iterations for run in candidates):
         return LossChange("not_finite", not_finite_iterations=not_finite)
     new, old = _known(r.loss for r in candidates), _known(r.loss for r in baseline)
     if not new or not old:
         return None
-    delta, alarm = _delta_and_alarm(new, old)
+    delta, alarm = _delta_and_alarm(new, old, bound_pct)
     return LossChange(
         decision="worse" if delta > alarm else "no_worse",
         delta_pct=delta,
@@ -89,11 +94,11 @@ def _known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None and math.isfinite(value) and value > 0]
 
 
-def _delta_and_alarm(new: Sequence[float], old: Sequence[float]) -> tuple[float, float]:
+def _delta_and_alarm(new: Sequence[float], old: Sequence[float], bound_pct: float) -> tuple[float, float]:
     """Return the difference and the alarm threshold, both in percent of the baseline's median."""
     middle = median(old)
     baseline_range = 100 * (max(old) - min(old)) / middle
-    return 100 * (median(new) - middle) / middle, max(ALARM_PCT, _RANGES * baseline_range)
+    return 100 * (median(new) - middle) / middle, max(bound_pct, _RANGES * baseline_range)
 
 
 # --- Changes of the headline figures: throughput follows from the one test of step time, memory has its own rule.
@@ -211,9 +216,10 @@ def _notes(verdict: Verdict) -> Iterator[str]:
     if verdict.loss is not None and (verdict.loss.delta_pct or 0.0) < -FAR_BELOW_PCT:
         yield f"The loss is {percent(-(verdict.loss.delta_pct or 0.0))} lower: check the data and the labels."
     if verdict.looks > 1:
+        planned = max(PLANNED_LOOKS, verdict.looks)
         yield (
-            f"This commit was judged {verdict.looks} times. The certainty that each judgement needs is that of "
-            f"{PLANNED_LOOKS} planned looks."
+            f"This commit was judged {verdict.looks} times. Each judgement needs the certainty that {planned} looks "
+            "need together."
         )
     if verdict.step_time is not None:
         n = len(verdict.baseline_used)
@@ -236,6 +242,8 @@ def what_would_decide(verdict: Verdict) -> str:
         return (
             "Reruns that differ this much were not the same job, or one of them had a bad node: quarantine the bad one."
         )
+    if change.awaits:
+        return f"Still missing: {plural(change.awaits, 'requested rerun')} of this commit. Then it is decided."
     if change.need_runs is not None:
         more = plural(change.need_runs, "more run")
         return f"{more} of this commit would decide if the difference stays the same."
@@ -315,6 +323,8 @@ def judge(
     prior: Prior = DEFAULT_PRIOR,
     *,
     looks: int = 1,
+    awaits: int = 0,
+    thresholds: Thresholds = DEFAULTS,
     directional: bool = False,
     several_causes: bool = False,
 ) -> Verdict:
@@ -322,21 +332,24 @@ def judge(
 
     `baseline`: runs of the same config key in the current segment of its history, oldest first; unusable runs and
     outliers are dropped and listed. `prior`: from `family_prior`. `looks`: how often this commit was judged so far,
-    including this time; from the second on the two planned looks are corrected for. `directional`: short baseline runs
-    count, too, and the result only indicates a direction. `several_causes`: as in StepTimeChange. Raises ValueError
-    without a candidate.
+    including this time; from the second on they are corrected for, two at least (Bonferroni). `awaits`:
+    requested reruns that are missing; the step time decides nothing before they are in. `directional`: short baseline
+    runs count, too, and the result only indicates a direction. `several_causes`: as in StepTimeChange.
+    Raises ValueError without a candidate.
     """
     if not candidates:
         raise ValueError("a verdict needs at least one run to judge")
-    planned = PLANNED_LOOKS if looks > 1 else 1
+    planned = max(PLANNED_LOOKS, looks) if looks > 1 else 1
     against = select_baseline(baseline, prior.variance, also_short=directional)
     usable = [run for run in candidates if not run.unusable_because] or unsteady(candidates)
-    step_time = compare_step_time(usable, against, prior, planned) if usable and against.used else None
+    step_time = compare_step_time(usable, against, prior, planned, thresholds) if usable and against.used else None
     if step_time is not None and several_causes:
         step_time = replace(step_time, several_causes=True)
+    if step_time is not None and awaits:
+        step_time = replace(step_time, decision="inconclusive", awaits=awaits)
     # Memory and loss count for every rerun, even one whose step time never became steady.
-    memory = compare_memory(candidates, against.used)
-    loss = compare_loss(candidates, against.used)
+    memory = compare_memory(candidates, against.used, thresholds.memory_pct)
+    loss = compare_loss(candidates, against.used, thresholds.loss_pct)
     used = {run.run for run in usable}
     refused = [DroppedRun(run.run, run.unusable_because) for run in candidates if run.run not in used]
     verdict = Verdict(
@@ -357,6 +370,37 @@ def judge(
     skipped = max(run.skipped_share for run in candidates)
     skips = (f"It skipped {_plain(percent(100 * skipped))} of its optimizer steps.",) if skipped else ()
     return replace(verdict, reason=reason(verdict, obstacle), notes=(*skips, *notes(verdict)))
+
+
+# --- Reruns: how many a verdict asks for, and which look at a commit they make.
+
+MOST_REQUESTED = 3
+"""Reruns that are asked for at most: more cost more than they decide."""
+CONFIRMING = 1
+"""Reruns that confirm a slow-down seen in a single launch, which a slow node may have caused."""
+
+
+def reruns_wanted(first: Verdict) -> int:
+    """Return how many reruns the verdict on a first launch asks for; 0 when it is final or more would not help.
+
+    A slow-down asks for one that confirms it; an undecided change of 1 % or more for the few that would decide.
+    """
+    time = first.step_time
+    if time is None or len(first.candidates_used) != 1:
+        return 0
+    if first.decision == time.decision == "regression":
+        return CONFIRMING
+    few = time.need_runs is not None and time.need_runs <= MOST_REQUESTED
+    undecided = first.decision == "inconclusive" and abs(time.shift) >= time.relevant_pct / 100
+    return time.need_runs or 0 if few and undecided else 0
+
+
+def look_number(launches: int, wanted: int) -> int:
+    """Return the number of the look at `launches` of one commit, the first of which asked for `wanted` reruns.
+
+    All requested reruns together are the second look, as planned. Every launch beyond them is one more look.
+    """
+    return 1 if launches == 1 else max(PLANNED_LOOKS, PLANNED_LOOKS + launches - 1 - max(wanted, 1))
 
 
 def _overall(

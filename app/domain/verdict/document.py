@@ -10,11 +10,9 @@ from app.domain.run import Metric
 from app.domain.verdict.assess import Assessment, Contrast
 from app.domain.verdict.baseline import BaselineKind, LeftOut, NearMiss
 from app.domain.verdict.comparability import Comparability, Suspect
-from app.domain.verdict.decide import MetricChange, metric_changes
-from app.domain.verdict.step_time import RELEVANT_SHIFT, Outcome, StepTimeChange, Verdict
-
-MOST_REQUESTED = 3
-"""Reruns that are asked for at most: more cost more than they decide."""
+from app.domain.verdict.decide import MetricChange, metric_changes, reruns_wanted
+from app.domain.verdict.policy import Breach, ReferenceMove
+from app.domain.verdict.step_time import Outcome, StepTimeChange, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,8 @@ class VerdictDocument:
     the chosen runs, oldest first; `verdict.baseline_used`: those that counted. `comparability`: with the newest run of
     the baseline, None without one. `metrics`: changes by headline figure. `left_out`: the newest runs of the stack that
     are not in the baseline; `more_left_out` counts those not listed. `rests_on`: iterations behind an A/B that only
-    gives a direction, else None. `quarantined`: the reason a user gave for excluding the run, else empty.
+    gives a direction, else None. `quarantined`: the reason a user gave for excluding the run, else empty. `breaches`:
+    fixed limits of the project that its figures break. `reference`: set while the reference job is slow, too.
     """
 
     verdict: Verdict
@@ -83,6 +82,13 @@ class VerdictDocument:
     rests_on: int | None = None
     quarantined: str = ""
     other_branch: OtherBranch | None = None
+    breaches: tuple[Breach, ...] = ()
+    reference: ReferenceMove | None = None
+
+    @property
+    def alarms(self) -> bool:
+        """Whether a slow-down counts against the code: not in an A/B, and not while the reference job is slow, too."""
+        return self.raises_regression and self.reference is None
 
     @property
     def decision(self) -> Outcome:
@@ -92,10 +98,9 @@ class VerdictDocument:
     def requested_reruns(self) -> int:
         """Number of reruns to ask for: once for a commit that may have changed the speed, when few would decide."""
         time = self.verdict.step_time
-        if self.decision != "inconclusive" or not self.raises_regression or len(self.candidates) > 1 or time is None:
+        if not self.alarms or time is None:
             return 0
-        few = time.need_runs is not None and time.need_runs <= MOST_REQUESTED
-        return time.need_runs or 0 if few and abs(time.shift) >= RELEVANT_SHIFT else 0
+        return time.awaits if len(self.candidates) > 1 else reruns_wanted(self.verdict)
 
     @property
     def compared(self) -> Comparability | None:

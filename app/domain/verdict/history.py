@@ -119,9 +119,14 @@ class ChangePoint:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A segmented history. `values`: ln(step time) with single odd runs clipped, as used for the segments."""
+    """A segmented history. `values`: ln(step time) with single odd runs clipped, as used for the segments.
+
+    `observed`: as they were. `spread`: sd of launches (ln), pooled over the segments and drawn towards the prior.
+    """
 
     values: FloatArray
+    observed: FloatArray
+    spread: float
     segments: tuple[Segment, ...]
     change_points: tuple[ChangePoint, ...]
 
@@ -143,7 +148,7 @@ def find_changes(log_step_times: Sequence[float] | FloatArray, prior: Prior = DE
     z = winsorise(y)
     starts = _merge(z, _candidates(z), prior) if len(z) >= FEWEST_RUNS else []
     segments = _segments(z, starts)
-    return History(z, segments, _change_points(z, segments, prior))
+    return History(z, y, math.sqrt(_pooled(z, segments, prior)[0]), segments, _change_points(z, segments, prior))
 
 
 def winsorise(y: FloatArray) -> FloatArray:
@@ -200,11 +205,16 @@ def _segments(z: FloatArray, starts: list[int]) -> tuple[Segment, ...]:
 
 def _change_points(z: FloatArray, segments: tuple[Segment, ...], prior: Prior) -> tuple[ChangePoint, ...]:
     """Return change points by a two-sample t-test, with a variance pooled over all segments and the prior."""
+    variance, df = _pooled(z, segments, prior)
+    return tuple(_change_point(a, b, variance, min(df, _MOST_DF)) for a, b in pairwise(segments))
+
+
+def _pooled(z: FloatArray, segments: tuple[Segment, ...], prior: Prior) -> tuple[float, float]:
+    """Return the variance of launches over all levels, drawn towards the prior, and its degrees of freedom."""
     rss = sum(float(((z[s.start : s.stop] - s.level) ** 2).sum()) for s in segments)
     d0 = prior.degrees_of_freedom
     df = d0 + len(z) - len(segments)
-    variance = (d0 * prior.variance + CLIPPING_LOSS * rss) / df
-    return tuple(_change_point(a, b, variance, min(df, _MOST_DF)) for a, b in pairwise(segments))
+    return (d0 * prior.variance + CLIPPING_LOSS * rss) / df, df
 
 
 def _change_point(before: Segment, after: Segment, variance: float, df: float) -> ChangePoint:
@@ -239,24 +249,53 @@ class FollowUp:
 
 
 def follow_up(regression: OpenedRegression, history: History, said_fixed_at: int | None = None) -> FollowUp:
-    """Return the state after the last segment of `history`.
+    """Return the state after the last run of `history`.
 
-    `said_fixed_at`: the run from which a user considers it fixed. `fixed`: a segment of at least three runs after the
-    slow one returned to within 1 % of the usual level, or below. So an alarm that no second run confirms ends here too.
-    `reopened`: a later segment returned to within 1 % of the slow level, or above; a level in between is a separate
-    regression. Single runs change nothing.
+    `said_fixed_at`: the run from which a user considers it fixed. `fixed`: two consecutive runs after the slow one are
+    back, or a segment of at least three runs returned to within 1 % of the usual level, or below. So an alarm that no
+    second run confirms ends here too. `reopened`: a later segment returned to within 1 % of the slow level, or above; a
+    level in between is a separate regression. Single runs change nothing.
     """
     now = FollowUp("open", regression.run)
-    first = regression.run + 1
+    first = regression.run + (not _is_back(regression, history, regression.run))
     if said_fixed_at is not None:
         now, first = FollowUp("fixed", said_fixed_at), max(first, said_fixed_at)
-    for start, level in _levels_from(first, history):
+    levels = _levels_from(first, history)
+    pair = _first_pair(regression, history, first) if now.state == "open" else None
+    if pair is not None and all(start > pair or level > regression.usual_level + SAME_LEVEL for start, level in levels):
+        now = FollowUp("fixed", pair)
+        levels = _levels_from(pair + 2, history)
+    for start, level in levels:
         if now.state != "fixed" and level <= regression.usual_level + SAME_LEVEL:
             now = FollowUp("fixed", start)
         elif now.state == "fixed" and level > regression.usual_level + SAME_LEVEL:
             came_back = level >= regression.slow_level - SAME_LEVEL
             now = FollowUp("reopened", start) if came_back else now
     return now
+
+
+_CLEAR = 2.6
+"""Two runs that are back lie below the slow level by so many standard errors of their mean: 99.5 %."""
+
+
+def _first_pair(regression: OpenedRegression, history: History, first: int) -> int | None:
+    """Return the first of two consecutive runs from `first` on that are back within the old level."""
+    limit = regression.slow_level - _CLEAR * history.spread * math.sqrt(0.5)
+    values = history.observed
+    for run in range(max(first, 0), len(values) - 1):
+        both = values[run : run + 2]
+        if _is_back(regression, history, run) and _is_back(regression, history, run + 1) and both.mean() <= limit:
+            return run
+    return None
+
+
+def _is_back(regression: OpenedRegression, history: History, run: int) -> bool:
+    """Return whether a run is within the old level: 1 % above it, or two of its spreads."""
+    if not 0 <= run < len(history.observed):
+        return False
+    value = float(history.observed[run])
+    reach = max(SAME_LEVEL, 2 * history.spread)
+    return value <= regression.usual_level + reach and value < (regression.usual_level + regression.slow_level) / 2
 
 
 def _levels_from(run: int, history: History) -> list[tuple[int, float]]:

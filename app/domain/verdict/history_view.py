@@ -2,10 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
+from statistics import fmean
 from typing import Generic, Literal, Protocol, TypeVar
 
 from app.domain.contract.fields import FIELDS
@@ -55,6 +56,8 @@ class HistoryRun(Protocol):
     def ordered_at(self) -> datetime: ...
     @property
     def config_key(self) -> str: ...
+    @property
+    def job(self) -> str: ...
     @property
     def outcome(self) -> str: ...
     @property
@@ -120,13 +123,15 @@ class SegmentChange:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One config key. `letter`: A for the oldest. `runs`, `counted`: indexes into the stack's runs.
+    """One history: one config key of one job. `letter`: A for the oldest. `runs`, `counted`: indexes into the runs.
 
-    `levels`: its segments, empty while no run counts; `is_last`: the newest counted run has this configuration.
+    `job` is empty unless several jobs of the stack share the config key. `levels`: its segments, empty while no run
+    counts; `is_last`: the newest counted run is in this history.
     """
 
     letter: str
     config_key: str
+    job: str
     runs: tuple[int, ...]
     counted: tuple[int, ...]
     levels: tuple[StackSegment, ...]
@@ -137,35 +142,65 @@ class Configuration:
     def now(self) -> StackSegment | None:
         return self.levels[-1] if self.levels else None
 
+    @property
+    def address(self) -> str:
+        """Return what names the history in an address: the first digits of the config key, and the job."""
+        return f"{self.config_key[:12]}:{self.job}" if self.job else self.config_key[:12]
+
+    def is_named_by(self, text: str) -> bool:
+        """Return whether `text` is such an address, or the beginning of the config key."""
+        key, _, job = text.partition(":")
+        return self.config_key.startswith(key) and job in ("", self.job)
+
 
 def configurations(
     runs: Sequence[HistoryRun], eligibilities: Sequence[Eligibility], priors: Mapping[str, Prior] | None = None
 ) -> tuple[Configuration, ...]:
-    """Return one configuration per config key, in the order of their first runs.
+    """Return one configuration per config key and job, in the order of their first runs.
 
     `runs`: all runs of a stack, in order, with their `eligibilities`. `priors`: run-to-run variation by config key, as
     verdicts assumed it; else the default.
     """
-    places: dict[str, list[int]] = {}
-    for place, run in enumerate(runs):
-        places.setdefault(run.config_key, []).append(place)
-    counted = {key: [place for place in of_key if eligibilities[place] == "counts"] for key, of_key in places.items()}
-    last = max((place for of_key in counted.values() for place in of_key), default=len(runs) - 1)
+    places: dict[tuple[str, str], list[int]] = {}
+    for place, key in enumerate(_histories(runs)):
+        places.setdefault(key, []).append(place)
+    counted = {key: [place for place in own if eligibilities[place] == "counts"] for key, own in places.items()}
+    last = max((place for own in counted.values() for place in own), default=len(runs) - 1)
     result = []
-    for index, (key, of_key) in enumerate(places.items()):
-        history = _history([runs[place] for place in counted[key]], (priors or {}).get(key, DEFAULT_PRIOR))
+    for index, (key, own) in enumerate(places.items()):
+        commits = _commits(runs, counted[key])
+        history = _history(runs, commits, (priors or {}).get(key[0], DEFAULT_PRIOR))
         result.append(
             Configuration(
                 letter=letter(index),
-                config_key=key,
-                runs=tuple(of_key),
+                config_key=key[0],
+                job=key[1],
+                runs=tuple(own),
                 counted=tuple(counted[key]),
-                levels=_levels(history, counted[key]),
-                changes=_changes(history, counted[key]),
-                is_last=runs[last].config_key == key,
+                levels=_levels(history, commits),
+                changes=_changes(history, commits),
+                is_last=last in own,
             )
         )
     return tuple(result)
+
+
+def _histories(runs: Sequence[HistoryRun]) -> Iterator[tuple[str, str]]:
+    """Yield config key and job of each run. The job counts where several jobs share the key; else it is empty."""
+    jobs: dict[str, set[str]] = {}
+    for run in runs:
+        jobs.setdefault(run.config_key, set()).update(filter(None, (run.job,)))
+    for run in runs:
+        yield run.config_key, run.job if len(jobs[run.config_key]) > 1 else ""
+
+
+def _commits(runs: Sequence[HistoryRun], places: Sequence[int]) -> list[list[int]]:
+    """Group the places of reruns: a commit says once where its level is, however often it ran."""
+    commits: dict[tuple[str, int], list[int]] = {}
+    for place in places:
+        commit = runs[place].commit
+        commits.setdefault((commit, 0 if commit else place + 1), []).append(place)
+    return list(commits.values())
 
 
 def letter(index: int) -> str:
@@ -178,26 +213,30 @@ def letter(index: int) -> str:
     return text
 
 
-def _history(counted: Sequence[HistoryRun], prior: Prior) -> History | None:
-    return find_changes([run.log_step_time for run in counted], prior) if counted else None
+def _history(runs: Sequence[HistoryRun], commits: Sequence[Sequence[int]], prior: Prior) -> History | None:
+    times = [fmean(runs[place].log_step_time for place in launches) for launches in commits]
+    return find_changes(times, prior) if times else None
 
 
-def _levels(history: History | None, places: Sequence[int]) -> tuple[StackSegment, ...]:
+def _levels(history: History | None, commits: Sequence[Sequence[int]]) -> tuple[StackSegment, ...]:
     return tuple(
         StackSegment(
-            places[segment.start], places[segment.stop - 1], math.exp(segment.level), segment.stop - segment.start
+            commits[segment.start][0],
+            commits[segment.stop - 1][-1],
+            math.exp(segment.level),
+            sum(len(launches) for launches in commits[segment.start : segment.stop]),
         )
         for segment in (history.segments if history else ())
     )
 
 
-def _changes(history: History | None, places: Sequence[int]) -> tuple[SegmentChange, ...]:
+def _changes(history: History | None, commits: Sequence[Sequence[int]]) -> tuple[SegmentChange, ...]:
     if history is None:
         return ()
     return tuple(
         SegmentChange(
-            run=places[point.run],
-            before=places[point.run - 1],
+            run=commits[point.run][0],
+            before=commits[point.run - 1][-1],
             delta_pct=point.delta_pct,
             p_value=point.p_value,
             from_ms=math.exp(old.level),
@@ -307,7 +346,8 @@ def drifts(
 
 
 def _now(run: HistoryRun, runs: Sequence[HistoryRun], configurations: Sequence[Configuration]) -> Drift | None:
-    own = next(configuration for configuration in configurations if configuration.config_key == run.config_key)
+    place = next(place for place, other in enumerate(runs) if other.id == run.id)
+    own = next(configuration for configuration in configurations if place in configuration.runs)
     return drift(runs[own.counted[-1]], run, own.now.step_time_ms) if own.now else None
 
 

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import Self, TypeVar
 
@@ -218,19 +218,51 @@ _LEAST_SHARE = 0.5
 F = TypeVar("F", bound=RunFacts)
 
 
+def launches_of_commits(runs: Sequence[F]) -> list[list[F]]:
+    """Group the reruns of a commit, in the order of their first runs. A run that states no commit is alone.
+
+    A commit that ran three times says once where its level is, so reruns alone begin no segment.
+    """
+    groups: dict[tuple[str, str], list[F]] = {}
+    for run in runs:
+        groups.setdefault((run.commit, "" if run.commit else run.run), []).append(run)
+    return list(groups.values())
+
+
+def pooled(launches: Sequence[F]) -> F:
+    """Return the newest of the launches of one commit with the mean of their step times."""
+    newest = launches[-1]
+    if len(launches) == 1:
+        return newest
+    mean = statistics.fmean(run.estimate.log_step_time for run in launches)
+    return replace(newest, estimate=replace(newest.estimate, log_step_time=mean))
+
+
 def current_level(runs: Sequence[F], prior: Prior) -> list[F]:
-    """Return the newest 20 runs of the current segment."""
-    return whole_level(runs, prior)[-MOST_BASELINE_RUNS:]
+    """Return the newest 20 runs of the current segment. `runs`: at least one, oldest first."""
+    return _launches(_whole_level(launches_of_commits(runs), prior))[-MOST_BASELINE_RUNS:]
 
 
-def whole_level(runs: Sequence[F], prior: Prior) -> list[F]:
-    """Return all runs of the current segment. `runs`: at least one, oldest first."""
-    starts = level_starts(runs, prior)
-    return list(runs[starts[-1] :]) if starts else list(runs)
+def confirmed_level(runs: Sequence[F], prior: Prior) -> list[F]:
+    """Return the current segment without one or two commits at its end that differ as an unconfirmed change.
+
+    Three such commits form their own segment. Before that they would hide the change from the runs that have to confirm
+    it, and two far outliers may be taken for a segment together with the run before them.
+    """
+    return _launches(_confirmed_level(launches_of_commits(runs), prior))
+
+
+def _launches(commits: Sequence[Sequence[F]]) -> list[F]:
+    return [run for launches in commits for run in launches]
+
+
+def _whole_level(commits: Sequence[list[F]], prior: Prior) -> Sequence[list[F]]:
+    starts = level_starts([pooled(launches) for launches in commits], prior)
+    return commits[starts[-1] :] if starts else commits
 
 
 def level_starts(runs: Sequence[RunFacts], prior: Prior) -> list[int]:
-    """Return the start indexes of the segments, ascending, without 0. `runs`: at least one, oldest first."""
+    """Return the start indexes of the segments, ascending, without 0. `runs`: one of each commit, oldest first."""
     starts = [item.run for item in find_changes([item.estimate.log_step_time for item in runs], prior).change_points]
     start = starts[-1] if starts else 0
     for place in _not_seen_yet(start, len(runs)):
@@ -243,28 +275,28 @@ def level_starts(runs: Sequence[RunFacts], prior: Prior) -> list[int]:
     return starts
 
 
-def confirmed_level(runs: Sequence[F], prior: Prior) -> list[F]:
-    """Return the current segment without one or two runs at its end that differ as an unconfirmed change.
-
-    Three such runs form their own segment. Before that they would hide the change from the runs that have to confirm
-    it, and two far outliers may be taken for a segment together with the run before them.
-    """
-    level = whole_level(runs, prior)
-    before = [run.estimate.log_step_time for run in level[:-1]]
-    if not before or abs(level[-1].estimate.log_step_time - statistics.median(before)) < RELEVANT_SHIFT:
+def _confirmed_level(commits: Sequence[list[F]], prior: Prior) -> Sequence[list[F]]:
+    level = _whole_level(commits, prior)
+    runs, of_level = [pooled(launches) for launches in commits], [pooled(launches) for launches in level]
+    before = [run.estimate.log_step_time for run in of_level[:-1]]
+    if not before or abs(of_level[-1].estimate.log_step_time - statistics.median(before)) < RELEVANT_SHIFT:
         return level
-    just_made = len(level) == SHORTEST_SEGMENT < len(runs)
-    if just_made and _is_a_change(_before(runs, SHORTEST_SEGMENT, prior), level, prior):
+    just_made = len(level) == SHORTEST_SEGMENT < len(commits)
+    if just_made and _is_a_change(_flat(_before(commits, SHORTEST_SEGMENT, prior)), of_level, prior):
         return level
     for last in range(SHORTEST_SEGMENT - 1, 0, -1):
-        rest = _before(runs, last, prior) if just_made else level[:-last]
-        if _is_a_change(rest, runs[-last:], prior):
+        rest = _before(commits, last, prior) if just_made else level[:-last]
+        if _is_a_change(_flat(rest), runs[-last:], prior):
             return rest
     return level
 
 
-def _before(runs: Sequence[F], last: int, prior: Prior) -> list[F]:
-    return whole_level(runs[:-last], prior) if len(runs) > last else []
+def _flat(commits: Sequence[list[F]]) -> list[F]:
+    return [pooled(launches) for launches in commits]
+
+
+def _before(commits: Sequence[list[F]], last: int, prior: Prior) -> Sequence[list[F]]:
+    return _whole_level(commits[:-last], prior) if len(commits) > last else []
 
 
 def _not_seen_yet(start: int, count: int) -> list[int]:

@@ -14,6 +14,7 @@ import numpy as np
 from app.domain.numbers import THIN, percent
 from app.domain.performance.steady_state import MAX_SPREAD, MOST_DRIFT, clip_around_median, mad, median
 from app.domain.run import FloatArray, SteadyState
+from app.domain.verdict.policy import DEFAULTS, EQUAL_PCT, Thresholds
 from app.domain.verdict.special import digamma, t_quantile, trigamma
 
 # --- Input and output of a verdict. Shifts are differences of ln(step time); positive is slower.
@@ -129,7 +130,9 @@ class StepTimeChange:
     `needs_confirmation`: a regression that rests on short runs. `reruns_apart_pct`: how far apart the candidate's
     reruns lie when that exceeds run-to-run variation; the result is then inconclusive. `several_causes`: the sides are
     different configurations, jobs or tasks (`Comparability.is_clean`), so there is nothing to act on. `not_steady`: the
-    run drifts or has two speeds, by which its interval is widened. `planned_looks`: 2 with reruns (`PLANNED_LOOKS`).
+    run drifts or has two speeds, by which its interval is widened. `planned_looks`: the looks whose certainty the
+    decision needs, 2 with the requested reruns (`PLANNED_LOOKS`). `awaits`: requested reruns that are still missing.
+    `relevant_pct`, `equal_pct`: the thresholds of a relevant change and of no change.
     """
 
     decision: Decision
@@ -150,6 +153,9 @@ class StepTimeChange:
     several_causes: bool = False
     not_steady: bool = False
     planned_looks: int = 1
+    awaits: int = 0
+    relevant_pct: float = DEFAULTS.relevance_pct
+    equal_pct: float = EQUAL_PCT
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +190,7 @@ class Verdict:
     """The decision on step time, memory and loss, with its `reason` in a sentence and further facts in `notes`.
 
     `step_time` is None where it could not be compared, `memory` and `loss` where nothing was known on one side.
-    `looks`: how many times this commit was judged so far, this time included.
+    `looks`: at how many numbers of launches this commit was judged so far, this time included.
     """
 
     decision: Outcome
@@ -208,7 +214,6 @@ _DECIDED = {
     "regression": CERTAIN_ENOUGH,
     "improvement": "beyond run-to-run variation",
 }
-_EQUAL_PCT = 2.0
 
 
 def certainty(time: StepTimeChange) -> str:
@@ -230,12 +235,12 @@ def within(time: StepTimeChange) -> str:
 
     These are different tests: an alarm needs 99.5 %, equivalence 95 % (two one-sided tests).
     """
-    return f"within 2{THIN}%" + (f" with 95{THIN}% certainty" if is_wider(time) else "")
+    return f"within {time.equal_pct:g}{THIN}%" + (f" with 95{THIN}% certainty" if is_wider(time) else "")
 
 
 def is_wider(time: StepTimeChange) -> bool:
-    """Return whether the 99 % interval exceeds the equivalence limit of 2 %."""
-    return time.ci_low_pct < -_EQUAL_PCT or time.ci_high_pct > _EQUAL_PCT
+    """Return whether the 99 % interval exceeds the limit of equality."""
+    return time.ci_low_pct < -time.equal_pct or time.ci_high_pct > time.equal_pct
 
 
 def _undecided(time: StepTimeChange) -> str:
@@ -385,7 +390,7 @@ CLIPPING_LOSS = 1.15
 _LEAST_SPREAD = 0.01
 _LEAST_DF, _MOST_DF = 4.0, 20.0
 """Under 4 degrees of freedom a t quantile is so wide that no change could be called."""
-_MOST_TEST_DF = 12.0  # pays for tails heavier than Student's
+MOST_TEST_DF = 12.0  # pays for tails heavier than Student's
 
 
 def family_prior(configurations: Iterable[Sequence[RunEstimate]]) -> Prior:
@@ -427,7 +432,7 @@ def moderated_variance(prior: Prior, *sides: FloatArray) -> float:
 
 def degrees_of_freedom(prior: Prior, baseline_runs: int) -> float:
     """Degrees of freedom of the moderated t with `baseline_runs` runs."""
-    return min(prior.degrees_of_freedom + baseline_runs - 1, _MOST_TEST_DF)
+    return min(prior.degrees_of_freedom + baseline_runs - 1, MOST_TEST_DF)
 
 
 def _fit(variances: FloatArray, dfs: Sequence[int]) -> tuple[float, float]:
@@ -456,7 +461,7 @@ def _df_of_spread(spread: float) -> float:
 
 RELEVANT_SHIFT = 0.01
 """Smaller changes are never called, however certain, because they are not worth acting on."""
-EQUIVALENCE_LIMIT = 0.02
+EQUIVALENCE_LIMIT = EQUAL_PCT / 100
 REGRESSION_P = 0.995
 IMPROVEMENT_P = 0.998
 """Stricter than for a regression: a false improvement corrupts the baseline."""
@@ -481,6 +486,7 @@ class Comparison:
     candidate_noise: float
     baseline_noise: float
     rerun_df: int = 0
+    thresholds: Thresholds = DEFAULTS
 
     def standard_error(self, k: int, m: int) -> float:
         """SE of the shift with k reruns against m baseline runs."""
@@ -491,21 +497,21 @@ class Comparison:
 
     def smallest_callable_shift(self, k: int, m: int) -> float:
         """The smallest slowdown, in ln, that k against m runs could have called a regression."""
-        return max(RELEVANT_SHIFT, self.half_width(REGRESSION_P, k, m))
+        return max(self.thresholds.relevant_shift, self.half_width(REGRESSION_P, k, m))
 
     def smallest_seen_shift(self, power: float, k: int, m: int) -> float:
         """The smallest speed-up, in ln and positive, that k against m runs call with probability `power`, above 0.5."""
-        limit = max(RELEVANT_SHIFT, self.half_width(IMPROVEMENT_P, k, m))
+        limit = max(self.thresholds.relevant_shift, self.half_width(IMPROVEMENT_P, k, m))
         return limit + self.half_width(power, k, m)
 
     def decide(self, k: int, m: int, looks: int = 1) -> Decision:
         """Decide with k reruns against m baseline runs. `looks`: planned interim looks (Bonferroni correction)."""
-        shift = self.shift
-        if shift >= RELEVANT_SHIFT and shift > self.half_width(_surer(REGRESSION_P, looks), k, m):
+        shift, relevant = self.shift, self.thresholds.relevant_shift
+        if shift >= relevant and shift > self.half_width(_surer(REGRESSION_P, looks), k, m):
             return "regression"
-        if shift <= -RELEVANT_SHIFT and -shift > self.half_width(_surer(IMPROVEMENT_P, looks), k, m):
+        if shift <= -relevant and -shift > self.half_width(_surer(IMPROVEMENT_P, looks), k, m):
             return "improvement"
-        if abs(shift) + self.half_width(_surer(EQUIVALENCE_P, looks), k, m) <= EQUIVALENCE_LIMIT:
+        if abs(shift) + self.half_width(_surer(EQUIVALENCE_P, looks), k, m) <= self.thresholds.equal_pct / 100:
             return "no_change"
         return "inconclusive"
 
@@ -526,14 +532,18 @@ class Comparison:
 
 
 def compare_step_time(
-    candidates: Sequence[RunEstimate], baseline: Baseline, prior: Prior, looks: int = 1
+    candidates: Sequence[RunEstimate],
+    baseline: Baseline,
+    prior: Prior,
+    looks: int = 1,
+    thresholds: Thresholds = DEFAULTS,
 ) -> StepTimeChange:
     """Judge k >= 1 usable reruns, pooled, against m >= 1 clean baseline runs. `looks`: how many are planned.
 
     Contradicting reruns are inconclusive, because their mean is a step time that none of them had.
     """
     k, m = len(candidates), len(baseline.used)
-    comparison = _comparison(candidates, baseline, prior)
+    comparison = replace(_comparison(candidates, baseline, prior), thresholds=thresholds)
     launches = comparison.variance
     if looks > 1:
         # What was asked for is a sample of launches, too.
@@ -606,6 +616,8 @@ def _describe(comparison: Comparison, k: int, m: int, baseline_centre: float, lo
         baseline_ms=math.exp(baseline_centre),
         candidate_ms=math.exp(baseline_centre + shift),
         run_to_run_sd=math.sqrt(comparison.variance),
+        relevant_pct=comparison.thresholds.relevance_pct,
+        equal_pct=comparison.thresholds.equal_pct,
     )
 
 

@@ -11,7 +11,8 @@ from app.domain.verdict.baseline import LeftOut, NearMiss
 from app.domain.verdict.comparability import Comparability, Suspect
 from app.domain.verdict.decide import left_out_note
 from app.domain.verdict.differences import Difference
-from app.domain.verdict.document import MeasuredContrast, OtherBranch, VerdictDocument
+from app.domain.verdict.document import MeasuredContrast, OtherBranch, RerunRequest, VerdictDocument
+from app.domain.verdict.policy import ReferenceMove
 from app.domain.verdict.step_time import (
     CERTAIN_ENOUGH,
     UNCERTAIN,
@@ -285,7 +286,7 @@ def numbered(run: str) -> str:
 
 def answer(document: VerdictDocument, label: Label = numbered) -> str:
     """Answer in short: `3.4 % slower than the last 12 runs of this stack, certain enough to act on.`"""
-    return " ".join(_sentences(document, label))
+    return " ".join((*_sentences(document, label), *remarks(document, label)))
 
 
 def what_would_decide(document: VerdictDocument) -> str:
@@ -297,6 +298,32 @@ def further_notes(document: VerdictDocument) -> tuple[str, ...]:
     """Return the notes of the verdict that the page does not show elsewhere."""
     decisive = what_would_decide(document)
     return tuple(note for note in notes(document) if note != decisive)
+
+
+def remarks(document: VerdictDocument, label: Label = as_named) -> tuple[str, ...]:
+    """Return what the project's reference job and fixed limits add to a verdict."""
+    moved = () if document.reference is None else (reference_text(document.reference, label),)
+    return (*moved, *(breach.text() for breach in document.breaches))
+
+
+def rerun_text(request: RerunRequest, decision: str, run: str) -> str:
+    """Say how many reruns a verdict asks for, why, and which command starts them. `run`: its number."""
+    commit = f" of commit {short_commit(request.commit)}" if request.commit else ""
+    reruns = f"{plural(request.runs, 'rerun')}{commit}"
+    if decision == "regression":
+        why = f"Only one launch shows this, and a slow node would look the same: {reruns} can confirm it"
+    else:
+        why = f"{reruns} would decide if the difference stays the same"
+    return f"{why}. Start {plural(request.runs, 'it', 'them', number=False)} with `threewalls rerun {run} --exec CMD`."
+
+
+def reference_text(reference: ReferenceMove, label: Label = as_named) -> str:
+    """Say that the machine changed, so that a slow-down is not alarmed."""
+    size = "" if reference.delta_pct is None else f", {change_text(reference.delta_pct, None, None).figure}"
+    return (
+        f"The reference job {reference.job} moved on {reference.cluster}, too ({label(reference.run)}{size}): the "
+        "machine changed, so this raises no alarm."
+    )
 
 
 def contrast_sentence(contrast: MeasuredContrast) -> str:
@@ -351,8 +378,8 @@ def _sentences(document: VerdictDocument, label: Label) -> Iterator[str]:
     if document.provisional and document.to_supply:
         yield f"Provisional: {listed_runs(document.to_supply)} {_is(document.to_supply)} not known on both sides."
     elif document.provisional and document.comparability is not None:
-        software = differences(document.comparability.other_software)
-        yield f"Provisional: the software differs, too: {software}."
+        also = differences([*document.comparability.other_software, *document.comparability.other_code])
+        yield f"Provisional, because the sides also differ in {also}."
 
 
 def _without_baseline(document: VerdictDocument, label: Label) -> Iterator[str]:

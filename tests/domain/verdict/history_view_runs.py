@@ -17,6 +17,7 @@ class Run:
     branch: str = "main"
     purpose: str = "ci"
     config_key: str = "config"
+    job: str = ""
     outcome: str = "completed"
     quarantine: str = ""
     is_steady: bool = True

@@ -519,3 +519,12 @@ def test_noise_makes_no_level() -> None:
         runs = [make_record(str(k), slower=chance.normal(0, 0.006)) for k in range(10)]
         cut += len(confirmed_level(runs, LEARNED)) < 7
     assert cut <= 2
+
+
+def test_reruns_of_one_commit_begin_no_segment_and_three_commits_do() -> None:
+    usual = [make_record(f"u{k}", slower=0.001 * (k % 3)) for k in range(5)]
+    reruns = [make_record(f"r{k}", slower=S + 0.001 * k, commit="slow") for k in range(4)]
+    assert [run.run for run in confirmed_level([*usual, *reruns], LEARNED)] == [run.run for run in usual]
+    commits = [*reruns, make_record("x", slower=S), make_record("y", slower=S)]
+    level = confirmed_level([*usual, *commits], LEARNED)
+    assert [run.run for run in level] == ["r0", "r1", "r2", "r3", "x", "y"]

@@ -35,7 +35,7 @@ CASES = [
 def test_what_differs_decides_what_two_runs_are_good_for(
     fields: Fields, kind: str, differ: tuple[str, ...], attributed: str | None
 ) -> None:
-    found = compare_contracts(make_record("a"), make_record("b", fields))
+    found = compare_contracts(make_record("a", commit="c"), make_record("b", fields, commit="c"))
     assert found.kind == kind
     assert tuple(one.field for one in (*found.stack, *found.knobs)) == differ
     assert found.attributed_to == attributed
@@ -211,10 +211,12 @@ def test_a_run_is_comparable_with_itself(a: RunRecord) -> None:
 
 
 def test_a_matched_ab_over_other_software_is_provisional() -> None:
-    usual = make_record("usual", {"te_version": "2.5"})
-    same, other = (
-        compare_contracts(usual, make_record("knob", {"tp": 4, "te_version": version})) for version in ("2.5", "2.6")
+    usual = make_record("usual", {"te_version": "2.5"}, commit="c")
+    same, other, code = (
+        compare_contracts(usual, make_record("knob", {"tp": 4, "te_version": version}, commit=commit))
+        for version, commit in (("2.5", "c"), ("2.6", "c"), ("2.5", "d"))
     )
+    assert code.provisional
     assert (same.kind, same.provisional, same.other_software) == ("matched_ab", False, ())
     assert (other.kind, other.provisional) == ("matched_ab", True)
     assert [difference.field for difference in other.other_software] == ["te_version"]

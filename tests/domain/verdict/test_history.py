@@ -207,7 +207,9 @@ def levels(*parts: tuple[int, float]) -> list[float]:
     [
         ([(12, 6.0), (1, 6.1)], "open", 12),
         ([(12, 6.0), (8, 6.1)], "open", 12),
-        ([(12, 6.0), (8, 6.1), (2, 6.0)], "open", 12),  # two runs are no level yet
+        ([(12, 6.0), (8, 6.1), (1, 6.0)], "open", 12),
+        ([(12, 6.0), (8, 6.1), (2, 6.0)], "fixed", 20),  # two good runs, before they make a level
+        ([(12, 6.0), (4, 6.1), (2, 6.0), (4, 6.1)], "reopened", 18),  # proposed too early, and taken back
         ([(12, 6.0), (8, 6.1), (3, 6.0)], "fixed", 20),
         ([(12, 6.0), (8, 6.1), (5, 6.009)], "fixed", 20),  # within 1 %
         ([(12, 6.0), (8, 6.1), (5, 6.02)], "open", 12),  # better, not back
@@ -217,7 +219,8 @@ def levels(*parts: tuple[int, float]) -> list[float]:
         ([(12, 6.0), (8, 6.1), (6, 6.0), (5, 6.05)], "fixed", 20),  # a regression of its own
         ([(12, 6.0), (8, 6.1), (6, 6.0), (5, 6.1), (5, 6.0)], "fixed", 31),
         ([(12, 6.0), (8, 6.1), (6, 6.0), (1, 6.1), (4, 6.0)], "fixed", 20),  # one bad run reopens nothing
-        ([(12, 6.0), (1, 6.1), (2, 6.0)], "open", 12),
+        ([(12, 6.0), (1, 6.1), (1, 6.0)], "open", 12),
+        ([(12, 6.0), (1, 6.1), (2, 6.0)], "fixed", 13),
         ([(12, 6.0), (1, 6.1), (3, 6.0)], "fixed", 13),  # the alarm that nobody confirmed
     ],
 )

@@ -217,3 +217,22 @@ def test_the_verdict_that_called_a_change(
     change: SegmentChange, verdicts: list[tuple[int, str]], place: int | None
 ) -> None:
     assert called_at(change, verdicts) == place
+
+
+def test_two_jobs_of_one_configuration_are_two_histories() -> None:
+    muon = [replace(run, job="muon") for run in history((14, 400))]
+    adam = [replace(run, job="adam") for run in history((14, 480), first=20)]
+    runs = in_order(muon, adam)
+    found = configurations(runs, ["counts"] * len(runs))
+    assert [(own.job, len(own.runs), len(own.changes)) for own in found] == [("muon", 14, 0), ("adam", 14, 0)]
+    assert found[1].is_named_by(found[1].address)
+    assert not found[0].is_named_by(found[1].address)
+    alone = configurations(muon, ["counts"] * 14)
+    assert [(own.job, own.address) for own in alone] == [("", "config")]
+
+
+def test_reruns_of_one_commit_count_once_in_a_level() -> None:
+    runs = [replace(run, commit="same") if k >= 14 else run for k, run in enumerate(history((14, 400), (4, 440)))]
+    (found,) = configurations(runs, ["counts"] * len(runs))
+    assert found.changes == ()
+    assert sum(level.n for level in found.levels) == 18

@@ -9,7 +9,16 @@ import pytest
 
 from app.domain.numbers import THIN
 from app.domain.run import Metric
-from app.domain.verdict.decide import compare_loss, compare_memory, judge, metric_changes
+from app.domain.verdict import decide
+from app.domain.verdict.assess import LATE, assess
+from app.domain.verdict.decide import (
+    compare_loss,
+    compare_memory,
+    judge,
+    look_number,
+    metric_changes,
+    reruns_wanted,
+)
 from app.domain.verdict.record import RunRecord
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Outcome, Prior, RunEstimate, Verdict, certainty
 from app.domain.verdict.words import answer, further_notes, what_would_decide
@@ -98,8 +107,7 @@ def test_reruns_are_pooled_and_those_that_never_settled_left_out() -> None:
     assert found.step_time.shift == pytest.approx(0.03)
     assert "Left out: c2 (not steady)." in found.notes
     assert (
-        "This commit was judged 2 times. The certainty that each judgement needs is that of 2 planned looks."
-        in found.notes
+        "This commit was judged 2 times. Each judgement needs the certainty that 2 looks need together." in found.notes
     )
 
 
@@ -430,7 +438,7 @@ def plain(text: str) -> str:
             "The job ran out of memory, so its speed does not count.",
         ),
         (
-            make_record(fields={"dispatcher": "hybridep"}, slower=-0.2, purpose="experiment"),
+            make_record(fields={"dispatcher": "hybridep"}, slower=-0.2, purpose="experiment", commit="0123456789"),
             "18.1 % faster with dispatcher hybridep instead of alltoall (matched A/B, one knob), "
             "beyond run-to-run variation.",
         ),
@@ -509,3 +517,48 @@ def test_the_labelled_cases_are_judged_as_well_as_the_method_promises() -> None:
     scored = score_verdicts(folder, [estimate(case) for case in read_cases(folder)])
     assert scored["answered"] == scored["cases"] == 200
     assert broken_bounds(scored) == []
+
+
+# --- The plan of reruns: the first launch, then those that it asks for, as one second look.
+
+
+def planned(*slower: float, baseline: int = 5, spread: float = 0.006) -> Verdict:
+    noise = (0.0, 0.002, -0.002, 0.001, -0.001)
+    earlier = [make_record(f"b{k}", slower=noise[k % 5]) for k in range(baseline)]
+    runs = [make_record(f"c{k}", slower=value, commit="c") for k, value in enumerate(slower)]
+    return assess(runs, earlier, prior=Prior(spread**2, 5, 8)).verdict
+
+
+def test_a_slow_launch_asks_for_one_that_confirms_it() -> None:
+    first = planned(0.05)
+    assert (first.decision, first.looks, reruns_wanted(first)) == ("regression", 1, 1)
+    confirmed = planned(0.05, 0.048)
+    assert (confirmed.decision, confirmed.looks) == ("regression", 2)
+    assert confirmed.step_time is not None
+    assert confirmed.step_time.planned_looks == 2
+    assert planned(0.12, 0.001).decision == "inconclusive"  # a slow node
+
+
+def test_requested_reruns_are_one_look_and_nothing_is_decided_before_all_are_in() -> None:
+    wanted = reruns_wanted(planned(0.015, spread=0.008))
+    assert wanted == 2
+    some = planned(0.015, 0.015, spread=0.008)
+    assert (some.decision, some.looks) == ("inconclusive", 2)
+    assert decide.what_would_decide(some).startswith("Still missing: 1 requested rerun of this commit.")
+    all_of_them = planned(0.015, 0.015, 0.015, spread=0.008)
+    assert (all_of_them.looks, all_of_them.step_time and all_of_them.step_time.awaits) == (2, 0)
+
+
+def test_what_the_reruns_decided_is_final_unless_a_launch_contradicts_them() -> None:
+    final = planned(0.05, 0.05)
+    later = planned(0.05, 0.05, 0.01, 0.02)
+    assert (later.decision, later.looks, later.step_time) == (final.decision, final.looks, final.step_time)
+    assert [(run.run, run.why) for run in later.dropped] == [("c2", LATE), ("c3", LATE)]
+    assert planned(0.05, 0.05, -0.1).decision == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("launches", "wanted", "number"), [(1, 3, 1), (2, 1, 2), (4, 3, 2), (5, 3, 3), (2, 0, 2), (4, 0, 4)]
+)
+def test_every_launch_beyond_the_plan_is_one_more_look(launches: int, wanted: int, number: int) -> None:
+    assert look_number(launches, wanted) == number

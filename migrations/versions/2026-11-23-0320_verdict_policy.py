@@ -1,0 +1,17 @@
+"""Store what a project decides about verdicts: thresholds, fixed limits, reruns and the reference job."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0034"
+down_revision = "0043"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.add_column("project", sa.Column("verdict_policy", sa.JSON(), nullable=False, server_default="{}"))
+
+
+def downgrade() -> None:
+    op.drop_column("project", "verdict_policy")
