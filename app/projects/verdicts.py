@@ -11,6 +11,7 @@ import structlog
 from sqlalchemy import Engine, func, select
 from sqlmodel import Session, col
 
+from app.domain.performance.cost import steps_of_run
 from app.domain.text import one_line
 from app.domain.verdict.policy import BOUNDS, RANGES, Policy, StackPolicy, read_fixed, read_thresholds
 from app.domain.verdict.power import Power, launches_needed, powers
@@ -22,7 +23,7 @@ from app.storage.audit import MAX_AUTHOR, AuditEvent
 from app.storage.database import transaction
 from app.storage.projects import find_project
 from app.storage.tables import RunResultRow, RunRow, VerdictRow, select_any, utc_now
-from app.storage.verdicts import gpu_hours, reruns_since, steps_of_run
+from app.storage.verdicts import gpu_hours, reruns_since
 
 log = structlog.get_logger(__name__)
 

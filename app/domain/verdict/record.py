@@ -282,17 +282,14 @@ def _confirmed_level(commits: Sequence[list[F]], prior: Prior) -> Sequence[list[
     if not before or abs(of_level[-1].estimate.log_step_time - statistics.median(before)) < RELEVANT_SHIFT:
         return level
     just_made = len(level) == SHORTEST_SEGMENT < len(commits)
-    if just_made and _is_a_change(_flat(_before(commits, SHORTEST_SEGMENT, prior)), of_level, prior):
+    earlier = _before(commits, SHORTEST_SEGMENT, prior)
+    if just_made and _is_a_change([pooled(launches) for launches in earlier], of_level, prior):
         return level
     for last in range(SHORTEST_SEGMENT - 1, 0, -1):
         rest = _before(commits, last, prior) if just_made else level[:-last]
-        if _is_a_change(_flat(rest), runs[-last:], prior):
+        if _is_a_change([pooled(launches) for launches in rest], runs[-last:], prior):
             return rest
     return level
-
-
-def _flat(commits: Sequence[list[F]]) -> list[F]:
-    return [pooled(launches) for launches in commits]
 
 
 def _before(commits: Sequence[list[F]], last: int, prior: Prior) -> Sequence[list[F]]:
