@@ -89,9 +89,7 @@ class ProjectRow(SQLModel, table=True):
     quota_bytes: int | None = Field(default=None, sa_column=Column(BigInteger))
     quota_runs_a_day: int | None = None
     badge_secret: str = Field(default_factory=new_badge_secret, max_length=64)
-    verdict_policy: dict[str, Any] = Field(
-        default_factory=dict, sa_column=Column(JSON, nullable=False, server_default="{}")
-    )
+    verdict_policy: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
 
 

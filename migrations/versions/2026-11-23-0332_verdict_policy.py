@@ -11,6 +11,8 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("project", sa.Column("verdict_policy", sa.JSON(), nullable=False, server_default="{}"))
+    with op.batch_alter_table("project") as table:
+        table.alter_column("verdict_policy", existing_type=sa.JSON(), existing_nullable=False, server_default=None)
 
 
 def downgrade() -> None:
