@@ -1,17 +1,19 @@
 """Forms: read within limits, shown again with errors, answered by one helper."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import ClassVar, Self, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Request
+from python_multipart.multipart import parse_options_header
 from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import FormData
-from starlette.exceptions import HTTPException
+from starlette.datastructures import FormData, Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.responses import RedirectResponse, Response
 
 from app.domain.contract.fields import FIELDS
@@ -26,6 +28,51 @@ AUTHOR = "author"
 
 _MAX_PART_SIZE = 1024 * 1024
 _URL_ENCODED = "application/x-www-form-urlencoded"
+_MULTIPART = "multipart/form-data"
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Most files, most text fields, and most bytes of a text field."""
+
+    files: int
+    fields: int
+    part_size: int
+
+    def too_large(self) -> InvalidUpload:
+        limit = f"{self.part_size:,} bytes"
+        return InvalidUpload(
+            f"A text field of this form is larger than {limit}. Nothing was saved. Shorten `meta`, and send logs as "
+            "files; with curl: -F log=@FILE.",
+            (FieldError("meta", f"must have at most {limit}, like every text field"),),
+        )
+
+    def too_many(self, what: str) -> BrokenForm:
+        limits = f"may have at most {self.files} files and {self.fields} text fields"
+        message = f"Too many {what}: a form {limits}. Nothing was saved. Send fewer."
+        return BrokenForm(message, (FieldError("body", limits),))
+
+
+class _Parser(MultiPartParser):
+    """Starlette's parser, which raises BrokenForm and InvalidUpload for the limit that a form exceeds."""
+
+    def __init__(self, headers: Headers, stream: AsyncGenerator[bytes, None], limits: _Limits) -> None:
+        super().__init__(headers, stream, max_files=math.inf, max_fields=math.inf, max_part_size=limits.part_size)
+        self._limits = limits
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        try:
+            super().on_part_data(data, start, end)
+        except MultiPartException:
+            raise self._limits.too_large() from None
+
+    def on_part_end(self) -> None:
+        super().on_part_end()
+        files = sum(isinstance(value, UploadFile) for _, value in self.items)
+        if files > self._limits.files:
+            raise self._limits.too_many("files")
+        if len(self.items) - files > self._limits.fields:
+            raise self._limits.too_many("fields")
 
 
 @asynccontextmanager
@@ -36,32 +83,53 @@ async def sent_form(
 
     Raises BrokenForm, and InvalidUpload for a text field that is too large.
     """
-    try:
-        if request.headers.get("content-type", "").startswith(_URL_ENCODED):
-            form = _read_pairs(await request.body(), max_fields, max_part_size)
-        else:
-            form = await request.form(max_files=max_files, max_fields=max_fields, max_part_size=max_part_size)
-    except HTTPException as error:
-        if error.status_code != 400:
-            raise
-        raise _explained(error.detail, max_files, max_fields, max_part_size) from error
+    limits = _Limits(max_files, max_fields, max_part_size)
+    content_type = request.headers.get("content-type", "")
+    if content_type.startswith(_URL_ENCODED):
+        form = _read_pairs(await request.body(), limits)
+    elif content_type.startswith(_MULTIPART):
+        form = await _read_parts(request, content_type, limits)
+    else:
+        form = FormData()
     try:
         yield _with_author(form)
     finally:
         await form.close()
 
 
-def _read_pairs(body: bytes, max_fields: int, max_part_size: int) -> FormData:
+def _read_pairs(body: bytes, limits: _Limits) -> FormData:
     """Parse `name=value&...`. Starlette's parser reads byte by byte, which takes 0.6 s of processor time per MB."""
     if 3 * body.count(b"%") > len(body):  # an escape has three bytes; broken ones take as long to parse
-        raise HTTPException(400, "Broken escapes.")
+        raise _broken("has broken escapes")
     try:
-        pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=max_fields)
+        pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=limits.fields)
     except ValueError:
-        raise HTTPException(400, "Too many fields.") from None
-    if any(len(value) > max_part_size for _, value in pairs):
-        raise HTTPException(400, "Part exceeded maximum size.")
+        raise limits.too_many("fields") from None
+    if any(len(value) > limits.part_size for _, value in pairs):
+        raise limits.too_large()
     return FormData([*pairs])
+
+
+async def _read_parts(request: Request, content_type: str, limits: _Limits) -> FormData:
+    if b"boundary" not in parse_options_header(content_type)[1]:
+        why = "says multipart/form-data without a boundary"
+        raise BrokenForm(
+            f"The Content-Type header {why}. Nothing was saved. Let the HTTP client write this header.",
+            (FieldError("Content-Type", why),),
+        )
+    async with aclosing(request.stream()) as stream:
+        try:
+            return await _Parser(request.headers, stream, limits).parse()
+        except MultiPartException as error:
+            raise _broken(error.message.rstrip(".")) from error
+
+
+def _broken(why: str) -> BrokenForm:
+    return BrokenForm(
+        "The body is not a complete multipart form: it is damaged, cut off, or has another boundary than its "
+        "Content-Type. Nothing was saved. Send it again; let the HTTP client build the form, with curl: -F log=@FILE.",
+        (FieldError("body", why),),
+    )
 
 
 def _with_author(form: FormData) -> FormData:
@@ -71,32 +139,6 @@ def _with_author(form: FormData) -> FormData:
     stated = form[AUTHOR]
     others = [(name, value) for name, value in form.multi_items() if name != AUTHOR]
     return FormData([*others, (AUTHOR, author(stated) if isinstance(stated, str) else stated)])
-
-
-def _explained(message: str, max_files: int, max_fields: int, max_part_size: int) -> InvalidUpload:
-    """Return the error for a message of Starlette's form parser."""
-    if message.startswith("Part exceeded"):
-        limit = f"{max_part_size:,} bytes"
-        return InvalidUpload(
-            f"A text field of this form is larger than {limit}. Nothing was saved. Shorten `meta`, and send logs as "
-            "files; with curl: -F log=@FILE.",
-            (FieldError("meta", f"must have at most {limit}, like every text field"),),
-        )
-    if message.startswith("Too many"):
-        limits = f"may have at most {max_files} files and {max_fields} text fields"
-        kind = message.partition(".")[0]
-        return BrokenForm(f"{kind}: a form {limits}. Nothing was saved. Send fewer.", (FieldError("body", limits),))
-    if "boundary" in message:
-        why = "says multipart/form-data without a boundary"
-        return BrokenForm(
-            f"The Content-Type header {why}. Nothing was saved. Let the HTTP client write this header.",
-            (FieldError("Content-Type", why),),
-        )
-    return BrokenForm(
-        "The body is not a complete multipart form: it is damaged, cut off, or has another boundary than its "
-        "Content-Type. Nothing was saved. Send it again; let the HTTP client build the form, with curl: -F log=@FILE.",
-        (FieldError("body", message.rstrip(".")),),
-    )
 
 
 @dataclass(frozen=True, slots=True)

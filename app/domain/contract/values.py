@@ -257,7 +257,7 @@ def read_value(name: str, raw: object) -> Value:
 def _is_unset(field: ContractField, raw: object) -> bool:
     if raw is None:
         return field.kind != "choice" or "none" not in field.choices
-    return isinstance(raw, str) and raw.strip().lower() in UNSET - set(field.choices)
+    return isinstance(raw, str) and (text := raw.strip().lower()) in UNSET and text not in field.choices
 
 
 def _number(raw: object) -> float:

@@ -39,13 +39,15 @@ class SettingsReader:
     def state(self, field: str, raw: Value, *names: str, source: Source | None = None, why: str = "") -> None:
         """State `field` from the settings `names`. A value that the field does not accept only adds to `refused`."""
         used = [self.settings[name] for name in names if name in self.settings]
-        if source is None:
-            is_default = all(setting.source == "default" for setting in used)
-            source = "default" if is_default else used[0].source if len(used) == 1 else "derived"
-        detail = why or "; ".join(setting.detail for setting in used)
+        only = used[0] if len(used) == 1 else None  # nearly always
+        if source is None and only is not None:
+            source = only.source
+        elif source is None:
+            source = "default" if all(setting.source == "default" for setting in used) else "derived"
+        detail = why or (only.detail if only is not None else "; ".join([setting.detail for setting in used]))
         line = used[0].line if used and not why and used[0].source != "default" else 0
         try:
-            self.fields[field] = Stated(read_value(field, raw), source, detail, line=line)
+            self.fields[field] = Stated(read_value(field, raw), source, detail, 0, line)
         except ValueError as problem:
             self.refused.append(f"{field} {problem}; the stated value is {raw!r} ({detail}).")
 
@@ -274,8 +276,8 @@ def contract_fields(settings: Settings) -> tuple[dict[str, Stated], list[str]]:
     reading = SettingsReader(settings)
     for field, names in ONE_TO_ONE.items():
         stated = [name for name in names if name in settings]
-        best = next((name for name in stated if settings[name].value is not None), stated[0] if stated else None)
-        if best:
+        if stated:
+            best = next((name for name in stated if settings[name].value is not None), stated[0])
             reading.state(field, settings[best].value, best)
     for derive in _DERIVED:
         derive(reading)
