@@ -26,6 +26,8 @@ from app.web.templating import render
 # --- The planner's page: the form as filled in, and the plan if there is one.
 
 GPUS = ("H100", "H200", "B200", "B300", "GB200", "GB300", "VR200", "A100")
+BEST = 3
+"""Offers shown first, with their predicted step time, memory and reason."""
 IN_FULL = 5
 """Offers shown with their flags; the others are rows of a table that link to theirs."""
 _CUT = ("vpp", "pp_layout", "pp_account")
@@ -75,6 +77,47 @@ class PlanPage:
     @property
     def sizing(self) -> list[tuple[str, str]]:
         return queries.sizing(self.plan) if self.plan else []
+
+    @property
+    def best(self) -> tuple[Offer, ...]:
+        """Return the first offers, if something is predicted of them."""
+        offers = self.plan.offers[:BEST] if self.plan else ()
+        return offers if all(offer.prediction is not None for offer in offers) else ()
+
+    @property
+    def calibration(self) -> str:
+        return queries.calibration(self.plan) if self.plan else ""
+
+    @property
+    def residuals(self) -> list[queries.Residual]:
+        return queries.residual_rows(self.plan) if self.plan else []
+
+    def why(self, offer: Offer) -> str:
+        return queries.why(offer, self.plan.offers[0]) if self.plan and self.plan.offers else ""
+
+    def step_time(self, offer: Offer) -> str:
+        return queries.step_time(offer.prediction) if offer.prediction else ""
+
+    def recipe(self, offer: Offer) -> str:
+        return queries.recipe(offer.prediction) if offer.prediction else ""
+
+    def peak(self, offer: Offer) -> str:
+        """Format the predicted peak: `61 GB`."""
+        return f"{offer.prediction.peak_gb:.0f} GB" if offer.prediction else ""
+
+    @property
+    def gpu_memory(self) -> str:
+        return f"{self.plan.gpu_memory_gb:g} GB" if self.plan and self.plan.gpu_memory_gb else ""
+
+    def limit(self, offer: Offer) -> float:
+        """Return where what tensors may take ends on the bar of memory, of 1000."""
+        memory = self.plan.gpu_memory_gb if self.plan else None
+        return round(1000 * offer.prediction.usable_gb / memory, 1) if offer.prediction and memory else 1000.0
+
+    def memory_bar(self, offer: Offer) -> list[queries.MemoryPart]:
+        if self.plan is None or self.plan.gpu_memory_gb is None or offer.prediction is None:
+            return []
+        return queries.memory_bar(offer.prediction, self.plan.gpu_memory_gb)
 
     @property
     def in_full(self) -> tuple[Offer, ...]:

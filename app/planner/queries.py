@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlmodel import Session, col
 
 from app.domain.numbers import grouped, plural
-from app.domain.planning.estimate import SPREAD, Prediction
+from app.domain.planning.estimate import SPREAD, Prediction, recipe_words, residuals
 from app.domain.planning.layout import SHARD_CEILING, SHARD_FLOOR, Layout
 from app.domain.planning.plan import Offer, Plan, make_plan
 from app.domain.planning.records import UsedLayout, nearest_layouts, records_of
@@ -181,6 +181,13 @@ MEMORY_PARTS = {
 }  # fmt: skip
 
 
+def recipe(prediction: Prediction) -> str:
+    """Return what the prediction assumes beside the degrees."""
+    dispatcher = f", {prediction.recipe.dispatcher}" if prediction.recipe.dispatcher else ""
+    overlap = ", overlapped expert communication" if prediction.recipe.overlap else ""
+    return f"{recipe_words(prediction.recipe)}{dispatcher}{overlap}"
+
+
 def why(offer: Offer, best: Offer) -> str:
     """Return why an offer stands where it stands: what its step spends beside products, against the first offer."""
     prediction, first = offer.prediction, best.prediction
@@ -260,3 +267,55 @@ def static_memory(offer: Offer, plan: Plan) -> str:
         return ""
     of = f" of {plan.gpu_memory_gb:g} GB" if plan.gpu_memory_gb is not None else ""
     return f"{offer.static_gb:.0f} GB{of}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPart:
+    """A part of the predicted peak, in GB, and its place on a bar of 1000 units for the memory of the GPU."""
+
+    name: str
+    label: str
+    gb: float
+    x: float
+    width: float
+
+
+def memory_bar(prediction: Prediction, memory_gb: float) -> list[MemoryPart]:
+    """Return the parts of the predicted peak from left to right; what exceeds the memory is cut off."""
+    parts, x = [], 0.0
+    for name, label in MEMORY_PARTS.items():
+        gb = prediction.memory[name]
+        width = min(1000 * gb / memory_gb, 1000 - x)
+        parts.append(MemoryPart(name, label, gb, round(x, 1), round(width, 1)))
+        x += width
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """A record that corrected a plan: measured over predicted, as texts; "" where not measured."""
+
+    title: str
+    href: str
+    layout: str
+    time: str
+    memory: str
+
+
+def residual_rows(plan: Plan) -> list[Residual]:
+    """Return the records that corrected a plan, with their residuals."""
+    rows = []
+    for record in plan.records:
+        time, memory = residuals(record)
+        if time is None and memory is None:
+            continue
+        rows.append(
+            Residual(
+                record.title,
+                record.href,
+                degrees(record.layout, experts=plan.request.model.experts is not None),
+                "" if time is None else f"{time:.2f}",
+                "" if memory is None else f"{memory:.2f}",
+            )
+        )
+    return rows

@@ -131,3 +131,36 @@ def test_a_quarantined_run_is_no_example(client: TestClient, engine: Engine) -> 
         run = make_run(session, quarantine="broken node", quarantined_by="Ada")
     query = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": "16", "seq_len": "4096"}
     assert f'href="/runs/{run}"' not in page(client, query)
+
+
+def test_the_page_answers_first_with_three_layouts_their_step_time_and_memory(client: TestClient) -> None:
+    text = page(client, DEEPSEEK)
+    best = text[text.index('id="best"') : text.index('class="plan-form"')]
+    assert best.count("<article") == best.count('class="memory-bar"') == 3
+    seconds = [float(value) for value in re.findall(r'data-seconds="([\d.]+)"', best)]
+    offers = planned(client, **DEEPSEEK)["offers"][:3]
+    assert seconds == pytest.approx([offer["prediction"]["step_time_s"] for offer in offers], rel=1e-4)
+    assert "Matrix products take" in best
+    assert text.index('id="best"') < text.index('id="offers"') < text.index('id="residuals"')
+
+
+def test_own_runs_correct_the_plan_and_their_residuals_are_shown(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        run = make_run(session)
+    query = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": "16", "seq_len": "4096", "gbs": "1024"}
+    residuals = page(client, query).split('id="residuals"')[1]
+    assert f'href="/runs/{run}"' in residuals
+    used = planned(client, **query)["calibration"]
+    assert used["step_time_records"] >= 1
+    assert used["memory_records"] >= 1
+
+
+def test_a_model_without_widths_is_planned_without_prediction(client: TestClient) -> None:
+    query = {
+        "model": "ours", "num_layers": "32", "num_attention_heads": "32", "num_experts": "64", "gpu": "H100",
+        "gpus": "16", "seq_len": "4096",
+    }  # fmt: skip
+    assert planned(client, **query)["offers"][0]["prediction"] is None
+    text = page(client, query)
+    assert 'id="best"' not in text
+    assert "Nothing is predicted" in text

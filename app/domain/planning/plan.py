@@ -17,7 +17,6 @@ from app.domain.planning.estimate import (
     calibrate,
     comparable,
     estimator_of,
-    recipe_words,
     residuals,
 )
 from app.domain.planning.layout import (
@@ -181,7 +180,7 @@ def notes_of(
 ) -> tuple[Note, ...]:
     """Return the notes that apply, the costliest first."""
     notes = (
-        _memory(request, static) if prediction is None else _recipe(prediction),
+        _memory(request, static) if prediction is None else None,
         _dp_floor(request, layout),
         _hot_groups(request, layout),
         _no_vpp(request, layout),
@@ -229,14 +228,6 @@ def _memory(request: PlanRequest, static: float | None) -> Note | None:
     if static > memory:
         return Note("", f"{what}: this does not fit without offloading or more ranks.", ("M-arg",))
     return Note("", f"{what}, which leaves little for activations.", ("M-arg",))
-
-
-def _recipe(prediction: Prediction) -> Note | None:
-    """Return a note on what the layout needs beside its degrees to fit."""
-    recipe = prediction.recipe
-    if not recipe.recompute and not recipe.gradients_bf16 and not recipe.offload:
-        return None
-    return Note("", f"It fits with {recipe_words(recipe)}.", ("S0", "U-ar", "U-off"))
 
 
 def _dp_floor(request: PlanRequest, layout: Layout) -> Note | None:
