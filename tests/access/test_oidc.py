@@ -176,7 +176,7 @@ def test_who_is_disabled_stays_out(teams: Teams, browser: TestClient) -> None:
         assert row
         users.disable(session, row, by="test")
     assert kind(browser) == "nobody"
-    refused(fresh(teams), "Your account is disabled")
+    refused(fresh(teams), "Your user is disabled")
 
 
 def test_the_way_back_is_of_this_service(teams: Teams, browser: TestClient) -> None:

@@ -188,4 +188,4 @@ def test_a_wrong_question_is_refused(client: TestClient) -> None:
     assert_problem(client.get("/api/v1/scaling?dispatcher=pigeon"), 422, field="dispatcher")
     assert_problem(client.get("/api/v1/scaling?gpu=h100"), 422, field="gpu")
     assert_problem(client.get("/api/v1/scaling?hardware=h100"), 404, "None has been ranked yet")
-    assert_problem(client.get("/api/v1/scaling?project=nobody"), 404, "no project")
+    assert_problem(client.get("/api/v1/scaling?project=nobody"), 404, "does not exist")

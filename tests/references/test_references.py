@@ -159,7 +159,7 @@ def test_the_figures_that_come_with_the_service_stay_as_they_are(client: TestCli
     assert client.get(f"/api/v1/references/{key}").json()["events"] == []
     assert "built in, quoted from its source" in client.get(f"/references/{key}").text
     assert_problem(client.patch(f"/api/v1/references/{key}", json={"author": "Ada", "note": "x"}), 422)
-    assert_problem(client.delete("/api/v1/references/1", params={"author": "Ada"}), 404, "that a team added")
+    assert_problem(client.delete("/api/v1/references/1", params={"author": "Ada"}), 404, "No team added")
     assert_problem(client.get("/api/v1/references/nothing-of-this-name"), 404)
 
 
