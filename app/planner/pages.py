@@ -93,7 +93,7 @@ class PlanPage:
         return queries.residual_rows(self.plan) if self.plan else []
 
     def why(self, offer: Offer) -> str:
-        return queries.why(offer, self.plan.offers[0]) if self.plan and self.plan.offers else ""
+        return queries.why(offer, self.plan.offers[0], self.plan.request) if self.plan and self.plan.offers else ""
 
     def step_time(self, offer: Offer) -> str:
         return queries.step_time(offer.prediction) if offer.prediction else ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlmodel import Session, col
 
 from app.domain.numbers import grouped, plural
-from app.domain.planning.estimate import SPREAD, Prediction, recipe_words, residuals
+from app.domain.planning.estimate import NEAR, SPREAD, Prediction, recipe_words, residuals
 from app.domain.planning.layout import SHARD_CEILING, SHARD_FLOOR, Layout
 from app.domain.planning.plan import Offer, Plan, make_plan
 from app.domain.planning.records import UsedLayout, nearest_layouts, records_of
@@ -188,18 +188,31 @@ def recipe(prediction: Prediction) -> str:
     return f"{recipe_words(prediction.recipe)}{dispatcher}{overlap}"
 
 
-def why(offer: Offer, best: Offer) -> str:
-    """Return why an offer stands where it stands: what its step spends beside products, against the first offer."""
+def why(offer: Offer, best: Offer, request: PlanRequest) -> str:
+    """Return why an offer stands where it stands: its records, its loss against the first one, where its time goes."""
     prediction, first = offer.prediction, best.prediction
     if prediction is None or prediction.step_time_s is None:
         return ""
     total = sum(prediction.parts_s.values())
     others = sorted((name for name in prediction.parts_s if name != "gemm"), key=lambda name: -prediction.parts_s[name])
     shares = [f"{_PARTS[name]} {prediction.parts_s[name] / total:.0%}" for name in others[:3]]
-    products = f"Matrix products take {prediction.parts_s['gemm'] / total:.0%} of the step, {', '.join(shares)}."
-    if first is None or first is prediction:
-        return products
-    return f"{_difference(prediction, first)} {products}"
+    sentences = [_measured(offer, request)]
+    if first is not None and first is not prediction:
+        sentences.append(_difference(prediction, first))
+    sentences.append(f"Matrix products take {prediction.parts_s['gemm'] / total:.0%} of the step, {', '.join(shares)}.")
+    return " ".join(filter(None, sentences))
+
+
+def _measured(offer: Offer, request: PlanRequest) -> str:
+    """Return what the fastest record of the layout means for this batch; "" without one."""
+    if not offer.measured or request.gbs is None:
+        return ""
+    record = offer.measured[0]
+    seconds = (record.gpu_seconds or 0.0) * request.gbs * request.seq_len / request.gpus
+    return (
+        f"Measured ({record.title}): {_seconds(seconds)}\u202fs for this batch. Measured layouts come before "
+        f"predictions that are less than {NEAR - 1:.0%} faster."
+    )
 
 
 def _difference(prediction: Prediction, first: Prediction) -> str:

@@ -31,6 +31,11 @@ class Layout:
     pp_layout: str | None = None
 
     @property
+    def degrees(self) -> tuple[int, ...]:
+        """Return TP, CP, PP, EP and ETP: a layout whatever its split into stages."""
+        return self.tp, self.cp, self.pp, self.ep, self.etp
+
+    @property
     def attention(self) -> int:
         """Return the GPUs of one replica of the attention."""
         return self.tp * self.cp * self.pp

@@ -315,7 +315,8 @@ class Offer:
     """A layout with derived figures. Counts that are not whole are None.
 
     `other_vpp`: other valid sizes. `static_gb`: weights, gradients and optimizer states per GPU; None when the
-    parameters are unknown. `prediction`: None without the widths of the model or figures of the GPU.
+    parameters are unknown. `prediction`: None without the widths of the model or figures of the GPU. `measured`:
+    records of the same degrees on the same GPU and sequence length, the fastest first.
     """
 
     layout: Layout
@@ -327,6 +328,7 @@ class Offer:
     tokens_per_cp_tp_shard: int
     static_gb: float | None
     prediction: Prediction | None
+    measured: tuple[Record, ...]
     placement: str
     notes: tuple[Note, ...]
     violations: tuple[Violation, ...]
@@ -375,10 +377,10 @@ def make_plan(request: PlanRequest, records: Iterable[Record] = (), *, first: in
     ranked = best_first(asked, options, feasible, known)[:first]
     return Plan(
         request=request,
-        given=offers_of(request, [given_layout(request)])[0] if request.is_complete else None,
+        given=offers_of(request, [given_layout(request)], known)[0] if request.is_complete else None,
         tried=len(options),
         feasible=len(feasible),
-        offers=offers_of(asked, [options.layout(asked, int(index)) for index in ranked]),
+        offers=offers_of(asked, [options.layout(asked, int(index)) for index in ranked], known),
         closest=() if len(feasible) else _closest(asked, options),
         rejected=_rejected(options.broken),
         first_cp=first_cp(request.seq_len),
@@ -393,14 +395,26 @@ def given_layout(request: PlanRequest) -> Layout:
     return candidates(fixed).layout(fixed, 0)
 
 
-def offers_of(request: PlanRequest, layouts: Sequence[Layout]) -> tuple[Offer, ...]:
-    """Return layouts with their derived figures, predictions and notes."""
+def offers_of(request: PlanRequest, layouts: Sequence[Layout], records: tuple[Record, ...] = ()) -> tuple[Offer, ...]:
+    """Return layouts with their derived figures, predictions, records and notes."""
     estimator = estimator_of(request)
     predictions = estimator.predict(layouts) if estimator is not None else [None] * len(layouts)
-    return tuple(_offer(request, layout, found) for layout, found in zip(layouts, predictions, strict=True))
+    pairs = zip(layouts, predictions, strict=True)
+    return tuple(_offer(request, layout, found, _records_of(request, layout, records)) for layout, found in pairs)
 
 
-def _offer(request: PlanRequest, layout: Layout, prediction: Prediction | None) -> Offer:
+def _records_of(request: PlanRequest, layout: Layout, records: tuple[Record, ...]) -> tuple[Record, ...]:
+    same = [
+        record
+        for record in records
+        if record.gpu_seconds is not None
+        and record.request.seq_len == request.seq_len
+        and record.layout.degrees == layout.degrees
+    ]
+    return tuple(sorted(same, key=lambda record: record.gpu_seconds or math.inf))
+
+
+def _offer(request: PlanRequest, layout: Layout, prediction: Prediction | None, measured: tuple[Record, ...]) -> Offer:
     dp, edp, experts = layout.dp(request), layout.edp(request), request.model.experts
     static = None
     if dp is not None and edp is not None:
@@ -420,6 +434,7 @@ def _offer(request: PlanRequest, layout: Layout, prediction: Prediction | None) 
         tokens_per_cp_tp_shard=request.seq_len // (layout.cp * layout.tp),
         static_gb=static,
         prediction=prediction,
+        measured=measured,
         placement=placement(request, layout),
         notes=notes_of(request, layout, static, prediction),
         violations=judge(request, layout, prediction),
