@@ -79,6 +79,12 @@ class StackMember:
         """Return whether a user marked it fixed and no run of this stack has confirmed that yet."""
         return self.regression.state == "fixed" and self.row.proposal != "fixed"
 
+    def is_of(self, alarm: Alarm) -> bool:
+        """Return whether an alarm of its slow run still shows it, rather than another metric or a new cause."""
+        same_kind = self.regression.kind == alarm.cause.kind
+        same_upgrade = alarm.cause.kind != "upgrade" or self.regression.cause_key == alarm.cause.key
+        return self.regression.metric == alarm.metric and same_kind and same_upgrade
+
     @property
     def usual_level(self) -> float:
         return self.row.usual_level or 0.0
@@ -598,7 +604,7 @@ def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged])
 
 
 def _take_over(session: Session, stack: Stack, judged: Sequence[Judged]) -> None:
-    """Move the regressions of a stack that this one continues: its runs show whether they are over.
+    """Take over the regressions of a stack that this one continues: its runs show whether they are over.
 
     The first run of a job in this stack was contrasted with the stack that the job had before. That stack has ended if
     none of its runs came later, and this one has a second run.
@@ -614,11 +620,11 @@ def _take_over(session: Session, stack: Stack, judged: Sequence[Judged]) -> None
         if not (contrast.same_job or comparability.is_clean) or changed_field(comparability).field not in UPGRADES:
             continue
         before = session.execute(_STACK_OF_RUN, {"run": int(contrast.runs[-1])}).scalar_one()
-        rows = session.execute(_TO_MOVE, {"project": stack.project_id, "stack": before}).all()
+        rows = session.execute(_ENDED_MEMBERS, {"project": stack.project_id, "stack": before}).all()
         if rows and not _ran_since(session, stack, before, first):
-            for row in rows:
-                if not (row.job and first.facts.job and row.job != first.facts.job):
-                    _move_to(session, stack, row, first)
+            for member, job in rows:
+                if not (job and first.facts.job and job != first.facts.job):
+                    _continue_in(session, stack, member, first)
 
 
 def _stored(session: Session, run_id: int) -> VerdictDocument | None:
@@ -627,14 +633,15 @@ def _stored(session: Session, run_id: int) -> VerdictDocument | None:
 
 
 _STACK_OF_RUN = select_any(RunRow.stack_key).where(col(RunRow.id) == bindparam("run"))
-_TO_MOVE: Select[Any] = (
-    select_any(RegressionMemberRow.regression_id, RegressionMemberRow.run_id, RunRow.job)
+_ENDED_MEMBERS: Select[Any] = (
+    select_any(RegressionMemberRow, RunRow.job)
     .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
     .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
     .where(
         col(RegressionRow.project_id) == bindparam("project"),
         col(RegressionRow.state).in_(NOT_CLOSED),
         col(RegressionMemberRow.stack_key) == bindparam("stack"),
+        col(RegressionMemberRow.proposal) == "",
     )
 )
 
@@ -665,21 +672,27 @@ def _ran_since(session: Session, stack: Stack, other: str, first: StackRun) -> b
     return session.execute(chosen.limit(1)).first() is not None
 
 
-def _move_to(session: Session, stack: Stack, row: Any, first: StackRun) -> None:
-    """Make the first run of this stack the run of a member, which keeps its levels, unless it is one already."""
-    if session.get(RegressionMemberRow, (row.regression_id, first.id)) is not None:
+def _continue_in(session: Session, stack: Stack, old: RegressionMemberRow, first: StackRun) -> None:
+    """Make the first run of this stack a member with the levels of the one that ended, whose part is over."""
+    if session.get(RegressionMemberRow, (old.regression_id, first.id)) is not None:
         return
-    session.execute(
-        update(RegressionMemberRow)
-        .where(
-            col(RegressionMemberRow.regression_id) == row.regression_id, col(RegressionMemberRow.run_id) == row.run_id
+    session.add(
+        RegressionMemberRow(
+            regression_id=old.regression_id,
+            run_id=first.id,
+            stack_key=stack.stack_key,
+            config_key=first.config_key,
+            usual_level=old.usual_level,
+            slow_level=old.slow_level,
+            delta_pct=old.delta_pct,
+            first_delta_pct=old.first_delta_pct,
         )
-        .values(run_id=first.id, stack_key=stack.stack_key, config_key=first.config_key, proposal="")
-        .execution_options(synchronize_session=False)
     )
+    old.proposal = "fixed"
+    session.flush()
     audit.record(
-        session, who=audit.SERVICE, subject="regression", subject_id=row.regression_id, action="moved",
-        project_id=stack.project_id, before={"run": row.run_id}, after={"run": first.id, "stack": stack.stack_key},
+        session, who=audit.SERVICE, subject="regression", subject_id=old.regression_id, action="continued",
+        project_id=stack.project_id, before={"stack": old.stack_key}, after={"run": first.id, "stack": stack.stack_key},
         note="Its stack ended; the job continues in this one.",
     )  # fmt: skip
 
@@ -730,7 +743,7 @@ def _place(
         for member in members.of_stack
         if stack_history.is_of_history(candidate.newest, member) and member.regression.metric == alarm.metric
     ]
-    own = next((member for member in same if member.row.run_id in candidate.ids), None)
+    own = next((member for member in same if member.row.run_id in candidate.ids and member.is_of(alarm)), None)
     if own is not None:
         members.refresh(own, alarm)
         members.settle(own, stack_history.settled(own))
@@ -773,9 +786,8 @@ def _withdraw_silent(
 
     Another run may still show it. Otherwise it is withdrawn if it is unassigned.
     """
-    metrics = {alarm.metric for alarm in raised}
     for member in list(members.of_stack):
-        silent = member.row.run_id in candidate.ids and member.regression.metric not in metrics
+        silent = member.row.run_id in candidate.ids and not any(member.is_of(alarm) for alarm in raised)
         if silent and not _was_taken_over(member, document):
             _replace(members, stack_history, member)
 

@@ -104,6 +104,7 @@ _WORDS: Mapping[str, str] = {
     "reopened": "reopened the regression",
     "joined": "added a stack",
     "moved": "changed the first slow run",
+    "continued": "followed its job to another stack",
     "left": "removed a stack",
     "withdrawn": "withdrew the regression",
     "proposal_made": "proposed a fix",

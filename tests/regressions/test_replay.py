@@ -136,7 +136,8 @@ def test_every_verdict_says_no_more_than_the_history_shows(client: TestClient) -
     ids = [upload(client, run) for run in history()]
     assert decisions(client, ids) == VERDICTS
     memory = [members(regression) for regression in regressions(client, "peak_memory_gib")]
-    assert sorted(memory) == [(ids[1],), (ids[3],), (ids[5],)]
+    # The second of them goes on in 25.11, whose second run needs no more than it did.
+    assert sorted(slow[0] for slow in memory) == [ids[1], ids[3]]
 
 
 def test_a_slow_night_is_called_and_asks_for_a_rerun_that_acquits_it(client: TestClient) -> None:
@@ -157,7 +158,8 @@ def test_in_whatever_order_the_runs_of_a_container_come_in_the_end_is_the_same(c
     ids = {run.commit: upload(client, run) for stack in stacks for run in reversed(stack)}
     assert decisions(client, (ids[run.commit] for run in in_order)) == VERDICTS
     standing = [item for item in regressions(client) if item["state"] == "open"]
-    assert sorted(map(members, standing)) == sorted([(ids[FIRST_OF_25_11],), (ids[FIRST_OF_26_06],)])
+    began = {min(item["members"], key=lambda member: member["ordered_at"])["run_id"] for item in standing}
+    assert began == {ids[FIRST_OF_25_11], ids[FIRST_OF_26_06]}
 
 
 def images(runs: Iterable[Golden]) -> list[str]:

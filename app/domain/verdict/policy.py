@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from app.domain.contract.fields import METRICS
-from app.domain.numbers import percent
+from app.domain.numbers import figure
 from app.domain.run import Metric
 
 # --- Thresholds: how much has to change before it matters, in percent.
@@ -61,13 +61,6 @@ class FixedLimit:
     bound: Literal["at_least", "at_most"]
     value: float
 
-    def text(self) -> str:
-        """Return `MFU at least 30 %`."""
-        if self.metric == SILENCE:
-            return f"a run every {self.value:g} hours"
-        named = METRICS[self.metric]
-        return f"{named.label} {self.bound.replace('_', ' ')} {self.value:g} {named.unit}".rstrip()
-
     def is_broken_by(self, value: float) -> bool:
         return value < self.value if self.bound == "at_least" else value > self.value
 
@@ -80,13 +73,16 @@ class Breach:
     value: float
 
     def text(self) -> str:
-        """Return `MFU is 28.1 %; the limit is at least 30 %.`"""
-        named = METRICS[self.limit.metric]
-        unit = f" {named.unit}" if named.unit else ""
-        return (
-            f"{named.label} is {self.value:.3g}{unit}; the limit is {self.limit.bound.replace('_', ' ')} "
-            f"{self.limit.value:g}{unit}."
-        )
+        """Return `MFU is 28.1 %; the limit is at least 30.0 %.`"""
+        label, bound = METRICS[self.limit.metric].label, self.limit.bound.replace("_", " ")
+        value, limit = (_shown(self.limit.metric, number) for number in (self.value, self.limit.value))
+        return f"{label} is {value}; the limit is {bound} {limit}."
+
+
+def _shown(metric: str, value: float) -> str:
+    text = figure(Metric(value, value, value, 0), metric)
+    unit = text.unit or METRICS[metric].unit
+    return f"{text.value} {unit}"
 
 
 # --- Reruns: how many a project can afford.
@@ -219,16 +215,6 @@ def read_fixed(limits: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
         else:
             read.append({"metric": metric, "bound": bound, "value": float(value)})
     return read, problems
-
-
-def thresholds_text(thresholds: Thresholds) -> str:
-    """Say which thresholds differ from the defaults; empty when none does."""
-    own = [
-        f"{label} {percent(getattr(thresholds, name))}"
-        for name, label in (("relevance_pct", "step time"), ("memory_pct", "memory"), ("loss_pct", "loss"))
-        if getattr(thresholds, name) != getattr(DEFAULTS, name)
-    ]
-    return f"Thresholds of this project: {', '.join(own)}." if own else ""
 
 
 def silent_for(limits: Iterable[FixedLimit]) -> float | None:

@@ -3,7 +3,7 @@
 from types import EllipsisType
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.domain.contract.derive import switch_off_unused
@@ -163,6 +163,7 @@ def records(draw: st.DrawFn, run: str) -> RunRecord:
     return make_record(run, fields, project=draw(st.sampled_from(["moe", "moe", "MoE", "other"])))
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # the first draw imports much, on a busy machine slowly
 @given(records("a"), records("b"))
 def test_the_order_of_the_two_runs_changes_nothing_but_the_sides(a: RunRecord, b: RunRecord) -> None:
     there, back = compare_contracts(a, b), compare_contracts(b, a)

@@ -1,0 +1,172 @@
+"""What a project decides about verdicts: the page, the API, and what it changes for its runs."""
+
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Engine, update
+from starlette.testclient import TestClient
+
+from app.domain.run import Value
+from app.pipeline.notify import notify_silent_stacks
+from app.settings import Settings
+from app.storage.database import transaction
+from app.storage.tables import RunRow, utc_now
+from tests.notifications.sent import deliveries, listen
+from tests.regressions.judging import arrive, document_of, judge_all, regressions_in, steady
+
+POLICY = "/api/v1/projects/moe-lab/verdicts"
+NOWHERE = "http://127.0.0.1:9/"
+
+
+def bring(engine: Engine, settings: Settings, times: list[float], at: float = 0, **columns: Any) -> list[int]:
+    runs = [arrive(engine, time, at + number, **columns) for number, time in enumerate(times)]
+    judge_all(engine, settings)
+    return runs
+
+
+def put(client: TestClient, **policy: Any) -> dict[str, Any]:
+    answer = client.put(POLICY, json={"author": "Ada", **policy})
+    assert answer.status_code == 200, answer.text
+    result: dict[str, Any] = answer.json()
+    return result
+
+
+def test_a_project_without_decisions_has_the_defaults(client: TestClient, engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [1000.0])
+    policy = client.get(POLICY).json()
+    assert policy["thresholds"] == {"relevance_pct": 1.0, "memory_pct": 1.0, "loss_pct": 1.0}
+    assert (policy["fixed"], policy["stacks"], policy["reference_job"], policy["changes"]) == ([], {}, "", [])
+    assert policy["budget"] == {"reruns_a_day": None, "gpu_hours_a_day": None}
+
+
+def test_another_threshold_judges_every_stack_again_and_is_recorded(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    slow = bring(engine, settings, [*steady(1000, 12), 1030.0])[-1]
+    assert document_of(engine, slow).decision == "regression"
+    put(client, thresholds={"relevance_pct": 5.0})
+    judge_all(engine, settings)
+    assert document_of(engine, slow).decision != "regression"
+    policy = put(client)
+    judge_all(engine, settings)
+    assert document_of(engine, slow).decision == "regression"
+    assert [change["who"] for change in policy["changes"]] == ["Ada", "Ada"]
+    assert policy["changes"][1]["after"] == {"every": {"thresholds": {"relevance_pct": 5.0}}}
+
+
+def test_a_stack_may_differ_and_is_named_by_the_first_digits_of_its_key(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    slow = bring(engine, settings, [*steady(1000, 12), 1030.0])[-1]
+    key = client.get(f"/api/v1/runs/{slow}").json()["stack_key"]
+    policy = put(client, stacks={key[:10]: {"thresholds": {"relevance_pct": 5.0}}})
+    assert policy["stacks"] == {key: {"thresholds": {"relevance_pct": 5.0}}}
+    judge_all(engine, settings)
+    assert document_of(engine, slow).decision != "regression"
+
+
+def test_what_means_nothing_is_refused_and_nothing_is_changed(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    bring(engine, settings, [1000.0])
+    wrong = {
+        "thresholds": {"relevance_pct": 0},
+        "fixed": [{"metric": "speed", "bound": "at_least", "value": 1}],
+        "stacks": {"0000000000": {}},
+        "author": "Ada",
+    }
+    answer = client.put(POLICY, json=wrong)
+    assert answer.status_code == 422
+    fields = {error["field"] for error in answer.json()["errors"]}
+    assert fields == {"thresholds.relevance_pct", "fixed.0.metric", "stacks.0000000000"}
+    assert client.get(POLICY).json()["changes"] == []
+
+
+def test_a_figure_that_breaks_a_limit_is_stated_and_reported_without_a_baseline(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    bring(engine, settings, [900.0], created_at=utc_now())
+    listen(engine, NOWHERE, "limit.broken")
+    put(client, fixed=[{"metric": "step_time_ms", "bound": "at_most", "value": 950}])
+    (run,) = bring(engine, settings, [1000.0], 1, created_at=utc_now(), fields={"gpus": 64})
+    verdict = client.get(f"/api/v1/runs/{run}/verdict").json()
+    assert verdict["limits_broken"] == ["Step time is 999.2 ms; the limit is at most 950.0 ms."]
+    assert verdict["limits_broken"][0] in client.get(f"/runs/{run}").text
+    assert verdict["limits_broken"][0] in client.get(f"/api/v1/runs/{run}/report.md").text
+    assert [delivery.event for delivery in deliveries(engine)] == ["limit.broken"]
+
+
+def test_a_stack_that_has_not_run_for_too_long_is_reported_once(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    (run,) = bring(engine, settings, [1000.0], created_at=utc_now())
+    listen(engine, NOWHERE, "limit.broken")
+    put(client, fixed=[{"metric": "hours_without_run", "bound": "at_most", "value": 26}])
+    for hours, silent in ((25, 0), (27, 1), (28, 1), (400, 0)):
+        with transaction(engine) as session:
+            session.execute(
+                update(RunRow).where(RunRow.id == run).values(created_at=utc_now() - timedelta(hours=hours))
+            )
+            assert notify_silent_stacks(session, utc_now()) == silent
+    assert [delivery.event for delivery in deliveries(engine)] == ["limit.broken"]
+
+
+def test_while_the_reference_job_is_slow_slow_downs_of_its_cluster_are_marked_and_not_alarmed(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    west: dict[str, Value] = {"cluster": "west"}
+    for job, gpus in (("sentinel", 8), ("perf", 16)):
+        bring(engine, settings, steady(1000, 12), job=job, fields={**west, "gpus": gpus})
+    put(client, reference_job="sentinel")
+    judge_all(engine, settings)
+    bad = bring(engine, settings, [1100.0, 1101.0], 12, job="perf", fields={**west, "gpus": 16})
+    assert len(regressions_in(engine)) == 1
+    (moved,) = bring(engine, settings, [1090.0], 12.2, job="sentinel", fields={**west, "gpus": 8})
+    assert [document_of(engine, run).reference is not None for run in bad] == [True, True]
+    assert [state for state, *_ in regressions_in(engine)] == ["invalid"]
+    verdict = client.get(f"/api/v1/runs/{bad[0]}/verdict").json()
+    assert (verdict["verdict"], verdict["exit_code"], verdict["rerun"]) == ("regression", 0, None)
+    assert verdict["reference_job"]["run"] == str(moved)
+    elsewhere = bring(engine, settings, steady(1000, 12), job="perf", fields={"cluster": "east", "gpus": 32})
+    assert document_of(engine, elsewhere[-1]).reference is None
+
+
+def test_when_the_budget_of_reruns_is_used_up_no_verdict_asks_for_more(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    bring(engine, settings, steady(1000, 12), created_at=utc_now())
+    (slow,) = bring(engine, settings, [1100.0], 12, created_at=utc_now())
+    address = f"/api/v1/runs/{slow}/verdict"
+    assert client.get(address).json()["rerun"]["runs"] == 1
+    put(client, budget={"reruns_a_day": 1})
+    assert client.get(address).json()["rerun"]["runs"] == 1
+    bring(engine, settings, [1000.0, 1001.0], 13, commit="again", created_at=utc_now())
+    assert client.get(address).json()["rerun"] is None
+    value = client.get(POLICY).json()["reruns"]
+    assert value["reruns_today"] == 1
+    assert [power["change_pct"] for power in value["powers"]] == [1, 2, 3, 5]
+    assert all(power["with_reruns"] >= 0.0 for power in value["powers"])
+
+
+def test_the_page_shows_what_reruns_buy_and_saves_the_form(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    run = bring(engine, settings, steady(1000, 12))[-1]
+    key = client.get(f"/api/v1/runs/{run}").json()["stack_key"][:12]
+    page = client.get("/settings/projects/moe-lab").text
+    assert "With the requested reruns" in page
+    form = {
+        "relevance_pct": "2", "reruns_a_day": "6", "reference_job": "sentinel", "author": "Ada",
+        "limits": f"mfu_pct at least 30; {key} memory_pct 4",
+    }  # fmt: skip
+    assert client.post("/settings/projects/moe-lab/verdicts", data=form, follow_redirects=False).status_code == 303
+    policy = client.get(POLICY).json()
+    assert policy["thresholds"]["relevance_pct"] == 2
+    assert policy["budget"]["reruns_a_day"] == 6
+    assert policy["reference_job"] == "sentinel"
+    assert policy["fixed"] == [{"metric": "mfu_pct", "bound": "at_least", "value": 30}]
+    assert [own["thresholds"] for own in policy["stacks"].values()] == [{"memory_pct": 4}]
+    assert f"mfu_pct at least 30; {key} memory_pct 4" in client.get("/settings/projects/moe-lab").text
+    wrong = client.post("/settings/projects/moe-lab/verdicts", data=form | {"limits": "fast enough"})
+    assert wrong.status_code == 422
+    assert "cannot be read" in wrong.text
