@@ -19,7 +19,7 @@ from app.experiments.journey_page import JourneyPage
 from app.experiments.pages import ExperimentId, ExperimentPage, is_generated, side_commands
 from app.experiments.plan_page import PlanForm, offer
 from app.experiments.queries import journey_of
-from app.experiments.waterfall import waterfall, waterfall_png, waterfall_svg
+from app.experiments.waterfall import Waterfall, waterfall, waterfall_png, waterfall_svg
 from app.pipeline.suggest import RunSuggestions, cost_of, place_text, suggest
 from app.settings import Settings
 from app.storage.experiments import Experiment, get_experiment
@@ -120,36 +120,48 @@ def under_way(session: Session, settings: Settings, journey: Journey, base_url: 
 # --- Files of the loop: the recipe of the current run, the waterfall, and the script that launches a side.
 
 api = APIRouter(prefix="/api/v1", tags=["experiments"])
-SCRIPTS = ("sbatch", "sh")
-_TEXT = as_content("text/x-shellscript")
-_PICTURES = as_content("image/svg+xml", "", "image/png", "application/yaml", "text/plain")
+_SCRIPT = as_content("text/x-shellscript")
 
 
-@api.get("/journeys/{run_id}/waterfall.{kind}", responses=documented(404, ok=_PICTURES))
+@api.get("/journeys/{run_id}/waterfall.svg", responses=documented(404, ok=as_content("image/svg+xml")))
 @requires(Action.READ, of="run")
-def read_waterfall(session: ReadSession, run_id: RunId, kind: str) -> Response:
-    """Return the accepted changes of a journey as a waterfall of step times: `svg` or `png`."""
-    if kind not in ("svg", "png"):
-        raise NotFound("No such file. A waterfall is `waterfall.svg` or `waterfall.png`.")
+def read_waterfall(session: ReadSession, run_id: RunId) -> Response:
+    """Return the accepted changes of a journey as a waterfall of step times."""
+    return Response(waterfall_svg(_waterfall(session, run_id)), media_type="image/svg+xml")
+
+
+@api.get("/journeys/{run_id}/waterfall.png", responses=documented(404, ok=as_content("image/png")))
+@requires(Action.READ, of="run")
+def read_waterfall_png(session: ReadSession, run_id: RunId) -> Response:
+    """Return the waterfall as a picture for slides."""
+    return Response(waterfall_png(_waterfall(session, run_id)), media_type="image/png")
+
+
+def _waterfall(session: Session, run_id: int) -> Waterfall:
     picture = waterfall(accepted_changes(journey_of(session, run_id)))
     if picture is None:
         raise NotFound("No change of this journey has been accepted yet.")
-    if kind == "png":
-        return Response(waterfall_png(picture), media_type="image/png")
-    return Response(waterfall_svg(picture), media_type="image/svg+xml")
+    return picture
 
 
-@api.get("/journeys/{run_id}/recipe.{kind}", responses=documented(404, 409, ok=_PICTURES))
+@api.get("/journeys/{run_id}/recipe.yaml", responses=documented(404, 409, ok=as_content("application/yaml")))
 @requires(Action.READ, of="run")
-def read_recipe(session: ReadSession, run_id: RunId, kind: str) -> Response:
-    """Return the configuration of the journey's current run: `yaml` for Megatron-Bridge, `sh` for Megatron-LM."""
-    if kind not in ("yaml", "sh"):
-        raise NotFound("No such file. A recipe is `recipe.yaml` or `recipe.sh`.")
+def read_recipe_as_yaml(session: ReadSession, run_id: RunId) -> Response:
+    """Return the configuration of the journey's current run for Megatron-Bridge."""
     made = recipe_of(session, journey_of(session, run_id).current_run_id)
-    headers = {"Content-Disposition": f'attachment; filename="recipe-{run_id}.{kind}"'}
-    if kind == "yaml":
-        return Response(made.as_yaml, media_type="application/yaml", headers=headers)
-    return Response(made.as_flags, media_type="text/x-shellscript", headers=headers)
+    return _download(made.as_yaml, f"recipe-{run_id}.yaml", "application/yaml")
+
+
+@api.get("/journeys/{run_id}/recipe.sh", responses=documented(404, 409, ok=_SCRIPT))
+@requires(Action.READ, of="run")
+def read_recipe_as_flags(session: ReadSession, run_id: RunId) -> Response:
+    """Return the configuration of the journey's current run as flags of Megatron-LM."""
+    made = recipe_of(session, journey_of(session, run_id).current_run_id)
+    return _download(made.as_flags, f"recipe-{run_id}.sh")
+
+
+def _download(text: str, name: str, media_type: str = "text/x-shellscript") -> Response:
+    return Response(text, media_type=media_type, headers={"Content-Disposition": f'attachment; filename="{name}"'})
 
 
 def recipe_of(session: Session, run_id: int) -> Recipe:
@@ -159,19 +171,26 @@ def recipe_of(session: Session, run_id: int) -> Recipe:
     return recipe(f"Recipe of run {run_id}", advised.run.contract, command)
 
 
-@api.get("/experiments/{experiment_id}/launch.{kind}", responses=documented(404, ok=_TEXT))
+@api.get("/experiments/{experiment_id}/launch.sbatch", responses=documented(404, ok=_SCRIPT))
+@requires(Action.READ, of="experiment")
+def read_batch_script(
+    request: Request, session: ReadSession, experiment_id: ExperimentId, side: Side = "candidate"
+) -> Response:
+    """Return a Slurm batch script that runs a side of an experiment and uploads its log."""
+    experiment = get_experiment(session, experiment_id)
+    text = script_of(session, experiment, side, public_address(request), sbatch=True)
+    return _download(text, f"{experiment.tag}-{side}.sbatch")
+
+
+@api.get("/experiments/{experiment_id}/launch.sh", responses=documented(404, ok=_SCRIPT))
 @requires(Action.READ, of="experiment")
 def read_launch_script(
-    request: Request, session: ReadSession, experiment_id: ExperimentId, kind: str, side: Side = "candidate"
+    request: Request, session: ReadSession, experiment_id: ExperimentId, side: Side = "candidate"
 ) -> Response:
-    """Return a script that runs a side of an experiment and uploads its log: `sbatch` for Slurm, or `sh`."""
-    if kind not in SCRIPTS:
-        raise NotFound("No such file. A script is `launch.sbatch` or `launch.sh`.")
+    """Return a script without a scheduler that runs a side of an experiment and uploads its log."""
     experiment = get_experiment(session, experiment_id)
-    text = script_of(session, experiment, side, public_address(request), sbatch=kind == "sbatch")
-    name = f"{experiment.tag}-{side}.{kind}"
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return Response(text, media_type="text/x-shellscript", headers=headers)
+    text = script_of(session, experiment, side, public_address(request), sbatch=False)
+    return _download(text, f"{experiment.tag}-{side}.sh")
 
 
 _AUTHORIZED = '${THREEWALLS_TOKEN:+-H "Authorization: Bearer $THREEWALLS_TOKEN"}'
