@@ -9,7 +9,6 @@ from sqlalchemy import Engine
 from app import queue
 from app.pipeline import append, deliver, judge, process, profiles, rank, rules
 from app.pipeline.notify import notify_silent_stacks
-from app.pipeline.process import summarise_run
 from app.pipeline.regressions import refresh_costs
 from app.pipeline.work import delivery_queue, profile_queue, run_queue, stack_queue
 from app.queue import DELIVER, JUDGE_STACK, PROCESS_PROFILE, PROCESS_RUN, RECOMPUTE, SWEEP, enqueue
@@ -47,11 +46,7 @@ def process_run(run_id: int) -> str | None:
 
     Return its status after reading; None when there was nothing to read.
     """
-    status = summarise_run(_engine(), _log_files(), get_settings(), run_id)
-    judge.judge_run(_engine(), get_settings(), run_id)
-    rules.evaluate_rules(_engine(), get_settings(), run_id)
-    delivery_queue.enqueue_due(_engine())
-    return status
+    return process.process_run(_engine(), _log_files(), get_settings(), run_id)
 
 
 def _next_run() -> int | None:

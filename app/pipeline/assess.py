@@ -2,14 +2,14 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Select, and_, bindparam, or_, select
 from sqlmodel import Session, col
 
-from app.domain.run import Metric
+from app.domain.run import Metric, Stated
 from app.domain.verdict.assess import (
     Assessment,
     changed_field,
@@ -39,12 +39,15 @@ from app.domain.verdict.record import RunFacts, RunRecord, current_level
 from app.domain.verdict.step_time import Prior
 from app.domain.verdict.triage import ACTIVE
 from app.pipeline.decisions import ANY_BRANCH
-from app.pipeline.work import StackClaim
+from app.pipeline.work import StackChange, StackClaim
 from app.storage.runs import aware
 from app.storage.stacks import COMPARED, Family, PassReading, StackRun, facts_of, read_runs, runs_where, stack_runs
 from app.storage.tables import (
+    AvailabilityRow,
+    ExperimentRow,
     PinRow,
     ProjectRow,
+    ReceiverRow,
     RegressionMemberRow,
     RegressionRow,
     RunFileRow,
@@ -119,6 +122,18 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class Concerns:
+    """What a change of a stack may concern in its project: verdicts of `others`, `receivers` of notifications,
+    `experiments`, and dispatchers whose packages are `missing`.
+    """
+
+    others: bool = True
+    receivers: bool = True
+    experiments: bool = True
+    missing: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Stack:
     """The relevant part of a stack. `runs`: in order of the history; `to_judge`: oldest first.
 
@@ -133,6 +148,7 @@ class Stack:
     to_judge: tuple[Candidate, ...]
     policy: StackPolicy = NO_POLICY
     reference_job: str = ""
+    concerns: Concerns = field(default_factory=Concerns)
 
     def before(self, candidate: Candidate) -> list[StackRun]:
         """Return the runs before a candidate: the newest of the stack and of its configuration, and pinned ones."""
@@ -151,17 +167,34 @@ def history_position(run: StackRun) -> HistoryPosition:
     return run.ordered_at, run.id
 
 
-def read_stack(session: Session, claim: StackClaim) -> Stack:
-    rows = session.execute(_RULES, {"project": claim.project_id, "stack": claim.stack_key}).all()
+def read_stack(session: Session, claim: StackClaim | StackChange, newest: Sequence[StackRun] | None = None) -> Stack:
+    """Read what judging needs. `newest`: the newest runs of the stack with those to be judged, if they were read."""
+    key: dict[str, Any] = {"project": claim.project_id, "stack": claim.stack_key}
+    if newest is None:
+        rows = session.execute(_RULES, key).all()
+        concerns = Concerns()
+    else:
+        first = runs_since(newest, claim.judge_from)[0]
+        rows = session.execute(_RULES_AND_CONCERNS, key | {"at": first.ordered_at, "first": first.id}).all()
+        row = rows[0]
+        concerns = Concerns(row.contrasts or row.upgrades, row.receivers, row.experiments, row.missing)
     project, branch = rows[0].slug, rows[0].baseline_branch
     pinned = frozenset(str(row.run_id) for row in rows if row.run_id is not None)
     policy = Policy.read(rows[0].verdict_policy)
     own = policy.of_stack(claim.stack_key)
     rules = BaselineRules(None if branch == ANY_BRANCH else branch, pinned, own.thresholds)
-    runs = _runs(session, claim, rules)
+    runs = _runs(session, claim, rules, newest)
     wanted = [candidate for candidate in candidates(runs) if _is_wanted(candidate, claim.judge_from)]
     return Stack(
-        claim.project_id, project, claim.stack_key, rules, tuple(runs), tuple(wanted), own, policy.reference_job
+        claim.project_id,
+        project,
+        claim.stack_key,
+        rules,
+        tuple(runs),
+        tuple(wanted),
+        own,
+        policy.reference_job,
+        concerns,
     )
 
 
@@ -180,13 +213,18 @@ def _is_wanted(candidate: Candidate, judge_from: datetime | None) -> bool:
     return again or any(not run.verdict for run in candidate.runs)
 
 
-def _runs(session: Session, claim: StackClaim, rules: BaselineRules) -> list[StackRun]:
+def _runs(
+    session: Session, claim: StackClaim | StackChange, rules: BaselineRules, newest: Sequence[StackRun] | None
+) -> list[StackRun]:
     key = claim.project_id, claim.stack_key
-    since = _since(session, claim)
+    since = _since(session, claim) if newest is None else runs_since(newest, claim.judge_from)
     if not since:
         return []
     first = since[0].ordered_at
-    before = read_runs(session, _BEFORE, key, first=first)
+    if newest is None:
+        before = read_runs(session, _BEFORE, key, first=first)
+    else:
+        before = list(newest[: -len(since)])[-LOOK_BACK:]
     by_id = {run.id: run for run in (*before, *since)}
     if len(before) == LOOK_BACK:
         for config in {run.config_key for run in since}:
@@ -198,7 +236,11 @@ def _runs(session: Session, claim: StackClaim, rules: BaselineRules) -> list[Sta
     return sorted(by_id.values(), key=history_position)
 
 
-def _since(session: Session, claim: StackClaim) -> list[StackRun]:
+def runs_since(runs: Sequence[StackRun], place: datetime | None) -> list[StackRun]:
+    return [run for run in runs if place is None or run.ordered_at >= place]
+
+
+def _since(session: Session, claim: StackClaim | StackChange) -> list[StackRun]:
     """Read the runs from the first one to be judged on."""
     key = claim.project_id, claim.stack_key
     if claim.judge_from is None:
@@ -234,6 +276,32 @@ _WITHOUT_BASELINE: Select[Any] = (
 )
 
 
+# What few projects have, so that a change of a stack of most of them needs no further statement.
+_RULES_AND_CONCERNS = _RULES.add_columns(
+    _WITHOUT_BASELINE.exists().label("contrasts"),
+    select_any(RegressionRow.id)
+    .where(
+        col(RegressionRow.project_id) == bindparam("project"),
+        col(RegressionRow.kind) == "upgrade",
+        col(RegressionRow.state).in_(ACTIVE),
+    )
+    .exists()
+    .label("upgrades"),
+    select_any(ReceiverRow.id)
+    .where(col(ReceiverRow.project_id) == bindparam("project"), col(ReceiverRow.enabled))
+    .exists()
+    .label("receivers"),
+    select_any(ExperimentRow.id)
+    .where(col(ExperimentRow.project_id) == bindparam("project"))
+    .exists()
+    .label("experiments"),
+    select_any(AvailabilityRow.run_id)
+    .where(col(AvailabilityRow.project_id) == bindparam("project"), col(AvailabilityRow.available).is_(False))
+    .exists()
+    .label("missing"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Newest:
     """One run of each configuration, oldest first: the newest that the run can be measured against, else the newest.
@@ -248,7 +316,7 @@ def newest_of_each(
     session: Session, reading: PassReading, project_id: int, candidate: Candidate, rules: BaselineRules
 ) -> Newest:
     run = candidate.newest
-    same = session.execute(select_any(RunRow.model, RunRow.gpu, RunRow.gpus).where(col(RunRow.id) == run.id)).one()
+    same = run.row.model, run.row.gpu, run.row.gpus
     at, first = candidate.place
     rows = session.execute(
         select_any(*COMPARED, RunRow.model, RunRow.gpu, RunRow.gpus)
@@ -338,6 +406,8 @@ def upgrades_from(session: Session, project_id: int, stack_key: str) -> dict[str
             col(RegressionMemberRow.stack_key) != stack_key,
         )
     ).all()
+    if not rows:
+        return {}
     documents = stored_documents(session, [row.run_id for row in rows])
     other_sides = {
         row.run_id: int(contrast["runs"][-1])
@@ -396,6 +466,11 @@ class Assessor:
         self._reading = PassReading(session)
         self._families: dict[tuple[str, str], Family] = {}
         self._elsewhere: dict[str, Mapping[str, Metric | None]] = {}
+
+    @property
+    def contracts(self) -> dict[int, Mapping[str, Stated]]:
+        """Return the contracts that were read, by run."""
+        return self._reading.contracts
 
     def document(self, candidate: Candidate) -> VerdictDocument:
         names = tuple(run.facts.run for run in candidate.runs)

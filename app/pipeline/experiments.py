@@ -204,7 +204,7 @@ def _write_runs(
 
 def _write_result(row: ExperimentRow, result: ExperimentResult, *, has_runs: bool) -> None:
     stored = to_json(result)
-    if json_text.dumps(stored) != json_text.dumps(row.result):
+    if json_text.column_text(stored) != json_text.column_text(row.result):
         row.result, row.result_at = stored, utc_now()
     if row.state in UNDECIDED:
         state: State = "done" if result.finished else "waiting" if has_runs else "planned"

@@ -16,18 +16,31 @@ from sqlalchemy import Engine
 from sqlmodel import Session, col
 
 from app.domain.definitions import VERDICT_VERSION
+from app.domain.run import Stated
 from app.domain.verdict.document import VerdictDocument
 from app.pipeline import rank
-from app.pipeline.assess import Assessor, Candidate, Stack, marked_by, read_stack, upgrades_from, waiting_for_contrast
+from app.pipeline.assess import (
+    LOOK_BACK,
+    Assessor,
+    Candidate,
+    Concerns,
+    Stack,
+    marked_by,
+    read_stack,
+    runs_since,
+    upgrades_from,
+    waiting_for_contrast,
+)
 from app.pipeline.experiments import follow_experiments
 from app.pipeline.notify import notify_verdicts
 from app.pipeline.regressions import follow_regressions
-from app.pipeline.work import ELSEWHERE, StackClaim, Work, stack_queue
+from app.pipeline.work import ELSEWHERE, StackChange, StackClaim, Work, stack_queue
 from app.queue import JUDGE_STACK, enqueue
 from app.settings import Settings
 from app.storage import json_text
 from app.storage.database import fault_of, read_session, transaction
 from app.storage.json_text import to_json
+from app.storage.stacks import newest_runs
 from app.storage.tables import EVERYTHING, RunRow, StackWorkRow, select_any, utc_now
 from app.storage.verdicts import put_verdict, stored_documents
 
@@ -46,12 +59,16 @@ Judged = tuple[Candidate, VerdictDocument]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """The verdicts of one claim. `go_on_from`: the history position of the first candidate left for the next pass."""
+    """The verdicts of one claim. `go_on_from`: the history position of the first candidate left for the next pass.
+
+    `contracts`: those that were read, by run.
+    """
 
     stack: Stack
     judged: tuple[Judged, ...]
     go_on_from: datetime | None
     seconds: float
+    contracts: Mapping[int, Mapping[str, Stated]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,19 +144,64 @@ def rank_again(engine: Engine, settings: Settings, claim: StackClaim) -> Work | 
     return work
 
 
+MOST_AT_ONCE = 4
+"""Candidates that are judged in the transaction that writes a run. More take too long to keep others waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedAtOnce:
+    """The verdict of a run. `may_notify`: its project has receivers."""
+
+    document: VerdictDocument
+    may_notify: bool
+
+
+def judge_at_once(session: Session, settings: Settings, change: StackChange) -> JudgedAtOnce | None:
+    """Judge and rank the stack of a run that this transaction wrote; the caller has locked the stack's idle row.
+
+    Return None, with nothing written, when that takes longer or concerns other stacks.
+    """
+    newest = newest_runs(session, (change.project_id, change.stack_key), LOOK_BACK + MOST_AT_ONCE + 1)
+    changed = len(runs_since(newest, change.judge_from))
+    waiting = any(not run.verdict and run.reception != "receiving" for run in newest[: len(newest) - changed])
+    if waiting or not 0 < changed <= MOST_AT_ONCE:
+        return None
+    stack = read_stack(session, change, newest)
+    if not any(change.run_id in candidate.ids for candidate in stack.to_judge):
+        return None
+    concerned = stack.concerns
+    if concerned.others and _elsewhere(session, change, stack):
+        return None
+    finished = _judge(session, stack, settings)
+    if finished.go_on_from is not None or marked_by(session, stack, finished.judged):
+        return None
+    _write_verdicts(session, change, finished, concerned)
+    read = rank.InMemory(newest, finished.contracts, concerned.missing)
+    ranked = rank.rank(session, change.project_id, change.stack_key, read=read)
+    if change.is_new:
+        rank.put(session, ranked)
+    else:
+        rank.keep(session, ranked)
+    document = next(document for candidate, document in finished.judged if change.run_id in candidate.ids)
+    return JudgedAtOnce(document, concerned.receivers)
+
+
 def _assess(session: Session, claim: StackClaim, settings: Settings) -> Pass:
+    return _judge(session, read_stack(session, claim), settings)
+
+
+def _judge(session: Session, stack: Stack, settings: Settings) -> Pass:
     began = time.monotonic()
-    stack = read_stack(session, claim)
     assessor = Assessor(session, stack)
     judged: list[Judged] = []
     for candidate in stack.to_judge:
         if judged and time.monotonic() - began > _SHARE_OF_LEASE * settings.lease_seconds:
-            return Pass(stack, tuple(judged), candidate.place[0], time.monotonic() - began)
+            return Pass(stack, tuple(judged), candidate.place[0], time.monotonic() - began, assessor.contracts)
         judged.append((candidate, assessor.document(candidate)))
-    return Pass(stack, tuple(judged), None, time.monotonic() - began)
+    return Pass(stack, tuple(judged), None, time.monotonic() - began, assessor.contracts)
 
 
-def _elsewhere(session: Session, claim: StackClaim, stack: Stack) -> dict[str, datetime]:
+def _elsewhere(session: Session, claim: StackClaim | StackChange, stack: Stack) -> dict[str, datetime]:
     """Return the stacks whose contrasts may have changed, because runs of this stack came late or changed."""
     is_own = claim.because != ELSEWHERE or any(
         not run.verdict for candidate in stack.to_judge for run in candidate.runs
@@ -168,13 +230,19 @@ def _write(session: Session, claim: StackClaim, finished: Pass, settings: Settin
     if not stack_queue.write_verdicts(session, claim, settings, go_on_from=finished.go_on_from):
         log.warning("verdicts_dropped", stack_key=claim.stack_key, claim=claim.number)
         return None
+    return _write_verdicts(session, claim, finished, finished.stack.concerns)
+
+
+def _write_verdicts(session: Session, claim: StackClaim | StackChange, finished: Pass, concerned: Concerns) -> int:
     changed = list(_changed(session, claim, finished.judged))
     for run_id, document, stored, because in changed:
         put_verdict(session, run_id, document, because, is_first=because == FIRST, stored=stored)
     follow_regressions(session, finished.stack, finished.judged)
-    notify_verdicts(session, claim.project_id, claim.stack_key, [(run, document) for run, document, *_ in changed])
-    read_again = [run_id for candidate, _ in finished.judged for run_id in candidate.ids]
-    follow_experiments(session, claim.project_id, claim.stack_key, read_again)
+    if concerned.receivers:
+        notify_verdicts(session, claim.project_id, claim.stack_key, [(run, document) for run, document, *_ in changed])
+    if concerned.experiments:
+        read_again = [run_id for candidate, _ in finished.judged for run_id in candidate.ids]
+        follow_experiments(session, claim.project_id, claim.stack_key, read_again)
     log.info(
         "stack_judged",
         stack_key=claim.stack_key,
@@ -186,23 +254,23 @@ def _write(session: Session, claim: StackClaim, finished: Pass, settings: Settin
 
 
 def _changed(
-    session: Session, claim: StackClaim, judged: Sequence[Judged]
+    session: Session, claim: StackClaim | StackChange, judged: Sequence[Judged]
 ) -> Iterator[tuple[int, VerdictDocument, Any, str]]:
     """Yield the runs whose verdict differs from the stored one: id, verdict, its JSON and the reason."""
     # No other worker judges this stack, so a run that had no verdict when it was read still has none.
     stored = stored_documents(session, [run.id for candidate, _ in judged for run in candidate.runs if run.verdict])
     for candidate, document in judged:
         as_json = to_json(document)
-        text = json_text.dumps(as_json) if stored else ""
+        text = json_text.column_text(as_json) if stored else ""
         for run_id in candidate.ids:
             before = stored.get(run_id)
             if before is None:
                 yield run_id, document, as_json, FIRST
-            elif json_text.dumps(before[0]) != text or before[1] != VERDICT_VERSION:
+            elif json_text.column_text(before[0]) != text or before[1] != VERDICT_VERSION:
                 yield run_id, document, as_json, _because(claim, before[0].get("candidates", []), document)
 
 
-def _because(claim: StackClaim, before: Sequence[str], document: VerdictDocument) -> str:
+def _because(claim: StackClaim | StackChange, before: Sequence[str], document: VerdictDocument) -> str:
     joined, left = set(document.candidates) - set(before), set(before) - set(document.candidates)
     if joined:
         return f"Run {', '.join(sorted(joined))}, a rerun of its commit, came in."

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from itertools import accumulate
@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import structlog
 from billiard.exceptions import SoftTimeLimitExceeded
-from sqlalchemy import Engine, and_, case, delete, exists, func, insert, select, update
+from sqlalchemy import Engine, Row, Select, and_, bindparam, case, delete, exists, func, insert, select, update
 from sqlmodel import Session, col
 
 from app.domain.contract.statements import CONTAINER_RULE, ProjectDefaults
@@ -25,8 +25,9 @@ from app.domain.performance.summary import summarise, with_documents
 from app.domain.run import LogPart, Metadata, RunSummary, Stated, Value
 from app.domain.verdict.record import not_finite_iterations, shape_of, skipped_share
 from app.errors import DamagedObject, Unavailable, new_error_id
+from app.pipeline import judge, rules
 from app.pipeline.notify import notify_failed
-from app.pipeline.work import SHORT_SECONDS, RunClaim, run_queue, stack_queue
+from app.pipeline.work import SHORT_SECONDS, RunClaim, StackChange, delivery_queue, run_queue, stack_queue
 from app.queue import JUDGE_STACK, PROCESS_RUN, enqueue
 from app.settings import Settings
 from app.storage import readings, runs
@@ -35,6 +36,7 @@ from app.storage.definition_progress import has_old_figures, is_outdated
 from app.storage.json_text import storable, to_json
 from app.storage.log_files import LogFiles
 from app.storage.readings import Reading
+from app.storage.rules import KnownOfRun
 from app.storage.runs import RunFile, aware, files_of, frozen, settle_places
 from app.storage.tables import (
     EVERYTHING,
@@ -50,6 +52,7 @@ from app.storage.tables import (
     StackWorkRow,
     VerdictRow,
     select_any,
+    table_of,
     utc_now,
 )
 
@@ -60,7 +63,8 @@ from app.storage.tables import (
 class RunInputs:
     """The inputs of one run. `documents` are recognised files; `unread` are stored but not understood.
 
-    `kept` is the stored result of an earlier reading of `read` (logs and documents); None when they must be read.
+    `stored` is the result of an earlier reading of `read` (logs and documents); None when they must be read.
+    `first`: the run as it was uploaded; None when it was read before.
     """
 
     project_id: int
@@ -71,32 +75,68 @@ class RunInputs:
     documents: tuple[RunFile, ...]
     unread: tuple[RunFile, ...]
     stored: Reading | None = None
+    first: "Before | None" = None
 
     @property
     def read(self) -> tuple[RunFile, ...]:
         return (*self.logs, *self.documents)
 
 
+# Built once: building it takes as long as running it.
+_INPUTS: Select[Any] = (
+    select_any(
+        RunRow.project_id,
+        RunRow.reception,
+        RunRow.commit,
+        RunRow.ordered_at,
+        RunRow.processed_at,
+        RunResultRow.metadata_stated,
+        ProjectRow.slug,
+        select_any(AmendmentRow.id).where(col(AmendmentRow.run_id) == RunRow.id).exists().label("is_amended"),
+        select_any(ProjectDefaultRow.name)
+        .where(col(ProjectDefaultRow.project_id) == RunRow.project_id)
+        .exists()
+        .label("has_defaults"),
+        select_any(ReadingRow.run_id).where(col(ReadingRow.run_id) == RunRow.id).exists().label("was_read"),
+    )
+    .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+    .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+    .where(col(RunRow.id) == bindparam("run_id"))
+)
+
+
 def read_inputs(session: Session, run_id: int) -> RunInputs:
-    run = session.execute(
-        select_any(RunRow.project_id, RunRow.reception, RunResultRow.metadata_stated, ProjectRow.slug)
-        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
-        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
-        .where(col(RunRow.id) == run_id)
-    ).one()
+    run = session.execute(_INPUTS, {"run_id": run_id}).one()
     # An upload by token need not name its project; it belongs to the same stack as one that does.
     metadata = replace(read_metadata(run.metadata_stated), project=run.slug)
+    if run.is_amended:
+        metadata = replace(metadata, fields=dict(metadata.fields) | amended_fields(session, run_id))
     files = files_of(session, run_id)
     inputs = RunInputs(
         project_id=run.project_id,
         reception=run.reception,
-        metadata=replace(metadata, fields=dict(metadata.fields) | amended_fields(session, run_id)),
-        defaults=project_defaults(session, run.project_id),
+        metadata=metadata,
+        defaults=project_defaults(session, run.project_id) if run.has_defaults else ProjectDefaults({}, ""),
         logs=tuple(file for file in files if file.kind == "log"),
         documents=tuple(file for file in files if file.document),
         unread=tuple(file for file in files if file.kind != "log" and not file.document),
+        first=_as_uploaded(run_id, run) if run.processed_at is None else None,
     )
-    return replace(inputs, stored=readings.load(session, run_id, inputs.read))
+    return replace(inputs, stored=readings.load(session, run_id, inputs.read)) if run.was_read else inputs
+
+
+def _as_uploaded(run_id: int, run: Row[Any]) -> "Before":
+    return Before(
+        run_id=run_id,
+        project_id=run.project_id,
+        stack_key="",
+        config_key="",
+        commit=run.commit,
+        ordered_at=aware(run.ordered_at),
+        is_growing=run.reception == "receiving",
+        was_read=False,
+        definitions={},
+    )
 
 
 def amended_fields(session: Session, run_id: int) -> dict[str, Stated]:
@@ -133,7 +173,7 @@ def project_defaults(session: Session, project_id: int) -> ProjectDefaults:
 class Computed:
     """The figures of a run. `fresh`: the reading, if the files were read just now. `seconds`: total duration.
 
-    `job`: as the metadata states it, else a document.
+    `job`: as the metadata states it, else a document. `arguments`: the trainer's own dump.
     """
 
     inputs: RunInputs
@@ -142,6 +182,7 @@ class Computed:
     warnings: tuple[str, ...]
     fresh: Reading | None
     seconds: float
+    arguments: Mapping[str, Value]
 
 
 def compute(log_files: LogFiles, inputs: RunInputs) -> Computed:
@@ -166,7 +207,7 @@ def compute(log_files: LogFiles, inputs: RunInputs) -> Computed:
     job = inputs.metadata.job or next(
         (document.facts["job"] for document in reading.documents if "job" in document.facts), ""
     )
-    return Computed(inputs, summary, job, tuple(warnings), fresh, time.monotonic() - began)
+    return Computed(inputs, summary, job, tuple(warnings), fresh, time.monotonic() - began, reading.log.arguments)
 
 
 def read_files(log_files: LogFiles, inputs: RunInputs) -> Reading:
@@ -264,48 +305,78 @@ def request_before(session: Session, run_id: int, stack_key: str = "") -> tuple[
     Also return the ids to enqueue. A run whose log is growing has no part in verdicts until it is complete.
     `stack_key`: the run's new stack, if any.
     """
-    row = session.execute(
-        select_any(
-            RunRow.project_id, RunRow.stack_key, RunRow.config_key, RunRow.commit, RunRow.ordered_at,
-            RunRow.processed_at, RunRow.reception, RunRow.verdict, RunResultRow.definitions,
-        )
-        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
-        .where(col(RunRow.id) == run_id)
-    ).one()  # fmt: skip
-    growing = row.reception == "receiving" and not row.verdict
-    before = Before(
+    before = _read_before(session, run_id)
+    return before, _request(session, before, stack_key)
+
+
+# Built once: building it takes as long as running it.
+_BEFORE: Select[Any] = (
+    select_any(
+        RunRow.project_id, RunRow.stack_key, RunRow.config_key, RunRow.commit, RunRow.ordered_at,
+        RunRow.processed_at, RunRow.reception, RunRow.verdict, RunResultRow.definitions,
+    )
+    .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+    .where(col(RunRow.id) == bindparam("run_id"))
+)  # fmt: skip
+
+
+def _read_before(session: Session, run_id: int) -> Before:
+    row = session.execute(_BEFORE, {"run_id": run_id}).one()
+    return Before(
         run_id,
         row.project_id,
         row.stack_key,
         row.config_key,
         row.commit,
         aware(row.ordered_at),
-        is_growing=growing,
+        is_growing=row.reception == "receiving" and not row.verdict,
         was_read=row.processed_at is not None,
         definitions=row.definitions,
     )
-    if growing:
-        return before, []
-    keys = sorted({row.stack_key, stack_key} - {""})
-    because = _because(before, stack_key)
-    place = before.ordered_at
-    return before, [
-        stack_queue.request(session, row.project_id, key, judge_from=place, because=because) for key in keys
-    ]
 
 
-def take_place(session: Session, before: Before, stack_key: str, config_key: str) -> None:
-    """Group reruns of a commit after the row is written, and request that the runs they moved past are judged again."""
+def _request(session: Session, before: Before, stack_key: str) -> list[int]:
+    if before.is_growing:
+        return []
+    keys = sorted({before.stack_key, stack_key} - {""})
+    because, place = _because(before, stack_key), before.ordered_at
+    return [stack_queue.request(session, before.project_id, key, judge_from=place, because=because) for key in keys]
+
+
+def _idle_stack(session: Session, before: Before, stack_key: str) -> StackChange | None:
+    """Lock the stack of a run if it can be judged with it: the run left no other stack, and nothing else waits."""
+    if before.is_growing or {before.stack_key, stack_key} - {"", stack_key} or not stack_key:
+        return None
+    if not stack_queue.lock_idle(session, before.project_id, stack_key):
+        return None
+    return StackChange(
+        run_id=before.run_id,
+        is_new=not before.was_read,
+        project_id=before.project_id,
+        stack_key=stack_key,
+        judge_from=before.ordered_at,
+        because=_because(before, stack_key),
+    )
+
+
+def take_place(session: Session, before: Before, stack_key: str, config_key: str) -> bool:
+    """Group reruns of a commit after the row is written, and request that the runs they moved past are judged again.
+
+    Return whether any run moved.
+    """
     if not before.commit or before.is_growing:
-        return
+        return False
     groups = [(stack_key, config_key)]
     if before.config_key not in ("", config_key):
         groups.append((before.stack_key, before.config_key))
+    has_moved = False
     for stack, config in sorted(groups):
         moved = settle_places(session, before.project_id, config, before.commit)
         if moved is not None:
+            has_moved = True
             because = f"Run {before.run_id} was moved next to the other runs of its commit."
             stack_queue.request(session, before.project_id, stack, judge_from=moved, because=because)
+    return has_moved
 
 
 def _because(before: Before, stack_key: str) -> str:
@@ -325,30 +396,80 @@ _LISTED_TEXTS = {"model": 200, "gpu": 100, "dispatcher": 30}
 """Contract fields that lists filter by, with the length of their columns."""
 
 
+def process_run(engine: Engine, log_files: LogFiles, settings: Settings, run_id: int) -> str | None:
+    """Read a run if it waits, judge and rank its stack and evaluate the rules. Return its status as `summarise_run`.
+
+    All of it is one transaction where nothing else is requested of the stack and few runs are affected. Otherwise, or
+    when judging fails, the figures are committed first, and the stack is judged as by its own message.
+    """
+    rules_in_force = rules.rules_in_force(settings)
+    has_receivers = True
+
+    def at_once(session: Session, change: StackChange, computed: Computed) -> bool:
+        nonlocal has_receivers
+        judged = judge.judge_at_once(session, settings, change)
+        if judged is None:
+            return False
+        known = KnownOfRun(computed.inputs.first is not None, computed.inputs.read, computed.arguments, judged.document)
+        rules.evaluate_at_once(session, rules_in_force, run_id, known)
+        has_receivers = judged.may_notify
+        return True
+
+    status, is_done = _read(engine, log_files, settings, run_id, at_once)
+    if not is_done:
+        judge.judge_run(engine, settings, run_id)
+        rules.evaluate_rules(engine, settings, run_id)
+    if not is_done or has_receivers:
+        delivery_queue.enqueue_due(engine)
+    return status
+
+
 def summarise_run(engine: Engine, log_files: LogFiles, settings: Settings, run_id: int) -> str | None:
-    """Process one run. Return its new status; None when another worker has it, or it is done or deleted.
+    """Read one run. Return its new status; None when another worker has it, or it is done or deleted.
 
     May be called any number of times by any number of workers: the result is written once.
     """
+    return _read(engine, log_files, settings, run_id)[0]
+
+
+AtOnce = Callable[[Session, StackChange, Computed], bool]
+"""Judges the stack of a run in the transaction that wrote the run. Returns False, with nothing written, to do it later.
+"""
+
+
+def _read(
+    engine: Engine, log_files: LogFiles, settings: Settings, run_id: int, at_once: AtOnce | None = None
+) -> tuple[str | None, bool]:
+    """Return the status as `summarise_run`, and whether `at_once` judged the run."""
     with transaction(engine) as session:
         claim = claim_run(session, run_id, settings)
     if claim is None:
-        return None
+        return None, False
     try:
         with run_queue.renewed(engine, claim, settings.lease_seconds):
             with read_session(engine) as session:
                 inputs = read_inputs(session, run_id)
             computed = compute(log_files, inputs)
-        with transaction(engine) as session:
-            status, stacks = _write(session, claim, computed)
-            waits = status and session.execute(select_any(RunRow.work).where(col(RunRow.id) == run_id)).scalar_one()
-        if waits and computed.seconds < SHORT_SECONDS:
+        written = _store(engine, claim, computed, at_once)
+        if written.waits and computed.seconds < SHORT_SECONDS:
             enqueue(PROCESS_RUN, run_id)  # it grew meanwhile; a long one rests, and the sweep enqueues it
-        for work_id in stacks:
+        for work_id in written.stacks:
             enqueue(JUDGE_STACK, work_id)
-        return status
+        return written.status, written.is_judged
     except Exception as error:
-        return _end_without_result(engine, log_files, settings, claim, error)
+        return _end_without_result(engine, log_files, settings, claim, error), False
+
+
+def _store(engine: Engine, claim: RunClaim, computed: Computed, at_once: AtOnce | None) -> "Written":
+    try:
+        with transaction(engine) as session:
+            return _write(session, claim, computed, at_once)
+    except Exception as error:
+        if at_once is None or fault_of(error) is not None or isinstance(error, SoftTimeLimitExceeded):
+            raise
+        log.exception("not_judged_at_once", run_id=claim.row_id)
+    with transaction(engine) as session:  # the figures are right, whatever is wrong with their judging
+        return _write(session, claim, computed, None)
 
 
 def claim_run(session: Session, run_id: int, settings: Settings) -> RunClaim | None:
@@ -376,31 +497,47 @@ def _failed_columns(reason: str) -> dict[str, Any]:
     }
 
 
-def _write(session: Session, claim: RunClaim, computed: Computed) -> tuple[str | None, list[int]]:
-    """Write the result. Return the status (None when the claim was lost) and the other stacks to be judged.
+@dataclass(frozen=True, slots=True)
+class Written:
+    """`status` None: the claim was lost. `waits`: the run is to be read again. `stacks`: other stacks to be judged."""
 
-    The same worker judges the run's own stack right after (`workers/tasks.py`).
+    status: str | None
+    waits: bool = False
+    stacks: tuple[int, ...] = ()
+    is_judged: bool = False
+
+
+def _write(session: Session, claim: RunClaim, computed: Computed, at_once: AtOnce | None) -> Written:
+    """Write the result.
+
+    The same worker judges the run's own stack: in this transaction by `at_once`, or right after it.
     """
     summary = computed.summary
     status = summary.status
-    before, requested = request_before(session, claim.row_id, summary.stack_key)
+    before = computed.inputs.first or _read_before(session, claim.row_id)
+    change = None if at_once is None else _idle_stack(session, before, summary.stack_key)
+    requested = [] if change is not None else _request(session, before, summary.stack_key)
     columns = _columns(computed)
     result = {name: columns.pop(name) for name in RESULT_COLUMNS & columns.keys()}
-    if not run_queue.finish(session, claim, status=status, **columns):
+    work = run_queue.finish(session, claim, status=status, **columns)
+    if work is None:
         log.warning("result_dropped", run_id=claim.row_id, claim=claim.number)
-        return None, []
-    session.execute(update(RunResultRow).where(col(RunResultRow.run_id) == claim.row_id).values(**result))
-    take_place(session, before, summary.stack_key, summary.config_key)
+        return Written(None)
+    session.execute(_RESULT, result | {"of_run": claim.row_id})
+    has_moved = take_place(session, before, summary.stack_key, summary.config_key)
     if before.was_read:
         for table in (SeriesRow, AvailabilityRow, ReadingRow):
             if table is not ReadingRow or computed.fresh is not None:
                 session.execute(delete(table).where(col(table.run_id) == claim.row_id))
-    session.execute(insert(SeriesRow), list(_series_rows(claim.row_id, summary)))
+    session.execute(_SERIES, list(_series_rows(claim.row_id, summary)))
     session.add_all(_availability_rows(claim.row_id, computed))
     if computed.fresh is not None:
         readings.save(session, claim.row_id, computed.inputs.read, computed.fresh)
     if status == "failed":
         notify_failed(session, claim.row_id)
+    is_judged = change is not None and at_once is not None and not has_moved and at_once(session, change, computed)
+    if change is not None and not is_judged:
+        _request(session, before, summary.stack_key)
     log.info(
         "run_processed",
         run_id=claim.row_id,
@@ -408,7 +545,14 @@ def _write(session: Session, claim: RunClaim, computed: Computed) -> tuple[str |
         iterations=len(summary.line_numbers),
         seconds=round(computed.seconds, 3),
     )
-    return status, requested if before.stack_key not in ("", summary.stack_key) else []
+    others = requested if before.stack_key not in ("", summary.stack_key) else []
+    return Written(status, work == "waiting", tuple(others), is_judged)
+
+
+# As Core tables: these rows are written in bulk, without session objects.
+_RESULTS = table_of(RunResultRow)
+_RESULT = update(_RESULTS).where(_RESULTS.c.run_id == bindparam("of_run"))
+_SERIES = insert(table_of(SeriesRow))
 
 
 def _columns(computed: Computed) -> dict[str, Any]:
@@ -524,7 +668,7 @@ def _postpone(engine: Engine, claim: RunClaim, *, seconds: float, counts: bool) 
 
 def _fail(engine: Engine, claim: RunClaim, reason: str) -> str | None:
     with transaction(engine) as session:
-        if not run_queue.finish(session, claim, **_failed_columns(reason)):
+        if run_queue.finish(session, claim, **_failed_columns(reason)) is None:
             return None
         notify_failed(session, claim.row_id)
         return "failed"

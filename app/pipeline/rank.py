@@ -4,7 +4,7 @@ Standings depend only on the runs of the stack and the priors of its family, not
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
@@ -25,6 +25,7 @@ from sqlalchemy import (
     or_,
     select,
 )
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import STACK_FIELDS
@@ -49,7 +50,7 @@ from app.domain.ranking.scaling import ScalingRuns, scaling_runs
 from app.domain.ranking.standings import Board, StackStandings
 from app.domain.run import Stated, Value
 from app.domain.verdict.record import UNFIT
-from app.domain.verdict.step_time import FEWEST_ITERATIONS, Prior, prior_of
+from app.domain.verdict.step_time import FEWEST_ITERATIONS, Prior
 from app.errors import ThreewallsError
 from app.pipeline.assess import LEAST_OF_CONFIGURATION, LOOK_BACK
 from app.pipeline.work import stack_queue
@@ -60,7 +61,7 @@ from app.storage.json_text import from_json, to_json
 from app.storage.leader_changes import add_leader_changes, last_heads
 from app.storage.readings import losses_of_runs
 from app.storage.runs import aware, stored_contract
-from app.storage.stacks import COMPARED, MOST_RUNS, facts_of, sample_of_level
+from app.storage.stacks import COMPARED, MOST_RUNS, StackRun, facts_of, prior_of_levels
 from app.storage.tables import (
     AvailabilityRow,
     RankingPriorRow,
@@ -113,6 +114,11 @@ _CONFIGURATIONS: Select[Any] = (
     )
     .group_by(col(RunRow.config_key))
 )
+_CONTRACTS: Select[Any] = (
+    select_any(RunRow.config_key, RunResultRow.contract)
+    .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+    .where(col(RunRow.id).in_(bindparam("run_ids", expanding=True)))
+)
 _MISSING: Select[Any] = (
     select_any(AvailabilityRow.run_id, AvailabilityRow.dispatcher)
     .where(
@@ -148,23 +154,49 @@ class RankedStack:
     total: int
 
 
-def ranked_stack(session: Session, project_id: int, stack_key: str) -> RankedStack | None:
+@dataclass(frozen=True, slots=True)
+class InMemory:
+    """What judging read of a stack already. `newest`: all its runs, or more than LOOK_BACK; empty: none were read.
+
+    `contracts`: by run. `may_miss`: a log of the project showed that the package of a dispatcher is missing.
+    """
+
+    newest: Sequence[StackRun] = ()
+    contracts: Mapping[int, Mapping[str, Stated]] = field(default_factory=dict)
+    may_miss: bool = True
+
+    @property
+    def rows(self) -> list[Row[Any]]:
+        """The runs to rank, oldest first; empty when too few of them were read."""
+        rows = [run.row for run in self.newest if run.reception != "receiving"]
+        return rows[-LOOK_BACK:] if len(self.newest) <= LOOK_BACK or len(rows) >= LOOK_BACK else []
+
+
+NOTHING_READ = InMemory()
+
+
+def ranked_stack(
+    session: Session, project_id: int, stack_key: str, read: InMemory = NOTHING_READ
+) -> RankedStack | None:
     """Return the runs of a stack; None when none was read. A run whose log is growing does not count."""
-    rows, total = _read_runs(session, project_id, stack_key)
+    rows, total = _read_runs(session, project_id, stack_key, read.rows)
     if not rows:
         return None
-    contracts = _contracts(session, {row.config_key: row.id for row in rows})
-    missing = _missing(session, [row.id for row in rows])
-    newest = rows[-1]
-    family = _Description.of(contracts[newest.config_key], newest.gpu)
-    runs = tuple(_ranked(row, contracts[row.config_key], family, missing.get(row.id, ())) for row in rows)
-    return RankedStack(runs, contracts, _about(newest, contracts[newest.config_key], family), total)
+    of_configurations = _contracts(session, {row.config_key: row.id for row in rows}, read.contracts)
+    missing = _missing(session, [row.id for row in rows]) if read.may_miss else {}
+    last = rows[-1]
+    contract = of_configurations[last.config_key]
+    family = _Description.of(contract, last.gpu)
+    runs = tuple(_ranked(row, of_configurations[row.config_key], family, missing.get(row.id, ())) for row in rows)
+    return RankedStack(runs, of_configurations, _about(last, contract, family), total)
 
 
-def _read_runs(session: Session, project_id: int, stack_key: str) -> tuple[list[Row[Any]], int]:
+def _read_runs(
+    session: Session, project_id: int, stack_key: str, already: Sequence[Row[Any]]
+) -> tuple[list[Row[Any]], int]:
     """Return the runs to rank, oldest first, and the number of all processed runs of the stack."""
     key = {"project_id": project_id, "stack_key": stack_key}
-    newest = session.execute(_NEWEST_RUNS, key).all()
+    newest = list(reversed(already)) or session.execute(_NEWEST_RUNS, key).all()
     if len(newest) < LOOK_BACK:
         return list(reversed(newest)), len(newest)
     rows = {row.id: row for row in newest}
@@ -233,13 +265,15 @@ def _about(row: Row[Any], contract: Mapping[str, Stated], family: _Description) 
     )
 
 
-def _contracts(session: Session, runs: Mapping[str, int]) -> dict[str, dict[str, Stated]]:
+def _contracts(
+    session: Session, runs: Mapping[str, int], already: Mapping[int, Mapping[str, Stated]]
+) -> dict[str, Mapping[str, Stated]]:
     """Return the contracts by config key. Runs of one key have equal contracts as far as the key covers them."""
-    chosen = select_any(RunRow.config_key, RunResultRow.contract).join(
-        RunResultRow, col(RunResultRow.run_id) == RunRow.id
-    )
-    rows = session.execute(chosen.where(col(RunRow.id).in_(list(runs.values()))))
-    return {row.config_key: stored_contract(row.contract) for row in rows}
+    contracts = {config: already[run_id] for config, run_id in runs.items() if run_id in already}
+    if missing := [run_id for config, run_id in runs.items() if config not in contracts]:
+        rows = session.execute(_CONTRACTS, {"run_ids": missing})
+        contracts |= {row.config_key: stored_contract(row.contract) for row in rows}
+    return contracts
 
 
 def _missing(session: Session, run_ids: list[int]) -> dict[int, tuple[str, ...]]:
@@ -286,11 +320,15 @@ _NEWEST: Select[Any] = (
 
 @dataclass(frozen=True, slots=True)
 class FamilyPriors:
-    """Priors by semantic class. `version` 0: none are stored, and every class has the default prior."""
+    """Priors by semantic class. `version` 0: none are stored, and every class has the default prior.
+
+    `has_moved`: they replace the stored ones.
+    """
 
     gpu: str = ""
     version: int = 0
     of_class: Mapping[str, Prior] = field(default_factory=dict)
+    has_moved: bool = False
 
 
 NO_PRIORS = FamilyPriors()
@@ -313,16 +351,18 @@ def learned_priors(session: Session, project_id: int, gpu: str | None, classes: 
     for name in sorted(set(classes)):
         of_class[name] = prior_to_keep(stored.of_class.get(name), _fresh(session, project_id, gpu, name))
     moved = stored.version == 0 or of_class != stored.of_class
-    return FamilyPriors(gpu, stored.version + moved, of_class)
+    return FamilyPriors(gpu, stored.version + moved, of_class, moved)
 
 
 def keep_priors(session: Session, project_id: int, priors: FamilyPriors) -> int:
-    """Write the priors if they are newer than the stored ones. Return the version to note in the stack's row.
+    """Write the priors if they replace the stored ones. Return the version to note in the stack's row.
 
-    0 when another worker changed them meanwhile: then the stack is ranked again.
+    When another worker changed them meanwhile, that is no longer the stored one, and the stack is ranked again.
     """
     if not priors.gpu:
         return 0
+    if not priors.has_moved:
+        return priors.version
     chosen = select(RankingPriorRow).where(
         col(RankingPriorRow.project_id) == project_id, col(RankingPriorRow.gpu) == priors.gpu
     )
@@ -345,7 +385,7 @@ def _fresh(session: Session, project_id: int, gpu: str, semantic_class: str) -> 
         usable = (row.window_length or 0) >= FEWEST_ITERATIONS and row.log_step_time is not None
         if usable and row.outcome not in UNFIT and not row.not_finite:
             groups.setdefault(row.config_key, []).append(row.log_step_time)
-    return prior_of(sample_of_level(tuple(group)) for group in groups.values())
+    return prior_of_levels(groups.values())
 
 
 Key = tuple[int, str]
@@ -355,6 +395,16 @@ BATCH_STACKS = 16
 # As Core tables: these rows are compared and written in bulk, without session objects.
 _STACKS: Table = table_of(StandingRow)
 _BOARDS: Table = table_of(StandingBoardRow)
+
+
+def _put_stack(statement: Any) -> Any:
+    """Return an insert that replaces the row of a stack."""
+    kept = ("project_id", "stack_key")
+    replaced = {column.name: statement.excluded[column.name] for column in _STACKS.columns if column.name not in kept}
+    return statement.on_conflict_do_update(index_elements=kept, set_=replaced)
+
+
+_PUT_STACK = {"sqlite": _put_stack(sqlite.insert(_STACKS)), "postgresql": _put_stack(postgresql.insert(_STACKS))}
 
 
 @dataclass(frozen=True)
@@ -399,9 +449,16 @@ class Ranked:
         return [] if stack is None else [_board_columns(stack, board) for board in stack.boards]
 
 
-def rank(session: Session, project_id: int, stack_key: str, *, learn: bool = True) -> Ranked:
+def rank(
+    session: Session,
+    project_id: int,
+    stack_key: str,
+    *,
+    learn: bool = True,
+    read: InMemory = NOTHING_READ,
+) -> Ranked:
     """Compute the standings of a stack. `learn`: with priors updated from the family, else with the stored priors."""
-    stack = ranked_stack(session, project_id, stack_key)
+    stack = ranked_stack(session, project_id, stack_key, read)
     if stack is None:
         return Ranked(project_id, stack_key)
     gpu = stack.about.gpu
@@ -447,13 +504,23 @@ def _class(board: Board | Head) -> tuple[str, str]:
 
 def keep(session: Session, ranked: Ranked) -> bool:
     """Store the standings if they differ from the stored ones. Return whether they differed."""
-    version = keep_priors(session, ranked.project_id, ranked.priors)
-    ranked = replace(ranked, priors=replace(ranked.priors, version=version))
-    add_leader_changes(session, ranked.project_id, ranked.stack_key, ranked.heads)
+    ranked = _with_changes(session, ranked)
     is_new = bool(difference(session, ranked))
     if is_new:
         _write(session, ranked)
     return is_new
+
+
+def put(session: Session, ranked: Ranked) -> None:
+    """Store the standings of a stack with a new run, which differ from the stored ones."""
+    _write(session, _with_changes(session, ranked))
+
+
+def _with_changes(session: Session, ranked: Ranked) -> Ranked:
+    """Store the priors and the changes of leaders. Return the standings with the version of the priors."""
+    version = keep_priors(session, ranked.project_id, ranked.priors)
+    add_leader_changes(session, ranked.project_id, ranked.stack_key, ranked.heads)
+    return replace(ranked, priors=replace(ranked.priors, version=version))
 
 
 def difference(session: Session, ranked: Ranked) -> tuple[str, ...]:
@@ -510,12 +577,13 @@ def _behind() -> Select[Any]:
 
 def _write(session: Session, ranked: Ranked) -> None:
     key = {"project_id": ranked.project_id, "stack_key": ranked.stack_key}
-    for table in (_BOARDS, _STACKS):
-        session.execute(delete(table).where(*_of(table, ranked)))
-    if columns := ranked.columns:
-        session.execute(insert(_STACKS), [key | columns | {"updated_at": utc_now()}])
-        if boards := ranked.boards:
-            session.execute(insert(_BOARDS), [key | board for board in boards])
+    session.execute(delete(_BOARDS).where(*_of(_BOARDS, ranked)))
+    if not ranked.columns:
+        session.execute(delete(_STACKS).where(*_of(_STACKS, ranked)))
+        return
+    session.execute(_PUT_STACK[session.get_bind().dialect.name], key | ranked.columns | {"updated_at": utc_now()})
+    if boards := ranked.boards:
+        session.execute(insert(_BOARDS), [key | board for board in boards])
 
 
 def _board_columns(stack: StackStandings, board: Board) -> dict[str, Any]:
@@ -545,7 +613,7 @@ def _board_name(board: Mapping[str, Any]) -> str:
 
 def _ranking_text(value: Any) -> str:
     """Return the value as stored text, with times in one zone."""
-    return aware(value).isoformat() if isinstance(value, datetime) else json_text.dumps(value)
+    return aware(value).isoformat() if isinstance(value, datetime) else json_text.column_text(value)
 
 
 # --- `threewalls rebuild-standings`: rank every stack again from its runs, or only report whether that would change it.

@@ -574,7 +574,10 @@ def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged])
     _take_over(session, stack, judged)
     since = stack.runs[0].ordered_at if stack.runs else utc_now()
     members = Members(session, stack.project_id, stack.stack_key, since)
-    explained: dict[int, dict[str, int]] = {run: {} for candidate, _ in judged for run in candidate.ids}
+    # A run that was never judged has no alarms to forget.
+    explained: dict[int, dict[str, int]] = {
+        run.id: {} for candidate, _ in judged for run in candidate.runs if run.verdict
+    }
     if members.of_stack or any(raised for _, raised in alarms):
         members.lock()
         priors = {candidate.config_key: document.verdict.prior for candidate, document in judged}
@@ -591,8 +594,8 @@ def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged])
                 if placed is None:
                     continue
                 member, first = placed
-                for run in {*candidate.ids, *(explained.keys() & first.ids)}:
-                    explained[run][alarm.metric] = member.regression.id or 0
+                for run in {*candidate.ids, *(decisions.keys() & first.ids)}:
+                    explained.setdefault(run, {})[alarm.metric] = member.regression.id or 0
         for member in members.of_stack:
             if member.row.config_key in priors and stack_history.position_of_run(member.row.run_id) is not None:
                 _follow(members, stack_history, member)

@@ -27,6 +27,7 @@ from sqlalchemy import (
     ColumnElement,
     CursorResult,
     Engine,
+    Select,
     Table,
     and_,
     bindparam,
@@ -276,8 +277,8 @@ class RunQueue(WorkQueue):
         recomputes = 0 < row.definition_version < DEFINITION_VERSION
         return RunClaim(run_id, row.claims, row.attempts, row.wanted, recomputes)
 
-    def finish(self, session: Session, claim: Claim, **columns: Any) -> bool:
-        """Write the result and end the claim. Return False, with nothing written, when the claim was lost.
+    def finish(self, session: Session, claim: Claim, **columns: Any) -> Work | None:
+        """Write the result and end the claim. Return the new state; None, with nothing written, when it was lost.
 
         A run that changed meanwhile waits to be read again, after a rest.
         """
@@ -285,7 +286,10 @@ class RunQueue(WorkQueue):
         ended = self.finished(self.is_unchanged, now + rest(columns.get("read_seconds", 0.0)))
         # The API shows how many attempts the last reading took.
         attempts = case((self.is_unchanged, self.table.c.attempts), else_=0)
-        return self.write(session, claim, **ended | {"attempts": attempts}, processed_at=now, **columns)
+        values = ended | {"attempts": attempts, "processed_at": now, **columns}
+        statement = update(self.table).where(self.is_own).values(**values).returning(self.table.c.work)
+        work: Work | None = session.execute(statement, claim.parameters).scalar_one_or_none()
+        return work
 
     def due(self, session: Session, settings: Settings, *, limit: int) -> list[int]:
         """Return the ids of the runs to read now."""
@@ -320,6 +324,21 @@ ELSEWHERE = "Runs of a stack that differs in one field changed."
 
 _MAX_REASON = 300
 _SEVERAL_REASONS = "Several things changed earlier in its history."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackChange:
+    """A run that was written while nothing else was requested of its stack, whose row this transaction has locked.
+
+    Its stack is judged from there on, without a claim. `is_new`: the run was never read before.
+    """
+
+    run_id: int
+    is_new: bool
+    project_id: int
+    stack_key: str
+    judge_from: datetime
+    because: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,6 +377,18 @@ class StackQueue(WorkQueue):
             lease_until=bindparam("until"),
         )
         self._finish = own.values(**self.finished(is_done, bindparam("now"))).returning(columns.work)
+        self._lock_idle: Select[Any] = (
+            select_any(columns.id)
+            .where(
+                columns.project_id == bindparam("project"),
+                columns.stack_key == bindparam("stack"),
+                columns.work == "",
+                columns.attempts == 0,
+                columns.judge_from.is_(None),
+                self._only_if,
+            )
+            .with_for_update()
+        )
 
     def request(
         self,
@@ -390,6 +421,14 @@ class StackQueue(WorkQueue):
         session.execute(self._request, {"row_id": row_id, "now": utc_now(), "since": since, "reason": reason})
         session.expire(row)
         return row_id
+
+    def lock_idle(self, session: Session, project_id: int, stack_key: str) -> bool:
+        """Lock the stack's row until the transaction ends if nothing is requested; then the caller may judge it.
+
+        Return False for a stack that waits, is being judged, is parked, or was never requested.
+        """
+        key = {"project": project_id, "stack": stack_key}
+        return session.execute(self._lock_idle, key).first() is not None
 
     def lock(self, session: Session, project_id: int, stack_key: str) -> StackWorkRow:
         """Lock the stack's row until the transaction ends; create it if it is missing."""

@@ -52,7 +52,8 @@ def make_engine(settings: Settings) -> Engine:
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)
         engine = create_engine(
             url,
-            json_serializer=json_text.dumps,
+            json_serializer=json_text.column_text,
+            json_deserializer=json_text.column_value,
             hide_parameters=True,  # logged errors must not reveal stored values
             connect_args={"check_same_thread": False},
             **_POOL,
@@ -62,7 +63,8 @@ def make_engine(settings: Settings) -> Engine:
         return engine
     return create_engine(
         url,
-        json_serializer=json_text.dumps,
+        json_serializer=json_text.column_text,
+        json_deserializer=json_text.column_value,
         hide_parameters=True,
         pool_pre_ping=True,
         **_POOL,
@@ -89,9 +91,18 @@ def _begin_sqlite(connection: Connection) -> None:
     if writes:
         synchronous = "FULL" if options.get("durable") else "NORMAL"
         if connection.info.get("synchronous") != synchronous:
-            connection.exec_driver_sql(f"PRAGMA synchronous={synchronous}")
+            _execute_sqlite(connection, f"PRAGMA synchronous={synchronous}")
             connection.info["synchronous"] = synchronous
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    _execute_sqlite(connection, "BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _execute_sqlite(connection: Connection, statement: str) -> None:
+    """Execute a statement without SQLAlchemy's part of it, which takes longer than SQLite's."""
+    driver: Any = connection.connection.driver_connection
+    try:
+        driver.execute(statement)
+    except sqlite3.Error as error:
+        raise DBAPIError.instance(statement, None, error, sqlite3.Error, dialect=connection.dialect) from error
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import msgspec
 import numpy as np
 
 from app.errors import FieldError, InvalidMetadata
@@ -96,6 +97,26 @@ def _frozen(stored: Any) -> Any:
 # --- JSON columns: numbers that JSON lacks are stored as null.
 #
 # SQLite stores a NaN and then refuses to look into the document; PostgreSQL refuses to store it.
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+def column_text(value: Any) -> str:
+    """Return a value as the text of a JSON column, with null for NaN and the infinities."""
+    try:
+        return _encode(value).decode()
+    except (TypeError, ValueError):  # a number of numpy, a key that is no text, half of a surrogate pair
+        return dumps(value)
+
+
+def column_value(text: str | bytes) -> Any:
+    """Return the value of a JSON column."""
+    try:
+        return _decode(text)
+    except msgspec.MsgspecError:  # what `dumps` wrote, and a NaN of an earlier version
+        return json.loads(text)
 
 
 def dumps(value: Any) -> str:

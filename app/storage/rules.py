@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import structlog
-from sqlalchemy import CursorResult, delete, func, insert, or_, select, update
+from sqlalchemy import CursorResult, Select, bindparam, delete, func, insert, or_, select, update
 from sqlmodel import Session, col
 
 from app.domain.documents.metadata import read_metadata
@@ -25,20 +25,24 @@ from app.domain.rules.rule import Facts, Knob, Rule, RuleBook, knob_of_rule
 from app.domain.rules.run_facts import RunReading, facts_of, facts_of_pair, memory_kinds
 from app.domain.run import SteadyState, Value
 from app.domain.verdict.comparability import Comparability
+from app.domain.verdict.document import VerdictDocument
 from app.errors import NotFound, NotReady
 from app.settings import Settings
 from app.storage import readings
 from app.storage.profiles import NO_PROFILE, MeasuredFacts, measured_facts
-from app.storage.readings import StatedFact, in_force, statements_of
-from app.storage.runs import WITH_RESULT, RunDetail, aware, detail, files_of
+from app.storage.readings import StatedFact, StatedFactRow, in_force, statements_of
+from app.storage.runs import WITH_RESULT, RunDetail, RunFile, aware, detail, files_of
 from app.storage.setbacks import Setbacks, setbacks_of
 from app.storage.suspect_evidence import Gain, MeasuredHere, find_availability, gains_of, matched_abs, measured
 from app.storage.tables import (
     ExperimentRow,
     ExperimentRunRow,
     PinRow,
+    ProfileRow,
     ProjectRow,
+    RegressionMemberRow,
     RuleFiringRow,
+    RunAlarmRow,
     RunResultRow,
     RunRow,
     select_any,
@@ -113,7 +117,8 @@ def _own_files() -> str:
 
 # --- The runs for which each rule fired: stored after reading a run, replaced when the run or the rules change.
 
-_DONE = ("ready", "failed")
+DONE = ("ready", "failed")
+"""Statuses of runs that the rules are evaluated for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,19 +133,26 @@ class FiredIn:
 
 
 def keep_firings(
-    session: Session, run_id: int, rules: Sequence[str], version: str, *, processed_at: datetime | None
+    session: Session,
+    run_id: int,
+    rules: Sequence[str],
+    version: str,
+    *,
+    processed_at: datetime | None,
+    is_first: bool = False,
 ) -> bool:
     """Replace the rules that fired for a run. Return False if the run was read again since `processed_at`.
 
     `version`: of the evaluated rules (`rules_in_force`). Locks the run's row, so that concurrent evaluations replace
-    each other in order.
+    each other in order. `is_first`: it has no firings yet.
     """
     unchanged = col(RunRow.processed_at).is_(None) if processed_at is None else col(RunRow.processed_at) == processed_at
     asked = update(RunRow).where(col(RunRow.id) == run_id, unchanged).values(rules_asked=version)
     done = session.execute(asked.execution_options(synchronize_session=False))
     if cast("CursorResult[Any]", done).rowcount == 0:
         return False
-    session.execute(delete(RuleFiringRow).where(col(RuleFiringRow.run_id) == run_id))
+    if not is_first:
+        session.execute(delete(RuleFiringRow).where(col(RuleFiringRow.run_id) == run_id))
     if rules:
         now = utc_now()
         session.execute(
@@ -152,13 +164,13 @@ def keep_firings(
 def due(session: Session, version: str, most: int) -> Sequence[int]:
     """Return runs that were read but not evaluated with these rules, newest first."""
     other = or_(col(RunRow.rules_asked) < version, col(RunRow.rules_asked) > version)  # uses the index
-    chosen = select_any(RunRow.id).where(other, col(RunRow.status).in_(_DONE)).order_by(col(RunRow.id).desc())
+    chosen = select_any(RunRow.id).where(other, col(RunRow.status).in_(DONE)).order_by(col(RunRow.id).desc())
     return cast("Sequence[int]", session.execute(chosen.limit(most)).scalars().all())
 
 
 def is_due(session: Session, run_id: int, version: str) -> bool:
     """Return whether a run was read but not evaluated with these rules."""
-    asked = select_any(RunRow.rules_asked).where(col(RunRow.id) == run_id, col(RunRow.status).in_(_DONE))
+    asked = select_any(RunRow.rules_asked).where(col(RunRow.id) == run_id, col(RunRow.status).in_(DONE))
     evaluated = session.execute(asked).scalar_one_or_none()
     return evaluated is not None and evaluated != version
 
@@ -166,7 +178,7 @@ def is_due(session: Session, run_id: int, version: str) -> bool:
 def waiting(session: Session, version: str) -> int:
     """Return the number of runs that are not yet evaluated."""
     other = or_(col(RunRow.rules_asked) < version, col(RunRow.rules_asked) > version)
-    count = select(func.count()).select_from(RunRow).where(other, col(RunRow.status).in_(_DONE))
+    count = select(func.count()).select_from(RunRow).where(other, col(RunRow.status).in_(DONE))
     return int(session.execute(count).scalar_one())
 
 
@@ -332,23 +344,55 @@ class AdvisedRun:
         return {"compared": False, **facts_of(self.reading), **self.setbacks.facts}
 
 
-def read_run(session: Session, run_id: int) -> AdvisedRun:
+@dataclass(frozen=True, slots=True)
+class KnownOfRun:
+    """What the transaction that reads a run has in memory: its files, launch arguments and verdict.
+
+    `is_new`: the run was never read before.
+    """
+
+    is_new: bool
+    files: tuple[RunFile, ...]
+    arguments: Mapping[str, Value]
+    verdict: VerdictDocument
+
+
+# Built once: building it takes as long as running it.
+_EXTRAS: Select[Any] = select_any(
+    *(
+        select_any(column).where(column == bindparam("run_id"), *conditions).exists().label(name)
+        for name, column, conditions in (
+            ("stated", col(StatedFactRow.run_id), ()),
+            ("profile", col(ProfileRow.run_id), ()),
+            ("pinned", col(PinRow.run_id), (col(PinRow.unpinned_at).is_(None),)),
+            ("member", col(RegressionMemberRow.run_id), ()),
+            ("alarm", col(RunAlarmRow.run_id), ()),
+        )
+    )
+)
+"""What few runs have, so that most need no further statement."""
+
+
+def read_run(session: Session, run_id: int, known: KnownOfRun | None = None) -> AdvisedRun:
     """Return the run with its facts. Raises NotFound, and NotReady until the run was read."""
     row = session.execute(
         select(RunRow, ProjectRow)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .options(WITH_RESULT)
         .where(col(RunRow.id) == run_id)
+        .execution_options(populate_existing=True)  # a session that writes runs by their tables knows old values
     ).one_or_none()
     if row is None:
         raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
-    run = detail(row[0], row[1], files_of(session, run_id))
+    run = detail(row[0], row[1], files_of(session, run_id) if known is None else known.files)
     if not run.done:
         raise NotReady(f"Run {run_id} is {run.status}. Suggestions are available once it has been read.")
     extra = read_metadata(run.metadata_stated).extra
     launch = without_secrets(extra.get("launch_args"))
-    statements = statements_of(session, run_id)
-    profile = measured_facts(session, run_id, run.contract)
+    extras = session.execute(_EXTRAS, {"run_id": run_id}).one()
+    statements = statements_of(session, run_id) if extras.stated else ()
+    profile = measured_facts(session, run_id, run.contract) if extras.profile else NO_PROFILE
+    verdict = known.verdict if known is not None else None
     reading = RunReading(
         contract=run.contract,
         metrics=run.metrics,
@@ -363,15 +407,16 @@ def read_run(session: Session, run_id: int) -> AdvisedRun:
         semantic_class=run.semantic_class,
         evidence_level=run.evidence_level,
         fair_for_timing=run.fair_for_timing if run.status == "ready" else None,
-        arguments=_arguments(session, run),
+        arguments=_arguments(session, run) if known is None else known.arguments,
         extra={name: value for name, value in extra.items() if name not in ("launch_args", "env")},
         stated={name: statement.value for name, statement in in_force(statements).items()},
         launch=launch,
         installed=_installed(session, run),
-        is_baseline=True if _is_pinned(session, run_id) else None,
+        is_baseline=True if extras.pinned else None,
         profile=profile.values,
     )
-    return AdvisedRun(run, reading, launch, statements, setbacks_of(session, run), profile)
+    setbacks = setbacks_of(session, run, verdict, in_regressions=extras.member or extras.alarm)
+    return AdvisedRun(run, reading, launch, statements, setbacks, profile)
 
 
 def _arguments(session: Session, run: RunDetail) -> Mapping[str, Value]:
@@ -391,11 +436,6 @@ def _installed(session: Session, run: RunDetail) -> list[str] | None:
     }
     working = [name for name in _FLEX if states.get(name)]
     return working if working or all(states.get(name) is False for name in _FLEX[:2]) else None
-
-
-def _is_pinned(session: Session, run_id: int) -> bool:
-    pin = select_any(PinRow.id).where(col(PinRow.run_id) == run_id, col(PinRow.unpinned_at).is_(None))
-    return session.execute(pin.limit(1)).first() is not None
 
 
 # --- The baseline runs of a run, for the rules about two runs.

@@ -38,8 +38,13 @@ class Setbacks:
     undo: Mapping[str, Mapping[str, Setting]] = field(default_factory=dict)
 
 
-def setbacks_of(session: Session, run: RunDetail) -> Setbacks:
-    """Return the setbacks; empty if the run is neither slower than its baseline nor out of memory."""
+def setbacks_of(
+    session: Session, run: RunDetail, document: VerdictDocument | None = None, *, in_regressions: bool = True
+) -> Setbacks:
+    """Return the setbacks; empty if the run is neither slower than its baseline nor out of memory.
+
+    `document`: its verdict, if it is in memory. `in_regressions` False: the run is known to be in no regression.
+    """
     facts: dict[str, object] = {}
     undo: dict[str, Mapping[str, Setting]] = {}
     if any(failure.kind == "out_of_memory" for failure in run.failures) and (fitted := _fitted(session, run)):
@@ -50,10 +55,11 @@ def setbacks_of(session: Session, run: RunDetail) -> Setbacks:
             "fitted_differs": [difference.field for difference in differences],
             "fitted_undo": _undo_text(differences),
         }
-    verdict = current_verdict(session, run.id)
-    if verdict is not None and _is_slower(session, run, verdict.document):
-        facts |= {"regression_pct": max(change_pct(verdict.document) or 0.0, 0.01)}
-        causes = _causes(session, run, verdict.document)
+    if document is None and (verdict := current_verdict(session, run.id)) is not None:
+        document = verdict.document
+    if document is not None and _is_slower(session, run, document, in_regressions=in_regressions):
+        facts |= {"regression_pct": max(change_pct(document) or 0.0, 0.01)}
+        causes = _causes(session, run, document)
         certain = [cause for cause in causes if cause.is_certain]
         facts |= {
             "regression_cause": _cause_text(causes),
@@ -63,9 +69,10 @@ def setbacks_of(session: Session, run: RunDetail) -> Setbacks:
     return Setbacks(facts, undo)
 
 
-def _is_slower(session: Session, run: RunDetail, document: VerdictDocument) -> bool:
+def _is_slower(session: Session, run: RunDetail, document: VerdictDocument, *, in_regressions: bool) -> bool:
     """Return whether its verdict or a regression says so; expected and invalid regressions do not count."""
-    regressions = [item for item in regressions_of(session, run.id) if item.metric == "step_time_ms"]
+    of_run = regressions_of(session, run.id) if in_regressions else ()
+    regressions = [item for item in of_run if item.metric == "step_time_ms"]
     if regressions:
         return any(item.standing not in _CLOSED for item in regressions)
     return document.decision == "regression" and (document.verdict.step_time is not None)

@@ -5,7 +5,7 @@ A history may have thousands of runs with contracts of 15 KB of JSON each, so on
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -17,11 +17,12 @@ from sqlmodel import Session, col
 from app.domain.contract.fields import METRICS
 from app.domain.naming import TitledStack, stack_names
 from app.domain.performance.health import BYTES_PER_GIB
-from app.domain.run import Metric
+from app.domain.run import Metric, Stated
 from app.domain.verdict.history import find_changes
 from app.domain.verdict.record import FAILED, UNFIT, UNREAD, Losses, RunFacts, RunRecord, typical_losses
 from app.domain.verdict.step_time import (
     DEFAULT_PRIOR,
+    FEWEST_CONFIGURATIONS,
     FEWEST_ITERATIONS,
     MOST_SKIPPED,
     Prior,
@@ -42,7 +43,7 @@ _SLIM = (
     RunRow.log_step_time, RunRow.step_time_se, RunRow.window_length, RunRow.is_steady, RunRow.short,
     RunRow.peak_memory_gib, RunRow.not_finite, RunRow.skipped_share,
     RunRow.shape, RunRow.fair_for_timing, RunRow.definition_version,
-    RunRow.semantic_class, RunRow.job,
+    RunRow.semantic_class, RunRow.job, RunRow.model, RunRow.gpus,
 )  # fmt: skip
 COMPARED = (
     RunRow.id, RunRow.status, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.stack_key, RunRow.config_key,
@@ -57,7 +58,6 @@ COMPARED = (
 _SHOWN = (
     RunRow.name,
     RunRow.dispatcher,
-    RunRow.gpus,
     RunRow.evidence_level,
     RunRow.verdict_delta_pct,
 )
@@ -76,6 +76,13 @@ _NEWEST_FIRST = _TO_JUDGE.add_columns(*_SHOWN)  # type: ignore[arg-type]
 _WITH_METRICS = _NEWEST_FIRST.add_columns(col(RunResultRow.metrics)).join(
     RunResultRow, col(RunResultRow.run_id) == RunRow.id
 )
+_RANKED_TOO = (
+    RunRow.dispatcher, RunRow.evidence_level, col(RunResultRow.activity)["dispatcher"].label("carried"),
+)  # fmt: skip
+_TO_JUDGE_AND_RANK = _TO_JUDGE.add_columns(*_RANKED_TOO).join(  # type: ignore[arg-type]
+    RunResultRow, col(RunResultRow.run_id) == RunRow.id
+)
+_NEWEST_TO_JUDGE_AND_RANK = _TO_JUDGE_AND_RANK.limit(bindparam("most"))
 _WHOLE: Select[Any] = (
     select_any(*COMPARED, RunResultRow.contract, RunResultRow.steady_state, ProjectRow.slug)
     .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
@@ -96,6 +103,11 @@ class StackRun:
     ordered_at: datetime
     facts: RunFacts
     _row: Row[Any]
+
+    @property
+    def row(self) -> Row[Any]:
+        """The columns that were read."""
+        return self._row
 
     @property
     def project_id(self) -> int:
@@ -241,6 +253,12 @@ def read_runs(session: Session, chosen: Select[Any], stack: tuple[int, str], **v
     return _in_order(session.execute(chosen, {"project_id": stack[0], "stack_key": stack[1]} | values).all())
 
 
+def newest_runs(session: Session, stack: tuple[int, str], most: int) -> list[StackRun]:
+    """The newest processed runs of a stack in the order of its history, with what judging and ranking need of them."""
+    key = {"project_id": stack[0], "stack_key": stack[1], "most": most}
+    return _in_order(session.execute(_NEWEST_TO_JUDGE_AND_RANK, key).all())
+
+
 def runs_where(*conditions: ColumnElement[bool], newest: int | None = None) -> Select[Any]:
     """Return a select for `read_runs`, which supplies its `bindparam` values."""
     return _TO_JUDGE.where(*conditions).limit(newest)
@@ -378,8 +396,15 @@ class Family:
             groups: dict[tuple[str, str], list[float]] = {}
             for row in self._rows[max(0, end - MOST_RUNS) : end]:
                 groups.setdefault((row.config_key, row.job), []).append(row.log_step_time)
-            self._priors[end] = prior_of(sample_of_level(tuple(group)) for group in groups.values())
+            self._priors[end] = prior_of_levels(groups.values())
         return self._priors[end]
+
+
+def prior_of_levels(groups: Collection[Sequence[float]]) -> Prior:
+    """Return the prior of a family from the ln(step times) of its configurations, each in order of its history."""
+    if len(groups) < FEWEST_CONFIGURATIONS:
+        return DEFAULT_PRIOR  # whatever their levels
+    return prior_of(sample_of_level(tuple(group)) for group in groups)
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -412,6 +437,11 @@ class PassReading:
 
     def record(self, name: str) -> RunRecord:
         return self.records([name])[0]
+
+    @property
+    def contracts(self) -> dict[int, Mapping[str, Stated]]:
+        """Return the contracts that were read, by run."""
+        return {int(name): record.contract for name, record in self._records.items()}
 
     def with_losses(self, runs: Sequence[RunFacts]) -> list[RunFacts]:
         """Return the same runs with their typical losses over the shared iterations."""
