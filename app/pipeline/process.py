@@ -36,7 +36,7 @@ from app.storage.definition_progress import has_old_figures, is_outdated
 from app.storage.json_text import storable, to_json
 from app.storage.log_files import LogFiles
 from app.storage.readings import Reading
-from app.storage.rules import KnownOfRun
+from app.storage.rules import KnownOfRun, rules_in_force
 from app.storage.runs import RunFile, aware, files_of, frozen, settle_places
 from app.storage.tables import (
     EVERYTHING,
@@ -402,7 +402,7 @@ def process_run(engine: Engine, log_files: LogFiles, settings: Settings, run_id:
     All of it is one transaction where nothing else is requested of the stack and few runs are affected. Otherwise, or
     when judging fails, the figures are committed first, and the stack is judged as by its own message.
     """
-    rules_in_force = rules.rules_in_force(settings)
+    in_force = rules_in_force(settings)
     has_receivers = True
 
     def at_once(session: Session, change: StackChange, computed: Computed) -> bool:
@@ -411,7 +411,7 @@ def process_run(engine: Engine, log_files: LogFiles, settings: Settings, run_id:
         if judged is None:
             return False
         known = KnownOfRun(computed.inputs.first is not None, computed.inputs.read, computed.arguments, judged.document)
-        rules.evaluate_at_once(session, rules_in_force, run_id, known)
+        rules.evaluate_at_once(session, in_force, run_id, known)
         has_receivers = judged.may_notify
         return True
 

@@ -6,10 +6,11 @@ never lost.
 
 import hashlib
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any, BinaryIO
 
 import structlog
@@ -123,20 +124,42 @@ _TARGET: Select[Any] = (
 )  # fmt: skip
 
 
-def find_target(session: Session, settings: Settings, project: str, upload: RunRow, key: str | None) -> Target:
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """What identifies an upload in its project. `key`: the Idempotency-Key as sent, `stored_key`: as stored."""
+
+    content_key: str
+    key: str | None
+    stored_key: str | None
+    uploader: Uploader
+    project: str
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Return columns of RunRow."""
+        return {
+            "content_key": self.content_key,
+            "idempotency_key": self.stored_key,
+            "token_id": self.uploader.token_id,
+            "uploaded_by": self.uploader.name,
+        }
+
+
+def find_target(session: Session, settings: Settings, upload: Upload) -> Target:
     """Return the project and an earlier equal upload. Raises Conflict when its key was used for different content."""
-    stated = {"content_key": upload.content_key, "idempotency_key": upload.idempotency_key, "slug": project.lower()}
+    stated = {"content_key": upload.content_key, "idempotency_key": upload.stored_key, "slug": upload.project.lower()}
     rows = session.execute(_TARGET, stated).all()
     if not rows:
         return Target(None, has_quota=True, same=None)
     first, quota = rows[0], quota_of(rows[0], settings)
     for row in rows:
-        if key is not None and row.idempotency_key == upload.idempotency_key and row.content_key != upload.content_key:
+        has_same_key = upload.stored_key is not None and row.idempotency_key == upload.stored_key
+        if has_same_key and row.content_key != upload.content_key:
             raise Conflict(
-                f"The Idempotency-Key {key!r} was used for another upload, run {row.id}. "
+                f"The Idempotency-Key {upload.key!r} was used for another upload, run {row.id}. "
                 "Nothing was saved. Use a new key for a new upload, and the same key only to repeat one."
             )
-    own = (first.token_id, first.uploaded_by) == (upload.token_id, upload.uploaded_by)
+    own = (first.token_id, first.uploaded_by) == (upload.uploader.token_id, upload.uploader.name)
     same = None if first.id is None else Accepted(first.id, first.status, created=False, own=own)
     return Target(first.project_id, bool(quota.bytes or quota.runs_a_day), same)
 
@@ -211,16 +234,15 @@ def accept_upload(
     with ExitStack() as staging:
         staged = [staging.enter_context(staged_upload(upload, settings)) for upload in files]
         _check_something_is_read(staged, is_open)
-        row = _row(metadata, document, staged, is_open)
-        row.token_id, row.uploaded_by = uploader.token_id, uploader.name
-        row.idempotency_key = None if idempotency_key is None else sent_key(uploader, idempotency_key)
+        stored_key = None if idempotency_key is None else sent_key(uploader, idempotency_key)
         files_sent = [(file.sent_as, file.file.stored.sha256) for file in staged]
-        row.content_key = content_key(document, files_sent, is_open, row.idempotency_key)
-        row.lease_until = utc_now()
+        upload = Upload(
+            content_key(document, files_sent, is_open, stored_key), idempotency_key, stored_key, uploader, project
+        )
         keys = [file.key for file in staged]
         room = _bytes_of(staged) + (max(expects, 1) if is_open else 0)
         with transaction(engine) as session:
-            target = find_target(session, settings, project, row, idempotency_key)
+            target = find_target(session, settings, upload)
             accepted = target.same
             if accepted is None and target.project_id is not None and target.has_quota:
                 # Early, so that what has no room is not stored first.
@@ -232,9 +254,10 @@ def accept_upload(
             with forgotten_on_failure(engine, log_files, keys, noted):
                 for file in staged:
                     log_files.keep(file.file)
-                accepted = _insert(
-                    engine, settings, row, staged, project=project, target=target, key=idempotency_key, room=room
-                )
+                run = _run_columns(metadata, staged, is_open) | upload.columns
+                warnings = [*metadata.warnings, *cut_warnings(staged)]
+                result = {"metadata_stated": document, "warnings": warnings}
+                accepted = _insert(engine, settings, upload, target, New(run, result, staged, room))
     if accepted.created:
         log.info("run_received", run_id=accepted.run_id, project=project, files=len(files), open=is_open)
         enqueue(PROCESS_RUN, accepted.run_id)
@@ -297,25 +320,24 @@ def _read_meta(meta: bytes | None) -> dict[str, Any]:
     return document
 
 
-def _row(metadata: Metadata, document: dict[str, Any], staged: Sequence[Staged], is_open: bool) -> RunRow:
+def _run_columns(metadata: Metadata, staged: Sequence[Staged], is_open: bool) -> dict[str, Any]:
+    """Return columns of RunRow that the upload states; its other columns have their defaults."""
     now = utc_now()
-    return RunRow(
-        project_id=0,
-        created_at=now,
-        ordered_at=metadata.commit_time or now,
-        content_key="",
-        name=metadata.name or _name_from_files(staged),
-        purpose=metadata.purpose,
-        branch=metadata.branch,
-        commit=metadata.commit,
-        commit_time=metadata.commit_time,
-        ci_url=metadata.ci_url,
-        tags=list(metadata.tags),
-        reception="receiving" if is_open else "whole",
-        heard_at=now,
-        work="waiting",
-        result=RunResultRow(metadata_stated=document, warnings=[*metadata.warnings, *cut_warnings(staged)]),
-    )
+    return {
+        "created_at": now,
+        "ordered_at": metadata.commit_time or now,
+        "name": metadata.name or _name_from_files(staged),
+        "purpose": metadata.purpose,
+        "branch": metadata.branch,
+        "commit": metadata.commit,
+        "commit_time": metadata.commit_time,
+        "ci_url": metadata.ci_url,
+        "tags": list(metadata.tags),
+        "reception": "receiving" if is_open else "whole",
+        "heard_at": now,
+        "work": "waiting",
+        "lease_until": now,
+    }
 
 
 def cut_warnings(staged: Sequence[Staged]) -> list[str]:
@@ -336,32 +358,32 @@ def _bytes_of(staged: Sequence[Staged]) -> int:
     return sum(file.file.stored.size_bytes for file in staged)
 
 
-def _insert(
-    engine: Engine,
-    settings: Settings,
-    row: RunRow,
-    staged: Sequence[Staged],
-    *,
-    project: str,
-    target: Target,
-    key: str | None,
-    room: int,
-) -> Accepted:
+@dataclass(frozen=True, slots=True)
+class New:
+    """The columns of a new run and its result, its files and the bytes that they need."""
+
+    run: dict[str, Any]
+    result: dict[str, Any]
+    staged: Sequence[Staged]
+    room: int
+
+
+def _insert(engine: Engine, settings: Settings, upload: Upload, target: Target, new: New) -> Accepted:
     """Commit the run and its files, or return the run that another request committed at the same moment."""
     with transaction(engine, durable=True) as session:
         if target.has_quota:
-            target = find_target(session, settings, project, row, key)
+            target = find_target(session, settings, upload)
             if target.same is not None:
                 return target.same  # another request was faster, and its run needs no more room
-        row.project_id = target.project_id or project_id(session, project, row.uploaded_by)
+        project = target.project_id or project_id(session, upload.project, upload.uploader.name)
         if target.has_quota:
-            check_room(session, settings, row.project_id, room, new_run=True)
-        run_id = _insert_run(session, row)
+            check_room(session, settings, project, new.room, new_run=True)
+        run_id = _insert_run(session, project, new)
         if run_id is None:  # another request committed it at this moment
-            return _same(find_target(session, settings, project, row, key))
-        for position, file in enumerate(staged):
+            return _same(find_target(session, settings, upload))
+        for position, file in enumerate(new.staged):
             _insert_file(session, run_id, position, file)
-        return Accepted(run_id, row.status, created=True, warnings=tuple(row.result.warnings))
+        return Accepted(run_id, "received", created=True, warnings=tuple(new.result["warnings"]))
 
 
 def _same(target: Target) -> Accepted:
@@ -379,14 +401,22 @@ _INSERT_RUN = {
 _INSERT_FILE = insert(_FILES).returning(_FILES.c.id)
 
 
-def _insert_run(session: Session, row: RunRow) -> int | None:
+@cache
+def _defaults() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the columns of a new run and of its result without what the upload states."""
+    run = RunRow(project_id=0, name="", purpose="", content_key="")
+    result = RunResultRow()
+    columns = {column.name: getattr(run, column.name) for column in _RUNS.columns if column.name != "id"}
+    return columns, {name: getattr(result, name) for name in RESULT_COLUMNS}
+
+
+def _insert_run(session: Session, project: int, new: New) -> int | None:
     """Insert a run and its result. Return its id; None when the project has a run of this content or key."""
-    values = {column.name: getattr(row, column.name) for column in _RUNS.columns if column.name != "id"}
+    run, result = _defaults()
     statement = _INSERT_RUN[session.get_bind().dialect.name]
-    run_id: int | None = session.execute(statement, values).scalar_one_or_none()
+    run_id: int | None = session.execute(statement, {**run, **new.run, "project_id": project}).scalar_one_or_none()
     if run_id is not None:
-        result = {name: getattr(row.result, name) for name in RESULT_COLUMNS}
-        session.execute(insert(_RESULTS), result | {"run_id": run_id})
+        session.execute(insert(_RESULTS), {**result, **new.result, "run_id": run_id})
     return run_id
 
 

@@ -46,6 +46,7 @@ from app.storage.tables import (
     RunResultRow,
     RunRow,
     select_any,
+    table_of,
     utc_now,
 )
 from app.storage.verdicts import current_verdict
@@ -132,6 +133,14 @@ class FiredIn:
     ordered_at: datetime
 
 
+# As Core tables, built once: every run that is read executes them, whoever the caller is.
+_RUNS, _FIRINGS = table_of(RunRow), table_of(RuleFiringRow)
+_OF_RUN = update(_RUNS).where(_RUNS.c.id == bindparam("of_run")).values(rules_asked=bindparam("version"))
+_ASKED = _OF_RUN.where(_RUNS.c.processed_at == bindparam("read_at"))
+_ASKED_UNREAD = _OF_RUN.where(_RUNS.c.processed_at.is_(None))
+_FIRED = insert(_FIRINGS)
+
+
 def keep_firings(
     session: Session,
     run_id: int,
@@ -146,18 +155,15 @@ def keep_firings(
     `version`: of the evaluated rules (`rules_in_force`). Locks the run's row, so that concurrent evaluations replace
     each other in order. `is_first`: it has no firings yet.
     """
-    unchanged = col(RunRow.processed_at).is_(None) if processed_at is None else col(RunRow.processed_at) == processed_at
-    asked = update(RunRow).where(col(RunRow.id) == run_id, unchanged).values(rules_asked=version)
-    done = session.execute(asked.execution_options(synchronize_session=False))
+    statement = _ASKED_UNREAD if processed_at is None else _ASKED
+    done = session.execute(statement, {"of_run": run_id, "read_at": processed_at, "version": version})
     if cast("CursorResult[Any]", done).rowcount == 0:
         return False
     if not is_first:
         session.execute(delete(RuleFiringRow).where(col(RuleFiringRow.run_id) == run_id))
     if rules:
         now = utc_now()
-        session.execute(
-            insert(RuleFiringRow), [{"run_id": run_id, "rule_id": rule[:100], "fired_at": now} for rule in rules]
-        )
+        session.execute(_FIRED, [{"run_id": run_id, "rule_id": rule[:100], "fired_at": now} for rule in rules])
     return True
 
 
