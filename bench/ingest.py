@@ -64,7 +64,7 @@ def main() -> None:
             with running("serve", folder / f"embedded-{clients}") as house:
                 rows.append(_uploads("embedded", house.address, clients))
         for clients in CLIENTS:
-            with _scaled(folder / f"scaled-{clients}", postgres.url(postgres.new_database()), redis_url) as address:
+            with scaled(folder / f"scaled-{clients}", postgres.url(postgres.new_database()), redis_url) as address:
                 rows.append(_uploads(f"scaled, {WORKERS} workers", address, clients))
     _print(rows)
 
@@ -111,7 +111,7 @@ def _uploads(what: str, address: str, clients: int) -> Row:
 
 
 @contextmanager
-def _scaled(data: Path, database_url: str, broker_url: str) -> Iterator[str]:
+def scaled(data: Path, database_url: str, broker_url: str) -> Iterator[str]:
     settings = {"DATABASE_URL": database_url, "BROKER_URL": broker_url, "DATA_DIR": str(data)}
     environment = {f"THREEWALLS_{name}": value for name, value in settings.items()}
     migrate(Settings(database_url=database_url))

@@ -88,11 +88,12 @@ def scaled_house(
         monkeypatch.setenv(name, value)
     with ExitStack() as stack:
         web = stack.enter_context(running("serve", data))
-        token = _token(Settings(), project)
+        token = new_token(Settings(), project)
         yield House(data, stack, web, headers={"Authorization": f"Bearer {token}"})
 
 
-def _token(settings: Settings, project: str) -> str:
+def new_token(settings: Settings, project: str) -> str:
+    """Create a project and a token of it."""
     engine = make_engine(settings)
     with transaction(engine) as session:
         row = make_project(session, project)
