@@ -149,7 +149,16 @@ def test_the_web_service_starts_without_packages_that_few_requests_need() -> Non
     program = "import app.main, sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert {"fastapi", "cel"} <= set(done.stdout.split())
-    assert not {"alembic", "altair", "authlib", "prompt_toolkit", "typer", "vl_convert"} & set(done.stdout.split())
+    assert not {"alembic", "altair", "authlib", "prompt_toolkit", "segno", "typer", "vl_convert"} & set(
+        done.stdout.split()
+    )
+
+
+def test_the_help_of_the_command_line_imports_no_client_of_the_network() -> None:
+    program = "import app.cli, sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "argparse" in done.stdout.split()
+    assert not {"fastapi", "httpx2", "numpy", "pydantic", "sqlalchemy"} & set(done.stdout.split())
 
 
 def test_templates_wrap_at_120_columns() -> None:

@@ -7,7 +7,6 @@ from importlib.metadata import version
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-import segno
 from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, Field
 from sqlalchemy import Engine
@@ -409,6 +408,8 @@ def _second_factor_page(
     request: Request, engine: Engine, refused: InvalidChange | None = None, secret: str = ""
 ) -> HTMLResponse:
     """Render the page. `secret`: the one that the app already has, when the form is shown again with an error."""
+    import segno  # noqa: PLC0415  only this page draws a QR code
+
     user = _user(request)
     with read_session(engine) as session:
         row = users.get_user(session, user.user_id)

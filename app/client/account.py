@@ -14,7 +14,8 @@ from urllib.parse import quote
 import httpx2
 
 from app.client.errors import NotThreewalls, Refused, Unreachable, UsageError
-from app.client.service import PROJECT, ClientSettings, Service
+from app.client.options import PROJECT
+from app.client.service import ClientSettings, Service
 from app.client.terminal import one_line
 
 _DAYS = re.compile(r"(\d{1,4})d")

@@ -24,7 +24,8 @@ from app.client.forge import (
     read_event,
 )
 from app.client.forge import message as make_message
-from app.client.service import PROJECT, Service
+from app.client.options import PROJECT
+from app.client.service import Service
 from app.client.terminal import one_line
 from app.errors import ThreewallsError
 

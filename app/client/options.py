@@ -4,7 +4,10 @@ import argparse
 from pathlib import Path
 
 from app.client.errors import add_allow
-from app.client.service import DEFAULT_URL, PROJECT, RETRIES, SPOOL, URL
+
+URL, PROJECT, TOKEN, SPOOL = "THREEWALLS_URL", "THREEWALLS_PROJECT", "THREEWALLS_TOKEN", "THREEWALLS_SPOOL"
+DEFAULT_URL = "http://127.0.0.1:8000"
+RETRIES = 5
 
 
 def add_post_options(parser: argparse.ArgumentParser) -> None:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from app.client.errors import NotThreewalls, Refused, Unreachable, UsageError
+from app.client.options import DEFAULT_URL, PROJECT, RETRIES, TOKEN, URL
 from app.client.terminal import plain
 
 # --- Pauses between attempts: exponential with jitter, or what `Retry-After` requests.
@@ -108,10 +109,6 @@ def _without_password(url: str) -> str:
 
 
 # --- Settings: options override THREEWALLS_* variables.
-
-URL, PROJECT, TOKEN, SPOOL = "THREEWALLS_URL", "THREEWALLS_PROJECT", "THREEWALLS_TOKEN", "THREEWALLS_SPOOL"
-DEFAULT_URL = "http://127.0.0.1:8000"
-RETRIES = 5
 
 
 @dataclass(frozen=True, slots=True)

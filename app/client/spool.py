@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from app.client.errors import UsageError
-from app.client.service import SPOOL
+from app.client.options import SPOOL
 from app.client.upload import SentFile, Upload
 from app.errors import ThreewallsError
 

@@ -20,8 +20,9 @@ from app.client.ci import CiJob, surrounding_job
 from app.client.delivery import DeliveredRun, Progress, attach_profile, deliver
 from app.client.errors import FINE, NO_VERDICT, SERVICE, Refused, Unreachable, UsageError, apply_allow, failure
 from app.client.follow import Follower, StopCondition
+from app.client.options import SPOOL
 from app.client.report import exit_code_of, outcome_of, report_of, verdict_text
-from app.client.service import SPOOL, ClientSettings, Service
+from app.client.service import ClientSettings, Service
 from app.client.terminal import one_line, out
 from app.client.upload import UnreadableLogError, Upload, is_compressed, read_upload, upload_metadata
 from app.errors import ThreewallsError
