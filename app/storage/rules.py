@@ -16,7 +16,7 @@ import structlog
 from sqlalchemy import CursorResult, Select, bindparam, delete, func, insert, or_, select, update
 from sqlmodel import Session, col
 
-from app.domain.documents.metadata import read_metadata
+from app.domain.documents.metadata import extra_of
 from app.domain.rules.facts import FOLDER as FACTS_FOLDER
 from app.domain.rules.facts import SETTINGS
 from app.domain.rules.launch import without_secrets
@@ -393,7 +393,7 @@ def read_run(session: Session, run_id: int, known: KnownOfRun | None = None) -> 
     run = detail(row[0], row[1], files_of(session, run_id) if known is None else known.files)
     if not run.done:
         raise NotReady(f"Run {run_id} is {run.status}. Suggestions are available once it has been read.")
-    extra = read_metadata(run.metadata_stated).extra
+    extra = extra_of(run.metadata_stated)
     launch = without_secrets(extra.get("launch_args"))
     extras = session.execute(_EXTRAS, {"run_id": run_id}).one()
     statements = statements_of(session, run_id) if extras.stated else ()

@@ -109,6 +109,11 @@ def read_metadata(document: object, strict: Collection[str] = ()) -> Metadata:
     return metadata
 
 
+def extra_of(accepted: Mapping[str, object]) -> dict[str, object]:
+    """Return `Metadata.extra` of metadata that were accepted, without validating the rest again."""
+    return _extra(_Reading(), accepted)
+
+
 _READ_OTHERWISE = ("launch_args", "env")
 """Stored in addition to the fields read from them, so they are not unknown."""
 
