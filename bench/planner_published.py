@@ -21,12 +21,12 @@ import numpy as np
 
 from app.domain.planning.candidates import candidates
 from app.domain.planning.estimate import Record, calibrate, comparable, degrees_of, estimator_of
-from app.domain.planning.layout import Layout
+from app.domain.planning.layout import Layout, stage_shares
 from app.domain.planning.memory import Recipe
-from app.domain.planning.plan import best_first
+from app.domain.planning.plan import best_first, given_layout
 from app.domain.planning.records import UsedLayout, records_of
 from app.domain.planning.request import PlanRequest, read_request
-from app.domain.planning.step_time import STACK
+from app.domain.planning.step_time import STACK, format_of
 from app.domain.references.published import published
 from bench.options import parser
 
@@ -45,15 +45,21 @@ _HOPPER_FP8 = "fp8_cs"
 _WORK = ("model", "gpu", "gpus", "seq_len", "gbs", "mbs")
 _DEGREES = ("tp", "pp", "cp", "ep")
 FIRST, SHORT = 5, 3
+_UNEVEN = 1.5
+"""A split whose largest stage has more than this multiple of the mean was not what the recipe used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A published recipe: its work and its layout. `seconds`: the best published step time, None without one."""
+    """A published recipe: its work and its layout.
+
+    `seconds`: the best published step time, None without one. `rows`: rows of the tables that state it.
+    """
 
     request: PlanRequest
     layout: Layout
     seconds: float | None
+    rows: int = 1
 
     @property
     def name(self) -> str:
@@ -77,8 +83,9 @@ def recipes(corpus: Path) -> list[Published]:
         r = recipe.request
         key = (r.model.name, r.gpu, r.gpus, r.seq_len, r.gbs, r.mbs, recipe.layout)
         other = found.get(key)
-        if other is None or (recipe.seconds or math.inf) < (other.seconds or math.inf):
-            found[key] = recipe
+        faster = other is None or (recipe.seconds or math.inf) < (other.seconds or math.inf)
+        best = recipe if faster or other is None else other
+        found[key] = replace(best, rows=1 + (other.rows if other is not None else 0))
     return list(found.values())
 
 
@@ -160,7 +167,8 @@ def _of_other_work(recipe: Published) -> list[Record]:
 
 def print_places(found: Sequence[Published], *, rows: bool) -> None:
     places: dict[str, list[int | None]] = {"alone": [], "others": []}
-    for recipe in sorted(found, key=lambda item: item.name):
+    ordered = sorted(found, key=lambda item: item.name)
+    for recipe in ordered:
         alone, feasible = place(recipe, ())
         others, _ = place(recipe, _of_other_work(recipe))
         places["alone"].append(alone)
@@ -173,6 +181,12 @@ def print_places(found: Sequence[Published], *, rows: bool) -> None:
         print(
             f"place, {name:7} {len(ranks)} recipes: first {FIRST}: {first}, first {SHORT}: {short}, infeasible: {out}"
         )
+        weights = [recipe.rows for recipe in ordered]
+        first, short = (
+            sum(rows for rank, rows in zip(ranks, weights, strict=True) if rank and rank <= most)
+            for most in (FIRST, SHORT)
+        )
+        print(f"       {name:7} {sum(weights)} table rows: first {FIRST}: {first}, first {SHORT}: {short}")
     _print_by_model(found, places["alone"], places["others"])
 
 
@@ -192,8 +206,14 @@ def _timed(found: Sequence[Published]) -> list[tuple[Published, float]]:
 
 
 def _predicted(recipe: Published) -> float | None:
-    estimator = estimator_of(recipe.request)
-    prediction = estimator.predict([recipe.layout])[0] if estimator is not None else None
+    """Return the predicted step time; the tables do not state how layers are split, so the planner's split is taken."""
+    a, request = recipe.layout, recipe.request
+    fixed = {"tp": a.tp, "cp": a.cp, "pp": a.pp, "ep": a.ep, "etp": a.etp} | ({"vpp": a.vpp} if a.vpp > 1 else {})
+    layout = given_layout(replace(request, fixed=fixed))
+    if stage_shares(request.model.layers, layout)[0] > _UNEVEN / a.pp:
+        layout = recipe.layout
+    estimator = estimator_of(request)
+    prediction = estimator.predict([layout])[0] if estimator is not None else None
     return prediction.step_time_s if prediction is not None else None
 
 
@@ -212,6 +232,27 @@ def print_times(found: Sequence[Published], *, rows: bool) -> None:
     print(f"step time, {_errors([ratio for _, ratio in ratios])}")
     with_records = [ratio for recipe, seconds in _timed(found) if (ratio := _recorded(recipe, seconds)) is not None]
     print(f"step time with records of the same hardware in other work, {_errors(with_records)}")
+
+
+def print_pairs(found: Sequence[Published]) -> None:
+    """Two layouts of one model on one GPU in one number format: predicted over published ratio of their times."""
+    timed = _timed(found)
+    errors: list[float] = []
+    for index, (first, seconds) in enumerate(timed):
+        for second, others in timed[index + 1 :]:
+            a, b = first.request, second.request
+            same = (a.model.name, a.gpu, a.seq_len, format_of(a.precision)) == (
+                b.model.name, b.gpu, b.seq_len, format_of(b.precision),
+            )  # fmt: skip
+            if not same or first.layout.degrees == second.layout.degrees:
+                continue
+            predicted = _per_token(first, _predicted(first)) / _per_token(second, _predicted(second))
+            errors.append(predicted / (_per_token(first, seconds) / _per_token(second, others)))
+    print(f"ratio of two layouts of one model on one GPU, over all releases: {_errors(errors)}")
+
+
+def _per_token(recipe: Published, seconds: float | None) -> float:
+    return (seconds or math.nan) * recipe.request.gpus / ((recipe.request.gbs or 1) * recipe.request.seq_len)
 
 
 def _recorded(recipe: Published, seconds: float) -> float | None:
@@ -374,6 +415,7 @@ def main() -> int:
         return 0
     print_places(found, rows=options.rows)
     print_times(found, rows=options.rows)
+    print_pairs(found)
     print_peaks()
     return 0
 

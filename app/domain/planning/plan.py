@@ -485,10 +485,10 @@ def settings_of(request: PlanRequest, layout: Layout, recipe: Recipe | None = No
         settings["mtp"] = request.model.mtp
     if request.gbs is not None:
         settings["gbs"] = request.gbs
-    return settings | {"precision": request.precision} | (_recipe_settings(layout, recipe) if recipe else {})
+    return settings | {"precision": request.precision} | (_recipe_settings(request, layout, recipe) if recipe else {})
 
 
-def _recipe_settings(layout: Layout, recipe: Recipe) -> dict[str, Setting]:
+def _recipe_settings(request: PlanRequest, layout: Layout, recipe: Recipe) -> dict[str, Setting]:
     """Return what the prediction assumes beside the degrees."""
     settings: dict[str, Setting] = {}
     if "full" in recipe.recompute:
@@ -498,11 +498,17 @@ def _recipe_settings(layout: Layout, recipe: Recipe) -> dict[str, Setting]:
         settings |= {"recompute_granularity": "selective", "recompute_modules": modules}
     if recipe.offload:
         settings |= {"opt_offload": True, "opt_offload_fraction": recipe.offload}
-    if layout.ep > 1:
-        settings |= {"dispatcher_type": "flex", "flex_backend": recipe.dispatcher} if recipe.dispatcher in FLEX else {}
-        if recipe.overlap and (layout.pp == 1 or layout.vpp > 1):
-            settings["ep_overlap"] = True
-    return settings
+    return settings | (_dispatcher_settings(layout, recipe) if request.model.experts else {})
+
+
+def _dispatcher_settings(layout: Layout, recipe: Recipe) -> dict[str, Setting]:
+    """Return the dispatcher; flex backends need more than one rank, and the trainer's default gathers all tokens."""
+    if layout.tp * layout.ep == 1 or recipe.dispatcher not in FLEX:
+        settings: dict[str, Setting] = {"dispatcher_type": "alltoall"}
+    else:
+        settings = {"dispatcher_type": "flex", "flex_backend": recipe.dispatcher, "router_dtype": "fp32"}
+    overlaps = recipe.overlap and layout.ep > 1 and (layout.pp == 1 or layout.vpp > 1)
+    return settings | ({"ep_overlap": True} if overlaps else {})
 
 
 _BF16_GRADIENTS = (
@@ -510,6 +516,8 @@ _BF16_GRADIENTS = (
     ("ddp.grad_reduce_in_fp32=false", "mixed_precision.grad_reduce_in_fp32=false"),
 )
 """No contract field says it: the flag of Megatron-LM, and the overrides of Megatron-Bridge."""
+_FOR_OFFLOAD = ("--use-precision-aware-optimizer", ("optimizer.use_precision_aware_optimizer=true",))
+"""What offloading of optimizer states needs, in the same form."""
 
 
 def layout_flags(request: PlanRequest, layout: Layout, recipe: Recipe | None = None) -> LayoutFlags:
@@ -522,9 +530,11 @@ def layout_flags(request: PlanRequest, layout: Layout, recipe: Recipe | None = N
         flags += [shlex.join([flag, *values]) for flag, values in spelling.megatron_lm.flags.items()]
         without += [flag for flag in spelling.megatron_lm.without if name in ("vpp", "pp_account", "sp")]
         overrides += [shlex.quote(f"{path}={text}") for path, text in spelling.bridge.items()]
-    if recipe is not None and recipe.gradients_bf16:
-        flags.append(_BF16_GRADIENTS[0])
-        overrides += _BF16_GRADIENTS[1]
+    if recipe is not None:
+        chosen = [(recipe.gradients_bf16, _BF16_GRADIENTS), (recipe.offload > 0, _FOR_OFFLOAD)]
+        for flag, paths in [spelling for wanted, spelling in chosen if wanted]:
+            flags.append(flag)
+            overrides += paths
     if layout.pp_layout is not None:
         vpp = written("vpp", None).megatron_lm
         without += [*vpp.flags, *vpp.without]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from app.domain.performance.flops import flops_per_token
 from app.domain.planning.estimate import Record
-from app.domain.planning.layout import Layout
+from app.domain.planning.plan import given_layout
 from app.domain.planning.request import INPUTS, InvalidPlan, PlanRequest, read_request
 from app.domain.run import Value
 
@@ -97,7 +97,10 @@ def records_of(used: Iterable[UsedLayout]) -> tuple[Record, ...]:
 
 
 def _record(used: UsedLayout) -> Record | None:
-    """Return a record, None when its work or its layout are not stated completely. An unstated ETP is 1."""
+    """Return a record, None when its work or its layout are not stated completely.
+
+    An unstated ETP is 1; an unstated split into stages is the planner's.
+    """
     values = {"mbs": 1, "cp": 1, "etp": 1, **{name: value for name, value in used.values.items() if value is not None}}
     texts = {name: _text(values[name]) for name in INPUTS if name in values}
     if texts.get("precision") == "fp8":  # of some kind: all kinds have the same peak
@@ -108,9 +111,7 @@ def _record(used: UsedLayout) -> Record | None:
         return None
     if not request.is_complete:
         return None
-    tp, pp, cp = (request.fix(name) or 1 for name in ("tp", "pp", "cp"))
-    layout = Layout(tp, cp, pp, request.fix("ep") or 1, request.fix("etp") or 1, request.fix("vpp") or 1)
-    return Record(layout, request, _gpu_seconds(used, request), used.title, used.href, used.peak_gb)
+    return Record(given_layout(request), request, _gpu_seconds(used, request), used.title, used.href, used.peak_gb)
 
 
 def _gpu_seconds(used: UsedLayout, request: PlanRequest) -> float | None:

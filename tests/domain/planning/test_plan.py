@@ -2,6 +2,7 @@
 
 import random
 import re
+from itertools import product
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
@@ -12,7 +13,7 @@ from app.domain.contract.values import layout_problem, stages
 from app.domain.planning.candidates import BITS, candidates, divisors, written_layout
 from app.domain.planning.constraints import CONSTRAINTS, judge
 from app.domain.planning.layout import Layout
-from app.domain.planning.plan import REASONS, layout_flags, make_plan
+from app.domain.planning.plan import REASONS, layout_flags, make_plan, settings_of
 from app.domain.planning.records import UsedLayout, nearest_layouts
 from app.domain.planning.request import InvalidPlan, PlanRequest, plan_address, read_request
 from app.domain.references.published import published
@@ -120,6 +121,29 @@ def test_the_rule_book_blocks_nothing_that_is_offered() -> None:
                     }  # fmt: skip
                     told = evaluate(facts, built_in_rules())
                     assert not {one.rule.id for one in told.blockers} & mesh
+
+
+def test_the_rule_book_blocks_no_recipe_that_is_offered() -> None:
+    """With all settings that an offer states, and what its flags say of the launch."""
+    models = ("DeepSeek-V3", "Qwen3-30B-A3B", "GPT-OSS-120B", "Nemotron-3-Super-120B-A12B", "Mixtral-8x7B")
+    with every_case() as case:
+        for model, gpu, precision in product(models, ("H100", "GB200"), ("bf16", "fp8_ds")):
+            with case(f"{model} {gpu} {precision}"):
+                asked = request(model=model, gpu=gpu, gpus=256, seq_len=4096, gbs=2048, precision=precision, mtp=2)
+                for offer in make_plan(asked, first=20).offers:
+                    assert offer.prediction is not None
+                    settings = settings_of(asked, offer.layout, offer.prediction.recipe)
+                    facts = {
+                        name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()
+                    }
+                    facts |= {
+                        "model": model, "gpu": gpu, "gpus": 256, "num_layers": asked.model.layers, "pp_overlap": True,
+                        "num_experts": asked.model.experts, "grouped_gemm": True, "hybrid_layer_pattern": None,
+                        "vpp": None if offer.layout.vpp == 1 or offer.layout.pp_layout else offer.layout.vpp,
+                        "first_stage_layers": None, "last_stage_layers": None, "microbatch_group_size": None,
+                    }  # fmt: skip
+                    blockers = evaluate(facts, built_in_rules()).blockers
+                    assert not blockers, (offer.layout, [blocker.rule.id for blocker in blockers])
 
 
 def test_a_published_layout_comes_first_where_it_was_measured() -> None:
