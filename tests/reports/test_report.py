@@ -109,7 +109,7 @@ def test_an_experiment_is_an_a_b(client: TestClient, lab: Lab) -> None:
     nightly(lab)
     slow = lab.run({"dispatcher": "deepep"}, slower=0.2, purpose="experiment")
     lab.judge(slow)
-    assert comment(client, lab, slow)[0].startswith("**↘ A/B, worse: step time 22.2 % slower")
+    assert comment(client, lab, slow)[0].startswith("**↘ A/B, worse (provisional): step time 22.2 % slower")
     assert as_json(client, lab, slow)["exit_code"] == 0
 
 
