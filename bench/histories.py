@@ -32,7 +32,7 @@ from workers.tasks import process_run
 DEFAULT_CORPUS = Path(__file__).resolve().parent.parent.parent / "shared" / "corpus"
 PROJECT = "golden"
 LASTING = ("stayed", "last run", "moved again")
-NOTICED = ("opened", "joined", "upgrade", "improvement", "upgrade, faster")
+NOTICED = ("opened", "joined", "called", "upgrade", "improvement", "upgrade, faster")
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,8 @@ def seen_at(result: Result, change: Mapping[str, str]) -> tuple[str, str]:
     own = [pair for pair in own if pair[0]["metric"] == "step_time_ms"]
     if slower and own:
         return ("upgrade" if own[0][0]["kind"] == "upgrade" else "opened"), f"#{own[0][0]['id']}"
+    if slower and verdict["verdict"] == "regression" and verdict.get("rerun"):
+        return "called", "asks for a rerun that confirms it"
     if slower and verdict["verdict"] == "regression":
         return "joined", "covered by another regression"
     if not slower and verdict["verdict"] == "improvement":

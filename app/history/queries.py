@@ -24,6 +24,7 @@ from app.domain.verdict.history_view import (
     changed_versions,
     configurations,
     eligibility,
+    with_outliers,
 )
 from app.domain.verdict.step_time import Prior
 from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED
@@ -208,12 +209,14 @@ def read_history(session: Session, stack: Stack) -> History:
     """Read the history without figures, which take longest for a long history (`read_figures`)."""
     runs = tuple(stack_runs(session, stack.project_id, stack.stack_key, with_metrics=False))
     version = max((run.definition_version for run in runs), default=0)
-    standings = tuple(eligibility(run, stack.baseline_branch, version) for run in runs)
+    eligible = tuple(eligibility(run, stack.baseline_branch, version) for run in runs)
+    priors = _priors(session, runs, eligible)
+    standings = with_outliers(runs, eligible, priors)
     return History(
         stack=stack,
         runs=runs,
         standings=standings,
-        configurations=configurations(runs, standings, _priors(session, runs, standings)),
+        configurations=configurations(runs, standings, priors),
         pins=pins(session, stack.project_id, stack.stack_key),
     )
 

@@ -74,6 +74,9 @@ class StackStandingsOut(BaseModel):
     container: str
     gpus: int | None
     about: dict[str, Any] = Field(description="Fields of the stack key that its newest run states.")
+    unknown: list[str] = Field(
+        description="Fields of the stack key that it does not state: the boards are provisional."
+    )
     runs: int
     newest_run_id: int
     newest_at: datetime = Field(description="History position of the newest run.")

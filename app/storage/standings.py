@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Row, and_, func, select
 from sqlmodel import Session, col
 
+from app.domain.contract.fields import STACK_FIELDS
 from app.domain.ranking.across import BoardResults, ClassSummary, StackResult, summaries
 from app.domain.ranking.runs import LEVELS, routing_class, slug
 from app.domain.ranking.standings import Board, StackStandings
@@ -72,6 +73,14 @@ class StoredStandings:
     updated_at: datetime
     ranking_version: int
     standings: StackStandings
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Return members of the stack key that its runs do not state, so that the boards are provisional.
+
+        Runs that state them are another stack, so stated and unstated containers are never ranked together.
+        """
+        return tuple(name for name in STACK_FIELDS if self.about.get(name) is None)
 
 
 @dataclass(frozen=True, slots=True)

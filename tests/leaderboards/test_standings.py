@@ -55,6 +55,7 @@ def test_a_page_has_the_stacks_of_one_hardware_and_family(session: Session) -> N
         leaderboard[name] for name in ("tie", "leader", "only", "directional")
     }
     assert (page.hardware, page.family, page.total) == ("H100", "Qwen3-30B-A3B", 4)
+    assert all("cluster" in item.unknown and "container" not in item.unknown for item in page.items)
     boards = {item.stack_key: item.standings.boards for item in page.items}
     readings = {name: [board.reading for board in boards[leaderboard[name]]] for name in ("tie", "leader", "only")}
     assert readings == {"tie": ["tie"], "leader": ["leader"], "only": ["only_measurement"]}

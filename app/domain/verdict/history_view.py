@@ -20,7 +20,17 @@ from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
 # --- Eligibility: whether a run is part of the segments of its history, and if not, why (`docs/verdicts.md`).
 
 Eligibility = Literal[
-    "counts", "failed", "cut_off", "quarantined", "not_steady", "short", "no_figure", "purpose", "branch", "definitions"
+    "counts",
+    "failed",
+    "cut_off",
+    "quarantined",
+    "not_steady",
+    "short",
+    "no_figure",
+    "purpose",
+    "branch",
+    "definitions",
+    "outlier",
 ]
 
 ELIGIBILITY_LABELS: Mapping[Eligibility, str] = {
@@ -34,6 +44,7 @@ ELIGIBILITY_LABELS: Mapping[Eligibility, str] = {
     "purpose": "not a ci run",
     "branch": "different branch",
     "definitions": "older definitions",
+    "outlier": "outlier",
 }
 """Labels of pages."""
 
@@ -201,6 +212,31 @@ def _commits(runs: Sequence[HistoryRun], places: Sequence[int]) -> list[list[int
         commit = runs[place].commit
         commits.setdefault((commit, 0 if commit else place + 1), []).append(place)
     return list(commits.values())
+
+
+_OUTLIER_SPREADS = 5
+_LEAST_OUTLIER = 0.05
+"""As in baselines: an outlier is five spreads of launches from its segment, and 5 %, such as a night on a slow node."""
+
+
+def with_outliers(
+    runs: Sequence[HistoryRun], eligibilities: Sequence[Eligibility], priors: Mapping[str, Prior] | None = None
+) -> tuple[Eligibility, ...]:
+    """Return the eligibilities with runs marked as outliers that lie far from the segments at either side of them.
+
+    The last two commits are never marked: they may be the beginning of a new segment.
+    """
+    marked = list(eligibilities)
+    for own in configurations(runs, eligibilities, priors):
+        commits = _commits(runs, own.counted)
+        history = _history(runs, commits, (priors or {}).get(own.config_key, DEFAULT_PRIOR))
+        for segment in history.segments if history else ():
+            reach = max(_OUTLIER_SPREADS * (history.spread if history else 0.0), _LEAST_OUTLIER)
+            for index in range(segment.start, min(segment.stop, len(commits) - 2)):
+                if history is not None and abs(float(history.observed[index]) - segment.level) > reach:
+                    for place in commits[index]:
+                        marked[place] = "outlier"
+    return tuple(marked)
 
 
 def letter(index: int) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from app.domain.run import Stated
 from app.domain.verdict.history_view import (
+    Eligibility,
     PlacedAlarm,
     SegmentChange,
     VersionProbe,
@@ -19,6 +20,7 @@ from app.domain.verdict.history_view import (
     drifts,
     eligibility,
     letter,
+    with_outliers,
 )
 from tests.domain.verdict.history_view_runs import BEGIN, Pinned, Run, history, in_order
 
@@ -236,3 +238,14 @@ def test_reruns_of_one_commit_count_once_in_a_level() -> None:
     (found,) = configurations(runs, ["counts"] * len(runs))
     assert found.changes == ()
     assert sum(level.n for level in found.levels) == 18
+
+
+def test_a_night_on_a_slow_node_is_an_outlier_and_in_no_segment() -> None:
+    runs = history((14, 400), (1, 440), (10, 400), (2, 440))
+    counts: list[Eligibility] = ["counts"] * len(runs)
+    marked = with_outliers(runs, counts)
+    assert [place for place, why in enumerate(marked) if why == "outlier"] == [14]
+    (found,) = configurations(runs, marked)
+    assert 14 not in found.counted
+    change = history((14, 400), (10, 440))
+    assert "outlier" not in with_outliers(change, ["counts"] * len(change))
