@@ -14,6 +14,8 @@ from sqlalchemy import Engine, select
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col
 
+from app.domain.contract.fields import FIELDS
+from app.domain.contract.values import read_value, same_value
 from app.domain.experiments.plan import MOST_ASKED_EACH, RUNS_EACH, interleaved, smallest_pct
 from app.domain.experiments.sweep import (
     FEWEST_VALUES,
@@ -25,6 +27,7 @@ from app.domain.experiments.sweep import (
     standing,
 )
 from app.domain.experiments.values import UNDECIDED, ExperimentResult, Plan, Sizing, State
+from app.domain.run import Stated
 from app.errors import Conflict, FieldError, InvalidChange, NotFound
 from app.pipeline.decisions import checked
 from app.pipeline.experiments import refresh
@@ -34,6 +37,7 @@ from app.storage import audit
 from app.storage.database import read_session, transaction
 from app.storage.experiments import Experiment, knobs_json, sweep_of
 from app.storage.json_text import from_json, to_json
+from app.storage.rules import read_run
 from app.storage.tables import ExperimentRow, ExperimentRunRow, select_any, utc_now
 
 log = structlog.get_logger(__name__)
@@ -228,15 +232,19 @@ class SweepProposal:
 def propose_sweep(session: Session, settings: Settings, wish: SweepWish) -> SweepProposal:
     """Raises NotFound, NotReady, and InvalidChange naming what cannot be planned so."""
     values = list(dict.fromkeys(map(_as_key, wish.values)))
+    now = read_run(session, wish.run_id).run.contract.get(wish.field)
     if not FEWEST_VALUES <= len(values) <= MOST_VALUES:
         message = f"must be {FEWEST_VALUES} to {MOST_VALUES} different values"
         raise InvalidChange(f"values {message}. Nothing was planned.", (FieldError("values", message),))
     single = [
         propose(session, settings, Wish(wish.run_id, knobs={wish.field: value}, runs_each=wish.confirm))
         for value in values
+        if not _is_now(wish.field, value, now)
     ]
+    if not single:
+        raise InvalidChange("The run already has this value.", (FieldError("values", "must differ from the run's"),))
     sizing = single[0].plan.sizing
-    stricter = len(values) - 1
+    stricter = len(single) - 1
     proposals = tuple(
         replace(
             item,
@@ -247,7 +255,15 @@ def propose_sweep(session: Session, settings: Settings, wish: SweepWish) -> Swee
         )
         for item in single
     )  # fmt: skip
-    return SweepProposal(proposals, sizing, cost_of_sweep(len(values), sizing))
+    return SweepProposal(proposals, sizing, cost_of_sweep(len(single), sizing))
+
+
+def _is_now(field: str, value: object, now: Stated | None) -> bool:
+    """The baseline run itself measures the value that it has."""
+    try:
+        return now is not None and field in FIELDS and same_value(field, now.value, read_value(field, value))
+    except ValueError:
+        return False
 
 
 def _as_key(value: object) -> object:

@@ -1,6 +1,7 @@
 """`/leaderboards/{hardware}/{family}/matrix` and `/graphs`: results that differ in one axis, and their API."""
 
 import json
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -119,9 +120,9 @@ class MatrixPage:
         self.hardware, self.family = stacks[0].hardware, stacks[0].family
         self.address = f"/leaderboards/{slug(self.hardware)}/{slug(self.family)}"
         self.query = urlencode({"hardware": self.hardware, "family": self.family})
-        self.matrices = tuple(
-            StackMatrix(stack, matrix) for stack in stacks for matrix in ep_matrices(stack.runs, stack.missing)
-        )
+        made = [StackMatrix(stack, matrix) for stack in stacks for matrix in ep_matrices(stack.runs, stack.missing)]
+        self.matrices = tuple(item for item in made if not item.matrix.is_single)
+        self.singles = tuple(item for item in made if item.matrix.is_single)
 
     @property
     def answer(self) -> str:
@@ -146,13 +147,15 @@ def interval_text(value: Interval) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ScopeRuns:
-    """All runs of a scope. `fitted`: those that made steps; `uncaptured`: requested, and not captured by the log."""
+    """All runs of a scope. `fitted`: those that made steps without running out of memory. `capture_failed`: runs that
+    ended with a failure during a capture; `not_shown`: runs whose log shows no capture, which proves nothing."""
 
     scope: str
     runs: tuple[int, ...]
     fitted: int
     out_of_memory: int
-    uncaptured: int
+    capture_failed: int
+    not_shown: int
     peak_gib: float | None
 
 
@@ -211,11 +214,15 @@ class LedgerPage:
             return "No run used CUDA graphs here yet."
         fits = sum(row.scope.fitted > 0 for row in scopes)
         faster = [gain.text for row in scopes for gain in row.gains if not gain.duel.tie]
-        failed = sum(row.scope.uncaptured for row in scopes)
+        failed = sum(row.scope.capture_failed for row in scopes)
         parts = [f"{plural(len(scopes), 'scope')} tried, {fits} fit."]
         parts += [f"{faster[0]}."] if faster else []
-        parts += [f"{plural(failed, 'run')} asked for graphs and captured none."] if failed else []
+        parts += [f"{plural(failed, 'run')} failed during the capture."] if failed else []
         return " ".join(parts)
+
+
+_CAPTURE = re.compile("when stream is captur|stream capture|graph capture|capture_begin|capture_end", re.IGNORECASE)
+"""Of CUDA's and PyTorch's errors during a capture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +231,8 @@ class _GraphRun:
     scope: str
     steps: int
     oom: bool
-    captured: bool | None
+    capture_failed: bool
+    shown: bool | None
     peak: float | None
 
 
@@ -256,12 +264,13 @@ def _graph_runs(session: Session, stacks: Sequence[Stack]) -> list[_GraphRun]:
         if scope:
             out_of_memory = any(item.get("kind") == "out_of_memory" for item in row.failures or ())
             steps = (row.health or {}).get("iterations") or 0
-            captured = _captured(activities(row.activity).get("graph_impl"))
-            found.append(_GraphRun(row.id, scope, steps, out_of_memory, captured, row.peak_memory_gib))
+            failed = any(_CAPTURE.search(json.dumps(item)) for item in row.failures or ())
+            shown = _is_shown(activities(row.activity).get("graph_impl"))
+            found.append(_GraphRun(row.id, scope, steps, out_of_memory, failed, shown, row.peak_memory_gib))
     return found
 
 
-def _captured(activity: Activity | None) -> bool | None:
+def _is_shown(activity: Activity | None) -> bool | None:
     """None where the log cannot say: no graphs were asked for, or no line of it would tell."""
     if activity is None or activity.requested is None or activity.requested.value in (None, NO_GRAPHS):
         return None
@@ -275,7 +284,8 @@ def _scope(name: str, runs: Sequence[_GraphRun]) -> ScopeRuns:
         runs=tuple(run.id for run in runs),
         fitted=sum(run.steps > 0 and not run.oom for run in runs),
         out_of_memory=sum(run.oom for run in runs),
-        uncaptured=sum(run.captured is False for run in runs),
+        capture_failed=sum(run.capture_failed for run in runs),
+        not_shown=sum(run.shown is False and not run.capture_failed for run in runs),
         peak_gib=statistics.median(peaks) if peaks else None,
     )
 
@@ -298,12 +308,16 @@ def _more_gib(scope: Contender, none: Contender, peaks: Mapping[int, float]) -> 
 
 
 def _published(book: RuleBook, family: str, hardware: str) -> Iterable[PublishedGraphs]:
+    """Yield each result once, although several rules rest on it."""
     about = derive({"model": family, "gpu": hardware})
+    seen = set()
     for rule in book.rules.values():
         for evidence in rule.effect.evidence:
             of_graphs = rule.id.startswith("cg-") or rule.id == "val-graph-replay"
             same = all(evidence.at.get(name) == about.get(name) for name in ("family", "gpu"))
-            if of_graphs and evidence.at and same:
+            key = (evidence.source, evidence.setting)
+            if of_graphs and evidence.at and same and key not in seen:
+                seen.add(key)
                 source = book.sources[evidence.source]
                 yield PublishedGraphs(rule.id, evidence, source.title, source.url or "")
 
@@ -417,7 +431,8 @@ class GraphScopeOut(BaseModel):
     runs: list[int]
     fitted: int
     out_of_memory: int
-    not_captured: int
+    capture_failed: int
+    not_shown: int
     peak_gib: float | None
     gains: list[GraphGainOut]
 
@@ -504,7 +519,8 @@ def _scope_out(row: LedgerRow) -> GraphScopeOut:
         runs=list(scope.runs),
         fitted=scope.fitted,
         out_of_memory=scope.out_of_memory,
-        not_captured=scope.uncaptured,
+        capture_failed=scope.capture_failed,
+        not_shown=scope.not_shown,
         peak_gib=scope.peak_gib,
         gains=[
             GraphGainOut(

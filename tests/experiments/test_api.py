@@ -349,11 +349,17 @@ def test_a_sweep_halves_its_values_and_confirms_the_last_one(client: TestClient,
     assert client.get(address).json()["sentence"].startswith("4 was accepted with +25")
 
 
+def test_the_value_that_the_run_has_needs_no_trial(client: TestClient, engine: Engine) -> None:
+    found = sweep(client, make_baseline(engine), values=[1, 2, 4])
+    assert {trial["value"] for trial in found["trials"]} == {"1", "4"}
+
+
 def test_a_sweep_refuses_what_is_none(client: TestClient, engine: Engine) -> None:
     run = make_baseline(engine)
     body = {"run": run, "field": "mbs", "author": "mara"}
     assert_problem(client.post("/api/v1/sweeps", json=body | {"values": [4]}), 422, field="values")
     assert_problem(client.post("/api/v1/sweeps", json=body | {"values": [4, "many"]}), 422, field="knobs.mbs")
+    assert_problem(client.post("/api/v1/sweeps", json=body | {"values": [2, "2"]}), 422, field="values")
     assert_problem(client.get(f"{API}/{plan(engine, run)}/sweep"), 404, "does not begin a sweep")
 
 

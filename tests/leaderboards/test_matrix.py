@@ -111,18 +111,23 @@ def test_the_ledger_of_graphs_says_what_fits_gains_and_was_not_captured(client: 
                             "agrees": None}}  # fmt: skip
     stack(session, 31_310.0, none, peak_memory_gib=60.0)
     stack(session, 29_000.0, TE, peak_memory_gib=64.5, activity=asked)
-    failed: dict[str, Any] = {"status": "failed", "outcome": "failed", "failures": [{"kind": "out_of_memory"}]}
+    failures = [
+        {"kind": "out_of_memory"},
+        {"kind": "exception", "title": "operation not permitted when stream is capturing"},
+    ]
+    failed: dict[str, Any] = {"status": "failed", "outcome": "failed", "failures": failures}
     fields: dict[str, Any] = TE | {"graph_modules": ()}
     make_stack(session, [1.0], fields=fields, health={"iterations": 0, "outcome": "failed"}, **failed)
     session.commit()
     rows = {row["scope"]: row for row in client.get("/api/v1/leaderboards/graphs", params=OF).json()["scopes"]}
     assert list(rows) == ["none", "transformer_engine: attn, moe_router", "transformer_engine: whole layers"]
     narrow, layers = rows["transformer_engine: attn, moe_router"], rows["transformer_engine: whole layers"]
-    assert (narrow["fitted"], narrow["not_captured"], narrow["peak_gib"]) == (6, 6, 64.5)
+    assert (narrow["fitted"], narrow["not_shown"], narrow["peak_gib"]) == (6, 6, 64.5)
     (gain,) = narrow["gains"]
     assert (gain["more_gib"], gain["tie"]) == (4.5, False)
     assert gain["low_pct"] < 8.0 < gain["high_pct"]
     assert (layers["fitted"], layers["out_of_memory"], layers["gains"]) == (0, 1, [])
+    assert [row["capture_failed"] for row in rows.values()] == [0, 0, 1]
     page = client.get(f"{PAGE}/graphs").text
     assert 'data-scope="transformer_engine: whole layers"' in page
     assert 'id="published"' in page

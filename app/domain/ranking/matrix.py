@@ -159,6 +159,10 @@ class EpMatrix:
     empty: tuple[EmptyCell, ...]
 
     @property
+    def is_single(self) -> bool:
+        return sum(map(len, self.columns.values())) == 1
+
+    @property
     def eps(self) -> tuple[int, ...]:
         return tuple(self.columns)
 
@@ -185,7 +189,7 @@ class EpMatrix:
 
 
 def ep_matrices(runs: Iterable[ScalingRuns], missing: Iterable[str] = ()) -> tuple[EpMatrix, ...]:
-    """Return a matrix per class of the runs of one stack that has two dispatchers or two EP degrees.
+    """Return a matrix per class of the runs of one stack. One with a single cell compares nothing (`is_single`).
 
     `missing`: dispatchers that its container lacks.
     """
@@ -193,8 +197,7 @@ def ep_matrices(runs: Iterable[ScalingRuns], missing: Iterable[str] = ()) -> tup
     for item in runs:
         if item.dispatcher and isinstance(item.known.get("ep"), int):
             classes.setdefault((item.routing_mode, item.semantic_class), []).append(item)
-    matrices = (_matrix(*wanted, own, frozenset(missing)) for wanted, own in sorted(classes.items()))
-    return tuple(matrix for matrix in matrices if len(matrix.dispatchers) > 1 or len(matrix.columns) > 1)
+    return tuple(_matrix(*wanted, own, frozenset(missing)) for wanted, own in sorted(classes.items()))
 
 
 def _matrix(routing: str, semantic_class: str, runs: Sequence[ScalingRuns], missing: frozenset[str]) -> EpMatrix:
