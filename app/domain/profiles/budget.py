@@ -4,7 +4,7 @@ The definitions are those of docs/profiles.md. All sums are exact: the parts add
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,9 @@ from app.domain.profiles.trace import NO_LAUNCH, DeviceTrace
 
 LATE_LAUNCH_NS = 10_000
 """A launch after the gap began owns this much of its latency. Ours."""
+
+_GAPS = 65_536
+"""Gaps that are explained at once."""
 
 REASONS = ("launch_starved", "host_sync", "wait_comm", "wait_copy", "issued_other", "unresolved")
 SYNCHRONISES = re.compile(
@@ -78,6 +81,21 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class _Gaps:
+    """Times without computation, by column. -1 stands for no kernel, launch or thread."""
+
+    start: Times
+    end: Times
+    kernel: Times
+    launch: Times
+    issued: Times
+    """Until then the ending kernel was not issued; the start of the gap when it was already."""
+    thread: Times
+    """The thread that launched the ending kernel."""
+    parts: Mapping[str, Times]
+
+
+@dataclass(frozen=True, slots=True)
 class Gap:
     """A time without computation."""
 
@@ -103,13 +121,13 @@ class Device:
         self.compute = self._of(self.is_compute)
         self.comm = self._of(groups == 1)
         self.copy = self._of(groups == 2)
-        self.compute_comm = Coverage.join((self.compute, self.comm))
         self.comm_copy = Coverage.join((self.comm, self.copy))
-        self.all = Coverage.join((self.compute_comm, self.copy))
+        self._exposed_comm = self.comm.minus(self.compute)
+        self._exposed_copy = self.copy.minus(self.compute).minus(self.comm)
         local = trace.class_by_use == NUMBER[LOCAL_DISPATCH]
         expert = trace.class_by_use == NUMBER[EXPERT_COMMUNICATION]
         self._local, self._expert = local, expert
-        self._kernels = np.flatnonzero(self.is_compute & (trace.end > trace.start))
+        self._kernels = np.flatnonzero(self.is_compute & (trace.end > trace.start)).astype(np.int32)
         self._kernel_start = trace.start[self._kernels]
         self._waits = self._synchronising_calls()
 
@@ -142,11 +160,11 @@ class Device:
 
         trace, local = self.trace, self._local
         compute, comm, copy = covered(self.compute), covered(self.comm), covered(self.copy)
-        compute_comm, everything = covered(self.compute_comm), covered(self.all)
-        compute_copy = covered(Coverage.join((self.compute, self.copy)))
+        exposed_comm, exposed_copy = covered(self._exposed_comm), covered(self._exposed_copy)
+        without_copies = covered(self._exposed_comm.minus(self.copy))
         dispatcher = covered(self._of(local | self._expert))
         by_name = covered(self._of(local | (trace.class_by_name == NUMBER[EXPERT_COMMUNICATION])))
-        exposed_dispatcher = [both - alone for both, alone in zip(compute_comm, compute, strict=True)]
+        exposed_dispatcher = exposed_comm
         if local.any():
             without = self._of(self.is_compute & ~local)
             both = covered(Coverage.join((without, self.comm, self._of(local))))
@@ -161,14 +179,14 @@ class Device:
                 last=windows[at][1],
                 compute=compute[at],
                 comm=comm[at],
-                exposed_comm=compute_comm[at] - compute[at],
+                exposed_comm=exposed_comm[at],
                 copy=copy[at],
-                exposed_copy=everything[at] - compute_comm[at],
-                idle=windows[at][1] - windows[at][0] - everything[at],
+                exposed_copy=exposed_copy[at],
+                idle=windows[at][1] - windows[at][0] - compute[at] - exposed_comm[at] - exposed_copy[at],
                 dispatcher=dispatcher[at],
                 dispatcher_by_name=by_name[at],
                 exposed_dispatcher=exposed_dispatcher[at],
-                copies_hide=compute_comm[at] - compute[at] - (everything[at] - compute_copy[at]),
+                copies_hide=exposed_comm[at] - without_copies[at],
                 reasons=self.reasons(*windows[at]),
                 by_class={name: times[at] for name, times in classes.items() if times[at]},
                 has_whole_graphs=bool(classes.get(GRAPH, [0] * len(windows))[at]),
@@ -178,46 +196,53 @@ class Device:
 
     def reasons(self, first: int, last: int) -> dict[str, int]:
         """Return why nothing computes in [first, last), in nanoseconds for each reason."""
-        *_, parts = self._explained(first, last)
-        return {name: int(parts[name].sum()) for name in REASONS}
+        times = dict.fromkeys(REASONS, 0)
+        for gaps in self._explained(first, last):
+            for name in REASONS:
+                times[name] += int(gaps.parts[name].sum())
+        return times
 
     def gaps(self, first: int, last: int, count: int) -> list[Gap]:
         """Return the `count` longest times without computation in [first, last)."""
-        start, end, kernel, launch, parts = self._explained(first, last)
+        start, end = self.compute.gaps(first, last)
         longest = np.argsort(start - end, kind="stable")[:count]
+        gaps = self._explain(start[longest], end[longest], last)
         return [
             Gap(
-                int(start[at]),
-                int(end[at]),
-                {name: int(parts[name][at]) for name in REASONS},
-                int(kernel[at]) if kernel[at] >= 0 else None,
-                int(launch[at]) if launch[at] >= 0 else None,
+                int(gaps.start[at]),
+                int(gaps.end[at]),
+                {name: int(gaps.parts[name][at]) for name in REASONS},
+                int(gaps.kernel[at]) if gaps.kernel[at] >= 0 else None,
+                int(gaps.launch[at]) if gaps.launch[at] >= 0 else None,
             )
-            for at in longest
+            for at in range(longest.size)
         ]
 
     def waiting_gaps(self, first: int, last: int) -> tuple[Times, Times, Times]:
         """Return start, ending kernel (-1: none) and waiting time of the gaps that wait for communication."""
-        start, _, kernel, _, parts = self._explained(first, last)
-        waits = parts["wait_comm"] > 0
-        return start[waits], kernel[waits], parts["wait_comm"][waits]
+        found = []
+        for gaps in self._explained(first, last):
+            waited = gaps.parts["wait_comm"]
+            found.append((gaps.start[waited > 0], gaps.kernel[waited > 0], waited[waited > 0]))
+        start, kernel, time = (np.concatenate(column) for column in zip(*found, strict=True))
+        return start, kernel, time
 
     def starved_split(self, first: int, last: int) -> dict[str, int]:
         """Return what the launching thread did while the GPU waited for a launch; the parts add up to that time."""
-        a, _, _, launch, parts = self._explained(first, last)
-        q = a + parts["launch_starved"] + parts["host_sync"]
-        threads = np.where(launch != NO_LAUNCH, self._thread_of(launch), -1)
         split = dict.fromkeys(STARVED_CAUSES, 0)
-        for thread in np.unique(threads[parts["launch_starved"] > 0]):
-            own = threads == thread
-            layers = [self._waits[int(thread)]] if int(thread) in self._waits else []
-            before = layers[0].between(a[own], q[own]) if layers else np.zeros(int(own.sum()), np.int64)
-            for cause, coverage in self._causes(int(thread)):
-                layers.append(coverage)
-                covered = Coverage.join(layers).between(a[own], q[own])
-                split[cause] += int((covered - before).sum())
-                before = covered
-        split["other"] = int(parts["launch_starved"].sum()) - sum(split.values())
+        for gaps in self._explained(first, last):
+            starved = gaps.parts["launch_starved"]
+            split["other"] += int(starved.sum())
+            for thread in np.unique(gaps.thread[starved > 0]):
+                own = gaps.thread == thread
+                layers = [self._waits[int(thread)]] if int(thread) in self._waits else []
+                before = gaps.parts["host_sync"][own]
+                for cause, coverage in self._causes(int(thread)):
+                    layers.append(coverage)
+                    covered = Coverage.join(layers).between(gaps.start[own], gaps.issued[own])
+                    split[cause] += int((covered - before).sum())
+                    split["other"] -= int((covered - before).sum())
+                    before = covered
         return split
 
     def _causes(self, thread: int) -> list[tuple[str, Coverage]]:
@@ -235,33 +260,35 @@ class Device:
 
     def idle_reasons(self, first: int, last: int) -> dict[str, int]:
         """Return why the GPU does nothing at all, without computation, communication and copies."""
-        a, b, _, launch, parts = self._explained(first, last)
-        issued = parts["launch_starved"] + parts["host_sync"]
-        q = a + issued
-        threads = np.where(launch != NO_LAUNCH, self._thread_of(launch), -1)
+        times = dict.fromkeys(("launch_starved", "host_sync", "issued_other", "unresolved"), 0)
         busy = self.comm_copy
-        sync = np.zeros(a.size, np.int64)
-        for thread, waits in self._waits.items():
-            own = threads == thread
-            if own.any():
-                both = Coverage.join((waits, busy))
-                sync[own] = both.between(a[own], q[own]) - busy.between(a[own], q[own])
-        unresolved = parts["unresolved"] > 0
-        return {
-            "launch_starved": int((issued - busy.between(a, q) - sync)[~unresolved].sum()),
-            "host_sync": int(sync.sum()),
-            "issued_other": int(parts["issued_other"].sum()),
-            "unresolved": int((parts["unresolved"] - busy.between(a, b))[unresolved].sum()),
-        }
+        for gaps in self._explained(first, last):
+            a, b, q, parts = gaps.start, gaps.end, gaps.issued, gaps.parts
+            sync = np.zeros(a.size, np.int64)
+            for thread, waits in self._waits.items():
+                own = gaps.thread == thread
+                if own.any():
+                    both = Coverage.join((waits, busy))
+                    sync[own] = both.between(a[own], q[own]) - busy.between(a[own], q[own])
+            unresolved = parts["unresolved"] > 0
+            times["launch_starved"] += int((q - a - busy.between(a, q) - sync)[~unresolved].sum())
+            times["host_sync"] += int(sync.sum())
+            times["issued_other"] += int(parts["issued_other"].sum())
+            times["unresolved"] += int((parts["unresolved"] - busy.between(a, b))[unresolved].sum())
+        return times
 
     def _thread_of(self, launch: Times) -> Any:
         threads = self.trace.calls.thread
         return threads[np.maximum(launch, 0)] if threads.size else np.full(launch.size, -1)
 
-    def _explained(self, first: int, last: int) -> tuple[Times, Times, Times, Times, dict[str, Times]]:
-        """Return starts, ends, the ending kernel, its launch and the parts of each gap. -1 stands for none."""
+    def _explained(self, first: int, last: int) -> Iterator["_Gaps"]:
+        """Yield the gaps of [first, last) in blocks, at least one, so that millions of them need little memory."""
+        start, end = self.compute.gaps(first, last)
+        for at in range(0, max(start.size, 1), _GAPS):
+            yield self._explain(start[at : at + _GAPS], end[at : at + _GAPS], last)
+
+    def _explain(self, a: Times, b: Times, last: int) -> "_Gaps":
         trace = self.trace
-        a, b = self.compute.gaps(first, last)
         kernel = np.full(a.size, -1, np.int64)
         launch = np.full(a.size, NO_LAUNCH, np.int64)
         if self._kernels.size:
@@ -283,19 +310,17 @@ class Device:
             own = threads == thread
             if own.any():
                 host_sync[own] = waits.between(a[own], q[own])
-        length = b - a
         comm = np.where(resolved, self.comm.between(q, b), 0)
         copy = np.where(resolved, self.comm_copy.between(q, b), 0) - comm
-        starved = np.where(resolved, q - a - host_sync, 0)
         parts = {
-            "launch_starved": starved,
+            "launch_starved": np.where(resolved, q - a - host_sync, 0),
             "host_sync": host_sync,
             "wait_comm": comm,
             "wait_copy": copy,
             "issued_other": np.where(resolved, b - q - comm - copy, 0),
-            "unresolved": np.where(resolved, 0, length),
+            "unresolved": np.where(resolved, 0, b - a),
         }
-        return a, b, kernel, launch, parts
+        return _Gaps(a, b, kernel, launch, q, threads, parts)
 
     @property
     def span(self) -> tuple[int, int]:

@@ -137,9 +137,8 @@ def _of_kernels(analysis: Analysis, *, has_graphs: bool) -> dict[str, Fact]:
     if expert.any():
         coverage = Coverage.of(trace.start[expert], trace.end[expert])
         first, last = analysis.windows[0].first, analysis.windows[-1].last
-        both = Coverage.join((coverage, device.compute))
         time = int(coverage.between(first, last))
-        hidden = time + int(device.compute.between(first, last)) - int(both.between(first, last))
+        hidden = time - coverage.outside(device.compute, first, last)
         facts["overlap_proof"] = hidden > HIDDEN_PROOF * time
         facts["resolved_dispatcher"] = libraries.pop() if len(libraries) == 1 else None if libraries else "alltoall"
     return {**facts, "backend_proof": True if facts["resolved_dispatcher"] else None}

@@ -29,8 +29,9 @@ class Coverage:
         if not start.size:
             empty = np.zeros(0, np.int64)
             return cls(empty, empty, empty)
-        order = np.argsort(start, kind="stable")
-        start, end = start[order], end[order]
+        if (start[1:] < start[:-1]).any():
+            order = np.argsort(start, kind="stable")
+            start, end = start[order], end[order]
         reach = np.maximum.accumulate(end)
         begins = np.flatnonzero(np.concatenate(([True], start[1:] > reach[:-1])))
         first, last = start[begins], reach[np.concatenate((begins[1:] - 1, [start.size - 1]))]
@@ -39,6 +40,9 @@ class Coverage:
     @classmethod
     def join(cls, parts: Sequence["Coverage"]) -> "Coverage":
         """Return the union of several unions."""
+        parts = [part for part in parts if part.start.size] or list(parts[:1])
+        if len(parts) == 1:
+            return parts[0]
         return cls.of(np.concatenate([part.start for part in parts]), np.concatenate([part.end for part in parts]))
 
     def before(self, moment: Any) -> Any:
@@ -66,6 +70,26 @@ class Coverage:
         after, before = np.concatenate(([first], end)), np.concatenate((start, [last]))
         is_open = before > after
         return after[is_open], before[is_open]
+
+    def minus(self, other: "Coverage") -> "Coverage":
+        """Return what these intervals cover and the others do not."""
+        if not self.start.size or not other.start.size:
+            return self
+        begin = np.searchsorted(other.end, self.start, "right")
+        count = np.searchsorted(other.start, self.end, "left") - begin  # others that cut each interval
+        own = np.repeat(np.arange(self.start.size), count + 1)
+        piece = np.arange(own.size) - np.repeat(np.cumsum(count + 1) - count - 1, count + 1)
+        cut = begin[own] + piece
+        start, end = self.start[own], self.end[own]
+        after, before = piece > 0, piece < count[own]
+        start[after] = np.maximum(start[after], other.end[cut[after] - 1])
+        end[before] = np.minimum(end[before], other.start[cut[before]])
+        return Coverage.of(start, end)
+
+    def outside(self, other: "Coverage", first: int, last: int) -> int:
+        """Return the time of [first, last) that these intervals cover and the others do not."""
+        start, end = self.within(first, last)
+        return int((end - start).sum() - other.between(start, end).sum())
 
     def contains(self, moments: Times) -> npt.NDArray[np.bool_]:
         """Tell of each moment whether an interval covers it."""

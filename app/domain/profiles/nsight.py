@@ -26,6 +26,8 @@ from app.domain.profiles.trace import (
 
 _ROWS = 20_000
 _MAX_RANGES = 200_000
+_MAX_ROOM = 8_000_000
+"""Rows for which room is taken at once; more rows take more room as they come."""
 _MAX_DEVICES = 64
 _MAX_STREAMS = 10_000
 _MAX_NAMES = 5_000
@@ -259,18 +261,18 @@ class _Export:
         numbers = np.array(sorted(self._ids), np.int64)
         places = np.array([self._ids[number] for number in numbers.tolist()], np.int32)
         unknown = self._text("unknown kernel")
-        parts: list[dict[str, Any]] = []
+        activities = _Columns(self._rows)
         place = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
         if _KERNELS in self._tables:
             name = "demangledName" if "demangledName" in self._columns[_KERNELS] else "shortName"
             more = (self._blocks(name), self._is_in_graph(_KERNELS))
             for rows in self._integers(_KERNELS, (*place, name), more):
-                parts.append(self._part(rows, _looked_up(rows[6], numbers, places, unknown), rows[7], rows[8]))
+                activities.add(**self._part(rows, _looked_up(rows[6], numbers, places, unknown), rows[7], rows[8]))
         if _COPIES in self._tables:
             for rows in self._integers(_COPIES, (*place, "copyKind"), (self._is_in_graph(_COPIES),)):
                 kinds, inverse = np.unique(rows[6], return_inverse=True)
                 names = np.array([self._copy(kind) for kind in kinds.tolist()], np.int32)[inverse]
-                parts.append(self._part(rows, names, None, rows[7]))
+                activities.add(**self._part(rows, names, None, rows[7]))
         for table, text, given in ((_SETS, "Memset (Device)", MEMSET), (_GRAPHS, "CUDA graph", GRAPH)):
             if table not in self._tables:
                 continue
@@ -279,12 +281,10 @@ class _Export:
             for rows in self._integers(table, place, (self._is_in_graph(table),)):
                 names = np.full(rows.shape[1], number, np.int32)
                 is_graph = given == GRAPH
-                parts.append(self._part(rows, names, None, rows[6] | is_graph, whole_graph=is_graph))
-        if not parts:
+                activities.add(**self._part(rows, names, None, rows[6] | is_graph, whole_graph=is_graph))
+        columns = activities.taken()
+        if not columns:
             return {"start": np.zeros(0, np.int64)}
-        columns = {}
-        for name in list(parts[0]):
-            columns[name] = np.concatenate([part.pop(name) for part in parts])
         streams, columns["stream"] = np.unique(columns["stream"], return_inverse=True)
         columns["stream"] = columns["stream"].astype(np.int32)
         if streams.size > _MAX_STREAMS:
@@ -329,9 +329,9 @@ class _Export:
             "end": end,
             "name": names,
             "device": np.clip(rows[2], 0, 2**31 - 1).astype(np.int32),
-            "stream": rows[3],
-            "correlation": rows[4],
-            "process": np.maximum(rows[5], 0) // _PROCESS,
+            "stream": _narrow(rows[3]),
+            "correlation": _narrow(rows[4]),
+            "process": _narrow(np.maximum(rows[5], 0) // _PROCESS),
             "blocks": np.zeros(start.size, np.int32)
             if blocks is None
             else np.clip(blocks, 0, 2**31 - 1).astype(np.int32),
@@ -345,19 +345,16 @@ class _Export:
         numbers = np.array(sorted(self._ids), np.int64)
         places = np.array([self._ids[number] for number in numbers.tolist()], np.int32)
         unknown = self._text("unknown call")
-        parts: list[tuple[Any, ...]] = []
+        found = _Columns(self._last_row(_CALLS))
         if _CALLS in self._tables:
             for rows in self._integers(_CALLS, ("start", "end", "globalTid", "correlationId", "nameId")):
-                parts.append((*(column.copy() for column in rows[:4]), _looked_up(rows[4], numbers, places, unknown)))
-        if not parts:
+                names = _looked_up(rows[4], numbers, places, unknown)
+                found.add(start=rows[0], end=rows[1], thread=rows[2], correlation=_narrow(rows[3]), name=names)
+        columns = found.taken()
+        if not columns:
             empty = np.zeros(0, np.int64)
             return HostCalls(empty, empty, empty.astype(np.int32), empty.astype(np.int32)), empty, empty
-        columns = [list(column) for column in zip(*parts, strict=True)]
-        parts.clear()
-        joined = []
-        while columns:  # each block's part is freed as soon as its column is joined
-            joined.append(np.concatenate(columns.pop(0)))
-        start, end, threads, correlation, name = joined
+        start, end, threads, correlation, name = columns.values()
         self._threads = np.unique(threads)
         thread = np.searchsorted(self._threads, threads).astype(np.int32)
         return HostCalls(start, end, thread, name), threads // _PROCESS, correlation
@@ -435,6 +432,43 @@ class _Export:
     def _rank(self, ranges: list[tuple[int, HostRange]], process: int) -> int | None:
         ranks = {int(match[1]) for owner, item in ranges if owner == process and (match := _RANK.search(item.name))}
         return ranks.pop() if len(ranks) == 1 else None
+
+
+class _Columns:
+    """Columns that grow in place: to join parts at the end would take twice the memory."""
+
+    def __init__(self, rows: int) -> None:
+        self._room = min(max(rows, 1), _MAX_ROOM)
+        self._size = 0
+        self._columns: dict[str, Any] = {}
+
+    def add(self, **part: Any) -> None:
+        """Append a block. A column becomes wider when a block needs it."""
+        count = len(part["start"])
+        while self._size + count > self._room:
+            self._room *= 2
+        for name, values in part.items():
+            column = self._columns.get(name)
+            if column is None:
+                column = np.empty(self._room, values.dtype)
+            elif len(column) < self._room or column.dtype.itemsize < values.dtype.itemsize:
+                wider = np.empty(self._room, np.promote_types(column.dtype, values.dtype))
+                wider[: self._size] = column[: self._size]
+                column = wider
+            column[self._size : self._size + count] = values
+            self._columns[name] = column
+        self._size += count
+
+    def taken(self) -> dict[str, Any]:
+        """Return the columns, and keep none."""
+        columns, self._columns = self._columns, {}
+        return {name: column[: self._size] for name, column in columns.items()} if self._size else {}
+
+
+def _narrow(column: Any) -> Any:
+    """Return integers in half the memory where they fit; the columns grow wider where not."""
+    fits = column.size and column.min() >= -(2**31) and column.max() < 2**31
+    return column.astype(np.int32) if fits else column
 
 
 def _looked_up(ids: Any, numbers: Any, places: Any, unknown: int) -> Any:

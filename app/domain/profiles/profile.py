@@ -500,9 +500,7 @@ def _class_rows(analysis: Analysis, budget: Budget) -> list[Document]:
             "exposed_ms": None,
         }
         if group_of(name) != "compute":
-            both = Coverage.join((coverage, device.compute))
-            hidden_by = device.compute.between(budget.first, budget.last)
-            row["exposed_ms"] = _ms(int(both.between(budget.first, budget.last) - hidden_by))
+            row["exposed_ms"] = _ms(coverage.outside(device.compute, budget.first, budget.last))
         rows.append(row)
     return sorted(rows, key=lambda row: -row["union_ms"])
 
@@ -541,8 +539,7 @@ def _collective_rows(analysis: Analysis, budget: Budget) -> list[Document]:
     for (group, name), items in groups.items():
         kernels = np.array([item.kernel for item in items], np.int64)
         coverage = Coverage.of(trace.start[kernels], trace.end[kernels])
-        both = Coverage.join((coverage, device.compute))
-        exposed = both.between(budget.first, budget.last) - device.compute.between(budget.first, budget.last)
+        exposed = coverage.outside(device.compute, budget.first, budget.last)
         sizes = [(item.elements_in or 0) * _BYTES.get(item.dtype, 0) for item in items]
         rows.append(
             {
@@ -552,7 +549,7 @@ def _collective_rows(analysis: Analysis, budget: Budget) -> list[Document]:
                 "count": len(items),
                 "bytes": sum(sizes) if all(sizes) else None,
                 "work_ms": _ms(int((trace.end[kernels] - trace.start[kernels]).sum())),
-                "exposed_ms": _ms(int(exposed)),
+                "exposed_ms": _ms(exposed),
             }
         )
     return sorted(rows, key=lambda row: -row["work_ms"])[:MAX_COLLECTIVE_ROWS]

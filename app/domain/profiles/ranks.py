@@ -208,11 +208,10 @@ def _exposed_wait(item: RankDevice, waits: Sequence[tuple[int, int]]) -> float:
     """Return the waiting that no computation hides, over the step."""
     start = np.array([first for first, _ in waits], np.int64)
     end = np.array([last for _, last in waits], np.int64)
-    busy = item.device.compute
-    both = Coverage.join((busy, Coverage.of(start, end)))
+    waiting = Coverage.of(start, end)
     windows = [(budget.first, budget.last) for budget in item.budgets if budget.is_regular] or [item.device.span]
     shares = [
-        int(both.between(first, last) - busy.between(first, last)) / (last - first)
+        waiting.outside(item.device.compute, first, last) / (last - first)
         for first, last in np.array(windows, np.int64)
         if last > first
     ]

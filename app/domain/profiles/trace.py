@@ -228,8 +228,10 @@ def join_launches(correlation: Times, calls_correlation: Times, calls_start: Tim
     usable = np.flatnonzero(calls_correlation > 0)
     if not usable.size:
         return result
-    order = usable[np.lexsort((calls_start[usable], calls_correlation[usable]))]
-    keys = calls_correlation[order]
+    keys, order = calls_correlation[usable], usable
+    if (keys[1:] <= keys[:-1]).any():
+        order = usable[np.lexsort((calls_start[usable], keys))]
+        keys = calls_correlation[order]
     at = np.minimum(np.searchsorted(keys, correlation, "left"), keys.size - 1)
     matches = (keys[at] == correlation) & (correlation > 0)
     result[matches] = order[at[matches]]

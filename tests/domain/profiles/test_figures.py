@@ -2,8 +2,12 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from app.domain.profiles.intervals import Coverage
 from app.domain.profiles.nsys_stats import is_table, read_stats
 from app.domain.profiles.profile import ProfileFile, describe_profile
 from app.domain.profiles.trace import UnusableProfile
@@ -113,3 +117,23 @@ def test_broken_tables_are_refused(data: bytes) -> None:
 def test_an_interval_trace_never_states_shares_of_sums() -> None:
     traced = [document(kineto(name))["facts"] for name in ("ddp-a100-ns", "synthetic/seed-11/moe-deepep-rel_ns")]
     assert all("nccl_share_of_summed_kernel_time" not in facts for facts in traced)
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=12)
+
+
+@given(SPANS, SPANS)
+def test_what_one_union_covers_and_another_does_not(mine: list[tuple[int, int]], theirs: list[tuple[int, int]]) -> None:
+    def union(spans: list[tuple[int, int]]) -> Coverage:
+        starts = np.array([start for start, _ in spans], np.int64)
+        return Coverage.of(starts, starts + np.array([length for _, length in spans], np.int64))
+
+    def moments(coverage: Coverage) -> set[int]:
+        pairs = zip(coverage.start.tolist(), coverage.end.tolist(), strict=True)
+        return {moment for start, end in pairs for moment in range(start, end)}
+
+    own, other = union(mine), union(theirs)
+    rest = moments(own) - moments(other)
+    assert moments(own.minus(other)) == rest
+    assert own.outside(other, 10, 40) == len({moment for moment in rest if 10 <= moment < 40})
+    assert moments(Coverage.join((own, other))) == moments(own) | moments(other)
