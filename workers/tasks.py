@@ -19,6 +19,9 @@ from app.storage.log_files import LogFiles
 from app.storage.tables import utc_now
 from workers.heartbeat import Heartbeat
 
+TURN_SECONDS = 0.5
+"""A message begins no further run after this time, so that sweeps and notifications have their turn."""
+
 _FORGET_SECONDS = 3600
 _MOST_SWEPT = 100
 """Runs, and stacks, that one sweep enqueues at most. The next sweep continues."""
@@ -35,10 +38,16 @@ def register(app: Celery) -> None:
 
 
 def process_next(_run_id: int) -> None:
-    """Process the run that is due longest: a message stands for any waiting run, whichever it was sent for."""
+    """Process the run that is due longest: a message stands for any waiting run, whichever it was sent for.
+
+    Then process further ones for a moment, because Celery needs as long to deliver a message as a short run takes.
+    Their own messages find nothing to do.
+    """
+    end = time.monotonic() + TURN_SECONDS
     while (run_id := _next_run()) is not None:
-        if process_run(run_id):
-            return  # else another worker claimed it at this moment
+        # None: another worker claimed it at this moment.
+        if process_run(run_id) and time.monotonic() >= end:
+            return
 
 
 def process_run(run_id: int) -> str | None:

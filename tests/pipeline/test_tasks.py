@@ -176,8 +176,9 @@ def test_a_run_that_was_deleted_is_nobody_s_work(client: TestClient, engine: Eng
 
 
 def test_the_run_of_a_worker_that_died_is_processed_before_the_backlog(
-    client: TestClient, engine: Engine, settings: Settings
+    client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(tasks, "TURN_SECONDS", 0)
     waiting, interrupted = uploaded(client, LOG), uploaded(client, training_log(step_time_ms=20))
     with transaction(engine) as session:
         run_queue.claim(session, interrupted, settings)
@@ -186,6 +187,15 @@ def test_the_run_of_a_worker_that_died_is_processed_before_the_backlog(
     assert [run_of(engine, run_id).status for run_id in (waiting, interrupted)] == ["received", "ready"]
     process_next(waiting)
     assert run_of(engine, waiting).status == "ready"
+
+
+def test_one_message_has_all_short_runs_processed_that_wait(
+    client: TestClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "TURN_SECONDS", 600)
+    runs = [uploaded(client, training_log(step_time_ms=20 + number)) for number in range(3)]
+    process_next(runs[0])
+    assert [run_of(engine, run_id).status for run_id in runs] == ["ready"] * 3
 
 
 def test_sweeps_leave_one_message_for_each_run_that_waits(client: TestClient, settings: Settings) -> None:
