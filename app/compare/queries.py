@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Literal, Self
 from urllib.parse import urlencode
 
-from sqlalchemy import ColumnElement, false, func, or_, select
+from sqlalchemy import func, select
 from sqlmodel import Session, col
 
 from app.domain.numbers import plural
@@ -30,7 +30,8 @@ from app.domain.verdict.step_time import Prior
 from app.errors import FieldError, InvalidQuery, NotFound, NotReady
 from app.storage import readings
 from app.storage.rules import RulesInForce, pair_facts, read_run, window_of
-from app.storage.runs import WITH_RESULT, RunDetail, RunListItem, detail, list_item, list_runs
+from app.storage.runs import WITH_RESULT, RunDetail, RunListItem, detail, runs_by_id
+from app.storage.search import mentioned
 from app.storage.stacks import Family, Relative, facts_of
 from app.storage.tables import ProjectRow, RunRow, SeriesRow, select_any
 
@@ -97,14 +98,15 @@ def series_of(session: Session, run_ids: Sequence[int]) -> dict[str, str]:
 
 def offered_runs(session: Session, q: str, *, near: int | None, without: Sequence[int]) -> tuple[RunListItem, ...]:
     """Runs to choose from that every word of `q` names: those of the stack of run `near` first, then the newest."""
-    chosen = list_runs().where(col(RunRow.status).in_(("ready", "failed")), col(RunRow.id).not_in(without))
-    for word in q.split():
-        chosen = chosen.where(_mentions(word))
-    if near is not None:
-        stack = select_any(RunRow.stack_key).where(col(RunRow.id) == near).scalar_subquery()
-        chosen = chosen.order_by((col(RunRow.stack_key) != stack).asc())
-    rows = session.execute(chosen.order_by(col(RunRow.id).desc()).limit(MOST_OFFERED))
-    return tuple(list_item(row) for row in rows)
+    runs = select_any(RunRow.id).where(
+        col(RunRow.status).in_(("ready", "failed")), col(RunRow.id).not_in(without), *mentioned(session, q).conditions
+    )
+    newest = runs.order_by(col(RunRow.id).desc()).limit(MOST_OFFERED)
+    stack = select_any(RunRow.stack_key).where(col(RunRow.id) == near).scalar_subquery()
+    # One after the other: sorted together, every run would be read.
+    of_stack = session.execute(newest.where(col(RunRow.stack_key) == stack)).scalars().all() if near else []
+    others = session.execute(newest).scalars() if len(of_stack) < MOST_OFFERED else ()
+    return runs_by_id(session, list(dict.fromkeys((*of_stack, *others)))[:MOST_OFFERED])
 
 
 def in_order(session: Session, run_ids: Sequence[int]) -> list[tuple[int, str, str]]:
@@ -137,14 +139,6 @@ def _record(row: RunRow, detail: RunDetail, loss: float | None) -> RunRecord:
     facts = facts_of(row)  # type: ignore[arg-type]  # a whole row has the columns of a slim one
     facts = replace(facts, estimate=replace(facts.estimate, loss=loss))
     return RunRecord.of(facts, detail.project, detail.contract)
-
-
-def _mentions(word: str) -> ColumnElement[bool]:
-    """Runs that a word names: by part of a text, or by number (`1842`, `#1842`)."""
-    number = word.removeprefix("#")
-    by_id = col(RunRow.id) == int(number) if number.isascii() and number.isdigit() and len(number) < 10 else false()
-    texts = (RunRow.name, RunRow.branch, RunRow.commit, RunRow.model, RunRow.gpu, RunRow.dispatcher, ProjectRow.slug)
-    return or_(by_id, *(func.lower(col(text)).contains(word.lower(), autoescape=True) for text in texts))
 
 
 # --- The runs of each side and the view: the query string of `/compare`, validated as input.

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
-from sqlalchemy import ColumnElement, and_, func, or_, select
-from sqlalchemy.orm import aliased
+from sqlalchemy import ColumnElement, Row, Select, bindparam, func, select
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
@@ -15,8 +14,9 @@ from app.domain.numbers import plural, step_time
 from app.domain.run import Stated
 from app.history.queries import VERDICTS
 from app.storage.database import ListPage
-from app.storage.runs import aware, stored_contract
-from app.storage.tables import ProjectRow, RunResultRow, RunRow, select_any
+from app.storage.runs import aware, filter_values, stored_contract
+from app.storage.search import mentioned
+from app.storage.tables import ProjectRow, RunResultRow, RunRow, StackRow, select_any
 from app.web.lists import ListQuery, OneOf
 
 # --- Filters of the list of stacks. The query string is its whole state, so it is validated as input.
@@ -76,8 +76,26 @@ def sparkline(milliseconds: Sequence[float]) -> Sparkline | None:
 
 
 SPARK_RUNS = 40
+NO_NAME = "?"
+"""The name of an unknown dispatcher in `StackRow.dispatchers`."""
 _READ = col(RunRow.status).in_(("ready", "failed"))
-_IS_JUDGED = and_(col(RunRow.verdict) != "", col(RunRow.purpose) != "experiment")
+_OF_STACK: Select[Any] = (
+    select_any(
+        RunRow.id, RunRow.config_key, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.ordered_at, RunRow.step_time_ms,
+        RunRow.is_steady, RunRow.short, RunRow.quarantine, RunRow.purpose, RunRow.verdict, RunRow.verdict_delta_pct,
+        RunRow.stack_key, RunRow.job, ProjectRow.slug, ProjectRow.generated,
+    )
+    .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+    .where(
+        # As a sum, so that SQLite looks the runs of the stack up, and does not read all of the project in their order.
+        col(RunRow.project_id) + 0 == bindparam("project_id"),
+        col(RunRow.stack_key) == bindparam("stack_key"),
+    )
+    .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+)  # fmt: skip
+# Built once, and run for each stack of the page: an index has the newest runs of one stack, not of many.
+_RECENT = _OF_STACK.where(_READ).limit(SPARK_RUNS)
+_JUDGED = _OF_STACK.where(col(RunRow.verdict) != "", col(RunRow.purpose) != "experiment").limit(1)
 _TOLD = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "pp_layout", "graph_modules", "task", "data_mode")
 """Fields that distinguish stacks with the same title, where known."""
 
@@ -121,58 +139,53 @@ class StackOptions:
 
 def find_stacks(session: Session, query: StackQuery) -> ListPage[StackItem]:
     """Return the matching stacks. A page past the end is empty, with the true total."""
-    last_at = func.max(col(RunRow.ordered_at)).label("last_at")
-    grouped: Any = (
-        select_any(RunRow.stack_key, last_at, func.count().label("runs"))
-        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
-        .where(_READ, col(RunRow.stack_key) != "", *_conditions(query))
-        .group_by(col(RunRow.stack_key))
-    )
-    total = session.execute(select(func.count()).select_from(grouped.subquery())).scalar_one()
+    conditions = _conditions(session, query)
+    total = session.execute(select(func.count(col(StackRow.stack_key))).where(*conditions)).scalar_one()
     wanted = (
-        grouped.order_by(last_at.desc(), col(RunRow.stack_key))
+        select(StackRow)
+        .where(*conditions)
+        .order_by(col(StackRow.last_at).desc(), col(StackRow.stack_key).desc())
         .limit(query.page_size)
         .offset((query.page - 1) * query.page_size)
     )
-    keys = {row.stack_key: row.runs for row in session.execute(wanted)}
-    return ListPage(tuple(_items(session, keys)), total, query.page, query.page_size)
+    stacks = session.execute(wanted).scalars().all()
+    return ListPage(tuple(_items(session, stacks)), total, query.page, query.page_size)
 
 
 def stack_options(session: Session) -> StackOptions:
     projects = tuple(session.execute(select_any(ProjectRow.slug).order_by(ProjectRow.slug)).scalars())
-    model, gpu, dispatcher = (
-        tuple(value for value in session.execute(select(column).distinct().order_by(column)).scalars() if value)
-        for column in (col(RunRow.model), col(RunRow.gpu), col(RunRow.dispatcher))
-    )
-    return StackOptions(projects, model, gpu, dispatcher)
+    values = filter_values(session, "model", "gpu", "dispatcher")
+    return StackOptions(projects, values["model"], values["gpu"], values["dispatcher"])
 
 
 def stacks_of(session: Session, keys: Sequence[str]) -> tuple[StackItem, ...]:
     """Return the stacks of these keys, those with the newest runs first."""
-    counted = select_any(RunRow.stack_key, func.count()).where(col(RunRow.stack_key).in_(keys), _READ)
-    runs: dict[str, int] = dict(session.execute(counted.group_by(col(RunRow.stack_key))).all())
-    return tuple(sorted(_items(session, runs), key=lambda item: item.last_at, reverse=True))
+    chosen = select(StackRow).where(col(StackRow.stack_key).in_(keys)).order_by(col(StackRow.last_at).desc())
+    return tuple(_items(session, session.execute(chosen).scalars().all()))
 
 
-def _items(session: Session, runs: dict[str, int]) -> list[StackItem]:
-    """Return one row for each key, in their order."""
-    recent: dict[str, list[Any]] = {key: [] for key in runs}
-    for row in session.execute(_recent(list(runs))):
-        recent[row.stack_key].append(row)
-    newest = {key: rows[0].id for key, rows in recent.items() if rows}
-    judged = {row.stack_key: row for row in session.execute(_judged(list(runs)))}
-    contracts = _contracts(session, list(newest.values()))
-    dispatchers = _dispatchers(session, list(runs))
-    return [
-        _item(recent[key], runs[key], contracts[newest[key]], dispatchers.get(key, ()), judged.get(key))
-        for key in runs
-        if recent[key]
-    ]
+def _items(session: Session, stacks: Sequence[StackRow]) -> list[StackItem]:
+    recent = {stack.stack_key: session.execute(_RECENT, _key(stack)).all() for stack in stacks}
+    contracts = _contracts(session, [rows[0].id for rows in recent.values() if rows])
+    items = []
+    for stack in stacks:
+        if rows := recent[stack.stack_key]:
+            judged = _last_judged(session, stack, rows) if stack.verdict else None
+            items.append(_item(rows, stack, contracts[rows[0].id], judged))
+    return items
 
 
-def _item(
-    rows: Sequence[Any], runs: int, contract: dict[str, Stated], dispatchers: tuple[str, ...], judged: Any
-) -> StackItem:
+def _key(stack: StackRow) -> dict[str, Any]:
+    return {"project_id": stack.project_id, "stack_key": stack.stack_key}
+
+
+def _last_judged(session: Session, stack: StackRow, rows: Sequence[Row[Any]]) -> Row[Any] | None:
+    """Return the last judged run, which is usually among the newest ones."""
+    judged = next((row for row in rows if row.verdict and row.purpose != "experiment"), None)
+    return judged or session.execute(_JUDGED, _key(stack)).first()
+
+
+def _item(rows: Sequence[Any], stack: StackRow, contract: dict[str, Stated], judged: Any) -> StackItem:
     """Return the row of a stack. `rows`: its newest runs, newest first."""
     newest = rows[0]
     # The line is of one job and configuration: a step between two would look like a code change.
@@ -190,8 +203,8 @@ def _item(
         gpus=newest.gpus,
         container=str(container.value) if container and container.value is not None else "",
         also=tuple((name, contract[name].value) for name in _TOLD if name in contract and FIELDS[name].role == "stack"),
-        dispatchers=dispatchers,
-        runs=runs,
+        dispatchers=tuple(sorted(name for name in stack.dispatchers.split(",") if name not in ("", NO_NAME))),
+        runs=stack.runs,
         last_run_id=newest.id,
         last_at=aware(newest.ordered_at),
         verdict=judged.verdict if judged else "",
@@ -207,36 +220,6 @@ def _counts(row: Any) -> bool:
     return bool(row.step_time_ms and row.is_steady and not row.short and not row.quarantine and row.purpose == "ci")
 
 
-def _recent(keys: Sequence[str]) -> Any:
-    """Select the newest runs of each stack, newest first."""
-    order = (col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
-    number = func.row_number().over(partition_by=col(RunRow.stack_key), order_by=order).label("number")
-    columns = (
-        RunRow.id, RunRow.stack_key, RunRow.config_key, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.ordered_at,
-        RunRow.step_time_ms, RunRow.is_steady, RunRow.short, RunRow.quarantine, RunRow.purpose, RunRow.job,
-        ProjectRow.slug, ProjectRow.generated,
-    )  # fmt: skip
-    numbered = (
-        select_any(*columns, number)
-        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
-        .where(col(RunRow.stack_key).in_(keys), _READ)
-        .subquery()
-    )
-    return select(numbered).where(numbered.c.number <= SPARK_RUNS).order_by(numbered.c.stack_key, numbered.c.number)
-
-
-def _judged(keys: Sequence[str]) -> Any:
-    """Select the last judged run of each stack in history order."""
-    order = (col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
-    number = func.row_number().over(partition_by=col(RunRow.stack_key), order_by=order).label("number")
-    numbered = (
-        select_any(RunRow.id, RunRow.stack_key, RunRow.verdict, RunRow.verdict_delta_pct, number)
-        .where(col(RunRow.stack_key).in_(keys), _IS_JUDGED)
-        .subquery()
-    )
-    return select(numbered).where(numbered.c.number == 1)
-
-
 def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, Stated]]:
     rows = session.execute(
         select_any(RunResultRow.run_id, RunResultRow.contract).where(col(RunResultRow.run_id).in_(run_ids))
@@ -244,57 +227,23 @@ def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, 
     return {run_id: stored_contract(contract) for run_id, contract in rows}
 
 
-def _dispatchers(session: Session, keys: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    chosen = select_any(RunRow.stack_key, RunRow.dispatcher).where(
-        col(RunRow.stack_key).in_(keys), _READ, col(RunRow.dispatcher).is_not(None)
-    )
-    dispatchers: dict[str, list[str]] = {}
-    for key, dispatcher in session.execute(chosen.distinct().order_by(col(RunRow.dispatcher))):
-        dispatchers.setdefault(key, []).append(dispatcher)
-    return {key: tuple(names) for key, names in dispatchers.items()}
-
-
-def _conditions(query: StackQuery) -> list[ColumnElement[bool]]:
-    """Return conditions on single runs, which hold for all runs of a stack (dispatcher and names excepted)."""
-    conditions: list[ColumnElement[bool]] = []
+def _conditions(session: Session, query: StackQuery) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = [col(StackRow.runs) > 0]
     if query.project:
-        conditions.append(col(ProjectRow.slug) == query.project)
-    for name, column in (("model", col(RunRow.model)), ("gpu", col(RunRow.gpu))):
+        number = select_any(ProjectRow.id).where(col(ProjectRow.slug) == query.project)
+        conditions.append(col(StackRow.project_id) == number.scalar_subquery())
+    for name, column in (("model", col(StackRow.model)), ("gpu", col(StackRow.gpu))):
         if value := getattr(query, name):
             conditions.append(column.is_(None) if value == UNKNOWN else column == value)
     if query.dispatcher:
-        column = col(RunRow.dispatcher)
-        conditions.append(_some_run(column.is_(None) if query.dispatcher == UNKNOWN else column == query.dispatcher))
+        name = NO_NAME if query.dispatcher == UNKNOWN else query.dispatcher
+        conditions.append(col(StackRow.dispatchers).contains(f",{name},", autoescape=True))
     if query.verdict:
-        conditions.append(_last_verdict() == query.verdict)
-    return conditions + [_some_run(_mentions(word)) for word in query.q.split()]
+        conditions.append(col(StackRow.verdict) == query.verdict)
+    return conditions + [_mentions(session, word) for word in query.q.split()]
 
 
-def _some_run(condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Select stacks with at least one run that meets the condition."""
-    newest = select_any(RunRow.stack_key).join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
-    return col(RunRow.stack_key).in_(newest.where(_READ, condition))
-
-
-def _last_verdict() -> Any:
-    """Return the verdict of the last judged run of a stack, by one index lookup per stack."""
-    other = aliased(RunRow, name="judged")
-    return (
-        select(col(other.verdict))
-        .where(
-            col(other.project_id) == RunRow.project_id,
-            col(other.stack_key) == RunRow.stack_key,
-            col(other.verdict) != "",
-            col(other.purpose) != "experiment",
-        )
-        .order_by(col(other.ordered_at).desc(), col(other.id).desc())
-        .limit(1)
-        .scalar_subquery()
-    )
-
-
-def _mentions(word: str) -> ColumnElement[bool]:
-    """Runs that a word of the search box names, by part of a name or by the first digits of the stack's key."""
-    texts = (RunRow.name, RunRow.branch, RunRow.model, RunRow.gpu, RunRow.dispatcher, ProjectRow.slug)
-    by_text = (func.lower(col(text)).contains(word.lower(), autoescape=True) for text in texts)
-    return or_(col(RunRow.stack_key).startswith(word.lower(), autoescape=True), *by_text)
+def _mentions(session: Session, word: str) -> ColumnElement[bool]:
+    """Return the condition for stacks of which a word names some run."""
+    runs = select_any(RunRow.stack_key).where(_READ, *mentioned(session, word).conditions)
+    return col(StackRow.stack_key).in_(runs)

@@ -14,6 +14,7 @@ from app.domain.verdict.triage import active_text
 from app.overview.queries import PERIODS, Overview, OverviewQuery, overview
 from app.storage.access_changes import project_slugs
 from app.storage.heartbeat import silent_since
+from app.storage.runs import counted
 from app.storage.users import administrators
 from app.web.access_rule import requires
 from app.web.dependencies import AppSettings, ReadSession
@@ -70,6 +71,7 @@ def show_overview(request: Request, session: ReadSession, settings: AppSettings)
         arrived=arrived(summary, filters),
         outcomes=OUTCOMES,
         silent_since=silent_since(session, settings),
+        counted=counted,
     )
 
 
@@ -88,7 +90,8 @@ def arrived(overview: Overview, filters: OverviewQuery) -> str:
         return ""
     parts = []
     if overview.waiting:
-        parts.append(f"{plural(overview.waiting, 'run is', 'runs are')} being processed.")
+        verb = plural(overview.waiting, "run is", "runs are", number=False)
+        parts.append(f"{counted(overview.waiting)} {verb} being processed.")
     period = f"the last {filters.period}{filters.where}"
     parts.append(_ended(overview, period) if overview.recent else f"Nothing was uploaded in {period}.")
     return " ".join(parts)

@@ -1,19 +1,26 @@
 """The first page: regressions by cost, newest verdicts, failed runs and newest runs."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from sqlalchemy import ColumnElement, Row, Select, exists, func, or_, select
+from sqlalchemy import ColumnElement, Row, Select, and_, case, exists, func, or_, select
 from sqlmodel import Session, col
 
 from app.pipeline.notify import LeaderUpdate, leader_updates
 from app.storage.experiments import ExperimentFilter, find_experiments
 from app.storage.projects import slugs_by_id
-from app.storage.runs import ENDED_BADLY, RunListItem, aware, count_runs, latest_runs
+from app.storage.runs import (
+    ENDED_BADLY,
+    RunListItem,
+    aware,
+    count_up_to,
+    filter_values,
+    latest_runs,
+    runs_by_id,
+)
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any
 from app.web.lists import FilterQuery, OneOf
 
@@ -61,7 +68,7 @@ class NeedsAttention:
 def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAttention:
     """Return regressions of runs on `branch` in `project`; empty for any."""
     open_ones = col(RegressionRow.state).in_(_NEED_SOMEBODY)
-    conditions = [open_ones, *_on_branch(branch), *in_project(RegressionRow, project)]
+    conditions = [open_ones, *_on_branch(branch), *_in_project(project)]
     cost = col(RegressionRow.gpu_hours_per_day)
     state: Any = col(RegressionRow.state)
     counted = session.execute(
@@ -81,12 +88,11 @@ def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAt
     return NeedsAttention(_items(session, rows), opened, acknowledged, sum(costs) if costs else None, without_cost)
 
 
-def in_project(table: type[RunRow] | type[RegressionRow], project: str) -> list[ColumnElement[bool]]:
-    """Return the condition for rows of the project with this name; none for any."""
+def _in_project(project: str) -> list[ColumnElement[bool]]:
     if not project:
         return []
     of_it: Any = select(col(ProjectRow.id)).where(col(ProjectRow.slug) == project)
-    return [col(table.project_id).in_(of_it)]
+    return [col(RegressionRow.project_id).in_(of_it)]
 
 
 def _on_branch(branch: str) -> list[ColumnElement[bool]]:
@@ -95,7 +101,8 @@ def _on_branch(branch: str) -> list[ColumnElement[bool]]:
     member = (
         select(col(RunRow.id))
         .join(RegressionMemberRow, col(RegressionMemberRow.run_id) == RunRow.id)
-        .where(col(RegressionMemberRow.regression_id) == RegressionRow.id, col(RunRow.branch) == branch)
+        # As a text, so that SQLite looks the members up, and does not read all runs of the branch.
+        .where(col(RegressionMemberRow.regression_id) == RegressionRow.id, col(RunRow.branch).concat("") == branch)
     )
     return [exists(member)]
 
@@ -184,6 +191,7 @@ NEWEST = 6
 VERDICTS = 12
 STANDINGS = 6
 FAILED = 6
+WAITING = ("received", "processing")
 
 _OUTCOME = col(RunRow.outcome)
 _ENDED_BADLY: ColumnElement[bool] = _OUTCOME.in_(ENDED_BADLY)
@@ -194,13 +202,15 @@ _WITHOUT_FIGURE: ColumnElement[bool] = col(RunRow.status) == "failed"
 class Overview:
     """Counts and newest rows for the requested project.
 
-    `by_status` counts all runs; `by_outcome` (failed runs) and `without_figure` those of the requested branch, as the
-    list filters them. `recent` counts runs of the requested period: failed ones, and others without a figure.
+    `total` counts all runs, `waiting` those that no worker has read yet; `by_outcome` (failed runs) and
+    `without_figure` those of the requested branch, as the list filters them. These counts end at 10,000 and more
+    (`counted`). `recent` counts runs of the requested period: failed ones, and others without a figure.
     `verdicts`: the newest runs judged in it. `standings`: new leaders in it, on any branch. `branches` and `projects`:
     choices. `experiments`: number in each state, of any time.
     """
 
-    by_status: Mapping[str, int]
+    total: int
+    waiting: int
     by_outcome: Mapping[str, int]
     without_figure: int
     recent: int
@@ -215,48 +225,49 @@ class Overview:
     failed: tuple[RunListItem, ...]
     experiments: Mapping[str, int]
 
-    @property
-    def total(self) -> int:
-        return sum(self.by_status.values())
-
-    @property
-    def waiting(self) -> int:
-        return self.by_status.get("received", 0) + self.by_status.get("processing", 0)
-
 
 def overview(session: Session, query: OverviewQuery, now: datetime) -> Overview:
     """Return the state of the service at `now` (aware)."""
-    of_project = in_project(RunRow, query.project)
+    project_ids = {slug: number for number, slug in slugs_by_id(session).items()}
+    of_project = [col(RunRow.project_id) == project_ids.get(query.project, 0)] if query.project else []
     on_branch = [*of_project, *([col(RunRow.branch) == query.branch] if query.branch else [])]
     recent = [col(RunRow.created_at) >= now - timedelta(days=int(query.days)), *on_branch]
     badly = or_(_WITHOUT_FIGURE, _ENDED_BADLY)
-    not_counted = _OUTCOME.not_in(ENDED_BADLY)
+    runs, ended_badly, without_figure = _recent(session, *recent)
     return Overview(
-        by_status=Counter(dict(_statuses(session, *of_project))),
-        without_figure=count_runs(session, *on_branch, _WITHOUT_FIGURE),
-        recent=count_runs(session, *recent),
-        by_outcome={name: count_runs(session, *on_branch, _OUTCOME.in_((name,))) for name in ENDED_BADLY},
-        recent_ended_badly=count_runs(session, *recent, _ENDED_BADLY),
-        recent_without_figure=count_runs(session, *recent, _WITHOUT_FIGURE, not_counted),
+        total=count_up_to(session, *of_project),
+        # One by one: SQLite would rather read all runs of the project than look up two statuses.
+        waiting=sum(count_up_to(session, col(RunRow.status) == name, *of_project) for name in WAITING),
+        without_figure=count_up_to(session, *on_branch, _WITHOUT_FIGURE),
+        by_outcome={name: count_up_to(session, *on_branch, _OUTCOME.in_((name,))) for name in ENDED_BADLY},
+        recent=runs,
+        recent_ended_badly=ended_badly,
+        recent_without_figure=without_figure,
         attention=needs_attention(session, query.branch, query.project),
-        verdicts=latest_runs(session, VERDICTS, *recent, col(RunRow.verdict) != ""),
-        branches=_branches(session, *of_project),
-        projects=tuple(sorted(slugs_by_id(session).values())),
+        verdicts=_latest(session, VERDICTS, *recent, col(RunRow.verdict) != ""),
+        branches=filter_values(session, "branch", project_id=project_ids.get(query.project))["branch"],
+        projects=tuple(sorted(project_ids)),
         standings=leader_updates(
             session, project=query.project, noticed_since=now - timedelta(days=int(query.days)), most=STANDINGS
         ),
         newest=latest_runs(session, NEWEST, *on_branch),
-        failed=latest_runs(session, FAILED, *recent, badly),
+        failed=_latest(session, FAILED, *recent, badly),
         experiments=find_experiments(session, ExperimentFilter(project=query.project), page_size=1).states,
     )
 
 
-def _branches(session: Session, *conditions: ColumnElement[bool]) -> tuple[str, ...]:
-    column = col(RunRow.branch)
-    branches = session.execute(select(column).where(*conditions).distinct().order_by(column)).scalars()
-    return tuple(value for value in branches if value)
+def _recent(session: Session, *recent: ColumnElement[bool]) -> tuple[int, int, int]:
+    """Return the number of runs, of failed ones, and of others without a figure: one pass over an index.
+
+    As sums, because for groups SQLite would read an index of their order, which has all runs.
+    """
+    without = and_(_WITHOUT_FIGURE, _OUTCOME.not_in(ENDED_BADLY))
+    sums = (func.sum(case((condition, 1), else_=0)) for condition in (_ENDED_BADLY, without))
+    runs, badly, unread = session.execute(select(func.count(), *sums).select_from(RunRow).where(*recent)).one()
+    return runs, badly or 0, unread or 0
 
 
-def _statuses(session: Session, *conditions: ColumnElement[bool]) -> list[tuple[str, int]]:
-    grouped: Any = select(col(RunRow.status), func.count()).where(*conditions).group_by(col(RunRow.status))
-    return [(status, count) for status, count in session.execute(grouped)]
+def _latest(session: Session, limit: int, *recent: ColumnElement[bool]) -> tuple[RunListItem, ...]:
+    """Return the newest runs of a period: in the order of upload, in which an index reads nothing before the period."""
+    newest = select_any(RunRow.id).where(*recent).order_by(col(RunRow.created_at).desc(), col(RunRow.id).desc())
+    return runs_by_id(session, session.execute(newest.limit(limit)).scalars().all())

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from pydantic import Field
-from sqlalchemy import ColumnElement, Row, Select, String, bindparam, false, func, null, or_, select, tuple_
+from sqlalchemy import ColumnElement, Row, Select, String, bindparam, func, null, select, tuple_
 from sqlmodel import Session, col
 
 from app.errors import NotFound
@@ -26,9 +26,11 @@ from app.storage.runs import (
     count_up_to,
     detail,
     files_of,
+    filter_values,
     is_updating,
     runs_by_id,
 )
+from app.storage.search import mentioned
 from app.storage.tables import AmendmentRow, ProjectRow, RunRow, SeriesRow, StackWorkRow, VerdictRow, select_any
 from app.web.lists import ListQuery, OneOf, Passes, invalid_filter
 from app.web.templating import OUTCOMES
@@ -94,8 +96,10 @@ def find_runs(session: Session, query: RunQuery) -> ListPage[RunListItem]:
     Only narrow rows are searched and sorted; the rest is read for the runs of the page. Raises InvalidQuery for a page
     too deep to reach without a cursor.
     """
-    conditions = _conditions(query)
-    total = count_up_to(session, *conditions)
+    filters, mentions = _conditions(query), mentioned(session, query.q)
+    conditions = [*filters, *mentions.conditions]
+    is_many = mentions.is_frequent and not filters  # counting them again would read the runs
+    total = MOST_COUNTED + 1 if is_many else count_up_to(session, *conditions)
     is_exact = total <= MOST_COUNTED
     skipped = 0 if query.after or query.before else (query.page - 1) * query.page_size
     if skipped >= MOST_SKIPPED and not is_exact:
@@ -180,13 +184,10 @@ def get_series(session: Session, run_id: int) -> Series:
 
 
 def filter_options(session: Session) -> FilterOptions:
-    """Return all values that occur, sorted, so that no choice of a select box gives an empty list."""
+    """Return all values that occur, sorted: the choices of select boxes."""
     projects = tuple(session.execute(select_any(ProjectRow.slug).order_by(ProjectRow.slug)).scalars())
-    model, gpu, dispatcher, branch = (
-        tuple(value for value in session.execute(select(column).distinct().order_by(column)).scalars() if value)
-        for column in (col(RunRow.model), col(RunRow.gpu), col(RunRow.dispatcher), col(RunRow.branch))
-    )
-    return FilterOptions(projects, model, gpu, dispatcher, branch)
+    values = filter_values(session, "model", "gpu", "dispatcher", "branch")
+    return FilterOptions(projects, values["model"], values["gpu"], values["dispatcher"], values["branch"])
 
 
 def _conditions(query: RunQuery) -> list[ColumnElement[bool]]:
@@ -209,19 +210,7 @@ def _conditions(query: RunQuery) -> list[ColumnElement[bool]]:
     for name, column in may_be_unknown.items():
         if value := query.active.get(name):
             conditions.append(column.is_(None) if value == UNKNOWN else column == value)
-    return conditions + [_mentions(word) for word in query.q.split()]
-
-
-def _mentions(word: str) -> ColumnElement[bool]:
-    """Runs that a word of the search box names: by part of a name, or by number (`1842`, `#1842`)."""
-    texts = (RunRow.name, RunRow.branch, RunRow.commit, RunRow.model, RunRow.gpu, RunRow.dispatcher)
-    projects = select_any(ProjectRow.id).where(func.lower(ProjectRow.slug).contains(word.lower(), autoescape=True))
-    number = word.removeprefix("#")
-    # Ids fit in 63 bits; a longer number is part of a name, not an id.
-    by_id = col(RunRow.id) == int(number) if number.isascii() and number.isdigit() and len(number) < 19 else false()
-    by_text = (func.lower(col(text)).contains(word.lower(), autoescape=True) for text in texts)
-    by_project = col(RunRow.project_id).in_(projects)
-    return or_(by_id, col(RunRow.stack_key).startswith(word, autoescape=True), by_project, *by_text)
+    return conditions
 
 
 _SORTED: Mapping[str, Any] = {"name": func.lower(col(RunRow.name), type_=String())}

@@ -41,6 +41,7 @@ from app.storage.tables import (
     RunFileRow,
     RunResultRow,
     RunRow,
+    RunValueRow,
     SegmentRow,
     select_any,
 )
@@ -516,6 +517,22 @@ def count_up_to(session: Session, *conditions: ColumnElement[bool]) -> int:
     return int(session.execute(select(func.count()).select_from(counted)).scalar_one())
 
 
+def counted(number: int) -> str:
+    """Return what `count_up_to` counted as text: `10,000+` where it stopped."""
+    return f"{MOST_COUNTED:,}+" if number > MOST_COUNTED else f"{number:,}"
+
+
+def filter_values(session: Session, *names: str, project_id: int | None = None) -> dict[str, tuple[str, ...]]:
+    """Return the values of these columns that runs of the project, or of any, have: the choices of filters, sorted."""
+    chosen = select_any(RunValueRow.field, RunValueRow.value).where(col(RunValueRow.field).in_(names)).distinct()
+    if project_id is not None:
+        chosen = chosen.where(col(RunValueRow.project_id) == project_id)
+    values: dict[str, list[str]] = {name: [] for name in names}
+    for name, value in session.execute(chosen.order_by(RunValueRow.value)):
+        values[name].append(value)
+    return {name: tuple(of_name) for name, of_name in values.items()}
+
+
 def runs_by_id(session: Session, run_ids: Sequence[int]) -> tuple[RunListItem, ...]:
     """Return these runs in the given order."""
     rows = session.execute(list_runs().where(col(RunRow.id).in_(run_ids)))
@@ -523,15 +540,10 @@ def runs_by_id(session: Session, run_ids: Sequence[int]) -> tuple[RunListItem, .
     return tuple(by_id[run_id] for run_id in run_ids if run_id in by_id)
 
 
-def count_runs(session: Session, *conditions: ColumnElement[bool]) -> int:
-    counted: int = session.execute(_joined(select(func.count(col(RunRow.id)))).where(*conditions)).scalar_one()
-    return counted
-
-
 def latest_runs(session: Session, limit: int, *conditions: ColumnElement[bool]) -> tuple[RunListItem, ...]:
     """Return the newest runs that meet all `conditions`."""
-    rows = session.execute(list_runs().where(*conditions).order_by(col(RunRow.id).desc()).limit(limit))
-    return tuple(list_item(row) for row in rows)
+    newest = select_any(RunRow.id).where(*conditions).order_by(col(RunRow.id).desc()).limit(limit)
+    return runs_by_id(session, session.execute(newest).scalars().all())
 
 
 def _joined(statement: Select[Any]) -> Select[Any]:

@@ -6,7 +6,7 @@ from datetime import datetime
 from statistics import median
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Row, Select, and_, false, or_, select
+from sqlalchemy import ColumnElement, Row, Select, and_, case, false, func, or_, select
 from sqlmodel import Session, col
 
 from app.domain.rules.evidence import OwnResult
@@ -458,26 +458,47 @@ def find_availability(
 ) -> tuple[ContainerDispatcher, ...]:
     """Return availability by container and dispatcher, optionally of some containers or one project; "" is the unknown
     container."""
-    chosen = select(AvailabilityRow).join(ProjectRow, col(ProjectRow.id) == col(AvailabilityRow.project_id))
+    if containers is not None and not containers:
+        return ()
+    group = (col(AvailabilityRow.container), col(AvailabilityRow.dispatcher))
+    newest = func.max(col(AvailabilityRow.run_id)).label("run_id")
+    with_it = func.sum(case((col(AvailabilityRow.available), 1), else_=0)).label("runs_with")
+    # Counted in an index: a row has its evidence as JSON, and only the newest is shown.
+    chosen = select_any(*group, newest, with_it, func.count().label("runs")).group_by(*group)
     if containers is not None:
         chosen = chosen.where(col(AvailabilityRow.container).in_(containers))
     if project:
-        chosen = chosen.where(col(ProjectRow.slug) == project)
-    groups: dict[tuple[str, str], list[AvailabilityRow]] = {}
-    for row in session.execute(chosen.order_by(col(AvailabilityRow.run_id).desc())).scalars():
-        groups.setdefault((row.container, row.dispatcher), []).append(row)
-    return tuple(_joined(groups[key]) for key in sorted(groups, key=lambda key: (key[0] == "", *key)))
+        number = select_any(ProjectRow.id).where(col(ProjectRow.slug) == project)
+        chosen = chosen.where(col(AvailabilityRow.project_id) == number.scalar_subquery())
+    counts = session.execute(chosen).all()
+    newest_rows = _availability_rows(session, {(row.run_id, row.dispatcher) for row in counts})
+    return tuple(
+        _joined(row, newest_rows[row.run_id, row.dispatcher])
+        for row in sorted(counts, key=lambda row: (row.container == "", row.container, row.dispatcher))
+    )
 
 
-def _joined(rows: list[AvailabilityRow]) -> ContainerDispatcher:
-    """Combine rows of one container and dispatcher, newest first."""
-    newest = rows[0]
+_AT_ONCE = 400
+"""Keys in one query."""
+
+
+def _availability_rows(session: Session, keys: Collection[tuple[int, str]]) -> dict[tuple[int, str], AvailabilityRow]:
+    numbers = sorted({run_id for run_id, _ in keys})
+    rows: dict[tuple[int, str], AvailabilityRow] = {}
+    for start in range(0, len(numbers), _AT_ONCE):
+        chosen = select(AvailabilityRow).where(col(AvailabilityRow.run_id).in_(numbers[start : start + _AT_ONCE]))
+        rows |= {(row.run_id, row.dispatcher): row for row in session.execute(chosen).scalars()}
+    return rows
+
+
+def _joined(counts: Row[Any], newest: AvailabilityRow) -> ContainerDispatcher:
+    """Combine the counts of one container and dispatcher with what the newest run shows."""
     return ContainerDispatcher(
         container=newest.container or None,
         dispatcher=newest.dispatcher,
         available=newest.available,
-        runs_with=sum(row.available for row in rows),
-        runs_without=sum(not row.available for row in rows),
+        runs_with=counts.runs_with,
+        runs_without=counts.runs - counts.runs_with,
         run_id=newest.run_id,
         seen_at=aware(newest.seen_at),
         evidence=tuple(Evidence(**known(Evidence, line)) for line in newest.evidence),

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     select,
+    text,
 )
 from sqlmodel import Field, Relationship, SQLModel
 from sqlmodel.sql.sqltypes import UTCDateTime
@@ -105,6 +106,17 @@ LISTED = (
 """Columns that filter or sort the list of runs."""
 
 
+_TOGETHER = ("project_id", "model", "gpu", "dispatcher", "verdict", "outcome", "status", "purpose", "branch")
+FILTERED_TOGETHER = {
+    name: tuple(other for other in _TOGETHER if other != name)
+    for name in ("model", "gpu", "dispatcher", "verdict", "outcome", "status")
+}
+"""Further columns of the index of a filter, so that several filters together are answered without reading runs."""
+
+USABLE = "purpose = 'ci' AND status = 'ready' AND is_steady AND NOT short AND fair_for_timing AND quarantine = ''"
+"""SQL of the condition for a possible baseline; a partial index has these runs, so that it must stay as it is."""
+
+
 class RunRow(SQLModel, table=True):
     """One training job: identity, state, and the columns that lists, filters and baselines read.
 
@@ -148,11 +160,19 @@ class RunRow(SQLModel, table=True):
         Index("ix_run_config_key", "config_key"),
         Index("ix_run_stack_config", "stack_key", "config_key", "ordered_at", "status", "reception"),
         Index("ix_run_family_ordered", "project_id", "gpu", "ordered_at"),
-        Index("ix_run_definition_version", "definition_version"),
+        Index(
+            *("ix_run_definition_version", "definition_version", "recompute_failed", "status", "work", "processed_at"),
+        ),
         Index("ix_run_rules_asked", "rules_asked"),
+        Index("ix_run_created", "created_at", "id", "project_id", "branch", "status", "outcome"),
+        Index(
+            *("ix_run_usable", "project_id", "config_key", "ordered_at", "id"),
+            sqlite_where=text(USABLE),
+            postgresql_where=text(USABLE),
+        ),
         # Each supports a filter or an order of the list of runs, which is sorted by number.
         Index("ix_run_project", "project_id", "id"),
-        *(Index(f"ix_run_{name}", name, "id") for name in LISTED),
+        *(Index(f"ix_run_{name}", name, "id", *FILTERED_TOGETHER.get(name, ())) for name in LISTED),
     )
 
     id: int | None = Field(default=None, primary_key=True)
@@ -255,6 +275,47 @@ class RunResultRow(SQLModel, table=True):
 
 
 RESULT_COLUMNS = frozenset(RunResultRow.model_fields) - {"run_id"}
+
+
+class RunValueRow(SQLModel, table=True):
+    """A value that a column of `run` has in a project: a choice of a filter. Triggers write it (`derived.py`).
+
+    A value that no run has any more stays, because no code removes runs and few of them change.
+    """
+
+    __tablename__ = "run_value"
+
+    field: str = Field(primary_key=True, max_length=20)
+    project_id: int = Field(foreign_key="project.id", primary_key=True)
+    value: str = Field(primary_key=True, max_length=300)
+
+
+class StackRow(SQLModel, table=True):
+    """A stack for the list of histories. Triggers write it (`derived.py`).
+
+    `runs` counts those that were read; 0 when all of them moved to other stacks. `revision` grows with every change of
+    what a history shows of a run. `last_at` and the hardware are of the newest of the read runs in the history;
+    `verdict` is that of its last judged run that is no experiment, else empty. `dispatchers`: names between commas,
+    `?` for unknown.
+    """
+
+    __tablename__ = "stack"
+    __table_args__ = (
+        Index("ix_stack_last", "last_at", "stack_key"),
+        Index("ix_stack_key", "stack_key"),
+        Index("ix_stack_hardware", "project_id", "model", "gpu", "gpus", "last_at"),
+    )
+
+    project_id: int = Field(foreign_key="project.id", primary_key=True)
+    stack_key: str = Field(primary_key=True, max_length=64)
+    runs: int
+    revision: int = 0
+    last_at: datetime = Field(sa_column=time_column(nullable=False))
+    verdict: str = Field(max_length=20)
+    dispatchers: str = Field(sa_column=Column(Text, nullable=False))
+    model: str | None = Field(default=None, max_length=200)
+    gpu: str | None = Field(default=None, max_length=100)
+    gpus: int | None = None
 
 
 class RunFileRow(SQLModel, table=True):
@@ -419,7 +480,10 @@ class AvailabilityRow(SQLModel, table=True):
     """Whether a dispatcher works in a container, as one run's log shows. `container` is empty if not stated."""
 
     __tablename__ = "dispatcher_availability"
-    __table_args__ = (Index("ix_dispatcher_availability_container", "project_id", "container"),)
+    __table_args__ = (
+        Index("ix_dispatcher_availability_container", "project_id", "container"),
+        Index("ix_dispatcher_availability_counts", "container", "dispatcher", "project_id", "available", "run_id"),
+    )
 
     run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True))
     dispatcher: str = Field(primary_key=True, max_length=30)

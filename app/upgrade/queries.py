@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import ColumnElement, Select, bindparam, func, select, text
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
@@ -14,10 +14,25 @@ from app.domain.verdict.record import RunFacts, RunRecord
 from app.domain.verdict.upgrade import ConfigRuns, Pair, UpgradeReport, compare_sides
 from app.storage.runs import aware
 from app.storage.stacks import COMPARED, facts_of, full_records
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow, select_any, utc_now
+from app.storage.tables import (
+    USABLE,
+    ProjectRow,
+    RegressionMemberRow,
+    RegressionRow,
+    RunResultRow,
+    RunRow,
+    select_any,
+    utc_now,
+)
 from app.storage.verdicts import STANDING, Costs
 
 ANY_BRANCH = "*"
+MOST_CONFIGURATIONS = 100
+"""Configurations with the newest usable runs that are compared; contracts of more would take seconds to read."""
+MOST_CONTRACTS = 2000
+"""Newest usable runs that are read for a field that is part of no key: each value is in a contract of its own."""
+MOST_RUNS = 100
+"""Newest runs of a configuration that are compared; matching takes fewer."""
 _EVER = datetime.min.replace(tzinfo=UTC)
 _MOST_KEY = 200
 """Characters of a stored cause key."""
@@ -67,17 +82,21 @@ def projects(session: Session) -> tuple[str, ...]:
 
 
 def values_of(session: Session, project: ProjectRow, field: str) -> tuple[SideValue, ...]:
-    """Return the values of `field` in usable CI runs, the latest to appear first."""
-    value: ColumnElement[Any] = col(RunResultRow.contract)[field]["value"].as_string()
-    by_run = FIELDS[field].role == "info"  # not part of a key, so runs of one configuration may differ in it
-    keys = (col(RunRow.config_key), value) if by_run else (col(RunRow.config_key),)
-    grouped = (
-        select(func.max(col(RunRow.id)), func.count(), func.min(col(RunRow.ordered_at)))
-        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
-        .where(*_usable(project), value.is_not(None))
-        .group_by(*keys)
-    )
-    counts: dict[int, tuple[int, datetime]] = {run: (n, aware(first)) for run, n, first in session.execute(grouped)}
+    """Return the values of `field` in usable CI runs, the latest to appear first.
+
+    They are those of the configurations with the newest runs.
+    """
+    newest = func.max(col(RunRow.id))
+    grouped = select_any(newest, func.count(), func.min(col(RunRow.ordered_at))).where(*_usable(project))
+    if FIELDS[field].role == "info":  # not part of a key, so runs of one configuration may differ in it
+        value: ColumnElement[Any] = col(RunResultRow.contract)[field]["value"].as_string()
+        grouped = grouped.join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+        grouped = grouped.where(col(RunRow.id).in_(_newest_usable(project)), value.is_not(None))
+        grouped = grouped.group_by(col(RunRow.config_key), value)
+    else:
+        grouped = grouped.group_by(col(RunRow.config_key))
+    rows = session.execute(grouped.order_by(newest.desc()).limit(MOST_CONFIGURATIONS))
+    counts: dict[int, tuple[int, datetime]] = {run: (n, aware(first)) for run, n, first in rows}
     sides: dict[str, list[RunRecord]] = {}
     for record in full_records(session, list(counts)).values():
         stated = record.contract.get(field)
@@ -97,17 +116,14 @@ def measure(session: Session, project: ProjectRow, field: str, old: SideValue, n
     return MeasuredUpgrade(report, costs, _regressions(session, project, report.cause_key))
 
 
-def _usable(project: ProjectRow) -> tuple[ColumnElement[bool], ...]:
+def _usable(project: ProjectRow) -> tuple[Any, ...]:
     """Return the conditions for a possible baseline. Matching (`RunFacts`) checks the rest of the rule."""
-    return (
-        col(RunRow.project_id) == project.id,
-        col(RunRow.purpose) == "ci",
-        col(RunRow.status) == "ready",
-        col(RunRow.is_steady).is_(True),
-        col(RunRow.short).is_(False),
-        col(RunRow.fair_for_timing).is_(True),
-        col(RunRow.quarantine) == "",
-    )
+    return (col(RunRow.project_id) == project.id, text(USABLE))
+
+
+def _newest_usable(project: ProjectRow) -> Select[Any]:
+    newest = select_any(RunRow.id).where(*_usable(project)).order_by(col(RunRow.ordered_at).desc())
+    return newest.limit(MOST_CONTRACTS)
 
 
 def _side(value: str, configs: Sequence[RunRecord], counts: Mapping[int, tuple[int, datetime]]) -> SideValue:
@@ -122,18 +138,20 @@ def _configs(
 ) -> list[ConfigRuns]:
     """Return each configuration with its runs, oldest first, of the definitions version of its newest run."""
     chosen: Select[Any] = select_any(*COMPARED).where(
-        *_usable(project), col(RunRow.config_key).in_({config.config_key for config in side.configs})
+        *_usable(project), col(RunRow.config_key) == bindparam("config_key")
     )
     if branch is not None:
         chosen = chosen.where(col(RunRow.branch) == branch)
     if FIELDS[field].role == "info":
         chosen = chosen.join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         chosen = chosen.where(col(RunResultRow.contract)[field]["value"].as_string() == side.value)
+    chosen = chosen.order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc()).limit(MOST_RUNS)
     runs: dict[str, list[RunFacts]] = {}
-    for row in session.execute(chosen.order_by(col(RunRow.ordered_at), col(RunRow.id))):
-        facts = facts_of(row)
-        if not facts.never_a_baseline_because:
-            runs.setdefault(facts.config_key, []).append(facts)
+    for key in sorted({config.config_key for config in side.configs}):
+        for row in reversed(session.execute(chosen, {"config_key": key}).all()):
+            facts = facts_of(row)
+            if not facts.never_a_baseline_because:
+                runs.setdefault(facts.config_key, []).append(facts)
     newest = full_records(session, [int(members[-1].run) for members in runs.values()])
     return [_of_one_version(newest[members[-1].run], members) for members in runs.values()]
 

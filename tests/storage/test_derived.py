@@ -1,0 +1,202 @@
+"""What triggers derive from runs equals what a query over all of them says, on both databases."""
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from alembic import command
+from sqlalchemy import Engine, text
+from sqlmodel import Session, col, select
+
+from app.runs.queries import RunQuery, find_runs
+from app.settings import Settings
+from app.storage import derived, stacks
+from app.storage.database import alembic_config, make_engine, migrate, read_session, transaction
+from app.storage.search import mentioned
+from app.storage.tables import RunRow, RunValueRow, StackRow
+from tests.builders import make_run
+from tests.services.postgres_server import Postgres
+
+DAY = datetime(2026, 11, 1, tzinfo=UTC)
+CHOICES = {
+    "stack_key": ("", "aa", "bb"),
+    "status": ("received", "processing", "ready", "failed", "unread"),
+    "verdict": ("", "no_change", "regression"),
+    "purpose": ("ci", "experiment"),
+    "dispatcher": (None, "alltoall", "deepep"),
+    "model": (None, "Qwen3", "Mixtral"),
+    "gpu": (None, "H100"),
+    "branch": ("main", "feature/a"),
+    "name": ("nightly", "Ablation 7", 'quo"ted', "größer"),
+    "commit": ("0123abcd" * 5, "feedface" * 5),
+}
+WORDS = (
+    "nightly",
+    "feed",
+    "3abc",
+    "QWEN",
+    "h100",
+    'o"te',
+    "größ",
+    "7",
+    "#3",
+    "3",
+    "aa",
+    "nothing-has-this",
+    "feature/a",
+)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    if request.param == "sqlite":
+        return Settings(data_dir=tmp_path)
+    server: Postgres = request.getfixturevalue("postgres_server")
+    return Settings(data_dir=tmp_path, database_url=server.url(server.new_database()))
+
+
+@pytest.fixture
+def engine(database: Settings) -> Iterator[Engine]:
+    migrate(database)
+    engine = make_engine(database)
+    yield engine
+    engine.dispose()
+
+
+def change_runs(engine: Engine, seed: int, changes: int) -> None:
+    """Insert runs and change them at random."""
+    draw = random.Random(seed)  # noqa: S311
+    with transaction(engine) as session:
+        runs = [
+            session.get_one(RunRow, make_run(session, project=project, name=f"run {seed}.{number}", status="received"))
+            for number, project in enumerate(("moe-lab", "kernels") * 8)
+        ]
+    for _ in range(changes):
+        with transaction(engine) as session:
+            row = session.get_one(RunRow, draw.choice(runs).id)
+            for name in draw.sample(sorted(CHOICES), draw.randint(1, 5)):
+                setattr(row, name, draw.choice(CHOICES[name]))
+            if draw.random() < 0.3:
+                row.ordered_at = DAY + timedelta(days=draw.randint(0, 5))
+
+
+def runs_of(session: Session) -> list[RunRow]:
+    return list(session.execute(select(RunRow).order_by(col(RunRow.id))).scalars())
+
+
+def stacks_with_runs(session: Session) -> list[StackRow]:
+    return list(session.execute(select(StackRow).where(StackRow.runs > 0)).scalars())
+
+
+def expected_stacks(runs: list[RunRow]) -> dict[tuple[int, str], tuple[object, ...]]:
+    expected = {}
+    read = [run for run in runs if run.status in ("ready", "failed") and run.stack_key]
+    for key in {(run.project_id, run.stack_key) for run in read}:
+        own = sorted(
+            (run for run in runs if (run.project_id, run.stack_key) == key), key=lambda run: (run.ordered_at, run.id)
+        )
+        counted = [run for run in own if run.status in ("ready", "failed")]
+        judged = [run.verdict for run in counted if run.verdict and run.purpose != "experiment"]
+        newest = counted[-1]
+        expected[key] = (len(counted), newest.ordered_at, judged[-1] if judged else "", newest.model, newest.gpu)
+    return expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_derived_rows_follow_every_change_of_a_run(engine: Engine, seed: int) -> None:
+    change_runs(engine, seed, changes=150)
+    with read_session(engine) as session:
+        runs = runs_of(session)
+        rows = session.execute(select(StackRow)).scalars().all()
+        values = {(row.field, row.project_id, row.value) for row in session.execute(select(RunValueRow)).scalars()}
+    derived_stacks = {
+        (row.project_id, row.stack_key): (row.runs, row.last_at, row.verdict, row.model, row.gpu)
+        for row in rows
+        if row.runs
+    }
+    assert derived_stacks == expected_stacks(runs)
+    for row in (row for row in rows if row.runs):
+        own = [run for run in runs if (run.project_id, run.stack_key) == (row.project_id, row.stack_key)]
+        names = {run.dispatcher or "?" for run in own if run.status in ("ready", "failed")}
+        assert names <= set(row.dispatchers.split(",")), row.dispatchers
+    present = {
+        (name, run.project_id, value) for run in runs for name in derived.FIELDS if (value := getattr(run, name))
+    }
+    assert present <= values
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_index_of_the_search_answers_as_reading_every_run_does(engine: Engine, seed: int) -> None:
+    change_runs(engine, seed, changes=80)
+    with read_session(engine) as session:
+        assert derived.has_search_index(session.connection())
+        runs = runs_of(session)
+        for word in (*WORDS, "nightly main", "run qwen", "3 nightly"):
+            expected = {run.id for run in runs if all(mentions(run, part) for part in word.split())}
+            found = {item.id for item in find_runs(session, RunQuery(q=word)).items}
+            assert found == expected, word
+
+
+def mentions(run: RunRow, word: str) -> bool:
+    texts = (run.name, run.branch, run.commit, run.model, run.gpu, run.dispatcher)
+    project = {1: "moe-lab", 2: "kernels"}[run.project_id]
+    in_text = any(word.lower() in (part or "").lower() for part in (*texts, project))
+    return in_text or word.removeprefix("#") == str(run.id) or (bool(run.stack_key) and run.stack_key.startswith(word))
+
+
+def test_a_copied_table_of_runs_gets_its_triggers_and_rows_again(database: Settings, engine: Engine) -> None:
+    change_runs(engine, seed=9, changes=40)
+    with engine.execution_options(writes=True).begin() as connection:
+        derived.remove(connection)
+        connection.execute(text("UPDATE run SET model = 'Kimi-K2', stack_key = 'cc', status = 'ready' WHERE id <= 5"))
+    migrate(database)
+    with read_session(engine) as session:
+        runs = runs_of(session)
+        assert {(row.project_id, row.stack_key): row.runs for row in stacks_with_runs(session)} == {
+            key: values[0] for key, values in expected_stacks(runs).items()
+        }
+        found = {item.id for item in find_runs(session, RunQuery(q="kimi")).items}
+        assert found == {run.id for run in runs if run.model == "Kimi-K2"}
+    change_runs(engine, seed=10, changes=10)
+
+
+def test_earlier_databases_get_what_is_derived(database: Settings, engine: Engine) -> None:
+    change_runs(engine, seed=4, changes=60)
+    with read_session(engine) as session:
+        before = {(row.project_id, row.stack_key): row.runs for row in stacks_with_runs(session)}
+    command.downgrade(alembic_config(engine), "0026")
+    migrate(database)
+    with read_session(engine) as session:
+        after = {(row.project_id, row.stack_key): row.runs for row in stacks_with_runs(session)}
+        assert mentioned(session, "nightly").conditions
+    assert after == before != {}
+
+
+def test_the_revision_of_a_stack_grows_with_whatever_its_history_shows(engine: Engine) -> None:
+    with transaction(engine) as session:
+        run = make_run(session, stack_key="aa")
+    columns = sorted({column.name for column in stacks._NEWEST_FIRST.selected_columns if column.table is not None})
+    for name in (name for name in columns if name not in UNCHANGED):
+        with transaction(engine) as session:
+            before = session.execute(select(StackRow)).scalars().one().revision
+            row = session.get_one(RunRow, run)
+            value = getattr(row, name)
+            setattr(row, name, other_value(value, name))
+        with read_session(engine) as session:
+            assert session.execute(select(StackRow)).scalars().one().revision > before, name
+
+
+UNCHANGED = {"id", "project_id", "stack_key", "created_at"}
+"""What a run keeps, and the key, by which a history is found."""
+
+
+def other_value(value: object, name: str) -> object:
+    if name == "status":
+        return "failed"
+    if isinstance(value, bool) or (value is None and name in ("is_steady", "short")):
+        return not value
+    if isinstance(value, datetime):
+        return value + timedelta(days=1)
+    return f"{value}x"[-20:] if isinstance(value, str) else 7 if value is None else type(value)(value + 1)  # type: ignore[operator,call-arg]
