@@ -6,6 +6,7 @@ from functools import cache
 from importlib.metadata import version
 
 from fastapi import APIRouter, FastAPI
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import BaseRoute
 
 from app.access.audit import api_router as audit_api
@@ -85,6 +86,11 @@ from app.web.docs_pages import router as glossary
 from app.web.health import router as health
 from app.web.request import Metrics, RequestFrameMiddleware, configure_logging
 
+COMPRESSED_BYTES = 1000
+"""Smaller answers fit into one packet."""
+COMPRESSION = 4
+"""Level of gzip: a page of 60 kB takes 0.7 ms and becomes 9 kB; level 9 takes four times as long for 0.5 kB."""
+
 
 def create_app(settings: Settings | None = None, *, open_to: Collection[str] | None = None) -> FastAPI:
     """Return the web application. The database must have been migrated (`app.storage.database.migrate`).
@@ -119,6 +125,7 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
     table = route_table(app)
     describe_access(app, table)
     # The last one added is the outermost.
+    app.add_middleware(GZipMiddleware, minimum_size=COMPRESSED_BYTES, compresslevel=COMPRESSION)
     app.add_middleware(BodyLimitMiddleware, table=table, most=settings.max_upload_bytes)
     app.add_middleware(SlowBodyMiddleware, seconds=settings.request_seconds)
     app.add_middleware(

@@ -40,7 +40,7 @@ def test_htmx_gets_the_block_and_everyone_else_the_page(client: TestClient, make
     assert block.headers["HX-Push-Url"] == "/runs?q=one"
     assert "HX-Push-Url" not in page.headers
     for answer in (page, block):
-        assert answer.headers["Vary"] == "HX-Request"
+        assert "HX-Request" in answer.headers["Vary"]
 
 
 def test_a_history_restore_gets_the_full_page(client: TestClient) -> None:
