@@ -140,6 +140,45 @@ class Drawing:
         return lambda step_time_ms: constant / step_time_ms
 
 
+def drawn_places(
+    history: History, places: Sequence[int], metric: str, versions: Sequence[VersionChange], most: int
+) -> Sequence[int]:
+    """Return about `most` of the places, or all if there are fewer.
+
+    They are the ends, every run with a mark of its own (a call, a failure, a golden run, a release, new versions, the
+    ends of a segment), and of every part of each configuration its fastest, its slowest and its last run: what lies
+    between these would be drawn over.
+    """
+    if len(places) <= most:
+        return places
+    runs = history.runs
+    pinned = {pin.run_id for pin in history.pins}
+    chosen = {places[0], places[-1], *(change.run for change in versions)}
+    for place in places:
+        run = runs[place]
+        is_called = run.verdict in (*_ARROWS, "failed") and run.purpose != "experiment"
+        if is_called or run.purpose == "release" or run.id in pinned:
+            chosen.add(place)
+    for configuration in history.configurations:
+        for level in configuration.levels:
+            chosen |= {level.first, level.last}
+    parts = max(1, (most - len(chosen)) // 3)
+    size = -(-len(places) // parts)
+    extremes: dict[tuple[int, str, bool], list[int]] = {}
+    for number, place in enumerate(places):
+        key = (number // size, runs[place].config_key, history.standings[place] == "counts")
+        extremes.setdefault(key, []).append(place)
+
+    def value(place: int) -> float:
+        figure = runs[place].peak_memory_gib if metric == NOT_OF_STEP_TIME else runs[place].log_step_time
+        return 0.0 if figure is None or math.isnan(figure) else figure
+
+    for part in extremes.values():
+        chosen |= {min(part, key=value), max(part, key=value), part[-1]}
+    shown = set(places)
+    return sorted(place for place in chosen if place in shown)
+
+
 def datasets(drawing: Drawing) -> dict[str, list[Row]]:
     """Return the rows of each layer, by name."""
     letters = drawing.history.letters
@@ -591,7 +630,10 @@ def chart_key(drawing: Drawing, rows: dict[str, list[Row]]) -> ChartKey:
 def chart_notes(drawing: Drawing, rows: dict[str, list[Row]], not_drawn: int) -> list[str]:
     notes = []
     if not_drawn:
-        notes.append(f"The newest {len(drawing.places):,} runs are drawn. Zoom in to see {not_drawn:,} older runs.")
+        notes.append(
+            f"{len(drawing.places):,} of {len(drawing.places) + not_drawn:,} runs are drawn: each that is marked, and "
+            "the fastest, the slowest and the last of every part of the history. Zoom in to see all of a part."
+        )
     outside = sum(row["mark"] in ("above", "below") for row in rows["lane"])
     if outside:
         notes.append(f"{plural(outside, 'run is', 'runs are')} off the scale: see the values above the axis.")

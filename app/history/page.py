@@ -25,7 +25,7 @@ from app.domain.verdict.history_view import (
     drifts,
 )
 from app.errors import FieldError, InvalidChange
-from app.history.charts import ChartKey, Drawing, Row, chart_key, chart_notes, datasets, history_chart
+from app.history.charts import ChartKey, Drawing, Row, chart_key, chart_notes, datasets, drawn_places, history_chart
 from app.history.queries import (
     STANDING,
     Alarm,
@@ -104,8 +104,8 @@ def _refused(name: str, message: str) -> InvalidChange:
 
 
 TABLE_ROWS = 25
-MOST_DRAWN = 2000
-"""Runs of a chart. With more, the newest are drawn, and the zoom leads to the others."""
+MOST_DRAWN = 500
+"""About as many runs are drawn in a chart; with more, those that it would not be the same without (`drawn_places`)."""
 _FACTS = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "graph_modules", "task", "data_mode")
 
 
@@ -187,14 +187,14 @@ class HistoryPage:
         """Format a p-value; below one millionth its digits carry no information."""
         return "below 0.000001" if p_value < 1e-6 else f"= {p_value:.1g}" if p_value < 1e-3 else f"= {p_value:.2f}"
 
-    @property
+    @cached_property
     def drawn(self) -> Sequence[int]:
-        return self.places[-MOST_DRAWN:]
+        return drawn_places(self.history, self.places, self.view.metric, self.versions, MOST_DRAWN)
 
     @cached_property
     def versions(self) -> tuple[VersionChange, ...]:
         """Return version changes between the first and the last shown run."""
-        first, last = self.drawn[0], self.drawn[-1]
+        first, last = self.places[0], self.places[-1]
         return read_versions(self._session, self.history.runs[first : last + 1], first)
 
     @cached_property

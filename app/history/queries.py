@@ -1,8 +1,10 @@
 """One stack's history out of the database: its runs with what counts, configurations, golden runs, regressions."""
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from threading import Lock
 from typing import Any, Self
 from urllib.parse import urlencode
 
@@ -31,7 +33,15 @@ from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED
 from app.pipeline.decisions import Pin, pins
 from app.storage.runs import aware, metrics_of, stated, stored_contract
 from app.storage.stacks import StackRun, full_records, stack_runs
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow, select_any
+from app.storage.tables import (
+    ProjectRow,
+    RegressionMemberRow,
+    RegressionRow,
+    RunResultRow,
+    RunRow,
+    StackRow,
+    select_any,
+)
 from app.storage.verdicts import STANDING as REGRESSION_STANDING
 from app.storage.verdicts import current_verdicts
 from app.web.lists import invalid_filter
@@ -128,10 +138,10 @@ def matching_keys(session: Session, text: str) -> tuple[str, ...]:
     """Return stack keys that begin with `text`, at most MOST_CANDIDATES + 1; only the key itself if it is one."""
     if not is_key(text):
         return ()
-    key = col(RunRow.stack_key)
+    key = col(StackRow.stack_key)
     # A range, because `LIKE` of a collation other than C would not use the index. `g` comes after every digit.
-    begun = select(key).where(key >= text, key < text + "g").distinct().order_by(key).limit(MOST_CANDIDATES + 1)
-    keys = tuple(session.execute(begun).scalars())
+    begun = select(key).where(key >= text, key < text + "g", col(StackRow.runs) > 0).order_by(key)
+    keys = tuple(session.execute(begun.limit(MOST_CANDIDATES + 1)).scalars())
     return (text,) if text in keys else keys
 
 
@@ -205,20 +215,75 @@ class Alarm:
     delta_pct: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Analysis:
+    """What takes long to read and compute of a long history. `judged`: of each configuration the newest judged run.
+
+    `eligible`: standings before outliers are marked. `results`: standings and configurations by the priors that they
+    were found with.
+    """
+
+    runs: tuple[StackRun, ...]
+    eligible: tuple[Eligibility, ...]
+    judged: Mapping[str, int]
+    results: dict[tuple[tuple[str, Prior], ...], tuple[tuple[Eligibility, ...], tuple[Configuration, ...]]]
+
+
+_MOST_REMEMBERED = 20_000
+"""Runs of all remembered histories, which take 5 kB each."""
+_remembered: OrderedDict[tuple[object, ...], _Analysis] = OrderedDict()
+_remembering = Lock()
+
+
 def read_history(session: Session, stack: Stack) -> History:
-    """Read the history without figures, which take longest for a long history (`read_figures`)."""
+    """Read the history without figures, which take longest for a long history (`read_figures`).
+
+    The runs are remembered until one of them changes, so that the chart of a page does not read them again.
+    """
+    analysis = _analysis(session, stack)
+    verdicts = current_verdicts(session, list(analysis.judged.values()))
+    # The prior of each configuration's newest verdict, so that levels agree with verdicts.
+    priors = {key: verdicts[run].document.verdict.prior for key, run in analysis.judged.items() if run in verdicts}
+    key = tuple(sorted(priors.items(), key=lambda pair: pair[0]))
+    if key not in analysis.results:
+        marked = with_outliers(analysis.runs, analysis.eligible, priors)
+        analysis.results[key] = marked, configurations(analysis.runs, marked, priors)
+    standings, of_stack = analysis.results[key]
+    return History(
+        stack=stack,
+        runs=analysis.runs,
+        standings=standings,
+        configurations=of_stack,
+        pins=pins(session, stack.project_id, stack.stack_key),
+    )
+
+
+def _analysis(session: Session, stack: Stack) -> _Analysis:
+    # The revision first: a run that changes between the two reads makes the next revision.
+    revision = session.execute(
+        select_any(StackRow.revision, StackRow.runs).where(
+            col(StackRow.project_id) == stack.project_id, col(StackRow.stack_key) == stack.stack_key
+        )
+    ).first()
+    key = (str(session.get_bind().engine.url), stack.project_id, stack.stack_key, stack.baseline_branch, revision)
+    with _remembering:
+        if key in _remembered:
+            _remembered.move_to_end(key)
+            return _remembered[key]
     runs = tuple(stack_runs(session, stack.project_id, stack.stack_key, with_metrics=False))
     version = max((run.definition_version for run in runs), default=0)
     eligible = tuple(eligibility(run, stack.baseline_branch, version) for run in runs)
-    priors = _priors(session, runs, eligible)
-    standings = with_outliers(runs, eligible, priors)
-    return History(
-        stack=stack,
-        runs=runs,
-        standings=standings,
-        configurations=configurations(runs, standings, priors),
-        pins=pins(session, stack.project_id, stack.stack_key),
-    )
+    judged = {
+        run.config_key: run.id for run, why in zip(runs, eligible, strict=True) if run.verdict and why == "counts"
+    }
+    analysis = _Analysis(runs, eligible, judged, {})
+    with _remembering:
+        for other in [other for other in _remembered if other[:3] == key[:3]]:
+            del _remembered[other]
+        _remembered[key] = analysis
+        while len(_remembered) > 1 and sum(len(entry.runs) for entry in _remembered.values()) > _MOST_REMEMBERED:
+            _remembered.popitem(last=False)
+    return analysis
 
 
 def read_figures(session: Session, runs: Sequence[StackRun], metric: str) -> dict[int, Metric | None]:
@@ -273,15 +338,6 @@ def read_versions(session: Session, runs: Sequence[StackRun], first: int = 0) ->
     return changed_versions(probes)
 
 
-def _priors(session: Session, runs: Sequence[StackRun], standings: Sequence[Eligibility]) -> Mapping[str, Prior]:
-    """Return the prior of each configuration's newest verdict, so that levels agree with verdicts."""
-    judged = {
-        run.config_key: run.id for run, why in zip(runs, standings, strict=True) if run.verdict and why == "counts"
-    }
-    verdicts = current_verdicts(session, list(judged.values()))
-    return {key: verdicts[run_id].document.verdict.prior for key, run_id in judged.items() if run_id in verdicts}
-
-
 def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, Stated]]:
     chosen = select_any(RunResultRow.run_id, RunResultRow.contract).where(col(RunResultRow.run_id).in_(run_ids))
     return {
@@ -328,6 +384,17 @@ def read_neighbours(session: Session, stack: Stack, since: datetime) -> tuple[Ne
 def _stacks_alike(stack: Stack) -> Any:
     """Select stacks of the same project, model and hardware, each with its newest run."""
     same = {name: stack.contract[name].value if name in stack.contract else None for name in ("model", "gpu", "gpus")}
+    alike = (
+        select_any(StackRow.stack_key)
+        .where(
+            col(StackRow.project_id) == stack.project_id,
+            col(StackRow.stack_key) != stack.stack_key,
+            col(StackRow.runs) > 0,
+            *(col(getattr(StackRow, name)) == value for name, value in same.items()),
+        )
+        .order_by(col(StackRow.last_at).desc())
+        .limit(MOST_NEIGHBOURS)
+    )
     newest = func.max(col(RunRow.id))
     return (
         select_any(
@@ -337,15 +404,10 @@ def _stacks_alike(stack: Stack) -> Any:
             func.min(col(RunRow.ordered_at)).label("first_at"),
             func.max(col(RunRow.ordered_at)).label("last_at"),
         )
-        .where(
-            col(RunRow.project_id) == stack.project_id,
-            col(RunRow.stack_key).not_in(("", stack.stack_key)),
-            col(RunRow.status) == "ready",
-            *(col(getattr(RunRow, name)) == value for name, value in same.items()),
-        )
+        # As a text, so that SQLite looks the stacks up, and does not read all runs of the status.
+        .where(col(RunRow.stack_key).in_(alike), col(RunRow.status).concat("") == "ready")
         .group_by(col(RunRow.stack_key))
         .order_by(newest.desc())
-        .limit(MOST_NEIGHBOURS)
     )
 
 
