@@ -147,10 +147,9 @@ def seen_at(result: Result, change: Mapping[str, str]) -> tuple[str, str]:
     own = [pair for pair in own if pair[0]["metric"] == "step_time_ms"]
     if slower and own:
         return ("upgrade" if own[0][0]["kind"] == "upgrade" else "opened"), f"#{own[0][0]['id']}"
-    if slower and verdict["verdict"] == "regression" and verdict.get("rerun"):
-        return "called", "asks for a rerun that confirms it"
     if slower and verdict["verdict"] == "regression":
-        return "joined", "covered by another regression"
+        asks = bool(verdict.get("rerun"))
+        return ("called", "asks for a rerun that confirms it") if asks else ("joined", "covered by another regression")
     if not slower and verdict["verdict"] == "improvement":
         return "improvement", ""
     contrast = verdict.get("contrast")
