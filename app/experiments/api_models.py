@@ -269,10 +269,10 @@ def _plan(experiment: Experiment, base_url: str) -> PlanOut:
 # --- Journeys.
 
 
-class JourneyEdgeOut(BaseModel):
+class JourneyEdgeOut(_FromDomain):
     source: str
     target: str
-    experiment: int
+    experiment: int = Field(validation_alias="experiment_id")
     title: str
     knobs: list[KnobChange]
     state: State
@@ -290,20 +290,7 @@ class JourneyOut(BaseModel):
 
     @classmethod
     def of(cls, journey: Journey) -> "JourneyOut":
-        edges = [
-            JourneyEdgeOut(
-                source=edge.source,
-                target=edge.target,
-                experiment=edge.experiment_id,
-                title=edge.title,
-                knobs=list(edge.knobs),
-                state=edge.state,
-                gain=edge.gain,
-                evidence_level=edge.evidence_level,
-                winner=edge.winner,
-            )
-            for edge in journey.edges
-        ]
+        edges = [JourneyEdgeOut.model_validate(edge) for edge in journey.edges]
         return cls(
             run=journey.run_id,
             project=journey.project,

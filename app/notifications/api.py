@@ -26,8 +26,6 @@ from app.notifications.commands import (
 )
 from app.notifications.queries import (
     PAGE_SIZE,
-    Delivery,
-    DeliveryPage,
     Receiver,
     State,
     deliveries_of,
@@ -117,9 +115,9 @@ class ReceiverList(BaseModel):
     items: list[ReceiverOut]
 
 
-class DeliveryOut(BaseModel):
+class DeliveryOut(BaseModel, from_attributes=True):
     id: int
-    receiver: int
+    receiver: int = Field(validation_alias="receiver_id")
     event: str
     title: str
     state: State = Field(description="`waiting` for its next attempt, `delivered`, or `failed` after the last attempt.")
@@ -135,27 +133,12 @@ class DeliveryOut(BaseModel):
     behind: int | None = Field(description="The delivery of the same run or regression that it waits for.")
     settled: bool = Field(description="It failed and was sent again or dismissed.")
 
-    @classmethod
-    def of(cls, delivery: Delivery) -> Self:
-        return cls(
-            id=delivery.id, receiver=delivery.receiver_id, event=delivery.event, title=delivery.title,
-            state=delivery.state, attempts=delivery.attempts, answer_status=delivery.answer_status,
-            error=delivery.error, replay_of=delivery.replay_of, created_at=delivery.created_at,
-            tried_at=delivery.tried_at, delivered_at=delivery.delivered_at, again_at=delivery.again_at,
-            message_id=delivery.message_id, behind=delivery.behind, settled=delivery.settled,
-        )  # fmt: skip
 
-
-class DeliveryList(BaseModel):
+class DeliveryList(BaseModel, from_attributes=True):
     items: list[DeliveryOut]
     total: int
     page: int
     page_size: int
-
-    @classmethod
-    def of(cls, page: DeliveryPage) -> Self:
-        items = [DeliveryOut.of(delivery) for delivery in page.items]
-        return cls(items=items, total=page.total, page=page.page, page_size=page.page_size)
 
 
 class DeliveryMade(BaseModel):
@@ -300,7 +283,7 @@ def list_deliveries(session: ReadSession, slug: Slug, query: Annotated[DeliveryQ
     page = deliveries_of(
         session, slug, receiver_id=query.receiver, state=query.state or "", page=query.page, page_size=query.page_size
     )
-    return DeliveryList.of(page)
+    return DeliveryList.model_validate(page)
 
 
 @router.post("/deliveries/{delivery_id}/replay", status_code=202, responses=documented(404, 422))

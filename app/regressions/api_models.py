@@ -1,5 +1,6 @@
 """Types of the API's regressions; `docs/api.md` describes them. Fields may be added but not changed."""
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
@@ -106,14 +107,6 @@ class CostOut(BaseModel):
     unknown_because: str
     nothing_because: str = Field(description="Why it costs nothing any more; empty otherwise.")
 
-    @classmethod
-    def of(cls, run_id: int, cost: Cost) -> Self:
-        return cls(
-            run_id=run_id, gpu_hours_per_day=cost.gpu_hours_per_day, runs_per_day=cost.runs_per_day,
-            extra_ms_per_step=cost.extra_ms_per_step, steps_per_run=cost.steps_per_run, gpus=cost.gpus,
-            unknown_because=cost.unknown_because, nothing_because=cost.nothing_because,
-        )  # fmt: skip
-
 
 class EventOut(BaseModel):
     """A change. `before` and `after` hold the changed values by name; `who` is Threewalls for the service."""
@@ -195,7 +188,7 @@ def detail_out(
     regression: Regression, costs: dict[int, Cost], events: list[AuditEvent], base: str
 ) -> RegressionDetailOut:
     more = {
-        "costs": [CostOut.of(run_id, cost) for run_id, cost in costs.items()],
+        "costs": [{"run_id": run_id, **asdict(cost)} for run_id, cost in costs.items()],
         "events": [EventOut.of(event) for event in events],
     }
     return RegressionDetailOut.model_validate(_fields(regression, base) | more)
