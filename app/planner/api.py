@@ -68,6 +68,8 @@ class PlanQuery(BaseModel):
     opt_offload_fraction: str = Field("", description="Share of the optimizer states in host memory.")
     dispatcher: str = ""
     ep_overlap: str = ""
+    dist_opt: str = Field("", description="Default: true.")
+    graph_impl: str = ""
 
     @property
     def values(self) -> dict[str, str]:

@@ -282,6 +282,8 @@ def ladder(request: PlanRequest, costs: ModelCosts) -> tuple[Recipe, ...]:
         dispatcher=request.dispatcher or default_dispatcher(request, costs),
         overlap=_overlaps(request, costs),
         offload=request.offload or 0.0,
+        graphs=request.graphs,
+        distributed=request.dist_opt,
     )
     stated = request.recompute
     if stated is not None:

@@ -121,6 +121,8 @@ class LayoutForecaster:
             request = _request(self._contract)
         except InvalidPlan as invalid:
             return str(invalid)
+        if self._contract.get("fsdp") not in (None, "none"):
+            return "the run uses FSDP, whose memory and traffic are not predicted"
         if not request.is_complete:
             return "the current layout is not fully known"
         return request if request.gpus <= MOST_GPUS else f"the job has more than {MOST_GPUS:,} GPUs"

@@ -40,6 +40,7 @@ class Recipe:
     """What is chosen besides the degrees.
 
     `recompute`: modules, "full" for whole layers. `offload`: share of the optimizer states in host memory.
+    `distributed`: ranks with the same weights share the optimizer states.
     """
 
     recompute: frozenset[str] = frozenset()
@@ -50,6 +51,7 @@ class Recipe:
     dispatcher: str = "alltoall"
     overlap: bool = False
     graphs: bool = False
+    distributed: bool = True
 
     @property
     def input_bytes(self) -> float:
@@ -135,7 +137,8 @@ def _static(costs: ModelCosts, degrees: Degrees, recipe: Recipe) -> tuple[Floats
     experts = experts / (degrees.ep * degrees.etp)
     held = WEIGHT + (GRADIENT_BF16 if recipe.gradients_bf16 else GRADIENT)
     state = SHARED_STATE - (4.0 if recipe.moments_bf16 else 0.0)
-    optimizer = state * (rest / (degrees.dp * degrees.cp) + experts / degrees.edp)
+    ranks, expert_ranks = (degrees.dp * degrees.cp, degrees.edp) if recipe.distributed else (1.0, 1.0)
+    optimizer = state * (rest / ranks + experts / expert_ranks)
     return held * (rest + experts), optimizer * (1.0 - recipe.offload)
 
 

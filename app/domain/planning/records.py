@@ -101,6 +101,8 @@ def _record(used: UsedLayout) -> Record | None:
 
     An unstated ETP is 1; an unstated split into stages is the planner's.
     """
+    if used.values.get("fsdp") not in (None, "none"):  # shards weights as well: other memory, other traffic
+        return None
     values = {"mbs": 1, "cp": 1, "etp": 1, **{name: value for name, value in used.values.items() if value is not None}}
     texts = {name: _text(values[name]) for name in INPUTS if name in values}
     if texts.get("precision") == "fp8":  # of some kind: all kinds have the same peak

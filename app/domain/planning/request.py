@@ -159,7 +159,10 @@ def _active(name: str) -> float | None:
 WORK = ("model", "gpu", "gpus", "seq_len", "gbs", "mbs", "precision")
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp")
 SPLIT = ("pp_layout", "pp_account", "mtp")
-RECIPE = ("recompute_granularity", "recompute_modules", "opt_offload_fraction", "dispatcher", "ep_overlap")
+RECIPE = (
+    "recompute_granularity", "recompute_modules", "opt_offload_fraction", "dispatcher", "ep_overlap", "dist_opt",
+    "graph_impl",
+)  # fmt: skip
 """What else decides memory and step time; what is not stated is chosen: the least recomputation that fits."""
 INPUTS = (*WORK, *DEGREES, *SPLIT, *SHAPE, *WIDTHS, *RECIPE)
 """Contract fields that a plan takes, in the order of the form."""
@@ -208,7 +211,7 @@ class PlanRequest:
 
     `fixed`: fixed degrees; a `vpp` of 1 means no virtual pipeline. `account` None: embedding and loss may count as
     layers or not. `recompute`: stated modules, with "full" for whole layers; None: the least that fits. `offload`: the
-    share of optimizer states in host memory; None: as needed.
+    share of optimizer states in host memory; None: as needed. `graphs`: CUDA graphs of any scope.
     """
 
     model: PlannedModel
@@ -225,6 +228,8 @@ class PlanRequest:
     offload: float | None = None
     dispatcher: str | None = None
     ep_overlap: bool | None = None
+    dist_opt: bool = True
+    graphs: bool = False
     calibration: Calibration = Calibration()
 
     def fix(self, name: str) -> int | None:
@@ -275,6 +280,8 @@ def read_request(stated: Mapping[str, str]) -> PlanRequest:
         recompute=_recompute(values),
         offload=_share(values.get("opt_offload_fraction")),
         dispatcher=str(values["dispatcher"]) if values.get("dispatcher") else None,
+        dist_opt=values.get("dist_opt") is not False,
+        graphs=values.get("graph_impl") not in (None, "none"),
         ep_overlap=bool(values["ep_overlap"]) if values.get("ep_overlap") is not None else None,
     )
 

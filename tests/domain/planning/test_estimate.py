@@ -173,6 +173,7 @@ def forecast(peak: float | None, settings: dict[str, Any], **changed: Any) -> Fo
         (None, {"ep": 8}, {"gpu": "MI300X"}, None, "cannot tell"),
         (60.0, {"ep": 12}, {}, False, "rules this layout out"),
         (60.0, {"ep": 8}, {"model": "a model of ours"}, None, "cannot evaluate"),
+        (60.0, {"ep": 8}, {"fsdp": "megatron_fsdp"}, None, "uses FSDP"),
     ],
 )
 def test_the_planner_decides(
