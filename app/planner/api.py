@@ -208,7 +208,7 @@ class CalibrationOut(BaseModel):
     step_time_ratio: float = Field(description="Measured over predicted step time; 1 without records.")
     step_time_spread: float = Field(description="The factor that encloses the step time.")
     step_time_records: int
-    memory_ratio: float = Field(description="The same for memory beside weights, gradients and optimizer states.")
+    memory_ratio: float = Field(description="The same for memory other than weights, gradients and optimizer states.")
     memory_records: int
 
     @classmethod

@@ -182,14 +182,14 @@ MEMORY_PARTS = {
 
 
 def recipe(prediction: Prediction) -> str:
-    """Return what the prediction assumes beside the degrees."""
+    """Return what the prediction assumes in addition to the degrees."""
     dispatcher = f", {prediction.recipe.dispatcher}" if prediction.recipe.dispatcher else ""
     overlap = ", overlapped expert communication" if prediction.recipe.overlap else ""
     return f"{recipe_words(prediction.recipe)}{dispatcher}{overlap}"
 
 
 def why(offer: Offer, best: Offer, request: PlanRequest) -> str:
-    """Return why an offer stands where it stands: its records, its loss against the first one, where its time goes."""
+    """Return the reason for an offer's place: its records, its loss against the first one, where its time goes."""
     prediction, first = offer.prediction, best.prediction
     if prediction is None or prediction.step_time_s is None:
         return ""
@@ -243,8 +243,8 @@ def calibration(plan: Plan) -> str:
         )
     if used.memory_records:
         parts.append(
-            f"{plural(used.memory_records, 'measured peak')}: memory beside weights and optimizer is {used.memory:.2f} "
-            "times the formula's"
+            f"{plural(used.memory_records, 'measured peak')}: memory other than weights and optimizer is "
+            f"{used.memory:.2f} times the formula's"
         )
     return f"Corrected by {'; and by '.join(parts)}."
 

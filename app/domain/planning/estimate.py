@@ -63,13 +63,6 @@ class Prediction:
     def high_s(self) -> float | None:
         return None if self.step_time_s is None else self.step_time_s * self.spread
 
-    @property
-    def slowest(self) -> tuple[str, float]:
-        """Return the largest part of the step besides GEMMs, and its share."""
-        total = sum(self.parts_s.values())
-        name = max((name for name in self.parts_s if name != "gemm"), key=lambda name: self.parts_s[name])
-        return name, self.parts_s[name] / total if total else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
@@ -237,7 +230,7 @@ def calibrate(request: PlanRequest, records: Iterable[Record]) -> Calibration:
 
 
 def residuals(record: Record) -> tuple[float | None, float | None]:
-    """Return measured over predicted: time, and memory beside the static part. None where not measured."""
+    """Return measured over predicted: time, and memory next to the static part. None where not measured."""
     plain = estimator_of(replace(record.request, calibration=Calibration()))
     degrees = degrees_of(record.request, record.layout)
     if plain is None or degrees is None:

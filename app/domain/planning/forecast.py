@@ -41,7 +41,7 @@ class LayoutChange:
 
     @property
     def gain_pct(self) -> float:
-        """Return the predicted change of throughput in per cent."""
+        """Return the predicted change of throughput in percent."""
         return 100.0 * (1.0 / self.ratio - 1.0)
 
     @property

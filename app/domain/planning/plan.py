@@ -489,7 +489,7 @@ def settings_of(request: PlanRequest, layout: Layout, recipe: Recipe | None = No
 
 
 def _recipe_settings(request: PlanRequest, layout: Layout, recipe: Recipe) -> dict[str, Setting]:
-    """Return what the prediction assumes beside the degrees."""
+    """Return what the prediction assumes in addition to the degrees."""
     settings: dict[str, Setting] = {}
     if "full" in recipe.recompute:
         settings |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_layers": 1}

@@ -1,4 +1,4 @@
-"""Layouts that others or our own runs used for the same model: shown beside a plan; they correct its predictions."""
+"""Layouts that others or our own runs used for the same model: shown with a plan; they correct its predictions."""
 
 import math
 from collections.abc import Iterable, Mapping

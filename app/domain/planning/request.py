@@ -193,7 +193,7 @@ class InvalidPlan(InvalidFields):
 class Calibration:
     """How measured runs of the same model on the same GPU correct a prediction; without any, nothing is corrected.
 
-    `time` and `memory`: measured over predicted step time, and memory beside the static part. `spread`: factor that
+    `time` and `memory`: measured over predicted step time, and memory next to the static part. `spread`: factor that
     encloses the step time. `floor`: fewest GPU-seconds that a record needs for a token; 0.0 without one.
     """
 
