@@ -263,8 +263,8 @@ def degrees_of(request: PlanRequest, layout: Layout) -> Degrees | None:
     return Degrees(*(np.array([float(value)]) for value in values))
 
 
-# --- The ladder of recipes: what may make a layout fit, in the order of the sources: gradients in BF16, as in every
-# published benchmark recipe; the narrowest recomputation (with MLA the up-projections first); all of the MoE block;
+# --- The ladder of recipes: what may make a layout fit, in the order of the sources: gradients in BF16, as in
+# Megatron-Bridge's benchmark recipes of Qwen3; the narrowest recomputation (with MLA the up-projections first); all of the MoE block;
 # whole layers; optimizer states in host memory last.
 
 

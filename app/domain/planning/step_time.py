@@ -31,7 +31,7 @@ STACK = 1.5
 """Measured over ideal step time: the one constant fitted to published step times (`bench/planner_published --fit`). It
 scales every part alike, so it does not change the order of layouts."""
 _GEMM: Mapping[str, float] = {"bf16": 0.70, "fp8": 0.60, "nvfp4": 0.45}
-"""Share of the peak that a large GEMM reaches, by format: what vendors publish for cuBLAS."""
+"""Share of the peak that a large GEMM reaches, by format. Our estimate, not fitted."""
 _ATTENTION = 0.45
 """The same for attention scores, forward and backward together, whose FLOPs omit what the backward pass repeats."""
 _HALF = 160.0
