@@ -264,6 +264,190 @@ def degrees_of(request: PlanRequest, layout: Layout) -> Degrees | None:
 
 
 # --- The ladder of recipes: what may make a layout fit, in the order of the sources: gradients in BF16, as in
+# Megatron-Bridge's benchmark recipes of Qwen3; the narrowest recomputation (with MLA the up-projections first); all of
+# the MoE block; whole layers; optimizer states in host memory last.
+
+
+def ladder(self) -> tuple[Recipe, ...]:
+        """Return the recipes to try, the cheapest first."""
+        return ladder(self.request, self.costs)
+
+    @property
+    def usable_gb(self) -> float:
+        return USABLE * self.hardware.memory_gb
+
+    @property
+    def tokens(self) -> float:
+        return float(self.request.seq_len * self.request.mbs)
+
+    def memory(self, degrees: Degrees, recipe: Recipe) -> Memory:
+        predicted = memory_of(self.costs, degrees, recipe, tokens=self.tokens, nvlink=self.hardware.nvlink_domain)
+        return predicted.scaled(self.calibration.memory)
+
+    def time(self, degrees: Degrees, recipe: Recipe) -> StepTime:
+        return step_time(self.costs, degrees, recipe, self.hardware, tokens=self.tokens)
+
+    def estimate(self, degrees: Degrees) -> Estimates:
+        """Return the recipe for each layout, and its step time: no measure where that fits, else the fastest that fits.
+
+        Where nothing fits, the recipe with the smallest peak.
+        """
+        count = len(degrees.tp)
+        peak, seconds = np.full(count, np.inf), np.full(count, np.inf)
+        rung, open_ = np.zeros(count, dtype=np.int64), np.arange(count)
+        for place, recipe in enumerate(self.ladder):
+            some = degrees.at(open_)
+            needed = self.memory(some, recipe).total
+            fits = needed <= self.usable_gb
+            took = np.full(len(open_), np.inf)
+            took[fits] = self.time(some.at(np.flatnonzero(fits)), recipe).total
+            unfitting = np.isinf(took) & np.isinf(seconds[open_])
+            better = (took < seconds[open_]) | (unfitting & (needed < peak[open_]))
+            chosen = open_[better]
+            peak[chosen], seconds[chosen], rung[chosen] = needed[better], took[better], place
+            open_ = open_[~fits] if place == 0 else open_
+            if not len(open_):
+                break
+        return Estimates(peak, np.isfinite(seconds), rung, self._bounded(degrees, seconds))
+
+    def _bounded(self, degrees: Degrees, seconds: Floats) -> Floats:
+        """Return the calibrated time, not below what the best record of the same hardware makes plausible."""
+        work = degrees.ga * self.tokens * degrees.dp
+        floor = self.calibration.floor * work / self.request.gpus / _FASTEST
+        return np.maximum(seconds * self.calibration.time, floor)
+
+    def predict(self, layouts: Sequence[Layout]) -> list["Prediction | None"]:
+        """Return the prediction of each layout; None where its GPUs do not divide."""
+        degrees = [degrees_of(self.request, layout) for layout in layouts]
+        places = [place for place, found in enumerate(degrees) if found is not None]
+        predictions: list[Prediction | None] = [None] * len(layouts)
+        if not places:
+            return predictions
+        whole = _joined([found for found in degrees if found is not None])
+        estimates = self.estimate(whole)
+        for rung in np.unique(estimates.rung):
+            some = np.flatnonzero(estimates.rung == rung)
+            found = self._predictions(whole.at(some), self.ladder[int(rung)])
+            for index, prediction in zip(some, found, strict=True):
+                predictions[places[int(index)]] = prediction
+        return predictions
+
+    def _predictions(self, degrees: Degrees, recipe: Recipe) -> "list[Prediction]":
+        memory, time = self.memory(degrees, recipe), self.time(degrees, recipe)
+        peak, total = memory.total, time.total
+        scale = self._bounded(degrees, total) / total
+        memories = {name: np.broadcast_to(getattr(memory, name), peak.shape) for name in memory.__slots__}
+        parts = {name: np.broadcast_to(getattr(time, name), peak.shape) * scale for name in time.__slots__}
+        decided, spread = self.request.gbs is not None, self.calibration.spread
+        return [
+            Prediction(
+                memory={name: float(column[index]) for name, column in memories.items()},
+                peak_gb=float(peak[index]),
+                usable_gb=self.usable_gb,
+                fits=bool(peak[index] <= self.usable_gb),
+                recipe=recipe,
+                parts_s={name: float(column[index]) for name, column in parts.items()},
+                step_time_s=float(total[index] * scale[index]) if decided else None,
+                spread=spread,
+            )
+            for index in range(len(peak))
+        ]
+
+
+def _joined(degrees: Sequence[Degrees]) -> Degrees:
+    return Degrees(*(np.concatenate([getattr(item, name) for item in degrees]) for name in Degrees.__slots__))
+
+
+def estimator_of(request: PlanRequest) -> Estimator | None:
+    """Return the estimator of a request; None when shape or hardware are not known well enough."""
+    shape, experts = request.model.shape, request.model.experts
+    hardware = hardware_of(request.gpu, request.precision)
+    if shape is None or hardware is None:
+        return None
+    costs = model_costs(shape, experts or 0, request.seq_len, qk_norm=request.model.qk_norm)
+    return Estimator(request, costs, hardware)
+
+
+def comparable(request: PlanRequest, records: Iterable[Record]) -> tuple[Record, ...]:
+    """Return the records of the same model on the same GPU in the same number format."""
+    return tuple(
+        record
+        for record in records
+        if record.request.gpu == request.gpu
+        and record.request.model.name == request.model.name
+        and format_of(record.request.precision) == format_of(request.precision)
+    )
+
+
+def calibrate(request: PlanRequest, records: Iterable[Record]) -> Calibration:
+    """Return how predictions for a request are to be corrected, by records of the same model on the same GPU.
+
+    Records with the same sequence length speak first: context parallelism and attention have errors of their own.
+    """
+    records = list(records)
+    same = [record for record in records if record.request.seq_len == request.seq_len]
+    best: dict[tuple[Layout, str], float] = {}  # by layout and precision: the fastest stack that ran it
+    memories: list[float] = []
+    floors: list[float] = []
+    for record in same or records:
+        ratio, memory = residuals(record)
+        if ratio is not None:
+            key = (record.layout, record.request.precision)
+            best[key] = min(ratio, best.get(key, ratio))
+            if record.request.seq_len == request.seq_len:
+                floors.append(record.gpu_seconds or 0.0)
+        if memory is not None:
+            memories.append(memory)
+    times = list(best.values())
+    if not times and not memories:
+        return Calibration()
+    middle = float(np.median(times)) if times else 1.0
+    spread = max((max(ratio / middle, middle / ratio) for ratio in times), default=SPREAD)
+    return Calibration(
+        time=middle,
+        spread=min(max(spread, NEAR), SPREAD) if times else SPREAD,
+        memory=float(np.clip(np.median(memories), 0.5, 2.0)) if memories else 1.0,
+        floor=min(floors, default=0.0),
+        time_records=len(times),
+        memory_records=len(memories),
+    )
+
+
+def residuals(record: Record) -> tuple[float | None, float | None]:
+    """Return measured over predicted: time, and memory next to the static part. None where not measured."""
+    plain = estimator_of(replace(record.request, calibration=Calibration()))
+    degrees = degrees_of(record.request, record.layout)
+    if plain is None or degrees is None:
+        return None, None
+    recipe = plain.ladder[0] if plain.request.recompute is not None else _fitting(plain, degrees)
+    ratio = memory = None
+    if record.gpu_seconds:
+        tokens = float((degrees.ga * degrees.dp)[0]) * plain.tokens
+        ratio = record.gpu_seconds * tokens / record.request.gpus / float(plain.time(degrees, recipe).total[0])
+    if record.peak_gb:
+        predicted = plain.memory(degrees, recipe)
+        static = float(predicted.static[0])
+        memory = (record.peak_gb - static) / (float(predicted.total[0]) - static)
+        memory = memory if memory > 0 else None
+    return ratio, memory
+
+
+def _fitting(plain: Estimator, degrees: Degrees) -> Recipe:
+    return plain.ladder[int(plain.estimate(degrees).rung[0])]
+
+
+def degrees_of(request: PlanRequest, layout: Layout) -> Degrees | None:
+    """Return one layout as arrays of one entry; None where its GPUs do not divide."""
+    dp, edp = layout.dp(request), layout.edp(request)
+    if not dp or not edp:
+        return None
+    ga = request.gbs / (request.mbs * dp) if request.gbs is not None else UNDECIDED_GA * layout.attention
+    shares = stage_shares(request.model.layers, layout)
+    values = (layout.tp, layout.cp, layout.pp, layout.ep, layout.etp, layout.vpp, dp, edp, ga, *shares)
+    return Degrees(*(np.array([float(value)]) for value in values))
+
+
+# --- The ladder of recipes: what may make a layout fit, in the order of the sources: gradients in BF16, as in
 # Megatron-Bridge's benchmark recipes of Qwen3; the narrowest recomputation (with MLA the up-projections first); all of the MoE block;
 # whole layers; optimizer states in host memory last.
 
