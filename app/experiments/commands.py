@@ -212,7 +212,7 @@ def _parent(session: Session, run_id: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class SweepWish:
-    """`values`: of the contract field `field`. `confirm`: runs a side of the last value, None: as many as needed."""
+    """`values`: of the contract field `field`. `confirm`: runs per side of the last value, None: as many as needed."""
 
     run_id: int
     field: str

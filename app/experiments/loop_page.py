@@ -176,7 +176,7 @@ def recipe_of(session: Session, run_id: int) -> Recipe:
 def read_batch_script(
     request: Request, session: ReadSession, experiment_id: ExperimentId, side: Side = "candidate"
 ) -> Response:
-    """Return a Slurm batch script that runs a side of an experiment and uploads its log."""
+    """Return a Slurm batch script for one side of an experiment, which uploads its log."""
     experiment = get_experiment(session, experiment_id)
     text = script_of(session, experiment, side, public_address(request), sbatch=True)
     return _download(text, f"{experiment.tag}-{side}.sbatch")
@@ -187,7 +187,7 @@ def read_batch_script(
 def read_launch_script(
     request: Request, session: ReadSession, experiment_id: ExperimentId, side: Side = "candidate"
 ) -> Response:
-    """Return a script without a scheduler that runs a side of an experiment and uploads its log."""
+    """Return a script for one side of an experiment without a scheduler, which uploads its log."""
     experiment = get_experiment(session, experiment_id)
     text = script_of(session, experiment, side, public_address(request), sbatch=False)
     return _download(text, f"{experiment.tag}-{side}.sh")

@@ -429,7 +429,7 @@ class ExperimentPage:
 
     @cached_property
     def pair_rules(self) -> tuple[Suggestion, ...]:
-        """Return what the rules about two runs say of the newest run of B compared with that of A."""
+        """Return the results of the rules that compare the newest run of B with that of A."""
         return pair_rules(self._session, self._settings, self.experiment)
 
     @property

@@ -50,7 +50,7 @@ class OpenedFile:
 
 
 Progress = Callable[[float], None]
-"""Is told which share of a file was read, 0 to 1."""
+"""Receives the share of a file that was read, 0 to 1."""
 
 
 def read_profile(files: Sequence[OpenedFile], settings: Settings, progress: Progress = unreported) -> list[ProfileFile]:

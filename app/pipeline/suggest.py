@@ -173,7 +173,7 @@ def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce, evaluation
 def suggest_for_pair(
     session: Session, first: int, second: int, rules: RulesInForce, step_time_pct: float | None
 ) -> tuple[Suggestion, ...]:
-    """Return what the rules about two runs say of `second` compared with `first`."""
+    """Return the results of the rules that compare `second` with `first`."""
     a, b = (read_run(session, run_id) for run_id in (first, second))
     comparability = compare_contracts(full_record(session, first), full_record(session, second))
     pair = pair_facts(

@@ -189,7 +189,7 @@ def recipe(prediction: Prediction) -> str:
 
 
 def why(offer: Offer, best: Offer, request: PlanRequest) -> str:
-    """Return the reason for an offer's place: its records, its loss against the first one, where its time goes."""
+    """Return the reason for the rank of an offer: its records, its loss against the first one, its time budget."""
     prediction, first = offer.prediction, best.prediction
     if prediction is None or prediction.step_time_s is None:
         return ""

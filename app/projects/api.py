@@ -186,7 +186,7 @@ class VerdictPolicyIn(StackPolicyIn):
         {}, max_length=200, description="What differs in single stacks, by stack key or at least 8 digits of it."
     )
     budget: RerunBudgetIn = RerunBudgetIn()
-    reference_job: str = Field("", description="Job whose slow-down shows that the machine changed; empty for none.")
+    reference_job: str = Field("", description="Job whose slowdown shows that the machine changed; empty for none.")
     author: Author = author_field("Who sets it.", MAX_AUTHOR)
 
 

@@ -198,7 +198,7 @@ def read_limits(text: str) -> dict[str, Any]:
 class RerunValue:
     """`spread_pct`: how much launches vary; `baseline_runs`: of a typical verdict; `reruns_today`: in 24 hours.
 
-    `powers`: the chance to call slow-downs. `launches_for_1_pct`: of each commit, to call 1 % in nine of ten cases,
+    `powers`: the chance to call slowdowns. `launches_for_1_pct`: of each commit, to call 1 % in nine of ten cases,
     None when no number does; `gpu_hours_for_1_pct`: what they take a day. None: unknown.
     """
 

@@ -107,7 +107,7 @@ def column_text(value: Any) -> str:
     """Return a value as the text of a JSON column, with null for NaN and the infinities."""
     try:
         return _encode(value).decode()
-    except (TypeError, ValueError):  # a number of numpy, a key that is no text, half of a surrogate pair
+    except (TypeError, ValueError):  # a numpy number, a key that is not text, an unpaired surrogate
         return dumps(value)
 
 

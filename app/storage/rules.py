@@ -133,7 +133,7 @@ class FiredIn:
     ordered_at: datetime
 
 
-# As Core tables, built once: every run that is read executes them, whoever the caller is.
+# As Core tables, built once: every run that is read executes them, for every caller.
 _RUNS, _FIRINGS = table_of(RunRow), table_of(RuleFiringRow)
 _OF_RUN = update(_RUNS).where(_RUNS.c.id == bindparam("of_run")).values(rules_asked=bindparam("version"))
 _ASKED = _OF_RUN.where(_RUNS.c.processed_at == bindparam("read_at"))

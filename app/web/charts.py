@@ -180,7 +180,7 @@ def availability_summary(items: Sequence[ContainerDispatcher]) -> str:
     return f"Not available: {', '.join(names[:4])}{' and others' if len(names) > 4 else ''}."
 
 
-# --- The bar of a training step: its parts beside each other (`templates/components/step_bar.html`).
+# --- The bar of a training step: its parts side by side (`templates/components/step_bar.html`).
 
 STEP_BAR_WIDTH = 1_000
 

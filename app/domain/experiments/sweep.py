@@ -27,7 +27,7 @@ class Round:
 
 
 def rounds(values: int, confirm: int) -> tuple[Round, ...]:
-    """Return the rounds of a sweep: halved until one value is left, which is confirmed with `confirm` runs a side."""
+    """Return the rounds of a sweep: halved until one value is left, which is confirmed with `confirm` runs per side."""
     made, runs_each = [], 1
     while values > 1:
         made.append(Round(values, min(runs_each, confirm)))
@@ -62,7 +62,7 @@ def cost_of_sweep(values: int, sizing: Sizing) -> SweepCost:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One value with its experiment. `planned`: runs a side that are asked for now; `runs`: of the candidate that
+    """One value with its experiment. `planned`: runs per side currently planned; `runs`: of the candidate that
     count; `failed`: that joined and do not count."""
 
     experiment_id: int
@@ -133,7 +133,10 @@ class Standing:
 
 
 def standing(trials: Sequence[Trial], confirm: int) -> Standing:
-    """Return the standing of a sweep. `trials`: in the order of the values; `confirm`: runs a side of the last one."""
+    """Return the standing of a sweep.
+
+    `trials`: in the order of the values; `confirm`: runs per side of the last one.
+    """
     made = rounds(len(trials), confirm)
     left = [trial for trial in trials if trial.is_in]
     number = next((place for place, item in enumerate(made) if len(left) >= item.values), len(made) - 1)

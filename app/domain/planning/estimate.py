@@ -230,7 +230,7 @@ def calibrate(request: PlanRequest, records: Iterable[Record]) -> Calibration:
 
 
 def residuals(record: Record) -> tuple[float | None, float | None]:
-    """Return measured over predicted: time, and memory next to the static part. None where not measured."""
+    """Return measured over predicted: time, and memory without the static part. None where not measured."""
     plain = estimator_of(replace(record.request, calibration=Calibration()))
     degrees = degrees_of(record.request, record.layout)
     if plain is None or degrees is None:
@@ -414,7 +414,7 @@ def calibrate(request: PlanRequest, records: Iterable[Record]) -> Calibration:
 
 
 def residuals(record: Record) -> tuple[float | None, float | None]:
-    """Return measured over predicted: time, and memory next to the static part. None where not measured."""
+    """Return measured over predicted: time, and memory without the static part. None where not measured."""
     plain = estimator_of(replace(record.request, calibration=Calibration()))
     degrees = degrees_of(record.request, record.layout)
     if plain is None or degrees is None:

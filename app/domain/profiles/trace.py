@@ -17,7 +17,7 @@ MAX_NAME = 1_000
 
 
 def unreported(_share: float) -> None:
-    """Take a share of a file that was read and tell it to no one."""
+    """Ignore the progress of reading."""
 
 
 class UnusableProfile(Exception):  # noqa: N818

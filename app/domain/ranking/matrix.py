@@ -33,7 +33,7 @@ class Contender:
 
     `all_runs`: runs of every configuration of that name. `compared`: it was measured in the segment that the others
     are compared in. `at_equal_knobs`, `best_against_best`: against the reference; None for the reference itself, and
-    where there is no such pair.
+    without such a pair.
     """
 
     name: str

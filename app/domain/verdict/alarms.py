@@ -55,7 +55,7 @@ class Alarm:
         return (self.usual_level + self.slow_level) / 2
 
     def is_confirmed_by(self, later: "Alarm") -> bool:
-        """Return whether a later alarm is of about the same level, so that both are one slow-down."""
+        """Return whether a later alarm is of about the same level, so that both are one slowdown."""
         apart = abs(later.slow_level - self.slow_level)
         return apart <= max(SAME_LEVEL, self.tolerance, (self.slow_level - self.usual_level) / 2)
 

@@ -377,13 +377,13 @@ def judge(
 MOST_REQUESTED = 3
 """Reruns that are asked for at most: more cost more than they decide."""
 CONFIRMING = 1
-"""Reruns that confirm a slow-down seen in a single launch, which a slow node may have caused."""
+"""Reruns that confirm a slowdown seen in a single launch, which a slow node may have caused."""
 
 
 def reruns_wanted(first: Verdict) -> int:
     """Return how many reruns the verdict on a first launch asks for; 0 when it is final or more would not help.
 
-    A slow-down asks for one that confirms it; an undecided change of 1 % or more for the few that would decide.
+    A slowdown asks for one that confirms it; an undecided change of 1 % or more for the few that would decide.
     """
     time = first.step_time
     if time is None or len(first.candidates_used) != 1:

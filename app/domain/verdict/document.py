@@ -87,7 +87,7 @@ class VerdictDocument:
 
     @property
     def alarms(self) -> bool:
-        """Whether a slow-down counts against the code: not in an A/B, and not while the reference job is slow, too."""
+        """Whether a slowdown counts against the code: not in an A/B, and not while the reference job is slow, too."""
         return self.raises_regression and self.reference is None
 
     @property

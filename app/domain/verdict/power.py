@@ -1,4 +1,4 @@
-"""What reruns buy: the chance to call a slow-down of a given size, and the launches that a smaller one would take.
+"""What reruns buy: the chance to call a slowdown of a given size, and the launches that a smaller one would take.
 
 The plan of verdicts (one launch, then the reruns that it asks for) is simulated with normal launches of a known spread,
 always with the same random numbers, so that a page shows the same figures each time.
@@ -23,9 +23,9 @@ WANTED_POWER = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """The chance, 0 to 1, that a slow-down of `change_pct` is called: by one launch, and with the requested reruns.
+    """The chance, 0 to 1, that a slowdown of `change_pct` is called: by one launch, and with the requested reruns.
 
-    `reruns`: how many of these a commit with this slow-down takes on average.
+    `reruns`: how many of these a commit with this slowdown takes on average.
     """
 
     change_pct: float
@@ -35,7 +35,7 @@ class Power:
 
 
 def power(change_pct: float, spread: float, baseline_runs: int, thresholds: Thresholds = DEFAULTS) -> Power:
-    """Return the power against a slow-down. `spread`: sd of launches (ln); 0 % gives the false alarms."""
+    """Return the power against a slowdown. `spread`: sd of launches (ln); 0 % gives the false alarms."""
     m = max(1, min(baseline_runs, MOST_BASELINE_RUNS))
     draw = np.random.default_rng(1)
     launches = math.log1p(change_pct / 100) + spread * draw.standard_normal((_DRAWS, 1 + MOST_REQUESTED))
@@ -55,7 +55,7 @@ def power(change_pct: float, spread: float, baseline_runs: int, thresholds: Thre
 
 
 def launches_needed(change_pct: float, spread: float, baseline_runs: int = MOST_BASELINE_RUNS) -> int | None:
-    """Return the launches of a commit that call such a slow-down in nine of ten cases; None when 500 do not."""
+    """Return the launches of a commit that call such a slowdown in nine of ten cases; None when 500 do not."""
     m, shift = max(1, min(baseline_runs, MOST_BASELINE_RUNS)), math.log1p(change_pct / 100)
     smaller = Thresholds(relevance_pct=change_pct / 2)
     for k in range(1, _MOST_LAUNCHES + 1):
@@ -69,7 +69,7 @@ _NINE_OF_TEN = 1.2816
 
 
 def powers(spread: float, baseline_runs: int, thresholds: Thresholds = DEFAULTS) -> Iterator[Power]:
-    """Yield the power against slow-downs of 1, 2, 3 and 5 %."""
+    """Yield the power against slowdowns of 1, 2, 3 and 5 %."""
     return (power(change, spread, baseline_runs, thresholds) for change in (1.0, 2.0, 3.0, 5.0))
 
 

@@ -318,7 +318,7 @@ def rerun_text(request: RerunRequest, decision: str, run: str) -> str:
 
 
 def reference_text(reference: ReferenceMove, label: Label = as_named) -> str:
-    """Say that the machine changed, so that a slow-down is not alarmed."""
+    """Say that the machine changed, so that a slowdown is not alarmed."""
     size = "" if reference.delta_pct is None else f", {change_text(reference.delta_pct, None, None).figure}"
     return (
         f"The reference job {reference.job} moved on {reference.cluster}, too ({label(reference.run)}{size}): the "
