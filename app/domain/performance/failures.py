@@ -172,7 +172,7 @@ KINDS: dict[str, Kind] = {
     "permute_failed": Kind(
         "The fused token permutation failed",
         "Transformer Engine's fused permutation of tokens is missing or does not work with this PyTorch and Triton.",
-        "Start without `permute_fusion` to get on, and try it again in the production container (Transformer Engine "
+        "Disable `permute_fusion` for now, and try it again in the production container (Transformer Engine "
         "2.1 or newer). Figures without it say nothing about the fused path.",
     ),
     "overlap_refused": Kind(
