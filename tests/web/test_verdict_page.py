@@ -93,7 +93,8 @@ def test_suspects_have_their_axis_and_the_commits_link_to_the_repository(
 def test_an_inconclusive_run_says_how_to_run_it_again(client: TestClient, make: Make, engine: Engine) -> None:
     run = make(earlier=list(range(1, 13)), judging={"prior": Prior(0.01**2, 12, 5)}, slower=0.015)
     text = page(client, run)
-    assert re.search(r"2 more runs of this commit would decide", text)
+    assert re.search(r"2 reruns of commit \w{8} would decide", text)
+    assert f"threewalls rerun {run} --exec CMD" in text
     with read_session(engine) as session:
         commit = session.get_one(RunRow, run).commit
     command = re.search(
