@@ -55,6 +55,8 @@ COUNTING = (
     "/api/v1/experiments",
     "/api/v1/leaderboards?hardware=h100&family=qwen3-30b-a3b",
     "/api/v1/leaderboards/gains?hardware=h100&family=qwen3-30b-a3b",
+    "/api/v1/leaderboards/matrix?hardware=h100&family=qwen3-30b-a3b",
+    "/api/v1/leaderboards/graphs?hardware=h100&family=qwen3-30b-a3b",
     "/api/v1/availability",
 )
 """Whoever sees both teams reads other numbers here."""
@@ -353,6 +355,7 @@ def probes(ours: Belongings, theirs: Belongings) -> list[str]:
         *(f"{path}?q={THEIRS}-nightly" for path in filters),
         f"/api/v1/experiments?project={THEIRS}",
         f"/leaderboards/h100/qwen3-30b-a3b?project={THEIRS}",
+        f"/leaderboards/h100/qwen3-30b-a3b/matrix?project={THEIRS}",
         f"/api/v1/leaderboards?project={THEIRS}",
         f"/api/v1/availability?project={THEIRS}",
         f"/upgrade?project={THEIRS}",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from app.experiments.commands import accept, plan_experiment
+from app.experiments.commands import SweepWish, accept, plan_experiment, plan_sweep
 from app.pipeline.propose import Wish
 from app.storage.database import read_session, transaction
 from app.storage.experiments import get_experiment
@@ -132,7 +132,8 @@ def ids(house: House) -> dict[str, int]:
     add(30_900.0, 2, fields={"recompute_modules": ("core_attn",)}, tags=[tag, "candidate"])
     add(30_900.0, 3, fields={"recompute_modules": ("core_attn",), "tp": 2}, tags=[tag, "candidate"], name=long)
     waiting, _ = planned(knobs={"dispatcher": "hybridep"}, runs_each=4)
-    return {"run": run, "accepted": accepted, "undecided": undecided, "waiting": waiting}
+    sweep = plan_sweep(house.engine, house.settings, SweepWish(run, "mbs", [1, 4, 8], 2), "mara")
+    return {"run": run, "accepted": accepted, "undecided": undecided, "waiting": waiting, "sweep": sweep}
 
 
 ADDRESSES = (
@@ -145,6 +146,8 @@ ADDRESSES = (
     "/runs/{run}/experiments/new?field=dispatcher&value=deepep",
     "/runs/{run}/next/eo-enable",
     "/runs/{run}/journey",
+    "/runs/{run}/sweeps/new?field=mbs&values=1,4,8&runs_each=2",
+    "/experiments/{sweep}/sweep",
 )
 
 

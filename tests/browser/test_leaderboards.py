@@ -136,9 +136,17 @@ PAGES = (
     f"{ADDRESS}&evidence=smoke&rank=memory_headroom",
     f"{BOARD}?routing=natural&semantic_class=benchmark_only",
 )
+OTHER_VIEWS = (f"{BOARD}/matrix", f"{BOARD}/graphs")
 
 
 @pytest.mark.parametrize("address", PAGES)
 def test_it_looks_well_on_a_phone_to_axe_and_in_the_dark(open_page: OpenPage, address: str) -> None:
     page = drawn(open_page(address, width=PHONE))
     assert_looks_well(page, unfold=True)
+
+
+@pytest.mark.parametrize("address", OTHER_VIEWS)
+def test_the_matrix_and_the_ledger_look_well_on_a_phone_to_axe_and_in_the_dark(
+    open_page: OpenPage, stacks: dict[str, str], address: str
+) -> None:
+    assert_looks_well(open_page(address, width=PHONE), unfold=True)
