@@ -56,7 +56,6 @@ COUNTING = (
     "/api/v1/leaderboards?hardware=h100&family=qwen3-30b-a3b",
     "/api/v1/leaderboards/gains?hardware=h100&family=qwen3-30b-a3b",
     "/api/v1/leaderboards/matrix?hardware=h100&family=qwen3-30b-a3b",
-    "/api/v1/leaderboards/graphs?hardware=h100&family=qwen3-30b-a3b",
     "/api/v1/availability",
 )
 """Whoever sees both teams reads other numbers here."""
@@ -150,6 +149,7 @@ def addresses(teams: Teams, ours: Belongings) -> list[str]:
         *result,
         *(item for item in COUNTING if "?" in item),
         f"/api/v1/leaderboards/changes?{board}",
+        f"/api/v1/leaderboards/graphs?{board}",
         *(f"{path}?{pair}" for path in ("/compare", "/api/v1/compare") for pair in pairs),
         *(f"{path}?run={ours.run}" for path in ("/plan", "/api/v1/plan", "/references/nearest", "/experiments/new")),
         f"/runs?q={OURS}&sort=step_time_ms",
