@@ -34,7 +34,7 @@ def attach(house: House, run: int, *names: str) -> int:
 def test_a_person_attaches_a_profile_and_follows_its_first_suggestion(open_page: OpenPage, run: int) -> None:
     page = open_page(f"/runs/{run}")
     page.locator("#profiled").get_by_role("link", name="Attach a profile").click()
-    page.get_by_label("Traces of one or several ranks").set_input_files(
+    page.get_by_label("Traces of one or more ranks").set_input_files(
         corpus() / "synthetic/seed-11/moe-hybridep-abs_us.json.gz"
     )
     page.get_by_role("button", name="Attach profile").click()
@@ -55,7 +55,7 @@ def test_a_run_at_its_profile_gets_one_and_plans_what_it_shows(open_page: OpenPa
     page = open_page(f"/runs/{run}/next/profile-required")
     assert page.locator("[data-waits]").count() > 3
     page.locator("#change").get_by_role("link", name="Attach a profile").click()
-    page.get_by_label("Traces of one or several ranks").set_input_files(
+    page.get_by_label("Traces of one or more ranks").set_input_files(
         {"name": "rank-0.json", "mimeType": "application/json", "buffer": exposed_trace()}
     )
     page.get_by_role("button", name="Attach profile").click()
@@ -90,7 +90,7 @@ def test_a_regression_leads_to_the_profiles_that_explain_it(open_page: OpenPage,
     for run, side in ((stack.runs[2], "before"), (stack.since, "after")):
         profile = attach(house, run, f"synthetic/seed-12/pair-{side}.json.gz")
         settle(house, run, profile)
-    page = open_page(f"/regressions/{number}")
+    page = open_page(f"/regressions/{number}", width=PHONE)
     page.locator("[hx-get^='/compare/profiled']").evaluate("element => element.scrollIntoView()")
     expect(page.locator("[data-profiles]")).to_contain_text("expert dispatch and combine")
     page.locator("[data-profiles]").get_by_role("link", name="Compare the profiles").click()

@@ -59,7 +59,7 @@ def test_the_bare_array_of_events_is_a_trace() -> None:
     ("name", "says"),
     [
         ("empty", "is empty"),
-        ("deep", "nests deeper"),
+        ("deep", "nested deeper"),
         ("huge-time", "no usable time"),
         ("missing-duration", "no usable time"),
         ("nan", "no usable time"),
