@@ -1,9 +1,10 @@
 """The three walls of a run as a picture to download, as SVG or PNG."""
 
+from collections.abc import Iterator
 from functools import lru_cache
 from xml.sax.saxutils import escape
 
-from app.profiles.views import ProfilePage
+from app.profiles.views import ProfilePage, Wall
 
 COLOURS = {
     "compute": "#2457d6",
@@ -15,6 +16,8 @@ COLOURS = {
     "idle-unresolved": "#dfe3e8",
 }
 _WIDTH, _HEIGHT = 1_040, 330
+_WIDEST = 46
+"""Characters of a line of a card."""
 
 
 def walls_svg(page: ProfilePage) -> str:
@@ -46,14 +49,31 @@ def walls_svg(page: ProfilePage) -> str:
             f'stroke-width="{2 if wall.is_wall else 1}"/>'
         )
         parts.append(_text(left + 16, 186, wall.label, 15, "#1b2130", weight="bold"))
-        for row, number in enumerate(wall.numbers):
-            share = "unknown" if number.share is None else f"{number.share:.1%}"
-            limit = "" if number.threshold is None else f" (threshold {number.threshold:.0%})"
-            parts.append(_text(left + 16, 212 + 20 * row, f"{share}  {number.label}{limit}", 13, "#1b2130"))
+        parts += _figures(wall, left + 16)
         if wall.suggestions:
-            parts.append(_text(left + 16, 298, f"Next: {wall.suggestions[0][1]}"[:48], 13, "#2457d6"))
+            parts.append(_text(left + 16, 296, _cut(f"Next: {wall.suggestions[0][1]}", _WIDEST), 13, "#2457d6"))
     parts.append("</svg>")
     return "".join(parts)
+
+
+def _figures(wall: Wall, left: float) -> Iterator[str]:
+    """Yield the leading figure in large, and the others that are known below it."""
+    leading = wall.leading
+    if leading.share is None:
+        yield _text(left, 216, "unknown", 15, "#5b6472")
+        return
+    yield _text(left, 218, f"{leading.share:.1%}", 24, "#1b2130", weight="bold")
+    yield _text(left + 86, 207 if leading.threshold else 217, _cut(leading.label, _WIDEST - 13), 13, "#5b6472")
+    if leading.threshold is not None:
+        yield _text(left + 86, 222, f"threshold {leading.threshold:.0%}", 12, "#5b6472")
+    others = [number for number in wall.numbers if number is not leading and number.share is not None]
+    for row, number in enumerate(others[:3]):
+        yield _text(left, 241 + 18 * row, f"{number.share:.1%}", 13, "#1b2130", weight="bold")
+        yield _text(left + 48, 241 + 18 * row, _cut(number.label, _WIDEST - 8), 13, "#5b6472")
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def walls_png(page: ProfilePage) -> bytes:

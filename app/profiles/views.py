@@ -136,6 +136,7 @@ class ProfilePage:
         self.others = [other for other in others if other.id != profile.stored.id and other.status == "ready"]
 
     label = staticmethod(label_of_class)
+    reason_label = staticmethod(REASON_LABELS.__getitem__)
 
     @property
     def address(self) -> str:
@@ -200,6 +201,7 @@ class ProfilePage:
             "communication": (
                 Number("exposed communication", facts.get("exposed_comm_frac"), communication),
                 Number("of it waiting for other ranks", facts.get("exposed_wait_frac"), None),
+                Number(f"the others wait for rank {facts.get('straggler_rank')}", facts.get("straggler_frac"), None),
                 Number("hidden communication", facts.get("comm_hidden_frac"), None),
                 Number("expert dispatcher", facts.get("dispatcher_share"), None),
             ),
