@@ -2,7 +2,8 @@
 
 A verdict depends only on the runs before it. So the order of arrival, the number of messages and killed workers do not
 matter: a request stays in the stack's row until its result is written. Verdicts are committed first, because jobs wait
-for them; the standings, which need no verdict, follow at once.
+for them; the standings, which need no verdict, follow at once. A new run of a stack with no other work needs neither:
+it is judged in the transaction that writes it (`judge_at_once`).
 """
 
 import time
