@@ -41,6 +41,9 @@ METRICS = ("step_time_ms", "tflops", "lm_loss", "grad_norm", "mem_gb", "tokens_p
 TOKEN, PORT = "BENCH_TOKEN", "BENCH_TOKEN_PORT"
 """Environment variables for the clients: the token of the scaled service, where users log in, and its port."""
 
+_ATTEMPTS = 20
+"""Attempts of a request whose connection was closed."""
+
 Send = Callable[[http.client.HTTPConnection, int, int], None]
 """Sends one run over a connection: the number of the client and of its run."""
 
@@ -78,9 +81,18 @@ def log_to_mlflow(connection: http.client.HTTPConnection, client: int, number: i
 
 
 def ask(connection: http.client.HTTPConnection, method: str, path: str, body: bytes, headers: dict[str, str]) -> Any:
-    connection.request(method, path, body, headers)
-    answer = connection.getresponse()
-    text = answer.read()
+    for attempt in range(_ATTEMPTS):
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            text = answer.read()
+            break
+        except (http.client.RemoteDisconnected, ConnectionError):
+            # MLflow closes idle connections, and those of a worker process that restarts.
+            connection.close()
+            if attempt + 1 == _ATTEMPTS:
+                raise
+            time.sleep(0.1)
     assert answer.status < 300, (answer.status, text[:300])
     return json.loads(text or b"null")
 

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Self, TypeVar
 
 import numpy as np
@@ -263,7 +263,7 @@ def _whole_level(commits: Sequence[list[F]], prior: Prior) -> Sequence[list[F]]:
 
 def level_starts(runs: Sequence[RunFacts], prior: Prior) -> list[int]:
     """Return the start indexes of the segments, ascending, without 0. `runs`: one of each commit, oldest first."""
-    starts = [item.run for item in find_changes([item.estimate.log_step_time for item in runs], prior).change_points]
+    starts = list(_change_points(tuple(run.estimate.log_step_time for run in runs), prior))
     start = starts[-1] if starts else 0
     for place in _not_seen_yet(start, len(runs)):
         # A segment has at least three runs; only the first segment may be shorter.
@@ -273,6 +273,12 @@ def level_starts(runs: Sequence[RunFacts], prior: Prior) -> list[int]:
             start = place
             starts.append(place)
     return starts
+
+
+@lru_cache(maxsize=64)
+def _change_points(log_step_times: tuple[float, ...], prior: Prior) -> tuple[int, ...]:
+    """Return where new levels start. Judging, ranking and scaling ask for the same history one after another."""
+    return tuple(point.run for point in find_changes(log_step_times, prior).change_points)
 
 
 def _confirmed_level(commits: Sequence[list[F]], prior: Prior) -> Sequence[list[F]]:
