@@ -37,7 +37,7 @@ from app.storage import json_text
 from app.storage.database import make_engine, migrate
 from app.storage.log_files import LogFiles
 from app.storage.runs import stated
-from app.storage.tables import utc_now
+from app.storage.tables import ProjectRow, utc_now
 from app.storage.visible import EVERY_PROJECT, see_every_project, seeing
 from bench import options
 from bench.generate_log import cached_log
@@ -228,8 +228,8 @@ def _projects(connection: Connection) -> dict[str, int]:
     known = {row.slug: row.id for row in connection.execute(select(projects.c.slug, projects.c.id))}
     missing = [slug for slug in PROJECTS if slug not in known]
     for slug in missing:
-        key = hashlib.sha256(slug.encode()).hexdigest()
-        connection.execute(insert(projects).values(slug=slug, created_at=utc_now(), badge_secret=key))
+        row = ProjectRow(slug=slug, badge_secret=hashlib.sha256(slug.encode()).hexdigest())
+        connection.execute(insert(projects).values({k: v for k, v in row.model_dump().items() if v is not None}))
     return {row.slug: row.id for row in connection.execute(select(projects.c.slug, projects.c.id))}
 
 
