@@ -75,7 +75,9 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
                 join=level(change.after_ms),
             )
         )
-    total = 100 * math.expm1(math.log(first / last))
+    # What the A/Bs measured where that is known, because single runs vary.
+    measured = changes[-1].cumulative_pct
+    total = 100 * math.expm1(math.log(first / last)) if measured is None else measured
     texts = (step_time(last), "now", f"{signed(total)} throughput")
     bars.append(_whole(len(bars), level(last), base, texts, end=True))
     label = f"Step time from {step_time(first)} to {step_time(last)} in {len(changes)} accepted changes"
