@@ -207,7 +207,7 @@ def test_two_wrong_inputs_are_found_together() -> None:
 def test_nothing_is_named_where_nothing_fits() -> None:
     sentence = explain_difference(1000.0, 0.9, QWEN, digit=0.0)
     assert sentence is not None
-    assert "No one or two inputs explain it" in sentence
+    assert "Neither one nor two inputs explain it" in sentence
 
 
 @pytest.mark.parametrize(
