@@ -276,7 +276,7 @@ def markdown(report: RunReport) -> str:
     if report.profiled is not None:
         profiled = report.profiled
         lines += ["", f"By profiles: {escaped(profiled.sentence, 600)} {link('Compare them', profiled.address)}"]
-        lines += [line for remark in report.remarks for line in ("", escaped(remark.replace("`", "")))]
+    lines += [line for remark in report.remarks for line in ("", escaped(remark.replace("`", "")))]
     folded = [*_folded(report)]
     if folded:
         lines += ["", f"<details><summary>{_summary(report)}</summary>", *folded, "", "</details>"]
