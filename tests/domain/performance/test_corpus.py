@@ -133,7 +133,7 @@ def test_real_logs_are_read_whole(name: str, outcome: str, evidence: str, semant
 
 
 def test_the_flops_formula_agrees_with_what_a_real_run_prints() -> None:
-    # DeepSeek-V2-Lite on 8 MI355X: printed 239.5 to 239.6 TFLOP/s/GPU, at a true step time of 32059.2 ms without profiled steps
+    # DeepSeek-V2-Lite on 8 MI355X: printed 239.5 to 239.6 TFLOP/s/GPU, at a true step time of 32059.2 ms (unprofiled)
     path = shared_folder("corpus") / "logs" / "real-full" / "dsv2lite-fp8-mi355x-baseline.log"
     summary = summary_of(path)
     metric = summary.metrics["tflops_per_gpu"]
