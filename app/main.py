@@ -89,7 +89,7 @@ from app.web.request import Metrics, RequestFrameMiddleware, configure_logging
 COMPRESSED_BYTES = 1000
 """Smaller answers fit into one packet."""
 COMPRESSION = 4
-"""Level of gzip: a page of 60 kB takes 0.7 ms and becomes 9 kB; level 9 takes four times as long for 0.5 kB."""
+"""Level of gzip: a list of 107 kB takes 0.5 ms and becomes 10.6 kB; level 9 takes 1.7 ms and saves 1.3 kB of that."""
 
 
 def create_app(settings: Settings | None = None, *, open_to: Collection[str] | None = None) -> FastAPI:

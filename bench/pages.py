@@ -108,7 +108,7 @@ def page_addresses(engine: Engine) -> Mapping[str, str]:
     with read_session(engine) as session:
         stacks = select_any(RunRow.stack_key, func.count().label("n")).where(col(RunRow.stack_key) != "")
         sizes = session.execute(stacks.group_by(col(RunRow.stack_key)).order_by(func.count().desc())).all()
-        usual = min(sizes, key=lambda row: abs(row.n - 50)).stack_key
+        usual, long, longest = (min(sizes, key=lambda row: abs(row.n - n)).stack_key for n in (50, 1000, 5000))
         run = session.execute(select(func.max(col(RunRow.id)))).scalar_one()
         regression = session.execute(select(func.max(col(RegressionRow.id)))).scalar_one()
         board = session.execute(
@@ -145,6 +145,10 @@ def page_addresses(engine: Engine) -> Mapping[str, str]:
         "history: search": "/history?q=nothing-has-this-name",
         "history of 50 runs": f"/history/{usual}",
         "history of 50, chart": f"/history/{usual}/chart",
+        "history of 1,000 runs": f"/history/{long}",
+        "history of 1,000, chart": f"/history/{long}/chart",
+        "history of 5,000 runs": f"/history/{longest}",
+        "history of 5,000, chart": f"/history/{longest}/chart",
         "upgrade": "/upgrade?project=kernels",
         "upgrade, driver": "/upgrade?project=kernels&field=driver",
         "regressions": "/regressions",

@@ -145,9 +145,9 @@ def drawn_places(
 ) -> Sequence[int]:
     """Return about `most` of the places, or all if there are fewer.
 
-    They are the ends, every run with a mark of its own (a call, a failure, a golden run, a release, new versions, the
-    ends of a segment), and of every part of each configuration its fastest, its slowest and its last run: what lies
-    between these would be drawn over.
+    They are the ends, every run with a mark of its own (a call, a failure, an outlier, a golden run, a release, new
+    versions, the ends of a segment), and of every part of each configuration its fastest, its slowest and its last
+    run. Marks of the others would be drawn over.
     """
     if len(places) <= most:
         return places
@@ -157,7 +157,8 @@ def drawn_places(
     for place in places:
         run = runs[place]
         is_called = run.verdict in (*_ARROWS, "failed") and run.purpose != "experiment"
-        if is_called or run.purpose == "release" or run.id in pinned:
+        is_outlier = history.standings[place] == "outlier"
+        if is_called or is_outlier or run.purpose == "release" or run.id in pinned:
             chosen.add(place)
     for configuration in history.configurations:
         for level in configuration.levels:

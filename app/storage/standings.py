@@ -1,12 +1,14 @@
 """Stored standings for pages and the API: documents of one page of stacks, summaries of all."""
 
 import re
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from threading import Lock
 from typing import Any
 
-from sqlalchemy import Row, and_, func, select
+from sqlalchemy import ColumnElement, Row, and_, func, select
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import STACK_FIELDS
@@ -20,6 +22,7 @@ from app.storage.json_text import from_json
 from app.storage.runs import aware, frozen
 from app.storage.stacks import names_of_titles
 from app.storage.tables import ProjectRow, StandingBoardRow, StandingRow, select_any
+from app.storage.visible import visible_projects
 
 PAGE_SIZE = 25
 DEFAULT_FLOOR = "screen"
@@ -135,23 +138,76 @@ def standings_of(
 
     A page past the end is empty, with the true total.
     """
+    matching = _matching(session, hardware_slug, family_slug, filters)
+    shown = matching.keys[(page - 1) * size : page * size]
+    return StandingsPage(
+        hardware=matching.hardware if hardware_slug else "",
+        family=matching.family if family_slug else "",
+        items=_documents(session, shown, filters.floor, matching.classes),
+        total=len(matching.keys),
+        page=page,
+        page_size=size,
+        summaries=matching.summaries,
+        options=matching.options,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Matching:
+    """The stacks that match, in the order of the page, with the classes of their boards; what concerns all of them."""
+
+    hardware: str
+    family: str
+    keys: tuple[Key, ...]
+    classes: Mapping[Key, Collection[tuple[str | None, str | None]]]
+    summaries: tuple[ClassSummary, ...]
+    options: FilterOptions
+
+
+_REMEMBERED = 32
+_remembered: OrderedDict[tuple[object, ...], _Matching] = OrderedDict()
+_remembering = Lock()
+
+
+def _matching(session: Session, hardware_slug: str, family_slug: str, filters: StandingsFilters) -> _Matching:
+    """Return what matches, remembered until a stack is ranked again: thousands of boards take half a second to read."""
+    newest = select(func.count(), func.max(col(StandingRow.updated_at))).select_from(StandingRow)
+    state = session.execute(newest.where(*_of_leaderboard(hardware_slug, family_slug))).one()
+    asked = (str(session.get_bind().engine.url), visible_projects(), hardware_slug, family_slug, filters)
+    key = (*asked, *state)
+    with _remembering:
+        if key in _remembered:
+            _remembered.move_to_end(key)
+            return _remembered[key]
     rows = _slim_rows(session, hardware_slug, family_slug, filters.floor)
     stacks: dict[Key, list[Row[Any]]] = {}
     for row in rows:
         stacks.setdefault((row.project_id, row.stack_key), []).append(row)
-    matching = {key: [row for row in group if _matches(row, filters)] for key, group in stacks.items()}
-    keys = sorted((key for key, group in matching.items() if group), key=lambda key: not _ranks(matching[key]))
-    shown = keys[(page - 1) * size : page * size]
-    return StandingsPage(
-        hardware=rows[0].hardware if rows and hardware_slug else "",
-        family=rows[0].family if rows and family_slug else "",
-        items=_documents(session, shown, filters.floor, {key: {_class(row) for row in matching[key]} for key in shown}),
-        total=len(keys),
-        page=page,
-        page_size=size,
-        summaries=summaries(_board_results(row) for key in keys for row in matching[key] if row.results is not None),
+    found = {key: [row for row in group if _matches(row, filters)] for key, group in stacks.items()}
+    keys = sorted((key for key, group in found.items() if group), key=lambda key: not _ranks(found[key]))
+    matching = _Matching(
+        hardware=rows[0].hardware if rows else "",
+        family=rows[0].family if rows else "",
+        keys=tuple(keys),
+        classes={key: {_class(row) for row in found[key]} for key in keys},
+        summaries=tuple(
+            summaries(_board_results(row) for key in keys for row in found[key] if row.results is not None)
+        ),
         options=_options(rows),
     )
+    with _remembering:
+        for other in [other for other in _remembered if other[: len(asked)] == asked]:
+            del _remembered[other]
+        _remembered[key] = matching
+        while len(_remembered) > _REMEMBERED:
+            _remembered.popitem(last=False)
+    return matching
+
+
+def _of_leaderboard(hardware_slug: str, family_slug: str) -> list[ColumnElement[bool]]:
+    """Return the conditions for the stacks of one hardware and family, of any where the slug is empty."""
+    slugs = ((col(StandingRow.hardware_slug), hardware_slug), (col(StandingRow.family_slug), family_slug))
+    return [column == slug for column, slug in slugs if slug]
 
 
 def stack_standings(session: Session, stack_key: str, floor: str = DEFAULT_FLOOR) -> StoredStandings | None:
@@ -204,8 +260,7 @@ def _slim_rows(session: Session, hardware_slug: str, family_slug: str, floor: st
         .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
         .outerjoin(StandingBoardRow, of_stack)
         .where(
-            *([col(StandingRow.hardware_slug) == hardware_slug] if hardware_slug else []),
-            *([col(StandingRow.family_slug) == family_slug] if family_slug else []),
+            *_of_leaderboard(hardware_slug, family_slug),
         )
         .order_by(
             col(StandingRow.newest_at).desc(), col(StandingRow.stack_key), col(StandingBoardRow.routing_mode),

@@ -456,3 +456,22 @@ def test_every_mark_stands_at_its_value_or_in_the_lane(client: TestClient, make:
         # Nothing else stretches the axis.
         ends = [row[end] for row in data.get("intervals", ()) for end in ("low", "high")]
         assert all(low <= value <= high for value in (*ends, *(row["value"] for row in data.get("levels", ()))))
+
+
+def test_a_long_history_is_drawn_by_its_marked_runs_and_extremes(
+    client: TestClient, make: Make, engine: Engine
+) -> None:
+    times = series((450, 400.0), (450, 424.0))
+    times[200], times[700] = 640.0, 300.0
+    runs = make(times, judged=False)
+    with transaction(engine) as session:
+        session.get_one(RunRow, runs[333]).purpose = "release"
+    address = f"/history/{key_of(engine, runs[0])}"
+    chart = chart_of(client, f"{address}/chart")["datasets"]
+    drawn = {row["id"] for row in (*chart["points"], *chart["lane"])}
+    assert 100 < len(drawn) < 600
+    assert {runs[0], runs[200], runs[333], runs[449], runs[450], runs[700], runs[-1]} <= drawn
+    assert len(chart["changes"]) == 1
+    assert f"{len(drawn)} of 900 runs are drawn" in client.get(f"{address}/chart", headers=HTMX).text
+    part = chart_of(client, f"{address}/chart?first={runs[100]}&last={runs[300]}")["datasets"]
+    assert {row["id"] for row in (*part["points"], *part["lane"])} == set(runs[100:301])
