@@ -85,7 +85,7 @@ def test_nobody_else_reads_it(tmp_path: Path) -> None:
 
 def test_a_spool_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(spool.SpoolError, match="not kept"):
+    with pytest.raises(spool.SpoolError, match="not saved"):
         spool.put(tmp_path / "file" / "spool", make_upload(tmp_path / "a"), URL)
 
 
