@@ -47,6 +47,7 @@ _CONTROLS = dict.fromkeys(range(32), 32)
 _STEP = re.compile(r"ProfilerStep#(\d{1,12})$")
 _DEVICE = frozenset(("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"))
 _HOST = frozenset(("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "Runtime", "Driver"))
+_OTHERS = frozenset(("user_annotation", "cuda_sync"))
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _TWO_RANKS = (
     "Two ranks wrote into this file: it holds a second trace. Let each rank write a file of its own, "
@@ -319,10 +320,8 @@ class _Reader:
                 of_host.append(event)
             elif category in _DEVICE:
                 of_device.append(event)
-            elif category == "cuda_sync" and len(self._waits) < _MAX_WAITS:
-                self._add_wait(event)
-            elif category == "user_annotation" and len(self._ranges) < _MAX_RANGES:
-                self._add_range(event)
+            elif category in _OTHERS:
+                self._add_other(event)
         self._timed += len(of_device) + len(of_host)
         device, host = self._with_times(of_device), self._with_times(of_host)
         if device[0]:
@@ -397,6 +396,12 @@ class _Reader:
             self._ranges.append(
                 HostRange(int(start[0]), int(end[0]), self._thread(event), event.name, int(step[1]) if step else None)
             )
+
+    def _add_other(self, event: Any) -> None:
+        if event.cat == "user_annotation" and len(self._ranges) < _MAX_RANGES:
+            self._add_range(event)
+        elif event.cat == "cuda_sync" and len(self._waits) < _MAX_WAITS:
+            self._add_wait(event)
 
     def _add_wait(self, event: Any) -> None:
         """Note that a stream waits for an event of another stream."""
