@@ -123,14 +123,14 @@ api = APIRouter(prefix="/api/v1", tags=["experiments"])
 _SCRIPT = as_content("text/x-shellscript")
 
 
-@api.get("/journeys/{run_id}/waterfall.svg", responses=documented(404, ok=as_content("image/svg+xml")))
+@api.get("/journeys/{run_id}/waterfall.svg", responses=documented(404, 422, ok=as_content("image/svg+xml")))
 @requires(Action.READ, of="run")
 def read_waterfall(session: ReadSession, run_id: RunId) -> Response:
     """Return the accepted changes of a journey as a waterfall of step times."""
     return Response(waterfall_svg(_waterfall(session, run_id)), media_type="image/svg+xml")
 
 
-@api.get("/journeys/{run_id}/waterfall.png", responses=documented(404, ok=as_content("image/png")))
+@api.get("/journeys/{run_id}/waterfall.png", responses=documented(404, 422, ok=as_content("image/png")))
 @requires(Action.READ, of="run")
 def read_waterfall_png(session: ReadSession, run_id: RunId) -> Response:
     """Return the waterfall as a picture for slides."""
@@ -144,7 +144,7 @@ def _waterfall(session: Session, run_id: int) -> Waterfall:
     return picture
 
 
-@api.get("/journeys/{run_id}/recipe.yaml", responses=documented(404, 409, ok=as_content("application/yaml")))
+@api.get("/journeys/{run_id}/recipe.yaml", responses=documented(404, 409, 422, ok=as_content("application/yaml")))
 @requires(Action.READ, of="run")
 def read_recipe_as_yaml(session: ReadSession, run_id: RunId) -> Response:
     """Return the configuration of the journey's current run for Megatron-Bridge."""
@@ -152,7 +152,7 @@ def read_recipe_as_yaml(session: ReadSession, run_id: RunId) -> Response:
     return _download(made.as_yaml, f"recipe-{run_id}.yaml", "application/yaml")
 
 
-@api.get("/journeys/{run_id}/recipe.sh", responses=documented(404, 409, ok=_SCRIPT))
+@api.get("/journeys/{run_id}/recipe.sh", responses=documented(404, 409, 422, ok=_SCRIPT))
 @requires(Action.READ, of="run")
 def read_recipe_as_flags(session: ReadSession, run_id: RunId) -> Response:
     """Return the configuration of the journey's current run as flags of Megatron-LM."""
@@ -171,7 +171,7 @@ def recipe_of(session: Session, run_id: int) -> Recipe:
     return recipe(f"Recipe of run {run_id}", advised.run.contract, command)
 
 
-@api.get("/experiments/{experiment_id}/launch.sbatch", responses=documented(404, ok=_SCRIPT))
+@api.get("/experiments/{experiment_id}/launch.sbatch", responses=documented(404, 422, ok=_SCRIPT))
 @requires(Action.READ, of="experiment")
 def read_batch_script(
     request: Request, session: ReadSession, experiment_id: ExperimentId, side: Side = "candidate"
@@ -182,7 +182,7 @@ def read_batch_script(
     return _download(text, f"{experiment.tag}-{side}.sbatch")
 
 
-@api.get("/experiments/{experiment_id}/launch.sh", responses=documented(404, ok=_SCRIPT))
+@api.get("/experiments/{experiment_id}/launch.sh", responses=documented(404, 422, ok=_SCRIPT))
 @requires(Action.READ, of="experiment")
 def read_launch_script(
     request: Request, session: ReadSession, experiment_id: ExperimentId, side: Side = "candidate"

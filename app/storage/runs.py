@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, bindparam, func, select, update
-from sqlalchemy.orm import joinedload
+from sqlalchemy.orm import aliased, joinedload
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
@@ -484,20 +484,23 @@ class FilterOptions:
     branches: tuple[str, ...]
 
 
+_Joined = aliased(ExperimentRunRow)
+# A maximum instead of the first row of an order, which SQLite would sort for.
 _NEWEST_EXPERIMENT = (
-    select_any(ExperimentRunRow.experiment_id)
-    .where(col(ExperimentRunRow.run_id) == RunRow.id)
-    .order_by(col(ExperimentRunRow.experiment_id).desc())
-    .limit(1)
-)
+    select(func.max(col(_Joined.experiment_id))).where(col(_Joined.run_id) == RunRow.id).correlate(RunRow)
+).scalar_subquery()
+_SIDE = (
+    select_any(ExperimentRunRow.side)
+    .where(col(ExperimentRunRow.run_id) == RunRow.id, col(ExperimentRunRow.experiment_id) == _NEWEST_EXPERIMENT)
+    .correlate(RunRow)
+).scalar_subquery()
 _LIST_COLUMNS = (
     RunRow.id, RunRow.name, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.created_at, RunRow.status,
     RunRow.error, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher, RunRow.evidence_level,
     RunRow.semantic_class, RunRow.provisional, RunRow.outcome, RunRow.verdict, RunRow.verdict_delta_pct,
     RunRow.quarantine, RunResultRow.metrics, RunResultRow.health,
     ProjectRow.slug, ProjectRow.generated,
-    _NEWEST_EXPERIMENT.scalar_subquery().label("experiment_id"),
-    _NEWEST_EXPERIMENT.with_only_columns(col(ExperimentRunRow.side)).scalar_subquery().label("side"),
+    _NEWEST_EXPERIMENT.label("experiment_id"), _SIDE.label("side"),
 )  # fmt: skip
 """Columns of the list. Contracts and warnings are left out: 50 runs would read megabytes of JSON."""
 

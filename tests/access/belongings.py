@@ -2,15 +2,18 @@
 
 from dataclasses import dataclass, replace
 
+from sqlalchemy import Engine
 from sqlmodel import Session
 
 from app.domain.notifications.events import Notification
 from app.domain.references.published import published
 from app.pipeline.decisions import pin, quarantine
+from app.storage.database import transaction
+from app.storage.experiments import sweep_of
 from app.storage.json_text import to_json
 from app.storage.profiles import pack
 from app.storage.tables import DeliveryRow, ExperimentRow, ProfileRow, ReceiverRow, ReferencePointRow, RunRow, utc_now
-from tests.builders import add_availability, make_leaderboard, make_project
+from tests.builders import add_availability, make_leaderboard, make_project, make_stack
 from tests.domain.profiles.traces import document, event, read, trace_bytes
 from tests.regressions.triaged import make_regression, make_slow_stack
 
@@ -87,3 +90,15 @@ def make_belongings(session: Session, slug: str, *, whole: bool = False) -> Belo
         slow.since, regression, experiment.id or 0, reference.id or 0, slow.stack_key, slug, receiver.id or 0,
         delivery.id or 0, profile=profile.id or 0,
     )  # fmt: skip
+
+
+def measure_sweep(engine: Engine, sweep_id: int, run_id: int, slug: str) -> None:
+    """Add a run of every value of a sweep of `mbs`, so that it may go on to its next round."""
+    with transaction(engine) as session:
+        commit = session.get_one(RunRow, run_id).commit
+        for experiment in sweep_of(session, sweep_id):
+            size = int(experiment.knobs[0].after_text)
+            make_stack(
+                session, [20_000.0 + 1_000 * size], project=slug, fields={"mbs": size}, commits=[commit],
+                purpose="experiment", tags=[experiment.tag, "candidate"],
+            )  # fmt: skip

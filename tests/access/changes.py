@@ -7,13 +7,13 @@ from typing import Any
 
 import pyotp
 from sqlalchemy import func, select
-from sqlmodel import SQLModel
+from sqlmodel import SQLModel, col
 from starlette.testclient import TestClient
 
 from app.storage.database import read_session
 from app.storage.tables import ExperimentRow, PinRow, ProfileRow, ReceiverRow, ReferencePointRow, TokenRow
 from app.storage.users import find_user
-from tests.access.belongings import Belongings
+from tests.access.belongings import Belongings, measure_sweep
 from tests.access.people import OURS, Teams
 
 PASSWORD, ANOTHER = "a horse, a battery", "another horse, a staple"
@@ -90,6 +90,24 @@ def _run(there: There) -> int:
 
 def _plan(there: There) -> dict[str, Any]:
     return {"run": _run(there), "knobs": {"ep_overlap": True}, "runs_each": 2}
+
+
+def _sweep(there: There) -> dict[str, Any]:
+    return {"run": _run(there), "field": "mbs", "values": [2, 4, 8], "runs_each": 2}
+
+
+def _newest_sweep(there: There) -> str:
+    with read_session(there.teams.engine) as session:
+        return str(session.execute(select(func.max(col(ExperimentRow.sweep_id)))).scalar_one())
+
+
+_SWEEP: Mapping[str, Named] = {"experiment_id": _newest_sweep}
+
+
+def _measured_sweep(there: There) -> dict[str, Any]:
+    """Nothing is sent; every value of the newest sweep has a run, so that the sweep may go on."""
+    measure_sweep(there.teams.engine, int(_newest_sweep(there)), there.owned.run, OURS)
+    return {}
 
 
 def _regression(there: There) -> dict[str, Any]:
@@ -239,6 +257,16 @@ RUNS: Mapping[str, Change] = {
         "experiment", "rejected", {"decision": "reject", "note": "no time"}, {"state": "planned"},
         {"state": "rejected"}, of=_EXPERIMENT,
     ),
+    "POST /api/v1/sweeps": Change("experiment", "plan", _sweep, after={"runs_each": 1}),
+    "PATCH /api/v1/experiments/{experiment_id}/sweep": Change(
+        "experiment", "rejected", _measured_sweep, {"state": "done"}, {"state": "rejected"}, of=_SWEEP
+    ),
+    "POST /runs/{run_id}/sweeps": Change(
+        "experiment", "plan", {"field": "mbs", "values": "2,4,8", "runs_each": "2"}, after={"runs_each": 1}
+    ),
+    "POST /experiments/{experiment_id}/sweep": Change(
+        "experiment", "rejected", _measured_sweep, {"state": "done"}, {"state": "rejected"}, of=_SWEEP
+    ),
 }  # fmt: skip
 
 SETTINGS: Mapping[str, Change] = {
@@ -247,6 +275,13 @@ SETTINGS: Mapping[str, Change] = {
     ),
     "POST /settings/projects/{slug}": Change(
         "project", "defaults", {"field.cluster": "hoth"}, {"cluster": "eos"}, {"cluster": "hoth"}
+    ),
+    "PUT /api/v1/projects/{slug}/verdicts": Change(
+        "project", "verdict_policy", {"reference_job": "guard"}, {"reference_job": None}, {"reference_job": "guard"}
+    ),
+    "POST /settings/projects/{slug}/verdicts": Change(
+        "project", "verdict_policy", {"reference_job": "other"}, {"reference_job": "guard"},
+        {"reference_job": "other"},
     ),
     "PATCH /api/v1/projects/{slug}/rules": Change(
         "project", "baseline_branch", {"baseline_branch": "trunk"}, {"baseline_branch": "main"},

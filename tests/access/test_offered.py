@@ -21,14 +21,14 @@ from app.access.check import AccessMiddleware
 from app.access.routes import RouteTable, route_table
 from app.domain.access.principal import Action
 from app.domain.definitions import DEFINITION_VERSION
-from app.experiments.commands import plan_experiment
+from app.experiments.commands import SweepWish, plan_experiment, plan_sweep
 from app.main import create_app
 from app.pipeline.propose import Wish
 from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.tables import ReceiverRow, RegressionRow, RunRow
 from app.web.access_rule import Open
-from tests.access.belongings import Belongings, make_belongings
+from tests.access.belongings import Belongings, make_belongings, measure_sweep
 from tests.access.people import OURS, PUBLIC, Teams, make_teams
 
 PAGE = {"Accept": "text/html"}
@@ -108,6 +108,10 @@ class Town:
             self.addresses += [self._address(path, params) for path in self._pages()]
             self.addresses += [f"/runs/{run}" for run in runs]
             self.addresses.append(f"/runs/{item.run}/experiments/new?field=ep_overlap&value=true")
+            self.addresses.append(f"/runs/{item.run}/sweeps/new?field=mbs&values=2,4,8")
+            sweep = plan_sweep(self.teams.engine, unlimited, SweepWish(item.run, "mbs", ["2", "4", "8"], 2), "lead")
+            measure_sweep(self.teams.engine, sweep, item.run, item.slug)
+            self.addresses.append(f"/experiments/{sweep}/sweep")
             self.addresses.append(f"/settings/projects/{item.slug}/notifications/{receiver}")
 
     def _pages(self) -> list[str]:

@@ -85,7 +85,7 @@ def test_lines_that_mean_nothing_are_refused(client: TestClient, asked: str) -> 
 
 def test_a_download_is_an_attachment_that_nobody_sniffs(client: TestClient) -> None:
     location = upload(client, LOG, name="über die;log.txt.gz").headers["location"]
-    answer = client.get(f"{location}/files/0")
+    answer = client.get(f"{location}/files/0", headers={"Accept-Encoding": "identity"})
     assert answer.content == LOG
     assert answer.headers["content-disposition"] == "attachment; filename*=UTF-8''%C3%BCber%20die%3Blog.txt"
     assert answer.headers["x-content-type-options"] == "nosniff"

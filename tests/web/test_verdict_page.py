@@ -1,6 +1,7 @@
 """The page of a run begins with its verdict; people decide there about quarantine and pins."""
 
 import html
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -164,9 +165,9 @@ def test_a_run_leads_to_its_regression_and_one_at_its_level_too(client: TestClie
 def test_the_chart_shows_where_the_baseline_lies(client: TestClient, make: Make) -> None:
     chart = client.get(f"/runs/{make(slower=0.05)}/chart", headers=HTMX).text
     assert "baseline: 12 runs, lowest to highest" in chart
-    band = re.search(r'"baseline": \[\{.*?"high": ([\d.]+).*?"low": ([\d.]+)', chart)
-    assert band is not None
-    assert 19.9 < float(band[2]) < float(band[1]) < 20.1
+    (spec,) = re.findall(r'<script type="application/json">(.*?)</script>', chart, re.DOTALL)
+    (band,) = json.loads(spec)["datasets"]["baseline"]
+    assert 19.9 < band["low"] < band["high"] < 20.1
     assert "baseline: 12" not in client.get(f"/runs/{make(place=21)}/chart?series=lm_loss", headers=HTMX).text
 
 
