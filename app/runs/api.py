@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import chain
 from typing import Annotated, Any, BinaryIO, Literal, cast
 from urllib.parse import quote
 
@@ -497,9 +498,10 @@ def download_file(session: ReadSession, log_files: AppLogFiles, run_id: RunId, p
     file = next((file for file in run.files if file.position == position), None)
     if file is None:
         raise NotFound(f"Run {run_id} has no file {position}. Its files are listed in the run itself.")
-    log_files.text(file.keys)  # a failing store gives a 503, not a truncated response
+    chunks = log_files.stream(file.keys)
+    first = next(chunks, b"")  # a failing store or a damaged object gives a 503, not a truncated response
     return StreamingResponse(
-        log_files.stream(file.keys),
+        chain((first,), chunks),
         media_type="application/octet-stream",
         headers={
             "Content-Length": str(file.size_bytes),

@@ -233,8 +233,12 @@ BEGIN
     RETURN NULL;
 END $$
 """,
-    "CREATE TRIGGER run_derived_insert AFTER INSERT ON run FOR EACH ROW EXECUTE FUNCTION run_derived()",
-    f"CREATE TRIGGER run_derived_update AFTER UPDATE OF {', '.join(dict.fromkeys((*_STACK_CHANGES, *FIELDS)))} ON run "
-    f"FOR EACH ROW WHEN ({_differ(tuple(dict.fromkeys((*_STACK_CHANGES, *FIELDS))), 'IS DISTINCT FROM')}) "
+    # Deferred: a transaction locks its stacks at its end, after all its runs. One that locked a stack in between would
+    # wait for a run of another transaction that waits for the stack.
+    "CREATE CONSTRAINT TRIGGER run_derived_insert AFTER INSERT ON run DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+    "EXECUTE FUNCTION run_derived()",
+    "CREATE CONSTRAINT TRIGGER run_derived_update AFTER UPDATE OF "
+    f"{', '.join(dict.fromkeys((*_STACK_CHANGES, *FIELDS)))} ON run DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+    f"WHEN ({_differ(tuple(dict.fromkeys((*_STACK_CHANGES, *FIELDS))), 'IS DISTINCT FROM')}) "
     "EXECUTE FUNCTION run_derived()",
 )

@@ -177,5 +177,5 @@ def test_an_own_idea_is_planned_without_script(open_page: OpenPage, ids: dict[st
     expect(page.get_by_role("heading", level=1)).to_have_text("ep: 16 to 8")
     page.get_by_label("Your name").first.fill("mara")
     page.get_by_text("Withdraw…", exact=True).click()
-    page.get_by_role("button", name="Withdraw this experiment").click()
+    page.get_by_role("button", name="Withdraw experiment").click()
     expect(page.locator(".answer")).to_contain_text("Withdrawn")

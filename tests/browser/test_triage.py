@@ -167,7 +167,7 @@ def test_two_people_at_once_are_told_of_each_other(open_page: OpenPage, house: H
     expect(second.locator("#triage").get_by_label("Note", exact=True)).to_have_value("Ada was here")
     expect(second.locator(".timeline")).to_contain_text("Grace was here")
     second.locator("#triage").get_by_role("button", name="Save").click()
-    expect(second.locator(".page-head .badge", has_text="fixed")).to_be_visible()
+    expect(second.locator(".page-head .badge", has_text="fix claimed")).to_be_visible()
 
 
 def test_without_script_it_is_the_same_work(open_page: OpenPage, house: House) -> None:

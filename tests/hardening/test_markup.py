@@ -170,7 +170,7 @@ RUNS = f"""() => {{
       const leads = /^(href|src|action|formaction|xlink:href|data)$/.test(name)
       if (leads && /^\\s*(javascript|vbscript|data:text)/i.test(value)) found.push(`${{name}}=${{value}}`)
     }}
-  const foreign = document.querySelectorAll("img:not([src^='/badges/']), iframe, object, embed, base")
+  const foreign = document.querySelectorAll("img:not([src^='/badges/'], .qr), iframe, object, embed, base")
   return [...found, ...[...foreign].map((one) => one.outerHTML)]
 }}"""
 

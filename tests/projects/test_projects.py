@@ -161,7 +161,7 @@ def test_a_log_that_grows_stays_as_it_was_when_there_is_no_more_room(small: Test
     run = upload(small, LOG, meta=SMALL | {"complete": False}, key="grows").json()["id"]
     address = f"/api/v1/runs/{run}/logs"
     assert small.post(f"{address}?offset={SIZE}", content=b"five\n").status_code == 200
-    assert_problem(small.post(f"{address}?offset={SIZE + 5}", content=b"x\n"), 413, "what was there stays")
+    assert_problem(small.post(f"{address}?offset={SIZE + 5}", content=b"x\n"), 413, "Nothing was saved")
     held = small.post(f"{address}?offset={SIZE + 5}&complete=true", content=b"")
     assert (held.status_code, held.json()["offset"]) == (200, SIZE + 5)
 

@@ -108,6 +108,7 @@ def make_regression(session: Session, stacks: SlowStack | Sequence[SlowStack], *
                 slow_level=member.slow_level,
                 delta_pct=100 * math.expm1(member.slow_level - member.usual_level),
                 gpu_hours_per_day=12.5,
+                proposal=(fields | columns).get("proposal", ""),
                 joined_at=fields["opened_at"],
             )
         )

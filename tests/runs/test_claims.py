@@ -48,7 +48,7 @@ def claim(engine: Engine, run_id: int, settings: Settings) -> RunClaim | None:
 
 def finish(engine: Engine, held: RunClaim) -> bool:
     with transaction(engine) as session:
-        return run_queue.finish(session, held, status="ready")
+        return run_queue.finish(session, held, status="ready") is not None
 
 
 def due(engine: Engine, settings: Settings) -> list[int]:
