@@ -3,6 +3,9 @@
 Pages over a million runs read these small tables instead of all runs. Triggers write them, so that no code that
 changes a run can forget them. `install` runs after every upgrade, because a migration that copies the table `run` on
 SQLite drops its triggers; what was derived is then derived again.
+
+On PostgreSQL the triggers run at the end of a transaction. A migration that changes rows of `run` and then its columns
+executes `SET CONSTRAINTS ALL IMMEDIATE` in between.
 """
 
 from collections.abc import Iterator
