@@ -46,7 +46,7 @@ serve: $(VENV)/.runtime  ## Start an empty service; data in data/
 setup: $(VENV)/.dev  ## Install everything a developer needs into .venv
 
 .PHONY: format
-format: $(VENV)/.dev  ## Rewrite the code in the house's format
+format: $(VENV)/.dev  ## Format the code (ruff) and the templates (djlint)
 	$(BIN)/ruff format -q .
 	$(BIN)/ruff check -q --fix --exit-zero .
 	$(BIN)/djlint templates --reformat --quiet --warn
@@ -67,13 +67,13 @@ check:  ## Everything that CI checks
 	@.ci/run
 
 .PHONY: soak
-soak: $(VENV)/.dev  ## Run every campaign whole: kills, full disks, damage, load (MINUTES= for each), fuzz, golden corpus
+soak: $(VENV)/.dev  ## Run all campaigns in full: kills, full disks, damage, load (MINUTES= for each), fuzz, golden corpus
 	@.ci/test-services
 	@$(BIN)/python -m bench.soak --minutes $(MINUTES)
 	@SOAK=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(CAMPAIGNS) $(ARGS)
 
 .PHONY: screenshot
-screenshot: $(VENV)/.dev  ## Take docs/screenshot.png anew, from the demo in a real browser
+screenshot: $(VENV)/.dev  ## Retake docs/screenshot.png from the demo in a real browser
 	@.ci/test-services chromium
 	$(BIN)/python -m docs.take_screenshot
 
@@ -91,7 +91,7 @@ sbom: $(VENV)/.runtime  ## Write the release's software bill of materials, Cyclo
 	  $(BIN)/python .ci/sbom.py > threewalls-$$version.cdx.json && echo threewalls-$$version.cdx.json
 
 .PHONY: clean
-clean:  ## Remove what the tools made (not data/ nor demo-data/)
+clean:  ## Remove generated files (keeps data/ and demo-data/)
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis test-results
 
 .PHONY: help

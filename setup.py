@@ -1,4 +1,4 @@
-"""Puts what the service reads beside its code into the wheel; everything else stands in pyproject.toml."""
+"""Add templates, static files and migrations to the wheel; pyproject.toml declares everything else."""
 
 import shutil
 from pathlib import Path

@@ -274,7 +274,7 @@ def _changed(
 def _because(claim: StackClaim | StackChange, before: Sequence[str], document: VerdictDocument) -> str:
     joined, left = set(document.candidates) - set(before), set(before) - set(document.candidates)
     if joined:
-        return f"Run {', '.join(sorted(joined))}, a rerun of its commit, came in."
+        return f"Run {', '.join(sorted(joined))}, a rerun of its commit, arrived."
     if left:
         return f"Run {', '.join(sorted(left))} no longer counts as a rerun of its commit."
     return claim.because or "Something earlier in its history changed."

@@ -108,7 +108,7 @@ class _Reading:
                 plain = self._folder / "export.sqlite"
                 _write(plain, _chain(first, stream))
                 if chunks.cut:
-                    raise UnusableProfile("The compressed export ends early. Copy it again whole.")
+                    raise UnusableProfile("The compressed export is truncated. Copy and upload the complete file.")
                 return self._sqlite(plain, progress)
             is_json = first.lstrip().startswith((b"{", b"["))
             if first and b"\0" in first[:64].rstrip(b"\0") and not is_json:

@@ -692,4 +692,4 @@ def _report(rebuilt: Iterable[Rebuilt], *, check: bool) -> Iterator[str]:
     end = f"{different} differed" if different else "all stored standings match"
     yield f"{plural(len(compared), 'stack')} ranked again: {end}."
     if waiting := len(stacks) - len(compared):
-        yield f"{plural(waiting, 'stack')} not compared, because a worker is still to rank them. Check again later."
+        yield f"{plural(waiting, 'stack')} not compared, because their ranking is pending. Check again later."

@@ -149,7 +149,7 @@ class Members:
         row.usual_level, row.slow_level, row.delta_pct = alarm.usual_level, alarm.slow_level, alarm.delta_pct
         row.first_delta_pct = alarm.delta_pct
         if member.regression.state == "invalid" and self._was_withdrawn(member.regression):
-            self._set_state(member.regression, "open", "reopened", f"Run {row.run_id} shows it again.")
+            self._set_state(member.regression, "open", "reopened", f"Run {row.run_id} shows the regression again.")
 
     def settle(self, member: StackMember, levels: tuple[float, float] | None) -> None:
         """Take the size of the change from the segments of the history, if any; the first measured size stays."""

@@ -137,8 +137,8 @@ class Decompressed:
     def _end_early(self, kind: str) -> None:
         if self.size_bytes == 0:
             raise BrokenCompression(
-                f"{self._name} is {kind}, but ends before anything of it could be read. Nothing was saved. "
-                "Upload it again whole."
+                f"{self._name} is {kind}, but ends before any text could be read. Nothing was saved. "
+                "Upload the complete file."
             )
         self.cut = kind
 
@@ -196,7 +196,7 @@ def checked(chunks: Iterable[bytes], kind: Kind, name: str) -> Iterator[bytes]:
         if len(head) >= _CHECKED_BYTES:
             break
     if not head:
-        raise EmptyUpload(f"{name} is empty and holds no text. Nothing was saved. Check that the job wrote it.")
+        raise EmptyUpload(f"{name} is empty. Nothing was saved. Check that the job wrote it.")
     if kind != "events":
         try:
             _check_is_text(head, name)

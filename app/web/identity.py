@@ -149,7 +149,7 @@ def upload_project(request: HTTPConnection, engine: Engine, stated: str | None) 
         case TokenHolder(project=own):
             if stated is not None and stated.lower() != own.lower():
                 raise NotAllowed(
-                    f"This token can upload only to the project {own}, but the metadata name another. Nothing was "
+                    f"This token can upload only to the project {own}, but the metadata names another. Nothing was "
                     "saved. Leave `project` out of the metadata, or use a token of that project."
                 )
             return own

@@ -91,7 +91,7 @@ def test_reruns_are_one_candidate_and_the_older_verdict_stays_in_the_record(engi
     assert len(places) == 1
     assert [item.document.verdict.looks for item in record] == [2, 1]
     assert record[0].document.candidates == (str(first), str(second))
-    assert record[0].because == f"Run {second}, a rerun of its commit, came in."
+    assert record[0].because == f"Run {second}, a rerun of its commit, arrived."
     assert newest is not None
     assert newest.document == record[0].document
 

@@ -306,7 +306,9 @@ def test_a_proposal_is_accepted_or_declined(
     event = body["events"][-1]
     assert (event["action"], event["note"]) == (f"proposal_{answer.removesuffix('e')}ed", "looked at it")
     assert event["before"]["proposal"] == "fixed"
-    assert [member["proposal"] for member in body["members"]] == [""]
+    # After "fixed", the runs that showed it stay on record: the fix is confirmed, not only claimed.
+    assert [member["proposal"] for member in body["members"]] == ["fixed" if answer == "accept" else ""]
+    assert body["standing"] == state
 
 
 def test_closing_it_otherwise_answers_the_proposal_too(client: TestClient, make: Make, stack: SlowStack) -> None:

@@ -68,7 +68,7 @@ def read_stats(chunks: Iterable[bytes]) -> Trace:
                 break
     except csv.Error as error:
         raise UnusableProfile(f"The table cannot be read: {error}.") from None
-    raise UnusableProfile("This is no table of `nsys stats`. Export it with --format csv and --timeunit nsec.")
+    raise UnusableProfile("This is not a table from `nsys stats`. Export it with --format csv and --timeunit nsec.")
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
