@@ -86,7 +86,7 @@ def test_a_run_without_an_iteration_is_3_and_says_what_failed(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "No such file"), (b"", "holds no text"), (b"PK\x03\x04...", "a zip archive"), (b"\x1f\x8bxx", "damaged")],
+    [(None, "No such file"), (b"", "is empty"), (b"PK\x03\x04...", "a zip archive"), (b"\x1f\x8bxx", "damaged")],
 )
 def test_what_cannot_be_read_is_3_with_a_sentence(content: bytes | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "train.log"

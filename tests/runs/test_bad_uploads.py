@@ -57,9 +57,9 @@ def no_trace(engine: Engine, settings: Settings) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "holds no text"),
+        (b"", "is empty"),
         (b" \n\n \t\n", "holds no text"),
-        (gzip.compress(b""), "holds no text"),
+        (gzip.compress(b""), "is empty"),
         (os.urandom(100_000), "is binary data"),
         (b"\0" * 10_000, "holds no text"),
         (zip_of(LOG), "is a zip archive"),
@@ -70,11 +70,11 @@ def no_trace(engine: Engine, settings: Settings) -> Iterator[None]:
         (b"\x89PNG\r\n\x1a\n" + bytes(100), "is a PNG image"),
         (gzip.compress(PACKED), "is compressed twice"),
         (LOG.decode().encode("utf-16"), "is UTF-16 text"),
-        (PACKED[:20], "ends before anything of it could be read"),
+        (PACKED[:20], "ends before any text could be read"),
         (b"\x1f\x8bno gzip at all", "damaged after 0 bytes"),
         (PACKED[:500] + b"\xff" * 8 + PACKED[508:], "damaged"),
         (PACKED + b"and more", "damaged"),
-        (zstandard.compress(LOG)[:40], "ends before anything of it could be read"),
+        (zstandard.compress(LOG)[:40], "ends before any text could be read"),
         (FROZEN + b"and more", "damaged"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -97,7 +97,7 @@ def test_a_log_that_is_too_large_when_decompressed_is_refused(settings: Settings
 
 
 def test_a_bad_second_log_takes_the_first_along(client: TestClient) -> None:
-    assert_problem(upload(client, LOG, b""), 422, "holds no text")
+    assert_problem(upload(client, LOG, b""), 422, "is empty")
 
 
 def test_bad_metadata_keep_no_log(client: TestClient) -> None:
