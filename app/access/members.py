@@ -31,11 +31,11 @@ class Membership:
     project: str
     public: bool
     members: tuple[Member, ...]
-    made: Mapping[str, list[MadeToken]]
+    created: Mapping[str, list[MadeToken]]
 
     def tokens_of(self, name: str) -> list[MadeToken]:
         """Return the valid tokens of this project that the user created."""
-        return self.made.get(name, [])
+        return self.created.get(name, [])
 
 
 def get_membership(session: Session, slug: str) -> Membership:

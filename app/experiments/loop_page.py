@@ -148,16 +148,16 @@ def _waterfall(session: Session, run_id: int) -> Waterfall:
 @requires(Action.READ, of="run")
 def read_recipe_as_yaml(session: ReadSession, run_id: RunId) -> Response:
     """Return the configuration of the journey's current run for Megatron-Bridge."""
-    made = recipe_of(session, journey_of(session, run_id).current_run_id)
-    return _download(made.as_yaml, f"recipe-{run_id}.yaml", "application/yaml")
+    recipe = recipe_of(session, journey_of(session, run_id).current_run_id)
+    return _download(recipe.as_yaml, f"recipe-{run_id}.yaml", "application/yaml")
 
 
 @api.get("/journeys/{run_id}/recipe.sh", responses=documented(404, 409, 422, ok=_SCRIPT))
 @requires(Action.READ, of="run")
 def read_recipe_as_flags(session: ReadSession, run_id: RunId) -> Response:
     """Return the configuration of the journey's current run as flags of Megatron-LM."""
-    made = recipe_of(session, journey_of(session, run_id).current_run_id)
-    return _download(made.as_flags, f"recipe-{run_id}.sh")
+    recipe = recipe_of(session, journey_of(session, run_id).current_run_id)
+    return _download(recipe.as_flags, f"recipe-{run_id}.sh")
 
 
 def _download(text: str, name: str, media_type: str = "text/x-shellscript") -> Response:

@@ -120,17 +120,17 @@ class MatrixPage:
         self.hardware, self.family = stacks[0].hardware, stacks[0].family
         self.address = f"/leaderboards/{slug(self.hardware)}/{slug(self.family)}"
         self.query = urlencode({"hardware": self.hardware, "family": self.family})
-        made = [StackMatrix(stack, matrix) for stack in stacks for matrix in ep_matrices(stack.runs, stack.missing)]
-        self.matrices = tuple(item for item in made if not item.matrix.is_single)
-        self.singles = tuple(item for item in made if item.matrix.is_single)
+        matrices = [StackMatrix(stack, matrix) for stack in stacks for matrix in ep_matrices(stack.runs, stack.missing)]
+        self.matrices = tuple(item for item in matrices if not item.matrix.is_single)
+        self.singles = tuple(item for item in matrices if item.matrix.is_single)
 
     @property
     def answer(self) -> str:
         if not self.matrices:
             return "No stack has runs of two dispatchers or two EP degrees yet."
         empty = sum(cell.why == "not_run" for item in self.matrices for cell in item.matrix.empty)
-        found = [item.matrix.sentence for item in self.matrices if item.matrix.sentence.startswith("At equal")]
-        first = found[0] if found else "No two dispatchers ran at equal knobs yet."
+        sentences = [item.matrix.sentence for item in self.matrices if item.matrix.sentence.startswith("At equal")]
+        first = sentences[0] if sentences else "No two dispatchers ran at equal knobs yet."
         return f"{first} {plural(empty, 'cell is', 'cells are')} empty." if empty else first
 
 
@@ -238,8 +238,8 @@ class _GraphRun:
 
 def _graph_runs(session: Session, stacks: Sequence[Stack]) -> list[_GraphRun]:
     """Read the runs of the stacks, and those of the same models and GPUs: a scope that never fits is never ranked."""
-    known = [item.known for stack in stacks for item in stack.runs]
-    models, gpus = ({str(values[name]) for values in known if values.get(name)} for name in ("model", "gpu"))
+    contracts = [item.known for stack in stacks for item in stack.runs]
+    models, gpus = ({str(values[name]) for values in contracts if values.get(name)} for name in ("model", "gpu"))
     alike = and_(col(RunRow.model).in_(sorted(models)), col(RunRow.gpu).in_(sorted(gpus)))
     of_projects = col(ProjectRow.slug).in_(sorted({stack.project for stack in stacks}))
     contract = col(RunResultRow.contract)
@@ -258,7 +258,7 @@ def _graph_runs(session: Session, stacks: Sequence[Stack]) -> list[_GraphRun]:
         )
         .order_by(col(RunRow.id))
     )  # fmt: skip
-    found = []
+    attempts = []
     for row in session.execute(chosen):
         scope = graph_scope((row.impl or {}).get("value"), (row.modules or {}).get("value"))
         if scope:
@@ -266,8 +266,8 @@ def _graph_runs(session: Session, stacks: Sequence[Stack]) -> list[_GraphRun]:
             steps = (row.health or {}).get("iterations") or 0
             failed = any(_CAPTURE.search(json.dumps(item)) for item in row.failures or ())
             shown = _is_shown(activities(row.activity).get("graph_impl"))
-            found.append(_GraphRun(row.id, scope, steps, out_of_memory, failed, shown, row.peak_memory_gib))
-    return found
+            attempts.append(_GraphRun(row.id, scope, steps, out_of_memory, failed, shown, row.peak_memory_gib))
+    return attempts
 
 
 def _is_shown(activity: Activity | None) -> bool | None:

@@ -36,7 +36,7 @@ from app.storage.definition_progress import has_old_figures, is_outdated
 from app.storage.json_text import storable, to_json
 from app.storage.log_files import LogFiles
 from app.storage.readings import Reading
-from app.storage.rules import KnownOfRun, rules_in_force
+from app.storage.rules import RunInMemory, rules_in_force
 from app.storage.runs import RunFile, aware, files_of, frozen, settle_places
 from app.storage.tables import (
     EVERYTHING,
@@ -410,8 +410,10 @@ def process_run(engine: Engine, log_files: LogFiles, settings: Settings, run_id:
         judged = judge.judge_at_once(session, settings, change)
         if judged is None:
             return False
-        known = KnownOfRun(computed.inputs.first is not None, computed.inputs.read, computed.arguments, judged.document)
-        rules.evaluate_at_once(session, in_force, run_id, known)
+        in_memory = RunInMemory(
+            computed.inputs.first is not None, computed.inputs.read, computed.arguments, judged.document
+        )
+        rules.evaluate_at_once(session, in_force, run_id, in_memory)
         has_receivers = judged.may_notify
         return True
 

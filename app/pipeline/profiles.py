@@ -195,7 +195,7 @@ def read_profile_of_run(engine: Engine, log_files: LogFiles, settings: Settings,
     began = time.monotonic()
     try:
         with profile_queue.renewed(engine, claim, settings.lease_seconds):
-            document, kept = _read(engine, log_files, settings, profile_id)
+            document, keep = _read(engine, log_files, settings, profile_id)
         columns = {
             "status": "ready",
             "progress": 1.0,
@@ -205,10 +205,10 @@ def read_profile_of_run(engine: Engine, log_files: LogFiles, settings: Settings,
             "identity": storable(identity_of(document)),
         }
     except InvalidProfile as error:
-        kept = ()
+        keep = ()
         columns = {"status": "failed", "error": storable(error.detail)}
     except SoftTimeLimitExceeded:
-        kept, limit = (), settings.task_soft_limit_seconds
+        keep, limit = (), settings.task_soft_limit_seconds
         columns = {
             "status": "failed",
             "error": f"Reading this profile took longer than {limit} s, the limit. Profile fewer steps.",
@@ -216,7 +216,7 @@ def read_profile_of_run(engine: Engine, log_files: LogFiles, settings: Settings,
     except Exception as error:
         _end_without_result(engine, settings, claim, error)
         return None
-    return _finish(engine, log_files, claim, kept, read_seconds=time.monotonic() - began, **columns)
+    return _finish(engine, log_files, claim, keep, read_seconds=time.monotonic() - began, **columns)
 
 
 class _Progress:
@@ -254,7 +254,7 @@ def _read(engine: Engine, log_files: LogFiles, settings: Settings, profile_id: i
             ).scalars()
         ]
     result: list[ProfileFile] = []
-    kept: list[int] = []
+    positions: list[int] = []
     progress = _Progress(engine, profile_id, sum(file.size_bytes for file in files))
     with tempfile.TemporaryDirectory(prefix="threewalls-profile-") as folder:
         for file in files:
@@ -265,17 +265,17 @@ def _read(engine: Engine, log_files: LogFiles, settings: Settings, profile_id: i
                     copy.write(chunk)
             parts = read_profile([OpenedFile(file.name, path)], settings, progress.report)
             if settings.keep_profiles and all(part.trace.format == "kineto" for part in parts):
-                kept.append(file.position)
+                positions.append(file.position)
             is_single = len(parts) == 1
             result += [replace(part, rank=file.rank if is_single else None, stage=file.stage) for part in parts]
             path.unlink()
     if len(result) > MAX_FILES:
         raise InvalidProfile(f"A profile may have at most {MAX_FILES} files.")
-    return describe_profile(result), tuple(kept)
+    return describe_profile(result), tuple(positions)
 
 
-def _finish(engine: Engine, log_files: LogFiles, claim: Claim, kept: Sequence[int] = (), **columns: Any) -> int | None:
-    """Write the result and drop the files, except those at the positions `kept`. Return the run."""
+def _finish(engine: Engine, log_files: LogFiles, claim: Claim, keep: Sequence[int] = (), **columns: Any) -> int | None:
+    """Write the result and drop the files, except those at the positions `keep`. Return the run."""
     with transaction(engine) as session:
         run_id: int | None = session.execute(
             select_any(ProfileRow.run_id).where(col(ProfileRow.id) == claim.row_id)
@@ -283,7 +283,7 @@ def _finish(engine: Engine, log_files: LogFiles, claim: Claim, kept: Sequence[in
         if run_id is None or not profile_queue.finish(session, claim, **columns):
             log.warning("profile_dropped", profile_id=claim.row_id, claim=claim.number)
             return None
-        of_profile = col(ProfileFileRow.profile_id) == claim.row_id, col(ProfileFileRow.position).not_in(kept)
+        of_profile = col(ProfileFileRow.profile_id) == claim.row_id, col(ProfileFileRow.position).not_in(keep)
         keys = session.execute(select_any(ProfileFileRow.object_key).where(*of_profile)).scalars().all()
         session.execute(update(ProfileFileRow).where(*of_profile).values(object_key=""))
         request_rules(session, run_id)

@@ -399,9 +399,9 @@ _BOARDS: Table = table_of(StandingBoardRow)
 
 def _put_stack(statement: Any) -> Any:
     """Return an insert that replaces the row of a stack."""
-    kept = ("project_id", "stack_key")
-    replaced = {column.name: statement.excluded[column.name] for column in _STACKS.columns if column.name not in kept}
-    return statement.on_conflict_do_update(index_elements=kept, set_=replaced)
+    keys = ("project_id", "stack_key")
+    replaced = {column.name: statement.excluded[column.name] for column in _STACKS.columns if column.name not in keys}
+    return statement.on_conflict_do_update(index_elements=keys, set_=replaced)
 
 
 _PUT_STACK = {"sqlite": _put_stack(sqlite.insert(_STACKS)), "postgresql": _put_stack(postgresql.insert(_STACKS))}

@@ -11,7 +11,7 @@ from app.errors import NotFound, NotReady
 from app.settings import Settings
 from app.storage import rules as rule_firings
 from app.storage.database import read_session, transaction
-from app.storage.rules import AdvisedRun, KnownOfRun, RulesInForce, read_run, rules_in_force
+from app.storage.rules import AdvisedRun, RulesInForce, RunInMemory, read_run, rules_in_force
 
 log = structlog.get_logger(__name__)
 
@@ -29,14 +29,14 @@ def evaluate_rules(engine: Engine, settings: Settings, run_id: int) -> None:
     _evaluate(engine, rules, run_id)
 
 
-def evaluate_at_once(session: Session, rules: RulesInForce, run_id: int, known: KnownOfRun) -> None:
+def evaluate_at_once(session: Session, rules: RulesInForce, run_id: int, in_memory: RunInMemory) -> None:
     """Evaluate the rules for a run in the transaction that read and judged it."""
-    advised = read_run(session, run_id, known)
+    advised = read_run(session, run_id, in_memory)
     if advised.run.status not in rule_firings.DONE:
         return
     fired = _fired(advised, rules)
     rule_firings.keep_firings(
-        session, run_id, fired, rules.version, processed_at=advised.run.processed_at, is_first=known.is_new
+        session, run_id, fired, rules.version, processed_at=advised.run.processed_at, is_first=in_memory.is_new
     )
 
 

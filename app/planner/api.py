@@ -292,5 +292,5 @@ def read_plan(request: Request, session: ReadSession, query: Annotated[PlanQuery
     422 names each invalid field.
     """
     values = query.values
-    found = planned(session, values)
-    return PlanOut.of(found.plan, values, found.nearby, public_address(request))
+    offered = planned(session, values)
+    return PlanOut.of(offered.plan, values, offered.nearby, public_address(request))

@@ -184,13 +184,13 @@ def show_plan(request: Request, session: ReadSession) -> HTMLResponse:
     if not is_asked(values):
         return render(request, "planner/plan.html", p=PlanPage(PlanForm({"mbs": "1", "precision": "bf16"})), unknown=())
     try:
-        found = planned(session, values)
+        offered = planned(session, values)
     except InvalidQuery as error:
         errors = {field_error.field: field_error.message for field_error in error.errors}
         unknown = tuple(name[:60] for name in errors if name not in INPUTS)
         page = PlanPage(PlanForm(values, errors))
         return render(request, "planner/plan.html", status=422, p=page, unknown=unknown)
-    page = PlanPage(PlanForm(values), found.plan, _used(found.nearby, values))
+    page = PlanPage(PlanForm(values), offered.plan, _used(offered.nearby, values))
     return render(request, "planner/plan.html", p=page, unknown=())
 
 

@@ -70,8 +70,8 @@ class Wall:
     @property
     def leading(self) -> Number:
         """Return the figure that makes it a wall, else the first that is known."""
-        known = [number for number in self.numbers if number.share is not None]
-        return next((number for number in known if number.is_wall), known[0] if known else self.numbers[0])
+        measured = [number for number in self.numbers if number.share is not None]
+        return next((number for number in measured if number.is_wall), measured[0] if measured else self.numbers[0])
 
 
 @dataclass(frozen=True, slots=True)

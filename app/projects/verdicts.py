@@ -238,7 +238,7 @@ def rerun_value(session: Session, project: ProjectPolicy) -> RerunValue | None:
         .limit(_RATE_DAYS)
     ).all()
     hours = [gpu_hours(row.gpus, row.step_time_ms, steps_of_run(row.slices, row.health)) for row in newest]
-    known = [value for value in hours if value is not None]
+    measured = [value for value in hours if value is not None]
     today, hours_today = reruns_since(session, project.project_id, now - timedelta(days=1))
     return RerunValue(
         spread_pct=100 * spread,
@@ -247,7 +247,7 @@ def rerun_value(session: Session, project: ProjectPolicy) -> RerunValue | None:
         powers=tuple(powers(spread, size, project.every.thresholds)),
         launches_for_1_pct=launches_needed(1.0, spread, size),
         runs_a_day=runs / _RATE_DAYS,
-        gpu_hours_a_run=statistics.median(known) if known else None,
+        gpu_hours_a_run=statistics.median(measured) if measured else None,
         reruns_today=today,
         gpu_hours_today=hours_today,
     )

@@ -97,48 +97,49 @@ class RegressionView:
 
     def __init__(self, session: Session, regression_id: int, form: TriageForm | None = None) -> None:
         self._session = session
-        self.found: Regression = get_regression(session, regression_id)
+        self.regression: Regression = get_regression(session, regression_id)
         answers = form is not None and form.value("proposal")
         self.answering = form if form and answers else TriageForm()
-        self.form = (TriageForm() if answers or form is None else form).over(self.found)
+        self.form = (TriageForm() if answers or form is None else form).over(self.regression)
         self.problem = form.problem if form else ""
         self.project: ProjectRow = session.execute(
-            select(ProjectRow).where(col(ProjectRow.slug) == self.found.project)
+            select(ProjectRow).where(col(ProjectRow.slug) == self.regression.project)
         ).scalar_one()
 
     side = staticmethod(side_text)
 
     @property
     def title(self) -> str:
-        return words.what(self.found)
+        return words.what(self.regression)
 
     @property
     def answer(self) -> str:
-        return words.answer(self.found)
+        return words.answer(self.regression)
 
     @property
     def states(self) -> tuple[tuple[State, str], ...]:
         """Return the possible next states with their meaning."""
-        return tuple((state, MEANING[state]) for state in next_states(self.found.state))
+        return tuple((state, MEANING[state]) for state in next_states(self.regression.state))
 
     @cached_property
     def members(self) -> tuple[MemberView, ...]:
-        costs = costs_of(self._session, self.found, utc_now())
-        return tuple(self._member(member, costs[member.run_id]) for member in self.found.members)
+        costs = costs_of(self._session, self.regression, utc_now())
+        return tuple(self._member(member, costs[member.run_id]) for member in self.regression.members)
 
     @cached_property
     def discussion(self) -> tuple[words.Done, ...]:
         """Return the events, oldest first."""
         return tuple(
-            words.history_entry(event) for event in reversed(audit.events(self._session, "regression", self.found.id))
+            words.history_entry(event)
+            for event in reversed(audit.events(self._session, "regression", self.regression.id))
         )
 
     @cached_property
     def proposal(self) -> str:
         """Return the basis of the proposal: `The last 4 runs are back within 1 %.`; empty without one."""
-        if self.found.proposal != "fixed":
+        if self.regression.proposal != "fixed":
             return ""
-        run = self._session.get(RunRow, self.found.proposal_run_id) if self.found.proposal_run_id else None
+        run = self._session.get(RunRow, self.regression.proposal_run_id) if self.regression.proposal_run_id else None
         if run is None:
             return "Later runs are back within 1 % of the usual level."
         back = self._runs_since(run)
@@ -150,7 +151,7 @@ class RegressionView:
     @property
     def upgrade(self) -> str:
         """Return the query of the upgrade report that opened it; empty for others."""
-        verdict = self.members[0].verdict if self.found.kind == "upgrade" and self.members else None
+        verdict = self.members[0].verdict if self.regression.kind == "upgrade" and self.members else None
         contrast = verdict.document.contrast if verdict else None
         if contrast is None or not contrast.comparability.stack:
             return ""
@@ -158,13 +159,13 @@ class RegressionView:
         sides = {
             name: "" if side is None else shown(side.value) for name, side in (("from", changed.a), ("to", changed.b))
         }
-        return urlencode({"project": self.found.project, "field": changed.field} | sides)
+        return urlencode({"project": self.regression.project, "field": changed.field} | sides)
 
     def member_of(self, run_id: int) -> Member | None:
-        return next((member for member in self.found.members if member.run_id == run_id), None)
+        return next((member for member in self.regression.members if member.run_id == run_id), None)
 
     def points(self, member: Member) -> tuple[Point, ...]:
-        return points_of(self._session, self.project.id or 0, member, self.found.metric)
+        return points_of(self._session, self.project.id or 0, member, self.regression.metric)
 
     def _runs_since(self, run: RunRow) -> int:
         """Return the number of runs of the configuration that count, from `run` on."""
@@ -184,9 +185,9 @@ class RegressionView:
             member=member,
             cost=cost,
             cost_factors=words.cost_factors(cost),
-            first_seen=words.first_seen(self.found.metric, member),
-            usual=words.figure_text(self.found.metric, member.usual),
-            slow=words.figure_text(self.found.metric, member.slow),
+            first_seen=words.first_seen(self.regression.metric, member),
+            usual=words.figure_text(self.regression.metric, member.usual),
+            slow=words.figure_text(self.regression.metric, member.slow),
             verdict=verdict,
             verdict_answer=verdict_answer(document) if document else "",
             suspects=suspects_with_evidence(self._session, member.run_id, document) if document else (),
@@ -276,7 +277,7 @@ def show_chart(request: Request, session: ReadSession, regression_id: Regression
     if member is None:
         raise NotFound(f"Run {run} is not a member of regression {regression_id}.")
     points = view.points(member)
-    spec = history_chart(points, member, view.found.metric) if points else None
+    spec = history_chart(points, member, view.regression.metric) if points else None
     return _render_regression(request, view, block="member_chart", drawn=member, points=points, spec=spec)
 
 
@@ -318,7 +319,7 @@ def _render_regression(
         block=block,
         status=status,
         view=view,
-        found=view.found,
+        found=view.regression,
         form_failed=status != 200,
         **({"drawn": None, "points": (), "spec": None} | drawn),
     )

@@ -162,10 +162,10 @@ def sweep_of(session: Session, sweep_id: int) -> tuple[Experiment, ...]:
     ids = session.execute(
         select_any(ExperimentRow.id).where(col(ExperimentRow.sweep_id) == sweep_id).order_by(col(ExperimentRow.id))
     )
-    found = tuple(get_experiment(session, number) for number in ids.scalars())
-    if not found:
+    sweep = tuple(get_experiment(session, number) for number in ids.scalars())
+    if not sweep:
         raise NotFound(f"Experiment {sweep_id} does not begin a sweep.")
-    return found
+    return sweep
 
 
 def _conditions(wanted: ExperimentFilter) -> list[ColumnElement[bool]]:

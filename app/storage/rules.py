@@ -351,7 +351,7 @@ class AdvisedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownOfRun:
+class RunInMemory:
     """What the transaction that reads a run has in memory: its files, launch arguments and verdict.
 
     `is_new`: the run was never read before.
@@ -379,7 +379,7 @@ _EXTRAS: Select[Any] = select_any(
 """What few runs have, so that most need no further statement."""
 
 
-def read_run(session: Session, run_id: int, known: KnownOfRun | None = None) -> AdvisedRun:
+def read_run(session: Session, run_id: int, in_memory: RunInMemory | None = None) -> AdvisedRun:
     """Return the run with its facts. Raises NotFound, and NotReady until the run was read."""
     row = session.execute(
         select(RunRow, ProjectRow)
@@ -390,7 +390,7 @@ def read_run(session: Session, run_id: int, known: KnownOfRun | None = None) -> 
     ).one_or_none()
     if row is None:
         raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
-    run = detail(row[0], row[1], files_of(session, run_id) if known is None else known.files)
+    run = detail(row[0], row[1], files_of(session, run_id) if in_memory is None else in_memory.files)
     if not run.done:
         raise NotReady(f"Run {run_id} is {run.status}. Suggestions are available once it has been read.")
     extra = extra_of(run.metadata_stated)
@@ -398,7 +398,7 @@ def read_run(session: Session, run_id: int, known: KnownOfRun | None = None) -> 
     extras = session.execute(_EXTRAS, {"run_id": run_id}).one()
     statements = statements_of(session, run_id) if extras.stated else ()
     profile = measured_facts(session, run_id, run.contract) if extras.profile else NO_PROFILE
-    verdict = known.verdict if known is not None else None
+    verdict = in_memory.verdict if in_memory is not None else None
     reading = RunReading(
         contract=run.contract,
         metrics=run.metrics,
@@ -413,7 +413,7 @@ def read_run(session: Session, run_id: int, known: KnownOfRun | None = None) -> 
         semantic_class=run.semantic_class,
         evidence_level=run.evidence_level,
         fair_for_timing=run.fair_for_timing if run.status == "ready" else None,
-        arguments=_arguments(session, run) if known is None else known.arguments,
+        arguments=_arguments(session, run) if in_memory is None else in_memory.arguments,
         extra={name: value for name, value in extra.items() if name not in ("launch_args", "env")},
         stated={name: statement.value for name, statement in in_force(statements).items()},
         launch=launch,

@@ -183,15 +183,17 @@ def _matching(session: Session, hardware_slug: str, family_slug: str, filters: S
     stacks: dict[Key, list[Row[Any]]] = {}
     for row in rows:
         stacks.setdefault((row.project_id, row.stack_key), []).append(row)
-    found = {key: [row for row in group if _matches(row, filters)] for key, group in stacks.items()}
-    keys = sorted((key for key, group in found.items() if group), key=lambda key: not _ranks(found[key]))
+    matching_rows = {key: [row for row in group if _matches(row, filters)] for key, group in stacks.items()}
+    keys = sorted(
+        (key for key, group in matching_rows.items() if group), key=lambda key: not _ranks(matching_rows[key])
+    )
     matching = _Matching(
         hardware=rows[0].hardware if rows else "",
         family=rows[0].family if rows else "",
         keys=tuple(keys),
-        classes={key: {_class(row) for row in found[key]} for key in keys},
+        classes={key: {_class(row) for row in matching_rows[key]} for key in keys},
         summaries=tuple(
-            summaries(_board_results(row) for key in keys for row in found[key] if row.results is not None)
+            summaries(_board_results(row) for key in keys for row in matching_rows[key] if row.results is not None)
         ),
         options=_options(rows),
     )

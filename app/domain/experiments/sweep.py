@@ -28,11 +28,11 @@ class Round:
 
 def rounds(values: int, confirm: int) -> tuple[Round, ...]:
     """Return the rounds of a sweep: halved until one value is left, which is confirmed with `confirm` runs per side."""
-    made, runs_each = [], 1
+    plan, runs_each = [], 1
     while values > 1:
-        made.append(Round(values, min(runs_each, confirm)))
+        plan.append(Round(values, min(runs_each, confirm)))
         values, runs_each = math.ceil(values / 2), 2 * runs_each
-    return (*made, Round(1, confirm))
+    return (*plan, Round(1, confirm))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class SweepCost:
 def cost_of_sweep(values: int, sizing: Sizing) -> SweepCost:
     """Return what a sweep takes at most. The baseline run exists already and serves every value."""
     confirm = sizing.runs_each
-    made = rounds(values, confirm)
-    before = (0, *(item.runs_each for item in made))
-    candidates = sum(item.values * (item.runs_each - done) for item, done in zip(made, before, strict=False))
+    plan = rounds(values, confirm)
+    before = (0, *(item.runs_each for item in plan))
+    candidates = sum(item.values * (item.runs_each - done) for item, done in zip(plan, before, strict=False))
     runs, full = candidates + confirm - 1, values * confirm + confirm - 1
     hours = None if sizing.run_hours is None else runs * sizing.run_hours
     per_run = None if sizing.run_hours is None or sizing.gpus is None else sizing.run_hours * sizing.gpus
@@ -137,15 +137,15 @@ def standing(trials: Sequence[Trial], confirm: int) -> Standing:
 
     `trials`: in the order of the values; `confirm`: runs per side of the last one.
     """
-    made = rounds(len(trials), confirm)
+    plan = rounds(len(trials), confirm)
     left = [trial for trial in trials if trial.is_in]
-    number = next((place for place, item in enumerate(made) if len(left) >= item.values), len(made) - 1)
-    ready = bool(left) and all(_is_done(trial, made[number]) for trial in left)
+    number = next((place for place, item in enumerate(plan) if len(left) >= item.values), len(plan) - 1)
+    ready = bool(left) and all(_is_done(trial, plan[number]) for trial in left)
     keep = tuple(left)
-    if ready and number + 1 < len(made):
-        keep = tuple(sorted(left, key=_worst_last)[: made[number + 1].values])
+    if ready and number + 1 < len(plan):
+        keep = tuple(sorted(left, key=_worst_last)[: plan[number + 1].values])
     drop = tuple(trial for trial in left if trial not in keep)
-    return Standing(made, number, tuple(trials), keep, drop, ready)
+    return Standing(plan, number, tuple(trials), keep, drop, ready)
 
 
 def _is_done(trial: Trial, of: Round) -> bool:

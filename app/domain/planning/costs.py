@@ -70,7 +70,7 @@ class ModelCosts:
     mtp_layers: int
     mtp_expert_parameters: float
     mtp_other_parameters: float
-    kept: tuple[Kept, ...]
+    activations: tuple[Kept, ...]
     gemms: tuple[Gemm, ...]
     core_flops: float
     is_latent: bool
@@ -90,7 +90,7 @@ class ModelCosts:
 def model_costs(shape: ModelShape, experts: int, seq_len: int, *, qk_norm: bool) -> ModelCosts:
     """Return the costs of one token in sequences of `seq_len` tokens."""
     counts = _counts(shape)
-    kept = (*_attention_kept(shape, counts, qk_norm=qk_norm), *_feed_forward_kept(shape, counts, experts))
+    activations = (*_attention_kept(shape, counts, qk_norm=qk_norm), *_feed_forward_kept(shape, counts, experts))
     gemms = (*_attention_gemms(shape, counts), *_feed_forward_gemms(shape, counts))
     moe, mtp = counts.moe, shape.mtp_layers
     expert = _expert_parameters(shape) * experts
@@ -116,7 +116,7 @@ def model_costs(shape: ModelShape, experts: int, seq_len: int, *, qk_norm: bool)
         mtp_layers=shape.mtp_layers,
         mtp_expert_parameters=expert * mtp_moe,
         mtp_other_parameters=mtp_other + 2 * shape.hidden**2 * mtp,
-        kept=kept,
+        activations=activations,
         gemms=gemms,
         core_flops=max(core, 0.0),
         is_latent=isinstance(shape.attention, LatentAttention),

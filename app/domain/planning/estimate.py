@@ -135,16 +135,16 @@ class Estimator:
     def predict(self, layouts: Sequence[Layout]) -> list["Prediction | None"]:
         """Return the prediction of each layout; None where its GPUs do not divide."""
         degrees = [degrees_of(self.request, layout) for layout in layouts]
-        places = [place for place, found in enumerate(degrees) if found is not None]
+        places = [place for place, item in enumerate(degrees) if item is not None]
         predictions: list[Prediction | None] = [None] * len(layouts)
         if not places:
             return predictions
-        whole = _joined([found for found in degrees if found is not None])
+        whole = _joined([item for item in degrees if item is not None])
         estimates = self.estimate(whole)
         for rung in np.unique(estimates.rung):
             some = np.flatnonzero(estimates.rung == rung)
-            found = self._predictions(whole.at(some), self.ladder[int(rung)])
-            for index, prediction in zip(some, found, strict=True):
+            predicted = self._predictions(whole.at(some), self.ladder[int(rung)])
+            for index, prediction in zip(some, predicted, strict=True):
                 predictions[places[int(index)]] = prediction
         return predictions
 

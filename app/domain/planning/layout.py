@@ -75,8 +75,8 @@ def stage_shares(layers: int, layout: Layout) -> tuple[float, float]:
     """Return the shares of the layers that the largest pipeline stage and the last stage hold."""
     parts = stages(layout.pp_layout) if layout.pp_layout is not None else None
     if parts and len(parts) % layout.pp == 0:
-        held = [sum(part.count("t") for part in parts[rank :: layout.pp]) for rank in range(layout.pp)]
-        return max(held) / layers, held[-1] / layers
+        layers_of = [sum(part.count("t") for part in parts[rank :: layout.pp]) for rank in range(layout.pp)]
+        return max(layers_of) / layers, layers_of[-1] / layers
     each = (layers + len(layout.account)) / layout.pp
     return min(each / layers, 1.0), max(each - ("loss" in layout.account), 0.0) / layers
 

@@ -108,12 +108,12 @@ def memory_of(costs: ModelCosts, degrees: Degrees, recipe: Recipe, *, tokens: fl
     """Return the memory for `tokens` per micro-batch; `nvlink`: GPUs of an NVLink domain."""
     rank = tokens / (degrees.cp * degrees.tp)
     weights, optimizer = _static(costs, degrees, recipe)
-    kept = kept_per_token(costs, recipe)
+    activations = kept_per_token(costs, recipe)
     first, last = _in_flight(degrees)
     transient = _largest_layer(costs, recipe)
     head = tokens / degrees.cp * costs.vocabulary / degrees.tp * _LOGITS * (1 + costs.mtp_layers)
-    at_first = rank * (kept * first + transient)
-    at_last = rank * (kept * last + transient)
+    at_first = rank * (activations * first + transient)
+    at_last = rank * (activations * last + transient)
     alone = degrees.pp == 1
     with_head = np.where(alone, at_first, at_last) + head
     head_is_peak = alone | (with_head > at_first)
@@ -135,11 +135,11 @@ def _static(costs: ModelCosts, degrees: Degrees, recipe: Recipe) -> tuple[Floats
     rest = (costs.other_parameters / degrees.pp + embeddings + _mtp(costs.mtp_other_parameters, degrees)) / degrees.tp
     experts = costs.expert_parameters / degrees.pp + _mtp(costs.mtp_expert_parameters, degrees)
     experts = experts / (degrees.ep * degrees.etp)
-    held = WEIGHT + (GRADIENT_BF16 if recipe.gradients_bf16 else GRADIENT)
+    per_weight = WEIGHT + (GRADIENT_BF16 if recipe.gradients_bf16 else GRADIENT)
     state = SHARED_STATE - (4.0 if recipe.moments_bf16 else 0.0)
     ranks, expert_ranks = (degrees.dp * degrees.cp, degrees.edp) if recipe.distributed else (1.0, 1.0)
     optimizer = state * (rest / ranks + experts / expert_ranks)
-    return held * (rest + experts), optimizer * (1.0 - recipe.offload)
+    return per_weight * (rest + experts), optimizer * (1.0 - recipe.offload)
 
 
 def _mtp(parameters: float, degrees: Degrees) -> Floats:
@@ -149,7 +149,7 @@ def _mtp(parameters: float, degrees: Degrees) -> Floats:
 
 def kept_per_token(costs: ModelCosts, recipe: Recipe) -> float:
     """Return bytes that all layers keep for one token of a rank."""
-    return sum(piece.layers * _bytes(costs, piece, recipe) for piece in costs.kept)
+    return sum(piece.layers * _bytes(costs, piece, recipe) for piece in costs.activations)
 
 
 def _bytes(costs: ModelCosts, piece: Kept, recipe: Recipe) -> float:
@@ -161,7 +161,7 @@ def _bytes(costs: ModelCosts, piece: Kept, recipe: Recipe) -> float:
 
 def _largest_layer(costs: ModelCosts, recipe: Recipe) -> float:
     """Return bytes per token that one MoE layer holds while its gradients are computed."""
-    layer = sum(_bytes(costs, piece, Recipe()) for piece in costs.kept if piece.layers) / max(costs.layers, 1.0)
+    layer = sum(_bytes(costs, piece, Recipe()) for piece in costs.activations if piece.layers) / max(costs.layers, 1.0)
     again = layer if recipe.recompute & {"full", "moe"} else 0.0
     gradients = 2.0 * 2.0 * costs.topk * costs.dispatch_width
     return again + gradients

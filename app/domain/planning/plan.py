@@ -369,23 +369,23 @@ def make_plan(request: PlanRequest, records: Iterable[Record] = (), *, first: in
 
     `records`: measured layouts of the same model, which correct the predictions.
     """
-    known = comparable(request, records)
-    request = replace(request, calibration=calibrate(request, known))
+    usable = comparable(request, records)
+    request = replace(request, calibration=calibrate(request, usable))
     asked = replace(request, fixed={}, pp_layout=None, account=None) if request.is_complete else request
     options = candidates(asked)
     feasible = np.flatnonzero(options.broken == 0)
-    ranked = best_first(asked, options, feasible, known)[:first]
+    ranked = best_first(asked, options, feasible, usable)[:first]
     return Plan(
         request=request,
-        given=offers_of(request, [given_layout(request)], known)[0] if request.is_complete else None,
+        given=offers_of(request, [given_layout(request)], usable)[0] if request.is_complete else None,
         tried=len(options),
         feasible=len(feasible),
-        offers=offers_of(asked, [options.layout(asked, int(index)) for index in ranked], known),
+        offers=offers_of(asked, [options.layout(asked, int(index)) for index in ranked], usable),
         closest=() if len(feasible) else _closest(asked, options),
         rejected=_rejected(options.broken),
         first_cp=first_cp(request.seq_len),
         gpu_memory_gb=gpu_memory_gb(request),
-        records=known,
+        records=usable,
     )
 
 
@@ -400,7 +400,9 @@ def offers_of(request: PlanRequest, layouts: Sequence[Layout], records: tuple[Re
     estimator = estimator_of(request)
     predictions = estimator.predict(layouts) if estimator is not None else [None] * len(layouts)
     pairs = zip(layouts, predictions, strict=True)
-    return tuple(_offer(request, layout, found, _records_of(request, layout, records)) for layout, found in pairs)
+    return tuple(
+        _offer(request, layout, prediction, _records_of(request, layout, records)) for layout, prediction in pairs
+    )
 
 
 def _records_of(request: PlanRequest, layout: Layout, records: tuple[Record, ...]) -> tuple[Record, ...]:

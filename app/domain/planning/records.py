@@ -90,8 +90,8 @@ def records_of(used: Iterable[UsedLayout]) -> tuple[Record, ...]:
             continue
         work = record.request
         key = (record.layout, work.gpu, work.gpus, work.seq_len, work.gbs, work.mbs, work.precision)
-        known = best.get(key)
-        if known is None or (record.gpu_seconds or math.inf) < (known.gpu_seconds or math.inf):
+        previous = best.get(key)
+        if previous is None or (record.gpu_seconds or math.inf) < (previous.gpu_seconds or math.inf):
             best[key] = record
     return tuple(best.values())
 

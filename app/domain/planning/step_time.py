@@ -255,8 +255,8 @@ class _Parts:
         if "full" in modules:
             return (gemm + attention + memory) / 3.0 + dispatch / 2.0
         again = np.zeros_like(gemm)
-        kept, all_kept = kept_per_token(self.costs, self.recipe), kept_per_token(self.costs, Recipe())
-        again = again + memory / 3.0 * (1.0 - kept / all_kept)
+        activations, all_kept = kept_per_token(self.costs, self.recipe), kept_per_token(self.costs, Recipe())
+        again = again + memory / 3.0 * (1.0 - activations / all_kept)
         if "moe" in modules:
             again = again + gemm / 3.0 * self._expert_share() + dispatch / 2.0
         if "mla_up_proj" in modules:

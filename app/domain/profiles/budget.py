@@ -220,11 +220,11 @@ class Device:
 
     def waiting_gaps(self, first: int, last: int) -> tuple[Times, Times, Times]:
         """Return start, ending kernel (-1: none) and waiting time of the gaps that wait for communication."""
-        found = []
+        gaps_of = []
         for gaps in self._explained(first, last):
             waited = gaps.parts["wait_comm"]
-            found.append((gaps.start[waited > 0], gaps.kernel[waited > 0], waited[waited > 0]))
-        start, kernel, time = (np.concatenate(column) for column in zip(*found, strict=True))
+            gaps_of.append((gaps.start[waited > 0], gaps.kernel[waited > 0], waited[waited > 0]))
+        start, kernel, time = (np.concatenate(column) for column in zip(*gaps_of, strict=True))
         return start, kernel, time
 
     def starved_split(self, first: int, last: int) -> dict[str, int]:

@@ -345,12 +345,12 @@ class _Export:
         numbers = np.array(sorted(self._ids), np.int64)
         places = np.array([self._ids[number] for number in numbers.tolist()], np.int32)
         unknown = self._text("unknown call")
-        found = _Columns(self._last_row(_CALLS))
+        table = _Columns(self._last_row(_CALLS))
         if _CALLS in self._tables:
             for rows in self._integers(_CALLS, ("start", "end", "globalTid", "correlationId", "nameId")):
                 names = _looked_up(rows[4], numbers, places, unknown)
-                found.add(start=rows[0], end=rows[1], thread=rows[2], correlation=_narrow(rows[3]), name=names)
-        columns = found.taken()
+                table.add(start=rows[0], end=rows[1], thread=rows[2], correlation=_narrow(rows[3]), name=names)
+        columns = table.taken()
         if not columns:
             empty = np.zeros(0, np.int64)
             return HostCalls(empty, empty, empty.astype(np.int32), empty.astype(np.int32)), empty, empty

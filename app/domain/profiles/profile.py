@@ -390,14 +390,14 @@ def _quality(analysed: Sequence[tuple[ProfileFile, list[Analysis]]], members: Se
     }
 
 
-def _dependencies(found: Sequence[Blocking]) -> Document | None:
+def _dependencies(causes: Sequence[Blocking]) -> Document | None:
     """Return how many gaps beside communication have a recorded cause; None where the trace records none."""
-    if not found:
+    if not causes:
         return None
     return {
-        "gaps": sum(item.gaps for item in found),
-        "resolved": sum(item.resolved for item in found),
-        "blocking_comm_ms": _ms(sum(item.blocked_ns for item in found)),
+        "gaps": sum(item.gaps for item in causes),
+        "resolved": sum(item.resolved for item in causes),
+        "blocking_comm_ms": _ms(sum(item.blocked_ns for item in causes)),
     }
 
 

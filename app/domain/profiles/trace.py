@@ -213,12 +213,12 @@ def make_waits(
         return None
     stream, waiting, source, recording = np.array(rows, np.int64).T
     asked, recorded = (join_launches(ids, calls_correlation, calls_start) for ids in (waiting, recording))
-    known = (asked != NO_LAUNCH) & (recorded != NO_LAUNCH)
+    joined = (asked != NO_LAUNCH) & (recorded != NO_LAUNCH)
     return StreamWaits(
-        stream[known].astype(np.int32),
-        calls_start[asked[known]],
-        source[known].astype(np.int32),
-        calls_start[recorded[known]],
+        stream[joined].astype(np.int32),
+        calls_start[asked[joined]],
+        source[joined].astype(np.int32),
+        calls_start[recorded[joined]],
     )
 
 

@@ -353,7 +353,7 @@ def _throughput(pool: Pool, figures: Sequence[float | None]) -> Interval | None:
 class Measured:
     """Inputs of the boards of one stack and class. `runs`: the eligible runs, oldest first.
 
-    `made`: cache of boards by content, because most evidence floors leave the same runs.
+    `boards`: cache of boards by content, because most evidence floors leave the same runs.
     """
 
     routing_mode: str
@@ -363,7 +363,7 @@ class Measured:
     pools: Pools
     contracts: Contracts
     losses: LossGuard
-    made: dict[Hashable, Board] = field(default_factory=dict)
+    boards: dict[Hashable, Board] = field(default_factory=dict)
 
 
 def board(
@@ -391,8 +391,8 @@ def board(
     apart = [result.dispatcher for result in others] + [result.dispatcher for result in seen]
     unranked = _unranked(refused, {*candidates, *apart})
     basis = (len(strong), here, pools, others, seen)
-    if basis in measured.made:
-        return replace(measured.made[basis], floor=floor)
+    if basis in measured.boards:
+        return replace(measured.boards[basis], floor=floor)
     best = [own[0] for own in candidates.values()]
     duels = _duels(best, measured.losses)
     ranking = position_ranges(tuple(candidates), duels) if len(candidates) > 1 else ()
@@ -400,7 +400,7 @@ def board(
     entries = tuple(entry_of(name, rows, newer[name]) for name in candidates)
     reading = _reading(entries, seen, ranking, others)
     gone = tuple(result for result in missing if result.dispatcher not in candidates)
-    measured.made[basis] = Board(
+    measured.boards[basis] = Board(
         floor=floor,
         routing_mode=measured.routing_mode,
         semantic_class=measured.semantic_class,
@@ -417,7 +417,7 @@ def board(
         outside=others,
         unranked=unranked,
     )
-    return measured.made[basis]
+    return measured.boards[basis]
 
 
 def empty_board(routing_mode: str, semantic_class: str, floor: str, why: str) -> Board:

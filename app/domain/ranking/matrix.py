@@ -61,13 +61,13 @@ def contenders(
     names = sorted({name_of(item) for item in runs}, key=lambda name: (ranks.get(name, len(ranks)), name))
     reference = next(name for name in names if name in pools[here])
     against = pools[here][reference]
-    found = []
+    cells = []
     for name in names:
         compared = name in pools[here]
         own = pools[here if compared else max(number for number in pools if name in pools[number])][name]
         best = min(own, key=_fastest_full)
         is_rival = compared and name != reference
-        found.append(
+        cells.append(
             Contender(
                 name=name,
                 config_key=best.of.config_key,
@@ -80,7 +80,7 @@ def contenders(
                 best_against_best=_duel(best, min(against, key=_fastest_full), (name, reference)) if is_rival else None,
             )
         )
-    return tuple(found)
+    return tuple(cells)
 
 
 def _by_segment(

@@ -118,10 +118,10 @@ class StackPolicy:
 
     def breaches(self, metrics: Mapping[str, Metric | None]) -> tuple[Breach, ...]:
         """Return the limits that the figures of a run break."""
-        known = ((limit, metrics.get(limit.metric)) for limit in self.fixed)
+        limited = ((limit, metrics.get(limit.metric)) for limit in self.fixed)
         return tuple(
             Breach(limit, metric.value)
-            for limit, metric in known
+            for limit, metric in limited
             if metric is not None and math.isfinite(metric.value) and limit.is_broken_by(metric.value)
         )
 

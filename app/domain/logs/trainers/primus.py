@@ -57,8 +57,8 @@ class GpuReader:
 
     @property
     def stated(self) -> dict[str, Stated]:
-        found = self._of_node or self._of_folder
-        return {} if found is None else {"gpu": found}
+        gpu = self._of_node or self._of_folder
+        return {} if gpu is None else {"gpu": gpu}
 
     def block(self, data: bytes) -> None: ...
 
