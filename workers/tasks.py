@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from app import queue
 from app.pipeline import append, deliver, judge, process, profiles, rank, rules
 from app.pipeline.notify import notify_silent_stacks
-from app.pipeline.regressions import refresh_costs
+from app.pipeline.regression_costs import refresh_costs
 from app.pipeline.work import delivery_queue, profile_queue, run_queue, stack_queue
 from app.queue import DELIVER, JUDGE_STACK, PROCESS_PROFILE, PROCESS_RUN, RECOMPUTE, SWEEP, enqueue
 from app.settings import get_settings

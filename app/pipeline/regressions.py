@@ -11,13 +11,12 @@ from datetime import datetime, timedelta
 from statistics import fmean
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, delete, exists, or_, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, delete, or_, select, update
 from sqlmodel import Session, col
 
-from app.domain.performance.cost import Cost, total_cost
+from app.domain.performance.cost import total_cost
 from app.domain.verdict.alarms import Alarm, alarms_of, upgrade_cause
 from app.domain.verdict.assess import UPGRADES, changed_field
-from app.domain.verdict.differences import AXES, Axis, axis_of
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.history import (
     SAME_LEVEL,
@@ -29,7 +28,7 @@ from app.domain.verdict.history import (
     settled_levels,
 )
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
-from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED
+from app.domain.verdict.triage import NOT_CLOSED
 from app.pipeline.assess import Candidate, HistoryPosition, Stack, candidates, history_position
 from app.pipeline.notify import notify_regression
 from app.storage import audit
@@ -40,8 +39,6 @@ from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, R
 from app.storage.verdicts import IS_CLAIM, Costs, keep_alarms, stored_documents
 
 # --- The regressions of a stack as rows, each change with its audit record.
-
-NOT_CLOSED = (*ACTIVE, "expected")
 
 _NEWS = {
     "opened": "regression.opened",
@@ -823,178 +820,3 @@ def _follow(members: Members, stack_history: StackHistory, member: StackMember) 
             members.confirm(member, stack_history.returned(member))
     elif regression.state in NOT_CLOSED:
         members.propose(member, stack_history.returned(member))
-
-
-# --- The axis of a cause, by the key that groups members (`domain/verdict/alarms.py`).
-#
-# The key begins with an axis (`code:0f3c2a9d...`), or with `upgrade` and the field whose value a project changed.
-
-_UPGRADE = "upgrade"
-
-
-def axis_of_cause(cause_key: str) -> Axis | None:
-    """Return the axis of a cause; None when it is unknown."""
-    name, _, rest = cause_key.partition(":")
-    field = rest.partition(":")[0]
-    if name == _UPGRADE and field in UPGRADES:
-        return axis_of(field)
-    return next((axis for axis in AXES if axis == name), None)
-
-
-def has_axis(axis: str) -> ColumnElement[bool]:
-    upgrades = [f"{_UPGRADE}:{field}" for field in UPGRADES if axis_of(field) == axis]
-    return or_(*(col(RegressionRow.cause_key).startswith(f"{key}:", autoescape=True) for key in (axis, *upgrades)))
-
-
-# --- A regression as pages and the API show it, with the stack and first slow run of each member.
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """One stack that became slower, with its first slow run and its `title`.
-
-    `usual`, `slow`: its levels in the unit of the metric (ms, GiB). `quarantine`: reason why the run does not count.
-    `first_delta_pct`: change measured in the first slow run.
-    """
-
-    run_id: int
-    run_name: str
-    branch: str
-    commit: str
-    ordered_at: datetime
-    quarantine: str
-    model: str | None
-    gpu: str | None
-    gpus: int | None
-    dispatcher: str | None
-    stack_key: str
-    config_key: str
-    title: str
-    usual: float | None
-    slow: float | None
-    delta_pct: float | None
-    first_delta_pct: float | None
-    gpu_hours_per_day: float | None
-    proposal: str
-    joined_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Regression:
-    """A regression with its members, oldest first; it is slow since the run of the first."""
-
-    id: int
-    project_id: int
-    project: str
-    generated: bool
-    kind: str
-    cause: str
-    axis: str
-    metric: str
-    state: str
-    assignee: str
-    note: str
-    external_url: str
-    opened_at: datetime
-    changed_at: datetime
-    proposal: str
-    proposal_run_id: int | None
-    worst_delta_pct: float | None
-    gpu_hours_per_day: float | None
-    members: tuple[Member, ...]
-
-    @property
-    def link(self) -> str:
-        """Return the external issue if it is a web address, else an empty text."""
-        return self.external_url if self.external_url.startswith(("https://", "http://")) else ""
-
-    @property
-    def since(self) -> Member | None:
-        return self.members[0] if self.members else None
-
-    @property
-    def standing(self) -> str:
-        """Return its state; `fix claimed` while a user says fixed and some of its runs have not recovered yet."""
-        claimed = self.state == "fixed" and any(member.proposal != "fixed" for member in self.members)
-        return FIX_CLAIMED if claimed else self.state
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The values that occur, for select boxes."""
-
-    projects: tuple[str, ...]
-    assignees: tuple[str, ...]
-    gpus: tuple[str, ...]
-    models: tuple[str, ...]
-
-
-def figure_of(level: float | None) -> float | None:
-    """Return the figure of a level, which is stored as its logarithm."""
-    return None if level is None else math.exp(level)
-
-
-# --- Current costs: per member with their factors for pages, and stored in the rows for lists.
-
-
-def costs_of(session: Session, shown: Regression, now: datetime) -> dict[int, Cost]:
-    """Return the cost of each member, by its run."""
-    regression = session.get_one(RegressionRow, shown.id)
-    costs = Costs(session, now)
-    return {member.run_id: costs.of_member(regression, member) for member in _members(session, shown.id)}
-
-
-def refresh_costs(session: Session, now: datetime) -> int:
-    """Recompute the costs of regressions that are not closed or not confirmed as fixed.
-
-    A stack that no longer runs is no longer judged, so its cost would stay.
-
-    Return how many changed.
-    """
-    claimed = exists().where(col(RegressionMemberRow.regression_id) == col(RegressionRow.id), IS_CLAIM)
-    active = select(RegressionRow).where(or_(col(RegressionRow.state).in_(NOT_CLOSED), claimed))
-    rows = session.execute(active.order_by(col(RegressionRow.id)).with_for_update(skip_locked=True)).scalars().all()
-    costs = Costs(session, now)
-    return sum(_refresh(session, row, costs) for row in rows)
-
-
-SILENT_DAYS = 30
-_ENDED = f"None of its stacks ran in the last {SILENT_DAYS} days."
-
-
-def _propose_ended(
-    session: Session, regression: RegressionRow, members: Sequence[RegressionMemberRow], now: datetime
-) -> None:
-    """Propose a regression as fixed when all its stacks have ended without a successor; once, as users may decline."""
-    if regression.proposal or regression.state not in ACTIVE or not members:
-        return
-    since = now - timedelta(days=SILENT_DAYS)
-    recent = select(col(RunRow.id)).where(
-        col(RunRow.project_id) == regression.project_id,
-        col(RunRow.stack_key).in_({member.stack_key for member in members}),
-        col(RunRow.ordered_at) >= since,
-    )
-    if session.execute(recent.limit(1)).first() is not None:
-        return
-    if any(event.note == _ENDED for event in audit.events(session, "regression", regression.id or 0)):
-        return
-    regression.proposal, regression.changed_at = "fixed", utc_now()
-    audit.record(
-        session, who=audit.SERVICE, subject="regression", subject_id=regression.id or 0, action="proposal_made",
-        project_id=regression.project_id, before={"proposal": ""}, after={"proposal": "fixed"}, note=_ENDED,
-    )  # fmt: skip
-
-
-def _refresh(session: Session, regression: RegressionRow, costs: Costs) -> bool:
-    before = regression.gpu_hours_per_day
-    members = _members(session, regression.id or 0)
-    _propose_ended(session, regression, members, costs.clock_of(regression.project_id))
-    for member in members:
-        member.gpu_hours_per_day = costs.of_member(regression, member).gpu_hours_per_day
-    regression.gpu_hours_per_day = total_cost([member.gpu_hours_per_day for member in members])
-    return regression.gpu_hours_per_day != before
-
-
-def _members(session: Session, regression_id: int) -> list[RegressionMemberRow]:
-    chosen = select(RegressionMemberRow).where(col(RegressionMemberRow.regression_id) == regression_id)
-    return list(session.execute(chosen.order_by(col(RegressionMemberRow.run_id))).scalars())

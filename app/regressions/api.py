@@ -14,7 +14,7 @@ from app.domain.report.exit_codes import UNREAD
 from app.domain.report.values import verdict_json
 from app.domain.verdict.document import RerunRequest
 from app.errors import NotFound
-from app.pipeline.regressions import costs_of
+from app.pipeline.regression_costs import costs_of
 from app.regressions.api_models import (
     ManyChangedOut,
     ManyChangesIn,
@@ -87,7 +87,7 @@ def _read(engine: Engine, ids: Sequence[int], base: str) -> list[RegressionOut]:
 def _detail(session: Session, regression_id: int, base: str) -> RegressionDetailOut:
     regression = get_regression(session, regression_id)
     events = list(reversed(audit.events(session, "regression", regression_id)))
-    return detail_out(regression, costs_of(session, regression, utc_now()), events, base)
+    return detail_out(regression, costs_of(session, regression.id, utc_now()), events, base)
 
 
 # --- `GET /api/v1/runs/{id}/verdict`: the verdict of a run, its basis, and earlier verdicts.

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain.performance.cost import Cost
 from app.domain.verdict.triage import State
-from app.pipeline.regressions import Member, Regression
 from app.regressions.commands import MAX_AT_ONCE, MAX_NAME, MAX_NOTE, MAX_URL, Answer, Change, Seen
+from app.regressions.regression import Member, Regression
 from app.storage.audit import AuditEvent
 from app.storage.database import ListPage
 from app.web.identity import Author, author_field

@@ -11,7 +11,7 @@ from sqlmodel import Session
 
 from app.domain.numbers import absolute, short_commit
 from app.domain.performance.health import BYTES_PER_GIB
-from app.pipeline.regressions import Member
+from app.regressions.regression import Member
 from app.regressions.words import figure_text
 from app.storage.stacks import StackRun, stack_runs
 from app.web import charts

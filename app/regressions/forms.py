@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Self
 
 from app.errors import FieldError, InvalidChange, ThreewallsError
-from app.pipeline.regressions import Regression
 from app.regressions.commands import Answer, Change, Seen
 from app.regressions.queries import NOBODY
+from app.regressions.regression import Regression
 from app.web.forms import Form, read_time
 
 _FILLED = ("assignee", "external_url")

@@ -22,7 +22,7 @@ from app.domain.verdict.triage import MEANING, STATES, State, active_text, next_
 from app.domain.verdict.words import answer as verdict_answer
 from app.domain.verdict.words import side_text
 from app.errors import EditConflict, InvalidChange, NotFound, ThreewallsError
-from app.pipeline.regressions import Member, Regression, costs_of
+from app.pipeline.regression_costs import costs_of
 from app.regressions import words
 from app.regressions.charts import Point, history_chart, points_of
 from app.regressions.commands import MAX_AT_ONCE, change_regressions
@@ -38,6 +38,7 @@ from app.regressions.queries import (
     get_regression,
     options_of,
 )
+from app.regressions.regression import Member, Regression
 from app.storage import audit
 from app.storage.runs import aware
 from app.storage.suspect_evidence import suspects_with_evidence
@@ -123,7 +124,7 @@ class RegressionView:
 
     @cached_property
     def members(self) -> tuple[MemberView, ...]:
-        costs = costs_of(self._session, self.regression, utc_now())
+        costs = costs_of(self._session, self.regression.id, utc_now())
         return tuple(self._member(member, costs[member.run_id]) for member in self.regression.members)
 
     @cached_property

@@ -12,7 +12,7 @@ from app.domain.run import Stated
 from app.domain.verdict.differences import AXES
 from app.domain.verdict.triage import ACTIVE, STATES
 from app.errors import NotFound
-from app.pipeline.regressions import Member, Options, Regression, axis_of_cause, figure_of, has_axis
+from app.regressions.regression import Member, Options, Regression, axis_of_cause, figure_of, has_axis
 from app.storage.database import ListPage
 from app.storage.runs import aware
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow

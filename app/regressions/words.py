@@ -16,7 +16,7 @@ from app.domain.numbers import (
 )
 from app.domain.performance.cost import Cost
 from app.domain.verdict.triage import FIX_CLAIMED
-from app.pipeline.regressions import Member, Regression
+from app.regressions.regression import Member, Regression
 from app.storage.audit import AuditEvent
 
 

@@ -13,7 +13,7 @@ from app.domain.run import Metric, Value
 from app.domain.verdict.triage import FIX_CLAIMED
 from app.pipeline import decisions
 from app.pipeline.process import request_before
-from app.pipeline.regressions import costs_of, refresh_costs
+from app.pipeline.regression_costs import costs_of, refresh_costs
 from app.pipeline.work import ELSEWHERE
 from app.regressions import words
 from app.regressions.commands import Change, Seen, change_regressions
@@ -136,7 +136,7 @@ def test_a_fix_is_a_claim_that_still_costs_until_the_runs_are_back(engine: Engin
     bring(engine, settings, steady(1000, 1), 18)
     with read_session(engine) as session:
         claimed = get_regression(session, 1)
-        (cost,) = costs_of(session, claimed, utc_now()).values()
+        (cost,) = costs_of(session, claimed.id, utc_now()).values()
         assert claimed.standing == FIX_CLAIMED
         assert regressions_of(session, claimed.members[0].run_id)[0].standing == FIX_CLAIMED
         assert claimed.gpu_hours_per_day == cost.gpu_hours_per_day

@@ -10,6 +10,8 @@ State = Literal["open", "acknowledged", "expected", "fixed", "invalid"]
 STATES: tuple[State, ...] = ("open", "acknowledged", "expected", "fixed", "invalid")
 ACTIVE: tuple[State, ...] = ("open", "acknowledged")
 """States that still need attention."""
+NOT_CLOSED: tuple[State, ...] = (*ACTIVE, "expected")
+"""States whose members the service follows."""
 MEANING: Mapping[State, str] = {
     "open": "not yet triaged",
     "acknowledged": "being worked on",

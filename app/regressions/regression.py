@@ -1,0 +1,119 @@
+"""A regression as pages and the API show it, with the stack and first slow run of each member."""
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, or_
+from sqlmodel import col
+
+from app.domain.verdict.assess import UPGRADES
+from app.domain.verdict.differences import AXES, Axis, axis_of
+from app.domain.verdict.triage import FIX_CLAIMED
+from app.storage.tables import RegressionRow
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One stack that became slower, with its first slow run and its `title`.
+
+    `usual`, `slow`: its levels in the unit of the metric (ms, GiB). `quarantine`: reason why the run does not count.
+    `first_delta_pct`: change measured in the first slow run.
+    """
+
+    run_id: int
+    run_name: str
+    branch: str
+    commit: str
+    ordered_at: datetime
+    quarantine: str
+    model: str | None
+    gpu: str | None
+    gpus: int | None
+    dispatcher: str | None
+    stack_key: str
+    config_key: str
+    title: str
+    usual: float | None
+    slow: float | None
+    delta_pct: float | None
+    first_delta_pct: float | None
+    gpu_hours_per_day: float | None
+    proposal: str
+    joined_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Regression:
+    """A regression with its members, oldest first; it is slow since the run of the first."""
+
+    id: int
+    project_id: int
+    project: str
+    generated: bool
+    kind: str
+    cause: str
+    axis: str
+    metric: str
+    state: str
+    assignee: str
+    note: str
+    external_url: str
+    opened_at: datetime
+    changed_at: datetime
+    proposal: str
+    proposal_run_id: int | None
+    worst_delta_pct: float | None
+    gpu_hours_per_day: float | None
+    members: tuple[Member, ...]
+
+    @property
+    def link(self) -> str:
+        """Return the external issue if it is a web address, else an empty text."""
+        return self.external_url if self.external_url.startswith(("https://", "http://")) else ""
+
+    @property
+    def since(self) -> Member | None:
+        return self.members[0] if self.members else None
+
+    @property
+    def standing(self) -> str:
+        """Return its state; `fix claimed` while a user says fixed and some of its runs have not recovered yet."""
+        claimed = self.state == "fixed" and any(member.proposal != "fixed" for member in self.members)
+        return FIX_CLAIMED if claimed else self.state
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The values that occur, for select boxes."""
+
+    projects: tuple[str, ...]
+    assignees: tuple[str, ...]
+    gpus: tuple[str, ...]
+    models: tuple[str, ...]
+
+
+def figure_of(level: float | None) -> float | None:
+    """Return the figure of a level, which is stored as its logarithm."""
+    return None if level is None else math.exp(level)
+
+
+# --- The axis of a cause, by the key that groups members (`domain/verdict/alarms.py`).
+#
+# The key begins with an axis (`code:0f3c2a9d...`), or with `upgrade` and the field whose value a project changed.
+
+_UPGRADE = "upgrade"
+
+
+def axis_of_cause(cause_key: str) -> Axis | None:
+    """Return the axis of a cause; None when it is unknown."""
+    name, _, rest = cause_key.partition(":")
+    field = rest.partition(":")[0]
+    if name == _UPGRADE and field in UPGRADES:
+        return axis_of(field)
+    return next((axis for axis in AXES if axis == name), None)
+
+
+def has_axis(axis: str) -> ColumnElement[bool]:
+    upgrades = [f"{_UPGRADE}:{field}" for field in UPGRADES if axis_of(field) == axis]
+    return or_(*(col(RegressionRow.cause_key).startswith(f"{key}:", autoescape=True) for key in (axis, *upgrades)))
