@@ -13,7 +13,7 @@ from app.pipeline.profile_files import InvalidProfile, OpenedFile, read_profile
 from app.settings import Settings
 
 UNUSABLE = USAGE
-"""Exit code when a file is no profile or cannot be used."""
+"""Exit code when a file is not a profile or cannot be used."""
 _PARTS = (
     ("compute", "compute_ms"),
     ("exposed communication", "exposed_comm_ms"),

@@ -277,7 +277,7 @@ def surrounding_job(env: Mapping[str, str], folder: Path | None = None) -> CiJob
 
 
 def _with_checkout(job: CiJob, folder: Path) -> CiJob:
-    """Add the commit of an unmodified checkout. A modified one is no commit."""
+    """Add the commit of an unmodified checkout. A modified checkout has no commit."""
     commit = _git(folder, "rev-parse", "HEAD")
     changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
     if not commit or changed != "":

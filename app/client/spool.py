@@ -93,7 +93,7 @@ def put(spool: Path, upload: Upload, url: str) -> Path:
 def waiting(spool: Path) -> tuple[list[WaitingUpload], list[str]]:
     """Return the uploads, oldest first, and a sentence for each unreadable folder.
 
-    Raises SpoolError if the spool is no folder or cannot be read.
+    Raises SpoolError if the spool is not a folder or cannot be read.
     """
     uploads: list[WaitingUpload] = []
     unreadable: list[str] = []

@@ -323,7 +323,7 @@ def newest_of_each(
         .where(
             col(RunRow.project_id) == project_id,
             col(RunRow.status) == "ready",
-            # A run that never received a byte is no candidate.
+            # A run that never received a byte is not a candidate.
             or_(
                 col(RunRow.step_time_ms).is_not(None),
                 select_any(RunFileRow.id).where(col(RunFileRow.run_id) == RunRow.id).exists(),

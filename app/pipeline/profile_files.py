@@ -36,7 +36,7 @@ _MESSAGE_END = " Nothing was saved."
 
 
 class InvalidProfile(InvalidUpload):
-    """The file is no profile or cannot be used."""
+    """The file is not a profile or cannot be used."""
 
     title = "The profile cannot be used"
 

@@ -751,7 +751,7 @@ def _place(
     for member in same:
         origin = stack_history.candidate_of(member.row.run_id)
         if origin is None or member.regression.state == "invalid":
-            continue  # what was no regression explains no other run
+            continue  # a run that was not a regression explains no other run
         if origin.place > candidate.place:
             # What came in late shows it earlier.
             if stack_history.reaches(candidate, origin) and alarm.is_covered_by(member.slow_level, has_ended=True):
@@ -782,7 +782,7 @@ def _withdraw_silent(
     raised: Sequence[Alarm],
     document: VerdictDocument,
 ) -> None:
-    """A run that made a regression is no alarm any more: quarantined, amended, or judged against other runs.
+    """A run that opened a regression is no longer an alarm: quarantined, amended, or judged against other runs.
 
     Another run may still show it. Otherwise it is withdrawn if it is unassigned.
     """

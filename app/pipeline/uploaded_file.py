@@ -26,7 +26,7 @@ from app.storage.log_files import StagedFile
 
 CHUNK_BYTES = 1 << 20
 _BOMB_CHECK_BYTES = 64 << 20
-"""Below this size any compression ratio is allowed: a few MB of one repeated line are no attack."""
+"""Below this size any compression ratio is allowed: a few MB of one repeated line are not an attack."""
 
 _GZIP_INPUT_BYTES = 16 * 1024
 """zlib copies the rest after each member: with larger reads, millions of tiny members would take quadratic time."""

@@ -51,7 +51,7 @@ def is_outdated() -> ColumnElement[bool]:
 
 
 def could_not_be_computed() -> ColumnElement[bool]:
-    """Return the condition for runs whose recomputation failed: they keep older figures and are no baselines."""
+    """Return the condition for runs whose recomputation failed: they keep older figures and cannot be baselines."""
     return and_(has_old_figures(), col(RunRow.recompute_failed) >= DEFINITION_VERSION)
 
 

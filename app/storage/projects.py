@@ -120,7 +120,7 @@ def set_public(session: Session, row: ProjectRow, public: bool, *, by: str) -> N
 def slugs_by_id(session: Session) -> Mapping[int, str]:
     """Return the names of all projects visible to the caller, by id."""
     rows = session.execute(select_any(ProjectRow.id, ProjectRow.slug))
-    return {project_id: slug for project_id, slug in rows}  # noqa: C416  rows are no pairs to the type checker
+    return {project_id: slug for project_id, slug in rows}  # noqa: C416  the type checker does not see rows as pairs
 
 
 def _by_project(session: Session, chosen: "Select[tuple[int, ...]]") -> dict[int, tuple[int, ...]]:

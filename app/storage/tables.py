@@ -295,7 +295,7 @@ class StackRow(SQLModel, table=True):
 
     `runs` counts those that were read; 0 when all of them moved to other stacks. `revision` grows with every change of
     what a history shows of a run. `last_at` and the hardware are of the newest of the read runs in the history;
-    `verdict` is that of its last judged run that is no experiment, else empty. `dispatchers`: names between commas,
+    `verdict` is that of its last judged run that is not an experiment, else empty. `dispatchers`: names between commas,
     `?` for unknown.
     """
 

@@ -101,7 +101,7 @@ def read_metadata(document: object, strict: Collection[str] = ()) -> Metadata:
         warnings=tuple(reading.warnings),
     )
     for name in sorted({*strict} & {*metadata.extra} - {*_READ_OTHERWISE}):
-        if _extra_warning(name, metadata.extra[name]):  # none for a fact of the rules, which is no field but is read
+        if _extra_warning(name, metadata.extra[name]):  # none for a fact of the rules: not a field, but read
             reading.refuse(name, f"`{name[:100]}` is not a metadata field.{_did_you_mean(name)}")
     if reading.errors:
         names = ", ".join(dict.fromkeys(error.field for error in reading.errors))

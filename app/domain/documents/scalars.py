@@ -34,7 +34,7 @@ _COLUMNS = {
     "mem-reserved-gigabytes": ("reserved_memory_bytes", BYTES_PER_GB),
 }
 _AXIS_COPY = re.compile(r" vs (samples|steps)$")
-"""The same scalar again, over consumed samples: its `step` is no iteration."""
+"""The same scalar again, over consumed samples: its `step` is not an iteration."""
 
 Points = tuple[Sequence[int], Sequence[float]]
 """Iterations and values of one scalar, in the order of recording."""

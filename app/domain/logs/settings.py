@@ -361,7 +361,7 @@ def merge(dumps: Sequence[Dump], notes: Notes) -> tuple[dict[str, Setting], dict
     arguments = {name: setting.value for name, setting in settings.items() if setting.source != "default"}
     for dump in dumps:
         for setting in dump.settings if dump.is_summary else ():
-            # A later summary may omit the name: then the default applies, and the name is no argument
+            # A later summary may omit the name: then the default applies, and the name is not an argument
             if arguments.get(setting.name, setting.value) != setting.value:
                 arguments[f"{setting.section}.{setting.name}"] = setting.value
     return settings, arguments

@@ -199,7 +199,7 @@ def _unprofiled(log: ParsedLog, times: FloatArray, profiled: tuple[int, int], me
 
 
 def no_iterations(log: ParsedLog) -> str:
-    """Return why a log without iteration lines is no measurement: the failure, else its first and last lines."""
+    """Return why a log without iteration lines has no measurement: the failure, else its first and last lines."""
     if failures := explain_failures(log):
         where = ", ".join(_line_of(line.file, line.line, log) for line in failures[0].evidence[:1])
         title = f"{failures[0].title} ({where})" if where else failures[0].title

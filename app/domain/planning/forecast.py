@@ -18,7 +18,7 @@ from app.domain.run import Stated, Value
 MOST_GPUS = 4096
 """For larger jobs, ranking all layouts takes too long for a page."""
 _LEAST_GAIN = 0.01
-"""Predicted gains below this share of the step time are no reason to change a layout."""
+"""Predicted gains below this share of the step time do not justify another layout."""
 _SCALES = (0.5, 2.0)
 """A run corrects the predicted activations by at most these factors; what is left counts as a constant."""
 

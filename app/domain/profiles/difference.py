@@ -62,7 +62,7 @@ class ProfileDifference:
     rows: tuple[Row, ...]
     contract: tuple[str, ...]
     per_step: bool
-    """False: the windows are no steps, so that their lengths must not be compared."""
+    """False: the windows are not steps, so their lengths cannot be compared."""
     anchor: str = ""
     """Without steps, the kernel by whose launches all times are divided; empty when no kernel is common."""
 

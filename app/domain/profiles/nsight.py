@@ -234,7 +234,7 @@ class _Export:
         return len(self._texts) - 1
 
     def _integers(self, table: str, columns: Sequence[str], more: Sequence[str] = ()) -> Iterator[Any]:
-        """Yield the rows in blocks of integers, a row for each column; what is no integer becomes -1.
+        """Yield the rows in blocks of integers, a row for each column; other values become -1.
 
         `more`: expressions of integers.
         """

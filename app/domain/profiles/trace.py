@@ -21,7 +21,7 @@ def unreported(_share: float) -> None:
 
 
 class UnusableProfile(Exception):  # noqa: N818
-    """The file is no profile or cannot be used. The message says what is wrong and what to do."""
+    """The file is not a profile or cannot be used. The message says what is wrong and what to do."""
 
 
 @dataclass(frozen=True, slots=True)

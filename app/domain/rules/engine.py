@@ -12,7 +12,7 @@ from app.domain.rules.derive import WallReading, derive, read_wall
 from app.domain.rules.evidence import OwnResult, Standing, standing
 from app.domain.rules.expression import Expression, FactContext, RuleError, Unknown, filled
 from app.domain.rules.facts import FACTS, Fact
-from app.domain.rules.ranking import Place, expected_gain, follow, history_position
+from app.domain.rules.ranking import Place, expected_gain, follow, place_of
 from app.domain.rules.rule import Facts, Kind, Recipe, Requirement, Rule, RuleBook, Setting
 
 # --- Which suggestions are deferred, and why.
@@ -482,7 +482,7 @@ class _Asked:
             bridge=tuple(filled(flag, values) for flag in rule.change.bridge),
             open=(*open_settings, *open_env),
             standing=evidence,
-            place=history_position(rule, context, self.wall, evidence, forecast_gain_pct=gain),
+            place=place_of(rule, context, self.wall, evidence, forecast_gain_pct=gain),
             change_text=filled(rule.change.text, values),
             recipes=tuple(_recipes(rule, context)),
             withheld=withheld,

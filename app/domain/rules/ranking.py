@@ -141,7 +141,7 @@ class Place:
         return TIERS[self.tier]
 
 
-def history_position(
+def place_of(
     rule: Rule,
     context: FactContext,
     wall: WallReading,

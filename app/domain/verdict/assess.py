@@ -31,7 +31,7 @@ class Contrast:
     """A difference measured between two stacks: not a verdict, and never ranked.
 
     `measured.decision` says whether the difference is certain, `comparability.attributed_to` which field explains it.
-    `side_by_side`: the other side still runs, so this is no upgrade.
+    `side_by_side`: the other side still runs, so this is not an upgrade.
     """
 
     runs: tuple[RunFacts, ...]

@@ -31,7 +31,7 @@ class MeasuredContrast:
     """A contrast with `runs` of another stack: not a verdict. `measured.decision` says whether it is certain.
 
     `same_job`: both sides state the same job, which may have changed in more than one field. `side_by_side`: runs of
-    the other side came after this one, so this is no upgrade.
+    the other side came after this one, so this is not an upgrade.
     """
 
     runs: tuple[str, ...]

@@ -327,7 +327,7 @@ def unusable_as_baseline(run: RunEstimate, *, also_short: bool = False) -> str:
 
 
 MOST_SKIPPED = 0.05
-"""A run that skips more of its optimizer steps is no reference. FP16 skips a few while its loss scale settles."""
+"""A run that skips more of its optimizer steps cannot be a reference. FP16 skips a few while its loss scale settles."""
 
 
 def _outliers(runs: Sequence[RunEstimate], prior_variance: float) -> dict[str, str]:
