@@ -94,7 +94,7 @@ sbom: $(VENV)/.runtime  ## Write the release's software bill of materials, Cyclo
 clean:  ## Remove generated files (keeps data/ and demo-data/)
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis test-results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
-	find app tests workers bench -type d -empty -delete
+	find app tests -type d -empty -delete
 
 .PHONY: help
 help:
