@@ -32,12 +32,13 @@ from app.errors import Conflict, FieldError, InvalidChange, NotFound
 from app.pipeline.decisions import checked
 from app.pipeline.experiments import refresh
 from app.pipeline.propose import Proposal, Wish, propose
+from app.pipeline.suggest import suggest
 from app.settings import Settings
 from app.storage import audit
 from app.storage.database import read_session, transaction
 from app.storage.experiments import Experiment, knobs_json, sweep_of
 from app.storage.json_text import from_json, to_json
-from app.storage.rules import read_run
+from app.storage.rules import rules_in_force
 from app.storage.tables import ExperimentRow, ExperimentRunRow, select_any, utc_now
 
 log = structlog.get_logger(__name__)
@@ -232,12 +233,13 @@ class SweepProposal:
 def propose_sweep(session: Session, settings: Settings, wish: SweepWish) -> SweepProposal:
     """Raises NotFound, NotReady, and InvalidChange naming what cannot be planned so."""
     values = list(dict.fromkeys(map(_as_key, wish.values)))
-    now = read_run(session, wish.run_id).run.contract.get(wish.field)
+    advice = suggest(session, wish.run_id, rules_in_force(settings))
+    now = advice.run.contract.get(wish.field)
     if not FEWEST_VALUES <= len(values) <= MOST_VALUES:
         message = f"must be {FEWEST_VALUES} to {MOST_VALUES} different values"
         raise InvalidChange(f"values {message}. Nothing was planned.", (FieldError("values", message),))
     single = [
-        propose(session, settings, Wish(wish.run_id, knobs={wish.field: value}, runs_each=wish.confirm))
+        propose(session, settings, Wish(wish.run_id, knobs={wish.field: value}, runs_each=wish.confirm), advice)
         for value in values
         if not _is_now(wish.field, value, now)
     ]

@@ -20,7 +20,7 @@ from app.experiments.pages import ExperimentId, ExperimentPage, is_generated, si
 from app.experiments.plan_page import PlanForm, offer
 from app.experiments.queries import journey_of
 from app.experiments.waterfall import Waterfall, waterfall, waterfall_png, waterfall_svg
-from app.pipeline.suggest import RunSuggestions, cost_of, place_text, suggest
+from app.pipeline.suggest import RunSuggestions, place_text, suggest
 from app.settings import Settings
 from app.storage.experiments import Experiment, get_experiment
 from app.storage.projects import find_project
@@ -46,7 +46,7 @@ class LoopState:
     """The state of a run and its first suggestion (`first`, None without one)."""
 
     def __init__(self, advice: RunSuggestions) -> None:
-        self._advice = advice
+        self.advice = advice
         self.steps = advice.journey.steps
         self.current = advice.journey.current
         self.wall = advice.evaluation.wall
@@ -54,15 +54,13 @@ class LoopState:
 
     @property
     def place(self) -> str:
-        return "" if self.first is None else place_text(self.first, cost_of(self.first, self._advice.evaluation.facts))
+        return "" if self.first is None else place_text(self.first, self.advice.sizing(self.first))
 
     @cached_property
     def diffs(self) -> list[Diff]:
         if self.first is None:
             return []
-        change = change_of(
-            self.first, self._advice.evaluation.facts, self._advice.launch, self._advice.reading.arguments
-        )
+        change = change_of(self.first, self.advice.evaluation.facts, self.advice.launch, self.advice.reading.arguments)
         rows = (Diff("Megatron-LM", change.megatron_lm), Diff("Megatron-Bridge", change.bridge))
         return [
             Diff(row.name, without_context(row.change) if len(row.change.lines) > DIFF_LINES else row.change)
@@ -105,7 +103,9 @@ def show_journey(request: Request, session: ReadSession, settings: AppSettings, 
         project_id=project_id,
         may_plan=may_plan,
         state=state,
-        offer=offer(session, settings, journey.current_run_id, form) if first and may_plan else None,
+        offer=offer(session, settings, journey.current_run_id, form, state.advice)
+        if state and first and may_plan
+        else None,
         under_way=under_way(session, settings, journey, public_address(request)),
         waterfall=waterfall(accepted_changes(journey)),
     )

@@ -12,6 +12,7 @@ from app.domain.numbers import contract_value
 from app.domain.verdict.differences import axis_of
 from app.errors import InvalidChange, NotReady, ThreewallsError
 from app.pipeline.propose import Proposal, Wish, propose
+from app.pipeline.suggest import RunSuggestions
 from app.settings import Settings
 from app.storage.rules import read_run
 from app.web.forms import PREFIX, ContractInput, Form, contract_input
@@ -84,10 +85,12 @@ class Offer:
     refused: str = ""
 
 
-def offer(session: Session, settings: Settings, run_id: int, form: PlanForm) -> Offer:
-    """Return the offer. Raises NotFound for an unknown run or rule."""
+def offer(
+    session: Session, settings: Settings, run_id: int, form: PlanForm, advice: RunSuggestions | None = None
+) -> Offer:
+    """Return the offer. `advice`: for the run, if the caller has it. Raises NotFound for an unknown run or rule."""
     try:
-        return Offer(run_id, form, propose(session, settings, wish_of(run_id, form)))
+        return Offer(run_id, form, propose(session, settings, wish_of(run_id, form), advice))
     except NotReady as error:
         return Offer(run_id, form, refused=error.detail)
     except InvalidChange as error:

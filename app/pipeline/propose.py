@@ -1,6 +1,5 @@
 """The proposed experiment: shown before planning, and the basis of the plan."""
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +17,6 @@ from app.domain.experiments.plan import (
     planned_change,
     planned_warnings,
     read_knobs,
-    size,
     turned,
     upload_meta,
     with_launch,
@@ -29,13 +27,15 @@ from app.domain.rules.engine import Evaluation, Suggestion, evaluate
 from app.domain.rules.rule import RuleBook
 from app.domain.run import Stated
 from app.domain.text import one_line
-from app.domain.verdict.record import RunRecord, current_level
+from app.domain.verdict.record import RunRecord
 from app.errors import FieldError, InvalidChange, NotFound
+from app.pipeline.sizing import unplannable_because
+from app.pipeline.suggest import RunSuggestions, suggest
 from app.settings import Settings
-from app.storage.rules import AdvisedRun, RulesInForce, read_run, rules_in_force
+from app.storage.rules import AdvisedRun, RulesInForce, rules_in_force
 from app.storage.runs import RunDetail
-from app.storage.stacks import Family, Relative, full_record, stack_runs
-from app.storage.tables import RunRow, select_any, utc_now
+from app.storage.stacks import full_record
+from app.storage.tables import RunRow, select_any
 
 # --- Blockers of rules for a configuration that has not run: the same as for a run of it.
 
@@ -53,7 +53,6 @@ def blockers_of(
 
 LEAST_EFFECT_PCT, MOST_EFFECT_PCT = 1.2, 50.0
 """A change below 1 % is never reported, so detecting one just above it would take too many runs."""
-_HISTORY = 60
 _MOST_TITLE = 300
 _MOST_LISTED = 20
 
@@ -101,19 +100,23 @@ class _Turn:
         return ", ".join(f"{knob.field}: {knob.before_text} to {knob.after_text}" for knob in self.knobs)
 
 
-def propose(session: Session, settings: Settings, wish: Wish) -> Proposal:
-    """Return the proposal. Raises NotFound, NotReady, and InvalidChange naming what cannot be planned."""
+def propose(session: Session, settings: Settings, wish: Wish, advice: RunSuggestions | None = None) -> Proposal:
+    """Return the proposal. Raises NotFound, NotReady, and InvalidChange naming what cannot be planned.
+
+    `advice`: for the run, if the caller has it already.
+    """
     _check(wish)
-    advised = read_run(session, wish.run_id)
+    if advice is None:
+        advice = suggest(session, wish.run_id, rules_in_force(settings))
+    advised, evaluation, rules = advice.advised, advice.evaluation, advice.rules
     record = full_record(session, wish.run_id)
-    if why := record.unfit_because or record.estimate.unusable_because:
-        raise _refused("run", f"Run {record.run} cannot be a baseline: {why}.")
-    rules = rules_in_force(settings)
-    evaluation = evaluate(advised.facts, rules.book, settings=rules.thresholds, undo=advised.setbacks.undo)
+    if advice.job is None:
+        raise _refused("run", f"Run {record.run} cannot be a baseline: {unplannable_because(record)}.")
     turn = _turn(evaluation, rules.book, wish, record)
     candidate = turned(record.contract, turn.knobs)
     key = _candidate_key(record, candidate, turn)
-    plan = _plan(advised, record, evaluation, turn, _sizing(session, record, wish, turn.rule))
+    effect_pct = effect_of(turn.rule) if wish.effect_pct is None else wish.effect_pct
+    plan = _plan(advised, record, evaluation, turn, advice.job.size(effect_pct, wish.runs_each))
     warnings = planned_warnings(
         record, candidate, turn.knobs, candidate_key=key, sizing=plan.sizing, suggestion=turn.rule, change=plan.change,
         ran_before=_ran_before(session, advised.run.project_id, key),
@@ -223,42 +226,6 @@ def _candidate_key(record: RunRecord, candidate: Mapping[str, Stated], turn: _Tu
         return ""
     key = config_key(record.project, candidate)
     return "" if key == record.config_key else key
-
-
-def _sizing(session: Session, record: RunRecord, wish: Wish, suggestion: Suggestion | None) -> Sizing:
-    """Return the sizing from the newest level of the configuration's history, and from its family."""
-    row = session.get_one(RunRow, wish.run_id)
-    family = Family(
-        session,
-        Relative(row.project_id, row.gpu, row.semantic_class, row.definition_version, row.config_key),
-        *(now := utc_now(), now),
-    ).prior(now)
-    history = stack_runs(
-        session, row.project_id, row.stack_key, col(RunRow.config_key) == row.config_key, with_metrics=False,
-        newest=_HISTORY,
-    )  # fmt: skip
-    usable = [
-        run.facts
-        for run in history
-        if run.id != wish.run_id and not run.facts.never_a_baseline_because and run.facts.has_shape_of(record)
-        and run.definition_version == record.definition_version and run.semantic_class == record.semantic_class
-    ]  # fmt: skip
-    level = current_level(usable, family) if usable else []
-    return size(
-        [run.estimate for run in level], family, noise=record.estimate.se,
-        effect_pct=effect_of(suggestion) if wish.effect_pct is None else wish.effect_pct,
-        runs_each=wish.runs_each, step_s=_step_s(record), gpus=_gpus(record),
-    )  # fmt: skip
-
-
-def _step_s(record: RunRecord) -> float | None:
-    log_step_time = record.estimate.log_step_time
-    return None if log_step_time is None else math.exp(log_step_time) / 1000
-
-
-def _gpus(record: RunRecord) -> int | None:
-    gpus = record.contract.get("gpus")
-    return gpus.value if gpus is not None and isinstance(gpus.value, int) else None
 
 
 def _hold(

@@ -7,17 +7,20 @@ from typing import NamedTuple
 
 from sqlmodel import Session, col
 
-from app.domain.experiments.plan import effect_of, size
-from app.domain.numbers import plural, significant
+from app.domain.experiments.plan import effect_of
+from app.domain.experiments.values import Sizing
+from app.domain.numbers import gpu_hours, plural
 from app.domain.planning.forecast import LayoutForecaster
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate, rules_of_two
 from app.domain.rules.journey import Journey, journey
+from app.domain.rules.ranking import Likeness
 from app.domain.rules.rule import RuleBook, knob_of
 from app.domain.rules.run_facts import RunReading, memory_kinds
 from app.domain.verdict.comparability import compare_contracts
 from app.errors import NotReady
+from app.pipeline.sizing import JobVariation, job_variation, unplannable_because
 from app.settings import Settings
-from app.storage.profiles import NO_PROFILE, MeasuredFacts
+from app.storage.profiles import MeasuredFacts
 from app.storage.readings import StatedFact, in_force
 from app.storage.rules import AdvisedRun, RulesInForce, pair_facts, read_pair, read_run, rules_in_force, window_of
 from app.storage.runs import RunDetail
@@ -81,20 +84,39 @@ class PairSuggestions:
 class RunSuggestions:
     """Results of the rules for a run.
 
-    `stated`: its facts without derived ones. `statements`: facts that users stated, newest first.
+    `stated`: its facts without derived ones. `job`: how much its launches vary, None if it cannot be a baseline.
     """
 
-    run: RunDetail
-    reading: RunReading
-    launch: object
+    advised: AdvisedRun
     stated: Mapping[str, object]
     evaluation: Evaluation
     journey: Journey
     own: tuple[MeasuredHere, ...]
     rules: RulesInForce
-    statements: tuple[StatedFact, ...] = ()
-    pair: PairSuggestions | None = None
-    profile: MeasuredFacts = NO_PROFILE
+    pair: PairSuggestions | None
+    job: JobVariation | None
+
+    @property
+    def run(self) -> RunDetail:
+        return self.advised.run
+
+    @property
+    def reading(self) -> RunReading:
+        return self.advised.reading
+
+    @property
+    def launch(self) -> object:
+        """Return the arguments of the launch without credentials; None if unknown."""
+        return self.advised.launch
+
+    @property
+    def statements(self) -> tuple[StatedFact, ...]:
+        """Return the facts that users stated, newest first."""
+        return self.advised.statements
+
+    @property
+    def profile(self) -> MeasuredFacts:
+        return self.advised.profile
 
     @property
     def book(self) -> RuleBook:
@@ -105,6 +127,13 @@ class RunSuggestions:
     def ranked(self) -> tuple[Suggestion, ...]:
         """Return blockers, then the other suggestions in order."""
         return (*self.evaluation.blockers, *self.evaluation.suggestions)
+
+    def sizing(self, suggestion: Suggestion) -> Sizing | None:
+        """Return what an A/B of a suggestion takes; None if it changes nothing measurable or the run is no baseline."""
+        measurable = suggestion.rule.changes_something or suggestion.set
+        if self.job is None or suggestion.kind != "candidate" or not measurable:
+            return None
+        return self.job.size(effect_of(suggestion))
 
     def evaluation_of(self, rule: str) -> Evaluation:
         """Return the evaluation of the pair if the rule fires only there, else that of the run."""
@@ -144,18 +173,16 @@ def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestion
     own = measured_here(session, run, (*evaluation.fired, *evaluation.conditional))
     if own:
         evaluation = ask(own=[own_result.result for own_result in own])
+    record = full_record(session, run_id)
     return RunSuggestions(
-        advised.run,
-        advised.reading,
-        advised.launch,
+        advised,
         facts,
         evaluation,
         journey(evaluation),
         own,
         rules,
-        advised.statements,
         _pair(session, advised, rules, evaluation),
-        advised.profile,
+        None if unplannable_because(record) else job_variation(session, record),
     )
 
 
@@ -186,29 +213,7 @@ def suggest_for_pair(
     return evaluate({**b.facts, **pair}, rules_of_two(rules.book), settings=rules.thresholds).fired
 
 
-# --- Cost of an A/B.
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """`runs_each`: runs per side to detect the expected effect. `gpu_hours`: None if step time or GPUs are unknown."""
-
-    runs_each: int
-    gpu_hours: float | None
-
-
-def cost_of(suggestion: Suggestion, facts: Mapping[str, object]) -> Cost | None:
-    """Return the cost; None for a rule without a measurable change."""
-    if suggestion.rule.kind != "candidate" or not (suggestion.rule.changes_something or suggestion.set):
-        return None
-    step_s, gpus = facts.get("step_s"), facts.get("gpus")
-    sizing = size(
-        (),
-        effect_pct=effect_of(suggestion),
-        step_s=step_s if isinstance(step_s, float) else None,
-        gpus=gpus if isinstance(gpus, int) else None,
-    )
-    return Cost(sizing.runs_each, sizing.gpu_hours)
+# --- The rank of a suggestion and the cost of its A/B, as text.
 
 
 class FirstSuggestion(NamedTuple):
@@ -229,26 +234,46 @@ def first_suggestion(session: Session, settings: Settings, run_id: int) -> First
     if not advice.ranked:
         return None
     first = advice.ranked[0]
-    place = place_text(first, cost_of(first, advice.evaluation_of(first.rule.id).facts))
-    return FirstSuggestion(first.rule.id, first.rule.title, first.why, place)
+    return FirstSuggestion(first.rule.id, first.rule.title, first.why, place_text(first, advice.sizing(first)))
 
 
-def place_text(suggestion: Suggestion, cost: Cost | None) -> str:
+def place_text(suggestion: Suggestion, sizing: Sizing | None) -> str:
     """Format the rank, the expected effect and the cost of an A/B."""
-    place, expected = suggestion.place, suggestion.place.expected
-    texts = [place.because]
+    texts = [suggestion.place.because, expected_text(suggestion)]
+    if sizing is not None:
+        if not texts[-1]:
+            texts.append("No source gives a figure for the gain; low confidence.")
+        texts.append(f"An A/B takes {cost_text(sizing)}.")
+    return " ".join(text for text in texts if text)
+
+
+def expected_text(suggestion: Suggestion) -> str:
+    """Format the expected gain with its range and confidence; "" without a figure."""
+    place, expected, forecast = suggestion.place, suggestion.place.expected, suggestion.forecast
+    texts = []
     if expected is not None:
-        spread = "" if expected.low == expected.high else f" ({expected.low:+.1f} to {expected.high:+.1f})"
-        differs = f" (different {', '.join(expected.likeness.differs)})" if expected.likeness.differs else ""
         texts.append(
-            f"Expected throughput {expected.pct:+.1f}\u202f%{spread}, {place.confidence} confidence; "
-            f"measured in a {expected.likeness.score:.0%} similar setting{differs}."
+            f"Expected throughput {_gain_text(expected.pct, expected.low, expected.high)}, {place.confidence} "
+            f"confidence; measured {_setting_text(expected.likeness)}."
         )
-    elif cost is not None:
-        texts.append("No source gives a figure for the gain; low confidence.")
-    if suggestion.forecast is not None and suggestion.forecast.gain_pct is not None:
-        texts.append(f"The planner predicts {suggestion.forecast.gain_pct:+.1f}\u202f%.")
-    if cost is not None and suggestion.kind == "candidate":
-        hours = "" if cost.gpu_hours is None else f", about {significant(cost.gpu_hours)} GPU-hours"
-        texts.append(f"An A/B takes {plural(cost.runs_each, 'run')} per side{hours}.")
+    if forecast is not None and forecast.gain_pct is not None:
+        texts.append(f"The planner predicts {_gain_text(forecast.gain_pct, *(forecast.gain_range_pct or ()))}.")
     return " ".join(texts)
+
+
+def _gain_text(pct: float, low: float | None = None, high: float | None = None) -> str:
+    spread = "" if low is None or high is None or low == high else f" ({low:+.1f} to {high:+.1f})"
+    return f"{pct:+.1f}\u202f%{spread}"
+
+
+def _setting_text(alike: Likeness) -> str:
+    if alike.score == 1.0:
+        return "on this stack" if "stack" in alike.same else "in the same setting"
+    differs = f" (different {', '.join(alike.differs)})" if alike.differs else ""
+    return f"in a similar setting{differs}"
+
+
+def cost_text(sizing: Sizing) -> str:
+    """Format what an A/B takes: `5 runs per side, about 44 GPU-hours`."""
+    hours = "" if sizing.gpu_hours is None else f", about {gpu_hours(sizing.gpu_hours)} GPU-hours"
+    return f"{plural(sizing.runs_each, 'run')} per side{hours}"

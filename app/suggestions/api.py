@@ -16,7 +16,7 @@ from app.domain.rules.facts import SETTINGS, Fact
 from app.domain.rules.journey import State
 from app.domain.rules.ranking import Tier
 from app.domain.rules.rule import Confidence, Kind, Phase, Wall
-from app.pipeline.suggest import RunSuggestions, cost_of, suggest
+from app.pipeline.suggest import RunSuggestions, suggest
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import read_session
 from app.storage.readings import in_force
@@ -321,7 +321,7 @@ def _suggestion(advice: RunSuggestions, suggestion: Suggestion, url: str) -> Sug
 
 def _place(advice: RunSuggestions, suggestion: Suggestion) -> PlaceOut:
     place, expected = suggestion.place, suggestion.place.expected
-    cost = cost_of(suggestion, advice.evaluation_of(suggestion.rule.id).facts)
+    sizing = advice.sizing(suggestion)
     return PlaceOut(
         group=place.tier,
         because=place.because,
@@ -339,8 +339,8 @@ def _place(advice: RunSuggestions, suggestion: Suggestion) -> PlaceOut:
         ),
         worth=place.worth,
         confidence=place.confidence,
-        runs_per_side=None if cost is None else cost.runs_each,
-        cost_gpu_hours=None if cost is None else cost.gpu_hours,
+        runs_per_side=None if sizing is None else sizing.runs_each,
+        cost_gpu_hours=None if sizing is None else sizing.gpu_hours,
         not_profiled=list(suggestion.assumed),
     )
 

@@ -17,7 +17,7 @@ from app.domain.rules.facts import SETTINGS
 from app.domain.rules.rule import Phase
 from app.errors import InvalidChange, InvalidMetadata, NotReady, ThreewallsError
 from app.pipeline.propose import Proposal, Wish, propose
-from app.pipeline.suggest import PairSuggestions, RunSuggestions, cost_of, place_text, suggest
+from app.pipeline.suggest import PairSuggestions, RunSuggestions, place_text, suggest
 from app.settings import Settings
 from app.suggestions.commands import StateForm, state
 from app.suggestions.step_page import StepPage
@@ -205,7 +205,7 @@ class NextPage:
                 ),
                 withheld=suggestion.withheld or suggestion.doubt,
                 is_look=suggestion.rule.is_step_of_the_profile,
-                place=place_text(suggestion, cost_of(suggestion, self._advice.evaluation.facts)),
+                place=place_text(suggestion, self._advice.sizing(suggestion)),
                 also=tuple((other.rule.id, other.rule.title) for other in suggestion.also),
                 rests_on=rests_on(self._advice, suggestion.rule.when.names),
             )
@@ -253,8 +253,9 @@ async def state_facts(request: Request, engine: AppEngine, rules: Rules, run_id:
 @router.get("/runs/{run_id}/next/{rule}")
 @requires(Action.READ, of="run")
 def show_step(request: Request, session: ReadSession, rules: Rules, run_id: RunId, rule: str) -> HTMLResponse:
-    page = StepPage(suggest(session, run_id, rules), rule)
-    offer = None if page.found is None else plan_offer(session, request.app.state.settings, run_id, rule)
+    advice = suggest(session, run_id, rules)
+    page = StepPage(advice, rule)
+    offer = None if page.found is None else plan_offer(session, request.app.state.settings, advice, rule)
     return render(request, "suggestions/step.html", p=page, offer=offer)
 
 
@@ -268,10 +269,11 @@ class PlanOffer:
     refused: str = ""
 
 
-def plan_offer(session: Session, settings: Settings, run_id: int, rule: str) -> PlanOffer:
+def plan_offer(session: Session, settings: Settings, advice: RunSuggestions, rule: str) -> PlanOffer:
     """Return what planning the change of a rule as an experiment takes. Raises NotFound."""
+    run_id = advice.run.id
     form = Form({"run": str(run_id), "rule": rule})
     try:
-        return PlanOffer(run_id, form, propose(session, settings, Wish(run_id, rule_id=rule)))
+        return PlanOffer(run_id, form, propose(session, settings, Wish(run_id, rule_id=rule), advice))
     except (NotReady, InvalidChange) as error:
         return PlanOffer(run_id, form, refused=" ".join(wrong.message for wrong in error.errors) or error.detail)

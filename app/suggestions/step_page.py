@@ -16,7 +16,7 @@ from app.domain.rules.facts import FACTS
 from app.domain.rules.rule import Evidence, Recipe, Rule, Source
 from app.domain.rules.stated import Contradiction, contradictions_of, overruling
 from app.errors import NotFound
-from app.pipeline.suggest import PairSuggestions, RunSuggestions, cost_of, place_text
+from app.pipeline.suggest import PairSuggestions, RunSuggestions, place_text
 from app.storage.suspect_evidence import MeasuredHere
 from app.suggestions.views import (
     FactRow,
@@ -117,7 +117,7 @@ class StepPage:
     @property
     def place(self) -> str:
         """Return the reason for its rank."""
-        return "" if self.found is None else place_text(self.found, cost_of(self.found, self._evaluation.facts))
+        return "" if self.found is None else place_text(self.found, self._advice.sizing(self.found))
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:

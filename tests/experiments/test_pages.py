@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.domain.experiments.journey import make_journey
+from app.domain.numbers import gpu_hours
 from app.experiments.commands import accept
 from app.experiments.journey_page import JourneyPage, svg
 from tests.domain.experiments.test_experiments import ROOT, step
@@ -53,6 +54,28 @@ def test_the_step_shows_what_the_experiment_takes_and_plans_it(
     number = int(answer.headers["location"].rpartition("/")[2])
     found = read(engine, number)
     assert (found.rule_id, found.runs_each, found.created_by) == ("eo-enable", 2, "mara")
+
+
+def test_every_page_the_api_the_report_and_the_plan_ask_for_the_same_runs(client: TestClient, engine: Engine) -> None:
+    make_history(engine, 12)  # its variation is below that of the default prior, so fewer runs are enough
+    run = make_baseline(engine)
+    advice = client.get(f"/api/v1/runs/{run}/suggestions").json()
+    first = advice["suggestions"][0]
+    planned = client.post("/api/v1/experiments", json={"run": run, "rule": first["rule"], "author": "mara"}).json()
+    sizing = planned["plan"]["sizing"]
+    runs, hours = first["place"]["runs_per_side"], first["place"]["cost_gpu_hours"]
+    assert (planned["runs_each"], sizing["gpu_hours"]) == (runs, hours)
+    assert sizing["spread_from"] == "series"
+    for path in (
+        f"runs/{run}/next",
+        f"runs/{run}/next/{first['rule']}",
+        f"runs/{run}/journey",
+        f"api/v1/runs/{run}/report.md",
+        f"experiments/{planned['id']}",
+    ):
+        read = " ".join(re.sub(r"<[^>]+>", " ", text(client, f"/{path}")).split())
+        assert set(re.findall(r"(\d+) runs? per side", read)) == {str(runs)}, path
+        assert set(re.findall(r"about ([\d.,]+) GPU-hours", read)) == {gpu_hours(hours)}, path
 
 
 def test_a_form_without_a_name_comes_back_with_what_was_typed(client: TestClient, baseline: int) -> None:
