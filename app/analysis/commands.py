@@ -74,7 +74,7 @@ def _check_readable(candidates: Sequence[Analysis]) -> None:
 
 
 def _of_other_stacks(run: RunRecord, earlier: Sequence[RunRecord], assessment: Assessment) -> Iterator[LeftOut]:
-    """Yield why named runs of other stacks cannot be the baseline. Without any baseline, the nearest misses explain it."""
+    """Yield why named runs of other stacks cannot be the baseline. Without a baseline, the nearest misses do."""
     for baseline in earlier:
         if baseline.stack_key == run.stack_key:
             continue

@@ -152,7 +152,9 @@ def read_json(text: bytes) -> Any:
     except RecursionError as error:
         raise _invalid("meta", "is nested too deeply") from error
     except ValueError as error:
-        raise _invalid("meta", f"is not JSON: {error}") from error
+        # Python refuses to convert an integer of thousands of digits, and its message advises to change Python.
+        reason = "an integer has too many digits" if "set_int_max_str_digits" in str(error) else str(error)
+        raise _invalid("meta", f"is not JSON: {reason}") from error
     _check(document, "meta", 0)
     return document
 
