@@ -80,8 +80,8 @@ screenshot: $(VENV)/.dev  ## Retake docs/screenshot.png from the demo in a real 
 ##@ Dependencies
 .PHONY: lock
 lock: $(VENV)/.build  ## Lock the dependencies of pyproject.toml (UPGRADE=--upgrade takes the newest)
-	$(LOCK) --extra server pyproject.toml -o $(LOCK_FOLDER)/requirements.lock
-	$(LOCK) --extra server --group dev pyproject.toml -c $(LOCK_FOLDER)/requirements.lock \
+	$(LOCK) --extra server --extra mcp pyproject.toml -o $(LOCK_FOLDER)/requirements.lock
+	$(LOCK) --extra server --extra mcp --group dev pyproject.toml -c $(LOCK_FOLDER)/requirements.lock \
 	  -o $(LOCK_FOLDER)/requirements-dev.lock
 	$(LOCK) --group build -o $(LOCK_FOLDER)/requirements-build.lock
 

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 DATA_VARIABLE = "THREEWALLS_DATA_DIR"
 STANDARD_INPUT = Path("-")
 INTERRUPTED = 130
-MOST_WEB_PROCESSES = 64
 """Exit code of shells for a command that Ctrl-C stopped."""
+MOST_WEB_PROCESSES = 64
+EXTRA_OF_COMMAND = {"analyze": "analyze", "compare": "analyze", "profile": "analyze"}
+"""The extra of the package that a command needs; `server` for all others except those of the client."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,8 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _unexpected(command: str, error: Exception) -> int:
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] not in ("app", "workers"):
         print(
-            f"threewalls: `{command}` needs the package {error.name}, which is not installed. For all commands: "
-            f"pip install 'path/to/threewalls[server]'. Without it only {', '.join(client.COMMANDS)} work.",
+            f"threewalls: `{command}` needs the package {error.name}, which is not installed: pip install "
+            f"'path/to/threewalls[{EXTRA_OF_COMMAND.get(command, 'server')}]'. Without an extra, only "
+            f"{', '.join(client.COMMANDS)} work.",
             file=sys.stderr,
         )
         return CRASH

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import PurePosixPath
-from typing import BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import zstandard
 
@@ -18,7 +18,9 @@ from app.domain.logs import parse_text
 from app.domain.numbers import size
 from app.errors import BrokenCompression, EmptyUpload, NotALog, TooLarge
 from app.settings import Settings
-from app.storage.log_files import StagedFile
+
+if TYPE_CHECKING:  # `threewalls analyze` needs no object store
+    from app.storage.log_files import StagedFile
 
 #
 # A killed job leaves a compressed log that ends early: the text before the cut is kept, and `cut` names the format.
@@ -206,7 +208,7 @@ def checked(chunks: Iterable[bytes], kind: Kind, name: str) -> Iterator[bytes]:
     yield from chain((head,), chunks)
 
 
-def document_kind(kind: Kind, name: str, staged: StagedFile) -> str:
+def document_kind(kind: Kind, name: str, staged: "StagedFile") -> str:
     """Return the document kind of a staged file; empty for a log and for a file that is stored but not read.
 
     A log may begin with the environment or the command of its job. So a file that was posted as a log is a document

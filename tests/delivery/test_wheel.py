@@ -1,19 +1,19 @@
-"""The installed package: the wheel far from any checkout, the client with its own dependencies only, the entry point.
+"""The installed package: the wheel far from any checkout, each extra with its own dependencies only, the entry point.
 
-Everything is taken from what is installed here: no package index is asked. Not proven here: that the dependencies of
-`pyproject.toml` suffice, and that pip builds the wheel in isolation.
+Everything is taken from what is installed here: no package index is asked. Not proven here: that pip builds the wheel
+in isolation.
 """
 
 import importlib.metadata
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-import sysconfig
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import httpx2
@@ -23,6 +23,34 @@ from packaging.requirements import Requirement
 from tests.delivery.wheel import ROOT, build_wheel
 from tests.embedded.processes import PLAIN_HTTP, Running, running, wait_for
 from tests.training_logs import training_log
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+
+
+def needed_by(requirements: Iterable[str], extras: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Names of distributions, and of those that they need."""
+    for text in requirements:
+        requirement = Requirement(text)
+        if requirement.marker is not None and not any(
+            requirement.marker.evaluate({"extra": extra}) for extra in (extras or {""})
+        ):
+            continue
+        if requirement.name == "threewalls":
+            yield from needed_by(text for extra in requirement.extras for text in EXTRAS[extra])
+        elif requirement.name != "django":  # overrides.txt
+            yield requirement.name
+            needs = importlib.metadata.requires(requirement.name) or []
+            yield from needed_by(needs, frozenset(requirement.extras))
+
+
+def link_distribution(name: str, target: Path) -> None:
+    for file in importlib.metadata.files(name) or ():
+        source = Path(str(file.locate()))
+        if ".." not in file.parts and source.is_file():
+            (target / file).parent.mkdir(parents=True, exist_ok=True)
+            (target / file).unlink(missing_ok=True)
+            (target / file).symlink_to(source)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +63,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     install = ["install", "-q", "--no-deps", "--no-index", "--disable-pip-version-check", wheel]
     subprocess.run([sys.executable, "-m", "pip", "--python", python, *install], check=True, timeout=300)
     (site,) = (folder / "venv/lib").glob("python*/site-packages")
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    for name in set(needed_by([*PROJECT["dependencies"], *EXTRAS["server"]])):
+        link_distribution(name, site)
     return folder / "venv"
 
 
@@ -91,26 +120,6 @@ def test_demo(command: str, tmp_path: Path) -> None:
         )
 
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-
-
-def needed_by(requirements: list[str]) -> Iterator[str]:
-    """Names of distributions, and of those that they need."""
-    for text in requirements:
-        requirement = Requirement(text)
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            yield requirement.name
-            yield from needed_by(importlib.metadata.requires(requirement.name) or [])
-
-
-def copy_distribution(name: str, target: Path) -> None:
-    for file in importlib.metadata.files(name) or ():
-        source = Path(str(file.locate()))
-        if ".." not in file.parts and source.is_file() and source.suffix != ".pyc":
-            (target / file).parent.mkdir(parents=True, exist_ok=True)
-            (target / file).write_bytes(source.read_bytes())
-
-
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that holds the client and its dependencies, and nothing else."""
@@ -119,7 +128,17 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with zipfile.ZipFile(build_wheel(folder)) as wheel:
         wheel.extractall(target)
     for name in set(needed_by(PROJECT["dependencies"])):
-        copy_distribution(name, target)
+        link_distribution(name, target)
+    return target
+
+
+@pytest.fixture(scope="module")
+def analysing(alone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with the extra `analyze`."""
+    target = tmp_path_factory.mktemp("analysing") / "site"
+    shutil.copytree(alone, target, symlinks=True)
+    for name in set(needed_by(EXTRAS["analyze"])):
+        link_distribution(name, target)
     return target
 
 
@@ -131,6 +150,22 @@ def run(alone: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str
         [sys.executable, "-I", "-S", "-c", program, *words],
         env=plain | env, capture_output=True, text=True, timeout=300, check=False, cwd=alone.parent,
     )  # fmt: skip
+
+
+@pytest.mark.server
+def test_analyze_and_compare_need_no_package_of_the_service(analysing: Path, tmp_path: Path) -> None:
+    for name in ("main", "change"):
+        (tmp_path / f"{name}.log").write_bytes(training_log())
+    main, change = str(tmp_path / "main.log"), str(tmp_path / "change.log")
+    assert not [path for path in analysing.iterdir() if path.name in ("fastapi", "sqlalchemy", "celery", "redis")]
+    for words, code in (
+        (["analyze", main, "--json"], 0),
+        (["compare", "--baseline", main, "--json", "--", change], 5),
+        (["serve"], 70),
+    ):
+        done = run(analysing, *words)
+        assert done.returncode == code, done.stderr
+        assert not done.stdout or json.loads(done.stdout)["schema"].startswith("threewalls.")
 
 
 @pytest.mark.server
@@ -153,11 +188,13 @@ def test_it_uploads_and_brings_the_verdict(alone: Path, server: Running, tmp_pat
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("command", [["serve"], ["analyze", "train.log"], ["migrate"]], ids=lambda item: str(item[0]))
-def test_what_needs_the_service_s_packages_says_which_extra(alone: Path, command: list[str]) -> None:
-    done = run(alone, *command)
+@pytest.mark.parametrize(
+    ("command", "extra"), [("serve", "server"), ("analyze train.log", "analyze"), ("migrate", "server")]
+)
+def test_what_needs_more_packages_says_which_extra(alone: Path, command: str, extra: str) -> None:
+    done = run(alone, *command.split())
     assert done.returncode == 70
-    assert "pip install 'path/to/threewalls[server]'" in done.stderr
+    assert f"pip install 'path/to/threewalls[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
