@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from app.analysis.reading import ReadLog
     from app.domain.run import ParsedLog
     from app.settings import Settings
+    from app.storage.backup import Manifest
 
 DATA_VARIABLE = "THREEWALLS_DATA_DIR"
 STANDARD_INPUT = Path("-")
@@ -120,8 +121,20 @@ def make_parser() -> argparse.ArgumentParser:
         help="processes that answer requests, with a broker and PostgreSQL only (default: 1)",
     )
     verify = commands.add_parser(
-        "verify", help="read every stored log and list the runs whose logs are damaged or missing"
+        "verify", help="check the database and read every stored log, or every file of a backup"
     )
+    backup = commands.add_parser("backup", help="copy the database and all stored files, while the service runs")
+    restore = commands.add_parser("restore", help="restore a backup into an empty service")
+    backup.add_argument(
+        "target", metavar="TARGET", help="FILE.tar, a folder, or s3://bucket/prefix; the latter two hold many backups"
+    )
+    backup.add_argument(
+        "--keep", type=_at_least_one, default=0, metavar="N", help="keep the newest N backups of TARGET (default: all)"
+    )
+    restore.add_argument("source", metavar="SOURCE", help="FILE.tar, a folder, or s3://bucket/prefix")
+    verify.add_argument("source", nargs="?", default="", metavar="SOURCE", help="a backup to check instead")
+    for command in (restore, verify):
+        command.add_argument("--id", default="", help="which backup of a folder or store (default: the newest)")
     rebuild = commands.add_parser("rebuild-standings", help="rank every stack again")
     rebuild.add_argument("--check", action="store_true", help="write nothing; exit with 3 if a standing differs")
     admin = commands.add_parser("admin", help="create an administrator, or set the password of a user")
@@ -135,8 +148,8 @@ def make_parser() -> argparse.ArgumentParser:
             "standard input."
         )
     for command, folder in (
-        (serve, "data"), (demo, "demo-data"), (migrate, "data"), (verify, "data"), (rebuild, "data"), (create, "data"),
-        (reset, "data"),
+        (serve, "data"), (demo, "demo-data"), (migrate, "data"), (verify, "data"), (backup, "data"), (restore, "data"),
+        (rebuild, "data"), (create, "data"), (reset, "data"),
     ):  # fmt: skip
         command.add_argument(
             "--data", type=Path, metavar="DIR", help=f"data folder (default: {DATA_VARIABLE}, or {folder})"
@@ -164,6 +177,12 @@ class _Version(argparse.Action):
 def _processes(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_WEB_PROCESSES:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {MOST_WEB_PROCESSES}, not {text!r}")
+    return int(text)
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 1, not {text!r}")
     return int(text)
 
 
@@ -207,12 +226,46 @@ def _migrate(_: argparse.Namespace, settings: "Settings") -> None:
     migrate(settings)
 
 
-def _verify(_: argparse.Namespace, settings: "Settings") -> int:
+def _verify(options: argparse.Namespace, settings: "Settings") -> int:
     from app.pipeline.receive import verify
     from app.storage.visible import see_every_project
 
+    if options.source:
+        from app.storage.backup import check_backup
+
+        manifest = check_backup(settings, options.source, snapshot=options.id)
+        print(f"Backup {manifest.id} is complete: {_contents(manifest)}.")
+        return FINE
     see_every_project()
     return UNREADABLE if verify(settings) else FINE
+
+
+def _backup(options: argparse.Namespace, settings: "Settings") -> None:
+    from app.domain.numbers import plural
+    from app.storage.backup import back_up
+    from app.storage.visible import see_every_project
+
+    see_every_project()
+    copied = back_up(settings, options.target, keep=options.keep)
+    print(f"Backup {copied.manifest.id} of {options.target}: {_contents(copied.manifest)}.")
+    print(f"{plural(copied.new_objects, 'new file')} copied, {copied.new_bytes:,} bytes.")
+
+
+def _restore(options: argparse.Namespace, settings: "Settings") -> None:
+    from app.storage.backup import restore
+
+    manifest = restore(settings, options.source, snapshot=options.id)
+    print(f"Restored backup {manifest.id}: {_contents(manifest)}. Start the service, or check it: threewalls verify.")
+
+
+def _contents(manifest: "Manifest") -> str:
+    from app.domain.numbers import plural
+
+    missing = len(manifest.missing)
+    lost = f", {missing:,} of them missing already before the backup" if missing else ""
+    return (
+        f"{manifest.database} database of {manifest.database_bytes:,} bytes, {plural(manifest.objects, 'file')}{lost}"
+    )
 
 
 def _rebuild_standings(options: argparse.Namespace, settings: "Settings") -> int:
@@ -301,6 +354,8 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, "Settings"], int | None]] = {
     "demo": _demo,
     "migrate": _migrate,
     "verify": _verify,
+    "backup": _backup,
+    "restore": _restore,
     "rebuild-standings": _rebuild_standings,
     "check-rules": _check_rules,
     "admin": _admin,

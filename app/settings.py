@@ -153,6 +153,11 @@ class Settings(BaseSettings):
     task_soft_limit_seconds: int = Field(900, gt=0, description="Time after which a task is interrupted, in seconds.")
     task_hard_limit_seconds: int = Field(960, gt=0, description="Time after which a task is killed, in seconds.")
     worker_concurrency: int = Field(1, gt=0, description="Number of processes per worker.")
+    backup_url: str = Field(
+        "", description="Folder or s3://bucket/prefix for scheduled backups (`docs/backup.md`). Empty: none."
+    )
+    backup_hours: float = Field(24, gt=0, description="Interval of scheduled backups, in hours.")
+    backup_keep: int = Field(7, gt=0, description="Number of scheduled backups that are kept.")
     rules_dir: str = Field("", description="Folder of your own rule files (`docs/rules.md`). Empty: none.")
     t_comm: float = Field(
         0.10, gt=0, lt=1, description="Share of exposed communication in the step from which it is a wall."

@@ -1,8 +1,10 @@
 """The Celery tasks. Each may run twice, and calls one function with the engine and store of this process."""
 
+import threading
 import time
 from functools import lru_cache
 
+import structlog
 from celery import Celery
 from sqlalchemy import Engine
 
@@ -13,11 +15,13 @@ from app.pipeline.regression_costs import refresh_costs
 from app.pipeline.work import delivery_queue, profile_queue, run_queue, stack_queue
 from app.queue import DELIVER, JUDGE_STACK, PROCESS_PROFILE, PROCESS_RUN, RECOMPUTE, SWEEP, enqueue
 from app.settings import get_settings
-from app.storage import objects
+from app.storage import backup, objects
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.log_files import LogFiles
 from app.storage.tables import utc_now
 from workers.heartbeat import Heartbeat
+
+log = structlog.get_logger(__name__)
 
 TURN_SECONDS = 0.5
 """A message begins no further run after this time, so that sweeps and notifications have their turn."""
@@ -101,6 +105,7 @@ def sweep() -> None:
     _forget_unused(period)
     _refresh_costs(period)
     _notify_silent_stacks(period)
+    _back_up(period)
 
 
 def recompute_next() -> None:
@@ -139,6 +144,19 @@ def _refresh_costs(period: int) -> None:  # noqa: ARG001  # it reads every regre
 def _notify_silent_stacks(period: int) -> None:  # noqa: ARG001  # hours of silence need no finer clock
     with transaction(_engine()) as session:
         notify_silent_stacks(session, utc_now())
+
+
+@lru_cache(maxsize=1)
+def _back_up(period: int) -> None:  # noqa: ARG001  # a backup that failed is tried again in the next period
+    # In a thread, because a large backup takes longer than the time limit of a task, and runs must not wait for it.
+    threading.Thread(target=_back_up_if_due, name="backup", daemon=True).start()
+
+
+def _back_up_if_due() -> None:
+    try:
+        backup.back_up_if_due(_engine(), get_settings())
+    except Exception:
+        log.exception("backup_failed", where=get_settings().backup_url)
 
 
 @lru_cache

@@ -35,7 +35,7 @@ from app.pipeline.uploaded_file import UNNAMED, Decompressed, Kind, Limits, chec
 from app.pipeline.work import run_queue
 from app.queue import PROCESS_RUN, enqueue
 from app.settings import Settings
-from app.storage import audit, objects
+from app.storage import audit, backup, objects
 from app.storage.database import make_engine, read_session, require_migrated, transaction
 from app.storage.json_text import read_json, sorted_json
 from app.storage.log_files import LogFiles, StagedFile
@@ -462,8 +462,20 @@ def _known(key: int | None) -> int:
 
 
 def verify(settings: Settings) -> int:
-    """Print damaged objects and return their number. Raises Unavailable when a service does not answer."""
+    """Print what is wrong with the database and with stored objects; return how many problems.
+
+    Raises Unavailable when a service does not answer.
+    """
     require_migrated(settings)
+    engine = make_engine(settings)
+    try:
+        problems = backup.database_problems(engine)
+        with engine.connect() as connection:
+            orphans, orphan_bytes = backup.orphans(settings, connection)
+    finally:
+        engine.dispose()
+    for problem in problems:
+        print(f"The database: {problem}. Restore a backup.")
     log_files = LogFiles.from_settings(settings)
     objects = _objects(settings)
     damaged = 0
@@ -474,7 +486,13 @@ def verify(settings: Settings) -> int:
             damaged += 1
             print(f"{', '.join(files)}: {error.detail}")
     print(f"{plural(len(objects), 'stored object')} read, {damaged:,} of them missing or damaged.")
-    return damaged
+    print(f"The database has {plural(len(problems), 'problem')}.")
+    if orphans:
+        print(
+            f"{plural(orphans, 'object')} of {orphan_bytes:,} bytes belong to no run: a worker deletes what failed "
+            "uploads and deleted runs left within hours."
+        )
+    return damaged + len(problems)
 
 
 def restore(engine: Engine, log_files: LogFiles, files: Sequence[StagedFile]) -> None:

@@ -14,6 +14,7 @@ BEAT_SECONDS = 5
 _MISSED_SWEEPS = 3
 _SLACK_SECONDS = 15
 """Longer than a heartbeat waits for SQLite's write lock."""
+_SEEN_AT = select_any(HeartbeatRow.seen_at).where(col(HeartbeatRow.name) == "worker")
 
 
 def beat(engine: Engine) -> None:
@@ -29,5 +30,5 @@ def silent_since(session: Session, settings: Settings) -> datetime | None:
     """
     now = utc_now()
     patience = timedelta(seconds=_MISSED_SWEEPS * settings.sweep_seconds + _SLACK_SECONDS)
-    seen_at = aware(session.execute(select_any(HeartbeatRow.seen_at)).scalar_one())
+    seen_at = aware(session.execute(_SEEN_AT).scalar_one())
     return min(seen_at, now) if abs(now - seen_at) > patience else None

@@ -285,23 +285,13 @@ class LogFiles:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Self:
-        url = urlsplit(settings.resolved_artifact_url)
-        if url.scheme != "s3":
-            folder = Path(settings.resolved_artifact_url)
-            return cls(LocalStore(folder.resolve(), mkdir=True), folder.resolve())
-        return cls(
-            S3Store(
-                url.netloc,
-                prefix=url.path.strip("/") or None,
-                config=_s3_config(settings),
-                client_options={
-                    "allow_http": settings.s3_endpoint.startswith("http://"),
-                    "connect_timeout": "3s",
-                    "timeout": "60s",
-                },
-                retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=20)},
-            )
-        )
+        url = settings.resolved_artifact_url
+        folder = None if urlsplit(url).scheme == "s3" else Path(url).resolve()
+        return cls(open_store(settings, url), folder)
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> Self:
+        return cls(LocalStore(folder), folder)
 
     def put(self, chunks: Iterable[bytes]) -> StoredFile:
         """Store a file that arrives in chunks. If `chunks` raises, nothing is stored."""
@@ -487,6 +477,24 @@ def _s3_config(settings: Settings) -> "S3Config":
         config["access_key_id"] = settings.s3_access_key_id
         config["secret_access_key"] = settings.s3_secret_access_key
     return config
+
+
+def open_store(settings: Settings, url: str) -> ObjectStore:
+    """Open a folder, which is created, or `s3://bucket/prefix` at the S3 endpoint of the settings."""
+    parts = urlsplit(url)
+    if parts.scheme != "s3":
+        return LocalStore(Path(url).resolve(), mkdir=True)
+    return S3Store(
+        parts.netloc,
+        prefix=parts.path.strip("/") or None,
+        config=_s3_config(settings),
+        client_options={
+            "allow_http": settings.s3_endpoint.startswith("http://"),
+            "connect_timeout": "3s",
+            "timeout": "60s",
+        },
+        retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=20)},
+    )
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """`/healthz`, `/readyz` and `/metrics`."""
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from app.domain.numbers import absolute
 from app.errors import DiskFull, Unavailable
 from app.pipeline.work import stack_queue
 from app.settings import Settings
+from app.storage.backup import last_backup
 from app.storage.database import fault_of, read_session
 from app.storage.definition_progress import progress
 from app.storage.heartbeat import silent_since
@@ -126,6 +128,8 @@ def _count_runs(engine: Engine, numbers: Metrics) -> None:
         # As a text, so that SQLite counts in the index of definitions, and does not read all runs without work.
         resting_runs = select(func.count()).where(col(RunRow.work).concat("") == "", col(RunRow.recompute_failed) > 0)
         given_up = {"run": session.execute(resting_runs).scalar_one(), "stack": stack_queue.parked(session)}
+    backed_up_at = last_backup(engine)
+    numbers.backup_age_seconds.set((utc_now() - backed_up_at).total_seconds() if backed_up_at else math.nan)
     for kind, count in given_up.items():
         numbers.given_up.labels(kind).set(count)
     for status in STATUSES:

@@ -51,6 +51,11 @@ class Metrics:
             ("kind",),
             registry=self.registry,
         )
+        self.backup_age_seconds = Gauge(
+            "threewalls_backup_age_seconds",
+            "Time since the last finished backup; NaN if there was none.",
+            registry=self.registry,
+        )
         self.definitions = Gauge(
             "threewalls_definitions_runs",
             "Runs by state of their figures: current definitions, waiting for recomputation, or failed to recompute.",
