@@ -163,13 +163,12 @@ def test_the_command_line_and_doctor_read_it_too(tmp_path: Path) -> None:
 # --- A log of a trainer that no reader knows says nothing about its job: the run is unread, and has not failed.
 
 
-HEAD = "[rank0]:[titan] 2026-11-01 10:00:00,000 - root - INFO - Starting job: Llama 3 8B training\n"
+HEAD = "INFO:tensorflow:Starting job: Switch Transformer training\n"
 STEPS = "".join(
-    f"[rank0]:[titan] 2026-11-01 10:00:{step:02d},123 - root - INFO - step: {step:2d}  loss: 10.70{step}  "
-    "memory: 30.99GiB(32.62%)  tps: 7,034  tflops: 407.35  mfu: 41.19%\n"
+    f"INFO:tensorflow:global step {step}: loss = 79.{step:04d} ({16 + step / 10:.3f} sec/step)\n"
     for step in range(1, 11)
 )
-UNREAD = (HEAD + STEPS + "[rank0]:[titan] 2026-11-01 10:01:00,000 - root - INFO - Training completed\n").encode()
+UNREAD = (HEAD + STEPS + "INFO:tensorflow:Training completed\n").encode()
 CAUGHT = "Traceback (most recent call last):\n  File \"x.py\", line 1, in f\nImportError: No module named 'apex'\n"
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB.\n"
 
@@ -234,7 +233,7 @@ def test_only_what_ended_the_job_is_a_failure_of_it(client: TestClient, log: str
 
 
 def test_the_command_line_says_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "titan.log"
+    path = tmp_path / "other.log"
     path.write_bytes(UNREAD)
     (tmp_path / "base.log").write_bytes(UNREAD)
     result = threewalls("analyze", path, "--json")

@@ -13,13 +13,20 @@ from app.domain.logs.memory import MemoryReader
 from app.domain.logs.scanner import LineReader, Scanner
 from app.domain.logs.series import Series, build
 from app.domain.logs.settings import DumpReader, merge
+from app.domain.logs.steps import choose
 from app.domain.logs.timers import TimerReader
 from app.domain.logs.trainers import megatron_bridge, megatron_lm
+from app.domain.logs.trainers.deepspeed import DeepSpeedReader
+from app.domain.logs.trainers.maxtext import MaxTextReader
 from app.domain.logs.trainers.megatron_bridge import StepReader
 from app.domain.logs.trainers.megatron_lm import SHAPE
 from app.domain.logs.trainers.nemo import NemoReader
 from app.domain.logs.trainers.pith_train import PithTrainReader
 from app.domain.logs.trainers.primus import GpuReader
+from app.domain.logs.trainers.progress_bars import HuggingFaceReader, LightningReader
+from app.domain.logs.trainers.slime import SlimeReader
+from app.domain.logs.trainers.torchtitan import TorchtitanReader
+from app.domain.logs.trainers.verl import VerlReader
 from app.domain.run import ParsedLog, Stated, Value
 
 # --- Names the trainer of a log: the family with most iteration lines, refined by words that only one fork prints.
@@ -45,6 +52,13 @@ KNOWN_FORMATS = (
     "FlagScale",
     "MindSpeed",
     "pith-train",
+    "torchtitan",
+    "DeepSpeed",
+    "MaxText",
+    "Hugging Face Trainer",
+    "Lightning",
+    "veRL",
+    "slime",
 )
 """Display names of the trainers whose logs are read."""
 
@@ -212,6 +226,16 @@ class Reading:
         self._gpu = GpuReader()
         self._facts = FactReader()
         self._timers = TimerReader(self._rows, self._notes)
+        self._others = (
+            TorchtitanReader(self._notes),
+            MaxTextReader(self._notes),
+            VerlReader(self._notes),
+            SlimeReader(self._notes),
+            HuggingFaceReader(self._notes),
+            DeepSpeedReader(self._notes),
+            LightningReader(self._notes),
+        )
+        """Readers of trainers with lines of their own, in the order in which their steps are taken."""
         self._scanner = Scanner(self._readers())
         self._head = b""
         self._tail = b""
@@ -233,6 +257,7 @@ class Reading:
             self._gpu,
             self._facts,
             self._timers,
+            *self._others,
         )
 
     def read(self, block: bytes) -> None:
@@ -263,8 +288,11 @@ class Reading:
             line_count += 1
             self._iterations.ended_in(end.rpartition(b"\n")[2], line_count)
         self._timers.finish()
-        self._note_unread(end, line_count)
-        series = build(self._rows, self._timers.tables, self._steps.steps, self._notes)
+        rows, timers = self._rows, self._timers.tables
+        if not rows.lines and not self._steps.steps.lines:
+            rows, timers = choose(self._others, rows), []
+        self._note_unread(rows, end, line_count)
+        series = build(rows, timers, self._steps.steps, self._notes)
         dumps = self._dumps.dumps()
         settings, arguments = merge(dumps, self._notes)
         stated, refused = contract_fields(settings)
@@ -276,7 +304,7 @@ class Reading:
         is_bridge = bool(self._steps.steps.lines) or self._memory.is_bridge or any(dump.is_summary for dump in dumps)
         is_megatron = bool(len(series.line_numbers) or dumps or self._memory.reports)
         return ParsedLog(
-            trainer=name_trainer(self._rows, is_bridge=is_bridge, is_megatron=is_megatron, words=self._families.seen),
+            trainer=name_trainer(rows, is_bridge=is_bridge, is_megatron=is_megatron, words=self._families.seen),
             columns=series.columns,
             line_numbers=series.line_numbers,
             segment_starts=series.segment_starts,
@@ -295,7 +323,7 @@ class Reading:
             truncated=self._notes.cut or self._stops_early(series),
         )
 
-    def _note_unread(self, end: bytes, line_count: int) -> None:
+    def _note_unread(self, rows: Rows, end: bytes, line_count: int) -> None:
         """Record fields without a number and lines that may be steps of an unknown trainer, for users to report."""
         left_out = sum(table.left_out * len(table.rows) for table in self._rows.tables if isinstance(table, Template))
         if left_out:
@@ -310,7 +338,7 @@ class Reading:
                     self._notes.not_understood(
                         f"the field {name} of an iteration line", line, field.example, len(table.rows)
                     )
-        if self._rows.lines or self._steps.steps.lines or self._notes.unread:
+        if rows.lines or self._steps.steps.lines or self._notes.unread:
             return
         last_lines = end.removesuffix(b"\n").split(b"\n")
         numbered = list(enumerate(last_lines, line_count - len(last_lines) + 1))

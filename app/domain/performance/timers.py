@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.domain.logs.steps import RUNNING_MEANS
 from app.domain.performance.steady_state import MAX_STEP_MS
 from app.domain.run import ParsedLog, SteadyState, Timer, Value
 
@@ -26,6 +27,9 @@ _LEVEL_ZERO = frozenset(
     }
 )
 """Timers of `--timing-log-level 0`, which every run has; they need no barriers inside the step."""
+
+_WITHOUT_BARRIERS = ("veRL", "slime")
+"""Trainers that time the parts of their steps without barriers."""
 
 
 def read_timers(log: ParsedLog, steady: SteadyState | None) -> tuple[Timer, ...]:
@@ -109,9 +113,11 @@ def _spread(slowest: np.ndarray[tuple[int], np.dtype[np.float64]], fastest: obje
 
 
 def unfair_because(log: ParsedLog) -> str | None:
-    """Return a sentence when timer barriers slowed the steps; None for a run that is fair for timing."""
+    """Return a sentence when barriers slowed the steps or their times are means; None for a run fair for timing."""
     arguments: Mapping[str, Value] = log.arguments
-    if arguments.get("barrier_with_L1_time") is False:
+    if any(problem.kind == RUNNING_MEANS for problem in log.problems):
+        return "This run is not fair for timing: its step times are running means, whose interval is too narrow."
+    if arguments.get("barrier_with_L1_time") is False or log.trainer in _WITHOUT_BARRIERS:
         return None
     level = arguments.get("timing_log_level")
     inner = [name for name in timer_names(log) if name not in _LEVEL_ZERO]

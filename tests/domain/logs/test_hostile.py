@@ -301,14 +301,10 @@ def test_kinds_are_counted_with_the_first_example(text: str, kind: str, line: in
 
 
 STEPS = {
-    "torchtitan": "[rank0]:[titan] 2026-11-01 10:00:19,123 - root - INFO - step: 10  loss: 10.7069  memory: 30.99GiB"
-    "  tps: 7,034  tflops: 407.35  mfu: 41.19%",
-    "DeepSpeed": "[2026-11-01 10:00:17,936] [INFO] [timer.py:215:stop] epoch=0/micro_step=10/global_step=10, "
-    "RunningAvgSamplesPerSec=220.695, CurrSamplesPerSec=222.887, MemAllocated=0.07GB, MaxMemAllocated=1.36GB",
-    "Hugging Face": "{'loss': 2.5523, 'grad_norm': 8.93, 'learning_rate': 4.99e-05, 'epoch': 0.01}",
+    "Hugging Face without a bar": "{'loss': 2.5523, 'grad_norm': 8.93, 'learning_rate': 4.99e-05, 'epoch': 0.01}",
     "progress bar": "  5%|5    | 1499/9000 [05:00<2:55:00, 5.00s/it]\r  5%|5    | 1500/9000 [05:05<2:54:55, 5.00s/it]",
-    "MaxText": "completed step: 2, seconds: 10.106, TFLOP/s/device: 717.6, Tokens/s/device: 4974.2, loss: 13.008",
-    "Lightning": "Epoch 0:  12%|#         | 12/100 [00:05<00:40,  2.20it/s, v_num=0]",
+    "Lightning at one state": "Epoch 0:  12%|#         | 12/100 [00:05<00:40,  2.20it/s, v_num=0]",
+    "TensorFlow": "INFO:tensorflow:global step 3: loss = 67.3308 (16.534 sec/step)",
     "own": "2026 step 5 loss 2.5 time 0.3",
 }
 OTHER_LINES = (
