@@ -33,6 +33,7 @@ from app.access.pages import router as access_pages
 from app.access.pages import second_factor_router as second_factor_pages
 from app.access.pages import whoami_router as whoami_api
 from app.access.routes import describe_access, route_table
+from app.access.share_links import router as share_links
 from app.compare.api import router as compare_api
 from app.compare.pages import router as compare_pages
 from app.experiments.api import router as experiments_api
@@ -194,6 +195,7 @@ def _routes() -> list[BaseRoute]:
         playbook_pages,
         projects_pages,
         members_pages,
+        share_links,
         users_pages,
         audit_pages,
         notification_pages,

@@ -15,12 +15,13 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.domain.access.principal import Everyone, Principal, ProjectIds
+from app.domain.access.principal import Everyone, Principal, ProjectIds, SharedPage
 from app.domain.access.secrets import digest, is_token
 from app.settings import Settings
 from app.storage import tokens, users
 from app.storage.access_changes import generation
 from app.storage.database import read_session, transaction
+from app.storage.share_links import ShareLink, find_share_link
 from app.storage.tables import ProjectRow, select_any, utc_now
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.identity import Access
@@ -79,6 +80,9 @@ class Directory:
     def session(self, session_id: str) -> Credential | None:
         return self._ask("session", session_id, lambda: self._find_session(session_id))
 
+    def share_link(self, secret_digest: str) -> ShareLink | None:
+        return self._ask("share link", secret_digest, lambda: self._find_share_link(secret_digest))
+
     def public_projects(self) -> ProjectIds:
         return self._ask("public", "", self._find_public)
 
@@ -134,6 +138,10 @@ class Directory:
             user = users.logged_in_user(session, row.user_id) if row else None
         return Credential(user, row.expires_at, row.seen_at, row) if row and user else None
 
+    def _find_share_link(self, secret_digest: str) -> ShareLink | None:
+        with read_session(self._engine) as session:
+            return find_share_link(session, secret_digest)
+
     def _find_public(self) -> ProjectIds:
         with read_session(self._engine) as session:
             query = select_any(ProjectRow.id).where(col(ProjectRow.public))
@@ -185,6 +193,23 @@ def forget_session(request: Request, response: Response) -> None:
 
 def _name(request: Request) -> str:
     return HOST_NAME if is_https(request) else NAME
+
+
+# --- The cookie of a share link, which browsers send with the shared page only.
+
+SHARE_NAME = "threewalls_share"
+
+
+def set_share(request: Request, response: Response, link: ShareLink, secret: str) -> None:
+    response.set_cookie(
+        SHARE_NAME,
+        secret,
+        max_age=max(int((link.expires_at - utc_now()).total_seconds()), 0),
+        path=link.path,
+        httponly=True,
+        samesite="lax",
+        secure=is_https(request),
+    )
 
 
 # --- The caller of a request.
@@ -239,6 +264,11 @@ class Credentials:
             if credential is not None and not _is_expired(credential):
                 access = Access(credential.principal, public, key, _is_confirmed(credential))
                 return Caller(access, credential, key)
+        if request.method in ("GET", "HEAD") and (secret := request.cookies.get(SHARE_NAME, "")):
+            key = digest(secret[:_MOST_CHARACTERS])
+            link = await self._ask("share link", key, lambda: directory.share_link(key))
+            if link is not None and link.state == "active" and link.covers(request.url.path, request.url.query):
+                return Caller(Access(SharedPage(link.project_id), public))
         return Caller(Access(public=public))
 
     async def _ask(self, kind: str, key: str, find: Callable[[], T]) -> T:

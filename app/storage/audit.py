@@ -13,7 +13,17 @@ from app.storage.runs import aware
 from app.storage.tables import AuditEventRow, ProjectRow, select_any
 
 Subject = Literal[
-    "regression", "run", "stack", "project", "reference", "experiment", "account", "member", "token", "receiver"
+    "regression",
+    "run",
+    "stack",
+    "project",
+    "reference",
+    "experiment",
+    "account",
+    "member",
+    "token",
+    "receiver",
+    "share link",
 ]
 
 MAX_AUTHOR = 100

@@ -585,6 +585,28 @@ class TokenRow(SQLModel, table=True):
     revoked_by: str = Field(default="", max_length=100)
 
 
+class ShareLinkRow(SQLModel, table=True):
+    """A link that opens one page of a project without a log-in, until `expires_at` or `revoked_at`.
+
+    `digest` is the SHA-256 of its secret; `page` the path of the page, with the query of a comparison.
+    """
+
+    __tablename__ = "share_link"
+    __table_args__ = (UniqueConstraint("digest"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), nullable=False, index=True))
+    page: str = Field(max_length=300)
+    digest: str = Field(max_length=64)
+    created_by: str = Field(max_length=100)
+    created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    expires_at: datetime = Field(sa_column=time_column(nullable=False))
+    opened_at: datetime | None = Field(default=None, sa_column=time_column())
+    opened: int = 0
+    revoked_at: datetime | None = Field(default=None, sa_column=time_column())
+    revoked_by: str = Field(default="", max_length=100)
+
+
 # --- Tables of experiments, and of the rules that fired.
 #
 # No `from __future__ import annotations` here: it breaks SQLModel relationships.

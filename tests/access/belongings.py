@@ -12,6 +12,7 @@ from app.storage.database import transaction
 from app.storage.experiments import sweep_of
 from app.storage.json_text import to_json
 from app.storage.profiles import pack
+from app.storage.share_links import make_share_link
 from app.storage.tables import DeliveryRow, ExperimentRow, ProfileRow, ReceiverRow, ReferencePointRow, RunRow, utc_now
 from tests.builders import add_availability, make_leaderboard, make_project, make_stack
 from tests.domain.profiles.traces import document, event, read, trace_bytes
@@ -39,7 +40,7 @@ class Belongings:
             "profile_id": str(self.profile), "receiver_id": str(self.receiver), "delivery_id": str(self.delivery),
             "number": str(self.reference), "reference_id": str(self.reference), "stack": self.stack, "slug": self.slug,
             "rule": "eo-enable", "position": "0", "hardware": "h100", "family": "qwen3-30b-a3b",
-            "user_id": "1", "token_id": "1", "key": "0" * 16,
+            "user_id": "1", "token_id": "1", "link_id": "1", "secret": "0" * 43, "key": "0" * 16,
         }  # fmt: skip
 
 
@@ -63,6 +64,7 @@ def make_belongings(session: Session, slug: str, *, whole: bool = False) -> Belo
         session.flush()
     else:
         make_leaderboard(session, slug)
+        make_share_link(session, project_id=project, page=f"/runs/{slow.runs[0]}", days=7, by=f"{slug}-lead")
         pin(session, slow.runs[0], f"{slug}-lead", f"{slug} golden")
         quarantine(session, slow.runs[1], f"{slug}-lead", f"{slug} bad node")
         add_availability(session, slow.runs[2], "deepep")

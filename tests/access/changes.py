@@ -11,7 +11,7 @@ from sqlmodel import SQLModel, col
 from starlette.testclient import TestClient
 
 from app.storage.database import read_session
-from app.storage.tables import ExperimentRow, PinRow, ProfileRow, ReceiverRow, ReferencePointRow, TokenRow
+from app.storage.tables import ExperimentRow, PinRow, ProfileRow, ReceiverRow, ReferencePointRow, ShareLinkRow, TokenRow
 from app.storage.users import find_user
 from tests.access.belongings import Belongings, measure_sweep
 from tests.access.people import OURS, Teams
@@ -73,6 +73,7 @@ def _account(name: str) -> Mapping[str, Named]:
 _SESSION: Mapping[str, Named] = {"key": lambda there: there.session_key()}
 _TOKEN, _EXPERIMENT = _of("token_id", TokenRow), _of("experiment_id", ExperimentRow)
 _PROFILE = _of("profile_id", ProfileRow)
+_SHARE_LINK = _of("link_id", ShareLinkRow)
 _RECEIVER, _FIGURE = _of("receiver_id", ReceiverRow), _of("number", ReferencePointRow)
 _HOOK = {"name": "pager", "kind": "webhook", "target": "https://1.1.1.1/hook", "events": ["regression.opened"]}
 _POINT = {"measured_by": "a lab", "source": "a paper", "date": "2026-08", "project": OURS}
@@ -196,6 +197,10 @@ ACCESS: Mapping[str, Change] = {
     "POST /settings/projects/{slug}/tokens/{token_id}/revoke": Change(
         "token", "revoked", before={"name": "weekly"}, of=_TOKEN
     ),
+    "POST /settings/projects/{slug}/share-links": Change(
+        "share link", "created", lambda there: {"page": f"/runs/{_run(there)}", "days": "7"}
+    ),
+    "POST /settings/projects/{slug}/share-links/{link_id}/revoke": Change("share link", "revoked", of=_SHARE_LINK),
     "POST /badges/{stack}/renew": Change("project", "renew_badges"),
 }  # fmt: skip
 

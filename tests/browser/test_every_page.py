@@ -36,6 +36,7 @@ ADDRESSES = (
     "/settings/projects",
     "/settings/projects/every/members",
     "/settings/projects/every/tokens",
+    "/settings/projects/every/share-links",
     "/settings/users",
     "/settings/audit",
     "/settings/projects/every/notifications",

@@ -78,6 +78,13 @@ class Anonymous:
     """A caller without credentials."""
 
 
+@dataclass(frozen=True, slots=True)
+class SharedPage(Anonymous):
+    """An anonymous caller with a share link, on a page that the link covers."""
+
+    project_id: int
+
+
 @dataclass(frozen=True)
 class LoggedInUser:
     """A user who is logged in.
@@ -138,6 +145,8 @@ def granted(principal: Principal, action: Action, public: ProjectIds) -> Project
             own = principal.projects[action]
         case TokenHolder(project_id=project, scopes=scopes):
             own = frozenset({project}) if any(action in GRANTED[scope] for scope in scopes) else NONE
+        case SharedPage(project_id=project):
+            own = frozenset({project}) if action is Action.READ else NONE
         case Anonymous():
             own = NONE
     return own | public if action is Action.READ else own

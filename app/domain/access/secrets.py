@@ -18,6 +18,10 @@ def new_token() -> str:
     return TOKEN_PREFIX + secrets.token_urlsafe(_BYTES)
 
 
+def new_share_secret() -> str:
+    return secrets.token_urlsafe(_BYTES)
+
+
 def new_session_id() -> str:
     return secrets.token_urlsafe(_BYTES)
 

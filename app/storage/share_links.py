@@ -1,0 +1,142 @@
+"""Share links: created, shown once, looked up by SHA-256, opened, revoked. The audit log is written in the same
+transaction."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from urllib.parse import parse_qsl, urlsplit
+
+from sqlalchemy import func, select, update
+from sqlmodel import Session, col
+
+from app.domain.access.secrets import digest, new_share_secret
+from app.errors import FieldError, InvalidChange, NotFound
+from app.storage import audit
+from app.storage.access_changes import OF_NO_ACCOUNT
+from app.storage.runs import aware
+from app.storage.tables import ShareLinkRow, utc_now
+
+MAX_PAGE = 300
+MAX_DAYS = 365
+MAX_ACTIVE = 500
+"""Active links of a project."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareLink:
+    """`state`: active, expired or revoked."""
+
+    id: int
+    project_id: int
+    page: str
+    created_by: str
+    created_at: datetime
+    expires_at: datetime
+    opened_at: datetime | None
+    opened: int
+    revoked_at: datetime | None
+    revoked_by: str
+
+    @property
+    def state(self) -> str:
+        if self.revoked_at is not None:
+            return "revoked"
+        return "active" if self.expires_at > utc_now() else "expired"
+
+    @property
+    def path(self) -> str:
+        return urlsplit(self.page).path
+
+    def covers(self, path: str, query: str) -> bool:
+        """Return whether the link opens this address: its page and what that loads, with the query of a comparison."""
+        if path != self.path and not path.startswith(f"{self.path}/"):
+            return False
+        sent = set(parse_qsl(query))
+        return all(pair in sent for pair in parse_qsl(urlsplit(self.page).query))
+
+
+def share_link(row: ShareLinkRow) -> ShareLink:
+    return ShareLink(
+        id=row.id or 0,
+        project_id=row.project_id,
+        page=row.page,
+        created_by=row.created_by,
+        created_at=aware(row.created_at),
+        expires_at=aware(row.expires_at),
+        opened_at=aware(row.opened_at) if row.opened_at else None,
+        opened=row.opened,
+        revoked_at=aware(row.revoked_at) if row.revoked_at else None,
+        revoked_by=row.revoked_by,
+    )
+
+
+def make_share_link(session: Session, *, project_id: int, page: str, days: int, by: str) -> tuple[ShareLink, str]:
+    """Create a link and return it with its secret, which is never shown again. Raises InvalidChange."""
+    if not 1 <= days <= MAX_DAYS:
+        raise _refused("days", f"must be 1 to {MAX_DAYS} days")
+    active = select(func.count()).select_from(ShareLinkRow).where(
+        col(ShareLinkRow.project_id) == project_id,
+        col(ShareLinkRow.revoked_at).is_(None),
+        col(ShareLinkRow.expires_at) > utc_now(),
+    )  # fmt: skip
+    if session.execute(active).scalar_one() >= MAX_ACTIVE:
+        raise _refused("page", f"has too many active links: {MAX_ACTIVE}. Revoke links that are no longer needed")
+    secret = new_share_secret()
+    row = ShareLinkRow(
+        project_id=project_id,
+        page=page,
+        digest=digest(secret),
+        created_by=by,
+        expires_at=utc_now() + timedelta(days=days),
+    )
+    session.add(row)
+    session.flush()
+    audit.record(
+        session, who=by, subject="share link", subject_id=row.id or 0, action="created", project_id=project_id,
+        after={"page": page, "expires_at": row.expires_at.isoformat()},
+    )  # fmt: skip
+    return share_link(row), secret
+
+
+def find_share_link(session: Session, secret_digest: str) -> ShareLink | None:
+    """Return the active link with this SHA-256."""
+    row = session.execute(select(ShareLinkRow).where(col(ShareLinkRow.digest) == secret_digest)).scalar_one_or_none()
+    link = share_link(row) if row is not None else None
+    return link if link is not None and link.state == "active" else None
+
+
+def note_opened(session: Session, link_id: int) -> None:
+    session.execute(
+        update(ShareLinkRow)
+        .where(col(ShareLinkRow.id) == link_id)
+        .values(opened_at=utc_now(), opened=col(ShareLinkRow.opened) + 1),
+        execution_options={OF_NO_ACCOUNT: True, "synchronize_session": False},
+    )
+
+
+def list_share_links(session: Session, project_id: int) -> list[ShareLink]:
+    """Return the newest links of a project, the active ones first."""
+    chosen = (
+        select(ShareLinkRow)
+        .where(col(ShareLinkRow.project_id) == project_id)
+        .order_by(col(ShareLinkRow.revoked_at).is_not(None), col(ShareLinkRow.id).desc())
+        .limit(MAX_ACTIVE)
+    )
+    return [share_link(row) for row in session.execute(chosen).scalars()]
+
+
+def revoke_share_link(session: Session, project_id: int, link_id: int, *, by: str) -> None:
+    """Revoke a link. Raises NotFound; revoking twice has no effect."""
+    row = session.get(ShareLinkRow, link_id)
+    if row is None or row.project_id != project_id:
+        raise NotFound("This link does not exist.")
+    if row.revoked_at is None:
+        row.revoked_at, row.revoked_by = utc_now(), by
+        session.add(row)
+        audit.record(
+            session, who=by, subject="share link", subject_id=link_id, action="revoked", project_id=project_id,
+            before={"page": row.page},
+        )  # fmt: skip
+
+
+def _refused(field: str, why: str) -> InvalidChange:
+    return InvalidChange(f"No link was created: {field} {why}.", (FieldError(field, why),))

@@ -1,0 +1,99 @@
+"""Share links: one page without a log-in, nothing beside it, until the link expires or is revoked."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select
+from sqlmodel import col
+from starlette.testclient import TestClient
+
+from app.access.credentials import SHARE_NAME
+from app.storage.database import transaction
+from app.storage.tables import RunRow, ShareLinkRow, utc_now
+from tests.access.belongings import Belongings, make_belongings
+from tests.access.people import OURS, THEIRS, Teams
+
+PAGE = f"/settings/projects/{OURS}/share-links"
+HTML = {"Accept": "text/html"}
+
+
+@pytest.fixture
+def ours(teams: Teams) -> Belongings:
+    with transaction(teams.engine) as session:
+        return make_belongings(session, OURS)
+
+
+def share(teams: Teams, page: str) -> str:
+    """Share a page as a contributor and return the path of the link."""
+    answer = teams.client("contributor").post(PAGE, data={"page": page, "days": "7"}, headers=HTML)
+    assert answer.status_code == 200, answer.text
+    (secret,) = set(re.findall(r"/s/([A-Za-z0-9_-]{43})", answer.text))
+    return f"/s/{secret}"
+
+
+def visitor(teams: Teams, link: str) -> tuple[TestClient, str]:
+    """Open a link without a log-in; return the browser with its cookie, and where it was sent."""
+    client = teams.client("anonymous")
+    answer = client.get(link, headers=HTML)
+    assert answer.status_code == 303
+    assert answer.headers["Cache-Control"] == "no-store"
+    return client, answer.headers["Location"]
+
+
+def test_a_link_opens_its_page_and_nothing_else(teams: Teams, ours: Belongings) -> None:
+    client, page = visitor(teams, share(teams, f"http://testserver/runs/{ours.run}?table=1"))
+    assert page == f"/runs/{ours.run}"
+    assert client.get(page, headers=HTML).status_code == 200
+    assert client.get(f"{page}/chart", headers=HTML).status_code == 200
+    # Browsers send the cookie with this path only; a program may send it with any.
+    stolen = {"Cookie": f"{SHARE_NAME}={client.cookies[SHARE_NAME]}", **HTML}
+    thief = teams.client("anonymous")
+    for path in ("/runs/1", f"/runs/{ours.run + 1}", f"/runs/{ours.run}0", f"/regressions/{ours.regression}"):
+        if path != page:
+            assert thief.get(path, headers=stolen).status_code in (303, 401), path
+    assert OURS not in thief.get("/runs", headers=stolen).text
+    assert thief.get(f"/api/v1/runs/{ours.run}", headers=stolen).status_code == 401
+    posted = thief.post(
+        f"{page}/contract", data={"field.gpu": "B200"}, headers=stolen | {"Sec-Fetch-Site": "same-origin"}
+    )
+    assert posted.status_code in (303, 401)
+
+
+def test_a_comparison_is_shared_with_its_runs_only(teams: Teams) -> None:
+    with transaction(teams.engine) as session:
+        make_belongings(session, OURS, whole=True)
+        a, b, other = session.execute(select(RunRow.id).order_by(col(RunRow.id)).limit(3)).scalars()
+    client, page = visitor(teams, share(teams, f"/compare?a={a}&b={b}"))
+    assert client.get(page, headers=HTML).status_code == 200
+    assert client.get(f"/compare?a={a}&b={other}", headers=HTML).status_code in (303, 401, 404)
+
+
+def test_links_end(teams: Teams, ours: Belongings) -> None:
+    link = share(teams, f"/runs/{ours.run}")
+    client, page = visitor(teams, link)
+    assert client.get(page, headers=HTML).status_code == 200
+    assert teams.client("contributor").post(f"{PAGE}/1/revoke").status_code == 303
+    assert client.get(page, headers=HTML).status_code in (303, 401)
+    assert teams.client("anonymous").get(link, headers=HTML).status_code == 404
+
+    link = share(teams, f"/regressions/{ours.regression}")
+    client, page = visitor(teams, link)
+    assert client.get(page, headers=HTML).status_code == 200
+    with transaction(teams.engine) as session:
+        row = session.get_one(ShareLinkRow, 2)
+        assert (row.opened, row.created_by) == (1, "contributor")
+        row.expires_at = utc_now() - timedelta(seconds=1)
+    assert client.get(page, headers=HTML).status_code in (303, 401)
+    assert teams.client("anonymous").get(link, headers=HTML).status_code == 404
+
+
+def test_only_pages_of_the_project_are_shared(teams: Teams, ours: Belongings) -> None:
+    with transaction(teams.engine) as session:
+        theirs = make_belongings(session, THEIRS)
+    run = ours.run
+    pages = ("", "/", "/runs", "/runs/999", "/settings/users", "https://evil.example", f"/runs/{theirs.run}")
+    for page in (*pages, f"/compare?a={run}", f"/compare?a={run}&b={theirs.run}", f"/runs/{run}/next"):
+        answer = teams.client("contributor").post(PAGE, data={"page": page}, headers=HTML)
+        assert answer.status_code == 422, page
+        assert "/s/" not in answer.text
