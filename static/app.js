@@ -119,9 +119,10 @@ document.addEventListener("click", (event) => {
   if (target.matches("[data-theme-switch]")) setTheme(THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length]);
   else {
     navigator.clipboard.writeText($("code", target.parentElement).textContent).then(() => {
+      const label = target.dataset.label ??= target.textContent;
       target.textContent = "Copied";
       $("#announce").textContent = "Copied";
-      setTimeout(() => { target.textContent = "Copy"; }, 2000);
+      setTimeout(() => { target.textContent = label; }, 2000);
     }, () => problem("The browser did not allow copying. Select the text instead."));
   }
 });

@@ -11,24 +11,25 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
-from app.domain.numbers import plural
+from app.domain.numbers import contract_value, plural
 from app.domain.rules.engine import CheckedRequirement, Suggestion
-from app.domain.rules.facts import SETTINGS
-from app.domain.rules.rule import Phase
+from app.domain.rules.rule import Phase, Recipe
 from app.errors import InvalidChange, InvalidMetadata, NotReady, ThreewallsError
 from app.pipeline.propose import Proposal, Wish, propose
-from app.pipeline.suggest import PairSuggestions, RunSuggestions, place_text, suggest
+from app.pipeline.suggest import PairSuggestions, RunSuggestions, cost_text, place_text, suggest
 from app.settings import Settings
 from app.suggestions.commands import StateForm, state
 from app.suggestions.step_page import StepPage
 from app.suggestions.views import (
     FactRow,
+    GainView,
     MissingView,
     RestsOn,
+    axis_limit_pct,
     fact_row,
+    gain_view,
     linked_why,
     measured_text,
-    numbered,
     rests_on,
     sentence,
 )
@@ -52,22 +53,19 @@ _EVIDENCE: Mapping[Phase, str] = {
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One phase. `href`: source of the numbers in its reason, or empty. `first`: rule and title of its first
-    suggestion.
-    """
+    """One phase. `href`: the evidence for its state."""
 
     phase: Phase
     question: str
     state: str
     because: str
     href: str
-    first: tuple[tuple[str, str], ...]
     current: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SuggestionRow:
-    """One suggestion in the list. `needs`: how many prerequisites are met, or empty."""
+    """One suggestion in the list. `needs`: how many prerequisites are met, or empty. `may_plan`: it is an A/B."""
 
     rule: str
     kind: str
@@ -83,10 +81,18 @@ class SuggestionRow:
     place: str
     also: tuple[tuple[str, str], ...]
     rests_on: tuple[RestsOn, ...]
+    gain: GainView | None
+    recipe: Recipe | None
+    cost: str
+    may_plan: bool
+    change: str
 
 
-SHOWN_FIRST = 5
+SHOWN_FIRST = 3
 """Number of suggestions shown; the others are folded."""
+MOST_TITLE_WORDS = 11
+"""Words of a title that leave room for the expected gain in a lead of 16 words."""
+MOST_SHOWN_CHANGES = 2
 
 
 class NextPage:
@@ -95,6 +101,7 @@ class NextPage:
     def __init__(self, advice: RunSuggestions, form: StateForm | None = None, fact: str = "") -> None:
         self._advice = advice
         self._missing = MissingView(advice, form or StateForm(), fact)
+        self.facts_open = form is not None or bool(fact)
         self.run = advice.run
         self.wall = advice.evaluation.wall
 
@@ -106,12 +113,15 @@ class NextPage:
             more = f" {len(blockers) - 1} more blockers remain." if len(blockers) > 1 else ""
             return f"Resolve this blocker first: {sentence(blockers[0].rule.title)}{more}"
         if evaluation.suggestions:
-            return f"Next: {sentence(evaluation.suggestions[0].rule.title)}"
+            first = evaluation.suggestions[0]
+            gain = gain_view(first)
+            if gain is None or len(first.rule.title.split()) > MOST_TITLE_WORDS:
+                return f"Next: {sentence(first.rule.title)}"
+            return f"{first.rule.title}: {gain.pct:+.1f}\u202f% expected throughput."
         return "No rule suggests a change for this run."
 
     @property
     def steps(self) -> list[StepRow]:
-        titles = {suggestion.rule.id: suggestion.rule.title for suggestion in self._advice.evaluation.fired}
         current = self._advice.journey.current
         return [
             StepRow(
@@ -119,8 +129,7 @@ class NextPage:
                 question=step.question,
                 state=step.state,
                 because=step.because,
-                href=_EVIDENCE[step.phase].format(self.run.id) if numbered(step.because) else "",
-                first=tuple((rule, titles[rule]) for rule in step.rules[:1]),
+                href=_EVIDENCE[step.phase].format(self.run.id),
                 current=step.phase == current,
             )
             for step in self._advice.journey.steps
@@ -178,8 +187,9 @@ class NextPage:
         return len(self._advice.evaluation.asks)
 
     @property
-    def thresholds(self) -> list[FactRow]:
-        return [fact_row(self._advice, name) for name in SETTINGS]
+    def limit_pct(self) -> float:
+        """Return the end of the common axis of expected gains, a multiple of 5 %."""
+        return axis_limit_pct(row.gain for row in self._ranked)
 
     @property
     def counts(self) -> str:
@@ -190,27 +200,40 @@ class NextPage:
         )
 
     def _rows(self, suggestions: Iterable[Suggestion]) -> list[SuggestionRow]:
-        return [
-            SuggestionRow(
-                rule=suggestion.rule.id,
-                kind=suggestion.kind,
-                phase=suggestion.rule.phase,
-                wall=suggestion.rule.wall,
-                title=suggestion.rule.title,
-                why=linked_why(self._advice, suggestion),
-                needs=_needs(suggestion.needs),
-                effect="" if suggestion.rule.effect.text == "unquantified" else suggestion.rule.effect.text,
-                measured="; ".join(
-                    measured_text(suggestions) for suggestions in self._advice.measured(suggestion.rule.id)
-                ),
-                withheld=suggestion.withheld or suggestion.doubt,
-                is_look=suggestion.rule.is_step_of_the_profile,
-                place=place_text(suggestion, self._advice.sizing(suggestion)),
-                also=tuple((other.rule.id, other.rule.title) for other in suggestion.also),
-                rests_on=rests_on(self._advice, suggestion.rule.when.names),
-            )
-            for suggestion in suggestions
-        ]
+        return [self._row(suggestion) for suggestion in suggestions]
+
+    def _row(self, suggestion: Suggestion) -> SuggestionRow:
+        advice, rule = self._advice, suggestion.rule
+        sizing = advice.sizing(suggestion)
+        return SuggestionRow(
+            rule=rule.id,
+            kind=suggestion.kind,
+            phase=rule.phase,
+            wall=rule.wall,
+            title=rule.title,
+            why=linked_why(advice, suggestion),
+            needs=_needs(suggestion.needs),
+            effect="" if rule.effect.text == "unquantified" else rule.effect.text,
+            measured="; ".join(measured_text(measurement) for measurement in advice.measured(rule.id)),
+            withheld=suggestion.withheld or suggestion.doubt,
+            is_look=rule.is_step_of_the_profile,
+            place=place_text(suggestion, sizing),
+            also=tuple((other.rule.id, other.rule.title) for other in suggestion.also),
+            rests_on=rests_on(advice, rule.when.names),
+            gain=gain_view(suggestion),
+            recipe=next(iter(suggestion.recipes), None),
+            cost="" if sizing is None else cost_text(sizing),
+            may_plan=sizing is not None and not suggestion.withheld,
+            change=_change_text(suggestion),
+        )
+
+
+def _change_text(suggestion: Suggestion) -> str:
+    """Format a change of few fields: `permute_fusion on`; empty for more."""
+    changes = {**suggestion.set, **suggestion.env}
+    if len(changes) > MOST_SHOWN_CHANGES:
+        return ""
+    return ", ".join(f"{name} {contract_value(value)}" for name, value in changes.items())
 
 
 def _needs(needs: Iterable[CheckedRequirement]) -> str:

@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
+from app.domain.numbers import plural
 from app.domain.rules.change import ChangeDiff, FrameworkChange, change_of, without_context
 from app.domain.rules.engine import CheckedRequirement, Suggestion, base_facts
 from app.domain.rules.evidence import LEVEL_NAMES, Statement
@@ -20,8 +21,11 @@ from app.pipeline.suggest import PairSuggestions, RunSuggestions, place_text
 from app.storage.suspect_evidence import MeasuredHere
 from app.suggestions.views import (
     FactRow,
+    GainView,
     RestsOn,
+    axis_limit_pct,
     fact_row,
+    gain_view,
     href_of,
     linked,
     numbered,
@@ -118,6 +122,25 @@ class StepPage:
     def place(self) -> str:
         """Return the reason for its rank."""
         return "" if self.found is None else place_text(self.found, self._advice.sizing(self.found))
+
+    @property
+    def gain(self) -> GainView | None:
+        return None if self.found is None else gain_view(self.found)
+
+    @property
+    def limit_pct(self) -> float:
+        """Return the end of the axis of the expected gain, a multiple of 5 %."""
+        return axis_limit_pct([self.gain])
+
+    @property
+    def needs_text(self) -> str:
+        """Format how many prerequisites are met and conflicts present."""
+        if self.found is None:
+            return ""
+        met = [need.state for need in self.found.needs].count("met")
+        present = [conflict.state for conflict in self.found.conflicts].count("met")
+        needs = [f"{met} of {len(self.found.needs)} met"] if self.found.needs else []
+        return ", ".join([*needs, plural(present, "conflict")] if self.found.conflicts else needs)
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:

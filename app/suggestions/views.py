@@ -1,5 +1,6 @@
 """Suggestions and the sources of facts as pages show them."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import explained
 from app.domain.numbers import plural
 from app.domain.rules.engine import Evaluation, MissingFact, Suggestion
+from app.domain.rules.evidence import OwnResult
 from app.domain.rules.expression import fact_text, filled, marked
 from app.domain.rules.facts import FACTS, Fact
 from app.domain.rules.stated import STATEABLE
@@ -179,8 +181,40 @@ def gain_text(percent: float) -> str:
 def measured_text(measurement: MeasuredHere) -> str:
     """Format a local result: `measured here: +18.2 % faster (3 A/Bs on this stack)`."""
     result = measurement.result
-    where = "on this stack" if result.same_contract else f"on {plural(len(result.stacks), 'other stack')}"
-    return f"measured here: {gain_text(result.median_gain_pct)} ({plural(result.n, 'A/B')} {where})"
+    return f"measured here: {gain_text(result.median_gain_pct)} ({plural(result.n, 'A/B')} {_where(result)})"
+
+
+@dataclass(frozen=True, slots=True)
+class GainView:
+    """An expected change of throughput in percent with its range, and what it rests on."""
+
+    pct: float
+    low: float
+    high: float
+    evidence: str
+
+
+def gain_view(suggestion: Suggestion) -> GainView | None:
+    """Return the gain by own or published results, else by the planner; None without a figure."""
+    expected, forecast = suggestion.place.expected, suggestion.forecast
+    if expected is not None:
+        own = expected.statement.own
+        evidence = "published" if own is None else f"{plural(own.n, 'A/B')} {_where(own)}"
+        return GainView(expected.pct, expected.low, expected.high, evidence)
+    if forecast is None or forecast.gain_pct is None:
+        return None
+    low, high = forecast.gain_range_pct or (forecast.gain_pct, forecast.gain_pct)
+    return GainView(forecast.gain_pct, low, high, "planner")
+
+
+def axis_limit_pct(gains: Iterable[GainView | None]) -> float:
+    """Return the end of a common axis of gains, a multiple of 5 %."""
+    ends = [max(abs(gain.low), abs(gain.high)) for gain in gains if gain is not None]
+    return 5.0 * max(1, math.ceil(max(ends, default=0.0) / 5))
+
+
+def _where(own: OwnResult) -> str:
+    return "on this stack" if own.same_contract else f"on {plural(len(own.stacks), 'other stack')}"
 
 
 _FAILURES = ("oom", "oom_phase", "oom_ranks", "import_error")

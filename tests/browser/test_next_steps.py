@@ -1,7 +1,9 @@
 """Next steps of a run in a browser: from the list to a step, its flags, phone, no script."""
 
+import re
+
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from app.storage.database import transaction
 from tests.browser.conftest import House, OpenPage
@@ -22,25 +24,56 @@ def ids(house: House) -> dict[str, int]:
         run = make_advised(session, metadata_stated=PROFILED, name="overlap-off")
         make_advised(session, fields={"ep_overlap": True}, ms=25_000.0, purpose="experiment")
         blocked = make_advised(session, fields={"ep": 3}, name="a-long-name-" * 20)
-    return {"run": run, "blocked": blocked}
+        unprofiled = make_advised(session, project="unprofiled")
+    return {"run": run, "blocked": blocked, "unprofiled": unprofiled}
 
 
-def test_a_person_clicks_through_to_a_step_and_its_flags(open_page: OpenPage, ids: dict[str, int]) -> None:
+def unfold(page: Page) -> None:
+    page.evaluate("for (const folded of document.querySelectorAll('main details')) folded.open = true")
+
+
+def test_a_suggestion_becomes_an_experiment_in_three_clicks(open_page: OpenPage, ids: dict[str, int]) -> None:
     page = open_page(f"/runs/{ids['run']}")
     page.get_by_role("link", name="Next step", exact=True).click()
-    expect(page.locator(".phase[aria-current=step] strong")).to_have_text("contract")
-    expect(page.locator("#wall h2")).to_have_text("Limited by: communication")
-    page.get_by_role("link", name="Overlap expert communication with computation").first.click()
-    expect(page.locator("#measured-here")).to_contain_text("+25.2 % throughput")
+    expect(page.locator(".phase[aria-current=step] > a")).to_have_text("contract")
+    expect(page.locator(".leading")).to_have_count(3)
+    expect(page.locator("#missing")).not_to_have_attribute("open", "")
+    assert page.locator("main .leading, main .steps").last.bounding_box()["y"] < 700  # type: ignore[index]
+    overlap = page.locator("#s-eo-enable")
+    expect(overlap.locator(".effect-dot.gain circle")).to_be_visible()
+    overlap.get_by_role("link", name="Plan A/B").click()
     expect(page.get_by_label("Flags for Megatron-LM")).to_have_text("--overlap-moe-expert-parallel-comm")
     page.get_by_text("Complete command").first.click()
     expect(page.get_by_label("Command for Megatron-LM")).to_contain_text("--moe-token-dispatcher-type alltoall")
+    page.get_by_label("Your name").fill("Ada")
+    plan = page.get_by_role("button", name="Plan this")
+    expect(plan).to_be_in_viewport()
+    plan.click()
+    expect(page).to_have_url(re.compile(r"/experiments/\d+$"))
+
+
+def test_the_evidence_of_a_step_unfolds_and_leads_to_its_sources(open_page: OpenPage, ids: dict[str, int]) -> None:
+    page = open_page(f"/runs/{ids['run']}/next/eo-enable")
+    page.locator(".expected").get_by_role("link").click()
+    expect(page.locator("#measured-here")).to_contain_text("+25.2 % throughput")
+    unfold(page)
     page.locator("#facts").get_by_role("link", name="expert_model_parallel_size").click()
     expect(page.locator("#contract-ep")).to_be_in_viewport()
 
 
+def test_the_command_of_a_profile_is_copied_from_the_list(open_page: OpenPage, ids: dict[str, int]) -> None:
+    page = open_page(f"/runs/{ids['unprofiled']}/next")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    button = page.locator("#s-profile-required .copy-recipe")
+    button.click()
+    expect(button).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()").startswith("nsys profile")
+    expect(button).to_have_text("Copy command")
+
+
 def test_what_is_missing_is_filled_in_on_the_page_of_the_run(open_page: OpenPage, ids: dict[str, int]) -> None:
     page = open_page(f"/runs/{ids['run']}/next", script=False)
+    page.locator("#missing > summary").click()
     page.locator("#more-missing summary").click()
     page.locator("#missing").get_by_role("link", name="Add", exact=True).first.click()
     expect(page.locator("#supply")).to_be_visible()
@@ -50,6 +83,7 @@ def test_a_fact_is_stated_where_it_is_missing_and_stands_with_who_said_it(
     open_page: OpenPage, ids: dict[str, int]
 ) -> None:
     page = open_page(f"/runs/{ids['blocked']}/next", script=False)
+    page.locator("#missing > summary").click()
     field = page.get_by_label("exposed_comm_frac", exact=True)
     field.fill("lots")
     page.get_by_label("Your name").fill("Ada")
@@ -58,7 +92,8 @@ def test_a_fact_is_stated_where_it_is_missing_and_stands_with_who_said_it(
     page.get_by_label("exposed_comm_frac", exact=True).fill("30 %")
     page.get_by_role("button", name="Save").click()
     expect(page.locator("#stated")).to_contain_text("Ada")
-    expect(page.locator("#wall h2")).to_have_text("Limited by: communication")
+    expect(page.locator("#limit > summary")).to_have_text(re.compile(r"Limited by: communication \(measured\)"))
+    page.locator("#limit > summary").click()
     expect(page.locator("#wall")).to_contain_text("stated by Ada on")
 
 

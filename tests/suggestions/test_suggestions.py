@@ -281,7 +281,7 @@ def test_fields_of_the_contract_that_are_unknown_are_named_where_to_fill_them_in
 
 def test_a_step_without_a_knob_is_a_step_of_the_profile_and_holds_nothing(client: TestClient, profiled: int) -> None:
     page = client.get(f"/runs/{profiled}/next").text
-    wall = page[page.index('id="wall"') : page.index('id="suggestions"')]
+    wall = page[page.index('id="wall"') : page.index('id="missing"')]
     assert 'id="s-profile-comm"' in wall
     assert page.count('id="s-profile-comm"') == 1
     for rule in ("profile-comm", "val-50-steps"):
