@@ -9,35 +9,71 @@ from typing import Literal
 import numpy as np
 
 from app.domain.performance.flops import flops_per_step
-from app.domain.performance.model_shape import Experts, GroupedQueryAttention, ModelShape
+from app.domain.performance.model_shape import Experts, GroupedQueryAttention, LatentAttention, ModelShape
 from app.domain.run import FloatArray
 
-# --- The workload: Qwen3-30B-A3B, the model whose smoke tests are published.
+# --- The workload: a model and how it is spread over GPUs.
 #
-# Shape: its published configuration. Figures: Megatron-Bridge's guides on MoE communication overlap and dispatcher
-# selection, and its model verification card of 2026-07.
+# Shapes: the published configurations. Figures of Qwen3-30B-A3B: Megatron-Bridge's guides on MoE communication overlap
+# and dispatcher selection, and its model verification card of 2026-07.
 
-GPU = "H100"
-GPUS = 16
-GPUS_PER_NODE = 8
-TOKENS_PER_STEP = 4096 * 1024
 
-LAYERS = 48
-HIDDEN = 2048
-HEADS = 32
-KV_GROUPS = 4
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A MoE model. The first `dense_layers` have no experts; `kv_groups` 0: multi-head latent attention."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_groups: int
+    ffn: int
+    experts: int
+    top_k: int
+    expert_ffn: int
+    vocabulary: int
+    dense_layers: int = 0
+    shared_ffn: int = 0
+
+    @property
+    def moe_layers(self) -> tuple[int, ...]:
+        """Return 1 for each layer with experts and 0 for each dense one."""
+        return (0,) * self.dense_layers + (1,) * (self.layers - self.dense_layers)
+
+    @property
+    def shape(self) -> ModelShape:
+        return ModelShape(
+            layers=self.layers,
+            hidden=self.hidden,
+            vocabulary=self.vocabulary,
+            ffn_width=self.ffn if self.dense_layers else 0,
+            gated=True,
+            attention=GroupedQueryAttention(self.heads, self.kv_groups, HEAD_CHANNELS)
+            if self.kv_groups
+            else LatentAttention(self.heads, **LATENT),
+            experts=Experts(self.top_k, self.expert_ffn, self.moe_layers, self.shared_ffn),
+        )
+
+
 HEAD_CHANNELS = 128
-EXPERTS = 128
-TOP_K = 8
-EXPERT_FFN = 768
-VOCABULARY = 151936
+LATENT = {"query_rank": 1536, "key_value_rank": 512, "head_width": 128, "rotary_width": 64, "value_width": 128}
+"""Multi-head latent attention of DeepSeek-V3."""
 
-Dispatcher = Literal["alltoall", "deepep", "hybridep"]
+QWEN3_30B = Model("Qwen3-30B-A3B", 48, 2048, 32, 4, 6144, 128, 8, 768, 151936)
+QWEN3_235B = Model("Qwen3-235B-A22B", 94, 4096, 64, 4, 12288, 128, 8, 1536, 151936)
+DEEPSEEK_V3 = Model("DeepSeek-V3", 61, 7168, 128, 0, 18432, 256, 8, 2048, 129280, dense_layers=3, shared_ffn=2048)
+
+GPUS = 16
+TOKENS_PER_STEP = 4096 * 1024
+GPUS_PER_NODE = {"H100": 8, "GB200": 4}
+
+Dispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
+Precision = Literal["bf16", "fp8_sc", "fp8_mx"]
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Qwen3-30B-A3B in BF16 on 16 H100 with expert parallelism. The defaults are the settings of the smoke tests.
+    """A model on GPUs with expert parallelism. The defaults are the settings of the smoke tests.
 
     The number of tokens per step does not depend on the sequence length: it is `share` times that of the smoke tests.
     """
@@ -51,27 +87,25 @@ class Workload:
     iterations: int = 8
     sequence_length: int = 4096
     gpus: int = GPUS
-    share: int = 1
+    share: float = 1
     context_parallel: int = 1
+    model: Model = QWEN3_30B
+    gpu: Literal["H100", "GB200"] = "H100"
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    virtual_stages: int | None = None
+    pipeline_layout: str | None = None
+    expert_parallel: int = GPUS
+    precision: Precision = "bf16"
+    recompute: tuple[str, ...] = ()
 
     @property
     def global_batch_size(self) -> int:
-        return self.share * TOKENS_PER_STEP // self.sequence_length
+        return round(self.share * TOKENS_PER_STEP / self.sequence_length)
 
     @property
     def data_parallel(self) -> int:
-        return self.gpus // self.context_parallel
-
-
-_SHAPE = ModelShape(
-    layers=LAYERS,
-    hidden=HIDDEN,
-    vocabulary=VOCABULARY,
-    ffn_width=0,
-    gated=True,
-    attention=GroupedQueryAttention(HEADS, KV_GROUPS, HEAD_CHANNELS),
-    experts=Experts(TOP_K, EXPERT_FFN, pattern=(1,) * LAYERS),
-)
+        return self.gpus // (self.context_parallel * self.tensor_parallel * self.pipeline_parallel)
 
 
 def tflops_per_gpu(step_time_ms: float, workload: Workload | None = None) -> float:
@@ -82,7 +116,8 @@ def tflops_per_gpu(step_time_ms: float, workload: Workload | None = None) -> flo
 
 def model_flops(workload: Workload) -> float:
     """Return the model FLOPs of one step."""
-    return flops_per_step(_SHAPE, workload.global_batch_size, workload.sequence_length, discount_window=False)
+    shape = workload.model.shape
+    return flops_per_step(shape, workload.global_batch_size, workload.sequence_length, discount_window=False)
 
 
 # --- The measurements of each iteration: step times with realistic noise, losses, memory.
@@ -211,7 +246,7 @@ class Job:
     """A generated job. `started` is the start time of the log, `window` the declared steady window (first, last).
 
     `committed` is the commit time, equal for reruns. `pinned` is the reason for pinning it as golden baseline, or
-    empty. `facts` are measurements of a profile, by the names of the rules.
+    empty. `facts` are measurements of a profile, by the names of the rules; `profile` is a trace to attach.
     """
 
     name: str
@@ -228,6 +263,7 @@ class Job:
     committed: datetime | None = None
     pinned: str = ""
     facts: Mapping[str, float] = field(default_factory=dict)
+    profile: "Profile | None" = None
 
     @property
     def key(self) -> str:
@@ -244,13 +280,13 @@ class Job:
             "commit": self.commit,
             "tags": [TAG, *self.tags],
             "container": self.container,
-            "model": "Qwen3-30B-A3B",
+            "model": self.workload.model.name,
             "task": "pretrain",
             "data_mode": "mock",
-            "gpu": GPU,
+            "gpu": self.workload.gpu,
             "gpus": self.workload.gpus,
-            "gpus_per_node": GPUS_PER_NODE,
-            "cluster": "demo-h100",
+            "gpus_per_node": GPUS_PER_NODE[self.workload.gpu],
+            "cluster": f"demo-{self.workload.gpu.lower()}",
             **self.facts,
         }
         if self.committed is not None:
@@ -258,6 +294,34 @@ class Job:
         if self.window is not None:
             document["window"] = {"first": self.window[0], "last": self.window[1]}
         return document
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Shares of the step in a generated trace: expert communication, its exposed part, and idle time."""
+
+    communication: float
+    exposed: float
+    idle: float
+
+
+Decision = Literal["", "accepted", "rejected", "withdrawn"]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """An experiment. `baseline` is the job that it is planned from, `jobs` its further runs with their sides.
+
+    `decision` is empty for an experiment that waits for runs or for a decision.
+    """
+
+    title: str
+    baseline: str
+    knobs: Mapping[str, object]
+    runs_each: int
+    jobs: tuple[tuple[str, Job], ...] = ()
+    decision: Decision = ""
+    note: str = ""
 
 
 # --- Reproducible random numbers and commits.
@@ -305,7 +369,7 @@ def last_words(failure: Failure, when: datetime) -> list[str]:
     """Return the last lines of a failed job: tracebacks of its ranks, then the summary of torchrun."""
     if failure == "out of memory":
         rank = OUT_OF_MEMORY_RANK
-        error = OUT_OF_MEMORY.format(gpu=rank % GPUS_PER_NODE)
+        error = OUT_OF_MEMORY.format(gpu=rank % GPUS_PER_NODE["H100"])
         return [*_traceback(rank, "megatron/training/training.py", "train_step", error), *_torchrun(rank, when)]
     source = "megatron/core/transformer/moe/token_dispatcher.py"
     tracebacks = [_traceback(rank, source, "__init__", IMPORT_ERRORS[failure]) for rank in range(GPUS)]
@@ -325,7 +389,7 @@ def _traceback(rank: int, source: str, function: str, error: str) -> list[str]:
 
 
 def _torchrun(rank: int, when: datetime) -> list[str]:
-    node, local_rank = divmod(rank, GPUS_PER_NODE)
+    node, local_rank = divmod(rank, GPUS_PER_NODE["H100"])
     return [
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
         "=" * 60,

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from app.demo import job as shape
-from app.demo.job import Job, Workload, last_words, tflops_per_gpu
+from app.demo.job import HEAD_CHANNELS, Job, Workload, last_words, tflops_per_gpu
 from app.demo.megatron_lm import PEAK_LEARNING_RATE, WARM_UP_ITERATIONS, clock, iteration_line
 
 GB = 1e9
@@ -76,36 +75,36 @@ def _configuration(workload: Workload) -> list[str]:
 
 def _model(workload: Workload) -> dict[str, tuple[object, object]]:
     """Return value and Megatron Core default of each field that differs from its default, as the trainer does."""
-    flex = workload.dispatcher != "alltoall"
+    flex, model = workload.dispatcher in ("deepep", "hybridep"), workload.model
     values: dict[str, tuple[object, object]] = {
         "bf16": (True, False),
         "add_bias_linear": (False, True),
         "cuda_graph_impl": ("transformer_engine" if workload.cuda_graphs else "none", "none"),
         "cuda_graph_modules": (["moe_router", "moe_preprocess"] if workload.cuda_graphs else [], []),
         "delay_wgrad_compute": (workload.delay_wgrad, False),
-        "expert_model_parallel_size": (shape.GPUS, 1),
-        "ffn_hidden_size": (6144, None),
+        "expert_model_parallel_size": (workload.expert_parallel, 1),
+        "ffn_hidden_size": (model.ffn, None),
         "gated_linear_unit": (True, False),
-        "hidden_size": (shape.HIDDEN, 0),
-        "kv_channels": (shape.HEAD_CHANNELS, None),
+        "hidden_size": (model.hidden, 0),
+        "kv_channels": (HEAD_CHANNELS, None),
         "moe_aux_loss_coeff": (0.001, 0.0),
-        "moe_ffn_hidden_size": (shape.EXPERT_FFN, None),
+        "moe_ffn_hidden_size": (model.expert_ffn, None),
         "moe_flex_dispatcher_backend": (workload.dispatcher if flex else "deepep", "deepep"),
         "moe_grouped_gemm": (True, False),
         "moe_permute_fusion": (workload.permute_fusion, False),
         "moe_router_dtype": ("fp32", None),
         "moe_router_force_load_balancing": (True, False),
-        "moe_router_topk": (shape.TOP_K, 2),
+        "moe_router_topk": (model.top_k, 2),
         "moe_token_dispatcher_type": ("flex" if flex else "alltoall", "allgather"),
         "normalization": ("RMSNorm", "LayerNorm"),
-        "num_attention_heads": (shape.HEADS, 0),
-        "num_layers": (shape.LAYERS, 0),
-        "num_moe_experts": (shape.EXPERTS, None),
-        "num_query_groups": (shape.KV_GROUPS, None),
+        "num_attention_heads": (model.heads, 0),
+        "num_layers": (model.layers, 0),
+        "num_moe_experts": (model.experts, None),
+        "num_query_groups": (model.kv_groups, None),
         "overlap_moe_expert_parallel_comm": (workload.ep_overlap, False),
         "qk_layernorm": (True, False),
         "seq_length": (workload.sequence_length, None),
-        "vocab_size": (shape.VOCABULARY, None),
+        "vocab_size": (model.vocabulary, None),
     }
     return {name: (value, default) for name, (value, default) in values.items() if value != default}
 
@@ -124,7 +123,7 @@ def _others(workload: Workload) -> Mapping[str, Mapping[str, object]]:
         "dataset": {"random_seed": 1234, "seq_length": workload.sequence_length},
         "checkpoint": {"load": None, "save": None},
         "logger": {"log_interval": 1, "log_throughput": True},
-        "tokenizer": {"tokenizer_type": "NullTokenizer", "vocab_size": shape.VOCABULARY - 1},
+        "tokenizer": {"tokenizer_type": "NullTokenizer", "vocab_size": workload.model.vocabulary - 1},
         "rng": {"seed": 1234, "te_rng_tracker": workload.cuda_graphs},
     }
 

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
-from app.demo import job as shape
-from app.demo.job import Job, Workload, last_words, tflops_per_gpu
+from app.demo.job import HEAD_CHANNELS, LATENT, Job, Model, Workload, last_words, tflops_per_gpu
 
 # --- The iteration line and the clock, shared with Megatron-Bridge.
 
@@ -66,7 +65,8 @@ def _start_up(workload: Workload) -> list[str]:
         "*****************************************",
         f"using world size: {workload.gpus}, data-parallel size: {workload.data_parallel}, "
         f"context-parallel size: {workload.context_parallel}, "
-        "hierarchical context-parallel sizes: None, tensor-model-parallel size: 1, pipeline-model-parallel size: 1",
+        f"hierarchical context-parallel sizes: None, tensor-model-parallel size: {workload.tensor_parallel}, "
+        f"pipeline-model-parallel size: {workload.pipeline_parallel}",
         "using torch.bfloat16 for parameters ...",
     ]
 
@@ -76,8 +76,8 @@ def _building(job: Job) -> list[str]:
         "INFO:megatron.core.num_microbatches_calculator:setting number of microbatches to constant "
         f"{job.workload.global_batch_size // job.workload.data_parallel // job.workload.micro_batch_size}",
         "> initializing torch distributed ...",
-        "> initialized tensor model parallel with size 1",
-        "> initialized pipeline model parallel with size 1",
+        f"> initialized tensor model parallel with size {job.workload.tensor_parallel}",
+        f"> initialized pipeline model parallel with size {job.workload.pipeline_parallel}",
         "> setting random seeds to 1234 ...",
         f"[after megatron is initialized] datetime: {job.started.strftime(STAMP)} ",
         "building GPT model ...",
@@ -119,14 +119,14 @@ def _memory(max_allocated_bytes: float, iteration: int) -> str:
 
 def _arguments(workload: Workload) -> list[str]:
     lines = ["------------------------ arguments ------------------------"]
-    values = {**_SHAPE, **_LAUNCH, **_knobs(workload)}
+    values = {**_LAUNCH, **_shape(workload.model), **_knobs(workload)}
     for name in sorted(values, key=str.lower):
         lines.append(f"  {name} {'.' * (48 - len(name))} {values[name]}")
     return [*lines, "-------------------- end of arguments ---------------------"]
 
 
 def _knobs(workload: Workload) -> Mapping[str, object]:
-    flex = workload.dispatcher != "alltoall"
+    flex = workload.dispatcher in ("deepep", "hybridep")
     return {
         "context_parallel_size": workload.context_parallel,
         "data_parallel_size": workload.data_parallel,
@@ -135,7 +135,25 @@ def _knobs(workload: Workload) -> Mapping[str, object]:
         "seq_length": workload.sequence_length,
         "train_iters": workload.iterations,
         "world_size": workload.gpus,
-        "moe_token_dispatcher_type": "flex" if flex else "alltoall",
+        "expert_model_parallel_size": workload.expert_parallel,
+        "tensor_model_parallel_size": workload.tensor_parallel,
+        "sequence_parallel": workload.tensor_parallel > 1,
+        "pipeline_model_parallel_size": workload.pipeline_parallel,
+        "virtual_pipeline_model_parallel_size": workload.virtual_stages,
+        "pipeline_model_parallel_layout": workload.pipeline_layout,
+        **(
+            {"account_for_embedding_in_pipeline_split": True, "account_for_loss_in_pipeline_split": True}
+            if workload.model.layers % workload.pipeline_parallel
+            else {}
+        ),
+        **(
+            {"fp8": None}
+            if workload.precision == "bf16"
+            else {"fp8": "e4m3", "fp8_recipe": _RECIPES[workload.precision]}
+        ),
+        "recompute_granularity": "selective" if workload.recompute else None,
+        "recompute_modules": list(workload.recompute) or None,
+        "moe_token_dispatcher_type": "flex" if flex else workload.dispatcher,
         "moe_flex_dispatcher_backend": workload.dispatcher if flex else "deepep",
         "moe_flex_dispatcher_num_sms": 32 if workload.dispatcher == "hybridep" else None,
         "moe_permute_fusion": workload.permute_fusion,
@@ -146,32 +164,45 @@ def _knobs(workload: Workload) -> Mapping[str, object]:
     }
 
 
-_SHAPE: Mapping[str, object] = {
-    "add_bias_linear": False,
-    "ffn_hidden_size": 6144,
-    "group_query_attention": True,
-    "hidden_size": shape.HIDDEN,
-    "kv_channels": shape.HEAD_CHANNELS,
-    "max_position_embeddings": 40960,
-    "moe_ffn_hidden_size": shape.EXPERT_FFN,
-    "moe_layer_freq": 1,
-    "moe_router_topk": shape.TOP_K,
-    "moe_shared_expert_intermediate_size": None,
-    "mtp_num_layers": None,
-    "multi_latent_attention": False,
-    "normalization": "RMSNorm",
-    "num_attention_heads": shape.HEADS,
-    "num_experts": shape.EXPERTS,
-    "num_layers": shape.LAYERS,
-    "num_query_groups": shape.KV_GROUPS,
-    "padded_vocab_size": shape.VOCABULARY,
-    "position_embedding_type": "rope",
-    "qk_layernorm": True,
-    "rotary_base": 1000000,
-    "swiglu": True,
-    "untie_embeddings_and_output_weights": True,
-    "vocab_size": shape.VOCABULARY,
-}
+_RECIPES = {"fp8_sc": "blockwise", "fp8_mx": "mxfp8"}
+
+
+def _shape(model: Model) -> Mapping[str, object]:
+    latent = {
+        "q_lora_rank": LATENT["query_rank"],
+        "kv_lora_rank": LATENT["key_value_rank"],
+        "qk_head_dim": LATENT["head_width"],
+        "qk_pos_emb_head_dim": LATENT["rotary_width"],
+        "v_head_dim": LATENT["value_width"],
+    }
+    return {
+        "add_bias_linear": False,
+        "ffn_hidden_size": model.ffn,
+        "group_query_attention": model.kv_groups > 0,
+        "hidden_size": model.hidden,
+        "kv_channels": HEAD_CHANNELS,
+        "max_position_embeddings": 40960,
+        "moe_ffn_hidden_size": model.expert_ffn,
+        "moe_layer_freq": list(model.moe_layers) if model.dense_layers else 1,
+        "moe_router_topk": model.top_k,
+        "moe_shared_expert_intermediate_size": model.shared_ffn or None,
+        "mtp_num_layers": None,
+        "multi_latent_attention": not model.kv_groups,
+        "normalization": "RMSNorm",
+        "num_attention_heads": model.heads,
+        "num_experts": model.experts,
+        "num_layers": model.layers,
+        "num_query_groups": model.kv_groups or 1,
+        "padded_vocab_size": model.vocabulary,
+        "position_embedding_type": "rope",
+        "qk_layernorm": True,
+        "rotary_base": 1000000,
+        "swiglu": True,
+        "untie_embeddings_and_output_weights": True,
+        "vocab_size": model.vocabulary,
+        **({} if model.kv_groups else latent),
+    }
+
 
 _LAUNCH: Mapping[str, object] = {
     "adam_beta1": 0.9,
@@ -186,12 +217,10 @@ _LAUNCH: Mapping[str, object] = {
     "distributed_backend": "nccl",
     "eval_interval": 1000,
     "eval_iters": 0,
-    "expert_model_parallel_size": shape.GPUS,
     "expert_tensor_parallel_size": 1,
     "fine_grained_activation_offloading": False,
     "fp16": False,
     "fp4": None,
-    "fp8": None,
     "log_interval": 1,
     "log_throughput": True,
     "lr": 0.00012,
@@ -216,21 +245,14 @@ _LAUNCH: Mapping[str, object] = {
     "overlap_grad_reduce": True,
     "overlap_param_gather": True,
     "params_dtype": "torch.bfloat16",
-    "pipeline_model_parallel_layout": None,
-    "pipeline_model_parallel_size": 1,
     "rank": 0,
-    "recompute_granularity": None,
-    "recompute_modules": None,
     "save": None,
     "seed": 1234,
-    "sequence_parallel": False,
-    "tensor_model_parallel_size": 1,
     "tokenizer_type": "NullTokenizer",
     "tp_comm_overlap": False,
     "transformer_impl": "transformer_engine",
     "use_distributed_optimizer": True,
     "use_mcore_models": True,
     "use_megatron_fsdp": False,
-    "virtual_pipeline_model_parallel_size": None,
     "weight_decay": 0.1,
 }

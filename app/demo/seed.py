@@ -5,7 +5,7 @@ import secrets
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
@@ -14,8 +14,10 @@ from urllib.parse import quote
 import structlog
 from sqlmodel import select
 
-from app.demo.job import PROJECT, Job
-from app.demo.story import TRIALS, Trial, render, story, trial_runs
+from app.demo.job import PROJECT, Job, Trial
+from app.demo.story import render, story, trials
+from app.demo.studies import journey, studies
+from app.demo.trace import render_trace
 from app.settings import Settings
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.tables import ProjectRow
@@ -26,8 +28,8 @@ from app.storage.visible import EVERY_PROJECT, seeing
 
 EXPERIMENT_TIMEOUT_SECONDS = 60
 AUTHOR = "Demo"
-UNFINISHED = ("planned", "waiting")
-_ATTEMPTS, _PAUSE_SECONDS = 600, 1.0
+UNFINISHED, DECIDED = ("planned", "waiting"), ("accepted", "rejected", "withdrawn")
+_ATTEMPTS, _PAUSE_SECONDS = 2_400, 0.25
 """Limit for processing a run, which waits behind the uploads of a whole month."""
 
 
@@ -38,12 +40,12 @@ def planned(address: str, stopping: threading.Event, trial: Trial, run_id: int) 
         return dict(existing)
     if not _comes(stopping, lambda: _call(address, "GET", f"runs/{run_id}")["status"] == "ready"):
         return {}
-    plan = {"run": run_id, "knobs": trial.knobs, "title": trial.title, "runs_each": trial.runs_each}
+    plan = {"run": run_id, "knobs": dict(trial.knobs), "title": trial.title, "runs_each": trial.runs_each}
     return dict(_call(address, "POST", "experiments", plan | {"author": AUTHOR}))
 
 
-def accept(address: str, stopping: threading.Event, experiment_id: int, run_ids: Collection[int], note: str) -> None:
-    """Accept an experiment that its runs decided, unless it is accepted already.
+def decide(address: str, stopping: threading.Event, experiment_id: int, run_ids: Collection[int], trial: Trial) -> None:
+    """Decide an experiment as the trial says, unless it is decided already.
 
     It waits until all of `run_ids` belong to it: an early decision may come before the last run, and a run that
     comes after a person decided does not join.
@@ -52,10 +54,11 @@ def accept(address: str, stopping: threading.Event, experiment_id: int, run_ids:
 
     def has_all_runs() -> bool:
         experiment.update(_call(address, "GET", f"experiments/{experiment_id}"))
-        return experiment["state"] not in UNFINISHED and {run["run_id"] for run in experiment["runs"]} >= {*run_ids}
+        is_finished = experiment["state"] not in UNFINISHED or not run_ids
+        return is_finished and {run["run_id"] for run in experiment["runs"]} >= {*run_ids}
 
-    if _comes(stopping, has_all_runs) and experiment["state"] == "done":
-        decision = {"state": "accepted", "author": AUTHOR, "note": note}
+    if _comes(stopping, has_all_runs) and trial.decision and experiment["state"] not in DECIDED:
+        decision = {"state": trial.decision, "author": AUTHOR, "note": trial.note}
         _call(address, "PATCH", f"experiments/{experiment_id}", decision)
 
 
@@ -98,11 +101,12 @@ def seed(settings: Settings) -> Callable[[str, threading.Event], None]:
         _mark_project(settings)
         sent: dict[str, int] = {}
         try:
-            for job in story():
-                if stopping.is_set():
-                    return
-                _send(address, job, sent)
-            _try_knobs(address, stopping, sent)
+            for jobs, planned_trials in ((story(), trials()), (studies(), journey())):
+                for job in jobs:
+                    if stopping.is_set():
+                        return
+                    _send(address, job, sent)
+                _try_knobs(address, stopping, sent, planned_trials)
         except OSError as error:
             log.warning("demo_upload_interrupted", error=str(error), next="continues at the next start")
 
@@ -116,25 +120,34 @@ def _send(address: str, job: Job, sent: dict[str, int]) -> None:
         sent[job.name] = answer.run_id
         if answer.is_new and job.pinned:
             pin(address, answer.run_id, job.pinned)
+        if answer.is_new and job.profile:
+            trace = render_trace(job, job.profile)
+            _post_form(
+                address, f"runs/{answer.run_id}/profiles", [('name="profile"; filename="rank-0.json.gz"', trace)]
+            )
     except urllib.error.HTTPError as error:
         if error.code != HTTPStatus.CONFLICT:  # an earlier version uploaded it with slightly different content
             log.error("demo_upload_refused", run=job.name, status=error.code, answer=error.read().decode())
 
 
-def _try_knobs(address: str, stopping: threading.Event, sent: dict[str, int]) -> None:
-    """Run the experiments after the month: each is planned, gets its runs, and is decided before the next one."""
-    for trial in TRIALS:
+def _try_knobs(address: str, stopping: threading.Event, sent: dict[str, int], planned_trials: Iterable[Trial]) -> None:
+    """Run experiments: each is planned, gets its runs, and is decided before the next one."""
+    for trial in planned_trials:
         if stopping.is_set() or trial.baseline not in sent:
             return
         experiment = planned(address, stopping, trial, sent[trial.baseline])
         if not experiment:
             return
-        jobs = [(side, job) for owner, side, job in trial_runs() if owner is trial]
-        for side, job in jobs:
+        for side, job in trial.jobs:
             _send(address, replace(job, tags=(experiment["tag"], side)), sent)
-        if trial.accepted:
-            run_ids = [sent[job.name] for _, job in jobs if job.name in sent]
-            accept(address, stopping, experiment["id"], run_ids, trial.accepted)
+        if trial.decision:
+            decide(
+                address,
+                stopping,
+                experiment["id"],
+                [sent[job.name] for _, job in trial.jobs if job.name in sent],
+                trial,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,22 +158,29 @@ class Sent:
 
 def upload(address: str, job: Job) -> Sent:
     """Upload the log and metadata of a job, and wait for the verdict if the run will be pinned."""
-    boundary = secrets.token_hex(16)
-    parts = (
-        ('name="meta"', "application/json", json.dumps(job.metadata())),
-        (f'name="log"; filename="{job.name.replace(" ", "-")}.log"', "text/plain", render(job)),
-    )
-    body = "".join(
-        f"--{boundary}\r\nContent-Disposition: form-data; {disposition}\r\nContent-Type: {kind}\r\n\r\n{content}\r\n"
-        for disposition, kind, content in parts
+    parts = [
+        ('name="meta"', json.dumps(job.metadata()).encode()),
+        (f'name="log"; filename="{job.name.replace(" ", "-")}.log"', render(job).encode()),
+    ]
+    status, answer = _post_form(address, f"runs{f'?wait={WAIT_SECONDS}' if job.pinned else ''}", parts, key=job.key)
+    return Sent(int(answer["id"]), status == HTTPStatus.ACCEPTED)
+
+
+def _post_form(address: str, path: str, parts: Iterable[tuple[str, bytes]], key: str = "") -> tuple[int, Any]:
+    """Post a form (disposition and content of each part). Return the status and the answer."""
+    boundary = secrets.token_hex(16).encode()
+    body = b"".join(
+        b"--%b\r\nContent-Disposition: form-data; %b\r\n\r\n%b\r\n" % (boundary, disposition.encode(), content)
+        for disposition, content in parts
     )
     request = urllib.request.Request(  # noqa: S310  the address is our own server's
-        f"{address}/api/v1/runs{f'?wait={WAIT_SECONDS}' if job.pinned else ''}",
-        data=f"{body}--{boundary}--\r\n".encode(),
-        headers={"Content-Type": f"multipart/form-data; boundary={boundary}", "Idempotency-Key": job.key},
+        f"{address}/api/v1/{path}",
+        data=b"%b--%b--\r\n" % (body, boundary),
+        headers={"Content-Type": f"multipart/form-data; boundary={boundary.decode()}"}
+        | ({"Idempotency-Key": key} if key else {}),
     )
     with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
-        return Sent(int(json.load(answer)["id"]), answer.status == HTTPStatus.ACCEPTED)
+        return answer.status, json.load(answer)
 
 
 def pin(address: str, run_id: int, note: str) -> None:

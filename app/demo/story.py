@@ -6,7 +6,7 @@ overlap (smoke tests of 2026-05-18), its guide on dispatcher selection (2026-05-
 noise are generated, as are the profiles and the scaling study, which is uploaded last.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -15,6 +15,7 @@ from app.demo.job import (
     GPUS,
     Job,
     Recording,
+    Trial,
     Workload,
     ci_step_times,
     commit_of,
@@ -219,44 +220,37 @@ DELAYED = replace(CI_WORKLOAD, delay_wgrad=True)
 TRIAL_FASTER_BY = 0.962
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """An experiment. `baseline` is the job that it is planned from, `accepted` the note of acceptance or empty."""
-
-    title: str
-    baseline: str
-    knobs: Mapping[str, object]
-    runs_each: int
-    accepted: str = ""
-
-
-TRIALS = (
-    Trial(
+def trials() -> tuple[Trial, Trial]:
+    """Return both experiments with their runs in chronological order."""
+    unfused = replace(DELAYED, permute_fusion=False)
+    runs = [
+        _job(name, workload, slower, hour)
+        for hour, (name, workload, slower) in enumerate(
+            (
+                ("delayed weight gradients, run 1", DELAYED, TRIAL_FASTER_BY),
+                ("delayed weight gradients, run 2", DELAYED, TRIAL_FASTER_BY),
+                ("weight gradients as before, run 2", CI_WORKLOAD, 1.0),
+                ("delayed and not fused, run 1", unfused, TRIAL_FASTER_BY * 1.008),
+            )
+        )
+    ]
+    first = Trial(
         "Delay weight gradients behind communication",
         f"nightly {_NIGHT.date()}",
         {"delay_wgrad": True},
         runs_each=2,
-        accepted="Faster on every launch, memory and loss as before.",
-    ),
-    Trial(
-        "Is permute fusion still worth it?", "delayed weight gradients, run 2", {"permute_fusion": False}, runs_each=3
-    ),
-)
-
-
-def trial_runs() -> Iterator[tuple[Trial, str, Job]]:
-    """Yield each run with its experiment and side, in chronological order."""
-    first, second = TRIALS
-    unfused = replace(DELAYED, permute_fusion=False)
-    for hour, (trial, side, name, workload, slower) in enumerate(
-        (
-            (first, "candidate", "delayed weight gradients, run 1", DELAYED, TRIAL_FASTER_BY),
-            (first, "candidate", "delayed weight gradients, run 2", DELAYED, TRIAL_FASTER_BY),
-            (first, "baseline", "weight gradients as before, run 2", CI_WORKLOAD, 1.0),
-            (second, "candidate", "delayed and not fused, run 1", unfused, TRIAL_FASTER_BY * 1.008),
-        )
-    ):
-        yield trial, side, _job(name, workload, slower, hour)
+        jobs=(("candidate", runs[0]), ("candidate", runs[1]), ("baseline", runs[2])),
+        decision="accepted",
+        note="Faster on every launch, memory and loss as before.",
+    )
+    second = Trial(
+        "Is permute fusion still worth it?",
+        runs[1].name,
+        {"permute_fusion": False},
+        runs_each=3,
+        jobs=(("candidate", runs[3]),),
+    )
+    return first, second
 
 
 def _job(name: str, workload: Workload, slower: float, hour: int) -> Job:

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
-from app.demo.story import SIZES, SUITES, TRIALS, story, trial_runs
+from app.demo.story import SIZES, SUITES, story, trials
+from app.demo.studies import STUDIES, journey, studies
 from tests.embedded.processes import running, wait_for
 
 pytestmark = pytest.mark.server
 
 STORY = [job.name for job in story()]
-TRIED = [job.name for _, _, job in trial_runs()]
+TRIED = [job.name for trial in (*trials(), *journey()) for _, job in trial.jobs]
+STUDIED = [job.name for job in studies()]
+EXPERIMENTS = {trial.title: trial.decision for trial in (*trials(), *journey())}
 CAUSES = ("Code", "Upgrade of the container")
 
 
@@ -36,10 +39,10 @@ def are_done(address: str, names: list[str]) -> bool:
 def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
     with running("demo", tmp_path / "data") as house:
         wait_for(lambda: are_done(house.address, STORY), "the story to be read")
-        wait_for(lambda: are_done(house.address, TRIED), "the runs of the experiments")
+        wait_for(lambda: are_done(house.address, [*STUDIED, *TRIED]), "the studies and the runs of the experiments")
         runs = {run["name"]: run for run in demo_runs(house.address)}
         ids = {run["id"] for run in runs.values()}
-        assert Counter(run["status"] for run in runs.values()) == {"ready": 136, "failed": 3}
+        assert Counter(run["status"] for run in runs.values()) == {"ready": 196, "failed": 3}
         detail = get(house.address, f"runs/{runs['dispatcher smoke, alltoall fallback']['id']}")
         assert detail["metrics"]["step_time_ms"]["value"] == pytest.approx(45_650, rel=0.005)
         assert_the_service_tells_the_story(house.address, {name: run["id"] for name, run in runs.items()})
@@ -48,11 +51,12 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
         )
         assert_scaling_is_as_it_was_made(house.address)
         assert_runs_stand_before_different_walls(house.address, {name: run["id"] for name, run in runs.items()})
-        assert_one_experiment_is_accepted_and_one_waits(house.address)
+        assert_every_experiment_is_in_its_state(house.address)
+        assert_the_studies_rank_their_dispatchers(house.address)
         assert house.stop() == 0
 
     with running("demo", tmp_path / "data") as again:
-        wait_for(lambda: are_done(again.address, [*STORY, *TRIED]), "the story to be there still")
+        wait_for(lambda: are_done(again.address, [*STORY, *STUDIED, *TRIED]), "the story to be there still")
         assert {run["id"] for run in demo_runs(again.address)} == ids
         assert again.stop() == 0
 
@@ -110,15 +114,46 @@ def assert_the_leaderboard_reads_as_the_founding_documents(address: str, ids: di
     assert "Direction only" in board["sentence"]
 
 
-def assert_one_experiment_is_accepted_and_one_waits(address: str) -> None:
-    wait_for(lambda: len(get(address, "experiments?project=demo")["items"]) == len(TRIALS), "the experiments")
-    waiting, accepted = get(address, "experiments?project=demo")["items"]
-    assert (waiting["state"], accepted["state"]) == ("waiting", "accepted")
+def assert_every_experiment_is_in_its_state(address: str) -> None:
+    """Two experiments on the nightly job, and a journey of three accepted steps with a profile at two of them."""
 
-    def states() -> list[str]:
-        return [edge["state"] for edge in get(address, f"journeys/{waiting['baseline_run']}")["edges"]]
+    def states() -> dict[str, str]:
+        return {item["title"]: item["state"] for item in get(address, "experiments?project=demo")["items"]}
 
-    wait_for(lambda: states() == ["accepted", "waiting"], "both experiments in one journey")
+    undecided = {"Is permute fusion still worth it?": "waiting", "Delay weight gradients": "done"}
+    expected = {title: decision or undecided.get(title, "planned") for title, decision in EXPERIMENTS.items()}
+    wait_for(lambda: states() == expected, f"the experiments to be {expected}")
+    assert set(expected.values()) == {"planned", "waiting", "done", "accepted", "rejected", "withdrawn"}
+    runs = {run["name"]: run["id"] for run in demo_runs(address)}
+    edges = get(address, f"journeys/{runs[STUDIED[-1]]}")["edges"]
+    assert sorted(edge["state"] for edge in edges) == sorted(expected[trial.title] for trial in journey())
+    profiled = {job.name: job.profile for trial in journey() for _, job in trial.jobs if job.profile}
+    assert len(profiled) == 2
+    for name, stated in profiled.items():
+        wait_for(
+            lambda name=name: get(address, f"runs/{runs[name]}/profiles")["items"][0]["status"] == "ready", "a profile"
+        )
+        facts = get(address, f"runs/{runs[name]}/profiles")["items"][0]["facts"]
+        assert facts["exposed_comm_frac"] == pytest.approx(stated.exposed, abs=0.005)
+        assert facts["gpu_idle_frac"] == pytest.approx(stated.idle, abs=0.005)
+
+
+def assert_the_studies_rank_their_dispatchers(address: str) -> None:
+    """Three model families on two GPU types; the leader is the fastest variant of the study."""
+    boards = {}
+    for item in get(address, "leaderboards?project=demo&page_size=200")["items"]:
+        for board in item["boards"]:
+            if len(board["entries"]) > 1:
+                boards[item["family"], item["hardware"]] = [entry["dispatcher"] for entry in board["entries"]]
+    fastest = {
+        (workload.model.name, workload.gpu): max(study.variants.values(), key=lambda variant: variant[1])[0].dispatcher
+        for study in STUDIES
+        for workload, _ in study.variants.values()
+        if study.tag != "long context"
+    }
+    assert len({family for family, _ in fastest}) == 3
+    assert {key: boards[key][0] for key in fastest} == fastest
+    assert {name for names in boards.values() for name in names} == {"alltoall", "allgather", "deepep", "hybridep"}
 
 
 def assert_runs_stand_before_different_walls(address: str, ids: dict[str, int]) -> None:
@@ -137,7 +172,7 @@ def assert_runs_stand_before_different_walls(address: str, ids: dict[str, int]) 
 
 def assert_scaling_is_as_it_was_made(address: str) -> None:
     """Weak and strong scaling of the nightly job, and longer sequences beside them."""
-    result = get(address, "scaling?project=demo")
+    result = get(address, "scaling?project=demo&family=qwen3-30b-a3b&hardware=h100")
     series = {item["kind"]: item for item in result["series"] if item["differs_in"].get("permute_fusion", "on") == "on"}
     assert {kind: len(item["points"]) for kind, item in series.items()} == {
         "weak": 4,

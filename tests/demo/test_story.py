@@ -19,12 +19,15 @@ from app.demo.story import (
     factor,
     render,
     story,
+    trials,
 )
+from app.demo.studies import STUDIES, journey, studies
 from app.domain.logs import parse_text
 from app.domain.run import ParsedLog
 from tests.cases import every_case
 
-JOBS = {job.name: job for job in story()}
+JOBS = {job.name: job for job in (*story(), *studies())}
+JOBS |= {job.name: job for trial in (*trials(), *journey()) for _, job in trial.jobs}
 
 
 def parsed(name: str) -> ParsedLog:
@@ -42,8 +45,8 @@ def test_the_story_is_the_same_each_time() -> None:
 
 
 def test_names_are_distinct_and_tags_say_generated() -> None:
-    jobs = list(story())
-    assert len({job.key for job in jobs}) == len(jobs) == 135
+    jobs = [*story(), *studies(), *(job for trial in (*trials(), *journey()) for _, job in trial.jobs)]
+    assert len({job.key for job in jobs}) == len(jobs) == len(JOBS) == 199
     for job in jobs:
         metadata = job.metadata()
         assert metadata["project"] == "demo"
@@ -65,7 +68,7 @@ def test_a_log_says_what_was_recorded() -> None:
                 # One decimal is printed; the second iteration of Megatron-LM is worked out of a mean of two.
                 np.testing.assert_allclose(log.columns["step_time_true_ms"], recorded.step_time_ms, atol=0.16)
                 rate = tflops_per_gpu(1.0, job.workload) / log.columns["step_time_ms"]
-                np.testing.assert_allclose(log.columns["tflops_per_gpu"], rate, atol=0.051)
+                np.testing.assert_allclose(log.columns["tflops_per_gpu"], rate, atol=0.051, rtol=1e-5)
                 np.testing.assert_allclose(log.columns["grad_norm"], recorded.grad_norm, atol=0.00051)
                 np.testing.assert_allclose(log.columns["lm_loss"][2:], recorded.lm_loss[2:], rtol=1e-6)
                 assert max(report.max_allocated_bytes for report in log.memory) == pytest.approx(
@@ -157,3 +160,14 @@ def test_the_out_of_memory_job_trained_for_a_while() -> None:
     log = parsed("micro-batch of 2")
     assert log.n == 14
     assert "OutOfMemoryError" in render(JOBS["micro-batch of 2"])
+
+
+def test_the_studies_have_valid_layouts_and_their_stated_rates() -> None:
+    for study in STUDIES:
+        for name, (workload, tflops) in study.variants.items():
+            of_a_stage = workload.gpus // workload.pipeline_parallel
+            assert of_a_stage % workload.expert_parallel == 0, name
+            assert workload.global_batch_size % workload.data_parallel == 0, name
+            launches = [job for job in study.jobs() if job.workload == workload]
+            median = float(np.median(np.concatenate([job.recording.step_time_ms[2:] for job in launches])))
+            assert tflops_per_gpu(median, workload) == pytest.approx(tflops, rel=0.03)
