@@ -33,7 +33,7 @@ async function showLine({ run, file, line }) {
   const parameters = new URLSearchParams(location.search);
   parameters.set("line", line);
   parameters.set("file", file || 0);
-  await htmx.ajax("GET", `/runs/${run}/log?${parameters}`, { target: "#run-log", swap: "outerHTML" });
+  await htmx.ajax("GET", `/runs/${run}/log?${parameters}`, { target: "#run-tab", swap: "outerHTML" });
   goTo(`L${line}`);
 }
 

@@ -15,6 +15,7 @@ from app.domain.access.principal import Action
 from app.domain.rules.engine import Evaluation, evaluate
 from app.errors import NotFound, NotReady
 from app.pipeline.profiles import accept_profile
+from app.pipeline.suggest import suggest
 from app.profiles.api import MAX_FIELDS, MAX_FILES, sent_files
 from app.profiles.charts import walls_png, walls_svg
 from app.profiles.queries import (
@@ -25,7 +26,7 @@ from app.profiles.queries import (
     profiled_run,
     remove,
 )
-from app.profiles.views import DifferencePage, ProfilePage
+from app.profiles.views import DifferencePage, ProfilePage, RunWalls
 from app.storage.profiles import nearest_profiles
 from app.storage.rules import RulesInForce, read_run
 from app.web.access_rule import requires
@@ -56,11 +57,16 @@ def show_profiles(request: Request, session: ReadSession, run_id: RunId) -> HTML
 @router.get("/runs/{run_id}/profiled")
 @requires(Action.READ, of="run")
 def show_on_run(request: Request, session: ReadSession, rules: Rules, run_id: RunId) -> HTMLResponse:
-    """Render the newest usable profile as a part of the run page. Without htmx, redirect to the list."""
+    """Render the three walls, by log and newest usable profile, as a part of the run page."""
     run, profiles = profiled_run(session, run_id), list_profiles(session, run_id)
+    try:
+        advice = suggest(session, run_id, rules)
+    except NotReady:
+        advice = None
     counting = next((profile for profile in profiles if profile.counts), None)
-    page = None if counting is None else _page(session, rules, run_id, counting.id)
-    return render(request, "profiles/profiled.html", block="profiled", run=run, profiles=profiles, p=page)
+    shown = None if counting is None else _page(session, rules, run_id, counting.id)
+    walls = RunWalls(advice, shown)
+    return render(request, "profiles/profiled.html", block="profiled", run=run, profiles=profiles, p=walls)
 
 
 @router.post(

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from app.domain.numbers import plural
 from app.domain.profiles.budget import REASONS
 from app.domain.profiles.difference import ProfileDifference, first_sentence, label_of
 from app.domain.profiles.kernels import group_of, label_of_class
 from app.domain.rules.engine import Evaluation
+from app.pipeline.suggest import RunSuggestions
 from app.profiles.queries import Profile, ProfiledRun, file_address
 from app.storage.profiles import StoredProfile
 from app.web.charts import STEP_BAR_WIDTH, Segment, laid_out
@@ -294,6 +295,77 @@ class ProfilePage:
     def collectives(self) -> Sequence[Mapping[str, Any]]:
         rows: Sequence[Mapping[str, Any]] = self.document["view"]["collectives"] if self.document is not None else ()
         return rows
+
+
+@dataclass(frozen=True, slots=True)
+class RunWall:
+    """A wall on the page of its run: the share of its limit that is used. `share` None: only a profile can tell.
+
+    `is_likely`: what is known of the run points at this wall, but it was not measured.
+    """
+
+    name: str
+    label: str
+    share: float | None
+    threshold: float | None
+    is_wall: bool
+    is_likely: bool
+    meaning: str
+
+    HEIGHT: ClassVar[int] = 100
+
+    @property
+    def height(self) -> float:
+        return self.HEIGHT * min(max(self.share or 0.0, 0.0), 1.0)
+
+
+MOST_NEXT = 2
+"""Suggestions on the page of a run."""
+
+
+class RunWalls:
+    """The three walls of a run, as far as its log and its newest usable profile show them."""
+
+    def __init__(self, advice: RunSuggestions | None, profile: ProfilePage | None) -> None:
+        self._advice = advice
+        self.profile = profile
+
+    @property
+    def next(self) -> tuple[tuple[str, str], ...]:
+        """Return rule and title of the first suggestions."""
+        ranked = self._advice.ranked if self._advice is not None else ()
+        return tuple((suggestion.rule.id, suggestion.rule.title) for suggestion in ranked[:MOST_NEXT])
+
+    @property
+    def walls(self) -> tuple[RunWall, ...]:
+        facts: Mapping[str, Any] = self._advice.evaluation.facts if self._advice is not None else {}
+        reading = self._advice.evaluation.wall if self._advice is not None else None
+        headroom, least = facts.get("headroom_frac"), facts.get("T_headroom")
+        measured = (
+            (
+                "memory",
+                "Memory",
+                None if headroom is None else 1 - headroom,
+                None if least is None else 1 - least,
+                "of the GPU's memory, by the log",
+            ),
+            ("communication", "Comm", facts.get("exposed_comm_frac"), facts.get("T_comm"), "exposed communication"),
+            ("host", "Host", facts.get("gpu_idle_frac"), facts.get("T_idle"), "idle GPU"),
+        )
+        return tuple(
+            RunWall(
+                name,
+                label,
+                share,
+                threshold,
+                is_wall=share is not None and threshold is not None and share >= threshold,
+                is_likely=share is None
+                and reading is not None
+                and reading.wall in (name, "compute" * (name == "host")),
+                meaning=meaning,
+            )
+            for name, label, share, threshold, meaning in measured
+        )
 
 
 def _captured(quality: Mapping[str, Any]) -> Iterator[str]:

@@ -25,8 +25,13 @@ from app.web.charts import series_label
 MAX_POINTS = 3000
 """More marks than screen columns only cost time. The slowest value of each group is always kept."""
 
-_BESIDE_WINDOW = 0.5
-"""Multiple of the window's range that the axis extends beyond it; warm-up values farther off are drawn at its edge."""
+_BESIDE_WINDOW = 1.0
+"""Multiple of the window's range that the axis extends beyond it; values farther off go into the lane above it."""
+
+_LANE = 34
+"""Height in pixels of the lane above the axis, with the values that are off the scale as text."""
+_LABEL_APART = 0.07
+"""Share of the width between two labels of the lane; closer ones would cover each other."""
 
 _BAND_REACH = 1.5
 """A baseline farther off than this is left out, because the run itself would shrink to a line."""
@@ -60,7 +65,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """`low` and `high` end the value axis; values beyond it are drawn at its edge."""
+    """`low` and `high` end the value axis; values beyond it go into the lane above it."""
 
     low: float
     high: float
@@ -75,6 +80,7 @@ class Band:
     value: float
     high: float
     runs: int
+    label: str = "baseline"
 
 
 def series_names(columns: Mapping[str, FloatArray]) -> tuple[str, ...]:
@@ -156,24 +162,24 @@ def drawable(data: Points, log: bool) -> Points:
     return _chosen(data, keep.astype(np.int64))
 
 
-def baseline_band(step_times_ms: Sequence[float], centre_ms: float | None, unit: str) -> Band | None:
+def baseline_band(
+    step_times_ms: Sequence[float], centre_ms: float | None, unit: str, label: str = "baseline"
+) -> Band | None:
     """Return the band of the baseline runs in `unit` (ms or s); None without a baseline."""
     if not step_times_ms or centre_ms is None:
         return None
     per_ms = 1e-3 if unit == "s" else 1.0
     low, high = min(*step_times_ms, centre_ms), max(*step_times_ms, centre_ms)
-    return Band(per_ms * low, per_ms * centre_ms, per_ms * high, len(step_times_ms))
+    return Band(per_ms * low, per_ms * centre_ms, per_ms * high, len(step_times_ms), label)
 
 
 def fitting_scale(data: Points, log: bool, band: Band | None = None) -> Scale:
-    """Return an axis that shows the steady window and the band in detail. It does not start at zero."""
+    """Return an axis that shows the steady window and the band in detail: not from zero, and without spikes."""
     values = data.values[np.isfinite(data.values)]
     if len(values) == 0:
         return Scale(0, 1, False)
-    inside = np.array(
-        [value for value, role in zip(data.values, data.roles, strict=True) if role in ("window", "spike")]
-    )
-    inside = inside[np.isfinite(inside)]
+    steady = data.values[np.array([role == "window" for role in data.roles], dtype=bool)]
+    inside = steady[np.isfinite(steady)]
     if log:
         low, high = float(values.min()), float(values.max())
         margin = max((high / low) ** 0.05, 1.01)
@@ -190,7 +196,7 @@ def fitting_scale(data: Points, log: bool, band: Band | None = None) -> Scale:
 
 def outside(data: Points, scale: Scale) -> int:
     """Return the number of values beyond the axis."""
-    return 0 if scale.log else int(((data.values < scale.low) | (data.values > scale.high)).sum())
+    return int(((data.values < scale.low) | (data.values > scale.high)).sum())
 
 
 def _chosen(data: Points, index: IntArray) -> Points:
@@ -227,12 +233,11 @@ def series_chart(
     `pointed_at`: the iteration of the selected log line, or 0.
     """
     low, high = int(data.iterations.min()), int(data.iterations.max())
-    datasets = _datasets(data, scale, steady, low, high)
-    datasets["baseline"] = _baseline_rows(baseline, scale, low, max(high, low + 1))
+    datasets = _datasets(data, scale, steady, baseline)
     datasets["pointed"] = [{"iteration": pointed_at}] if low <= pointed_at <= high else []
     # A layer without data would have no extent, which Vega warns of.
     drawn = {name for name, rows in datasets.items() if rows}
-    if len(data.iterations) <= _JOINED_POINTS:
+    if datasets["points"] and len(data.iterations) <= _JOINED_POINTS:
         drawn.add("line")
     spec = dict(_specification(data.title, scale.log, frozenset(drawn)))
     spec["datasets"] = datasets
@@ -240,14 +245,21 @@ def series_chart(
     return spec
 
 
-def _datasets(data: Points, scale: Scale, steady: SteadyState | None, low: int, high: int) -> dict[str, list[Any]]:
+def _datasets(data: Points, scale: Scale, steady: SteadyState | None, baseline: Band | None) -> dict[str, list[Any]]:
+    low, high = int(data.iterations.min()), int(data.iterations.max())
     first, last = _shown_window(steady, low, high)
+    rows = _rows(data, scale)
+    figure = _figure_rows(data, scale, steady, first, last)
+    band = _baseline_rows(baseline, scale, low, max(high, low + 1), data.unit)
+    is_slower = bool(figure and band) and figure[0]["value"] >= band[0]["value"]
     return {
-        "points": _rows(data, scale),
-        "window": [{"first": first, "last": last, "label": _window_label(steady)}] if first < last else [],
+        "points": [row for row in rows if "shown" in row],
+        "lane": _labelled([row for row in rows if "shown" not in row], high - low),
+        "window": [{"first": first, "last": last}] if first < last else [],
         "hatch": [line for start, end in _warm_ups(data) for line in _hatch(start, end, high - low)],
         "restarts": [{"iteration": start, "label": "restart"} for start in data.starts if low < start <= high],
-        "figure": _figure_rows(data, scale, steady, first, last),
+        "figure": [row | {"below": bool(band) and not is_slower} for row in figure],
+        "baseline": [row | {"below": is_slower} for row in band],
         "frame": [{"iteration": low, "shown": scale.low}, {"iteration": max(high, low + 1), "shown": scale.high}],
     }
 
@@ -259,11 +271,14 @@ def _specification(title: str, log: bool, drawn: frozenset[str]) -> dict[str, An
     x = alt.X("iteration:Q", title="iteration", scale=alt.Scale(zero=False, nice=False, padding=6))
     x = x.axis(tickMinStep=1, format=",d")
     scale = alt.Scale(type="log", nice=False) if log else alt.Scale(zero=False, nice=False)
+    if "lane" in drawn:
+        scale = alt.Scale(zero=False, nice=False, range=[charts.HEIGHT, _LANE])
     y = alt.Y("shown:Q", title=title, scale=scale)
     layers = [_frame(alt, x, y)]
     layers += [layer for name, parts in _behind(alt) if name in drawn for layer in parts]
     layers += [_line(alt, x, y)] if "line" in drawn else []
-    layers += [_marks(alt, x, y), _hit_area(alt, x, y, title)]
+    layers += _lane(alt, x, title) if "lane" in drawn else []
+    layers += [_marks(alt, x, y), _hit_area(alt, x, y, title)] if "points" in drawn else []
     chart = alt.layer(*layers).properties(width="container", height=charts.HEIGHT, config=charts.CONFIG)
     chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     spec: dict[str, Any] = chart.to_dict()
@@ -295,7 +310,15 @@ def _baseline(alt: Any) -> list[Any]:
     return [
         band.encode(**place, y=alt.Y("low:Q"), y2="high:Q"),
         rule.encode(**place, y=alt.Y("value:Q")),
+        _line_label(alt, data, charts.BASELINE),
     ]
+
+
+def _line_label(alt: Any, data: Any, colour: str) -> Any:
+    """Name a level at its right end, on the side away from the other level."""
+    side = {"baseline": alt.expr("datum.below ? 'top' : 'bottom'"), "dy": alt.expr("datum.below ? 5 : -5")}
+    text = alt.Chart(data).mark_text(align="right", dx=-4, fontWeight=600, color=colour, **side)
+    return text.encode(x=alt.X("last:Q"), y=alt.Y("value:Q"), text="label:N")
 
 
 def _hatching(alt: Any) -> Any:
@@ -307,8 +330,7 @@ def _hatching(alt: Any) -> Any:
 def _window(alt: Any) -> list[Any]:
     data = alt.NamedData("window")
     band = alt.Chart(data).mark_rect(color=charts.ACCENT, opacity=0.06).encode(x=alt.X("first:Q"), x2="last:Q")
-    label = alt.Chart(data).mark_text(align="right", baseline="top", dx=-6, dy=4, color=charts.MUTED)
-    return [band, label.encode(x=alt.X("last:Q"), y=alt.value(0), text="label:N")]
+    return [band]
 
 
 def _figure(alt: Any) -> list[Any]:
@@ -319,6 +341,7 @@ def _figure(alt: Any) -> list[Any]:
     return [
         band.encode(**place, y=alt.Y("low:Q"), y2="high:Q"),
         rule.encode(**place, y=alt.Y("value:Q")),
+        _line_label(alt, data, charts.ACCENT),
     ]
 
 
@@ -335,15 +358,33 @@ def _line(alt: Any, x: Any, y: Any) -> Any:
     return line.encode(x, y, order=alt.Order("iteration:Q"))
 
 
+def _lane(alt: Any, x: Any, title: str) -> list[Any]:
+    """Draw the values off the scale in a lane above the axis, each as text where there is room for it."""
+    data = alt.Chart(alt.NamedData("lane"))
+    mark = data.mark_point(strokeWidth=1.5, opacity=1, size=46, cursor="pointer")
+    text = data.mark_text(baseline="bottom", dy=-6, color=charts.TEXT, fontSize=11)
+    place = alt.value(_LANE - 10)
+    shapes, colours, _ = _looks(alt)
+    return [
+        mark.encode(x, y=place, shape=shapes, stroke=colours, tooltip=alt.value(alt.expr(_tip(title)))),
+        text.encode(x, y=place, text="lane:N"),
+    ]
+
+
+def _looks(alt: Any) -> tuple[Any, Any, Any]:
+    """Return shape, stroke and fill by role."""
+    roles = ["window", "spike", "warm-up", "outside"]
+    shapes = alt.Scale(domain=roles, range=["circle", "diamond", "circle", "circle"])
+    colours = alt.Scale(domain=roles, range=[charts.ACCENT, charts.SPIKE, charts.WARM_UP, charts.WARM_UP])
+    return (
+        alt.Shape("role:N", scale=shapes, legend=None),
+        alt.Stroke("role:N", scale=colours, legend=None),
+        alt.Fill("role:N", scale=colours, legend=None),
+    )
+
+
 def _marks(alt: Any, x: Any, y: Any) -> Any:
-    shapes = alt.Scale(
-        domain=["window", "spike", "warm-up", "outside", "above", "below"],
-        range=["circle", "diamond", "circle", "circle", "triangle-up", "triangle-down"],
-    )
-    colours = alt.Scale(
-        domain=["window", "spike", "warm-up", "outside"],
-        range=[charts.ACCENT, charts.SPIKE, charts.WARM_UP, charts.WARM_UP],
-    )
+    shapes, colours, fill = _looks(alt)
     filled = alt.when("datum.role == 'window'").then(alt.value(1)).otherwise(alt.value(0))
     size = alt.when("datum.role == 'window'").then(alt.value(14)).otherwise(alt.value(46))
     return (
@@ -352,9 +393,9 @@ def _marks(alt: Any, x: Any, y: Any) -> Any:
         .encode(
             x,
             y,
-            shape=alt.Shape("mark:N", scale=shapes, legend=None),
-            stroke=alt.Stroke("role:N", scale=colours, legend=None),
-            fill=alt.Fill("role:N", scale=colours, legend=None),
+            shape=shapes,
+            stroke=colours,
+            fill=fill,
             fillOpacity=filled,
             size=size,
         )
@@ -396,40 +437,52 @@ def _tip(title: str) -> str:
 
 
 def _rows(data: Points, scale: Scale) -> list[dict[str, Any]]:
-    shown = np.clip(data.values, scale.low, scale.high)
+    """Return a row for each value. Only values on the axis have `shown`, their place on it."""
     return [
         {
             "iteration": int(iteration),
-            "shown": float(at),
+            "value": float(value),
             "text": significant(float(value)),
             "role": role,
-            "mark": "above" if value > scale.high else "below" if value < scale.low else role,
             "file": int(file),
             "line": int(line),
         }
-        for iteration, value, at, role, file, line in zip(
-            data.iterations, data.values, shown, data.roles, data.log_files, data.log_lines, strict=True
+        | ({"shown": float(value)} if scale.low <= value <= scale.high else {})
+        for iteration, value, role, file, line in zip(
+            data.iterations, data.values, data.roles, data.log_files, data.log_lines, strict=True
         )
     ]
 
 
-def _figure_rows(
-    data: Points, scale: Scale, steady: SteadyState | None, first: int, last: int
-) -> list[dict[str, float]]:
-    """Return the figure and its interval, cut to the axis so that they do not stretch it."""
+def _labelled(rows: list[dict[str, Any]], width: int) -> list[dict[str, Any]]:
+    """Add the text `lane`, empty where a larger value stands too close."""
+    labelled: list[int] = []
+    for row in sorted(rows, key=lambda row: -row["value"]):
+        free = all(abs(row["iteration"] - other) > _LABEL_APART * width for other in labelled)
+        row["lane"] = row["text"] if free else ""
+        labelled += [row["iteration"]] if free else []
+    return rows
+
+
+def _figure_rows(data: Points, scale: Scale, steady: SteadyState | None, first: int, last: int) -> list[dict[str, Any]]:
+    """Return the figure and its interval, cut to the axis so that they do not stretch it; nothing beyond the axis."""
     if data.name != "step_time_ms" or steady is None or first >= last:
         return []
     per_ms = 1e-3 if data.unit == "s" else 1.0
     low, value, high = (per_ms * ms for ms in (steady.ci_low_ms, steady.step_time_ms, steady.ci_high_ms))
-    return [{"first": first, "last": last, "value": value, "low": max(low, scale.low), "high": min(high, scale.high)}]
+    if not scale.low <= value <= scale.high:
+        return []
+    row = {"first": first, "last": last, "value": value, "low": max(low, scale.low), "high": min(high, scale.high)}
+    return [row | {"label": f"this run {step_time(steady.step_time_ms)}"}]
 
 
-def _baseline_rows(band: Band | None, scale: Scale, first: int, last: int) -> list[dict[str, float]]:
+def _baseline_rows(band: Band | None, scale: Scale, first: int, last: int, unit: str) -> list[dict[str, Any]]:
     """Return the band over the full width, cut to the axis; nothing where it lies beyond the axis."""
     if band is None or not scale.low <= band.value <= scale.high:
         return []
     low, high = max(band.low, scale.low), min(band.high, scale.high)
-    return [{"first": first, "last": last, "value": band.value, "low": low, "high": high}]
+    label = f"{band.label} {step_time(band.value * (1000 if unit == 's' else 1))}"
+    return [{"first": first, "last": last, "value": band.value, "low": low, "high": high, "label": label}]
 
 
 def _shown_window(steady: SteadyState | None, low: int, high: int) -> tuple[int, int]:
@@ -469,12 +522,6 @@ def _hatch(first: int, last: int, width: int) -> list[dict[str, float]]:
             heights = [charts.HEIGHT * (1 - (x - foot) / slant) for x in (start, stop)]
             lines.append({"from": start, "to": stop, "from_y": heights[0], "to_y": heights[1]})
     return lines
-
-
-def _window_label(steady: SteadyState | None) -> str:
-    if steady is None:
-        return ""
-    return f"steady window, {steady.method}: {step_time(steady.step_time_ms)}"
 
 
 def _description(data: Points, steady: SteadyState | None) -> str:

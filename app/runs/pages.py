@@ -90,11 +90,19 @@ def show_chart(request: Request, page: Page) -> HTMLResponse:
     return render_run(request, page, block="run_chart", anchor="chart")
 
 
+@router.get("/runs/{run_id}/tab")
+@requires(Action.READ, of="run")
+def show_tab(request: Request, page: Page) -> HTMLResponse:
+    """Return one of the tabs of a run."""
+    return render_run(request, page, block="run_tab", anchor="")
+
+
 @router.get("/runs/{run_id}/log")
 @requires(Action.READ, of="run")
 def show_log(request: Request, page: Page) -> HTMLResponse:
+    page.view = replace(page.view, tab="log")
     anchor = f"L{page.view.line}" if page.view.line else "log"
-    return render_run(request, page, block="run_log", anchor=anchor)
+    return render_run(request, page, block="run_tab", anchor=anchor)
 
 
 @router.get("/runs/{run_id}/timers")
@@ -181,10 +189,11 @@ async def amend_run(request: Request, engine: AppEngine, log_files: AppLogFiles,
 
     def amend(form: AmendForm) -> str:
         amend_contract(engine, run_id, fields=form.stated(), author=form.value("author"), note=form.value("note"))
-        return f"/runs/{run_id}#contract"
+        return f"/runs/{run_id}?tab=config#contract"
 
     def again(session: Session, form: AmendForm, _: ThreewallsError) -> Response:
-        return render_run(request, RunPage(session, log_files, run_id, RunView(), form=form), block=None, status=422)
+        page = RunPage(session, log_files, run_id, RunView(tab="config"), form=form)
+        return render_run(request, page, block=None, status=422)
 
     return await answer_form(request, AmendForm, amend, again, max_fields=MAX_AMENDED, catch=(InvalidUpload,))
 
@@ -230,11 +239,11 @@ def _route(action: RunDecision) -> Callable[..., Awaitable[Response]]:
 
         def act(form: DecisionForm) -> str:
             decide(engine, run_id, action, author=form.value("author"), note=form.value("note"))
-            return f"/runs/{run_id}#decisions"
+            return f"/runs/{run_id}?tab=record#decisions"
 
         def again(session: Session, form: DecisionForm, _: ThreewallsError) -> Response:
             decision = replace(form, action=action)
-            page = RunPage(session, log_files, run_id, RunView(), decision=decision)
+            page = RunPage(session, log_files, run_id, RunView(tab="record"), decision=decision)
             return render_run(request, page, block=None, status=422)
 
         return await answer_form(request, DecisionForm, act, again, max_fields=MAX_DECISION_FIELDS)

@@ -305,3 +305,34 @@ def _column_rank(name: str) -> int:
     if name in _CANONICAL:
         return _CANONICAL.index(name)
     return len(_CANONICAL) + (name == "log_line")
+
+
+# --- Runs that work where another failed.
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingRun:
+    id: int
+    name: str
+    dispatcher: str | None
+    step_time_ms: float
+
+
+def working_runs(session: Session, run: RunDetail, most: int) -> tuple[WorkingRun, ...]:
+    """Return the newest completed runs of the project with the run's model and GPU, its own stack first."""
+    values = {name: stated.value for name, stated in run.contract.items()}
+    columns = {"model": RunRow.model, "gpu": RunRow.gpu, "gpus": RunRow.gpus}
+    rows = session.execute(
+        select_any(RunRow.id, RunRow.name, RunRow.dispatcher, RunRow.step_time_ms)
+        .where(
+            col(RunRow.project_id) == run.project_id,
+            col(RunRow.status) == "ready",
+            col(RunRow.outcome) == "completed",
+            col(RunRow.quarantine) == "",
+            col(RunRow.step_time_ms).is_not(None),
+            *(col(column) == values[name] for name, column in columns.items() if values.get(name)),
+        )
+        .order_by((col(RunRow.stack_key) == run.stack_key).desc(), col(RunRow.id).desc())
+        .limit(most)
+    )
+    return tuple(WorkingRun(row.id, row.name, row.dispatcher, row.step_time_ms) for row in rows)

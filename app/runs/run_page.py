@@ -17,17 +17,20 @@ from starlette.responses import HTMLResponse
 
 from app.domain.contract.fields import FIELDS, METRICS
 from app.domain.contract.values import explained
-from app.domain.numbers import THIN, contract_value, figure, grouped, percent, plural, significant
+from app.domain.numbers import THIN, contract_value, figure, grouped, percent, plural, significant, step_time
 from app.domain.performance.timers import step_parts
 from app.domain.planning.request import REQUIRED, plan_address
+from app.domain.ranking.runs import GPU_MEMORY_GIB
+from app.domain.report.what_changed import AXIS_TITLES
 from app.domain.run import Activity, FloatArray, Metric, Slice, Stated, SteadyState, Timer
 from app.domain.verdict.history_view import Drift, drift, has_figure
+from app.domain.verdict.words import sides_text
 from app.errors import Unavailable
 from app.pipeline.decisions import Pin, pins
 from app.runs import charts, log_view
 from app.runs.charts import Points, series_chart
 from app.runs.forms import AmendForm, DecisionForm
-from app.runs.queries import get_run, get_series
+from app.runs.queries import WorkingRun, get_run, get_series, working_runs
 from app.runs.verdict_view import VerdictView, rerun_command, verdict_view
 from app.storage.audit import AuditEvent, events
 from app.storage.experiments import ExperimentFilter, ExperimentPage, find_experiments
@@ -42,7 +45,17 @@ from app.web.templating import OUTCOMES, render
 
 # --- What part of a run its page shows: the query string of `/runs/{id}`, checked as input.
 
-_CHOICES = {"scale": ("linear", "log"), "view": ("chart", "table")}
+TABS = {
+    "why": "Why",
+    "iterations": "Iterations",
+    "config": "Config",
+    "log": "Log",
+    "health": "Health",
+    "record": "Record",
+}
+"""The parts of the page below the answer, each with its label. Only one is loaded."""
+_CHOICES = {"scale": ("linear", "log"), "view": ("chart", "table"), "tab": tuple(TABS), "fields": ("differing", "all")}
+_TEXTS = ("series", "scale", "view", "amend", "tab", "fields", "find")
 _MAX_NUMBER = 10**12
 
 
@@ -52,9 +65,11 @@ class RunView:
 
     `first` and `last` zoom the chart to iterations; `page` belongs to its table. `line` (from 1) of log file `file`
     (from 0) positions the log viewer; `iteration` is the chart point of a log line. 0: not requested. `amend`: the
-    contract field to correct.
+    contract field to correct. `fields`: which ones the configuration shows, and `find`: the text in their names or
+    values. `tab`: the requested part of the page, see `shown`.
     """
 
+    tab: str = ""
     series: str = "step_time_ms"
     scale: str = "linear"
     view: str = "chart"
@@ -65,6 +80,25 @@ class RunView:
     file: int = 0
     line: int = 0
     amend: str = ""
+    fields: str = "differing"
+    find: str = ""
+
+    @property
+    def shown(self) -> str:
+        """Return the tab that is shown: the requested one, else the one that the rest of the address is about."""
+        if self.tab:
+            return self.tab
+        if self.line or self.file:
+            return "log"
+        if self.amend or self.find or self.fields == "all":
+            return "config"
+        return "iterations" if self.view == "table" else "why"
+
+    def of_tab(self, tab: str) -> str:
+        """Return the query string of a tab, which keeps what the chart above it shows."""
+        return self.query(
+            tab=tab, view="chart", page=1, iteration=0, file=0, line=0, amend="", fields="differing", find=""
+        )
 
     @classmethod
     def from_params(cls, params: Mapping[str, str]) -> Self:
@@ -72,7 +106,7 @@ class RunView:
         given = {f.name: params[f.name].strip() for f in fields(cls) if params.get(f.name, "").strip()}
         values: dict[str, str | int] = {}
         for name, text in given.items():
-            if name in ("series", "scale", "view", "amend"):
+            if name in _TEXTS:
                 if text not in _CHOICES.get(name, (text,)):
                     raise invalid_filter(name, f"must be one of {', '.join(_CHOICES[name])}")
                 values[name] = text
@@ -88,6 +122,8 @@ class RunView:
     def query(self, **changes: str | int) -> str:
         """Return the query string with `changes` applied, without values that equal the default."""
         changed = replace(self, **changes)  # type: ignore[arg-type]
+        if (untold := replace(changed, tab="")).shown == changed.tab:
+            changed = untold
         default = RunView()
         return urlencode(
             {f.name: value for f in fields(self) if (value := getattr(changed, f.name)) != getattr(default, f.name)}
@@ -152,7 +188,6 @@ def _stated_side(stated: Stated | None) -> StatedSide | None:
 # --- The contract as the run page shows it: grouped, each value with its source, what is unknown among what is known.
 
 OTHER = "Other"
-UNSET = contract_value(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,20 +206,11 @@ class ContractRow:
     file: int
     line: int
 
-    @property
-    def by_default(self) -> bool:
-        """Return whether the value is a default that no user chose."""
-        return self.source == "default" or self.value == UNSET
-
 
 @dataclass(frozen=True, slots=True)
 class ContractGroup:
     name: str
     rows: tuple[ContractRow, ...]
-
-    @property
-    def by_default(self) -> bool:
-        return all(row.by_default for row in self.rows)
 
 
 def contract_groups(contract: Mapping[str, Stated], unknown: Sequence[str]) -> tuple[ContractGroup, ...]:
@@ -575,6 +601,45 @@ class Headline:
     metric: Metric | None
 
 
+MOST_WORKING = 3
+"""Runs like a failed one that its page names."""
+_ASKED_FIRST = ("gpu", "gpus", "cluster", "container")
+"""Fields without which the most important figures and comparisons are missing."""
+_FEWEST = 4
+"""Iterations below which there is no figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRow:
+    """A contract field that differs from the compared run: its value there, and here."""
+
+    field: str
+    axis: str
+    before: str
+    after: str
+    line: int
+    file: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBar:
+    """GPU memory in GiB: allocated, reserved, and the size of the GPU."""
+
+    allocated: float
+    reserved: float | None
+    size: float
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        reserved = max(self.reserved or 0.0, self.allocated)
+        parts = [
+            ("memory-allocated", "allocated", self.allocated),
+            ("memory-reserved", "reserved", reserved - self.allocated),
+            ("memory-free", "free", max(0.0, self.size - reserved)),
+        ]
+        return laid_out(parts)
+
+
 class RunPage:
     """The data of the page, each part read when first needed and kept for the request."""
 
@@ -603,6 +668,156 @@ class RunPage:
     @property
     def answer(self) -> str:
         return answer(self.run)
+
+    @property
+    def lead(self) -> str:
+        """Return the first sentence: the verdict with its cause, else the figure, or why there is none."""
+        run = self.run
+        if run.status in _WAITING or run.status == "unread" or (run.status == "failed" and run.receiving):
+            return answer(run)
+        if self.ended_badly and run.failures:
+            rank, iteration = run.failures[0].rank, run.failures[0].iteration
+            where = "" if rank is None else f" on rank {rank:,}"
+            where += "" if iteration is None else f" at iteration {iteration:,}"
+            return f"{run.failures[0].title}{where}."
+        if run.status == "failed":
+            return "No figure could be read from this run."
+        steady = run.steady_state
+        if steady is None or run.metrics.get("step_time_ms") is None:
+            n = run.health.get("iterations") or 0
+            few = f"Only {plural(n, 'iteration')}; {_FEWEST} are needed"
+            return f"No step time yet. {few}." if n < _FEWEST else "No steady step time."
+        if self.verdict is not None:
+            return self.verdict.lead
+        return f"{step_time(steady.step_time_ms)} per step, not judged yet."
+
+    @property
+    def ended_badly(self) -> bool:
+        return self.run.status == "failed" or self.run.health.get("outcome") in ENDED_BADLY
+
+    @property
+    def tabs(self) -> list[tuple[str, str, str]]:
+        """Return name, label and short note of each tab."""
+        notes = {"config": f"{len(self.run.contract)} fields", "health": self._health_note}
+        if self.differing_fields:
+            notes["config"] = f"{len(self.differing_fields)} differ"
+        if self.run.status != "ready":
+            notes["health"] = ""
+        skipped = set() if self.verdict else {"why"}
+        skipped |= set() if self.has_series else {"iterations"}
+        return [(name, label, notes.get(name, "")) for name, label in TABS.items() if name not in skipped]
+
+    @property
+    def tab(self) -> str:
+        """Return the tab that is shown; empty for a failed run until one is chosen, because its page ends before."""
+        if self.view.shown == "why" and not self.view.tab and self.ended_badly and self.run.failures:
+            return ""
+        names = [name for name, _, _ in self.tabs]
+        rest = "health" if self.run.status == "ready" else "log"
+        return self.view.shown if self.view.shown in names else rest
+
+    @property
+    def _health_note(self) -> str:
+        warnings = len(self.run.warnings)
+        return plural(warnings, "warning") if warnings else "ok"
+
+    @property
+    def stack_label(self) -> str:
+        """Return model, GPUs, sequence length and dispatcher, as far as they are known."""
+        values = {name: contract_value(stated.value) for name, stated in self.run.contract.items()}
+        gpus = " × ".join(values[name] for name in ("gpus", "gpu") if values.get(name))
+        length = f"seq {values['seq_len']}" if values.get("seq_len") else ""
+        return " · ".join(filter(None, (values.get("model"), gpus, length, values.get("dispatcher"))))
+
+    @property
+    def figures_line(self) -> list[tuple[str, str]]:
+        """Return throughput, use and memory, each with interval and source; unknown ones with the missing field."""
+        shown = []
+        for headline in self.headlines[1:]:
+            metric = headline.metric
+            if metric is None:
+                continue
+            text = figure(metric, headline.name)
+            value = f"{text.text} MFU" if headline.name == "mfu_pct" else text.text
+            if "/" in headline.label:
+                value = f"{text.value} {headline.label}"
+            if headline.name == "peak_memory_gib" and (size := self._gpu_memory):
+                value = f"{text.value} of {size} GiB"
+            interval = f"{headline.label}: {text.interval}, n = {text.n:,}. " if text.half else f"{headline.label}. "
+            shown.append((value, interval + text.note))
+        return shown
+
+    @property
+    def missing_figures(self) -> list[tuple[str, str]]:
+        """Return unknown figures with the reason."""
+        if self.run.steady_state is None:
+            return []
+        reasons = {
+            "mfu_pct": "GPU not stated" if "gpu" in self.run.unknown else "see warnings",
+            "peak_memory_gib": "not in log",
+        }
+        return [(h.label, reasons.get(h.name, "see warnings")) for h in self.headlines if h.metric is None]
+
+    @property
+    def _gpu_memory(self) -> int | None:
+        gpu = self.run.contract.get("gpu")
+        return GPU_MEMORY_GIB.get(str(gpu.value)) if gpu else None
+
+    @property
+    def memory_bar(self) -> MemoryBar | None:
+        """Return the memory of a run that ran out of it; None for others, and where a part is unknown."""
+        health, size = self.run.health, self._gpu_memory
+        allocated = health.get("peak_allocated_gib")
+        if health.get("outcome") != "out_of_memory" or allocated is None or size is None:
+            return None
+        return MemoryBar(allocated, health.get("peak_reserved_gib"), size)
+
+    @property
+    def asked_first(self) -> list[str]:
+        """Return the unknown fields that the head of the page asks for."""
+        return [name for name in _ASKED_FIRST if name in self.run.unknown] if self.run.status == "ready" else []
+
+    @property
+    def undo(self) -> str:
+        """Return the knob that a regression suggests to switch back; empty without evidence for one."""
+        verdict = self.verdict
+        if verdict is None or verdict.decision != "regression" or verdict.ab or verdict.cause is None:
+            return ""
+        return verdict.cause.field if verdict.cause.axis == "recipe" else ""
+
+    @cached_property
+    def working(self) -> tuple[WorkingRun, ...]:
+        """Return the newest completed runs of the same model and GPU, for a run that failed."""
+        return working_runs(self._session, self.run, MOST_WORKING) if self.ended_badly else ()
+
+    @cached_property
+    def differing_fields(self) -> tuple[ConfigRow, ...]:
+        """Return the fields that differ from the compared run, its newest baseline."""
+        compared = self.verdict.document.compared if self.verdict is not None else None
+        if compared is None:
+            return ()
+        rows = []
+        for difference in compared.differences:
+            before, after = sides_text(difference)
+            stated = self.run.contract.get(difference.field)
+            line, file = (stated.line, stated.file) if stated else (0, 0)
+            rows.append(ConfigRow(difference.field, AXIS_TITLES[difference.axis], before, after, line, file))
+        return tuple(rows)
+
+    @property
+    def found_fields(self) -> tuple[ContractGroup, ...]:
+        """Return the contract, or its fields with the searched text in name or value."""
+        words = self.view.find.lower().split()
+        groups = (
+            replace(
+                group,
+                rows=tuple(
+                    row for row in group.rows if all(word in f"{row.name} {row.value}".lower() for word in words)
+                ),
+            )
+            for group in self.contract
+        )
+        return tuple(group for group in groups if group.rows)
 
     @property
     def headlines(self) -> list[Headline]:
@@ -781,7 +996,10 @@ class RunPage:
         """Return the range of the baseline runs, drawn behind the step times."""
         if self.verdict is None or self.shown_series != "step_time_ms":
             return None
-        return charts.baseline_band(self.verdict.baseline_times, self.verdict.baseline_ms, self.points.unit)
+        verdict = self.verdict
+        return charts.baseline_band(
+            verdict.baseline_times, verdict.baseline_ms, self.points.unit, verdict.baseline_label
+        )
 
     @property
     def lies_outside(self) -> bool:
@@ -800,7 +1018,7 @@ class RunPage:
         """Return what a reader of the chart must know but cannot see."""
         notes = []
         if outside := charts.outside(self.points, self.scale):
-            notes.append(f"{plural(outside, 'iteration is', 'iterations are')} off scale, drawn at the edge.")
+            notes.append(f"{plural(outside, 'iteration')} off scale, in the lane on top.")
         if not self.scale.log and self.scale.low > 0:
             notes.append("The axis does not start at zero.")
         if len(self.drawn.iterations) < np.isfinite(self.points.values).sum():
@@ -841,21 +1059,23 @@ def render_run(
     page: RunPage,
     *,
     block: str | None,
-    anchor: str = "",
+    anchor: str | None = None,
     status: int = 200,
     whole: bool = True,
     announce: str = "",
 ) -> HTMLResponse:
     """Render the page, or one block of it for htmx.
 
-    `anchor`: position of the block in the page, for the address. `whole`: the change affects the shape of the page.
+    `anchor`: position of the block in the page, for the address; None leaves the address. `whole`: the change affects
+    the shape of the page.
     """
     query = page.view.query()
+    address = f"/runs/{page.run.id}{'?' + query if query else ''}"
     return render(
         request,
         "runs/run.html",
         block=block,
-        address=f"/runs/{page.run.id}{'?' + query if query else ''}#{anchor}" if anchor else None,
+        address=None if anchor is None else f"{address}#{anchor}" if anchor else address,
         p=page,
         run=page.run,
         view=page.view,

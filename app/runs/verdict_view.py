@@ -11,11 +11,13 @@ from sqlalchemy import Row
 from sqlmodel import Session, col
 
 from app.domain.report.what_changed import AXIS_TITLES, CommitRange, what_changed
+from app.domain.verdict.assess import changed_field
 from app.domain.verdict.baseline import NearMiss
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.differences import COMMIT, Difference
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
+from app.domain.verdict.lead import lead
 from app.domain.verdict.words import (
     answer,
     baseline_words,
@@ -93,14 +95,17 @@ class OlderVerdict:
 class VerdictView:
     """`rerun`: the reruns that the verdict asks for, and how; empty for none. `names`: of mentioned runs, by number.
 
-    `baseline_times`: step times (ms) of the baseline.
-    `ab`: the run belongs to an experiment, which cannot be a regression.
+    `baseline_times`: step times (ms) of the baseline, or of the other side of a contrast.
+    `ab`: the run belongs to an experiment, which cannot be a regression. `lead`: the answer in one short sentence.
+    `cause`: the difference that the evidence supports as the cause, None without one.
     """
 
     document: VerdictDocument
     made_at: datetime
     because: str
     ab: bool
+    lead: str
+    cause: Difference | None
     answer: str
     would_decide: str
     rerun: str
@@ -140,9 +145,16 @@ class VerdictView:
 
     @property
     def baseline_ms(self) -> float | None:
-        """Return the centre of the baseline as the verdict computed it."""
-        time = self.document.verdict.step_time
+        """Return the centre of the baseline, or of the other side of a contrast, as the verdict computed it."""
+        time = self.document.measured
         return None if time is None else time.baseline_ms
+
+    @property
+    def baseline_label(self) -> str:
+        """Return the name of these runs in charts."""
+        if self.baseline or self.document.contrast is None:
+            return "baseline"
+        return sides_text(changed_field(self.document.contrast.comparability))[0]
 
     @property
     def compared_with(self) -> tuple[str, ...]:
@@ -176,19 +188,24 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
     mentioned += [*(miss.run for miss in misses), *(contrast.runs if contrast else ())]
     runs = _mentioned(session, mentioned)
     request = rerun_request(session, run.id, document)
-    times = (runs[run].step_time_ms for run in document.verdict.baseline_used if run in runs)
+    beside = document.verdict.baseline_used or (contrast.runs if contrast else ())
+    times = (runs[run].step_time_ms for run in beside if run in runs)
+    ranked = suspects_with_evidence(session, run.id, document)
+    cause = ranked[0].suspect.difference if ranked and ranked[0].standing == "supported" else None
     return VerdictView(
         document=document,
         made_at=newest.made_at,
         because=newest.because,
         ab=run.purpose == "experiment",
+        lead=lead(document, cause),
+        cause=cause,
         answer=answer(document),
         would_decide="" if request is not None else what_would_decide(document),
         rerun="" if request is None else rerun_text(request, document.decision, str(run.id)),
         baseline_kind=_BASELINES.get(document.baseline_kind, ""),
         baseline_words=baseline_words(document) if document.verdict.baseline_used else "",
         left_out=left_out,
-        suspects=_suspects(session, run, document),
+        suspects=_suspects(run, document, ranked),
         misses=misses,
         notes=further_notes(document),
         older=_older(stored),
@@ -215,9 +232,8 @@ def _left_out(document: VerdictDocument) -> tuple[LeftOut, ...]:
     )
 
 
-def _suspects(session: Session, run: RunDetail, document: VerdictDocument) -> tuple[SuspectRow, ...]:
+def _suspects(run: RunDetail, document: VerdictDocument, ranked: Iterable[RankedSuspect]) -> tuple[SuspectRow, ...]:
     changed = what_changed(document.comparability, commit_url=run.commit_url, compare_url=run.compare_url)
-    ranked = suspects_with_evidence(session, run.id, document)
     return tuple(_suspect(suspect, changed.commit_range) for suspect in ranked)
 
 

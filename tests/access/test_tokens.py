@@ -342,7 +342,7 @@ def said(client: TestClient, run: int) -> tuple[str, bool]:
     """By the API, and whether the run's page says so, too."""
     process_run(run)
     name = client.get(f"/api/v1/runs/{run}").json()["uploaded_by"]
-    page = client.get(f"/runs/{run}", headers={"Accept": "text/html"}).text
+    page = client.get(f"/runs/{run}?tab=record", headers={"Accept": "text/html"}).text
     return name, f"<dt>uploaded by</dt><dd>{name}</dd>" in page
 
 
@@ -364,4 +364,4 @@ def test_a_run_sent_by_the_form_names_the_person(teams: Teams) -> None:
 def test_where_nobody_logs_in_nobody_is_named(client: TestClient) -> None:
     run = upload(client, LOG).json()["id"]
     assert said(client, run)[0] == ""
-    assert "<dt>uploaded</dt>" in client.get(f"/runs/{run}").text
+    assert "<dt>uploaded</dt>" in client.get(f"/runs/{run}?tab=record").text

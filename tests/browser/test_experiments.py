@@ -100,7 +100,7 @@ def test_a_person_plans_a_suggestion_runs_it_and_accepts_the_result(open_page: O
 
     page.get_by_role("link", name="Journey", exact=True).click()
     expect(page.locator("svg.tree .won .name")).to_have_text("overlap on")
-    page.goto(f"/runs/{candidate}")
+    page.goto(f"/runs/{candidate}?tab=record")
     expect(page.locator("dl.facts")).to_contain_text("Overlap expert communication with computation")
 
 
@@ -167,7 +167,7 @@ def test_a_journey_is_a_list_on_a_phone(open_page: OpenPage, ids: dict[str, int]
 
 
 def test_an_own_idea_is_planned_without_script(open_page: OpenPage, ids: dict[str, int]) -> None:
-    page = open_page(f"/runs/{ids['run']}", script=False)
+    page = open_page(f"/runs/{ids['run']}?tab=record", script=False)
     page.get_by_role("link", name="plan another").click()
     page.get_by_label("Field").select_option("ep")
     page.get_by_role("button", name="Show the plan").click()

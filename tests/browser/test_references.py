@@ -127,11 +127,12 @@ def test_what_a_table_says_stands_inside_of_it(open_page: OpenPage, ids: dict[st
 
 def test_the_claim_check_comes_when_the_run_page_shows_it(open_page: OpenPage, ids: dict[str, str]) -> None:
     page = open_page(f"/runs/{ids['run']}")
+    page.get_by_role("link", name="Record").click()
     page.locator("#reference").scroll_into_view_if_needed()
     expect(page.locator("#reference .badge")).to_have_text("another lab's measurement")
     page.get_by_text("What differs, and possible causes of the gap").click()
     expect(page.locator("#reference .causes li").first).to_be_visible()
-    plain = open_page(f"/runs/{ids['run']}", script=False)
+    plain = open_page(f"/runs/{ids['run']}?tab=record", script=False)
     plain.get_by_role("link", name="Compare with published figure").click()
     expect(plain.locator(".claim")).to_be_visible()
 

@@ -43,8 +43,7 @@ def test_a_point_leads_to_its_line_and_a_line_to_its_point(open_page: OpenPage, 
     line.get_by_role("link", name=f"it. {iteration}").click()
     drawn(page)
     expect(page.locator("#chart")).to_be_in_viewport()
-    shown = page.locator("#run-chart-data script").text_content() or ""
-    assert f'"pointed": [{{"iteration": {iteration}}}]' in shown
+    expect(page.locator("#run-chart-data script")).to_contain_text(f'"pointed": [{{"iteration": {iteration}}}]')
 
 
 def test_dragging_zooms_and_the_address_says_so(open_page: OpenPage, run: int) -> None:
@@ -75,10 +74,13 @@ def test_series_scale_and_table_switch_without_a_reload(open_page: OpenPage, run
     drawn(page)
     page.get_by_role("link", name="log", exact=True).click()
     expect(page.get_by_role("link", name="log", exact=True)).to_have_attribute("aria-current", "true")
-    page.get_by_role("link", name="table").click()
+    expect(page.locator("#run-tabs a").first).to_have_attribute("href", re.compile("series=lm_loss"))
+    page.get_by_role("link", name="Iterations").click()
     expect(page.get_by_role("columnheader", name="lm loss")).to_be_visible()
-    page.locator("#run-chart").get_by_role("link", name="Next").click()
-    expect(page.locator("#run-chart")).to_contain_text("101–200 of 300")
+    page.locator("#run-tab").get_by_role("link", name="Next").click()
+    expect(page.locator("#run-tab")).to_contain_text("101–200 of 300")
+    page.get_by_label("Series").select_option("step_time_ms")
+    expect(page.get_by_role("columnheader", name="Step time")).to_be_visible()
     assert page.evaluate("window.sameDocument")
 
 
@@ -114,10 +116,9 @@ def test_a_failure_leads_to_the_line_that_shows_it(open_page: OpenPage, house: H
 
 
 def test_timers_are_drawn_beside_their_table(open_page: OpenPage, house: House) -> None:
-    page = open_page(f"/runs/{house.make_run(project='charts', name='timed', **explained())}")
+    page = open_page(f"/runs/{house.make_run(project='charts', name='timed', **explained())}?tab=iterations")
     expect(page.locator(".bars-area[data-ready] canvas")).to_be_visible()
     expect(page.get_by_role("region", name="Timers as a table")).to_contain_text("forward backward")
-    assert '"restarts": [{"iteration": 21' in (page.locator("#run-chart-data script").text_content() or "")
 
 
 def make_slow_run(house: House, project: str) -> int:
@@ -131,7 +132,8 @@ def make_slow_run(house: House, project: str) -> int:
 def test_a_run_is_quarantined_and_released_and_the_name_is_remembered(open_page: OpenPage, house: House) -> None:
     run = make_slow_run(house, "decided")
     page = open_page(f"/runs/{run}")
-    expect(page.locator(".answer")).to_contain_text("5.1\u202f% slower than the last 6 runs of this stack")
+    expect(page.locator(".answer")).to_contain_text("5.1\u202f% slower")
+    page.get_by_role("link", name="Record").click()
     page.get_by_text("Quarantine this run").click()
     form = page.locator("#quarantine")
     form.get_by_label("Your name").fill("Ada Lovelace")
@@ -141,7 +143,7 @@ def test_a_run_is_quarantined_and_released_and_the_name_is_remembered(open_page:
     expect(page.locator("#quarantine").get_by_label("Your name")).to_have_value("Ada Lovelace")
     reason.fill("node 17 was <b>throttled</b>")
     page.locator("#quarantine").get_by_role("button", name="Quarantine").click()
-    page.wait_for_url(re.compile(rf"/runs/{run}#decisions$"))
+    page.wait_for_url(re.compile(rf"/runs/{run}\?tab=record#decisions$"))
     expect(page.locator("#run-top")).to_contain_text("Quarantined by Ada Lovelace")
     expect(page.locator("#run-top")).to_contain_text("node 17 was <b>throttled</b>")
 
@@ -154,7 +156,7 @@ def test_a_run_is_quarantined_and_released_and_the_name_is_remembered(open_page:
 
 def test_a_pin_works_without_script(open_page: OpenPage, house: House) -> None:
     run = make_slow_run(house, "pinned")
-    page = open_page(f"/runs/{run}", script=False)
+    page = open_page(f"/runs/{run}?tab=record", script=False)
     page.get_by_text("Pin as golden baseline").click()
     page.locator("#pin").get_by_label("Your name").fill("Ada")
     page.locator("#pin").get_by_role("button", name="Pin").click()
@@ -200,16 +202,16 @@ def settled(page: Page) -> None:
 def test_an_unknown_field_is_filled_in_and_says_who_stated_it(open_page: OpenPage, house: House) -> None:
     run = upload(house, megatron_log(step_times(412.0, 40)), name="amended")
     page = open_page(f"/runs/{run}")
-    page.locator(".still-unknown a[href='#supply']").click()
+    page.get_by_role("link", name="All missing fields").click()
 
-    page.get_by_label("cluster", exact=True).fill("eos")
-    page.get_by_role("button", name="Save").click()
+    page.locator("#supply").get_by_label("cluster", exact=True).fill("eos")
+    page.locator("#supply").get_by_role("button", name="Save").click()
     author = page.locator("#f-author")
     expect(author).to_have_attribute("aria-invalid", "true")
     expect(page.get_by_label("cluster", exact=True)).to_have_value("eos")
     author.fill("Ada Lovelace")
     page.get_by_role("button", name="Save").click()
-    page.wait_for_url(re.compile(rf"/runs/{run}#contract$"))
+    page.wait_for_url(re.compile(rf"/runs/{run}\?tab=config#contract$"))
     row = page.locator("#contract-cluster")
     expect(row).to_contain_text("eos", timeout=90_000)
     expect(row).to_contain_text(re.compile(r"stated by Ada Lovelace on \d{4}-\d\d-\d\d"))
@@ -221,7 +223,7 @@ def test_a_growing_log_moves_its_figures_and_nothing_else(open_page: OpenPage, h
     text = megatron_log(step_times(412.0, 120))
     cut, later = (text.index(f"iteration {n:8d}/") for n in (40, 80))
     run = upload(house, text[:cut], name="growing", complete="false")
-    page = open_page(f"/runs/{run}")
+    page = open_page(f"/runs/{run}?tab=health")
     expect(page.locator(".badge", has_text="receiving")).to_be_visible()
     settled(page)
     page.evaluate("window.sameDocument = true")
@@ -230,7 +232,7 @@ def test_a_growing_log_moves_its_figures_and_nothing_else(open_page: OpenPage, h
     page.get_by_label("cluster", exact=True).fill("half typed")
     page.evaluate("window.scrollTo(0, 400)")
     append(house, run, text[cut:later], cut)
-    expect(page.locator("#run-middle")).to_contain_text("the last is 79", timeout=90_000)
+    expect(page.locator("#run-tab")).to_contain_text("the last is 79", timeout=90_000)
     assert '"iteration": 79' in (page.locator("#run-chart-data script").text_content() or "")
     page.wait_for_function(
         "before => document.querySelector('#run-chart canvas')?.toDataURL() !== before", arg=before, timeout=90_000
@@ -240,6 +242,40 @@ def test_a_growing_log_moves_its_figures_and_nothing_else(open_page: OpenPage, h
     assert page.evaluate("window.scrollY") == 400
     append(house, run, text[later:], later, complete="true")
     expect(page.locator(".badge", has_text="receiving")).to_have_count(0, timeout=90_000)
-    expect(page.locator("#run-middle")).to_contain_text("the last is 120 of 120", timeout=90_000)
+    expect(page.locator("#run-tab")).to_contain_text("the last is 120 of 120", timeout=90_000)
     expect(page.locator("#run-poll[hx-trigger]")).to_have_count(0)
     assert page.evaluate("window.sameDocument")
+
+
+WORDS = """selector => {
+  const words = (text) => (text.match(/\\S+/g) ?? []).length
+  const root = document.querySelector(selector).cloneNode(true)
+  const hidden = "option, script, .visually-hidden, details:not([open]) > :not(summary)"
+  for (const element of root.querySelectorAll(hidden)) element.remove()
+  return words(root.textContent)
+}"""
+
+
+def test_the_first_viewport_answers_and_every_part_has_an_address(open_page: OpenPage, house: House) -> None:
+    page = open_page(f"/runs/{make_slow_run(house, 'answered')}")
+    drawn(page)
+    expect(page.locator("#profiled .three-walls")).to_be_visible()
+    for part in ("#run-chart .chart", "#profiled", "#run-top .actions .primary", "#run-tab .tabs"):
+        box = page.locator(part).bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= 900, part
+    actions, title = page.locator(".actions").bounding_box(), page.locator("h1").bounding_box()
+    assert actions is not None
+    assert title is not None
+    assert actions["y"] < title["y"] + title["height"], "actions stand on the line of the title"
+    assert len(page.locator(".answer").inner_text().split()) <= 16
+    assert page.evaluate(WORDS, "#run-top") + page.evaluate(WORDS, ".run-hero") <= 150
+    assert page.evaluate(WORDS, "main") <= 400
+    page.get_by_role("link", name="Config").click()
+    expect(page.locator("#contract")).to_be_visible()
+    page.locator("#run-tabs").get_by_role("link", name="Health").click()
+    expect(page.locator("#health")).to_be_visible()
+    page.go_back()
+    expect(page.locator("#contract")).to_be_visible()
+    page.goto(page.url.partition("?")[0] + "#decisions")
+    expect(page.locator("#decisions")).to_be_in_viewport()

@@ -150,7 +150,7 @@ def test_another_number_of_runs_is_a_form_too(client: TestClient, engine: Engine
 def test_the_page_of_a_run_names_its_experiments(client: TestClient, engine: Engine, baseline: int) -> None:
     assert f"/runs/{baseline}/experiments/new" in text(client, f"/runs/{baseline}")
     number = plan(engine, baseline)
-    page = text(client, f"/runs/{baseline}")
+    page = text(client, f"/runs/{baseline}?tab=record")
     assert f'href="/experiments/{number}"' in page
     assert f'href="/runs/{baseline}/journey"' in page
 

@@ -332,7 +332,7 @@ def test_the_run_page_asks_for_it_when_it_is_seen_and_links_it_without_script(
     client: TestClient, session: Session
 ) -> None:
     run = stack(session, 21_846.0, **RECORD)[0]
-    page = client.get(f"/runs/{run}").text
+    page = client.get(f"/runs/{run}?tab=record").text
     assert f'hx-get="/references/nearest?run={run}" hx-trigger="revealed"' in page
     assert f'<a href="/references/nearest?run={run}">' in page
     part = client.get(f"/references/nearest?run={run}", headers={"HX-Request": "true"}).text

@@ -66,7 +66,7 @@ def test_a_damaged_log_hides_nothing_else_is_found_and_is_restored_by_its_upload
     good = stored_object(settings).read_bytes()
     assert main(["verify"]) == 0
     DAMAGES[damage](stored_object(settings))
-    page = client.get(f"/runs/{run_id}", headers=PEOPLE)
+    page = client.get(f"/runs/{run_id}?tab=log", headers=PEOPLE)
     assert (page.status_code, "data-log-problem" in page.text) == (200, damage != "another content")
     assert client.get(f"/api/v1/runs/{run_id}").json()["metrics"]["step_time_ms"]["value"] > 0
     assert client.get(f"/api/v1/runs/{run_id}/log").status_code == (200 if damage == "another content" else 503)
@@ -76,7 +76,7 @@ def test_a_damaged_log_hides_nothing_else_is_found_and_is_restored_by_its_upload
     assert (again["id"], again["created"]) == (run_id, False)
     assert stored_object(settings).read_bytes() == good
     assert main(["verify"]) == 0
-    assert "data-log-problem" not in client.get(f"/runs/{run_id}", headers=PEOPLE).text
+    assert "data-log-problem" not in client.get(f"/runs/{run_id}?tab=log", headers=PEOPLE).text
 
 
 def test_a_run_that_failed_for_its_damaged_log_is_read_once_that_is_restored(

@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 
 from app.domain.contract.fields import FIELDS
 from app.domain.run import Evidence, Slice
+from app.runs.run_page import TABS
 from app.storage.database import transaction
 from app.storage.log_files import LogFiles
 from app.storage.tables import AmendmentRow, AvailabilityRow, ProjectRow, RunFileRow, RunRow, SegmentRow
@@ -41,7 +42,7 @@ def make(engine: Engine, log_files: LogFiles) -> Make:
 def test_failures_come_before_figures_with_evidence_and_advice(client: TestClient, make: Make) -> None:
     run = make(**explained())
     text = client.get(f"/runs/{run}").text
-    assert text.index(OUT_OF_MEMORY.title) < text.index('<dl class="figures">')
+    assert text.index(OUT_OF_MEMORY.title) < text.index('id="run-tab"')
     assert "iteration 20, rank 3" in text
     assert "Lower <code>mbs</code>, or recompute more." in text
     assert f'href="/runs/{run}?line=61#L61"' in text
@@ -52,7 +53,7 @@ def test_failures_come_before_figures_with_evidence_and_advice(client: TestClien
 
 
 def test_what_ran_stands_beside_what_was_asked_for(client: TestClient, make: Make) -> None:
-    text = client.get(f"/runs/{make(**explained())}").text
+    text = client.get(f"/runs/{make(**explained())}?tab=health").text
     badge = "dispatcher: requested deepep, active alltoall"
     assert badge in text[: text.index("</h1>") + 3000]
     table = text[text.index('id="activity"') : text.index("</table>", text.index('id="activity"'))]
@@ -63,27 +64,29 @@ def test_what_ran_stands_beside_what_was_asked_for(client: TestClient, make: Mak
 
 def test_starts_timers_and_lines_to_report_are_told(client: TestClient, make: Make) -> None:
     run = make(**explained())
-    text = client.get(f"/runs/{run}").text
+    text = client.get(f"/runs/{run}?tab=iterations").text
     assert "Started 2 times: 1 resume." in text
     names = re.findall(r'<th scope="row">([a-z ]+)</th><td class="number">[\d.]+\u202f%', text)
     assert names == ["forward backward", "forward compute", "optimizer", "batch generator"]
     assert "not fair for timing" in text
-    assert "12 lines look like figures" in text
-    assert "12 x iteration line: step 7 | expert load &lt;max&gt;: 3.1" in text
-    assert "steady state 1, flops 2" in text
+    record = client.get(f"/runs/{run}?tab=record").text
+    assert "12 lines look like figures" in record
+    assert "12 x iteration line: step 7 | expert load &lt;max&gt;: 3.1" in record
+    assert "steady state 1, flops 2" in record
     spec = client.get(f"/runs/{run}/timers", headers=HTMX).text
     assert '"timer": "forward backward"' in spec
 
 
 def test_a_crash_loop_is_no_resume(client: TestClient, make: Make) -> None:
     loop = [asdict(Slice("a.log", "retry", 1, 3, row, crash_loop=True)) for row in (0, 3, 6)]
-    text = client.get(f"/runs/{make(slices=loop)}").text
+    text = client.get(f"/runs/{make(slices=loop)}?tab=iterations").text
     assert "3 starts in a crash loop" in text
     assert text.count("crash loop</span>") == 3
 
 
 def test_one_start_and_no_findings_leave_no_empty_section(client: TestClient, make: Make) -> None:
-    text = client.get(f"/runs/{make(slices=[asdict(Slice('train.log', 'start', 1, 50, 0))])}").text
+    run = make(slices=[asdict(Slice("train.log", "start", 1, 50, 0))])
+    text = "".join(client.get(f"/runs/{run}?tab={tab}").text for tab in TABS)
     for section in ("failures", "activity", "slices", "timers", "not-understood", "amendments"):
         assert f'id="{section}"' not in text, section
 
@@ -110,8 +113,11 @@ def test_lines_are_counted_in_their_own_file(client: TestClient, make: Make, eng
 
 
 def test_unknown_fields_are_asked_for_stack_members_first(client: TestClient, make: Make) -> None:
-    text = client.get(f"/runs/{make()}").text
-    assert "Unknown: <code>cluster</code>, <code>pp_layout</code>" in text
+    run = make()
+    head = client.get(f"/runs/{run}").text
+    assert re.findall(r'name="field\.(\w+)"', head) == ["cluster"]
+    text = client.get(f"/runs/{run}?tab=config").text
+    text = text[text.index('id="run-tab"') :]
     asked = re.findall(r'name="field\.(\w+)"', text)
     assert asked == ["cluster", "pp_layout", "attention"]
     assert re.search(r'<select id="a-field.attention".*?<option value="flash"', text, re.DOTALL)
@@ -130,8 +136,8 @@ def test_a_statement_needs_a_name_and_a_value_that_can_be(client: TestClient, ma
     assert "Not saved." in refused.text
     sent |= {"field.attention": "flash", "author": "Ada"}
     answer = client.post(f"/runs/{run}/contract", data=sent, headers=HTML, follow_redirects=False)
-    assert (answer.status_code, answer.headers["Location"]) == (303, f"/runs/{run}#contract")
-    text = client.get(f"/runs/{run}").text
+    assert (answer.status_code, answer.headers["Location"]) == (303, f"/runs/{run}?tab=config#contract")
+    text = client.get(f"/runs/{run}?tab=config").text
     assert "is being read again" in text
     history = text[text.index('id="amendments"') :]
     assert "from the job file" in history
@@ -146,7 +152,7 @@ def test_a_correction_can_be_taken_back_where_one_stands(client: TestClient, mak
     assert 'name="take_back" value="ep"' in text
     assert 'name="take_back"' not in client.get(f"/runs/{run}?amend=tp").text
     client.post(f"/runs/{run}/contract", data={"take_back": "ep", "author": "Bea"}, headers=HTML)
-    assert "value from the log" in client.get(f"/runs/{run}").text
+    assert "value from the log" in client.get(f"/runs/{run}?tab=config").text
 
 
 def test_news_of_a_growing_run_come_part_by_part(client: TestClient, make: Make, engine: Engine) -> None:
@@ -163,7 +169,7 @@ def test_news_of_a_growing_run_come_part_by_part(client: TestClient, make: Make,
     current = HTMX | {"HX-Current-URL": f"http://testserver/runs/{run}?series=lm_loss"}
     news = client.get(asks[1], headers=current).text
     assert re.findall(r'id="([\w-]+)"[^>]* hx-swap-oob="true"', news) == [
-        "run-top", "run-chart-data", "run-chart-note", "run-middle", "run-contract", "run-decisions", "run-end",
+        "run-top", "run-chart-data", "run-chart-note", "run-tab",
     ]  # fmt: skip
     assert "lm loss" in news
     assert 'data-announce="The log is complete."' in news

@@ -12,6 +12,7 @@ from sqlalchemy import Engine, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
+from app.runs.run_page import TABS
 from app.storage.database import transaction
 from app.storage.log_files import LogFiles
 from app.storage.tables import RunRow
@@ -51,12 +52,13 @@ def test_a_history_restore_gets_the_full_page(client: TestClient) -> None:
 def test_hostile_names_and_lines_stay_text(client: TestClient, make: Make) -> None:
     attack = "<script>alert(1)</script>"
     run = make(name=attack, branch='"><img src=x>', warnings=[attack], ci_url="javascript:alert(1)", tags=[attack])
-    for address in ("/", "/runs", f"/runs/{run}", f"/runs/{run}/log", f"/runs/{run}?view=table", f"/runs?q={attack}"):
+    tabs = [f"/runs/{run}?tab={tab}" for tab in TABS]
+    for address in ("/", "/runs", f"/runs/{run}", f"/runs/{run}/log", *tabs, f"/runs?q={attack}"):
         text = client.get(address).text
         assert attack not in text, address
         assert "<img src=x>" not in text, address
         assert "javascript:" not in text, address
-    assert "&lt;b&gt;of&lt;/b&gt;" in client.get(f"/runs/{run}").text  # the log's own markup
+    assert "&lt;b&gt;of&lt;/b&gt;" in client.get(f"/runs/{run}?tab=log").text  # the log's own markup
 
 
 def test_a_series_name_cannot_leave_the_chart_data(client: TestClient, make: Make) -> None:
@@ -64,7 +66,8 @@ def test_a_series_name_cannot_leave_the_chart_data(client: TestClient, make: Mak
     text = client.get(f"/runs/{run}/chart", headers=HTMX).text
     (spec,) = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
     assert "<" not in spec
-    assert {row["role"] for row in json.loads(spec)["datasets"]["points"]} == {"warm-up", "window", "spike"}
+    rows = json.loads(spec)["datasets"]
+    assert {row["role"] for row in (*rows["points"], *rows["lane"])} == {"warm-up", "window", "spike"}
 
 
 @pytest.mark.parametrize(
@@ -147,11 +150,13 @@ def test_a_series_that_the_run_does_not_have_is_refused_with_those_it_has(client
 
 
 def test_the_run_page_says_its_answer_first_and_names_every_figure(client: TestClient, make: Make) -> None:
-    text = client.get(f"/runs/{make()}").text
-    assert "per step over iterations 5 to 50" in text
-    labels = ["Step time", "tokens/s/GPU", "TFLOP/s/GPU", "MFU", "Peak memory"]
-    places = [text.index(f">{label}</dt>") for label in labels]
+    run = make()
+    text = client.get(f"/runs/{run}").text
+    assert "per step, not judged yet" in text
+    measured = text[text.index('class="measured"') :]
+    places = [measured.index(label) for label in ("tokens/s/GPU", "TFLOP/s/GPU", "MFU", "GiB")]
     assert places == sorted(places)
+    text = client.get(f"/runs/{run}?tab=config").text
     assert set(re.findall(r'class="unknown" href="#a-field\.(\w+)"', text)) == {"cluster", "pp_layout", "attention"}
 
 
@@ -164,7 +169,7 @@ def test_log_lines_and_chart_points_know_each_other(client: TestClient, make: Ma
     spec = client.get(f"/runs/{run}/chart?iteration=7", headers=HTMX).text
     assert f'"line": {line}' in spec
     assert '"pointed": [{"iteration": 7}]' in spec
-    contract = re.search(r'id="contract-ep">.*?\?line=(\d+)', client.get(f"/runs/{run}").text, re.DOTALL)
+    contract = re.search(r'id="contract-ep">.*?\?line=(\d+)', client.get(f"/runs/{run}?tab=config").text, re.DOTALL)
     assert contract is not None
     stated = client.get(f"/runs/{run}/log?line={contract.group(1)}", headers=HTMX).text
     assert f'id="L{contract.group(1)}" class="states chosen"' in stated
@@ -286,7 +291,7 @@ def test_the_form_uploads_through_the_same_door(client: TestClient, engine: Engi
 
 def test_the_command_that_states_what_is_unknown_invents_nothing(client: TestClient, make: Make) -> None:
     run = make(unknown=["cluster", "gpu", "data_mode", "tp", "seq_len", "attention"])
-    text = client.get(f"/runs/{run}").text
+    text = client.get(f"/runs/{run}?tab=config").text
     command = shlex.split(
         html.unescape(re.findall(r'id="supply-script".*?<code>(curl .*?)</code>', text, re.DOTALL)[0])
     )
@@ -296,7 +301,7 @@ def test_the_command_that_states_what_is_unknown_invents_nothing(client: TestCli
     refused = client.patch(f"/api/v1/runs/{run}/contract", json=body | {"author": "Ada"})
     assert refused.status_code == 422
     assert client.get(f"/api/v1/runs/{run}").json()["amendments"] == []
-    assert "supply-script" not in client.get(f"/runs/{make(unknown=['tp'])}").text
+    assert "supply-script" not in client.get(f"/runs/{make(unknown=['tp'])}?tab=config").text
 
 
 NAN, INF = float("nan"), float("inf")
@@ -391,15 +396,20 @@ def test_the_upload_form_has_its_button_before_the_script_and_the_default_of_the
     assert "<option selected>ci</option>" in text
 
 
-def test_contract_fields_that_nobody_chose_can_be_folded(client: TestClient, make: Make) -> None:
-    text = client.get(f"/runs/{make()}").text
-    assert "Also show 1 field at default or unset" in text
-    assert re.findall(r'id="contract-(\w+)" class="by-default"', text) == ["graph_modules"]
+def test_the_fields_of_a_run_can_be_searched(client: TestClient, make: Make) -> None:
+    run = make()
+    every = re.findall(r'<tr id="contract-(\w+)"', client.get(f"/runs/{run}?tab=config").text)
+    found = re.findall(r'<tr id="contract-(\w+)"', client.get(f"/runs/{run}?tab=config&find=expert").text)
+    assert {"ep", "dispatcher"} < set(every)
+    assert found != every
+    assert re.findall(
+        r'<tr id="contract-(\w+)"', client.get(f"/runs/{run}/tab?find=dispatcher", headers=HTMX).text
+    ) == [name for name in every if "dispatcher" in name]
 
 
 def test_names_in_backticks_are_code_and_what_they_hold_is_escaped(client: TestClient, make: Make) -> None:
     run = make(warnings=["`<b>` was read as `tp`."], status="ready")
-    assert "<code>&lt;b&gt;</code> was read as <code>tp</code>." in client.get(f"/runs/{run}").text
+    assert "<code>&lt;b&gt;</code> was read as <code>tp</code>." in client.get(f"/runs/{run}?tab=health").text
     reference = client.get("/docs").text
     assert "<code>status</code> says whether" in reference
     assert "`" not in reference

@@ -43,8 +43,8 @@ def make(engine: Engine, stack: list[int]) -> Make:
     return make
 
 
-def page(client: TestClient, run: int, status: int = 200) -> str:
-    answer = client.get(f"/runs/{run}", headers=HTML)
+def page(client: TestClient, run: int, status: int = 200, tab: str = "") -> str:
+    answer = client.get(f"/runs/{run}{tab and f'?tab={tab}'}", headers=HTML)
     assert answer.status_code == status
     return html.unescape(answer.text).replace(THIN, " ")
 
@@ -57,11 +57,12 @@ def part(text: str, element: str) -> str:
 
 def test_the_verdict_is_the_first_sentence_and_stands_beside_every_figure(client: TestClient, make: Make) -> None:
     text = page(client, make(slower=0.0334))
-    answer = re.search(r'<p class="answer">(.*?)</p>', text)
+    answer = re.search(r'<p class="answer regression">(.*?)</p>', text)
     assert answer is not None
-    assert answer[1] == "3.4 % slower than the last 12 runs of this stack, certain enough to act on."
-    assert text.index('class="badge regression"') < text.index("figures")
-    changes = re.findall(r'<dd class="against"><span class="change( \w+)?"><span class="nowrap">(.*?)</span>', text)
+    assert answer[1] == "3.4 % slower: 20.68 s, was 20.00 s."
+    assert "3.4 % slower than the last 12 runs of this stack, certain enough to act on." in text
+    assert text.index('class="badge regression"') < text.index('id="figures"')
+    changes = re.findall(r'against"><span class="change( \w+)?"><span class="nowrap">(.*?)</span>', text)
     assert [(kind.strip(), change) for kind, change in changes] == [
         ("regression", "3.4 % slower"), *[("regression", "3.3 % lower")] * 3, ("", "the same"),
     ]  # fmt: skip
@@ -84,11 +85,12 @@ def test_suspects_have_their_axis_and_the_commits_link_to_the_repository(
         project = session.get_one(ProjectRow, 1)
         project.compare_url, project.commit_url = "https://git/{from}...{to}", "https://git/{commit}"
         session.add(project)
-    text = page(client, make(slower=0.03, fields={"ep_overlap": True}, commit="feedface01"))
+    run = make(slower=0.03, fields={"ep_overlap": True}, commit="feedface01")
+    text = page(client, run)
     verdict = part(text, "verdict")
     assert "Recipe ep_overlap off → on" in verdict
     assert re.search(r'href="https://git/\w{8}\.\.\.feedface01" rel="noreferrer nofollow"', text)
-    assert 'href="https://git/feedface01"' in text
+    assert 'href="https://git/feedface01"' in client.get(f"/runs/{run}?tab=record").text
 
 
 def test_an_inconclusive_run_says_how_to_run_it_again(client: TestClient, make: Make, engine: Engine) -> None:
@@ -201,7 +203,7 @@ def test_quarantine_needs_a_name_and_a_reason_and_is_recorded(client: TestClient
 
     sent = {"author": "Ada <b>", "note": f"node 17 {ATTACK}"}
     answer = client.post(f"/runs/{run}/quarantine", data=sent, headers=HTML, follow_redirects=False)
-    assert (answer.status_code, answer.headers["Location"]) == (303, f"/runs/{run}#decisions")
+    assert (answer.status_code, answer.headers["Location"]) == (303, f"/runs/{run}?tab=record#decisions")
     text = client.get(f"/runs/{run}").text
     assert ATTACK not in text
     assert "Quarantined by Ada &lt;b&gt;" in text
@@ -220,17 +222,17 @@ def test_a_pin_says_what_drifts_out_of_sight(client: TestClient, make: Make, eng
         release = make_stack_run(session, 0, purpose="release", slower=-0.05)
     client.post(f"/runs/{stack[0]}/pin", data={"author": "Ada", "note": ""})
     run = make(slower=0.02)
-    decisions = part(page(client, run), "decisions")
+    decisions = part(page(client, run, tab="record"), "decisions")
     assert f"Golden baseline of this stack is #{stack[0]} , pinned by Ada" in decisions
     assert "Drift that pinning hides" in decisions
     assert f"2.0 % slower since the last pin, #{stack[0]}" in decisions.replace("  ", " ")
     assert f"7.3 % slower since the release before it, #{release}" in decisions.replace("  ", " ")
 
     client.post(f"/runs/{run}/pin", data={"author": "Bea", "note": "after the <upgrade>"})
-    text = page(client, run)
+    text = page(client, run, tab="record")
     assert "golden baseline" in text
     assert "Drift of this run" in part(text, "decisions")
-    assert "&lt;upgrade&gt;" in client.get(f"/runs/{run}").text
+    assert "&lt;upgrade&gt;" in client.get(f"/runs/{run}?tab=record").text
     client.post(f"/runs/{run}/unpin", data={"author": "Cleo"})
     with read_session(engine) as session:
         assert session.execute(select(col(PinRow.id)).where(col(PinRow.unpinned_at).is_(None))).all() == []

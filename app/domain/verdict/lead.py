@@ -1,0 +1,94 @@
+"""The verdict in one sentence of at most 16 words, with which the page of a run begins."""
+
+from collections.abc import Sequence
+
+from app.domain.numbers import THE_SAME, THIN, change_text, percent, plural, step_time, time_unit_of
+from app.domain.verdict.assess import UPGRADES, changed_field
+from app.domain.verdict.differences import Difference
+from app.domain.verdict.document import MeasuredContrast, VerdictDocument
+from app.domain.verdict.step_time import StepTimeChange, shows_no_difference
+from app.domain.verdict.words import numbered, sides_text
+
+_LONGEST_VALUE = 24
+_MOST_FIELDS = 3
+
+
+def lead(document: VerdictDocument, cause: Difference | None = None) -> str:
+    """Return the change with both step times, and what changed. `cause`: the suspect that the evidence supports."""
+    verdict, time = document.verdict, document.verdict.step_time
+    if verdict.decision == "failed":
+        return verdict.reason
+    if verdict.decision == "no_baseline":
+        return _without_baseline(document)
+    if verdict.loss is not None and verdict.loss.decision == "worse":
+        return f"The loss is {percent(verdict.loss.delta_pct or 0.0)} higher than before: explain that first."
+    if verdict.memory is not None and verdict.memory.decision == "regression":
+        runs = plural(len(verdict.baseline_used), "run")
+        return f"{percent(verdict.memory.delta_pct)} more peak memory than before ({runs})."
+    if time is None:
+        return verdict.reason
+    knobs = document.comparability.knobs if document.comparability is not None else ()
+    return " ".join(filter(None, (_change(time), _because(time, cause, knobs))))
+
+
+def _change(time: StepTimeChange) -> str:
+    """Return `4.9 % slower: 19.57 s, was 18.66 s.`"""
+    unit = time_unit_of((time.candidate_ms, time.baseline_ms))
+    times = f"{step_time(time.candidate_ms, unit)}, was {step_time(time.baseline_ms, unit)}"
+    if shows_no_difference(time):
+        return f"No significant difference: {times}."
+    change = change_text(time.delta_pct)
+    if time.decision == "no_change" or change.word == THE_SAME:
+        return f"As fast as before, within {time.equal_pct:g}{THIN}%: {times}."
+    return f"{change.figure}: {times}."
+
+
+def _because(time: StepTimeChange, cause: Difference | None, knobs: Sequence[Difference]) -> str:
+    if time.decision == "no_change" or shows_no_difference(time):
+        return ""
+    if cause is not None:
+        return f"Likely cause: {_named(cause)}."
+    if len(knobs) == 1:
+        return f"Changed: {_named(knobs[0])}."
+    return f"{len(knobs)} knobs changed." if knobs else ""
+
+
+def _named(difference: Difference) -> str:
+    """Return the field with both values; without them where they are long, or for a commit."""
+    before, after = sides_text(difference)
+    if "commit" in difference.field:
+        return "the code"
+    short = max(len(before), len(after)) <= _LONGEST_VALUE
+    return f"`{difference.field}` {before} → {after}" if short else f"`{difference.field}`"
+
+
+def _without_baseline(document: VerdictDocument) -> str:
+    if document.other_branch is not None:
+        return f"No baseline on branch {document.other_branch.baseline_branch}."
+    contrast = document.contrast
+    if contrast is not None and contrast.measured.step_time is not None:
+        return _contrast(contrast, contrast.measured.step_time)
+    if not document.misses:
+        return "No earlier run to compare with."
+    miss = document.misses[0]
+    if not miss.fields:
+        return f"No comparable run yet: the closest, {numbered(miss.run)}, cannot serve as baseline."
+    more = len(miss.fields) - _MOST_FIELDS
+    fields = ", ".join(f"`{field}`" for field in miss.fields[:_MOST_FIELDS]) + (f" and {more} more" if more > 0 else "")
+    return f"No comparable run yet: the closest, {numbered(miss.run)}, differs in {fields}."
+
+
+def _contrast(contrast: MeasuredContrast, time: StepTimeChange) -> str:
+    difference = changed_field(contrast.comparability)
+    before, after = sides_text(difference)
+    since = f"since {difference.field} {after}" if difference.field in UPGRADES else f"with {difference.field} {after}"
+    change = change_text(time.delta_pct)
+    others = len(contrast.comparability.stack) + len(contrast.comparability.knobs) - 1
+    if shows_no_difference(time):
+        return f"No significant difference from {difference.field} {before}."
+    speed = "As fast" if change.word == THE_SAME else change.figure
+    if others:
+        return f"{speed} {since}. {plural(others, 'other field')} changed, too."
+    if contrast.comparability.other_code:
+        return f"{speed} {since}. {difference.field.capitalize()} and code both changed."
+    return f"{speed} {since} (was {before})."
