@@ -87,22 +87,55 @@ function problemText(request) {
   try { return JSON.parse(request.responseText).detail; } catch { return `The service answered ${request.status}. Reload the page.`; }
 }
 
-// Until there are accounts, every form asks who does it; one answer is enough.
-const AUTHOR = "author";
+// Without accounts, the first change asks for the user's name; a cookie remembers it for all forms.
+const NAME_COOKIE = "threewalls_name";
 
-function rememberedAuthor() {
-  try { return localStorage.getItem(AUTHOR) ?? ""; } catch { return ""; }
+function rememberName(name) {
+  document.cookie = `${NAME_COOKIE}=${encodeURIComponent(name)}; path=/; max-age=31536000; samesite=lax`;
+  fillName(document, name);
+  for (const button of $$("[data-name-switch]")) {
+    button.textContent = name;
+    button.hidden = false;
+  }
 }
 
-function fillAuthor(root) {
-  for (const input of $$(`form[method="post"] input[name="${AUTHOR}"]`, root)) input.value ||= rememberedAuthor();
+function fillName(root, name = $("[data-name-switch]")?.textContent ?? "") {
+  for (const input of $$('form[method="post"] input[name="author"]', root)) input.value = name || input.value;
+}
+
+function askName(then = () => {}) {
+  const dialog = $("#identity");
+  const input = $("input", dialog);
+  input.value = $("[data-name-switch]").textContent;
+  $("form", dialog).onsubmit = () => {
+    rememberName(input.value.trim());
+    then();
+  };
+  dialog.showModal();
+  input.select();
 }
 
 document.addEventListener("submit", (event) => {
-  const author = event.target.elements[AUTHOR]?.value?.trim();
-  if (!author) return;
-  try { localStorage.setItem(AUTHOR, author); } catch { /* asked again next time */ }
-});
+  const author = event.target.elements.author;
+  if (!author || author.value?.trim() || author.checkVisibility() || !$("#identity")) return;
+  event.preventDefault();
+  event.stopImmediatePropagation();
+  askName(() => event.target.requestSubmit(event.submitter));
+}, { capture: true });
+
+/* ---------- toasts ---------- */
+
+const TOAST_MS = 20_000;
+
+// A toast goes by itself, but not while it is pointed at or has the focus.
+function fade(toast) {
+  setTimeout(() => (toast.matches(":hover, :focus-within") ? fade(toast) : toast.remove()), TOAST_MS);
+}
+
+// Decisions come back with the part of the page that they changed; the focus must not fall off the page.
+function followDecision(root) {
+  if (root.id === "decided" && document.activeElement === document.body) $("#decisions .button", root)?.focus();
+}
 
 /* ---------- wiring ---------- */
 
@@ -110,13 +143,16 @@ function start(root) {
   showTheme();
   for (const button of $$("[data-copy]", root)) button.hidden = !navigator.clipboard;
   for (const log of $$(".log", root)) showInside(log);
-  fillAuthor(root);
+  fillName(root);
 }
 
 document.addEventListener("click", (event) => {
-  const target = event.target.closest("[data-theme-switch], [data-copy]");
+  const target = event.target.closest("[data-theme-switch], [data-copy], [data-close], [data-name-switch]");
   if (!target) return;
-  if (target.matches("[data-theme-switch]")) setTheme(THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length]);
+  if (target.matches(".toast [data-close]")) target.closest(".toast").remove();
+  else if (target.matches("[data-close]")) target.closest("dialog").close();
+  else if (target.matches("[data-name-switch]")) askName();
+  else if (target.matches("[data-theme-switch]")) setTheme(THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length]);
   else {
     navigator.clipboard.writeText($("code", target.parentElement).textContent).then(() => {
       const label = target.dataset.label ??= target.textContent;
@@ -143,7 +179,26 @@ document.addEventListener("htmx:configRequest", (event) => {
   if (verb !== "get") return;
   for (const name of Object.keys(parameters)) if (parameters[name] === "") delete parameters[name];
 });
-document.addEventListener("htmx:load", (event) => { if (event.detail.elt !== document.body) start(event.detail.elt); });
+document.addEventListener("htmx:load", ({ detail: { elt } }) => {
+  if (elt === document.body) return;
+  if (elt.matches(".toast")) {
+    for (const older of $$(".toast", $("#toasts"))) if (older !== elt) older.remove();
+    fade(elt);
+  }
+  start(elt);
+  followDecision(elt);
+});
+// A form that was refused comes back as HTML with its errors; other refusals are JSON.
+document.addEventListener("htmx:beforeSwap", ({ detail }) => {
+  // The new part comes in before the old one goes: an open panel there would close its successor.
+  for (const panel of $$("details[name][open]", detail.target)) panel.removeAttribute("name");
+  const isForm = [404, 409, 422].includes(detail.xhr.status) && detail.requestConfig.verb === "post"
+    && detail.xhr.getResponseHeader("Content-Type")?.startsWith("text/html");
+  if (isForm) {
+    detail.shouldSwap = true;
+    detail.isError = false;
+  }
+});
 document.addEventListener("htmx:afterSwap", (event) => announce(event.detail.elt));
 document.addEventListener("htmx:pushedIntoHistory", followAddress);
 // A page that follows a run must not take away what is being typed, nor close what was opened.

@@ -40,6 +40,8 @@ from app.web.identity import (
     make_administrator,
     may_answer,
     put,
+    remembered,
+    remembered_name,
 )
 
 _NO_STORE = ("/api/", "/settings/", "/account/", "/login", "/logout")
@@ -111,7 +113,7 @@ class AccessMiddleware:
                 answer, visible = too_many or refusals.not_logged_in(request, _WRONG_TOKEN), NONE
         if not caller.access.is_open:
             send = _private(send, scope["path"])
-        with seeing(visible), _acting_as(caller.access.name):
+        with seeing(visible), _acting_as(caller.access, request):
             if answer is not None and match is not None:
                 scope["route"] = match.route.route  # what the request is counted under
             await (answer or self._app)(scope, receive, send)
@@ -254,12 +256,14 @@ class AccessMiddleware:
 
 
 @contextmanager
-def _acting_as(name: str) -> Iterator[None]:
-    before = acting_as.set(name)
+def _acting_as(access: Access, request: Request) -> Iterator[None]:
+    name = acting_as.set(access.name)
+    asked_before = remembered.set(remembered_name(request) if access.is_open else "")
     try:
         yield
     finally:
-        acting_as.reset(before)
+        remembered.reset(asked_before)
+        acting_as.reset(name)
 
 
 def _complete_first(request: Request, page: str, what: str) -> Response:

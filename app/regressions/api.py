@@ -75,7 +75,7 @@ def change_many_regressions(request: Request, engine: AppEngine, change: ManyCha
     seen = change.seen()
     changed = change_regressions(engine, seen, change.change())
     return ManyChangedOut(
-        changed=changed, items=_read(engine, [regression.id for regression in seen], public_address(request))
+        changed=len(changed), items=_read(engine, [regression.id for regression in seen], public_address(request))
     )
 
 

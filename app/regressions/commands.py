@@ -22,6 +22,7 @@ from app.pipeline.notify import notify_regression
 from app.pipeline.work import delivery_queue, stack_queue
 from app.queue import JUDGE_STACK, enqueue
 from app.storage import audit
+from app.storage.audit import AuditEvent
 from app.storage.database import transaction
 from app.storage.runs import aware
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, select_any, utc_now
@@ -65,8 +66,8 @@ class Change:
         return not self.note and (self.state, self.assignee, self.external_url, self.answer) == (None,) * 4
 
 
-def change_regressions(engine: Engine, seen: Sequence[Seen], change: Change) -> int:
-    """Change all of `seen` and return how many changed.
+def change_regressions(engine: Engine, seen: Sequence[Seen], change: Change) -> tuple[int, ...]:
+    """Change all of `seen` and return the number of the audit entry of each that changed.
 
     Raises NotFound, InvalidChange naming fields, and EditConflict naming the user who changed what.
     """
@@ -78,18 +79,82 @@ def change_regressions(engine: Engine, seen: Sequence[Seen], change: Change) -> 
         raise InvalidChange("Nothing was changed.", (error,))
     with transaction(engine, durable=True) as session:
         # Lock stacks and runs before regressions, like judging, to avoid deadlocks. A refusal rolls back.
-        work = {*_placed_again(session, seen, change), *_quarantined(session, seen, change)}
+        ids = [regression.id for regression in seen]
+        work = {*_placed_again(session, ids if change.state == "invalid" else []), *_quarantined(session, seen, change)}
         rows = _locked(session, seen)
         _refuse_what_changed(session, rows, seen)
         if errors := tuple(_refused_rows(rows, seen, change)):
             raise InvalidChange("Nothing was changed.", errors)
-        changed = sum(_apply(session, row, change) for row in rows)
-    log.info("regressions_changed", ids=[regression.id for regression in seen], changed=changed)
+        changed = tuple(event for row in rows if (event := _apply(session, row, change)) is not None)
+    log.info("regressions_changed", ids=ids, changed=len(changed))
     for work_id in sorted(work):
         enqueue(JUDGE_STACK, work_id)
     if changed:
         delivery_queue.enqueue_due(engine)
     return changed
+
+
+def is_undoable(event: AuditEvent) -> bool:
+    """Return whether `undo_changes` can put back what a change replaced.
+
+    A proposal that was declined, or dropped with the state, is made again from the runs and not from the audit log.
+    """
+    if event.action == "proposal_accepted":
+        return True
+    return event.action == "changed" and "proposal" not in event.before and event.before.get("state") != "fixed"
+
+
+def undo_changes(engine: Engine, event_ids: Sequence[int], author: str) -> int:
+    """Put back what the changes with these audit entries replaced, all or none, and return how many. Notes stay.
+
+    Raises NotFound, InvalidChange naming fields, and EditConflict when a regression changed since.
+    """
+    author = one_line(author)
+    if not 0 < len(author) <= audit.MAX_AUTHOR:
+        raise InvalidChange("Nothing was changed.", (FieldError("author", audit.AUTHOR_ERROR),))
+    if not 0 < len(event_ids) <= MAX_AT_ONCE:
+        raise InvalidChange(
+            "Nothing was changed.", (FieldError("event", f"must name 1 to {MAX_AT_ONCE} changes of regressions"),)
+        )
+    with transaction(engine, durable=True) as session:
+        undone = _undoable(session, event_ids)
+        moved = {number: {event.before.get("state"), event.after.get("state")} for number, event in undone.items()}
+        work = set(_placed_again(session, [number for number, states in moved.items() if "invalid" in states]))
+        for row in _locked(session, [Seen(number) for number in undone]):
+            _undo(session, row, undone[row.id or 0], author)
+    log.info("regressions_undone", ids=sorted(undone))
+    for work_id in sorted(work):
+        enqueue(JUDGE_STACK, work_id)
+    delivery_queue.enqueue_due(engine)
+    return len(undone)
+
+
+def _undoable(session: Session, event_ids: Sequence[int]) -> dict[int, AuditEvent]:
+    """Return the changes by regression."""
+    events = [event for event in audit.events_by_id(session, event_ids) if event.subject == "regression"]
+    if len(events) < len(set(event_ids)):
+        raise NotFound("A change to undo does not exist. It may have been deleted with its regression.")
+    if not all(map(is_undoable, events)):
+        raise InvalidChange("Nothing was changed.", (FieldError("event", "is a change that cannot be undone"),))
+    return {int(event.subject_id): event for event in events}
+
+
+def _undo(session: Session, row: RegressionRow, event: AuditEvent, author: str) -> None:
+    newest, *earlier = audit.events(session, "regression", row.id or 0)
+    if newest.id != event.id:
+        error = FieldError("event", _who_changed(session, row))
+        raise EditConflict("The regression changed in the meantime, so nothing was undone. Reload the page.", (error,))
+    for name, value in event.before.items():
+        setattr(row, name, value)
+    if event.note:
+        row.note = next((other.note for other in earlier if other.note and not other.by_service), "")
+    row.changed_at = utc_now()
+    audit.record(
+        session, project_id=row.project_id, who=author, subject="regression", subject_id=str(row.id), action="undone",
+        before=event.after, after=event.before,
+    )  # fmt: skip
+    session.flush()
+    _tell(session, row, Change(author), event.after.get("state"), event.before.get("state"))
 
 
 def _trimmed(change: Change) -> Change:
@@ -188,12 +253,12 @@ def _place(row: RegressionRow, seen: Sequence[Seen], field: str) -> str:
     return field if len(seen) == 1 else f"regressions.{position}.{field}"
 
 
-def _apply(session: Session, row: RegressionRow, change: Change) -> bool:
-    """Write the change and its audit record. Return False, with nothing written, if nothing changes."""
+def _apply(session: Session, row: RegressionRow, change: Change) -> int | None:
+    """Write the change and its audit entry and return the number of that. Return None if nothing changes."""
     wanted = _wanted(row, change)
     after = {name: value for name, value in wanted.items() if value != getattr(row, name)}
     if not after and not change.note:
-        return False
+        return None
     before = {name: getattr(row, name) for name in after}
     for name, value in after.items():
         setattr(row, name, value)
@@ -203,7 +268,7 @@ def _apply(session: Session, row: RegressionRow, change: Change) -> bool:
     if row.state != "fixed" and ("proposal" in after or before.get("state") == "fixed"):
         _forget_proposals(session, row)
     row.changed_at = utc_now()
-    audit.record(
+    event = audit.record(
         session,
         project_id=row.project_id,
         who=change.author,
@@ -216,13 +281,13 @@ def _apply(session: Session, row: RegressionRow, change: Change) -> bool:
     )
     session.flush()
     _tell(session, row, change, before.get("state"), after.get("state"))
-    return True
+    return event.id
 
 
 def _tell(session: Session, row: RegressionRow, change: Change, before: str | None, after: str | None) -> None:
     """Create the notification that it is fixed or open again. Each time is a separate event."""
     event = "regression.fixed" if after == "fixed" else "regression.reopened"
-    if after == "fixed" or (after == "open" and before not in ACTIVE):
+    if after == "fixed" or (after in ACTIVE and before not in (None, *ACTIVE)):
         reason = f"{change.author}: {change.note}" if change.note else f"{change.author} says so."
         notify_regression(session, row, event, aware(row.changed_at).isoformat(), reason)
 
@@ -255,19 +320,19 @@ def _action(change: Change, after: dict[str, str]) -> str:
     return "changed" if after else "noted"
 
 
-def _placed_again(session: Session, seen: Sequence[Seen], change: Change) -> Iterator[int]:
-    """Release the runs that an invalid regression explained, so that they are judged again. Return the stack work."""
-    if change.state != "invalid":
+def _placed_again(session: Session, regression_ids: Sequence[int]) -> Iterator[int]:
+    """Have the runs since these regressions judged again, because invalid ones explain nothing. Return stack work."""
+    if not regression_ids:
         return
     member = RegressionMemberRow
     places = (
         select(col(RunRow.project_id), col(member.stack_key), func.min(col(RunRow.ordered_at)))
         .join(RunRow, col(RunRow.id) == col(member.run_id))
-        .where(col(member.regression_id).in_([regression.id for regression in seen]))
+        .where(col(member.regression_id).in_(regression_ids))
         .group_by(col(RunRow.project_id), col(member.stack_key))
         .order_by(col(RunRow.project_id), col(member.stack_key))
     )
-    because = "A regression in its history was marked invalid."
+    because = "A regression in its history was marked invalid, or no longer is."
     for project_id, stack_key, place in session.execute(places).all():
         yield stack_queue.request(session, project_id, stack_key, judge_from=aware(place), because=because)
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Self
 
+from app.domain.text import one_line
 from app.errors import FieldError, InvalidChange, ThreewallsError
 from app.regressions.commands import Answer, Change, Seen
 from app.regressions.queries import NOBODY
@@ -12,14 +13,15 @@ from app.web.forms import Form, read_time
 
 _FILLED = ("assignee", "external_url")
 """Inputs with a prefilled value; `was_NAME` holds it, so that only edited inputs are changes."""
+_MAX_COMMIT = 100
 _ANSWERS: Mapping[str, Answer] = {"accept": "accept", "decline": "decline"}
 
 
 class TriageForm(Form):
     """A form of triage. `seen`: the selected rows."""
 
-    inputs = ("state", "assignee", "external_url", "note", "author", "quarantine")
-    hidden = ("proposal", "changed_at", *(f"was_{name}" for name in _FILLED))
+    inputs = ("state", "assignee", "external_url", "note", "author", "quarantine", "commit")
+    hidden = ("proposal", "take", "changed_at", *(f"was_{name}" for name in _FILLED))
     several = ("seen",)
 
     def change(self) -> Change:
@@ -27,11 +29,15 @@ class TriageForm(Form):
         answer = _ANSWERS.get(self.value("proposal"))
         if answer:
             return Change(self.value("author"), note=self.value("note"), answer=answer)
+        if self.value("take"):
+            return Change(self.value("author"), state="acknowledged", assignee=self.value("author"))
+        commit = one_line(self.value("commit"))[:_MAX_COMMIT]
+        fixed_by = f"Fixed by commit {commit}." if commit else ""
         return Change(
             self.value("author"),
             state=self.value("state") or None,
             assignee=self._touched("assignee"),
-            note=self.value("note"),
+            note="\n".join(filter(None, (fixed_by, self.value("note")))),
             external_url=self._touched("external_url"),
             quarantine=bool(self.value("quarantine")),
         )
@@ -59,6 +65,11 @@ class TriageForm(Form):
     def seen_one(self, regression_id: int) -> Seen:
         return Seen(regression_id, read_time(self.value("changed_at")))
 
+    @property
+    def panel(self) -> str:
+        """Return the panel of the decision bar that was sent: a state, or `more`; empty for buttons without one."""
+        return self.value("state") or ("more" if "note" in self.values else "")
+
     def seen_rows(self) -> list[Seen]:
         """Return the selected rows, each `id@changed_at`. Raises InvalidChange."""
         if not self.chosen["seen"]:
@@ -72,6 +83,23 @@ class TriageForm(Form):
         elsewhere = [f"{text[:1].upper()}{text[1:]}." for name, text in errors.items() if name not in self.inputs]
         problem = " ".join([error.detail, *elsewhere]) if elsewhere or not placed else ""
         return replace(self, errors=placed, problem=problem)
+
+
+class UndoForm(Form):
+    """The form of a toast. `event`: the audit entries of the changes; `page`: the regression that is shown, if one."""
+
+    inputs = ("author",)
+    hidden = ("page",)
+    several = ("event",)
+
+    @property
+    def event_ids(self) -> tuple[int, ...]:
+        return tuple(int(text) for text in self.chosen["event"] if text.isascii() and text.isdigit() and len(text) < 19)
+
+    @property
+    def regression_id(self) -> int | None:
+        page = self.value("page")
+        return int(page) if page.isascii() and page.isdigit() and len(page) < 10 else None
 
 
 def _row(text: str) -> Seen:

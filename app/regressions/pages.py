@@ -1,5 +1,6 @@
 """Pages of regressions: the triage list and one regression, with their forms. They work without script."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
@@ -25,8 +26,8 @@ from app.errors import EditConflict, InvalidChange, NotFound, ThreewallsError
 from app.pipeline.regression_costs import costs_of
 from app.regressions import words
 from app.regressions.charts import Point, history_chart, points_of
-from app.regressions.commands import MAX_AT_ONCE, change_regressions
-from app.regressions.forms import TriageForm
+from app.regressions.commands import MAX_AT_ONCE, change_regressions, is_undoable, undo_changes
+from app.regressions.forms import TriageForm, UndoForm
 from app.regressions.queries import (
     ACTIVE_STATES,
     KINDS,
@@ -45,10 +46,10 @@ from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import ProjectRow, RunRow, select_any, utc_now
 from app.storage.verdicts import StoredVerdict, current_verdict
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession
+from app.web.dependencies import AppEngine, ReadSession, reading
 from app.web.forms import answer_form, status_of
 from app.web.identity import access_of
-from app.web.templating import render
+from app.web.templating import Toast, render, shown_params, wants_fragment
 
 # --- The page of one regression: its members, the discussion, and the form.
 
@@ -234,16 +235,40 @@ def list_regressions(
 async def change_selected(request: Request, engine: AppEngine) -> Response:
     """Change the selected rows like the API."""
 
-    def change(form: TriageForm) -> str:
+    def change(form: TriageForm) -> str | Response:
         address = RegressionQuery.from_params(request.query_params).address("/regressions")
         changed = change_regressions(engine, form.seen_rows(), form.bulk_change())
-        return f"{address}{'&' if '?' in address else '?'}changed={changed}"
+        if not wants_fragment(request):
+            return f"{address}{'&' if '?' in address else '?'}changed={len(changed)}"
+        with reading(request) as session:
+            text = f"{plural(len(changed), 'regression')} changed." if changed else "Nothing to change."
+            toast = _toast(session, text, changed, "#regression-table")
+            return _render_list(request, session, TriageForm(), toast=toast)
 
     def again(session: Session, form: TriageForm, error: ThreewallsError) -> Response:
         return _render_list(request, session, form, status=status_of(error))
 
     catch = (InvalidChange, EditConflict, NotFound)
     return await answer_form(request, TriageForm, change, again, max_fields=_MAX_FIELDS, catch=catch)
+
+
+@router.post("/regressions/undo")
+@requires(Action.CONTRIBUTE)
+async def undo(request: Request, engine: AppEngine) -> Response:
+    """Put back what a change replaced; sent by the toast that answered the change."""
+
+    def change(form: UndoForm) -> str | Response:
+        undo_changes(engine, form.event_ids, form.value("author"))
+        if not wants_fragment(request):
+            return f"/regressions/{form.regression_id}" if form.regression_id else "/regressions"
+        toast = Toast("Undone.")
+        with reading(request) as session:
+            if form.regression_id:
+                view = RegressionView(session, form.regression_id)
+                return _render_regression(request, view, block="decided", toast=toast)
+            return _render_list(request, session, TriageForm(), shown_params(request), toast=toast)
+
+    return await answer_form(request, UndoForm, change, max_fields=_MAX_FIELDS)
 
 
 @router.get("/regressions/{regression_id}")
@@ -257,13 +282,20 @@ def show_regression(request: Request, session: ReadSession, regression_id: Regre
 async def change_regression(request: Request, engine: AppEngine, regression_id: RegressionId) -> Response:
     """Change one regression like the API."""
 
-    def change(form: TriageForm) -> str:
-        change_regressions(engine, [form.seen_one(regression_id)], form.change())
-        return f"/regressions/{regression_id}#discussion"
+    def change(form: TriageForm) -> str | Response:
+        changed = change_regressions(engine, [form.seen_one(regression_id)], form.change())
+        if not wants_fragment(request):
+            return f"/regressions/{regression_id}"
+        with reading(request) as session:
+            view = RegressionView(session, regression_id)
+            text = words.decided(view.regression, form.change()) if changed else "Nothing to change."
+            undoable = () if form.value("quarantine") else changed
+            toast = _toast(session, text, undoable, "#decided", page=str(regression_id))
+            return _render_regression(request, view, block="decided", toast=toast)
 
     def again(session: Session, form: TriageForm, error: ThreewallsError) -> Response:
         view = RegressionView(session, regression_id, form)
-        return _render_regression(request, view, status=status_of(error))
+        return _render_regression(request, view, block="decided", status=status_of(error))
 
     catch = (InvalidChange, EditConflict)
     return await answer_form(request, TriageForm, change, again, max_fields=_MAX_FIELDS, catch=catch)
@@ -282,10 +314,24 @@ def show_chart(request: Request, session: ReadSession, regression_id: Regression
     return _render_regression(request, view, block="member_chart", drawn=member, points=points, spec=spec)
 
 
+def _toast(session: Session, text: str, changed: Sequence[int], target: str, *, page: str = "") -> Toast:
+    """Return the answer to a change, with Undo if all of it can be put back."""
+    if not changed or not all(is_undoable(event) for event in audit.events_by_id(session, changed)):
+        return Toast(text)
+    return Toast(text, "/regressions/undo", (*(("event", str(number)) for number in changed), ("page", page)), target)
+
+
 def _render_list(
-    request: Request, session: Session, form: TriageForm, *, changed: int | None = None, status: int = 200
+    request: Request,
+    session: Session,
+    form: TriageForm,
+    params: Mapping[str, str] | None = None,
+    *,
+    changed: int | None = None,
+    status: int = 200,
+    toast: Toast | None = None,
 ) -> HTMLResponse:
-    query = RegressionQuery.from_params(request.query_params)
+    query = RegressionQuery.from_params(request.query_params if params is None else params)
     hours, without_cost = cost_of(session, RegressionQuery(state=ACTIVE_STATES))
     to_do = count_by_state(session, RegressionQuery())
     page, access = find_regressions(session, query), access_of(request)
@@ -295,6 +341,7 @@ def _render_list(
         block="regression_table",
         address=query.address("/regressions"),
         status=status,
+        toast=toast,
         page=page,
         may_triage={item.id for item in page.items if access.may("contribute", item.project_id)},
         filters=query,
@@ -312,15 +359,21 @@ def _render_list(
 
 
 def _render_regression(
-    request: Request, view: RegressionView, *, block: str | None = None, status: int = 200, **drawn: Any
+    request: Request,
+    view: RegressionView,
+    *,
+    block: str | None = None,
+    status: int = 200,
+    toast: Toast | None = None,
+    **drawn: Any,
 ) -> HTMLResponse:
     return render(
         request,
         "regressions/regression.html",
         block=block,
         status=status,
+        toast=toast,
         view=view,
         found=view.regression,
-        form_failed=status != 200,
         **({"drawn": None, "points": (), "spec": None} | drawn),
     )

@@ -16,6 +16,7 @@ from app.domain.numbers import (
 )
 from app.domain.performance.cost import Cost
 from app.domain.verdict.triage import FIX_CLAIMED
+from app.regressions.commands import Change
 from app.regressions.regression import Member, Regression
 from app.storage.audit import AuditEvent
 
@@ -90,6 +91,25 @@ def figure_text(metric: str, value: float | None) -> str:
     return f"{significant(value)}{THIN}GiB" if metric == "peak_memory_gib" else significant(value)
 
 
+def decided(regression: Regression, change: Change) -> str:
+    """Return the answer to a change of one regression: `Taken by Ada.`"""
+    if change.answer is not None:
+        return "Proposal accepted." if change.answer == "accept" else "Proposal declined."
+    if change.state is None:
+        return "Note added." if change.note else "Saved."
+    if change.state == "acknowledged":
+        return f"Taken by {regression.assignee}." if regression.assignee else "Acknowledged."
+    return _DECIDED[change.state]
+
+
+_DECIDED: Mapping[str, str] = {
+    "open": "Reopened.",
+    "expected": "Marked as expected.",
+    "fixed": "Marked as fixed. The next runs must confirm it.",
+    "invalid": "Marked as not a regression.",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     """An entry of the discussion: the action, and each changed field with its old and new value."""
@@ -114,6 +134,7 @@ _WORDS: Mapping[str, str] = {
     "fix_confirmed": "confirmed the fix",
     "proposal_accepted": "accepted the proposal",
     "proposal_declined": "declined the proposal",
+    "undone": "undid the last change",
 }
 _NAMES: Mapping[str, str] = {
     "state": "state",

@@ -1,6 +1,6 @@
 """The audit log: who changed what and when. Entries are written in the transaction of the change itself."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, get_args
@@ -64,19 +64,20 @@ def record(
     before: Mapping[str, Any] | None = None,
     after: Mapping[str, Any] | None = None,
     note: str = "",
-) -> None:
-    session.add(
-        AuditEventRow(
-            project_id=project_id,
-            who=who,
-            subject=subject,
-            subject_id=str(subject_id),
-            action=action,
-            before=dict(before or {}),
-            after=dict(after or {}),
-            note=note,
-        )
+) -> AuditEventRow:
+    """Add an entry and return it. Its number exists after the next flush."""
+    row = AuditEventRow(
+        project_id=project_id,
+        who=who,
+        subject=subject,
+        subject_id=str(subject_id),
+        action=action,
+        before=dict(before or {}),
+        after=dict(after or {}),
+        note=note,
     )
+    session.add(row)
+    return row
 
 
 def events(session: Session, subject: Subject, subject_id: int | str) -> tuple[AuditEvent, ...]:
@@ -86,6 +87,11 @@ def events(session: Session, subject: Subject, subject_id: int | str) -> tuple[A
         .where(col(AuditEventRow.subject) == subject, col(AuditEventRow.subject_id) == str(subject_id))
         .order_by(col(AuditEventRow.id).desc())
     ).scalars()
+    return tuple(to_event(row) for row in rows)
+
+
+def events_by_id(session: Session, ids: Sequence[int]) -> tuple[AuditEvent, ...]:
+    rows = session.execute(select(AuditEventRow).where(col(AuditEventRow.id).in_(ids))).scalars()
     return tuple(to_event(row) for row in rows)
 
 

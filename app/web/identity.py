@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Annotated, Any
+from urllib.parse import unquote
 
 from pydantic import AfterValidator, Field
 from sqlalchemy import Engine
@@ -40,6 +41,20 @@ _ANONYMOUS = Anonymous()
 
 acting_as: ContextVar[str] = ContextVar("acting_as", default="")
 """The name recorded with changes of this request; empty without log-ins, where callers state a name themselves."""
+
+REMEMBERED = "threewalls_name"
+"""The cookie with the name that a user of a service without log-ins gave once (static/app.js)."""
+remembered: ContextVar[str] = ContextVar("remembered", default="")
+"""The name in that cookie. It fills in forms and is trusted no more than a typed one."""
+
+
+def own_name() -> str:
+    """Return the name that forms send: of the user who is logged in, or the remembered one; empty to ask for it."""
+    return acting_as.get() or remembered.get()
+
+
+def remembered_name(request: HTTPConnection) -> str:
+    return one_line(unquote(request.cookies.get(REMEMBERED, "")[: 12 * MAX_AUTHOR]))[:MAX_AUTHOR]
 
 
 @dataclass(frozen=True, slots=True)

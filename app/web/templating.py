@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -40,7 +41,7 @@ from app.settings import RESOURCES
 from app.storage.verdicts import open_regressions
 from app.web.assets import asset_url
 from app.web.dependencies import reading, session_of
-from app.web.identity import access_of, acting_as, make_administrator
+from app.web.identity import access_of, make_administrator, own_name
 
 _RUN = re.compile(r"(?<![&\w])#(\d{1,18})\b(?!;)")
 
@@ -56,6 +57,19 @@ def coded(text: str) -> Markup:
 def with_runs(text: str) -> Markup:
     """Return the same as `coded`, with `#12` as a link to run 12."""
     return Markup(_RUN.sub(r'<a href="/runs/\1">#\1</a>', str(coded(text))))  # noqa: S704  escaped, and only digits added
+
+
+@dataclass(frozen=True, slots=True)
+class Toast:
+    """A short answer to a change, in the live region of the page (templates/web/toast.html).
+
+    `undo`: the address of the form that puts the change back, with its inputs; the answer replaces `target`.
+    """
+
+    text: str
+    undo: str = ""
+    inputs: Sequence[tuple[str, str]] = ()
+    target: str = ""
 
 
 log = structlog.get_logger(__name__)
@@ -95,7 +109,7 @@ def environment() -> Environment:
     )
     env.policies["json.dumps_function"] = _json
     env.filters.update({function.__name__: function for function in _FILTERS})
-    env.globals.update(asset=asset_url, app_version=_app_version(), dash=DASH, acting_as=acting_as.get)
+    env.globals.update(asset=asset_url, app_version=_app_version(), dash=DASH, own_name=own_name)
     # Globals, because rendering a single block does not run the imports of its file.
     for name in ("ui", "figures", "runs"):
         env.globals[name] = env.get_template(f"components/{name}.html").module
@@ -117,14 +131,15 @@ def render(
     block: str | None = None,
     address: str | None = None,
     status: int = 200,
+    toast: Toast | None = None,
     **context: Any,
 ) -> HTMLResponse:
     """Render `block` of the template for htmx, and the whole page for all others.
 
     `fragment` holds the block's name in templates. `address`: what the browser's address bar shows once htmx has put
-    the block into the page; None leaves it unchanged.
+    the block into the page; None leaves it unchanged. `toast`: an answer that fragments bring along.
     """
-    fragment = block if block and _wants_fragment(request) else None
+    fragment = block if block and wants_fragment(request) else None
     common: dict[str, Any] = {"now": datetime.now(UTC), "path": request.url.path, "base_url": public_address(request)}
     common["open_regressions"] = lambda: _open_regressions(request)
     common["access"] = access_of(request)
@@ -135,6 +150,8 @@ def render(
         if address is not None and not _is_at(request, address):
             headers["HX-Push-Url"] = address
         html = render_block(environment(), template, fragment, context)
+        if toast:
+            html += environment().get_template("web/toast.html").render(toast=toast)
     else:
         html = environment().get_template(template).render(context)
     if fragment and status == 200 and request.method == "GET":
@@ -212,7 +229,7 @@ def _open_regressions(request: Request) -> int | None:
         return None
 
 
-def _wants_fragment(request: Request) -> bool:
+def wants_fragment(request: Request) -> bool:
     # Restoring from history replaces the whole body, so a block would leave a page without its frame.
     return request.headers.get("HX-Request") == "true" and request.headers.get("HX-History-Restore-Request") != "true"
 

@@ -11,7 +11,16 @@ from sqlmodel import SQLModel, col
 from starlette.testclient import TestClient
 
 from app.storage.database import read_session
-from app.storage.tables import ExperimentRow, PinRow, ProfileRow, ReceiverRow, ReferencePointRow, ShareLinkRow, TokenRow
+from app.storage.tables import (
+    AuditEventRow,
+    ExperimentRow,
+    PinRow,
+    ProfileRow,
+    ReceiverRow,
+    ReferencePointRow,
+    ShareLinkRow,
+    TokenRow,
+)
 from app.storage.users import find_user
 from tests.access.belongings import Belongings, measure_sweep
 from tests.access.people import OURS, Teams
@@ -250,6 +259,10 @@ RUNS: Mapping[str, Change] = {
     "POST /regressions/{regression_id}": Change(
         "regression", "changed", {"state": "expected", "note": "wanted"}, {"state": "acknowledged"},
         {"state": "expected"},
+    ),
+    "POST /regressions/undo": Change(
+        "regression", "undone", lambda there: {"event": there.newest(AuditEventRow)}, {"state": "expected"},
+        {"state": "acknowledged"},
     ),
     "POST /api/v1/experiments": Change("experiment", "plan", _plan, after={"runs_each": 2}),
     "PATCH /api/v1/experiments/{experiment_id}": Change(

@@ -129,6 +129,13 @@ def open_page(with_script: BrowserContext, without_script: BrowserContext, house
     assert not complaints, "\n".join(complaints)
 
 
+def sign(page: Page, name: str) -> None:
+    """Answer who makes the first change of this browser."""
+    dialog = page.get_by_role("dialog", name="Sign your changes")
+    dialog.get_by_label("Name").fill(name)
+    dialog.get_by_role("button", name="Continue").click()
+
+
 def forget(context: BrowserContext, address: str) -> None:
     """Clear what a test left behind: its pages, cookies, permissions, and what pages remember (the theme, a name)."""
     first, *others = context.pages

@@ -14,7 +14,7 @@ from app.experiments.commands import SweepWish, accept, plan_experiment, plan_sw
 from app.pipeline.propose import Wish
 from app.storage.database import read_session, transaction
 from app.storage.experiments import get_experiment
-from tests.browser.conftest import House, OpenPage
+from tests.browser.conftest import House, OpenPage, sign
 from tests.browser.looks import PHONE, assert_looks_well
 from tests.builders import make_stack, megatron_log, step_times
 from tests.suggestions.advised import FIELDS, LAUNCH, PROFILED
@@ -77,8 +77,8 @@ def test_a_person_plans_a_suggestion_runs_it_and_accepts_the_result(open_page: O
     expect(plan).to_contain_text("Held fixed")
     plan.locator("#propose-curve > summary").click()
     plan.get_by_label("Runs per side").fill("1")
-    plan.get_by_label("Your name").fill("mara")
     plan.get_by_role("button", name="Plan this").click()
+    sign(page, "mara")
 
     page.wait_for_url(re.compile(r"/experiments/\d+$"))
     expect(page.locator("#order-title")).to_contain_text("Next: a run of B, with ep_overlap")

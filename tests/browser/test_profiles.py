@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from app.storage.database import transaction
-from tests.browser.conftest import PATIENCE_MS, House, OpenPage
+from tests.browser.conftest import PATIENCE_MS, House, OpenPage, sign
 from tests.browser.looks import PHONE, assert_looks_well
 from tests.domain.profiles.traces import corpus, event, trace_bytes
 from tests.regressions.triaged import make_regression, make_slow_stack
@@ -43,8 +43,8 @@ def test_a_person_attaches_a_profile_and_follows_its_first_suggestion(open_page:
     assert walls is not None
     assert walls["y"] + walls["height"] < 900, "the walls stand in the first viewport"
     if page.get_by_role("button", name="Confirm").count():
-        page.get_by_label("Your name").first.fill("Ada")
         page.get_by_role("button", name="Confirm").click()
+        sign(page, "Ada")
     page.locator("[data-suggestion]").first.click()
     expect(page.locator("#facts")).to_contain_text(re.compile(r"measured by profile \d+"))
 
@@ -63,8 +63,8 @@ def test_a_run_at_its_profile_gets_one_and_plans_what_it_shows(open_page: OpenPa
     expect(page.locator("[data-wall=communication]")).to_have_class(re.compile("is-wall"))
     page.locator("[data-wall=communication] [data-suggestion]").first.click()
     expect(page.locator("[data-rests-on]")).to_contain_text("exposed_comm_frac")
-    page.locator("#plan").get_by_label("Your name").fill("mara")
     page.locator("#plan").get_by_role("button", name="Plan this").click()
+    sign(page, "mara")
     page.wait_for_url(re.compile(r"/experiments/\d+$"))
 
 

@@ -8,7 +8,7 @@ from sqlmodel import col
 
 from app.storage.database import read_session, transaction
 from app.storage.tables import AuditEventRow, RegressionRow, select_any
-from tests.browser.conftest import House, OpenPage
+from tests.browser.conftest import House, OpenPage, sign
 from tests.browser.looks import PHONE, assert_looks_well
 from tests.regressions.triaged import SlowStack, make_regression, make_slow_stack
 
@@ -45,36 +45,45 @@ def test_a_regression_is_triaged_from_the_list_to_fixed(open_page: OpenPage, hou
     expect(page.locator(".answer")).to_contain_text(f"slower since run #{stack.since} at commit")
     settled(page)
     expect(page.locator(".member-chart canvas")).to_be_visible()
-    form = page.locator("#triage")
-    form.get_by_label("State").select_option("acknowledged")
+    page.evaluate("window.sameDocument = true")
+    page.get_by_text("Assign or comment…").click()
+    form = page.locator(".decision[open]")
     form.get_by_label("Assignee").fill("Grace Hopper")
-    form.get_by_label("Issue link").fill("https://tracker.example/issues/42")
+    form.get_by_label("Issue link").fill("no link")
     form.get_by_label("Note", exact=True).fill("NCCL changed a default.\nAsked the vendor.")
     form.get_by_role("button", name="Save").click()
-    expect(form.get_by_label("Your name")).to_have_attribute("aria-invalid", "true")
+    sign(page, "Ada Lovelace")
+    expect(form.get_by_label("Issue link")).to_have_attribute("aria-invalid", "true")
     expect(form.get_by_label("Note", exact=True)).to_have_value("NCCL changed a default.\nAsked the vendor.")
-    form.get_by_label("Your name").fill("Ada Lovelace")
+    form.get_by_label("Issue link").fill("https://tracker.example/issues/42")
     form.get_by_role("button", name="Save").click()
-    page.wait_for_url(re.compile(rf"/regressions/{number}#discussion$"))
 
     entry = page.locator(".timeline > li").last
     expect(entry).to_contain_text("Ada Lovelace changed the regression")
-    expect(entry).to_contain_text(re.compile(r"state\s+open\s+→\s*to\s+acknowledged"))
     expect(entry.locator("blockquote")).to_have_text("NCCL changed a default.\nAsked the vendor.")
     expect(page.locator(".facts").first).to_contain_text("Grace Hopper")
 
-    # The browser remembers the name, so that accepting takes one click.
+    # The browser remembers the name, so that a decision takes one click, and so does putting it back.
+    page.get_by_role("button", name="Take it").click()
+    toast = page.locator("#toasts")
+    expect(toast).to_contain_text("Taken by Ada Lovelace.")
+    expect(page.locator("#decisions :focus")).to_have_count(1)
+    toast.get_by_role("button", name="Undo").click()
+    expect(toast).to_have_text("Undone.")
+    expect(page.locator(".facts").first).to_contain_text("Grace Hopper")
+    page.get_by_role("button", name="Take it").click()
+    expect(page.locator(".timeline > li").last).to_contain_text(re.compile(r"state\s+open\s+→\s*to\s+acknowledged"))
     expect(page.locator("#proposal")).to_contain_text("The last 4 runs are back within 1 %")
-    expect(page.locator("#proposal").get_by_label("Your name")).to_have_value("Ada Lovelace")
     page.get_by_role("button", name="Accept as fixed").click()
     expect(page.locator(".page-head .badge", has_text="fixed")).to_be_visible()
     expect(page.locator("#proposal")).to_have_count(0)
     expect(page.locator(".timeline > li").last).to_contain_text("Ada Lovelace accepted the proposal")
+    assert page.evaluate("window.sameDocument"), "a decision loaded the page again"
 
     page.goto("/regressions?project=worked-off")
     expect(page.locator("#regression-table")).to_contain_text("No matching regressions")
     page.get_by_role("link", name=re.compile(r"^fixed 1$")).click()
-    expect(page.get_by_role("row", name=re.compile("Grace Hopper"))).to_be_visible()
+    expect(page.get_by_role("row", name=re.compile("Ada Lovelace"))).to_be_visible()
     with read_session(house.engine) as session:
         assert session.get_one(RegressionRow, number).state == "fixed"
         who = session.execute(
@@ -83,7 +92,8 @@ def test_a_regression_is_triaged_from_the_list_to_fixed(open_page: OpenPage, hou
             .order_by(col(AuditEventRow.id))
         ).all()
     assert [tuple(row) for row in who] == [
-        ("Threewalls", "opened"), ("Ada Lovelace", "changed"), ("Ada Lovelace", "proposal_accepted"),
+        ("Threewalls", "opened"), *(("Ada Lovelace", action) for action in ("changed", "changed", "undone", "changed")),
+        ("Ada Lovelace", "proposal_accepted"),
     ]  # fmt: skip
 
 
@@ -103,10 +113,10 @@ def test_the_keyboard_is_enough(open_page: OpenPage, house: House) -> None:
     page.keyboard.type("ack")
     page.keyboard.press("Tab")
     page.keyboard.type("Grace")
-    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
     page.keyboard.type("Ada")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("status").first).to_contain_text("1 regression changed")
+    expect(page.locator("#toasts")).to_contain_text("1 regression changed")
     expect(page.get_by_role("row", name=re.compile("acknowledged"))).to_contain_text("Grace")
 
 
@@ -121,14 +131,16 @@ def test_several_are_selected_and_changed_at_once(open_page: OpenPage, house: Ho
     expect(page.locator("[data-selected]")).to_have_text("2 of 3")
     bulk = page.locator("#bulk")
     bulk.get_by_label("State").select_option("expected")
-    bulk.get_by_label("Your name").fill("Ada")
     bulk.get_by_role("button", name="Change").click()
+    sign(page, "Ada")
     expect(bulk.locator("#b-note-d")).to_contain_text("must explain why the regression is expected")
     expect(page.locator("[data-selected]")).to_have_text("2 of 3")
     bulk.get_by_label("Note", exact=True).fill("the price of determinism")
     bulk.get_by_role("button", name="Change").click()
-    expect(page.get_by_role("status").first).to_contain_text("2 regressions changed")
+    expect(page.locator("#toasts")).to_contain_text("2 regressions changed")
     expect(page.locator("#regression-table tbody tr")).to_have_count(1)
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator("#regression-table tbody tr")).to_have_count(3)
 
 
 def test_filters_live_in_the_address(open_page: OpenPage, house: House) -> None:
@@ -157,16 +169,19 @@ def test_filters_live_in_the_address(open_page: OpenPage, house: House) -> None:
 def test_two_people_at_once_are_told_of_each_other(open_page: OpenPage, house: House) -> None:
     number = regression(house, slow_stack(house, "two-people"))
     first, second = open_page(f"/regressions/{number}"), open_page(f"/regressions/{number}")
-    for page, name, state in ((first, "Grace", "acknowledged"), (second, "Ada", "fixed")):
-        form = page.locator("#triage")
-        form.get_by_label("State").select_option(state)
-        form.get_by_label("Note", exact=True).fill(f"{name} was here")
-        form.get_by_label("Your name").fill(name)
-        form.get_by_role("button", name="Save").click()
-    expect(second.get_by_role("alert").first).to_contain_text("was changed by Grace")
-    expect(second.locator("#triage").get_by_label("Note", exact=True)).to_have_value("Ada was here")
+    decisions = (
+        (first, "Grace", "Expected…", "Accept as expected"),
+        (second, "Ada", "Fixed by commit…", "Mark as fixed"),
+    )
+    for page, name, panel, button in decisions:
+        page.locator("#decisions").get_by_text(panel).click()
+        page.locator(".decision[open] textarea").fill(f"{name} was here")
+        page.get_by_role("button", name=button).click()
+        sign(page, name)
+    expect(second.locator("#decisions").get_by_role("alert")).to_contain_text("was changed by Grace")
+    expect(second.locator(".decision[open] textarea")).to_have_value("Ada was here")
     expect(second.locator(".timeline")).to_contain_text("Grace was here")
-    second.locator("#triage").get_by_role("button", name="Save").click()
+    second.get_by_role("button", name="Mark as fixed").click()
     expect(second.locator(".page-head .badge", has_text="fix claimed")).to_be_visible()
 
 

@@ -140,7 +140,7 @@ def test_a_proposal_is_answered_with_one_click(
     assert "fix proposed" in client.get("/regressions").text
     address = f"/regressions/{number}"
     answer = post(client, address, proposal="accept", changed_at=hidden(text, "changed_at"))
-    assert (answer.status_code, answer.headers["location"]) == (303, f"{address}#discussion")
+    assert (answer.status_code, answer.headers["location"]) == (303, address)
     row = row_of(engine, number)
     assert (row.state, row.proposal, row.assignee) == ("fixed", "", "Grace")
     text = client.get(address).text
@@ -206,6 +206,79 @@ def test_selected_rows_are_changed_together_without_script(client: TestClient, e
     assert again.status_code == 409
     assert "was changed by Ada" in again.text
     assert "checked" in again.text
+
+
+def events_in(fragment: str) -> list[str]:
+    return re.findall(r'name="event" value="(\d+)"', fragment)
+
+
+def test_a_decision_is_answered_by_a_toast_that_undoes_it(client: TestClient, engine: Engine, make: Make) -> None:
+    number = make(note="seen before")
+    address = f"/regressions/{number}"
+
+    def decide(**form: str) -> str:
+        answer = client.post(address, data={"author": "Ada"} | form, headers=HTMX)
+        assert answer.status_code == 200
+        assert answer.text.lstrip().startswith('<div class="decided"')
+        assert 'id="discussion"' in answer.text
+        assert 'hx-swap-oob="afterbegin:#toasts"' in answer.text
+        return str(answer.text)
+
+    def undo(fragment: str, status: int = 200) -> Any:
+        form = {"event": events_in(fragment), "page": str(number), "author": "Grace"}
+        answer = client.post("/regressions/undo", data=form, headers=HTMX)
+        assert answer.status_code == status
+        return answer
+
+    def state() -> tuple[str, str, str]:
+        row = row_of(engine, number)
+        return row.state, row.assignee, row.note
+
+    taken = decide(take="yes")
+    assert state() == ("acknowledged", "Ada", "seen before")
+    assert "Taken by Ada." in taken
+    fixed = decide(state="fixed", commit="0123abcd", note="The default is back.")
+    assert state() == ("fixed", "Ada", "Fixed by commit 0123abcd.\nThe default is back.")
+    assert "was changed by Ada" in undo(taken, 409).json()["errors"][0]["message"]
+    again = undo(fixed).text
+    assert state() == ("acknowledged", "Ada", "")
+    assert "Undone." in again
+    assert events_in(again) == []
+    assert "Grace</strong> undid the last change" in again
+    undo(fixed, 409)
+    undo(decide(state="invalid", note="a bad node"))
+    assert state()[0] == "acknowledged"
+    # What the runs decide is not put back from the audit log.
+    with transaction(engine) as session:
+        session.get_one(RegressionRow, number).proposal = "fixed"
+    assert events_in(decide(proposal="decline")) == []
+    assert events_in(decide(note="only a note")) == []
+    assert client.post("/regressions/undo", data={"author": "Ada", "event": "999"}, headers=HTMX).status_code == 404
+
+
+def test_a_change_of_the_list_is_undone_in_the_list(client: TestClient, engine: Engine, make: Make) -> None:
+    numbers = [make(), make()]
+    seen = re.findall(r'name="seen" value="([^"]+)"', client.get("/regressions").text)
+    form = {"author": "Ada", "seen": seen, "state": "acknowledged", "assignee": "Grace"}
+    changed = client.post("/regressions?state=open", data=form, headers=HTMX).text
+    assert changed.lstrip().startswith('<div id="regression-table"')
+    assert [row_of(engine, number).state for number in numbers] == ["acknowledged"] * 2
+    shown = HTMX | {"HX-Current-URL": "http://testserver/regressions?state=open"}
+    undone = client.post("/regressions/undo", data={"author": "Ada", "event": events_in(changed)}, headers=shown)
+    assert undone.text.count('name="seen"') == 2
+    rows = [row_of(engine, number) for number in numbers]
+    assert [(row.state, row.assignee) for row in rows] == [("open", "")] * 2
+
+
+def test_the_name_is_asked_once(client: TestClient, make: Make) -> None:
+    number = make()
+    asked = client.get(f"/regressions/{number}").text
+    assert 'class="field no-js"' in asked
+    client.cookies.set("threewalls_name", "Ada%20%3CL%3E%0A")
+    page = client.get(f"/regressions/{number}").text
+    assert hidden(page, "author") == "Ada &lt;L&gt;"
+    assert 'class="field no-js"' not in page
+    client.cookies.delete("threewalls_name")
 
 
 @pytest.mark.parametrize(
