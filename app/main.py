@@ -68,6 +68,7 @@ from app.references.api import router as references_api
 from app.references.pages import router as references_pages
 from app.regressions.api import router as regressions_api
 from app.regressions.api import verdict_router as verdict_api
+from app.regressions.feed import router as regression_feed
 from app.regressions.pages import router as regressions_pages
 from app.reports.api import router as reports_api
 from app.runs.api import router as runs_api
@@ -202,6 +203,7 @@ def _routes() -> list[BaseRoute]:
         upgrade_pages,
         history_pages,
         regressions_pages,
+        regression_feed,
         leaderboard_pages,
         matrix_pages,
         definitions_pages,

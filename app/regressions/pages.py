@@ -27,6 +27,7 @@ from app.pipeline.regression_costs import costs_of
 from app.regressions import words
 from app.regressions.charts import Point, history_chart, points_of
 from app.regressions.commands import MAX_AT_ONCE, change_regressions, is_undoable, undo_changes
+from app.regressions.feed import feed_url
 from app.regressions.forms import TriageForm, UndoForm
 from app.regressions.queries import (
     ACTIVE_STATES,
@@ -335,6 +336,8 @@ def _render_list(
     hours, without_cost = cost_of(session, RegressionQuery(state=ACTIVE_STATES))
     to_do = count_by_state(session, RegressionQuery())
     page, access = find_regressions(session, query), access_of(request)
+    options = options_of(session)
+    project = query.project or (options.projects[0] if len(options.projects) == 1 else "")
     return render(
         request,
         "regressions/list.html",
@@ -349,7 +352,8 @@ def _render_list(
         counts=count_by_state(session, query),
         total=to_do["any"],
         answer=active_text(to_do, hours, without_cost),
-        options=options_of(session),
+        options=options,
+        feed=feed_url(session, project) if project in options.projects else "",
         choices={"metric": METRICS, "kind": KINDS, "axis": AXES, "state": STATES},
         what=words.what,
         form=form,
