@@ -24,6 +24,7 @@ from app.errors import InvalidMetadata, ThreewallsError, UnreadLog
 
 if TYPE_CHECKING:
     from app.analysis.reading import ReadLog
+    from app.domain.logs.line_template import LineTemplate
     from app.domain.run import ParsedLog
     from app.settings import Settings
     from app.storage.backup import Manifest
@@ -320,11 +321,11 @@ def _log_reader(settings: "Settings") -> "ReadLog":
     from app.domain.logs import parse_log
     from app.pipeline.uploaded_file import Decompressed, Limits, checked
 
-    def read_log(path: Path) -> "tuple[ParsedLog, str]":
+    def read_log(path: Path, template: "LineTemplate | None") -> "tuple[ParsedLog, str]":
         try:
             with _opened(path) as file:
                 chunks = Decompressed(file, path.name, Limits.from_settings(settings))
-                return parse_log(checked(chunks, "log", path.name)), chunks.cut
+                return parse_log(checked(chunks, "log", path.name), template), chunks.cut
         except OSError as error:
             raise ThreewallsError(f"{path} cannot be read: {error.strerror}.") from error
 

@@ -17,7 +17,8 @@ from app.errors import InvalidUpload, UnreadLog
 
 def analyze(options: argparse.Namespace, read_log: ReadLog) -> int:
     """Print a run. Return 3 if no figure can be computed, 6 if no reader supports the log."""
-    metadata = read_statements([options.meta], options.set, lenient=options.lenient)
+    described = [f"read_as={options.read_as}"] if options.read_as else []
+    metadata = read_statements([options.meta], [*options.set, *described], lenient=options.lenient)
     name = (
         options.logs[0].name if len(options.logs) == 1 else f"{options.logs[0].name} and {len(options.logs) - 1} more"
     )

@@ -26,6 +26,10 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     analyze = commands.add_parser("analyze", help="print the figures of a log, without a server")
     analyze.add_argument("logs", nargs="+", type=Path, metavar="LOG", help="log files of one run; - for standard input")
     _add_statements(analyze, "", "the run")
+    analyze.add_argument(
+        "--read-as", default="", metavar="LINE",
+        help="a step line of an unknown trainer with placeholders: 'step {iteration}: {step_time_s} s'",
+    )  # fmt: skip
     compare = commands.add_parser(
         "compare",
         help="judge a log against earlier ones, without a server",

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from app.analysis.options import UsageError
 from app.domain.documents.metadata import read_metadata
+from app.domain.logs.line_template import LineTemplate, read_template
 from app.domain.logs.merge import merge_logs
 from app.domain.performance.summary import summarise
 from app.domain.run import LogPart, Metadata, ParsedLog, RunSummary
 from app.domain.verdict.record import RunRecord, shared_losses
 
-ReadLog = Callable[[Path], tuple[ParsedLog, str]]
-"""Reads one file. The text is the compression of a truncated file, else empty."""
+ReadLog = Callable[[Path, LineTemplate | None], tuple[ParsedLog, str]]
+"""Reads one file, with the stated description of its step lines. The text is the compression of a truncated file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,9 @@ def analyse(name: str, paths: Sequence[Path], metadata: Metadata, read_log: Read
     """Read the files of one run; a folder stands for its files. Raises what `read_log` raises."""
     files = [file for path in paths for file in _files(path)]
     parts, cut = [], []
+    template = read_template(metadata.read_as) if metadata.read_as else None
     for file in files:
-        log, ends_early = read_log(file)
+        log, ends_early = read_log(file, template)
         parts.append(LogPart(file.name, log))
         if ends_early:
             cut.append(

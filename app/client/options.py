@@ -109,6 +109,10 @@ def _add_upload(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--meta", action="append", default=[], metavar="FILE|JSON", help="metadata of the run, as in docs/api.md"
     )
     upload.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one field of the metadata")
+    upload.add_argument(
+        "--read-as", default="", metavar="LINE",
+        help="a step line of an unknown trainer with placeholders: 'step {iteration}: {step_time_s} s'",
+    )  # fmt: skip
     upload.add_argument("--lenient", action="store_true", help="accept --set with unknown fields")
     upload.add_argument("--name", default="", help="name of the run")
     upload.add_argument(

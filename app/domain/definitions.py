@@ -7,7 +7,7 @@ every run (`app/pipeline/process.py`), or only judges every stack again when a r
 from collections.abc import Mapping
 
 DEFINITIONS: dict[str, int] = {
-    "reading": 3,
+    "reading": 4,
     "steady_state": 3,
     "intervals": 1,
     "flops": 2,
@@ -20,7 +20,8 @@ DEFINITIONS: dict[str, int] = {
 """Rule -> version. `reading` covers what is read from logs and documents; all other rules compute from that.
 
 `reading`: 2 since logs of unknown trainers are `unread` and their step-like lines are kept, 3 since golden values state
-their test and a lost loss. `steady_state`: 2 since a drift up to 7 % widens the interval and a declared
+their test and a lost loss, 4 since torchtitan, MaxText, veRL, slime, DeepSpeed and progress bars are read.
+`steady_state`: 2 since a drift up to 7 % widens the interval and a declared
 window of a full run is not short, 3 since profiled iterations do not count. `flops`: 2 since the
 formula's figure replaces a printed one that was rounded from it. `keys`: 2 since captured CUDA graphs and HybridEP's
 fallback count as active, 3 since fields that a partial environment or a truncated dump leaves out stay unknown, 4

@@ -179,7 +179,8 @@ class Metadata:
     """Validated metadata of the upload.
 
     `fields`: contract fields by name; `extra`: unknown fields, stored only. `commit_time`: aware, in UTC; the history
-    position of the run. `job`: the CI job or test; runs of two jobs never share a history.
+    position of the run. `job`: the CI job or test; runs of two jobs never share a history. `read_as`: how to read a log
+    of an unknown trainer (`logs/line_template.py`).
     """
 
     name: str = ""
@@ -192,6 +193,7 @@ class Metadata:
     commit_time: datetime | None = None
     tags: tuple[str, ...] = ()
     window: Window | None = None
+    read_as: str = ""
     fields: Mapping[str, Stated] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from app.domain.documents.document import Document, DocumentKind
 from app.domain.documents.metadata import read_metadata
 from app.domain.documents.read import read_document
 from app.domain.logs import parse_log
+from app.domain.logs.line_template import read_template
 from app.domain.logs.merge import merge_logs
 from app.domain.numbers import plural, size
 from app.domain.performance.summary import summarise, with_documents
@@ -110,7 +111,13 @@ def read_inputs(session: Session, run_id: int) -> RunInputs:
     # An upload by token need not name its project; it belongs to the same stack as one that does.
     metadata = replace(read_metadata(run.metadata_stated), project=run.slug)
     if run.is_amended:
-        metadata = replace(metadata, fields=dict(metadata.fields) | amended_fields(session, run_id))
+        amended = amended_fields(session, run_id)
+        read_as = amended.pop(READ_AS, None)
+        metadata = replace(
+            metadata,
+            fields=dict(metadata.fields) | amended,
+            read_as=metadata.read_as if read_as is None else str(read_as.value or ""),
+        )
     files = files_of(session, run_id)
     inputs = RunInputs(
         project_id=run.project_id,
@@ -122,7 +129,9 @@ def read_inputs(session: Session, run_id: int) -> RunInputs:
         unread=tuple(file for file in files if file.kind != "log" and not file.document),
         first=_as_uploaded(run_id, run) if run.processed_at is None else None,
     )
-    return replace(inputs, stored=readings.load(session, run_id, inputs.read)) if run.was_read else inputs
+    if not run.was_read:
+        return inputs
+    return replace(inputs, stored=readings.load(session, run_id, inputs.read, metadata.read_as))
 
 
 def _as_uploaded(run_id: int, run: Row[Any]) -> "Before":
@@ -137,6 +146,10 @@ def _as_uploaded(run_id: int, run: Row[Any]) -> "Before":
         was_read=False,
         definitions={},
     )
+
+
+READ_AS = "read_as"
+"""The amendment that describes the step lines of a log. It is not a contract field."""
 
 
 def amended_fields(session: Session, run_id: int) -> dict[str, Stated]:
@@ -212,7 +225,8 @@ def compute(log_files: LogFiles, inputs: RunInputs) -> Computed:
 
 def read_files(log_files: LogFiles, inputs: RunInputs) -> Reading:
     """Read logs and documents, without the statements of people and of the project."""
-    parts = [LogPart(file.name, parse_log(log_files.stream(file.keys))) for file in inputs.logs]
+    template = read_template(inputs.metadata.read_as) if inputs.metadata.read_as else None
+    parts = [LogPart(file.name, parse_log(log_files.stream(file.keys), template)) for file in inputs.logs]
     warnings: list[str] = []
     documents = list(_documents(log_files, inputs.documents, warnings))
     log = with_documents(merge_logs(parts) if parts else parse_log([]), documents)
@@ -534,7 +548,8 @@ def _write(session: Session, claim: RunClaim, computed: Computed, at_once: AtOnc
     session.execute(_SERIES, list(_series_rows(claim.row_id, summary)))
     session.add_all(_availability_rows(claim.row_id, computed))
     if computed.fresh is not None:
-        readings.save(session, claim.row_id, computed.inputs.read, computed.fresh)
+        inputs = computed.inputs
+        readings.save(session, claim.row_id, inputs.read, computed.fresh, inputs.metadata.read_as)
     if status == "failed":
         notify_failed(session, claim.row_id)
     is_judged = change is not None and at_once is not None and not has_moved and at_once(session, change, computed)

@@ -22,6 +22,7 @@ from starlette.datastructures import FormData, UploadFile
 
 from app.access.guards import UPLOAD_BYTES
 from app.domain.access.principal import Action, Uploader
+from app.domain.logs.line_template import MAX_TEMPLATE
 from app.domain.numbers import absolute
 from app.domain.run import FloatArray
 from app.errors import EmptyUpload, FieldError, InvalidQuery, InvalidUpload, NotFound
@@ -39,7 +40,7 @@ from app.runs.api_models import (
     UploadAnswer,
     unknown_fields,
 )
-from app.runs.commands import RunDecision, amend_contract, decide
+from app.runs.commands import RunDecision, amend_contract, decide, describe_lines
 from app.runs.queries import RunQuery, find_runs, get_run, get_series, get_state
 from app.settings import Settings
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
@@ -609,5 +610,45 @@ async def amend_run(
             return RunOut.of(get_run(session, run_id), f"{public_address(request)}/runs/{run_id}")
 
     await run_in_threadpool(amend)
+    await settled(engine, run_id, min(wait, settings.max_wait_seconds))
+    return await run_in_threadpool(read)
+
+
+# --- `PUT /api/v1/runs/{id}/read-as`: users describe the step lines of a log that no reader understands.
+
+
+class ReadAs(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    read_as: str = Field(
+        max_length=2 * MAX_TEMPLATE,
+        description="A step line with placeholders: `step {iteration} | loss {loss} | {step_time_s} s`. `{}` skips "
+        "text. Empty withdraws an earlier description.",
+    )
+    author: Author = author_field("Author of the statement.", MAX_AUTHOR)
+    note: str = Field("", max_length=MAX_NOTE, description="Reason or source.")
+
+
+@router.put("/runs/{run_id}/read-as", responses=documented(404, 422))
+@requires(Action.CONTRIBUTE, of="run")
+async def describe_step_lines(
+    *,
+    request: Request,
+    engine: AppEngine,
+    settings: AppSettings,
+    run_id: RunId,
+    change: ReadAs,
+    wait: Annotated[float, Query(ge=0, description="Seconds to wait for the run to be read again.")] = 0,
+) -> RunOut:
+    """Describe the step lines of a log in an unknown format. Recorded with who and when, then the log is read again."""
+
+    def describe() -> None:
+        describe_lines(engine, run_id, read_as=change.read_as, author=change.author, note=change.note)
+
+    def read() -> RunOut:
+        with read_session(engine) as session:
+            return RunOut.of(get_run(session, run_id), f"{public_address(request)}/runs/{run_id}")
+
+    await run_in_threadpool(describe)
     await settled(engine, run_id, min(wait, settings.max_wait_seconds))
     return await run_in_threadpool(read)

@@ -265,6 +265,10 @@ class RunOut(FromDomain):
     timers: list[Timer] = Field(description="Where the step goes, over the steady window.")
     fair_for_timing: bool = Field(description="False when timer barriers slowed the run; a warning says why.")
     not_understood: list[LineExample]
+    read_as: str = Field(description="Stated description of its step lines; empty without one.")
+    suggested_read_as: str = Field(
+        description="For an unread log: a draft of `read_as` from a line that looks like a step."
+    )
     slices: list[Slice]
     amendments: list[Amendment]
     ordered_at: datetime = Field(description="History position: commit time, else upload time.")

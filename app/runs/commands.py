@@ -1,4 +1,4 @@
-"""Correct contract fields of an existing run: validated like metadata, recorded, then the run is read again."""
+"""Change an existing run: corrected contract fields, described step lines, decisions. Recorded, then read again."""
 
 from collections.abc import Callable, Mapping
 from typing import Literal
@@ -8,11 +8,12 @@ from sqlalchemy import Engine
 from sqlmodel import Session, col
 
 from app.domain.contract.statements import read_statements, refused
+from app.domain.logs.line_template import read_template
 from app.domain.run import Stated
 from app.domain.text import one_line
 from app.errors import FieldError, InvalidMetadata, NotFound
 from app.pipeline import decisions
-from app.pipeline.process import amended_fields
+from app.pipeline.process import READ_AS, amended_fields
 from app.pipeline.work import run_queue
 from app.queue import JUDGE_STACK, PROCESS_RUN, enqueue
 from app.storage import audit
@@ -68,10 +69,7 @@ def _checked(fields: Mapping[str, object], author: str, note: str) -> dict[str, 
     errors: list[FieldError] = []
     if not fields:
         errors.append(FieldError("fields", "must name at least one contract field"))
-    if not 0 < len(author) <= MAX_AUTHOR:
-        errors.append(FieldError("author", f"must say who states it, in 1 to {MAX_AUTHOR} characters"))
-    if len(note) > MAX_NOTE:
-        errors.append(FieldError("note", f"must have at most {MAX_NOTE:,} characters"))
+    errors += _wrong_author(author, note)
     values = {name: value for name, value in fields.items() if value != TAKE_BACK}
     stated: dict[str, Stated | None] = {name: None for name in fields if name not in values}
     try:
@@ -83,11 +81,67 @@ def _checked(fields: Mapping[str, object], author: str, note: str) -> dict[str, 
     return stated
 
 
+def _wrong_author(author: str, note: str) -> list[FieldError]:
+    errors: list[FieldError] = []
+    if not 0 < len(author) <= MAX_AUTHOR:
+        errors.append(FieldError("author", f"must say who states it, in 1 to {MAX_AUTHOR} characters"))
+    if len(note) > MAX_NOTE:
+        errors.append(FieldError("note", f"must have at most {MAX_NOTE:,} characters"))
+    return errors
+
+
 def _check_taken_back(session: Session, run_id: int, stated: Mapping[str, Stated | None]) -> None:
     amended = amended_fields(session, run_id)
     wrong = [name for name, fact in stated.items() if fact is None and name not in amended]
     if wrong:
         raise refused([FieldError(f"fields.{name}", "has no correction to undo") for name in wrong])
+
+
+# --- The description of the step lines of a log that no reader understands (`domain/logs/line_template.py`).
+
+
+def describe_lines(engine: Engine, run_id: int, *, read_as: str, author: str, note: str = "") -> None:
+    """Record how the log is to be read, and request that it is. An empty description withdraws the earlier one.
+
+    Raises NotFound, and InvalidMetadata naming `read_as`, `author` or `note`.
+    """
+    read_as, author, note = one_line(read_as), one_line(author), one_line(note)
+    errors = _wrong_author(author, note)
+    try:
+        if read_as:
+            read_template(read_as)
+    except ValueError as problem:
+        errors.append(FieldError(READ_AS, str(problem)))
+    if errors:
+        raise refused(errors)
+    with transaction(engine, durable=True) as session:
+        row = session.get(RunRow, run_id, with_for_update=True)
+        if row is None:
+            raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
+        before = amended_fields(session, run_id).get(READ_AS)
+        if before is None and not read_as:
+            raise refused([FieldError(READ_AS, "has no description to withdraw")])
+        old = None if before is None else before.value
+        session.add(
+            AmendmentRow(
+                run_id=run_id,
+                field=READ_AS,
+                value=read_as or None,
+                removed=not read_as,
+                old_value=old,
+                old_source="" if before is None else "metadata",
+                author=author,
+                note=note,
+            )
+        )
+        audit.record(
+            session, who=author, subject="run", subject_id=run_id, action="contract", project_id=row.project_id,
+            before={READ_AS: old}, after={READ_AS: read_as or None}, note=note,
+        )  # fmt: skip
+        session.flush()
+        run_queue.request(session, col(RunRow.id) == run_id)
+    log.info("run_lines_described", run_id=run_id, withdrawn=not read_as)
+    enqueue(PROCESS_RUN, run_id)
 
 
 # --- Decisions of users about a run: quarantine and release, pin and unpin. Recorded, then judged again.

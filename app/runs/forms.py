@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from app.domain.contract.fields import FIELDS
+from app.domain.logs.line_template import MAX_TEMPLATE
 from app.domain.run import Stated
 from app.errors import FieldError, InvalidMetadata, ThreewallsError
 from app.runs.commands import TAKE_BACK, RunDecision
@@ -103,6 +104,14 @@ class AmendForm(ContractForm):
         errors = self.errors_by_input(error)
         elsewhere = [text for name, text in errors.items() if name not in self.values and name not in self.inputs]
         return replace(self, errors=errors, problem=" ".join(elsewhere) if errors else error.detail)
+
+
+# --- The form that describes the step lines of a log in an unknown format.
+
+
+class ReadAsForm(Form):
+    inputs = ("read_as", "author", "note")
+    longest = 2 * MAX_TEMPLATE
 
 
 # --- The forms of decisions about a run: which one was sent, the typed text, the errors.

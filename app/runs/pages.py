@@ -19,8 +19,8 @@ from app.errors import FieldError, InvalidMetadata, InvalidUpload, ThreewallsErr
 from app.pipeline.profiles import SentProfileFile, accept_profile
 from app.pipeline.receive import UploadedFile, accept_upload
 from app.runs.api import csv_rows
-from app.runs.commands import RUN_DECISIONS, RunDecision, amend_contract, decide
-from app.runs.forms import AmendForm, DecisionForm, UploadForm
+from app.runs.commands import RUN_DECISIONS, RunDecision, amend_contract, decide, describe_lines
+from app.runs.forms import AmendForm, DecisionForm, ReadAsForm, UploadForm
 from app.runs.queries import (
     EVIDENCE_LEVELS,
     PURPOSES,
@@ -136,6 +136,7 @@ def export_series(session: ReadSession, run_id: RunId) -> Response:
 MAX_FILES = 64
 MAX_UPLOAD_FIELDS = 64
 MULTIPART = {"multipart/form-data": {"schema": {"type": "object"}}}
+MAX_DECISION_FIELDS = 8
 MAX_AMENDED = 300
 """More inputs than the contract has fields."""
 
@@ -198,6 +199,25 @@ async def amend_run(request: Request, engine: AppEngine, log_files: AppLogFiles,
     return await answer_form(request, AmendForm, amend, again, max_fields=MAX_AMENDED, catch=(InvalidUpload,))
 
 
+@router.post("/runs/{run_id}/read-as")
+@requires(Action.CONTRIBUTE, of="run")
+async def describe_step_lines(request: Request, engine: AppEngine, log_files: AppLogFiles, run_id: RunId) -> Response:
+    """Describe the step lines of a log like the API."""
+
+    def describe(form: ReadAsForm) -> str:
+        note = form.value("note")
+        describe_lines(engine, run_id, read_as=form.value("read_as"), author=form.value("author"), note=note)
+        return f"/runs/{run_id}"
+
+    def again(session: Session, form: ReadAsForm, _: ThreewallsError) -> Response:
+        page = RunPage(session, log_files, run_id, RunView(), read_as=form)
+        return render_run(request, page, block=None, status=422)
+
+    return await answer_form(
+        request, ReadAsForm, describe, again, max_fields=MAX_DECISION_FIELDS, catch=(InvalidUpload,)
+    )
+
+
 def _chosen_project(request: Request, engine: Engine, stated: str | None) -> str:
     """Raises InvalidMetadata, NotAllowed."""
     user = access_of(request).user
@@ -228,8 +248,6 @@ def _render_upload(
 
 
 # --- `POST /runs/{id}/quarantine`, `/release`, `/pin`, `/unpin`: the forms of the run's page. They work without script.
-
-MAX_DECISION_FIELDS = 8
 
 
 def _route(action: RunDecision) -> Callable[..., Awaitable[Response]]:

@@ -17,19 +17,20 @@ from starlette.responses import HTMLResponse
 
 from app.domain.contract.fields import FIELDS, METRICS
 from app.domain.contract.values import explained
+from app.domain.logs.line_template import read_template
 from app.domain.numbers import THIN, contract_value, figure, grouped, percent, plural, significant, step_time
 from app.domain.performance.timers import step_parts
 from app.domain.planning.request import REQUIRED, plan_address
 from app.domain.ranking.runs import GPU_MEMORY_GIB
 from app.domain.report.what_changed import AXIS_TITLES
-from app.domain.run import Activity, FloatArray, Metric, Slice, Stated, SteadyState, Timer
+from app.domain.run import Activity, FloatArray, LineExample, Metric, Slice, Stated, SteadyState, Timer
 from app.domain.verdict.history_view import Drift, drift, has_figure
 from app.domain.verdict.words import sides_text
 from app.errors import Unavailable
 from app.pipeline.decisions import Pin, pins
 from app.runs import charts, log_view
 from app.runs.charts import Points, series_chart
-from app.runs.forms import AmendForm, DecisionForm
+from app.runs.forms import AmendForm, DecisionForm, ReadAsForm
 from app.runs.queries import WorkingRun, get_run, get_series, working_runs
 from app.runs.verdict_view import VerdictView, rerun_command, verdict_view
 from app.storage.audit import AuditEvent, events
@@ -55,7 +56,7 @@ TABS = {
 }
 """The parts of the page below the answer, each with its label. Only one is loaded."""
 _CHOICES = {"scale": ("linear", "log"), "view": ("chart", "table"), "tab": tuple(TABS), "fields": ("differing", "all")}
-_TEXTS = ("series", "scale", "view", "amend", "tab", "fields", "find")
+_TEXTS = ("series", "scale", "view", "amend", "read_as", "tab", "fields", "find")
 _MAX_NUMBER = 10**12
 
 
@@ -66,7 +67,7 @@ class RunView:
     `first` and `last` zoom the chart to iterations; `page` belongs to its table. `line` (from 1) of log file `file`
     (from 0) positions the log viewer; `iteration` is the chart point of a log line. 0: not requested. `amend`: the
     contract field to correct. `fields`: which ones the configuration shows, and `find`: the text in their names or
-    values. `tab`: the requested part of the page, see `shown`.
+    values. `tab`: the requested part of the page, see `shown`. `read_as`: the description of step lines to try.
     """
 
     tab: str = ""
@@ -80,6 +81,7 @@ class RunView:
     file: int = 0
     line: int = 0
     amend: str = ""
+    read_as: str = ""
     fields: str = "differing"
     find: str = ""
 
@@ -652,12 +654,14 @@ class RunPage:
         *,
         form: AmendForm | None = None,
         decision: DecisionForm | None = None,
+        read_as: ReadAsForm | None = None,
     ) -> None:
         self._session = session
         self._log_files = log_files
         self.view = view
         self.form = form or AmendForm()
         self.decision = decision or DecisionForm()
+        self.read_as = read_as
         self.run: RunDetail = get_run(session, run_id)
         self.log_problem = ""
 
@@ -818,6 +822,21 @@ class RunPage:
             for group in self.contract
         )
         return tuple(group for group in groups if group.rows)
+
+    @property
+    def read_as_form(self) -> ReadAsForm:
+        """Return the form that describes step lines: as sent, else what is in force, else a draft."""
+        typed = self.view.read_as or self.run.read_as or self.run.suggested_read_as
+        return self.read_as or ReadAsForm({"read_as": typed})
+
+    @property
+    def described(self) -> tuple[tuple[LineExample, Mapping[str, float] | None], ...]:
+        """Return the lines that look like steps with the values that the description in the form reads from them."""
+        try:
+            template = read_template(self.read_as_form.value("read_as"))
+        except ValueError:
+            return tuple((line, None) for line in self.run.step_lines)
+        return tuple((line, template.read(line.example.encode())) for line in self.run.step_lines)
 
     @property
     def headlines(self) -> list[Headline]:

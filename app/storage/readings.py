@@ -83,15 +83,18 @@ class Reading:
     warnings: tuple[str, ...]
 
 
-def save(session: Session, run_id: int, files: Sequence[RunFile], reading: Reading) -> None:
-    """Store what was found in `files`. The series of the run are stored separately, with its figures."""
+def save(session: Session, run_id: int, files: Sequence[RunFile], reading: Reading, read_as: str = "") -> None:
+    """Store what was found in `files`. The series of the run are stored separately, with its figures.
+
+    `read_as`: the stated description of the step lines.
+    """
     version = DEFINITIONS["reading"]
-    session.add(ReadingRow(run_id=run_id, files=_fingerprint(files), version=version, blob=pack(reading)))
+    session.add(ReadingRow(run_id=run_id, files=_fingerprint(files, read_as), version=version, blob=pack(reading)))
 
 
-def load(session: Session, run_id: int, files: Sequence[RunFile]) -> Reading | None:
+def load(session: Session, run_id: int, files: Sequence[RunFile], read_as: str = "") -> Reading | None:
     """Return the reading of exactly these files; None if none is stored or another version of the reader made it."""
-    blob = session.execute(_stored(run_id, files)).scalar_one_or_none()
+    blob = session.execute(_stored(run_id, files, read_as)).scalar_one_or_none()
     if blob is None:
         return None
     rows = session.execute(select_any(SeriesRow.metric, SeriesRow.blob).where(col(SeriesRow.run_id) == run_id))
@@ -114,17 +117,18 @@ def arguments_of(session: Session, run_id: int, files: Sequence[RunFile]) -> dic
     return {name: frozen(value) for name, value in stored.items()}
 
 
-def _stored(run_id: int, files: Sequence[RunFile]) -> Select[Any]:
+def _stored(run_id: int, files: Sequence[RunFile], read_as: str = "") -> Select[Any]:
     return select_any(ReadingRow.blob).where(
         col(ReadingRow.run_id) == run_id,
-        col(ReadingRow.files) == _fingerprint(files),
+        col(ReadingRow.files) == _fingerprint(files, read_as),
         col(ReadingRow.version) == DEFINITIONS["reading"],
     )
 
 
-def _fingerprint(files: Sequence[RunFile]) -> str:
-    """Return a hash of the stored objects, which are named by their content, and of the known file properties."""
+def _fingerprint(files: Sequence[RunFile], read_as: str = "") -> str:
+    """Return a hash of the stored objects, which are named by their content, and of all that decides their reading."""
     known_of_them = [[file.kind, file.name, file.document, file.cut, *file.keys] for file in files]
+    known_of_them += [[read_as]] if read_as else []
     return hashlib.sha256(json.dumps(known_of_them).encode()).hexdigest()
 
 

@@ -15,6 +15,7 @@ from sqlmodel import Session, col
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import read_value
 from app.domain.definitions import DEFINITIONS, changes
+from app.domain.logs.line_template import suggest_template
 from app.domain.run import (
     UNKNOWN_STEP,
     Activity,
@@ -282,6 +283,19 @@ class RunDetail:
     def step_lines(self) -> tuple[LineExample, ...]:
         """Return lines of an unread log that look like steps."""
         return tuple(example for example in self.not_understood if example.kind == UNKNOWN_STEP)
+
+    @property
+    def read_as(self) -> str:
+        """Return the description of its step lines that is in force: the newest one, else that of the metadata."""
+        newest = next((change for change in reversed(self.amendments) if change.field == "read_as"), None)
+        if newest is not None and not newest.removed:
+            return str(newest.value or "")
+        return str(self.metadata_stated.get("read_as") or "")
+
+    @property
+    def suggested_read_as(self) -> str:
+        """Return a draft that describes the lines of an unread log that look like steps; empty without one."""
+        return next((draft for line in self.step_lines if (draft := suggest_template(line.example))), "")
 
     @property
     def log_files(self) -> tuple[RunFile, ...]:

@@ -45,7 +45,7 @@ class Belongings:
 
 
 def make_belongings(session: Session, slug: str, *, whole: bool = False) -> Belongings:
-    """`whole`: with ranked stacks, pins, quarantines and facts of containers, but no experiment yet."""
+    """`whole`: with ranked stacks, pins, an unread run in quarantine and facts of containers, but no experiment yet."""
     named = {"branch": "main", "name": f"{slug}-nightly", "ci_url": f"https://ci.example/{slug}"}
     days = (13, 4) if whole else (1, 1)
     slow = make_slow_stack(session, project=slug, stack=slug, days=days, **named)
@@ -67,6 +67,7 @@ def make_belongings(session: Session, slug: str, *, whole: bool = False) -> Belo
         make_share_link(session, project_id=project, page=f"/runs/{slow.runs[0]}", days=7, by=f"{slug}-lead")
         pin(session, slow.runs[0], f"{slug}-lead", f"{slug} golden")
         quarantine(session, slow.runs[1], f"{slug}-lead", f"{slug} bad node")
+        session.get_one(RunRow, slow.runs[1]).status = "unread"
         add_availability(session, slow.runs[2], "deepep")
         session.get_one(RunRow, slow.runs[2]).tags = [f"{slug}-tag"]
     profile = ProfileRow(

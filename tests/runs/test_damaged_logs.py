@@ -217,6 +217,49 @@ def test_the_page_shows_the_lines_and_no_failure(client: TestClient) -> None:
     assert client.get("/").status_code == 200
 
 
+LINE = "global step {iteration}: loss = {loss} ({step_time_s} sec/step)"
+
+
+def test_a_description_of_its_step_lines_makes_a_run_of_it(client: TestClient, engine: Engine) -> None:
+    run = read(client, UNREAD)
+    address = f"/api/v1/runs/{run['id']}/read-as"
+    draft = "step {iteration}: loss = {loss} ({step_time_sec} sec/step"
+    assert (run["read_as"], run["suggested_read_as"]) == ("", draft)
+    refused = client.put(address, json={"read_as": "step {iteration}", "author": "ada"})
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "read_as")
+    changed = client.put(address, json={"read_as": LINE, "author": "ada"})
+    assert changed.status_code == 200
+    process_run(run["id"])
+    after = client.get(f"/api/v1/runs/{run['id']}").json()
+    assert (after["status"], after["trainer"], after["read_as"]) == ("ready", "described lines", LINE)
+    assert [(change["field"], change["author"]) for change in after["amendments"]] == [("read_as", "ada")]
+    series = client.get(f"/api/v1/runs/{run['id']}/series").json()["columns"]
+    assert series["step_time_ms"] == pytest.approx([16_100 + 100 * step for step in range(10)])
+    assert LINE in client.get(f"/runs/{run['id']}").text
+    process_run(run["id"])  # from the stored reading
+    assert client.get(f"/api/v1/runs/{run['id']}").json()["status"] == "ready"
+    client.put(address, json={"read_as": "", "author": "ada"})
+    process_run(run["id"])
+    assert client.get(f"/api/v1/runs/{run['id']}").json()["status"] == "unread"
+    assert client.put(address, json={"read_as": "", "author": "ada"}).status_code == 422
+
+
+def test_metadata_and_the_form_describe_step_lines_too(client: TestClient) -> None:
+    assert read(client, UNREAD, read_as=LINE)["status"] == "ready"
+    wrong = upload(client, UNREAD, meta=json.dumps({"read_as": "step"}))
+    assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, "meta.read_as")
+    run = read(client, UNREAD, name="by form")
+    tried = client.get(f"/runs/{run['id']}", params={"read_as": "step {iteration}: loss = {} ({step_time_s} sec"}).text
+    assert "step_time_ms = 16,100" in tried
+    form = {"read_as": "{step_time_s}", "author": "ada"}
+    refused = client.post(f"/runs/{run['id']}/read-as", data=form)
+    assert (refused.status_code, 'aria-invalid="true"' in refused.text) == (422, True)
+    sent = client.post(f"/runs/{run['id']}/read-as", data=form | {"read_as": LINE}, follow_redirects=False)
+    assert sent.status_code == 303
+    process_run(run["id"])
+    assert client.get(f"/api/v1/runs/{run['id']}").json()["status"] == "ready"
+
+
 @pytest.mark.parametrize(
     ("log", "status", "outcome"),
     [
@@ -241,6 +284,8 @@ def test_the_command_line_says_the_same(tmp_path: Path) -> None:
     assert (result.code, document["status"], document["failures"], document["warnings"]) == (6, "unread", [], [])
     output = threewalls("analyze", path).output
     assert [line for line in (2, 3, 11) if f"line {line}: " not in output] == []
+    assert "--read-as '" in output
+    assert threewalls("analyze", path, "--read-as", LINE, "--json").document["trainer"] == "described lines"
     compare = ("--baseline", tmp_path / "base.log", "--", path)
     assert threewalls("compare", *compare).code == 6
     assert threewalls("compare", "--allow", "unread", *compare).code == 0

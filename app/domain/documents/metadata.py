@@ -17,6 +17,7 @@ from app.domain.documents.environment import is_whole_environment
 from app.domain.documents.harness_flags import SCRIPTS
 from app.domain.documents.launch_command import read_launch_command
 from app.domain.logs.launch_args import stated_by_launch_args
+from app.domain.logs.line_template import read_template
 from app.domain.rules.facts import FACTS, typed
 from app.domain.run import Metadata, Stated, Value, Window
 from app.domain.text import clean, one_line
@@ -38,7 +39,7 @@ MAX_UNKNOWN = 500
 _FIRST_YEAR, _LAST_YEAR = 1990, 2200
 """Valid years of commits; a time outside has the wrong unit."""
 
-_KNOWN = (*LIMITS, "commit_time", "purpose", "tags", "window", "launch_args", "env")
+_KNOWN = (*LIMITS, "commit_time", "purpose", "tags", "window", "read_as", "launch_args", "env")
 _OTHER_NAMES = {other: row.name for row in FIELDS.values() for other in row.also} | {
     "sha": "commit",
     "git_commit": "commit",
@@ -96,6 +97,7 @@ def read_metadata(document: object, strict: Collection[str] = ()) -> Metadata:
         commit_time=reading.attempt("commit_time", partial(_time, stated.get("commit_time")), None),
         tags=_tags(reading, stated.get("tags")),
         window=reading.attempt("window", partial(_window, stated.get("window")), None),
+        read_as=reading.attempt("read_as", partial(_read_as, stated.get("read_as")), ""),
         fields=_contract_fields(reading, stated),
         extra=_extra(reading, stated),
         warnings=tuple(reading.warnings),
@@ -204,6 +206,16 @@ def _window(raw: object) -> Window | None:
     if cast(int, first) > cast(int, last):
         raise ValueError(f"must not end ({last}) before it starts ({first})")
     return Window(cast(int, first), cast(int, last))
+
+
+def _read_as(raw: object) -> str:
+    """Return the template of the log's step lines; empty without one."""
+    if raw in (None, ""):
+        return ""
+    if not isinstance(raw, str):
+        raise ValueError("must be text such as `step {iteration}: {step_time_s} s`")
+    read_template(raw)
+    return one_line(raw)
 
 
 def _contract_fields(reading: _Reading, stated: Mapping[str, object]) -> dict[str, Stated]:

@@ -8,6 +8,7 @@ import numpy as np
 from app.domain.logs.arguments import contract_fields
 from app.domain.logs.events import ENDS, FAILURES, EventReader
 from app.domain.logs.iterations import RecordReader, Rows, Template, number
+from app.domain.logs.line_template import DescribedReader, LineTemplate
 from app.domain.logs.lines import Notes, quote, unwrap
 from app.domain.logs.memory import MemoryReader
 from app.domain.logs.scanner import LineReader, Scanner
@@ -212,8 +213,10 @@ _SHOWN_STEPS = 3
 class Reading:
     """The state of reading one log."""
 
-    def __init__(self) -> None:
+    def __init__(self, template: LineTemplate | None = None) -> None:
+        """`template`: the step lines of a trainer that no reader knows, as a user described them."""
         self._notes = Notes()
+        self._described = None if template is None else DescribedReader(template, self._notes)
         self._rows = Rows(self._notes)
         self._iterations = RecordReader(SHAPE, self._rows, self._notes)
         self._steps = StepReader(self._notes)
@@ -258,6 +261,7 @@ class Reading:
             self._facts,
             self._timers,
             *self._others,
+            *([] if self._described is None else [self._described]),
         )
 
     def read(self, block: bytes) -> None:
@@ -289,7 +293,10 @@ class Reading:
             self._iterations.ended_in(end.rpartition(b"\n")[2], line_count)
         self._timers.finish()
         rows, timers = self._rows, self._timers.tables
-        if not rows.lines and not self._steps.steps.lines:
+        described = None if self._described is None else self._described.collect()
+        if described is not None and described.lines:
+            rows, timers = described, []
+        elif not rows.lines and not self._steps.steps.lines:
             rows, timers = choose(self._others, rows), []
         self._note_unread(rows, end, line_count)
         series = build(rows, timers, self._steps.steps, self._notes)

@@ -209,7 +209,10 @@ def no_iterations(log: ParsedLog) -> str:
         return f"No iteration line was read. The job failed first, on {place}: {failure.text}"
     if is_unread(log):
         formats = f"{', '.join(KNOWN_FORMATS[:-1])} and {KNOWN_FORMATS[-1]}"
-        return f"Unread: the log format is unknown. Logs of {formats} can be read. This says nothing about the job."
+        return (
+            f"Unread: the log format is unknown. Logs of {formats} can be read. This says nothing about the job. "
+            "To read the log, describe one of its step lines (`read_as`)."
+        )
     lines = [line for line in (*log.first_lines, *log.last_lines) if line.strip()]
     if not lines:
         return "No iteration line was read: the log is empty."

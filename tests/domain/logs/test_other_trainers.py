@@ -3,6 +3,7 @@
 import pytest
 
 from app.domain.logs import parse_text
+from app.domain.logs.line_template import read_template, suggest_template
 from app.domain.logs.steps import RUNNING_MEANS
 from tests.domain.logs.lines import column, iteration
 
@@ -223,3 +224,90 @@ def test_running_means_are_said_and_are_no_fair_sample() -> None:
         text for text, *_ in CASES if RUNNING_MEANS in {problem.kind for problem in parse_text(text).problems}
     ]
     assert with_means == [HUGGING_FACE, HUGGING_FACE_FAST, HUGGING_FACE_TEXTS, LIGHTNING]
+
+
+# --- A description of step lines reads what no reader knows.
+
+TENSORFLOW = "".join(
+    f"INFO:tensorflow:global step {step}: loss = {79 - step}.5 ({seconds} sec/step)\n"
+    for step, seconds in ((1, 57.126), (2, 17.053), (3, 16.534))
+)
+"""As in tensorflow/models issue 2980."""
+
+
+@pytest.mark.parametrize(
+    ("line", "draft", "values"),
+    [
+        (
+            TENSORFLOW.splitlines()[2],
+            "step {iteration}: loss = {loss} ({step_time_sec} sec/step",
+            {"iteration": 3, "loss": 76.5, "step_time_ms": 16534},
+        ),
+        (
+            "2026-01-02 10:00:00 | step 5/100 | loss 2.5 | 312.5 ms | 4,000 tok/s",
+            "step {iteration}/{} | loss {loss} | {step_time_ms} ms",
+            {"iteration": 5, "loss": 2.5, "step_time_ms": 312.5},
+        ),
+        (
+            "iter 250: loss 3.1234, time 135.02ms, mfu 21.5%",
+            "iter {iteration}: loss {loss}, time {step_time_ms}ms",
+            {"iteration": 250, "loss": 3.1234, "step_time_ms": 135.02},
+        ),
+        (
+            "step 1,500 | 0.5 it/s",
+            "step {iteration} | {iterations_per_s} it/s",
+            {"iteration": 1500, "step_time_ms": 2000},
+        ),
+        ("2026 step 5 loss 2.5 time 0.3", "step {iteration} loss {loss} time {}", None),
+        ("Training starts soon.", "", None),
+    ],
+)
+def test_a_draft_describes_what_a_line_shows(line: str, draft: str, values: dict[str, float] | None) -> None:
+    assert suggest_template(line).endswith(draft) if draft else suggest_template(line) == ""
+    if values is not None:
+        assert read_template(suggest_template(line)).read(line.encode()) == pytest.approx(values)
+    elif draft:  # the meaning of the last number is not shown
+        with pytest.raises(ValueError, match="needs the step time"):
+            read_template(suggest_template(line))
+
+
+def test_described_lines_are_the_steps_of_a_log() -> None:
+    template = read_template("global step {iteration}:   loss = {loss} ({step_time_s} sec/step)")
+    log = parse_text("".join((iteration(9, 1.0), TENSORFLOW, "global step 4: loss = nothing\n")), template)
+    assert (log.trainer, column(log, "iteration"), column(log, "loss")) == (
+        "described lines",
+        [1, 2, 3],
+        [78.5, 77.5, 76.5],
+    )
+    assert column(log, "step_time_ms") == pytest.approx([57126, 17053, 16534])
+    assert list(log.line_numbers) == [2, 3, 4]
+    uncounted = parse_text(TENSORFLOW, read_template("({step_time_s} sec/step)"))
+    assert column(uncounted, "iteration") == [1, 2, 3]
+    other = parse_text(TENSORFLOW, read_template("epoch {iteration} {step_time_s} s"))
+    assert (other.n, [problem.kind for problem in other.problems]) == (0, ["no described line"])
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "is empty"),
+        ("step {iteration} {loss}", "needs the step time"),
+        ("step {iteration} {step_time} s", "no unit of time"),
+        ("step {iteration}{step_time_s}", "without text between"),
+        ("step {iteration} s {step_time_s} s {step_time_ms}", "twice"),
+        ("{iteration}: {step_time_s}", "a word of the line"),
+        ("step {iteration} {step_time_s", "brace"),
+        ("x {step_time_s}" + " {}." * 20, "at most 20"),
+        ("x" * 501, "at most 500"),
+        ("step {step_time_true_ms}", "cannot be the name"),
+    ],
+)
+def test_a_description_that_cannot_work_is_refused_with_what_to_change(text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        read_template(text)
+
+
+def test_a_description_cannot_make_a_log_expensive() -> None:
+    template = read_template("aa" + " {} aa" * 10 + " {step_time_s}")
+    log = parse_text(b"aa " * 400_000 + b"\n" + b"aa {} aa 1\n" * 10_000, template)
+    assert log.n == 0
