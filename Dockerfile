@@ -13,6 +13,7 @@ RUN pip install --no-deps --require-hashes -r requirements-build.lock && \
 COPY pyproject.toml setup.py README.md threewalls_entry.py ./
 COPY app app
 COPY workers workers
+COPY threewalls threewalls
 RUN pip install --no-deps --no-build-isolation --no-index --editable . && pip uninstall --yes uv setuptools pip
 
 FROM python
@@ -24,6 +25,7 @@ COPY --from=build /opt/threewalls /opt/threewalls
 WORKDIR /srv/threewalls
 COPY --from=build /srv/threewalls/app app
 COPY --from=build /srv/threewalls/workers workers
+COPY --from=build /srv/threewalls/threewalls threewalls
 COPY --from=build /srv/threewalls/pyproject.toml /srv/threewalls/threewalls_entry.py ./
 COPY migrations migrations
 COPY templates templates
@@ -31,7 +33,7 @@ COPY static static
 COPY docs/glossary.md docs/
 ENV PATH=/opt/threewalls/bin:$PATH PYTHONUNBUFFERED=1 THREEWALLS_DATA_DIR=/data XDG_CACHE_HOME=/opt/threewalls/cache
 # A container starts in a fraction of the time with bytecode and the chart script in its image.
-RUN python -m compileall -q /opt/threewalls/lib app workers migrations && python -m app.web.assets
+RUN python -m compileall -q /opt/threewalls/lib app workers threewalls migrations && python -m app.web.assets
 USER threewalls
 VOLUME /data
 EXPOSE 8000

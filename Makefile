@@ -21,7 +21,7 @@ LOCK_FOLDER ?= .
 # What has a size of its own under SOAK=1 (tests/cases.py)
 CAMPAIGNS = $(shell grep -rlE '\bsized\(' --include='test_*.py' tests)
 FAST := tests/domain tests/analysis tests/client tests/delivery tests/demo tests/test_architecture.py
-SOURCES := app workers migrations tests bench threewalls_entry.py
+SOURCES := app workers threewalls migrations tests bench threewalls_entry.py
 
 ##@ The two commands
 .PHONY: demo

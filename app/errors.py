@@ -27,11 +27,13 @@ ThreewallsError
     └── DamagedObject        a stored log is missing or damaged
 """
 
+from __future__ import annotations
+
 import uuid
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FieldError:
     """An invalid field. `field`: its path as sent, for example `meta.window.first`."""
 

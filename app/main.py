@@ -84,6 +84,7 @@ from app.upgrade.api import router as upgrade_api
 from app.upgrade.pages import router as upgrade_pages
 from app.web import errors
 from app.web.assets import mount_assets
+from app.web.client_file import router as client_file
 from app.web.docs_pages import router as glossary
 from app.web.health import router as health
 from app.web.request import Metrics, RequestFrameMiddleware, configure_logging
@@ -213,6 +214,7 @@ def _routes() -> list[BaseRoute]:
         scaling_pages,
         badges,
         glossary,
+        client_file,
     ):
         together.include_router(router)
     return together.routes

@@ -32,7 +32,7 @@ SMALL = {
 }
 THIRD_PARTY_OF_DOMAIN = {"numpy", "hyperscan", "msgspec", "yaml", "cel", "argon2", "pyotp"}
 """Arithmetic, hashing and reading of texts; they touch no file, network, clock or environment here."""
-THIRD_PARTY_OF_CLIENT = {"httpx2", "zstandard"}
+THIRD_PARTY_OF_CLIENT = {"zstandard", "threewalls"}
 """The dependencies of pyproject.toml without its extra."""
 
 

@@ -3,6 +3,8 @@
 Imports no package of the service, because the client builds the parser too.
 """
 
+from __future__ import annotations
+
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +24,7 @@ _STATEMENT = "KEY=VALUE"
 _META = "FILE|JSON"
 
 
-def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     analyze = commands.add_parser("analyze", help="print the figures of a log, without a server")
     analyze.add_argument("logs", nargs="+", type=Path, metavar="LOG", help="log files of one run; - for standard input")
     _add_statements(analyze, "", "the run")

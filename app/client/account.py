@@ -1,5 +1,7 @@
 """Project tokens, and the identity of the caller."""
 
+from __future__ import annotations
+
 import argparse
 import getpass
 import re
@@ -7,16 +9,15 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import quote
-
-import httpx2
 
 from app.client.errors import NotThreewalls, Refused, Unreachable, UsageError
 from app.client.options import PROJECT
 from app.client.service import ClientSettings, Service
 from app.client.terminal import one_line
+from threewalls.transport import TransportError
 
 _DAYS = re.compile(r"(\d{1,4})d")
 
@@ -47,7 +48,7 @@ def create_token(service: Service, options: argparse.Namespace) -> dict[str, Any
     body: dict[str, Any] = {"name": options.name, "scopes": options.scope or ["upload"]}
     body["author"] = options.user or _account()
     if options.expires:
-        body["expires_at"] = expiry(options.expires, datetime.now(UTC))
+        body["expires_at"] = expiry(options.expires, datetime.now(timezone.utc))
     token: dict[str, Any] = service.post(tokens_address(service.settings), json=body).json()
     return token
 
@@ -70,7 +71,7 @@ def expiry(text: str, now: datetime) -> str | None:
         day = date.fromisoformat(text)
     except ValueError:
         raise UsageError(f"Invalid --expires {text!r}: use days (90d), a date (2027-03-31) or never.") from None
-    return datetime(day.year, day.month, day.day, tzinfo=UTC).isoformat()
+    return datetime(day.year, day.month, day.day, tzinfo=timezone.utc).isoformat()
 
 
 def token_line(token: Mapping[str, Any]) -> str:
@@ -133,7 +134,7 @@ def _log_in(service: Service, user: str, password: str, code: str, page: str) ->
     try:
         form = {"name": user, "password": password, "code": code, "next": "/"}
         answer = service.request("POST", "/login", data=form)
-    except httpx2.TransportError as error:
+    except TransportError as error:
         raise Unreachable(f"{url} could not be reached ({str(error) or type(error).__name__}).") from None
     if answer.status_code == 422:
         raise Refused(
@@ -153,7 +154,7 @@ def _log_in(service: Service, user: str, password: str, code: str, page: str) ->
 def _log_out(service: Service, say: Callable[[str], None]) -> None:
     try:
         is_logged_out = service.request("POST", "/logout").status_code == 303
-    except httpx2.TransportError:
+    except TransportError:
         is_logged_out = False
     if not is_logged_out:
         say(f"The log-out failed. End this session at {service.settings.url}/settings/account")
@@ -192,18 +193,16 @@ def whoami(service: Service) -> dict[str, Any]:
 
 def caller_text(caller: Mapping[str, Any]) -> list[str]:
     """Describe the caller in lines for a terminal."""
-    match caller["kind"]:
-        case "token":
-            expires = one_line(str(caller["expires_at"])) if caller["expires_at"] else "never"
-            scopes = ", ".join(one_line(str(scope)) for scope in caller["scopes"])
-            return [
-                f"token {one_line(caller['name'])}", f"project  {one_line(caller['project'])}",
-                f"scopes   {scopes}", f"expires  {expires}",
-            ]  # fmt: skip
-        case "everyone":
-            return ["this service has no log-ins; no token is needed"]
-        case "nobody":
-            return ["no token was sent: set THREEWALLS_TOKEN"]
-        case "person":
-            return [f"user {one_line(caller['name'])}"]
-    return [f"{caller['kind']} {one_line(caller['name'])}"]
+    name = one_line(caller["name"])
+    if caller["kind"] == "token":
+        expires = one_line(str(caller["expires_at"])) if caller["expires_at"] else "never"
+        scopes = ", ".join(one_line(str(scope)) for scope in caller["scopes"])
+        return [
+            f"token {name}", f"project  {one_line(caller['project'])}", f"scopes   {scopes}", f"expires  {expires}"
+        ]  # fmt: skip
+    texts = {
+        "everyone": "this service has no log-ins; no token is needed",
+        "nobody": "no token was sent: set THREEWALLS_TOKEN",
+        "person": f"user {name}",
+    }
+    return [texts.get(caller["kind"], f"{caller['kind']} {name}")]

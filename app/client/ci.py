@@ -1,5 +1,7 @@
 """Reads the CI job that the client runs in: branch, commit, change, attempt."""
 
+from __future__ import annotations
+
 import json
 import re
 import subprocess
@@ -9,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CiJob:
     """A CI job. Fields are empty if the environment does not state them.
 
@@ -254,7 +256,7 @@ def _object(event: Event, name: str) -> Event:
 
 def _text(event: Event, name: str) -> str:
     value = event.get(name)
-    return str(value) if isinstance(value, str | int) else ""
+    return str(value) if isinstance(value, (str, int)) else ""
 
 
 # --- The event file of GitHub and the git checkout.

@@ -1,12 +1,14 @@
 """Runs the commands of the client: reads the settings, calls the service, returns the exit code."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from app.client import account, doctor, report, rerun
@@ -44,7 +46,7 @@ def runs_table(page: Mapping[str, Any]) -> list[str]:
     if not page["items"]:
         return ["no runs match these filters"]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
     if page["pages"] > 1:
         lines.append(f"page {page['page']} of {page['pages']}, {page['total']:,} runs (next: --page)")
     return lines
@@ -170,19 +172,18 @@ def _tokens(options: argparse.Namespace, settings: ClientSettings, env: Mapping[
     """Manage the tokens of a project, logged in as a user."""
     page = account.tokens_address(settings, "/settings")
     if options.of_project == "create" and options.expires:
-        account.expiry(options.expires, datetime.now(UTC))  # validated before the password prompt
+        account.expiry(options.expires, datetime.now(timezone.utc))  # validated before the password prompt
     with logged_in(settings, options.user, env, page, _say) as service:
-        match options.of_project:
-            case "list":
-                tokens = account.list_tokens(service)
-                _out(options, {"items": tokens}, "\n".join(map(account.token_line, tokens)) or "no tokens")
-            case "create":
-                token = account.create_token(service, options)
-                _say(f"{account.token_line(token)}. The token is shown only once.")
-                _out(options, token, token["token"])  # nothing else on standard output, for $(...)
-            case "revoke":
-                revoked = account.revoke_token(service, options.which)
-                _out(options, revoked, f"revoked: {account.token_line(revoked)}")
+        if options.of_project == "list":
+            tokens = account.list_tokens(service)
+            _out(options, {"items": tokens}, "\n".join(map(account.token_line, tokens)) or "no tokens")
+        elif options.of_project == "create":
+            token = account.create_token(service, options)
+            _say(f"{account.token_line(token)}. The token is shown only once.")
+            _out(options, token, token["token"])  # nothing else on standard output, for $(...)
+        else:
+            revoked = account.revoke_token(service, options.which)
+            _out(options, revoked, f"revoked: {account.token_line(revoked)}")
     return FINE
 
 

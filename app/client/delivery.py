@@ -1,5 +1,7 @@
 """Sends an upload in one request, or long logs in pieces that resume where they stopped."""
 
+from __future__ import annotations
+
 import json
 import os
 import time
@@ -10,25 +12,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-import httpx2
-
 from app.client import spool
 from app.client.errors import NotThreewalls, Refused
 from app.client.service import Service
 from app.client.terminal import plain
 from app.client.upload import PIECE_BYTES, LogText, SentFile, Upload, plain_name
 from app.errors import ThreewallsError
+from threewalls.transport import Response
 
 RUNS = "/api/v1/runs"
 _BEYOND_EVERY_LOG = 2**53
 """An offset that no log reaches. The service refuses it and returns the length of the stored log."""
 
-_UPLOAD_TIMEOUT = httpx2.Timeout(300, connect=10)
+_UPLOAD_SECONDS = 300.0
 OnProgress = Callable[[int, int], None]
 """Called after each part with the bytes sent so far and the total."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DeliveredRun:
     """The run of an upload. `created` is False if the service already had the upload."""
 
@@ -102,7 +103,7 @@ def send_piece(service: Service, run_id: int, name: str, offset: int, text: byte
 def _begin(service: Service, upload: Upload, on_progress: OnProgress, *, is_whole: bool) -> DeliveredRun:
     expects = sum(file.size_bytes for file in upload.pieced)
 
-    def attempt() -> httpx2.Response:
+    def attempt() -> Response:
         with ExitStack() as opened:
             sending = _FormFiles(upload.whole, on_progress if is_whole else lambda *_: None, opened)
             return service.request(
@@ -112,7 +113,7 @@ def _begin(service: Service, upload: Upload, on_progress: OnProgress, *, is_whol
                 | ({"strict": ",".join(upload.strict)} if upload.strict else {}),
                 headers={"Idempotency-Key": upload.key},
                 files=[("meta", (None, json.dumps(upload.meta))), *sending.parts()],
-                timeout=_UPLOAD_TIMEOUT,
+                seconds=_UPLOAD_SECONDS,
             )
 
     answer: Mapping[str, Any] = service.send(attempt).json()
@@ -129,13 +130,13 @@ def _begin(service: Service, upload: Upload, on_progress: OnProgress, *, is_whol
 def attach_profile(service: Service, run_id: int, paths: Sequence[Path]) -> str:
     """Attach GPU traces to a run as one profile and return its address. Raises Refused, Unreachable or OSError."""
 
-    def attempt() -> httpx2.Response:
+    def attempt() -> Response:
         with ExitStack() as opened:
             files = [
                 ("profile", (path.name, opened.enter_context(path.open("rb")), "application/octet-stream"))
                 for path in paths
             ]
-            return service.request("POST", f"{RUNS}/{run_id}/profiles", files=files, timeout=_UPLOAD_TIMEOUT)
+            return service.request("POST", f"{RUNS}/{run_id}/profiles", files=files, seconds=_UPLOAD_SECONDS)
 
     return str(service.send(attempt).json().get("url", ""))
 
@@ -167,7 +168,7 @@ def _append(
     body = _gzipped(text) if text else b""
     headers = {"Content-Type": "application/octet-stream"}
     answer: Mapping[str, Any] = service.post(
-        f"{RUNS}/{run_id}/logs", params=params, content=body, headers=headers, timeout=_UPLOAD_TIMEOUT
+        f"{RUNS}/{run_id}/logs", params=params, content=body, headers=headers, seconds=_UPLOAD_SECONDS
     ).json()
     return answer
 
@@ -279,7 +280,7 @@ class Progress:
 # --- `threewalls sync`
 
 
-@dataclass(slots=True)
+@dataclass
 class SyncResult:
     """`busy` counts uploads that another sync is sending, `elsewhere` those for other services by address. `failed`
     holds a sentence for each failure."""

@@ -1,15 +1,15 @@
 """`threewalls doctor`: checks everything that an upload from this machine needs, with advice."""
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
-
-import httpx2
 
 from app.client import account, spool
 from app.client.ci import surrounding_job
@@ -18,6 +18,7 @@ from app.client.service import ClientSettings, Service, client_version, proxies
 from app.client.terminal import one_line
 from app.client.upload import LogText
 from app.errors import ThreewallsError
+from threewalls.transport import Response
 
 GOOD, MIND, BAD = "ok", "mind", "bad"
 _SKEW = timedelta(minutes=2)
@@ -27,7 +28,7 @@ _HOLE = re.compile(rb"\0{8,}")
 """The service refuses a file if more than this share of its first megabyte, NUL bytes aside, is not text."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Finding:
     """The result of one check. `state` is ok, mind (a warning) or bad; `do` is the advice."""
 
@@ -61,7 +62,7 @@ def _service(settings: ClientSettings) -> Iterator[Finding]:
             )  # fmt: skip
             return
         yield Finding(GOOD, "service", f"{settings.url} answers")
-        yield from _clock(answer, datetime.now(UTC))
+        yield from _clock(answer, datetime.now(timezone.utc))
         yield from _ready(service)
         yield from _token(service)
 
@@ -81,7 +82,7 @@ def _ready(service: Service) -> Iterator[Finding]:
         )
 
 
-def _clock(answer: httpx2.Response, now: datetime) -> Iterator[Finding]:
+def _clock(answer: Response, now: datetime) -> Iterator[Finding]:
     try:
         service_time = parsedate_to_datetime(answer.headers.get("Date", ""))
     except ValueError:
@@ -115,7 +116,7 @@ def _token(service: Service) -> Iterator[Finding]:
         GOOD if match else MIND, "version", f"client {one_line(own_version)}, service {one_line(service_version)}",
         "" if match else "Install the client of the same version as the service.",
     )  # fmt: skip
-    yield from _scopes(caller, service.settings, datetime.now(UTC))
+    yield from _scopes(caller, service.settings, datetime.now(timezone.utc))
 
 
 def _scopes(caller: Mapping[str, Any], settings: ClientSettings, now: datetime) -> Iterator[Finding]:

@@ -7,6 +7,8 @@ ThreewallsError
 └── Refused              the service answered with an error
 """
 
+from __future__ import annotations
+
 import argparse
 import sys
 from collections.abc import Collection, Mapping
@@ -108,7 +110,7 @@ def _outcomes(text: str) -> list[str]:
 # --- The result of a failed command.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Failure:
     """`message` may contain text of the service; `lines` and `as_json` are what the command prints."""
 
@@ -131,12 +133,11 @@ def failure(error: Exception, url: str, *, of_upload: bool = False) -> Failure:
 
     A refusal has exit code 2 if it names a field of the command line; a refused log has exit code 3.
     """
-    match error:
-        case UsageError():
-            return Failure(USAGE, error.detail)
-        case Refused():
-            of_usage = error.status == 422 and (bool(error.errors) or not of_upload)
-            return Failure(USAGE if of_usage else SERVICE, f"{url} {error.detail}", error.errors)
-        case ThreewallsError():
-            return Failure(SERVICE, error.detail, error.errors)
+    if isinstance(error, UsageError):
+        return Failure(USAGE, error.detail)
+    if isinstance(error, Refused):
+        of_usage = error.status == 422 and (bool(error.errors) or not of_upload)
+        return Failure(USAGE if of_usage else SERVICE, f"{url} {error.detail}", error.errors)
+    if isinstance(error, ThreewallsError):
+        return Failure(SERVICE, error.detail, error.errors)
     return Failure(SERVICE if isinstance(error, OSError) else CRASH, describe_unexpected(error))

@@ -4,6 +4,8 @@ There is no local state. The file keeps the data while the service is unreachabl
 it has.
 """
 
+from __future__ import annotations
+
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -13,9 +15,10 @@ from pathlib import Path
 
 from app.client.delivery import DeliveredRun, deliver, open_run, send_piece, stored_bytes
 from app.client.errors import Refused, Unreachable
-from app.client.service import LONGEST_SECONDS, Service
+from app.client.service import Service
 from app.client.upload import PIECE_BYTES, Upload, read_upload, upload_key
 from app.errors import ThreewallsError
+from threewalls.transport import LONGEST_SECONDS
 
 # --- A file that another process writes, replaces or truncates.
 
@@ -105,7 +108,7 @@ _COMPARED_BYTES = 64 * 1024
 """Bytes at the start of a log that show whether an open run belongs to the same file."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StopCondition:
     """When to stop, besides a signal: process `pid` has ended, no growth for `idle` seconds, or `marker` in the log."""
 
@@ -114,7 +117,7 @@ class StopCondition:
     marker: bytes = b""
 
 
-@dataclass(slots=True)
+@dataclass
 class Follower:
     """Sends a growing log. `quick` makes one attempt per request, `patient` retries; signal handlers set `stopped`."""
 

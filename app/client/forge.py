@@ -7,25 +7,28 @@ PyGithub and python-gitlab are not used: jobs install this client, and the two w
 calls, while "one comment per job" (`forge_comment.py`) would stay. Most training images have neither `gh` nor `glab`.
 """
 
+from __future__ import annotations
+
 import json
 import random
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from enum import StrEnum
+from datetime import datetime, timezone
+from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-import httpx2
-
 from app.client.errors import UsageError
-from app.client.service import pauses, retry_after_seconds
 from app.client.terminal import one_line
 from app.errors import ThreewallsError
+from threewalls.transport import HttpClient, Response, TransportError, pauses, retry_after_seconds
+
+if TYPE_CHECKING:  # Python 3.11
+    from typing import Self
 
 MOST_BYTES = 60_000
 """Limit of a comment. GitHub accepts 65,536 characters in comments and 65,535 in check summaries, GitLab a million."""
@@ -35,19 +38,22 @@ _NUMBERED = re.compile(r"(.+) #(\d{1,9})")
 _TITLES = {"success": "No regression", "failure": "Regression or failed run", "neutral": "No verdict to act on"}
 
 
-class State(StrEnum):
+class State(str, Enum):
     """NEUTRAL means no decision (no baseline, inconclusive, not judged yet). It is never shown as green."""
 
     SUCCESS = "success"
     FAILURE = "failure"
     NEUTRAL = "neutral"
 
+    def __str__(self) -> str:
+        return str(self.value)
+
 
 _STATE_OF_EXIT_CODE = {0: State.SUCCESS, 1: State.FAILURE, 3: State.FAILURE}
 _WORST_FIRST = (State.FAILURE, State.NEUTRAL, State.SUCCESS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunReport:
     """The report of a run. `exit_code` is None without a verdict, `markdown` is report.md.
 
@@ -67,7 +73,7 @@ class RunReport:
         return State.NEUTRAL if self.exit_code is None else _STATE_OF_EXIT_CODE.get(self.exit_code, State.NEUTRAL)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Message:
     """A comment and a check. `marker` is the beginning of the comment, the same for all reports of one `key`.
 
@@ -228,7 +234,7 @@ PAGE_SIZE = 100
 MOST_PAGES = 50
 """Pages of comments to search: a change with more than 5,000 comments gets a new one."""
 
-_TIMEOUT = httpx2.Timeout(30.0, connect=10.0)
+_SECONDS = 30.0
 _FAILED = (500, 502, 503, 504)
 _LIMITED = 429
 _BUSY = (409, _LIMITED)
@@ -261,12 +267,12 @@ class ForgeApi:
     headers: Mapping[str, str]
     sleep: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.time
-    _client: httpx2.Client = field(init=False)
+    _client: HttpClient = field(init=False)
 
     def __post_init__(self) -> None:
         try:
-            self._client = httpx2.Client(headers=dict(self.headers), timeout=_TIMEOUT, follow_redirects=False)
-        except (ImportError, OSError, ValueError) as error:  # an invalid proxy or certificate file
+            self._client = HttpClient(self.base, self.headers)
+        except (OSError, ValueError) as error:  # an invalid proxy or certificate file
             raise ForgeError(f"The proxy or certificates of the job are invalid: {one_line(str(error))}") from error
 
     def __enter__(self) -> Self:
@@ -291,7 +297,7 @@ class ForgeApi:
             ):
                 raise self.unexpected_answer(path)
             yield from entries
-            if "next" not in answer.links:
+            if 'rel="next"' not in answer.headers.get("Link", ""):
                 return
 
     def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -313,19 +319,19 @@ class ForgeApi:
             "page in front of it."
         )
 
-    def _object(self, answer: httpx2.Response, path: str) -> dict[str, Any]:
+    def _object(self, answer: Response, path: str) -> dict[str, Any]:
         document = self._json(answer, path)
         if not isinstance(document, dict):
             raise self.unexpected_answer(path)
         return document
 
-    def _json(self, answer: httpx2.Response, path: str) -> Any:
+    def _json(self, answer: Response, path: str) -> Any:
         try:
             return answer.json()
         except ValueError as error:
             raise self.unexpected_answer(path) from error
 
-    def _request(self, method: str, path: str, *, repeatable: bool = True, **request: Any) -> httpx2.Response:
+    def _request(self, method: str, path: str, *, repeatable: bool = True, **request: Any) -> Response:
         what, waited = f"{method} {path}", 0.0
         for attempt, pause in enumerate(pauses(TRIES, random.random), 1):
             answer, problem = self._once(method, path, request)
@@ -347,18 +353,20 @@ class ForgeApi:
         # GitHub answers 403 both to too many requests and to a missing permission.
         raise ForgeError(f"{what}: {problem}.{late} Tried {attempt} times.", _LIMITED if is_limit else status)
 
-    def _once(self, method: str, path: str, request: Mapping[str, Any]) -> tuple[httpx2.Response | None, str]:
+    def _once(self, method: str, path: str, request: Mapping[str, Any]) -> tuple[Response | None, str]:
         try:
-            answer = self._client.request(method, self.base.rstrip("/") + path, **request)
-        except (httpx2.RequestError, httpx2.InvalidURL) as error:
+            answer = self._client.request(method, path, seconds=_SECONDS, **request)
+        except TransportError as error:
             return None, f"no answer from {self.base} ({type(error).__name__})"
         return answer, f"{answer.status_code} {_error_message(answer)}"
 
-    def _requested_wait(self, answer: httpx2.Response | None) -> float:
+    def _requested_wait(self, answer: Response | None) -> float:
         """Return the seconds that the forge requests, 0 if none. Rate-limit headers name the time of the next quota."""
         if answer is None:
             return 0
-        requested = retry_after_seconds(answer.headers.get("retry-after"), datetime.fromtimestamp(self.now(), UTC))
+        requested = retry_after_seconds(
+            answer.headers.get("retry-after"), datetime.fromtimestamp(self.now(), timezone.utc)
+        )
         reset = answer.headers.get("x-ratelimit-reset") or answer.headers.get("ratelimit-reset") or ""
         if requested is None and _is_limited(answer) and reset.isdigit():
             return max(1.0, int(reset) - self.now())
@@ -371,14 +379,14 @@ def part(entry: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _is_limited(answer: httpx2.Response) -> bool:
+def _is_limited(answer: Response) -> bool:
     """Return whether the request hit a rate limit, which GitHub also reports as 403."""
     if answer.status_code == 403:
         return "retry-after" in answer.headers or answer.headers.get("x-ratelimit-remaining") == "0"
     return answer.status_code in _BUSY
 
 
-def _error_message(answer: httpx2.Response) -> str:
+def _error_message(answer: Response) -> str:
     """Return the error message of the forge in one short line."""
     try:
         document = answer.json()
@@ -397,7 +405,7 @@ _SHA = re.compile(r"[0-9a-fA-F]{7,64}")
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ForgeOptions:
     """Options of the command line; empty or 0 if not given."""
 
@@ -407,7 +415,7 @@ class ForgeOptions:
     sha: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PostTarget:
     """Where a report is posted. `api` is the address of the API, `change` the number of the change (0 without one).
 

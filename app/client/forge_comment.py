@@ -4,6 +4,8 @@ No forge offers "create unless it exists". After creating a comment, a job there
 oldest stays, and every job deletes the others.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from app.client.forge import TRIES, ForgeError, Message, UnconfirmedError, is_ma
 _RUN = re.compile(r"/runs/(\d{1,19})(?:#of-run-(\d{1,19}))?$")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PostedStatus:
     """A check or status on a commit. `body` is its content as sent."""
 
@@ -117,7 +119,7 @@ def unchanged(run_id: int) -> str:
 NOT_FOUND = 404
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Comment:
     id: int
     body: str

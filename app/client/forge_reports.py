@@ -1,5 +1,7 @@
 """`threewalls report --github` and `--gitlab`: posts the report of one job's runs as a comment and a check."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 from collections.abc import Callable, Mapping

@@ -4,6 +4,8 @@ https://docs.github.com/en/rest: issue comments, check runs, commit statuses. Pe
 status has no neutral state, so `pending` is used for it: neither green nor red.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace

@@ -4,6 +4,8 @@ https://docs.gitlab.com/api/: notes, "set commit pipeline status". There is no n
 `canceled` in versions without it. Both are final and not green; `pending` would block the pipeline.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

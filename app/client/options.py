@@ -1,5 +1,7 @@
 """The options of the client's commands. This module imports nothing slow."""
 
+from __future__ import annotations
+
 import argparse
 from pathlib import Path
 
@@ -44,7 +46,7 @@ WAIT_SECONDS = 600
 COMMANDS = ("upload", "sync", "report", "rerun", "runs", "token", "doctor")
 
 
-def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     _add_upload(commands)
     sync = commands.add_parser("sync", help="send the uploads that wait in the spool")
     sync.add_argument("--all", action="store_true", help="also send uploads that were meant for another service")
@@ -78,7 +80,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         )
 
 
-def _add_upload(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_upload(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     upload = commands.add_parser("upload", help="upload the logs and metadata of a run")
     upload.add_argument(
         "logs",
@@ -167,7 +169,7 @@ def _add_tokens(token: argparse.ArgumentParser) -> None:
         command.add_argument("--project", default=argparse.SUPPRESS, help=f"project (default: {PROJECT})")
 
 
-def _add_runs(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _add_runs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     runs = commands.add_parser("runs", help="list runs")
     runs.add_argument(
         "q", nargs="?", default="", metavar="WORDS", help="words in the name, branch, commit, model or GPU"

@@ -1,5 +1,7 @@
 """`threewalls report RUN`: the report of a run as text, Markdown or JSON. The verdict sets the exit code."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import re
@@ -92,7 +94,7 @@ def _cells(row: Mapping[str, Any]) -> Sequence[Any]:
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     plain = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in plain) for column in range(len(plain[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in plain]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in plain]
 
 
 _ADDRESS = re.compile(r"(?P<service>https?://\S+?)/runs/(?P<number>\d+)(?:[/?#]\S*)?")

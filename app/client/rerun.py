@@ -1,5 +1,7 @@
 """`threewalls rerun RUN`: print the reruns that would decide a verdict, or start them with a command of your own."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import os

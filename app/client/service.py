@@ -1,5 +1,7 @@
 """Requests to the service over HTTP, with retries."""
 
+from __future__ import annotations
+
 import json
 import os
 import random
@@ -7,46 +9,29 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-
-import httpx2
 
 from app.client.errors import NotThreewalls, Refused, Unreachable, UsageError
 from app.client.options import DEFAULT_URL, PROJECT, RETRIES, TOKEN, URL
 from app.client.terminal import plain
+from threewalls.transport import (
+    LONGEST_RETRY_AFTER_SECONDS,
+    RETRIED,
+    HttpClient,
+    Response,
+    TimedOut,
+    TransportError,
+    UnreadableAnswer,
+    pauses,
+    retry_after_seconds,
+)
 
-# --- Pauses between attempts: exponential with jitter, or what `Retry-After` requests.
-
-FIRST_SECONDS = 1.0
-LONGEST_SECONDS = 30.0
-LONGEST_RETRY_AFTER_SECONDS = 300.0
-"""A service that requests a longer pause counts as unreachable."""
-
-
-def pauses(retries: int, random: Callable[[], float]) -> Iterator[float]:
-    """Yield the seconds before each further attempt. `random` returns numbers from 0 to 1, so that many jobs do not
-    retry at the same time."""
-    for attempt in range(retries):
-        longest = min(LONGEST_SECONDS, FIRST_SECONDS * 2**attempt)
-        yield longest / 2 + longest / 2 * random()
-
-
-def retry_after_seconds(retry_after: str | None, now: datetime) -> float | None:
-    """Return the seconds that a `Retry-After` header (number or date) requests, None if it is absent or invalid."""
-    text = (retry_after or "").strip()
-    if text.isascii() and text.isdigit():
-        return float(text[:9])
-    try:
-        until = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    return max(0.0, (until.replace(tzinfo=until.tzinfo or UTC) - now).total_seconds())
-
+if TYPE_CHECKING:  # Python 3.11
+    from typing import Self
 
 # --- Messages about proxies, certificates and the network.
 
@@ -74,7 +59,7 @@ def connection_problem(error: Exception, env: Mapping[str, str]) -> str:
     variables = ", ".join(f"{name}={value}" for name, value in proxies(env) if name != "NO_PROXY")
     if not variables:
         return f"Cannot connect: {error}."
-    return f"Invalid proxy ({variables}): the address must begin with http:// or https://."
+    return f"Invalid proxy ({variables}): the address must begin with http://."
 
 
 def certificate_problem(error: BaseException, url: str) -> str:
@@ -90,11 +75,11 @@ def certificate_problem(error: BaseException, url: str) -> str:
     )
 
 
-def transport_problem(error: httpx2.RequestError) -> str:
+def transport_problem(error: TransportError) -> str:
     """Describe a failed request, as the end of a sentence that begins with the address."""
-    if isinstance(error, httpx2.TimeoutException):
+    if isinstance(error, TimedOut):
         return "did not answer in time."
-    if isinstance(error, httpx2.DecodingError):
+    if isinstance(error, UnreadableAnswer):
         return f"sent an answer that cannot be read ({error})."
     return f"could not be reached ({str(error) or type(error).__name__})."
 
@@ -111,7 +96,7 @@ def _without_password(url: str) -> str:
 # --- Settings: options override THREEWALLS_* variables.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClientSettings:
     """`url` has no trailing slash. The token is excluded from `repr`, so that no message can contain it."""
 
@@ -148,11 +133,8 @@ def read_url(text: str) -> str:
     return url
 
 
-_TIMEOUT = httpx2.Timeout(60, connect=10)
 _ANSWER_SLACK_SECONDS = 30
 _JSON = "application/json"
-_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""HTTP statuses after which a request is retried. Every call of the client is safe to repeat."""
 
 
 class Service:
@@ -172,10 +154,10 @@ class Service:
         if settings.token:
             sent["Authorization"] = f"Bearer {settings.token}"
         # Redirects are not followed, because the token is meant for the configured address only.
-        self._http: httpx2.Client | None = None
+        self._http: HttpClient | None = None
         try:
-            self._http = httpx2.Client(base_url=settings.url, headers=sent, timeout=_TIMEOUT, follow_redirects=False)
-        except (ImportError, ValueError, OSError, httpx2.InvalidURL) as error:  # raised with the first request
+            self._http = HttpClient(settings.url, sent)
+        except (ValueError, OSError) as error:  # raised with the first request
             self._problem = connection_problem(error, os.environ)
 
     def __enter__(self) -> Self:
@@ -187,28 +169,26 @@ class Service:
 
     @property
     def has_cookie(self) -> bool:
-        return self._http is not None and len(self._http.cookies.jar) > 0
+        return self._http is not None and bool(self._http.cookies)
 
-    def get(
-        self, path: str, params: Mapping[str, Any] | None = None, *, wait: float = 0, accept: str = ""
-    ) -> httpx2.Response:
+    def get(self, path: str, params: Mapping[str, Any] | None = None, *, wait: float = 0, accept: str = "") -> Response:
         """Send a GET request. `wait` is the number of seconds that the service may wait before it answers."""
         headers = {"Accept": accept} if accept else {}
-        timeout = httpx2.Timeout(60, connect=10, read=wait + _ANSWER_SLACK_SECONDS)
+        seconds = wait + _ANSWER_SLACK_SECONDS
         return self.send(
-            lambda: self.request("GET", path, params=params, headers=headers, timeout=timeout), accept or _JSON
+            lambda: self.request("GET", path, params=params, headers=headers, seconds=seconds), accept or _JSON
         )
 
-    def post(self, path: str, **sent: Any) -> httpx2.Response:
+    def post(self, path: str, **sent: Any) -> Response:
         return self.send(lambda: self.request("POST", path, **sent))
 
-    def request(self, method: str, path: str, **sent: Any) -> httpx2.Response:
+    def request(self, method: str, path: str, **sent: Any) -> Response:
         """Make one attempt; `send` retries."""
         if self._http is None:
             raise Unreachable(self._problem)
         return self._http.request(method, path, **sent)
 
-    def send(self, attempt: Callable[[], httpx2.Response], kind: str = _JSON) -> httpx2.Response:
+    def send(self, attempt: Callable[[], Response], kind: str = _JSON) -> Response:
         """Call `attempt` until the service accepts it, and return the answer. Raises Refused or Unreachable.
 
         The answer has the media type `kind`; a JSON answer is an object.
@@ -218,17 +198,15 @@ class Service:
             pause = next(waits, None)
             try:
                 response = attempt()
-            except httpx2.InvalidURL as error:
-                raise Unreachable(f"{self.settings.url}: {error}.") from None
-            except httpx2.RequestError as error:
+            except TransportError as error:
                 if problem := certificate_problem(error, self.settings.url):
                     raise Unreachable(problem) from None  # a retry would not help
                 reason, requested = transport_problem(error), None
             else:
-                if response.status_code not in _RETRIED:
+                if response.status_code not in RETRIED:
                     return _accepted(response, self.settings.url, kind)
                 reason = _refusal(response).detail
-                requested = retry_after_seconds(response.headers.get("Retry-After"), datetime.now(UTC))
+                requested = retry_after_seconds(response.headers.get("Retry-After"), datetime.now(timezone.utc))
             if pause is None or (requested or 0) > LONGEST_RETRY_AFTER_SECONDS:
                 raise Unreachable(f"{self.settings.url} {plain(reason)}")
             pause = max(pause, requested or 0)
@@ -243,7 +221,7 @@ def client_version() -> str:
         return "unknown"
 
 
-def _accepted(response: httpx2.Response, url: str, kind: str) -> httpx2.Response:
+def _accepted(response: Response, url: str, kind: str) -> Response:
     if response.is_redirect:
         location = response.headers.get("Location", "another address")
         raise Refused(
@@ -260,14 +238,14 @@ def _accepted(response: httpx2.Response, url: str, kind: str) -> httpx2.Response
     return response
 
 
-def _is_object(response: httpx2.Response) -> bool:
+def _is_object(response: Response) -> bool:
     try:
         return isinstance(response.json(), dict)
     except (ValueError, RecursionError):
         return False
 
 
-def _refusal(response: httpx2.Response) -> Refused:
+def _refusal(response: Response) -> Refused:
     """Return the error of an answer. A proxy answers with its own page instead of a problem document."""
     problem: dict[str, Any] = {}
     if "json" in response.headers.get("Content-Type", ""):
@@ -279,7 +257,7 @@ def _refusal(response: httpx2.Response) -> Refused:
     message = (
         f"answered {response.status_code}: {plain(str(detail))}" if detail else _proxy_message(response.status_code)
     )
-    if response.status_code == 401 and not response.request.headers.get("Authorization"):
+    if response.status_code == 401 and not response.is_authorized:
         message += f" Set {TOKEN} to a project token."
     return Refused(response.status_code, message, problem if isinstance(problem, dict) else None)
 

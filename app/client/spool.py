@@ -5,6 +5,8 @@ complete even if the client is killed. It is removed after the service acknowled
 harmless, because its key identifies the run. The token is not stored.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import hashlib
@@ -40,7 +42,7 @@ class SpoolError(ThreewallsError):
     title = "The spool cannot be used"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WaitingUpload:
     """An upload in the spool. `url` is the service it is meant for, `created_at` is in seconds since 1970."""
 

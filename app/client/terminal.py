@@ -4,6 +4,8 @@ A reader may stop (`| head`), a disk may be full, a terminal may not support our
 with its own exit code and reports lost output.
 """
 
+from __future__ import annotations
+
 import codecs
 import contextlib
 import errno
@@ -39,7 +41,7 @@ def fault_tolerant_output() -> Iterator[OutputState]:
     try:
         yield state
     finally:
-        for stream, original in zip((sys.stdout, sys.stderr), before, strict=True):
+        for stream, original in zip((sys.stdout, sys.stderr), before):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush() if original is not None else stream.close()
         sys.stdout, sys.stderr = before

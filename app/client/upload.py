@@ -1,5 +1,7 @@
 """An upload as a value: metadata and files, read from the command line, the CI job and the disk."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import re
@@ -169,7 +171,13 @@ class LogText:
             self.cut = "gzip"
 
     def _unzstd(self, file: BinaryIO) -> Iterator[bytes]:
-        import zstandard  # noqa: PLC0415  a slow import that few files need
+        try:
+            import zstandard  # noqa: PLC0415  a slow import that few files need
+        except ImportError:  # the one-file client installs nothing
+            raise UnreadableLogError(
+                f"{self.path} is compressed with zstd, and the Python package zstandard is not installed. Install it, "
+                "or decompress the file first: zstd -d"
+            ) from None
 
         context = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
         decoder, begun = context.decompressobj(), False
@@ -200,7 +208,7 @@ FORM_FILES = 64
 """Limit of the service for one form. The logs of an upload with more files are sent in pieces."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SentFile:
     """`name` is unique in the upload. `size_bytes` and `sha256` refer to the decompressed text. `cut` names the
     compression of a truncated file and is empty otherwise."""
@@ -214,7 +222,7 @@ class SentFile:
     cut: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Upload:
     """`key` identifies content and job, so that a repeated upload creates no second run. `strict` lists names in `meta`
     that must be fields; the spool does not store them, because no user sees a refusal of `sync`.
@@ -254,7 +262,7 @@ def read_upload(
         raise UsageError("Nothing to upload: the folders are empty.")
     names = _names([path for _, path in fields])
     many = len(fields) > FORM_FILES
-    files = tuple(_read(field, name, path, many) for (field, path), name in zip(fields, names, strict=True))
+    files = tuple(_read(field, name, path, many) for (field, path), name in zip(fields, names))
     key = key or upload_key(meta, job_key, *((file.field, file.name, file.sha256) for file in files))
     return Upload(key, meta, files)
 
@@ -288,7 +296,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
     plain = [plain_name(path.name) for path in paths]
     names = [
         _utf8(path.name if plain.count(name) == 1 else "-".join(path.absolute().parts[-2:]))
-        for path, name in zip(paths, plain, strict=True)
+        for path, name in zip(paths, plain)
     ]
     for index, name in enumerate(names):
         count = [plain_name(earlier) for earlier in names[:index]].count(plain_name(name))

@@ -1,5 +1,7 @@
 """`threewalls upload`: reads the files, sends or spools them, and waits for the verdict with `--wait`."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import shutil
@@ -32,7 +34,7 @@ _STANDARD_INPUT = Path("-")
 _KEY_LENGTH = 255
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Call:
     """The parsed inputs of one call."""
 

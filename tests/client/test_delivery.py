@@ -24,12 +24,13 @@ from hypothesis import strategies as st
 from app.client import spool
 from app.client.delivery import sync
 from app.client.errors import Refused, Unreachable, UsageError
-from app.client.service import ClientSettings, Service, pauses, read_settings, retry_after_seconds
+from app.client.service import ClientSettings, Service, read_settings
 from app.client.upload import Upload, read_upload
 from tests.client.answering import Answer, Answering, answering
 from tests.client.commands import job_environment, threewalls
 from tests.embedded.processes import Running
 from tests.training_logs import training_log
+from threewalls.transport import pauses, retry_after_seconds
 
 URL = "http://service.example.org"
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=30).filter(
