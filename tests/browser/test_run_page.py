@@ -43,7 +43,11 @@ def test_a_point_leads_to_its_line_and_a_line_to_its_point(open_page: OpenPage, 
     line.get_by_role("link", name=f"it. {iteration}").click()
     drawn(page)
     expect(page.locator("#chart")).to_be_in_viewport()
-    expect(page.locator("#run-chart-data script")).to_contain_text(f'"pointed": [{{"iteration": {iteration}}}]')
+    page.wait_for_function(
+        "text => document.querySelector('#run-chart-data script')?.textContent.includes(text)",
+        arg=f'"pointed": [{{"iteration": {iteration}}}]',
+        timeout=90_000,
+    )
 
 
 def test_dragging_zooms_and_the_address_says_so(open_page: OpenPage, run: int) -> None:
