@@ -24,16 +24,19 @@ from app.compare.queries import (
 )
 from app.compare.views import AlignedTable, Overlay, TimerTable, aligned_table, overlay, timer_table
 from app.domain.access.principal import Action
-from app.domain.numbers import plural
+from app.domain.numbers import ChangeText, change_text, plural
 from app.domain.rules.engine import Suggestion
 from app.domain.verdict.comparability import compare_contracts
+from app.domain.verdict.comparison import bootstrap_interval
 from app.domain.verdict.comparison_words import KINDS
 from app.domain.verdict.record import RunRecord
 from app.domain.verdict.words import differences
 from app.errors import InvalidQuery, NotFound, NotReady, ThreewallsError
+from app.storage.experiments import ExperimentFilter, find_experiments
 from app.storage.runs import RunListItem
 from app.storage.stacks import full_records
 from app.storage.tables import RunRow, select_any
+from app.storage.verdicts import verdicts_of
 from app.web.access_rule import requires
 from app.web.charts import grouped_series
 from app.web.dependencies import ReadSession, Rules
@@ -72,8 +75,29 @@ class ComparePage:
 
     @property
     def answer(self) -> str:
-        same = len(self.comparison.same)
-        return f"{self.comparison.text.differs} {plural(same, 'field is', 'fields are')} the same."
+        return self.comparison.text.lead
+
+    @property
+    def is_ranked(self) -> bool:
+        return not self.comparison.sides.no_winner
+
+    @cached_property
+    def bootstrap(self) -> ChangeText | None:
+        """Return the bootstrap interval of the change of step time, as a second opinion beside the test."""
+        measured = self.comparison.sides.measured
+        if measured is None or measured.step_time is None:
+            return None
+        used = [
+            [self.comparison.windows[int(run)] for run in side if run.isdigit()]
+            for side in (measured.baseline_used, measured.candidates_used)
+        ]
+        ends = bootstrap_interval(*used)
+        return None if ends is None else change_text(measured.step_time.delta_pct, *ends)
+
+    @cached_property
+    def fair(self) -> "tuple[Pair, ...]":
+        """Return the nearest comparisons that can be ranked; empty where this one can."""
+        return () if self.is_ranked else fair_pairs(self._session, self.comparison)
 
     @property
     def title(self) -> str:
@@ -257,9 +281,47 @@ def recent_pairs(session: Session) -> tuple[Pair, ...]:
     return tuple(pair for a, b in pairs if (pair := _pair(a, b, records, names)) is not None)
 
 
-def _pair(a: int, b: int, records: dict[str, RunRecord], names: dict[int, str]) -> Pair | None:
+MOST_FAIR = 2
+_MOST_TRIED = 8
+
+
+def fair_pairs(session: Session, comparison: Comparison) -> tuple[Pair, ...]:
+    """Return, for the candidate and for the baseline, the newest other run of its stack with at most one knob changed.
+
+    `a` of each pair is the other run.
+    """
+    pairs = []
+    for run in (comparison.newest_b, comparison.newest_a):
+        if not run.detail.stack_key:
+            continue
+        rows = session.execute(
+            select_any(RunRow.id, RunRow.name)
+            .where(
+                col(RunRow.project_id) == run.detail.project_id,
+                col(RunRow.stack_key) == run.detail.stack_key,
+                col(RunRow.status) == "ready",
+                col(RunRow.quarantine) == "",
+                col(RunRow.step_time_ms).is_not(None),
+                col(RunRow.id) != run.id,
+            )
+            .order_by(col(RunRow.id).desc())
+            .limit(_MOST_TRIED)
+        ).all()
+        records = full_records(session, [run.id, *(row.id for row in rows)])
+        names = {row.id: row.name for row in rows} | {run.id: run.detail.name}
+        fair = (_pair(row.id, run.id, records, names, kinds=("verdict", "matched_ab")) for row in rows)
+        pairs += [pair for pair in fair if pair is not None][:1]
+    return tuple(pairs)[:MOST_FAIR]
+
+
+_COMPARABLE = ("matched_ab", "side_by_side")
+
+
+def _pair(
+    a: int, b: int, records: dict[str, RunRecord], names: dict[int, str], *, kinds: Sequence[str] = _COMPARABLE
+) -> Pair | None:
     comparability = compare_contracts(records[str(a)], records[str(b)])
-    if comparability.kind not in ("matched_ab", "side_by_side"):
+    if comparability.kind not in kinds:
         return None
     return Pair(
         a=a,
@@ -272,7 +334,51 @@ def _pair(a: int, b: int, records: dict[str, RunRecord], names: dict[int, str]) 
     )
 
 
+# --- What a run is usually compared with: its baseline, its experiment, the last release.
+
+
+def suggested_runs(session: Session, selection: Selection, side: Side) -> tuple[tuple[str, str], ...]:
+    """Return label and address of the runs that belong on `side`, given the other side, without its current runs.
+
+    A candidate has a baseline, so there are suggestions for side a only.
+    """
+    if side != "a" or not selection.b:
+        return ()
+    newest = selection.b[-1]
+    row = session.get(RunRow, newest)
+    if row is None:
+        return ()
+    stored = verdicts_of(session, newest)
+    baseline = tuple(int(run) for run in stored[0].document.verdict.baseline_used if run.isdigit()) if stored else ()
+    experiments = find_experiments(session, ExperimentFilter(run_id=newest), page_size=1).items
+    release = session.execute(
+        select_any(RunRow.id)
+        .where(
+            col(RunRow.project_id) == row.project_id,
+            col(RunRow.stack_key) == row.stack_key,
+            col(RunRow.purpose) == "release",
+            col(RunRow.status) == "ready",
+            col(RunRow.ordered_at) < row.ordered_at,
+        )
+        .order_by(col(RunRow.ordered_at).desc())
+        .limit(1)
+    ).scalar()
+    offered = (
+        ("its baseline", baseline[-MOST_RUNS:]),
+        *(("its experiment", (experiment.baseline_run_id,)) for experiment in experiments),
+        ("last release", (release,) if release is not None else ()),
+    )
+    return tuple(
+        (label, selection.address(a=runs, pick="", q=""))
+        for label, runs in offered
+        if runs and not set(runs) & set(selection.b) and runs != selection.a
+    )
+
+
 # --- Runs to choose from for one side. Uses links only.
+
+
+_OTHER: Mapping[Side, Side] = {"a": "b", "b": "a"}
 
 
 class Picker:
@@ -312,6 +418,19 @@ class Picker:
         offered = [run.id for run in self.runs]
         of_it = select_any(RunRow.id).where(col(RunRow.id).in_(offered), col(RunRow.stack_key) == stack)
         return set(self._session.execute(of_it).scalars())
+
+    @cached_property
+    def near(self) -> Mapping[Side, tuple[RunListItem, ...]]:
+        """Return runs that the combo box of each side offers: those of the other side's stack first."""
+        return {
+            name: offered_runs(
+                self._session, "", near=next(iter(self.selection.side(other)), None), without=self.selection.runs
+            )
+            for name, other in _OTHER.items()
+        }
+
+    def suggested(self, side: Side) -> tuple[tuple[str, str], ...]:
+        return suggested_runs(self._session, self.selection, side)
 
     @property
     def pairs(self) -> tuple[Pair, ...]:

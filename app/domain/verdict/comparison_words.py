@@ -7,7 +7,14 @@ from app.domain.contract.fields import PREFIX
 from app.domain.numbers import THIN, change_text, percent, plural
 from app.domain.verdict.comparison import SideComparison
 from app.domain.verdict.decide import TOO_CLOSE, prior_sentence
-from app.domain.verdict.step_time import UNCERTAIN, StepTimeChange, certainty, is_wider, within
+from app.domain.verdict.step_time import (
+    UNCERTAIN,
+    StepTimeChange,
+    certainty,
+    is_wider,
+    shows_no_difference,
+    within,
+)
 from app.domain.verdict.words import differences
 
 KINDS = {
@@ -26,8 +33,9 @@ _CERTAINTY = {
 
 @dataclass(frozen=True, slots=True)
 class ComparisonText:
-    """`differs` and `result` come first. `rule`: what may be concluded from two such sides. `notes`: further facts."""
+    """`lead`: the answer in at most 16 words. `rule`: what may be concluded from two such sides."""
 
+    lead: str
     differs: str
     result: str
     rule: str
@@ -37,11 +45,37 @@ class ComparisonText:
 def comparison_text(comparison: SideComparison) -> ComparisonText:
     """Describe a comparison of two sides."""
     return ComparisonText(
+        lead=_lead(comparison),
         differs=_differs(comparison),
         result=" ".join(_result(comparison)),
         rule=_rule(comparison),
         notes=tuple(dict.fromkeys(_notes(comparison))),
     )
+
+
+def _lead(comparison: SideComparison) -> str:
+    measured, comparability = comparison.measured, comparison.comparability
+    time = None if measured is None else measured.step_time
+    if time is None:
+        return "Their speeds cannot be compared."
+    change = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
+    if shows_no_difference(time):
+        answer = f"No significant difference: B is {change.text}."
+    elif time.decision == "no_change":
+        answer = f"B is as fast as A, {within(time)}."
+    else:
+        answer = f"B is {change.text}."
+    fields = [difference.field for difference in (*comparability.stack, *comparability.knobs)]
+    if comparability.stack:
+        single = f"`{fields[0]}` differs" if len(fields) == 1 else f"{len(fields)} fields differ"
+        return f"{answer} Not ranked: {single}."
+    if not all(side.one_configuration for side in comparison.sets):
+        return f"{answer} Not ranked: a side has several configurations."
+    if comparison.no_winner:
+        return f"{answer} Not ranked."
+    if len(fields) == 1:
+        return f"{answer} One knob: `{fields[0]}`."
+    return f"{answer} {len(fields)} knobs differ." if fields else f"{answer} Same configuration."
 
 
 def _differs(comparison: SideComparison) -> str:
