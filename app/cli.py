@@ -107,7 +107,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="start the service: web server and worker in one command")
-    demo = commands.add_parser("demo", help="start the service with a project of generated runs")
+    demo = commands.add_parser("demo", help="start the service with two projects of example runs")
+    demo.add_argument(
+        "--generated-only", action="store_true", help="leave out the project of real runs from Megatron-LM's public CI"
+    )
     migrate = commands.add_parser("migrate", help="migrate the database to this version")
     for command in (serve, demo):
         command.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
@@ -218,7 +221,7 @@ def _demo(options: argparse.Namespace, settings: "Settings") -> None:
     from app.demo.seed import seed
     from app.embedded.service import serve
 
-    serve(settings, options.host, options.port, start, seed=seed(settings))
+    serve(settings, options.host, options.port, start, seed=seed(settings, with_public_ci=not options.generated_only))
 
 
 def _migrate(_: argparse.Namespace, settings: "Settings") -> None:

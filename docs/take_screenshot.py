@@ -23,7 +23,7 @@ def main() -> None:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with (
         tempfile.TemporaryDirectory() as folder,
-        running("demo", Path(folder) / "data") as house,
+        running("demo", Path(folder) / "data", "--generated-only") as house,
         sync_playwright() as playwright,
     ):
         wait_for(lambda: len(_ready(house.address)) >= len(list(story())) - 3, "the demo's runs to be read")

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import structlog
 from sqlmodel import select
 
+from app.demo import public_ci
 from app.demo.job import PROJECT, Job, Trial
 from app.demo.story import render, story, trials
 from app.demo.studies import journey, studies
@@ -88,8 +89,8 @@ log = structlog.get_logger(__name__)
 TIMEOUT_SECONDS, WAIT_SECONDS = 60, 30
 
 
-def seed(settings: Settings) -> Callable[[str, threading.Event], None]:
-    """Return a function that fills the demo project of the server at an address until the event is set.
+def seed(settings: Settings, *, with_public_ci: bool) -> Callable[[str, threading.Event], None]:
+    """Return a function that fills the demo projects of the server at an address until the event is set.
 
     It is repeatable: each run has its own idempotency key, so a start adds only the missing runs.
     """
@@ -98,7 +99,7 @@ def seed(settings: Settings) -> Callable[[str, threading.Event], None]:
         if _asks_for_log_ins(settings):
             log.warning("demo_not_filled", why="an administrator exists, so uploads need a log-in")
             return
-        _mark_project(settings)
+        _make_project(settings, ProjectRow(slug=PROJECT, generated=True))
         sent: dict[str, int] = {}
         try:
             for jobs, planned_trials in ((story(), trials()), (studies(), journey())):
@@ -107,6 +108,8 @@ def seed(settings: Settings) -> Callable[[str, threading.Event], None]:
                         return
                     _send(address, job, sent)
                 _try_knobs(address, stopping, sent, planned_trials)
+            if with_public_ci:
+                _send_public_runs(settings, address, stopping)
         except OSError as error:
             log.warning("demo_upload_interrupted", error=str(error), next="continues at the next start")
 
@@ -128,6 +131,21 @@ def _send(address: str, job: Job, sent: dict[str, int]) -> None:
     except urllib.error.HTTPError as error:
         if error.code != HTTPStatus.CONFLICT:  # an earlier version uploaded it with slightly different content
             log.error("demo_upload_refused", run=job.name, status=error.code, answer=error.read().decode())
+
+
+def _send_public_runs(settings: Settings, address: str, stopping: threading.Event) -> None:
+    """Upload the second project. Its tests run on several branches, so all of them are baselines."""
+    links = {"commit_url": "/commit/{commit}", "compare_url": "/compare/{from}...{to}"}
+    urls = {name: public_ci.REPOSITORY + path for name, path in links.items()}
+    _make_project(settings, ProjectRow(slug=public_ci.PROJECT, baseline_branch="*", **urls))
+    for run in public_ci.public_runs():
+        if stopping.is_set():
+            return
+        parts = [
+            ('name="meta"', json.dumps(run.metadata).encode()),
+            ('name="config"; filename="golden_values.json"', json.dumps(run.document).encode()),
+        ]
+        _post_form(address, "runs", parts, key=run.key)
 
 
 def _try_knobs(address: str, stopping: threading.Event, sent: dict[str, int], planned_trials: Iterable[Trial]) -> None:
@@ -202,14 +220,10 @@ def _asks_for_log_ins(settings: Settings) -> bool:
     return needs_log_in
 
 
-def _mark_project(settings: Settings) -> None:
-    """Mark the project as generated before its first run arrives."""
+def _make_project(settings: Settings, row: ProjectRow) -> None:
+    """Create the project before its first run arrives, unless it exists."""
     engine = make_engine(settings)
     with seeing(EVERY_PROJECT), transaction(engine) as session:
-        project = session.exec(select(ProjectRow).where(ProjectRow.slug == PROJECT)).first()
-        if project is None:
-            session.add(ProjectRow(slug=PROJECT, generated=True))
-        elif not project.generated:
-            project.generated = True
-            session.add(project)
+        if session.exec(select(ProjectRow).where(ProjectRow.slug == row.slug)).first() is None:
+            session.add(row)
     engine.dispose()

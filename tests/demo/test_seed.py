@@ -5,9 +5,11 @@ import urllib.request
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
+from app.demo import public_ci
 from app.demo.story import SIZES, SUITES, story, trials
 from app.demo.studies import STUDIES, journey, studies
 from tests.embedded.processes import running, wait_for
@@ -37,7 +39,7 @@ def are_done(address: str, names: list[str]) -> bool:
 
 
 def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
-    with running("demo", tmp_path / "data") as house:
+    with running("demo", tmp_path / "data", "--generated-only") as house:
         wait_for(lambda: are_done(house.address, STORY), "the story to be read")
         wait_for(lambda: are_done(house.address, [*STUDIED, *TRIED]), "the studies and the runs of the experiments")
         runs = {run["name"]: run for run in demo_runs(house.address)}
@@ -58,6 +60,7 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
     with running("demo", tmp_path / "data") as again:
         wait_for(lambda: are_done(again.address, [*STORY, *STUDIED, *TRIED]), "the story to be there still")
         assert {run["id"] for run in demo_runs(again.address)} == ids
+        assert_public_runs_follow(again.address)
         assert again.stop() == 0
 
 
@@ -154,6 +157,16 @@ def assert_the_studies_rank_their_dispatchers(address: str) -> None:
     assert len({family for family, _ in fastest}) == 3
     assert {key: boards[key][0] for key in fastest} == fastest
     assert {name for names in boards.values() for name in names} == {"alltoall", "allgather", "deepep", "hybridep"}
+
+
+def assert_public_runs_follow(address: str) -> None:
+    """Real runs in a project of their own: not generated, with the CI's commit and a link to the file of the values."""
+    project = quote(public_ci.PROJECT)
+    wait_for(lambda: get(address, f"runs?project={project}&status=ready")["total"], "a run of the public CI")
+    (run,) = get(address, f"runs?project={project}&status=ready&page_size=1")["items"]
+    detail = get(address, f"runs/{run['id']}")
+    assert (detail["generated"], detail["purpose"], public_ci.TAG in detail["tags"]) == (False, "ci", True)
+    assert detail["ci_url"].startswith(f"{public_ci.REPOSITORY}/blob/{detail['commit']}/tests/functional_tests/")
 
 
 def assert_runs_stand_before_different_walls(address: str, ids: dict[str, int]) -> None:
