@@ -54,6 +54,7 @@ from app.leaderboards.scaling_pages import router as scaling_pages
 from app.notifications.api import router as notifications_api
 from app.notifications.pages import router as notification_pages
 from app.overview.pages import router as overview_pages
+from app.overview.palette import router as palette
 from app.planner.api import router as plan_api
 from app.planner.pages import router as plan_pages
 from app.playbook.api import router as rules_api
@@ -187,6 +188,7 @@ def _routes() -> list[BaseRoute]:
         plan_api,
         scaling_api,
         overview_pages,
+        palette,
         runs_pages,
         profile_pages,
         suggestion_pages,

@@ -135,6 +135,8 @@ def page_addresses(engine: Engine) -> Mapping[str, str]:
         "search, two words": "/runs?q=DeepSeek+release",
         "search, a number": f"/runs?q={run - 7}",
         "search, no match": "/runs?q=nothing-has-this-name",
+        "palette": "/search?q=DeepSeek",
+        "palette, no match": "/search?q=nothing-has-this-name",
         "API: runs": "/api/v1/runs",
         "API: search": "/api/v1/runs?q=nothing-has-this-name",
         "run": f"/runs/{run}",

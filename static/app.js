@@ -120,7 +120,8 @@ document.addEventListener("submit", (event) => {
   if (!author || author.value?.trim() || author.checkVisibility() || !$("#identity")) return;
   event.preventDefault();
   event.stopImmediatePropagation();
-  askName(() => event.target.requestSubmit(event.submitter));
+  // A click, because htmx forgets the button when the dialog takes the focus.
+  askName(() => (event.submitter ? event.submitter.click() : event.target.requestSubmit()));
 }, { capture: true });
 
 /* ---------- toasts ---------- */
@@ -161,16 +162,6 @@ document.addEventListener("click", (event) => {
       setTimeout(() => { target.textContent = label; }, 2000);
     }, () => problem("The browser did not allow copying. Select the text instead."));
   }
-});
-
-document.addEventListener("keydown", (event) => {
-  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.target.closest("input, textarea, select, [contenteditable]")) return;
-  const search = $$('input[type="search"][name="q"]').find((input) => input.checkVisibility());
-  if (!search) return;
-  event.preventDefault();
-  search.focus();
-  search.select();
 });
 
 // Empty fields are no filters: addresses stay short enough to be read and shared.

@@ -47,6 +47,7 @@ ADDRESSES = (
     "/glossary",
     "/settings/definitions",
     "/docs",
+    "/search?q=every",
     "/nowhere",
     "/runs?status=no",
 )
@@ -136,13 +137,41 @@ def test_the_keyboard_is_enough(open_page: OpenPage) -> None:
     page.keyboard.press("Enter")
     expect(page.locator("#main")).to_be_focused()
     page.keyboard.press("/")
-    search = page.get_by_role("searchbox", name="Search runs")
+    search = page.get_by_role("combobox", name="Search")
     expect(search).to_be_focused()
     assert search.evaluate("node => getComputedStyle(node).outlineStyle") == "solid"
-    page.keyboard.type("a/b")
-    expect(search).to_have_value("a/b")
+    page.keyboard.type("pla")
+    expect(page.get_by_role("option", name="Playbook")).to_be_visible()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#palette").get_by_role("option", selected=True)).to_contain_text("Planner")
     page.keyboard.press("Enter")
-    expect(page).to_have_url(re.compile(r"/runs\?q=a%2Fb$"))
+    expect(page).to_have_url(re.compile(r"/plan$"))
+
+
+def test_keys_lead_everywhere_but_not_while_typing(open_page: OpenPage, ids: dict[str, int]) -> None:
+    page = open_page("/runs?project=every")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    first = page.locator("#run-table tbody tr").first.locator("th a").first
+    expect(first).to_be_focused()
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"/runs/\d+$"))
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    page.keyboard.press("g")
+    page.keyboard.press("r")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_hidden()
+    page.keyboard.press("/")
+    page.keyboard.type("#g")
+    expect(page.get_by_role("combobox", name="Search")).to_have_value("#g")
+    page.get_by_role("combobox", name="Search").fill(f"#{ids['slow']}")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(rf"/runs/{ids['slow']}$"))
+    page.keyboard.press("g")
+    page.keyboard.press("i")
+    page.wait_for_url(re.compile(r"/regressions$"))
 
 
 FADE = "([colour, selector]) => { document.querySelector(selector).style.color = colour }"

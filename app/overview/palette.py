@@ -1,0 +1,167 @@
+"""`/search`: where the words of a search lead. The command palette and, without script, a page show the same."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from sqlmodel import Session, col
+from starlette.responses import RedirectResponse, Response
+
+from app.domain.access.principal import Action
+from app.domain.numbers import short_commit
+from app.domain.rules.rule import Rule
+from app.runs.queries import RunQuery, find_runs
+from app.storage.runs import RunListItem
+from app.storage.search import FEWEST_LETTERS
+from app.storage.tables import ProjectRow, RegressionRow, RunRow, select_any
+from app.web.access_rule import requires
+from app.web.dependencies import ReadSession, Rules
+from app.web.identity import Access, access_of
+from app.web.templating import render, wants_fragment
+
+_NUMBER = re.compile(r"#?(\d{1,9})")
+_READ_RUNS = 30
+"""Runs that are read for one search; stacks and commits are those of these runs."""
+_SHOWN = 5
+MAX_WORDS = 200
+
+_PAGES: tuple[tuple[str, str, str], ...] = (
+    ("Overview", "/", ""),
+    ("Runs", "/runs", "all logs"),
+    ("Trends", "/history", "histories of stacks"),
+    ("Compare", "/compare", "two runs"),
+    ("Regressions", "/regressions", "triage"),
+    ("Rankings", "/leaderboards", "leaderboards, dispatchers"),
+    ("Availability", "/availability", "dispatchers by container"),
+    ("Published figures", "/references", "references"),
+    ("Scaling", "/scaling", "weak, strong, long context"),
+    ("Upgrade report", "/upgrade", "containers"),
+    ("Experiments", "/experiments", "A/B, sweeps"),
+    ("Playbook", "/playbook", "tuning rules"),
+    ("Planner", "/plan", "parallel layouts, memory"),
+    ("Launch check", "/check", "command"),
+    ("Upload", "/upload", "logs"),
+    ("Glossary", "/glossary", "terms"),
+    ("API reference", "/docs", "calls, schemas"),
+)
+_SETTINGS: tuple[tuple[str, str, str], ...] = (
+    ("Projects", "/settings/projects", "settings"),
+    ("Definitions", "/settings/definitions", "settings, versions"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A place that a search leads to. `about`: what tells it apart from others of its name."""
+
+    label: str
+    address: str
+    about: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    label: str
+    hits: tuple[Hit, ...]
+
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/search")
+@requires(Action.READ)
+def search(
+    request: Request, session: ReadSession, rules: Rules, q: Annotated[str, Query(max_length=MAX_WORDS)] = ""
+) -> Response:
+    text = q.strip()
+    numbered = _by_number(session, text)
+    if numbered and not wants_fragment(request):
+        return RedirectResponse(numbered[0].address, status_code=303)
+    groups = [
+        group
+        for group in _groups(session, access_of(request), list(rules.book.rules.values()), text, numbered)
+        if group.hits
+    ]
+    return render(request, "overview/search.html", block="results", text=text, groups=groups)
+
+
+def _groups(
+    session: Session, access: Access, rules: Sequence[Rule], text: str, numbered: tuple[Hit, ...]
+) -> Iterator[Group]:
+    words = text.lower().split()
+    runs = _runs(session, text)
+    yield Group("Number", numbered)
+    yield Group("Pages", tuple(_matching(_PAGES, words)))
+    yield Group("Runs", tuple(_run_hit(run) for run in runs[:_SHOWN]))
+    if len(runs) > _SHOWN:
+        yield Group("All runs", (Hit(f"Runs that match “{text}”", "/runs?" + RunQuery(q=text).query()),))
+    yield Group("Stacks", tuple(_stacks(session, runs)))
+    yield Group("Commits", tuple(_commits(runs, words)))
+    if words:
+        fitting = [rule for rule in rules if all(word in f"{rule.id} {rule.title}".lower() for word in words)]
+        yield Group("Rules", tuple(Hit(rule.title, f"/playbook/{rule.id}", rule.id) for rule in fitting[:_SHOWN]))
+    if access.user or access.is_open:
+        yield Group("Settings", (*_matching(_SETTINGS, words), *_projects(session, words)))
+
+
+def _matching(places: Sequence[tuple[str, str, str]], words: Sequence[str]) -> Iterator[Hit]:
+    for label, address, about in places:
+        if all(word in f"{label} {about}".lower() for word in words):
+            yield Hit(label, address, about)
+
+
+def _by_number(session: Session, text: str) -> tuple[Hit, ...]:
+    """Return the run and the regression with this number: `108` or `#108`."""
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return ()
+    number = int(match[1])
+    run = session.execute(select_any(RunRow.name).where(col(RunRow.id) == number)).scalar()
+    regression = session.execute(select_any(RegressionRow.cause).where(col(RegressionRow.id) == number)).scalar()
+    hits = []
+    if run is not None:
+        hits.append(Hit(f"Run #{number}", f"/runs/{number}", run))
+    if regression is not None:
+        hits.append(Hit(f"Regression #{number}", f"/regressions/{number}", regression))
+    return tuple(hits)
+
+
+def _runs(session: Session, text: str) -> Sequence[RunListItem]:
+    """Return the newest matching runs. Words that the index cannot find would scan all runs, so they find none."""
+    if not any(len(word) >= FEWEST_LETTERS for word in text.split()) or _NUMBER.fullmatch(text):
+        return ()
+    return find_runs(session, RunQuery(q=text, page_size=_READ_RUNS)).items
+
+
+def _run_hit(run: RunListItem) -> Hit:
+    return Hit(f"{run.name} #{run.id}", f"/runs/{run.id}", run.project)
+
+
+def _stacks(session: Session, runs: Sequence[RunListItem]) -> Iterator[Hit]:
+    ids = [run.id for run in runs]
+    rows = session.execute(select_any(RunRow.id, RunRow.stack_key).where(col(RunRow.id).in_(ids))) if ids else ()
+    keys: Mapping[int, str] = {row.id: row.stack_key for row in rows if row.stack_key}
+    newest = {keys[run.id]: run for run in reversed(runs) if run.id in keys}
+    for key, run in list(newest.items())[-_SHOWN:][::-1]:
+        gpus = f"{run.gpus} × {run.gpu}" if run.gpus and run.gpu else run.gpu
+        parts = filter(None, (run.model, gpus, run.dispatcher))
+        yield Hit(" · ".join(parts) or "Unknown stack", f"/history/{key}", f"{run.project}, {key[:8]}")
+
+
+def _commits(runs: Sequence[RunListItem], words: Sequence[str]) -> Iterator[Hit]:
+    named = {run.commit: run for run in runs if run.commit and any(word in run.commit.lower() for word in words)}
+    for commit, run in list(named.items())[:_SHOWN]:
+        yield Hit(short_commit(commit), "/runs?" + RunQuery(q=commit).query(), run.project)
+
+
+def _projects(session: Session, words: Sequence[str]) -> Iterator[Hit]:
+    """Yield the settings of projects. The word `settings` fits all of them."""
+    chosen = select_any(ProjectRow.slug).order_by(ProjectRow.slug).limit(_SHOWN)
+    for word in words:
+        if word not in "settings":
+            chosen = chosen.where(col(ProjectRow.slug).contains(word, autoescape=True))
+    if words:
+        for slug in session.execute(chosen).scalars():
+            yield Hit(f"Settings of {slug}", f"/settings/projects/{slug}")
