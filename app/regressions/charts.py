@@ -1,173 +1,360 @@
-"""A small chart of one member: its metric over the runs of its configuration, with the change and both levels."""
+"""The chart of a regression: a row per member with the runs before and after its change, all on one axis.
+
+Each row shows the difference from the member's usual level in percent, so that members of different speed compare.
+"""
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
-from sqlmodel import Session
+import numpy as np
+from sqlalchemy import ColumnElement, tuple_
+from sqlmodel import Session, col
 
-from app.domain.numbers import absolute, short_commit
-from app.domain.performance.health import BYTES_PER_GIB
+from app.domain.naming import without_common
+from app.domain.numbers import absolute, change_text, gpu_hours, short_commit
 from app.regressions.regression import Member
 from app.regressions.words import figure_text
-from app.storage.stacks import StackRun, stack_runs
+from app.storage.stacks import PassReading, StackRun, stack_runs
+from app.storage.tables import RunRow, select_any
+from app.storage.verdicts import current_verdict
 from app.web import charts
 
-NEWEST = 200
-"""Maximum number of drawn runs: the change must be visible, and the history page shows the rest."""
-HEIGHT = 180
-_SECONDS_FROM_MS = 10_000.0
-_ROLES = ("before", "first slow run", "after", "not counted")
+MOST_MEMBERS = 12
+"""Number of drawn members; the table below lists all."""
+MOST_BEFORE, MOST_AFTER = 30, 170
+"""Number of drawn runs of a member before its change, and from it on; the history page shows the rest."""
+FEWEST_BEFORE = 3
+"""With fewer runs of its own before the change, a member's row shows the runs that it was compared with."""
+ROW, GAP, AXIS = 112, 22, 42
+"""Pixels of a row, of the space above it for its name, and of the labels below the last one."""
+_LANE = 10
+"""Pixels at the top of a row for values off the scale."""
+_LEAST_SPAN = 4.0
+"""Least range of the axis in percent: noise must not look like a change."""
+_TICKS = 6
+_WITH_YEAR = timedelta(days=300)
+_ROLES = ("before", "another stack", "first slow run", "after", "not counted")
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One run. `place` counts the runs of its configuration from 1, `role` is one of _ROLES."""
+    """One run. `delta_pct`: difference from the usual level; `role` is one of _ROLES."""
 
-    place: int
     run: StackRun
     value: float
     text: str
+    delta_pct: float
     role: str
 
 
-def points_of(session: Session, project_id: int, member: Member, metric: str) -> tuple[Point, ...]:
-    """Return the runs of the member's configuration around its change that have this figure, in commit order."""
-    runs = stack_runs(session, project_id, member.stack_key, with_metrics=False)
-    shown = [run for run in runs if run.config_key == member.config_key and math.isfinite(_value(run, metric))]
-    slow = next((k for k, run in enumerate(shown) if run.id == member.run_id), len(shown))
-    first = max(0, min(len(shown) - NEWEST, slow - NEWEST // 4))
-    newest = list(enumerate(shown))[first : first + NEWEST]
-    values = ((k, run, _value(run, metric)) for k, run in newest)
-    return tuple(Point(k + 1, run, value, figure_text(metric, value), _role(run, k, slow)) for k, run, value in values)
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    """A member and its drawn runs in commit order."""
+
+    member: Member
+    points: tuple[Point, ...]
+
+
+def member_rows(session: Session, project_id: int, members: Sequence[Member], metric: str) -> tuple[MemberRow, ...]:
+    """Return the rows of the chart, without members that have no known level."""
+    rows = []
+    for member in members[:MOST_MEMBERS]:
+        if member.usual:
+            runs = _runs(session, project_id, member)
+            if metric == "lm_loss":
+                # Read for this metric only; the typical losses are over the iterations that all runs share.
+                facts = PassReading(session).with_losses([run.facts for run, _ in runs])
+                runs = [(replace(run, facts=own), other) for (run, other), own in zip(runs, facts, strict=True)]
+            rows.append(MemberRow(member, tuple(_points(runs, member, metric))))
+    return tuple(row for row in rows if row.points)
+
+
+def _runs(session: Session, project_id: int, member: Member) -> list[tuple[StackRun, bool]]:
+    """Return the runs around the change in commit order, each with whether it is of another stack or configuration."""
+    place = member.ordered_at
+
+    def read(stack_key: str, newest: int, *conditions: ColumnElement[bool]) -> list[StackRun]:
+        return stack_runs(session, project_id, stack_key, *conditions, with_metrics=False, newest=newest)
+
+    # Of the same launches only: other configurations of the stack may have another speed.
+    own = col(RunRow.config_key).concat("") == member.config_key
+    position = tuple_(col(RunRow.ordered_at), col(RunRow.id))
+    before = read(member.stack_key, MOST_BEFORE, own, position < (place, member.run_id))
+    after = read(member.stack_key, MOST_AFTER, own, position >= (place, member.run_id))
+    if all(run.id != member.run_id for run in after):
+        after = [*read(member.stack_key, 1, col(RunRow.id) == member.run_id), *after]
+    others: list[StackRun] = []
+    if sum(run.makes_levels for run in before) < FEWEST_BEFORE:
+        for stack_key, config_key in _compared_with(session, member):
+            if (stack_key, config_key) != (member.stack_key, member.config_key):
+                key = col(RunRow.config_key).concat("") == config_key
+                others += read(stack_key, MOST_BEFORE, key, position < (place, member.run_id))
+    drawn = [*((run, True) for run in others), *((run, False) for run in (*before, *after))]
+    return sorted(drawn, key=lambda pair: (pair[0].ordered_at, pair[0].id))
+
+
+def _compared_with(session: Session, member: Member) -> list[tuple[str, str]]:
+    """Return stack key and config key of the runs that the first slow run was compared with."""
+    verdict = current_verdict(session, member.run_id)
+    if verdict is None:
+        return []
+    document = verdict.document
+    contrast = document.contrast if document.comparability is None else None
+    ids = [int(run) for run in (contrast.runs if contrast else document.baseline)]
+    chosen = select_any(RunRow.stack_key, RunRow.config_key).where(col(RunRow.id).in_(ids)).distinct()
+    return [(row.stack_key, row.config_key) for row in session.execute(chosen)]
+
+
+def _points(runs: Sequence[tuple[StackRun, bool]], member: Member, metric: str) -> Iterator[Point]:
+    assert member.usual is not None  # noqa: S101  # the caller looked
+    slow = member.ordered_at, member.run_id
+    for run, is_of_other in runs:
+        value = _value(run, metric)
+        if math.isfinite(value):
+            text = figure_text(metric, value)
+            yield Point(run, value, text, 100 * (value / member.usual - 1), _role(run, slow, is_of_other))
 
 
 def _value(run: StackRun, metric: str) -> float:
     """Return the figure in the unit of the metric; NaN if the run does not have it."""
     if metric == "peak_memory_gib":
-        memory = run.facts.estimate.peak_memory_bytes
-        return math.nan if memory is None else memory / BYTES_PER_GIB
+        return math.nan if run.peak_memory_gib is None else run.peak_memory_gib
+    if metric == "lm_loss":
+        loss = run.facts.estimate.loss
+        return math.nan if loss is None else loss
     return math.exp(run.log_step_time)
 
 
-def _role(run: StackRun, place: int, slow: int) -> str:
-    if place == slow:
+def _role(run: StackRun, slow: tuple[Any, int], is_of_other: bool) -> str:
+    if run.id == slow[1]:
         return "first slow run"
     if not run.makes_levels:
         return "not counted"
-    return "before" if place < slow else "after"
+    if is_of_other:
+        return "another stack"
+    return "before" if (run.ordered_at, run.id) < slow else "after"
 
 
-def history_chart(points: Sequence[Point], member: Member, metric: str) -> dict[str, Any]:
+# --- The specification. Rows stand below each other on one value axis, each in a range of its own.
+
+
+def chart_height(rows: int) -> int:
+    """Return the height of the chart with its axis."""
+    return rows * (ROW + GAP) + AXIS
+
+
+def history_chart(rows: Sequence[MemberRow], metric: str) -> dict[str, Any]:
     """Return the Vega-Lite specification; a click on a point opens its run."""
-    scale, title = _scale(points, metric)
-    spec = dict(_specification(title))
-    spec["datasets"] = {
-        "points": [_row(point, scale) for point in points],
-        "change": [{"place": p.place, "label": f"#{p.run.id}"} for p in points if p.role == "first slow run"],
-        "levels": _levels(points, member, metric, scale),
-    }
-    spec["description"] = f"{title} of {len(points)} runs in commit order. The table has the same values."
+    low, high = _range(rows)
+    pixel = (high - low) / (ROW - _LANE)
+    # The value at the upper edge of the drawing is 0, and each row ends one step below the one before.
+    step = pixel * (ROW + GAP)
+    offsets = [-k * step - pixel * (GAP + _LANE) - high for k in range(len(rows))]
+    places = _places(rows)
+    names = without_common([row.member.title for row in rows])
+    data: dict[str, list[dict[str, Any]]] = {
+        "frame": [{"at": 0.5, "shown": 0.0}, {"at": len(places) + 0.5, "shown": -len(rows) * step}],
+        "points": [], "lane": [], "changes": [], "levels": [], "names": [], "grid": [], "values": [],
+        "ticks": _ticks(rows, places),
+    }  # fmt: skip
+    grid = list(_grid(low, high))
+    for row, offset, name in zip(rows, offsets, names, strict=True):
+        data["names"].append(_name(row.member, name, offset + high + pixel * (_LANE + GAP / 2), metric))
+        for value in grid:
+            data["grid"].append({"shown": offset + value})
+            data["values"].append({"shown": offset + value, "label": f"{value:+g} %" if value else "0"})
+        for point in row.points:
+            mark = _mark(point, places[_moment(point.run)], metric)
+            is_on_axis = low <= point.delta_pct <= high
+            edge = high + pixel * _LANE / 2
+            data["points" if is_on_axis else "lane"].append(
+                mark | {"shown": offset + (point.delta_pct if is_on_axis else edge)}
+            )
+        data["levels"] += [line | {"shown": offset + line["delta"]} for line in _levels(row, places)]
+        data["changes"].append(
+            {"at": places[_moment_of(row.member)] - 0.5, "top": offset + high, "bottom": offset + low}
+        )
+    drawn = frozenset(name for name, of_name in data.items() if of_name)
+    spec = dict(_specification(len(rows), drawn))
+    spec["datasets"] = {name: of_name for name, of_name in data.items() if of_name}
+    spec["description"] = (
+        f"Difference from the usual level of {len(data['points']) + len(data['lane'])} runs in commit order, "
+        f"one row for each of {len(rows)} stacks. The table has the same values."
+    )
     return spec
 
 
-def _scale(points: Sequence[Point], metric: str) -> tuple[float, str]:
-    """Return the factor for values, and the title of the axis with its unit."""
-    if metric == "peak_memory_gib":
-        return 1.0, "peak memory (GiB)"
-    return (1e-3, "step time (s)") if points[0].value >= _SECONDS_FROM_MS else (1.0, "step time (ms)")
+def _range(rows: Sequence[MemberRow]) -> tuple[float, float]:
+    """Return the ends of the axis in percent: both levels and the middle of the values of each row."""
+    ends = [0.0]
+    for row in rows:
+        values = [point.delta_pct for point in row.points if point.role != "not counted"]
+        values = values or [point.delta_pct for point in row.points]
+        ends += [float(end) for end in np.quantile(values, (0.05, 0.95))]
+        ends += [row.member.delta_pct or 0.0, *(p.delta_pct for p in row.points if p.role == "first slow run")]
+    low, high = min(ends), max(ends)
+    margin = max(0.15 * (high - low), (_LEAST_SPAN - (high - low)) / 2)
+    return low - margin, high + margin
 
 
-def _row(point: Point, scale: float) -> dict[str, Any]:
+def _grid(low: float, high: float) -> Iterator[float]:
+    """Yield three to five round values between the ends, zero among them."""
+    step = next(s for e in range(-2, 9) for s in (10.0**e, 2 * 10.0**e, 5 * 10.0**e) if (high - low) / s <= 4)
+    for k in range(math.ceil(low / step), math.floor(high / step) + 1):
+        yield round(k * step, 9)
+
+
+def _moment(run: StackRun) -> tuple[Any, str | int]:
+    return run.ordered_at, run.commit or run.id
+
+
+def _moment_of(member: Member) -> tuple[Any, str | int]:
+    return member.ordered_at, member.commit or member.run_id
+
+
+def _places(rows: Sequence[MemberRow]) -> dict[tuple[Any, str | int], int]:
+    """Return positions on the axis, from 1: members that ran one commit at a time share a position."""
+    moments = {_moment(point.run) for row in rows for point in row.points} | {_moment_of(row.member) for row in rows}
+    return {moment: k + 1 for k, moment in enumerate(sorted(moments, key=lambda m: (m[0], str(m[1]))))}
+
+
+def _ticks(rows: Sequence[MemberRow], places: dict[tuple[Any, str | int], int]) -> list[dict[str, Any]]:
+    """Return day and commit at some positions, that of the first change among them."""
+    moments = list(places)
+    change = places[_moment_of(rows[0].member)] - 1
+    n = len(moments)
+    apart = max(1, n // _TICKS)
+    chosen = set(range(change % apart, n, apart)) | {change}
+    long = moments[-1][0] - moments[0][0] > _WITH_YEAR
+    return [
+        {
+            "at": k + 1,
+            "day": f"{at:%b} {at.year}" if long else f"{at.day} {at:%b}",
+            "commit": short_commit(commit) if isinstance(commit, str) else f"#{commit}",
+            "weight": "bold" if k == change else "normal",
+        }
+        for k, (at, commit) in enumerate(moments)
+        if k in chosen
+    ]
+
+
+def _name(member: Member, name: str, shown: float, metric: str) -> dict[str, Any]:
+    parts = [] if member.delta_pct is None else [change_text(member.delta_pct, metric=metric).figure]
+    if member.gpu_hours_per_day is not None:
+        parts.append(f"{gpu_hours(member.gpu_hours_per_day)} GPU-h/day")
+    return {"shown": shown, "name": name, "figures": " · ".join(parts), "href": f"/history/{member.stack_key}"}
+
+
+def _mark(point: Point, place: int, metric: str) -> dict[str, Any]:
     run = point.run
     return {
-        "place": point.place,
-        "value": point.value * scale,
+        "at": place,
+        "id": run.id,
+        "delta": point.delta_pct,
+        "change": change_text(point.delta_pct, metric=metric).figure,
         "text": point.text,
         "role": point.role,
         "run": f"#{run.id} {run.name}",
         "commit": short_commit(run.commit) or "unknown",
-        "at": absolute(run.ordered_at),
+        "when": absolute(run.ordered_at),
         "href": f"/runs/{run.id}",
     }
 
 
-def _levels(points: Sequence[Point], member: Member, metric: str, scale: float) -> list[dict[str, Any]]:
-    """Return the lines of both levels: the usual one up to the change, the slow one to the last run nearer to it."""
-    slow = next((point.place for point in points if point.role == "first slow run"), None)
-    if slow is None or member.usual is None or member.slow is None:
-        return []
-    first, between = points[0].place, math.sqrt(member.usual * member.slow)
-    slow_ones = (p.place for p in points if p.place > slow and p.role == "after" and p.value > between)
-    # After an upgrade the first run is the slow one; the usual level comes from another stack.
-    until = slow if slow > first else max(points[-1].place, first + 1)
-    return [
-        _level(first, until, member.usual * scale, f"usual {figure_text(metric, member.usual)}"),
-        _level(slow, max(slow_ones, default=slow + 1), member.slow * scale, f"slow {figure_text(metric, member.slow)}"),
-    ]
+def _levels(row: MemberRow, places: dict[tuple[Any, str | int], int]) -> Iterator[dict[str, Any]]:
+    """Yield the usual level up to the change, and the slow one up to the last run nearer to it."""
+    change = places[_moment_of(row.member)]
+    first = min(change - 1, places[_moment(row.points[0].run)])
+    yield {"from": first - 0.4, "to": change - 0.5, "delta": 0.0}
+    delta = row.member.delta_pct
+    if delta is not None:
+        slow = [
+            places[_moment(point.run)]
+            for point in row.points
+            if point.role == "after" and abs(point.delta_pct - delta) < abs(point.delta_pct)
+        ]
+        yield {"from": change - 0.5, "to": max([change, *slow]) + 0.4, "delta": delta}
 
 
-def _level(first: int, last: int, value: float, label: str) -> dict[str, Any]:
-    return {"from": first, "to": last, "value": value, "label": label}
-
-
-@lru_cache(maxsize=4)
-def _specification(title: str) -> dict[str, Any]:
+@lru_cache(maxsize=32)
+def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
     import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
 
-    x = alt.X("place:Q", title="run, in commit order", scale=alt.Scale(zero=False, nice=False, padding=12))
-    x = x.axis(tickMinStep=1, format=",d")
-    y = alt.Y("value:Q", title=title, scale=alt.Scale(zero=False, nice=True))
-    chart = alt.layer(_change(alt), *_level_marks(alt), *_marks(alt, x, y))
-    chart = chart.properties(width="container", height=HEIGHT, config=charts.CONFIG)
-    spec: dict[str, Any] = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding")).to_dict()
+    height = rows * (ROW + GAP)
+    x = alt.X("at:Q", title=None, axis=None, scale=alt.Scale(zero=False, nice=False))
+    y = alt.Y("shown:Q", title=None, axis=None, scale=alt.Scale(zero=False, nice=False))
+    layers = {
+        "frame": [alt.Chart(alt.NamedData("frame")).mark_point(opacity=0, tooltip=None).encode(x, y)],
+        "grid": [alt.Chart(alt.NamedData("grid")).mark_rule(color=charts.BORDER).encode(y=y)],
+        "values": [_text(alt, "values", "label", align="right", dx=-6).encode(x=alt.value(0), y=y)],
+        "names": [
+            _text(alt, "names", "name", align="left", color=charts.TEXT, fontWeight=600).encode(x=alt.value(0), y=y),
+            _text(alt, "names", "figures", align="right", color=charts.SPIKE, fontWeight=600).encode(
+                x=alt.value("width"), y=y
+            ),
+        ],
+        "changes": [
+            alt.Chart(alt.NamedData("changes"))
+            .mark_rule(color=charts.SPIKE, strokeDash=[4, 3])
+            .encode(x=x, y=alt.Y("top:Q", axis=None), y2="bottom:Q")
+        ],
+        "levels": [
+            alt.Chart(alt.NamedData("levels"))
+            .mark_rule(color=charts.MUTED, strokeWidth=1.5)
+            .encode(x=alt.X("from:Q", axis=None), x2="to:Q", y=y)
+        ],
+        "ticks": [
+            _text(alt, "ticks", "day", dy=12).encode(x=x, y=alt.value(height)),
+            _text(alt, "ticks", "commit", dy=27, fontSize=11).encode(x=x, y=alt.value(height)),
+        ],
+        "points": [_marks(alt, "points").encode(x, y)],
+        "lane": [
+            _marks(alt, "lane").encode(x, y),
+            _text(alt, "lane", "text", align="left", dx=6, fontSize=10).encode(x=x, y=y),
+        ],
+    }
+    chart = alt.layer(*(layer for name, of_name in layers.items() if name in drawn for layer in of_name))
+    chart = chart.properties(width="container", height=height, config=charts.CONFIG, padding={"left": 44, "right": 8})
+    # Each layer has colours and shapes of its own; shared scales would mix their meanings.
+    apart: Any = dict.fromkeys(("color", "shape"), "independent")
+    spec: dict[str, Any] = (
+        chart.resolve_scale(**apart).properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding")).to_dict()
+    )
     return spec
 
 
-def _change(alt: Any) -> Any:
-    drawn = alt.Chart(alt.NamedData("change")).mark_rule(color=charts.SPIKE, strokeDash=[4, 3])
-    return drawn.encode(x=alt.X("place:Q"))
+def _text(alt: Any, data: str, field: str, **style: Any) -> Any:
+    style = {"color": charts.MUTED, **style}
+    return alt.Chart(alt.NamedData(data)).mark_text(baseline="middle", **style).encode(text=f"{field}:N")
 
 
-def _level_marks(alt: Any) -> list[Any]:
-    data = alt.NamedData("levels")
-    rule = alt.Chart(data).mark_rule(color=charts.MUTED, strokeWidth=1.5)
-    label = alt.Chart(data).mark_text(align="left", baseline="bottom", dx=4, dy=-3, color=charts.MUTED)
-    place = alt.X("from:Q")
-    return [
-        rule.encode(x=place, x2="to:Q", y=alt.Y("value:Q")),
-        label.encode(x=place, y=alt.Y("value:Q"), text="label:N"),
-    ]
-
-
-def _marks(alt: Any, x: Any, y: Any) -> list[Any]:
-    data = alt.NamedData("points")
-    shapes = alt.Scale(domain=list(_ROLES), range=["circle", "diamond", "circle", "cross"])
-    colours = alt.Scale(domain=list(_ROLES), range=[charts.ACCENT, charts.SPIKE, charts.ACCENT, charts.MUTED])
-    size = alt.when("datum.role == 'first slow run'").then(alt.value(110)).otherwise(alt.value(30))
-    marks = alt.Chart(data).mark_point(filled=True, opacity=1, cursor="pointer")
-    marks = marks.encode(
-        x,
-        y,
-        shape=alt.Shape("role:N", scale=shapes, legend=None),
-        color=alt.Color("role:N", scale=colours, legend=None),
-        size=size,
-        href=alt.Href("href:N"),
-        tooltip=alt.value(alt.expr(_tip())),
+def _marks(alt: Any, data: str) -> Any:
+    shapes = alt.Scale(domain=list(_ROLES), range=["circle", "circle", "triangle-up", "circle", "cross"])
+    colours = (charts.ACCENT, charts.MUTED, charts.SPIKE, charts.ACCENT, charts.MUTED)
+    size = alt.when("datum.role == 'first slow run'").then(alt.value(110)).otherwise(alt.value(32))
+    filled = alt.when("datum.role == 'another stack'").then(alt.value(0)).otherwise(alt.value(1))
+    colour = {"scale": alt.Scale(domain=list(_ROLES), range=list(colours)), "legend": None}
+    return (
+        alt.Chart(alt.NamedData(data))
+        .mark_point(opacity=1, strokeWidth=1.5, cursor="pointer")
+        .encode(
+            shape=alt.Shape("role:N", scale=shapes, legend=None),
+            stroke=alt.Stroke("role:N", **colour),
+            fill=alt.Fill("role:N", **colour),
+            fillOpacity=filled,
+            size=size,
+            href=alt.Href("href:N"),
+            tooltip=alt.value(alt.expr(_tip())),
+        )
     )
-    return [marks]
 
 
 def _tip() -> str:
     """Return the expression for the row of the point: Vega-Lite's own tooltip fields quote text."""
-    parts = {
-        "run": "datum.run",
-        "value": "datum.text",
-        "commit": "datum.commit",
-        "place": "datum.at",
-        "counts as": "datum.role",
-    }
-    return "{" + ", ".join(f"{json.dumps(name)}: {value}" for name, value in parts.items()) + "}"
+    fields = {"run": "run", "value": "text", "change": "change", "commit": "commit", "when": "when", "role": "role"}
+    return "{" + ", ".join(f"{json.dumps(name)}: datum.{field}" for name, field in fields.items()) + "}"

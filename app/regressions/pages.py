@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.contract.values import shown
+from app.domain.naming import common_parts, without_common
 from app.domain.numbers import plural, short_commit, step_time
 from app.domain.performance.cost import Cost
 from app.domain.verdict.assess import changed_field
@@ -25,7 +26,7 @@ from app.domain.verdict.words import side_text
 from app.errors import EditConflict, InvalidChange, NotFound, ThreewallsError
 from app.pipeline.regression_costs import costs_of
 from app.regressions import words
-from app.regressions.charts import Point, history_chart, points_of
+from app.regressions.charts import MOST_MEMBERS, MemberRow, chart_height, history_chart, member_rows
 from app.regressions.commands import MAX_AT_ONCE, change_regressions, is_undoable, undo_changes
 from app.regressions.feed import feed_url
 from app.regressions.forms import TriageForm, UndoForm
@@ -41,6 +42,7 @@ from app.regressions.queries import (
     options_of,
 )
 from app.regressions.regression import Member, Regression
+from app.regressions.suspects import MOST_SHOWN, NamedSuspect, SuspectCard, suspect_cards
 from app.storage import audit
 from app.storage.runs import aware
 from app.storage.suspect_evidence import suspects_with_evidence
@@ -49,7 +51,7 @@ from app.storage.verdicts import StoredVerdict, current_verdict
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, reading
 from app.web.forms import answer_form, status_of
-from app.web.identity import access_of
+from app.web.identity import Access, access_of
 from app.web.templating import Toast, render, shown_params, wants_fragment
 
 # --- The page of one regression: its members, the discussion, and the form.
@@ -94,6 +96,11 @@ class MemberView:
         """Return the commit of the newest baseline run."""
         return self.baseline[-1].commit if self.baseline else ""
 
+    @property
+    def newest_before(self) -> tuple[int, str] | None:
+        """Return number and commit of the newest baseline run."""
+        return (self.baseline[-1].id, self.baseline[-1].commit) if self.baseline else None
+
 
 class RegressionView:
     """Data of the page. `form`: as sent by the user."""
@@ -118,6 +125,14 @@ class RegressionView:
     @property
     def answer(self) -> str:
         return words.answer(self.regression)
+
+    @property
+    def cause(self) -> str:
+        return words.short_cause(self.regression.cause)
+
+    @property
+    def metric_label(self) -> str:
+        return METRICS[self.regression.metric].capitalize()
 
     @property
     def states(self) -> tuple[tuple[State, str], ...]:
@@ -164,11 +179,26 @@ class RegressionView:
         }
         return urlencode({"project": self.regression.project, "field": changed.field} | sides)
 
-    def member_of(self, run_id: int) -> Member | None:
-        return next((member for member in self.regression.members if member.run_id == run_id), None)
+    @property
+    def common(self) -> tuple[str, ...]:
+        """Return what the titles of all members share."""
+        return common_parts([member.title for member in self.regression.members])
 
-    def points(self, member: Member) -> tuple[Point, ...]:
-        return points_of(self._session, self.project.id or 0, member, self.regression.metric)
+    @property
+    def short_titles(self) -> list[str]:
+        return without_common([member.title for member in self.regression.members])
+
+    def suspects(self, access: Access) -> tuple[SuspectCard, ...]:
+        named = (
+            NamedSuspect(ranked, row.member.run_id, row.member.commit, row.newest_before)
+            for row in self.members
+            for ranked in row.suspects
+        )
+        may_plan = access.may(Action.CONTRIBUTE, self.regression.project_id)
+        return suspect_cards(named, self.project.compare_url, may_plan=may_plan)
+
+    def rows(self, members: Sequence[Member]) -> tuple[MemberRow, ...]:
+        return member_rows(self._session, self.project.id or 0, members, self.regression.metric)
 
     def _runs_since(self, run: RunRow) -> int:
         """Return the number of runs of the configuration that count, from `run` on."""
@@ -221,6 +251,8 @@ router = APIRouter(include_in_schema=False)
 
 RegressionId = Annotated[int, Path(ge=1, lt=2**31)]
 _MAX_FIELDS = MAX_AT_ONCE + 20
+_MOST_PROFILED = 3
+"""Members whose profiles the page compares."""
 
 
 @router.get("/regressions")
@@ -304,15 +336,17 @@ async def change_regression(request: Request, engine: AppEngine, regression_id: 
 
 @router.get("/regressions/{regression_id}/chart")
 @requires(Action.READ, of="regression")
-def show_chart(request: Request, session: ReadSession, regression_id: RegressionId, run: int) -> HTMLResponse:
-    """Render the chart of one member: the block alone for htmx, else the page."""
+def show_chart(
+    request: Request, session: ReadSession, regression_id: RegressionId, run: int | None = None
+) -> HTMLResponse:
+    """Render the chart of all members, or of that of one run: the block alone for htmx, else the page."""
     view = RegressionView(session, regression_id)
-    member = view.member_of(run)
-    if member is None:
+    members = [member for member in view.regression.members if run in (None, member.run_id)]
+    if run is not None and not members:
         raise NotFound(f"Run {run} is not a member of regression {regression_id}.")
-    points = view.points(member)
-    spec = history_chart(points, member, view.regression.metric) if points else None
-    return _render_regression(request, view, block="member_chart", drawn=member, points=points, spec=spec)
+    rows = view.rows(members)
+    spec = history_chart(rows, view.regression.metric) if rows else None
+    return _render_regression(request, view, block="member_chart", rows=rows, spec=spec)
 
 
 def _toast(session: Session, text: str, changed: Sequence[int], target: str, *, page: str = "") -> Toast:
@@ -379,5 +413,9 @@ def _render_regression(
         toast=toast,
         view=view,
         found=view.regression,
-        **({"drawn": None, "points": (), "spec": None} | drawn),
+        chart_height=chart_height(min(len(view.regression.members), MOST_MEMBERS)),
+        suspects_of=lambda: view.suspects(access_of(request)),
+        most_suspects=MOST_SHOWN,
+        most_profiled=_MOST_PROFILED,
+        **({"rows": None, "spec": None} | drawn),
     )

@@ -1,5 +1,6 @@
 """Sentences of the regression pages: the answer, the calculation of a cost, the changes."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -10,7 +11,6 @@ from app.domain.numbers import (
     gpu_hours,
     grouped,
     plural,
-    short_commit,
     significant,
     step_time,
 )
@@ -44,25 +44,29 @@ def first_seen(metric: str, member: Member) -> str:
 
 
 def answer(regression: Regression) -> str:
-    """Return the change, its size, its first run and commit, and its cost."""
+    """Return the change, its size, its first run, and its cost in one sentence."""
     text = what(regression)
     if (stacks := len({member.stack_key for member in regression.members})) > 1:
         worst = "" if regression.worst_delta_pct is None else "Up to "
         text = f"{worst}{text[0].lower() if worst else text[0]}{text[1:]} on {stacks} stacks"
     if since := regression.since:
-        text += f" since run #{since.run_id}" + (f" at commit {short_commit(since.commit)}" if since.commit else "")
-    seen = first_seen(regression.metric, since) if since and len(regression.members) == 1 else ""
+        text += f" since run #{since.run_id}"
     claim = " Marked as fixed; waiting for a run to confirm it." if regression.standing == FIX_CLAIMED else ""
-    return f"{text}.{f' First seen as {seen}.' if seen else ''}{claim} {_cost(regression)}"
+    return f"{text}{_cost(regression)}.{claim}"
 
 
 def _cost(regression: Regression) -> str:
     if regression.gpu_hours_per_day is None:
-        return "Cost unknown." if regression.metric == "step_time_ms" else "No GPU-time cost."
-    if regression.gpu_hours_per_day == 0:
-        return "No cost now."
-    verb = "It cost" if regression.standing in ("fixed", "invalid") else "It costs"
-    return f"{verb} {daily_cost(regression.gpu_hours_per_day)}."
+        return ", at unknown cost" if regression.metric == "step_time_ms" else ""
+    return f", {daily_cost(regression.gpu_hours_per_day)}" if regression.gpu_hours_per_day else ", no cost now"
+
+
+_PATH_OF_IMAGE = re.compile(r"(?<!\S)(?:[\w.-]+(?::\d+)?/)+(?=[\w.-]+[:@])")
+
+
+def short_cause(cause: str) -> str:
+    """Return a cause without the registries of its images: `Upgrade of the container: train:1 → train:2.`"""
+    return _PATH_OF_IMAGE.sub("", cause).replace(" -> ", " → ")
 
 
 def cost_factors(cost: Cost) -> str:

@@ -141,7 +141,9 @@ def test_a_fix_is_a_claim_that_still_costs_until_the_runs_are_back(engine: Engin
         assert regressions_of(session, claimed.members[0].run_id)[0].standing == FIX_CLAIMED
         assert claimed.gpu_hours_per_day == cost.gpu_hours_per_day
         assert cost.gpu_hours_per_day
-        assert words.answer(claimed).endswith("waiting for a run to confirm it. It costs under 0.1 GPU-hours a day.")
+        assert words.answer(claimed).endswith(
+            "under 0.1 GPU-hours a day. Marked as fixed; waiting for a run to confirm it."
+        )
     bring(engine, settings, [1001.0], 20)
     with read_session(engine) as session:
         confirmed = get_regression(session, 1)

@@ -3,15 +3,16 @@
 import html
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, update
 from starlette.testclient import TestClient
 
 from app.storage.database import read_session, transaction
-from app.storage.tables import ProjectRow, RegressionRow
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
 from app.storage.verdicts import keep_alarms
 from tests.prepared import prepared
 from tests.regressions.triaged import SlowStack, make_regression, make_slow_stack
@@ -92,31 +93,69 @@ def test_the_page_answers_what_how_much_since_when_and_at_what_cost(
         other = make_slow_stack(session, stack="b", slow_pct=3.0)
         project = session.get_one(ProjectRow, stack.project_id)
         project.compare_url = "https://git.example/{from}...{to}"
-    number = make([stack, other], worst_delta_pct=5.0, gpu_hours_per_day=41.0, cause="All code between two commits.")
+    cause = "Upgrade of the container: registry.example/moe/train:1 -> registry.example/moe/train:2."
+    number = make([stack, other], worst_delta_pct=5.0, gpu_hours_per_day=41.0, cause=cause)
     text = client.get(f"/regressions/{number}").text
-    assert f"Up to 5.0\u202f% slower on 2 stacks since run #{stack.since} at commit" in text
-    assert "It costs about 41 GPU-hours a day. All code between two commits." in text
+    assert f"Up to 5.0\u202f% slower on 2 stacks since run #{stack.since}, about 41 GPU-hours a day." in text
+    assert "Upgrade of the container: train:1 → train:2." in text
     assert "1 run/day × 1,000\u202fms/step × 50 steps/run × 16 GPUs = 0.2\u202fGPU-hours a day" in text
     assert re.search(r'href="https://git.example/\w{40}\.\.\.\w{40}"', text)
-    assert "than the last 13 runs of this stack" in text
-    assert "All changes between the two commits." in text
-    assert text.count("<summary>13 baseline runs") == 2
+    assert text.count("than the last 13 runs of this stack") == 2
+    assert text.count('class="panel suspect"') == 1, "members that share a suspect share its card"
+    assert "suspected on 2 of 2 stacks" in " ".join(text.split())
     assert f'href="/history/{stack.stack_key}?config={stack.config_key}"' in text
+
+
+def spec_of(client: TestClient, address: str) -> dict[str, Any]:
+    (spec,) = re.findall(
+        r'<script type="application/json">(.*?)</script>', client.get(address, headers=HTMX).text, re.DOTALL
+    )
+    data: dict[str, Any] = json.loads(spec)["datasets"]
+    return data
 
 
 def test_the_chart_marks_the_change_and_has_its_table(client: TestClient, make: Make, stack: SlowStack) -> None:
     number = make()
-    block = client.get(f"/regressions/{number}/chart?run={stack.since}", headers=HTMX).text
-    (spec,) = re.findall(r'<script type="application/json">(.*?)</script>', block, re.DOTALL)
-    data = json.loads(spec)["datasets"]
+    data = spec_of(client, f"/regressions/{number}/chart?run={stack.since}")
     assert [row["role"] for row in data["points"]] == ["before"] * 13 + ["first slow run"] + ["after"] * 7
     assert [row["href"] for row in data["points"]] == [f"/runs/{run}" for run in stack.runs]
-    assert data["change"] == [{"place": 14, "label": f"#{stack.since}"}]
-    assert block.count("<tr>") == 1 + 21
+    assert [row["at"] for row in data["changes"]] == [13.5]
+    assert {row["commit"] for row in data["ticks"]} <= {row["commit"] for row in data["points"]}
     whole = client.get(f"/regressions/{number}/chart?run={stack.since}").text
     assert whole.startswith("<!doctype html>")
-    assert "<details open><summary>Table" in whole
+    assert whole.partition('id="suspects"')[0].count('<th scope="row">') == 21
     assert client.get(f"/regressions/{number}/chart?run=1").status_code == 404
+
+
+def test_every_mark_stands_at_its_value_or_names_it_in_the_lane(
+    client: TestClient, engine: Engine, make: Make, stack: SlowStack
+) -> None:
+    with transaction(engine) as session:
+        other = make_slow_stack(session, stack="b", slow_pct=3.0)
+        run = session.get_one(RunRow, other.runs[15])
+        run.log_step_time = (run.log_step_time or 0) + 1.0
+    data = spec_of(client, f"/regressions/{make([stack, other])}/chart")
+    # The line of the usual level, once for each member, is where its row has 0 %.
+    zeros = sorted((row["shown"] for row in data["levels"] if row["delta"] == 0), reverse=True)
+    assert len(zeros) == 2
+    owner = {f"/runs/{number}": zeros[row] for row, of in enumerate((stack, other)) for number in of.runs}
+    for point in data["points"]:
+        assert point["shown"] == pytest.approx(owner[point["href"]] + point["delta"]), point
+    (off,) = data["lane"]
+    assert (off["href"], bool(off["text"])) == (f"/runs/{other.runs[15]}", True)
+
+
+def test_a_member_without_runs_of_its_own_before_shows_those_of_the_other_container(
+    client: TestClient, engine: Engine, make: Make, stack: SlowStack
+) -> None:
+    number = make()
+    moved = "f" * 64
+    with transaction(engine) as session:
+        for run_id in stack.runs[stack.slow :]:
+            session.get_one(RunRow, run_id).stack_key = moved
+        session.execute(update(RegressionMemberRow).values(stack_key=moved))
+    roles = Counter(row["role"] for row in spec_of(client, f"/regressions/{number}/chart")["points"])
+    assert roles == {"another stack": 13, "first slow run": 1, "after": 7}
 
 
 def test_stacks_of_one_name_are_told_apart(client: TestClient, engine: Engine, make: Make) -> None:
@@ -127,8 +166,8 @@ def test_stacks_of_one_name_are_told_apart(client: TestClient, engine: Engine, m
         ]
     number = make(stacks)
     for text in (client.get("/regressions").text, client.get(f"/regressions/{number}").text):
-        assert "alltoall · seq_len 4096" in text
-        assert "alltoall · seq_len 8192" in text
+        assert "seq_len 4096" in text
+        assert "seq_len 8192" in text
 
 
 def test_a_proposal_is_answered_with_one_click(
@@ -331,7 +370,7 @@ def test_a_member_whose_verdict_is_gone_still_shows(client: TestClient, engine: 
         other = make_slow_stack(session, stack="later")
         member = SlowStack(**(other.__dict__ | {"slow": other.slow + 2}))
     text = client.get(f"/regressions/{make(member)}").text
-    assert "was deleted" in text
+    assert "verdict deleted" in text
 
 
 def test_all_pages_agree_on_size_cost_and_state(

@@ -1,0 +1,101 @@
+"""The suspects of a regression as cards: what changed, the evidence of all members, and one action each."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from app.domain.contract.values import shown
+from app.domain.numbers import change_text, plural
+from app.domain.run import Stated
+from app.domain.text import range_address
+from app.domain.verdict.evidence import RankedSuspect, Support
+from app.domain.verdict.words import side_text
+
+MOST_SHOWN = 3
+"""Cards in sight; the others are folded."""
+_LEVELS: dict[Support, tuple[int, str]] = {
+    "supported": (3, "likely"),
+    "open": (2, "possible"),
+    "unlikely": (1, "unlikely"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSuspect:
+    """A suspect of a member. `run_id`: its first slow run; `before`: number and commit of the run before it, if any."""
+
+    ranked: RankedSuspect
+    run_id: int
+    commit: str
+    before: tuple[int, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SuspectCard:
+    """`level`: 3 for likely to 1 for unlikely. `stacks`: members that name it. `action`: label and address, or None."""
+
+    field: str
+    axis: str
+    before: str
+    after: str
+    reason: str
+    level: int
+    label: str
+    evidence: tuple[str, ...]
+    stacks: int
+    action: tuple[str, str] | None
+
+
+def suspect_cards(suspects: Iterable[NamedSuspect], compare_url: str, *, may_plan: bool) -> tuple[SuspectCard, ...]:
+    """Return one card per change, best supported first. `may_plan`: the reader may plan experiments."""
+    groups: dict[tuple[str, str, str], list[NamedSuspect]] = {}
+    for named in suspects:
+        groups.setdefault(_change(named.ranked), []).append(named)
+    cards = [_card(change, own, compare_url, may_plan) for change, own in groups.items()]
+    return tuple(sorted(cards, key=lambda card: -card.level))
+
+
+def _change(ranked: RankedSuspect) -> tuple[str, str, str]:
+    difference = ranked.suspect.difference
+    if difference is None:
+        return ranked.suspect.field, "", ""
+    return difference.field, _side(difference.field, difference.a), _side(difference.field, difference.b)
+
+
+def _side(field: str, stated: Stated | None) -> str:
+    text = side_text(field, stated)
+    # The registry of an image says nothing; its digest is on the pages of the runs.
+    return text.partition("@")[0].rpartition("/")[2] if field == "container" else text
+
+
+def _card(change: tuple[str, str, str], own: Sequence[NamedSuspect], compare_url: str, may_plan: bool) -> SuspectCard:
+    best = max(own, key=lambda named: _LEVELS[named.ranked.standing][0])
+    level, label = _LEVELS[best.ranked.standing]
+    suspect = best.ranked.suspect
+    evidence = tuple(_evidence(best.ranked))
+    stacks = len({named.run_id for named in own})
+    action = _action(best, compare_url, may_plan)
+    return SuspectCard(change[0], suspect.axis, *change[1:], suspect.reason, level, label, evidence, stacks, action)
+
+
+def _evidence(ranked: RankedSuspect) -> Iterator[str]:
+    if past := ranked.past:
+        change = change_text(past.median_pct, past.low_pct, past.high_pct)
+        yield f"{plural(past.n, 'A/B')} here: {change.figure}" + (f" ({change.interval})" if past.n > 1 else "")
+    if (elsewhere := ranked.elsewhere) and elsewhere.n:
+        yield f"{len(elsewhere.moved)} of {plural(elsewhere.n, 'other stack')} moved as well"
+    if not ranked.past and not ranked.elsewhere:
+        yield "no evidence yet"
+
+
+def _action(named: NamedSuspect, compare_url: str, may_plan: bool) -> tuple[str, str] | None:
+    """Return the step that tells most: an A/B that reverts a knob, the commits of a code change, else a comparison."""
+    difference = named.ranked.suspect.difference
+    if difference and difference.role == "knob" and difference.is_certain and not named.ranked.past and may_plan:
+        query = urlencode({"field": difference.field, "value": shown(difference.a.value) if difference.a else ""})
+        return "Plan an A/B to confirm", f"/runs/{named.run_id}/experiments/new?{query}"
+    if named.before is None:
+        return None
+    if named.ranked.suspect.axis == "code" and (address := range_address(compare_url, named.before[1], named.commit)):
+        return "List the commits", address
+    return "Compare before and after", f"/compare?a={named.before[0]}&b={named.run_id}"
