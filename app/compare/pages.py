@@ -83,7 +83,7 @@ class ComparePage:
 
     @cached_property
     def bootstrap(self) -> ChangeText | None:
-        """Return the bootstrap interval of the change of step time, as a second opinion beside the test."""
+        """Return the bootstrap interval of the change of step time, as a second opinion on the test."""
         measured = self.comparison.sides.measured
         if measured is None or measured.step_time is None:
             return None
