@@ -50,7 +50,7 @@ def write_export(tables: Mapping[str, Path], target: Path) -> None:
         for name, path in tables.items():
             try:
                 _copy(connection, name.rpartition(".")[0], path)
-            except (pyarrow.ArrowException, OSError) as error:
+            except (pyarrow.ArrowException, OSError, ValueError, OverflowError, sqlite3.Error) as error:
                 raise UnusableProfile(f"{name} cannot be read: {str(error)[:200]}.") from None
         connection.commit()
     finally:
@@ -67,6 +67,7 @@ def _copy(connection: sqlite3.Connection, table: str, path: Path) -> None:
     marks = ", ".join("?" * len(columns))
     written = 0
     for batch in batches:
+        batch.validate(full=True)  # offsets of a damaged file would be followed out of the memory
         written += batch.num_rows
         if written > _MAX_ROWS:
             raise UnusableProfile(f"{table} has more than {_MAX_ROWS:,} rows. Export fewer steps.")

@@ -2,9 +2,12 @@
 
 import gzip
 import json
+import random
 import sqlite3
+import sys
 import tarfile
 import zipfile
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,10 @@ import pyarrow
 import pytest
 from pyarrow import ipc, parquet
 
+from app.domain.profiles.trace import UnusableProfile
+from app.pipeline.profile_tables import write_export
 from tests.analysis.commands import threewalls
+from tests.cases import sized
 from tests.domain.profiles.traces import corpus, differences, expected, trace_bytes
 
 
@@ -150,3 +156,32 @@ def test_tables_of_sums_say_what_they_cannot_show(tmp_path: Path) -> None:
     assert answer.code == 0
     assert "nccl_share_of_summed_kernel_time = 1.0" in answer.output
     assert "Only sums" in answer.output
+
+
+def test_tables_without_pyarrow_are_answered_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UnusableProfile, match="nsys export --type sqlite"):
+        write_export({"StringIds.parquet": tmp_path / "StringIds.parquet"}, tmp_path / "export.sqlite")
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_damaged_tables_are_answered(tmp_path: Path, suffix: str) -> None:
+    """Unchecked, pyarrow follows damaged offsets out of its memory and ends the process."""
+    export = tmp_path / "export.sqlite"
+    with closing(sqlite3.connect(export)) as connection:
+        connection.execute("CREATE TABLE StringIds (id, value)")
+        connection.executemany("INSERT INTO StringIds VALUES (?, ?)", [(1, "gemm"), (2, "a" * 40), (3, "µ")])
+        connection.commit()
+    (table,) = tables_of(export, tmp_path, suffix)
+    whole = table.read_bytes()
+    for seed in range(sized(80, 5_000)):
+        chance = random.Random(seed)  # noqa: S311
+        data = bytearray(whole)
+        for _ in range(chance.randint(1, 4)):
+            at, length = chance.randrange(len(data)), chance.randint(1, 8)
+            data[at : at + chance.choice([0, length])] = chance.randbytes(chance.choice([0, length]))
+        table.write_bytes(data)
+        target = tmp_path / f"{seed}.sqlite"
+        with suppress(UnusableProfile):
+            write_export({table.name: table}, target)
+        target.unlink()
