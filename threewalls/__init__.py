@@ -266,8 +266,8 @@ def _id(run: RunOrId) -> int:
 
 def _run(data: Mapping[str, Any]) -> Run:
     step_time = (data.get("metrics") or {}).get("step_time_ms")
-    texts = (str(data.get(name) or "") for name in ("name", "project", "status", "branch", "commit", "verdict"))
-    return Run(int(data["id"]), *texts, step_time["value"] if step_time else None, data)
+    texts = {name: str(data.get(name) or "") for name in ("name", "project", "status", "branch", "commit", "verdict")}
+    return Run(id=int(data["id"]), **texts, step_time_ms=step_time["value"] if step_time else None, data=data)
 
 
 def _verdict(run: int, report: Mapping[str, Any]) -> Verdict:

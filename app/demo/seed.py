@@ -135,9 +135,15 @@ def _send(address: str, job: Job, sent: dict[str, int]) -> None:
 
 def _send_public_runs(settings: Settings, address: str, stopping: threading.Event) -> None:
     """Upload the second project. Its tests run on several branches, so all of them are baselines."""
-    links = {"commit_url": "/commit/{commit}", "compare_url": "/compare/{from}...{to}"}
-    urls = {name: public_ci.REPOSITORY + path for name, path in links.items()}
-    _make_project(settings, ProjectRow(slug=public_ci.PROJECT, baseline_branch="*", **urls))
+    _make_project(
+        settings,
+        ProjectRow(
+            slug=public_ci.PROJECT,
+            baseline_branch="*",
+            commit_url=f"{public_ci.REPOSITORY}/commit/{{commit}}",
+            compare_url=f"{public_ci.REPOSITORY}/compare/{{from}}...{{to}}",
+        ),
+    )
     for run in public_ci.public_runs():
         if stopping.is_set():
             return

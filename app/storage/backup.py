@@ -190,8 +190,8 @@ class TarFile:
         try:
             with part.open("wb") as file, tarfile.open(fileobj=file, mode="w") as self._out:
                 yield
-            with part.open("rb") as file:
-                os.fsync(file.fileno())
+            with part.open("rb") as written:
+                os.fsync(written.fileno())
             part.replace(self.path)
         finally:
             part.unlink(missing_ok=True)
