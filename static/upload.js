@@ -9,36 +9,117 @@ function size(bytes) {
   return `${bytes.toFixed(1)}\u202fGB`;
 }
 
-function uploads(form) {
-  const input = $('input[type="file"]', form);
-  const drop = $("[data-drop]", form);
-  const list = $("[data-files]", form);
-  const show = () => {
-    list.replaceChildren(...[...input.files].map((file) => {
-      const item = document.createElement("li");
-      const name = document.createElement("span");
-      name.textContent = file.name;
-      const amount = document.createElement("span");
-      amount.className = "size";
-      amount.textContent = size(file.size);
-      item.append(name, amount);
-      return item;
-    }));
-  };
-  for (const type of ["dragenter", "dragover"]) drop.addEventListener(type, (event) => { event.preventDefault(); drop.classList.add("over"); });
-  for (const type of ["dragleave", "drop"]) drop.addEventListener(type, () => drop.classList.remove("over"));
-  drop.addEventListener("drop", (event) => {
-    event.preventDefault();
-    if (!event.dataTransfer.files.length) return;
-    const files = new DataTransfer();
-    for (const file of [...input.files, ...event.dataTransfer.files]) files.items.add(file);
-    input.files = files.files;
-    show();
+const PROJECT = "project";
+
+function remembered() {
+  try { return localStorage.getItem(PROJECT) ?? ""; } catch { return ""; }
+}
+
+function remember(project) {
+  try { localStorage.setItem(PROJECT, project); } catch { /* chosen again next time */ }
+}
+
+// What the beginning of a file shows, as the service reads it. Nothing is stored.
+async function preview(file, bytes) {
+  const answer = await fetch(`/upload/preview?name=${encodeURIComponent(file.name.slice(-300))}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/octet-stream" },
+    body: await file.slice(0, bytes).arrayBuffer(),
   });
+  return answer.ok ? answer.json() : null;
+}
+
+const MOST_PREVIEWS = 4;
+
+function uploads(form) {
+  const input = $('input[name="log"]', form);
+  const list = $("[data-files]", form);
+  const ask = $("[data-ask]", form);
+  const recognised = $("[data-recognised]", form);
+  const button = $("[data-send]", form);
+  const fields = [...ask.querySelectorAll(".field")];
+  const isFilled = (field) => Boolean($("input", field).value) || Boolean($('[aria-invalid="true"]', field));
+  let asked = 0; // the newest choice counts, whichever answer comes last
+
+  const choose = (files) => {
+    const data = new DataTransfer();
+    for (const file of files) data.items.add(file);
+    input.files = data.files;
+    show();
+  };
+
+  const row = (file, number) => {
+    const item = document.createElement("li");
+    const name = document.createElement("span");
+    name.textContent = file.name;
+    const amount = document.createElement("span");
+    amount.className = "size";
+    amount.textContent = size(file.size);
+    const remove = document.createElement("button");
+    remove.type = "button";
+    remove.className = "button quiet";
+    remove.textContent = "Remove";
+    remove.setAttribute("aria-label", `Remove ${file.name}`);
+    remove.addEventListener("click", () => choose([...input.files].filter((_, other) => other !== number)));
+    item.append(name, amount, remove);
+    return item;
+  };
+
+  const read = async (files) => {
+    const mine = ++asked;
+    ask.hidden = !fields.some(isFilled);
+    recognised.textContent = files.length ? "Reading the file" : "";
+    if (!files.length) return;
+    const first = files.slice(0, MOST_PREVIEWS);
+    const answers = await Promise.all(first.map((file) => preview(file, Number(form.dataset.previewBytes)).catch(() => null)));
+    if (mine !== asked) return;
+    const previews = answers.filter(Boolean);
+    const logs = previews.filter((each) => each.is_log);
+    const found = Object.assign({}, ...logs.map((each) => each.found));
+    recognised.textContent = (logs[0] ?? previews[0])?.sentence ?? "";
+    for (const field of fields) {
+      const name = $("input", field).name;
+      field.hidden = logs.length > 0 && name in found && !isFilled(field);
+    }
+    ask.hidden = fields.every((field) => field.hidden);
+    if (!ask.hidden && logs.length) recognised.textContent += " Missing, if you know it:";
+  };
+
+  const show = () => {
+    const files = [...input.files];
+    list.replaceChildren(...files.map(row));
+    button.textContent = files.length ? `Upload ${files.length} ${files.length === 1 ? "file" : "files"}` : "Upload";
+    read(files);
+  };
+
+  const project = form.elements.project;
+  project.value ||= remembered();
+  form.dropped = (files) => choose([...input.files, ...files]);
   input.addEventListener("change", show);
-  form.addEventListener("submit", (event) => { event.preventDefault(); send(form, input); });
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    remember(project.value);
+    send(form, input);
+  });
   show();
 }
+
+// The whole window takes files: a file dropped beside a form would replace the page.
+const withFiles = (event) => event.dataTransfer?.types.includes("Files");
+for (const type of ["dragenter", "dragover"]) {
+  window.addEventListener(type, (event) => {
+    if (!withFiles(event)) return;
+    event.preventDefault();
+    document.body.classList.add("dropping");
+  });
+}
+window.addEventListener("dragleave", (event) => { if (!event.relatedTarget) document.body.classList.remove("dropping"); });
+window.addEventListener("drop", (event) => {
+  document.body.classList.remove("dropping");
+  if (!withFiles(event)) return;
+  event.preventDefault();
+  $("form[data-upload]").dropped(event.dataTransfer.files);
+});
 
 function send(form, input) {
   const files = [...form.querySelectorAll('input[type="file"]')].flatMap((each) => [...each.files]);

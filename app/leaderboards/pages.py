@@ -1,7 +1,6 @@
 """`/leaderboards` and `/leaderboards/{hardware}/{family}`: pages, their charts, their tables as CSV."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
@@ -12,7 +11,7 @@ from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.naming import SEPARATOR, common_parts
-from app.domain.numbers import TimeUnit, plural, time_unit_of
+from app.domain.numbers import TimeUnit, time_unit_of
 from app.domain.ranking.rank import head_text
 from app.domain.ranking.runs import slug
 from app.errors import NotFound
@@ -29,6 +28,8 @@ from app.leaderboards.charts import (
     leadership_periods,
     told_class,
 )
+from app.leaderboards.index_page import IndexFilters, leaderboard_index, missing_board
+from app.leaderboards.picture import BoardPicture, board_picture
 from app.leaderboards.queries import RANKINGS, BoardQuery
 from app.leaderboards.views import (
     MOST_COMPARED,
@@ -46,15 +47,13 @@ from app.leaderboards.views import (
 )
 from app.leaderboards.views import gain_text as gain_range
 from app.leaderboards.words import meanings_of
-from app.pipeline.notify import LeaderUpdate, leader_updates
 from app.storage.leader_changes import LeaderChange, leader_changes
+from app.storage.references import references
 from app.storage.runs import Quarantine
 from app.storage.standings import (
-    HardwareFamily,
     StandingsPage,
     StoredStandings,
-    check_project,
-    hardware_and_families,
+    has_leaderboard,
     stacks_named,
     standings_of,
 )
@@ -67,6 +66,8 @@ from app.web.templating import render
 # --- The data of the leaderboard of one hardware and family. A part is computed when a template first needs it.
 
 MOST_CHANGES = 50
+FEWEST_TOLD = 3
+"""Rankings from which the table of wins is shown."""
 
 
 class LeaderboardPage:
@@ -147,6 +148,23 @@ class LeaderboardPage:
         """Return the meanings of the badges on the page."""
         return meanings_of([board for item in self.found.items for board in item.standings.boards])
 
+    @cached_property
+    def picture(self) -> BoardPicture | None:
+        """Return the picture of the only ranking; None without one, and for several, which the gains show."""
+        ranked = [(item, board) for item in self.found.items for board in item.standings.boards if board.is_ranking]
+        if len(ranked) != 1:
+            return None
+        stack, board = ranked[0]
+        points = [
+            point for point in references(self._session, stack.project) if point.point.family.name == stack.family
+        ]
+        return board_picture(stack, board, points)
+
+    @property
+    def tells_wins(self) -> bool:
+        """Return whether there are enough rankings to count who won."""
+        return sum(summary.rankings for summary in self.found.summaries) >= FEWEST_TOLD
+
     @property
     def query(self) -> str:
         """Return the query string of this page."""
@@ -224,45 +242,28 @@ class LeaderboardPage:
         return availability_table(find_availability(self._session, containers=containers))
 
 
-# --- The list of leaderboards: hardware and model families, and the newest changes of leaders.
-
-NEWEST = 10
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderboardIndex:
-    project: str
-    items: tuple[HardwareFamily, ...]
-    news: tuple[LeaderUpdate, ...]
-
-    @property
-    def answer(self) -> str:
-        if not self.items:
-            return f"No stack of {self.project} is ranked yet." if self.project else "No stack is ranked yet."
-        stacks, rankings = sum(item.stacks for item in self.items), sum(item.rankings for item in self.items)
-        text = plural(rankings, "stack has a ranking", "stacks have a ranking")
-        boards = plural(len(self.items), "leaderboard")
-        return f"{boards} over {plural(stacks, 'stack')}. {text} of two dispatchers or more."
-
-
-def leaderboard_index(session: Session, project: str = "") -> LeaderboardIndex:
-    check_project(session, project)
-    news = leader_updates(session, project=project, most=NEWEST)
-    return LeaderboardIndex(project, hardware_and_families(session, project), news)
-
+# --- Routes.
 
 router = APIRouter(include_in_schema=False)
 
 Slug = Annotated[str, Path(max_length=230)]
 
 
-def get_page(request: Request, session: ReadSession, hardware: Slug, family: Slug) -> LeaderboardPage:
+def redirect_names(request: Request, hardware: Slug, family: Slug) -> None:
     """Names as they are shown, `H100/Qwen3-30B-A3B`, lead to the address with their slugs."""
     if (slug(hardware), slug(family)) != (hardware, family):
         parts = ("leaderboards", slug(hardware), slug(family), *request.scope["path"].split("/")[4:])
         query = f"?{request.url.query}" if request.url.query else ""
         moved = "".join(f"/{quote(part)}" for part in parts) + query
         raise HTTPException(308, "Moved to its canonical URL.", {"Location": moved})
+
+
+Canonical = Depends(redirect_names)
+
+
+def get_page(
+    request: Request, session: ReadSession, hardware: Slug, family: Slug, _: None = Canonical
+) -> LeaderboardPage:
     return LeaderboardPage(session, hardware, family, BoardQuery.from_params(request.query_params))
 
 
@@ -271,14 +272,22 @@ Page = Annotated[LeaderboardPage, Depends(get_page)]
 
 @router.get("/leaderboards")
 @requires(Action.READ)
-def list_leaderboards(request: Request, session: ReadSession, project: str = "") -> HTMLResponse:
-    return render(request, "leaderboards/index.html", index=leaderboard_index(session, project[:100]))
+def list_leaderboards(
+    request: Request, session: ReadSession, filters: Annotated[IndexFilters, Depends()]
+) -> HTMLResponse:
+    index = leaderboard_index(session, filters)
+    return render(request, "leaderboards/index.html", index=index)
 
 
 @router.get("/leaderboards/{hardware}/{family}")
 @requires(Action.READ)
-def show_leaderboard(request: Request, page: Page) -> HTMLResponse:
-    return _render(request, page, "board")
+def show_leaderboard(
+    request: Request, session: ReadSession, hardware: Slug, family: Slug, _: None = Canonical
+) -> HTMLResponse:
+    """Show the board, or what is published for a model and a GPU without runs."""
+    if not has_leaderboard(session, hardware, family):
+        return render(request, "leaderboards/missing.html", p=missing_board(session, hardware, family))
+    return _render(request, get_page(request, session, hardware, family), "board")
 
 
 @router.get("/leaderboards/{hardware}/{family}/gains")

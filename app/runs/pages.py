@@ -1,16 +1,17 @@
 """Pages of runs: the list, one run and its parts. HTTP in, template out."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
-from functools import partial
+from dataclasses import asdict, replace
+from functools import cache, partial
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Request
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Depends, Path, Query, Request
 from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from app.access.guards import UPLOAD_BYTES
 from app.domain.access.principal import Action
@@ -21,6 +22,7 @@ from app.pipeline.receive import UploadedFile, accept_upload
 from app.runs.api import csv_rows
 from app.runs.commands import RUN_DECISIONS, RunDecision, amend_contract, decide, describe_lines
 from app.runs.forms import AmendForm, DecisionForm, ReadAsForm, UploadForm
+from app.runs.preview import PREVIEW_BYTES, preview
 from app.runs.queries import (
     EVIDENCE_LEVELS,
     PURPOSES,
@@ -218,6 +220,25 @@ async def describe_step_lines(request: Request, engine: AppEngine, log_files: Ap
     )
 
 
+@router.post(
+    "/upload/preview",
+    max_body_size=PREVIEW_BYTES,
+    openapi_extra={"requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}},
+)
+@requires(Action.UPLOAD)
+async def preview_upload(request: Request, name: Annotated[str, Query(max_length=300)] = "log") -> JSONResponse:
+    """Return what the beginning of a file shows, before it is uploaded. Nothing is stored."""
+    data = await request.body()
+    found = await to_thread.run_sync(preview, name, data, limiter=_previews())
+    return JSONResponse(asdict(found), headers={"Cache-Control": "no-store"})
+
+
+@cache
+def _previews() -> CapacityLimiter:
+    """Return the limit of previews at a time, so that they never take all threads of a process."""
+    return CapacityLimiter(2)
+
+
 def _chosen_project(request: Request, engine: Engine, stated: str | None) -> str:
     """Raises InvalidMetadata, NotAllowed."""
     user = access_of(request).user
@@ -243,6 +264,7 @@ def _render_upload(
         form=form,
         purposes=PURPOSES,
         max_bytes=settings.max_upload_bytes,
+        preview_bytes=PREVIEW_BYTES,
         projects=sorted(slug for number, slug in slugs.items() if access.may(Action.UPLOAD, number)),
     )
 

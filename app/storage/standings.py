@@ -152,6 +152,17 @@ def standings_of(
     )
 
 
+def has_leaderboard(session: Session, hardware_slug: str, family_slug: str) -> bool:
+    """Return whether any visible stack has this hardware and family."""
+    found = select_any(StandingRow.stack_key).where(*_of_leaderboard(hardware_slug, family_slug)).limit(1)
+    return session.execute(found).first() is not None
+
+
+def class_summaries(session: Session, filters: StandingsFilters) -> tuple[ClassSummary, ...]:
+    """Return the summaries of all leaderboards: one for each hardware, family and class of runs."""
+    return _matching(session, "", "", filters).summaries
+
+
 @dataclass(frozen=True, slots=True)
 class _Matching:
     """The stacks that match, in the order of the page, with the classes of their boards; what concerns all of them."""

@@ -73,17 +73,27 @@ DROP = """(zone, files) => {
 }"""
 
 
-def test_a_dropped_log_becomes_a_run_page(open_page: OpenPage) -> None:
-    page = open_page("/upload")
-    page.locator("[data-drop]").evaluate(DROP, [["dropped.log", megatron_log(step_times(412.0, 60))]])
-    expect(page.get_by_label("Chosen files")).to_contain_text("dropped.log")
-    page.get_by_label("Name").fill("dropped <b>log</b>")
+def test_a_dropped_log_becomes_a_run_page_in_two_clicks_and_one_drag(open_page: OpenPage) -> None:
+    page = open_page("/")
+    page.get_by_role("link", name="Upload", exact=True).first.click()
+    page.wait_for_url("**/upload")
+    log = megatron_log(step_times(412.0, 60))
+    page.locator("h1").evaluate(DROP, [["dropped.log", log], ["second.log", log]])  # beside the zone
+    files = page.get_by_label("Chosen files")
+    expect(files.locator("li")).to_have_count(2)
+    files.get_by_role("button", name="Remove second.log").click()
+    expect(files.locator("li")).to_have_count(1)
+    expect(page.locator("[data-recognised]")).to_contain_text("60 iterations")
+    send = page.get_by_role("button", name="Upload 1 file")
+    expect(send).to_be_in_viewport()
+    expect(page.get_by_label("Cluster")).to_be_visible()  # no log shows it
     page.get_by_label("Project").fill("by-hand")
-    page.get_by_role("button", name="Upload").click()
+    send.click()
     page.wait_for_url(re.compile(r"/runs/\d+$"))
-    expect(page.get_by_role("heading", level=1)).to_have_text("dropped <b>log</b>")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("dropped")
     expect(page.locator(".figures")).to_contain_text(re.compile(r"4\d\d\.\d\s*ms"))
-    expect(page.locator("[data-chart] canvas")).to_be_visible()
+    page.goto("/upload")
+    expect(page.get_by_label("Project")).to_have_value("by-hand")
 
 
 def test_the_run_page_goes_live_from_received_to_ready(open_page: OpenPage, house: House) -> None:
@@ -111,13 +121,13 @@ def test_an_error_stands_at_its_field_and_the_file_stays_chosen(open_page: OpenP
     page.get_by_label("Drop logs here").set_input_files(
         {"name": "kept.log", "mimeType": "text/plain", "buffer": b"a line\n"}
     )
-    page.get_by_label("GPUs").fill("-8")
-    page.get_by_role("button", name="Upload").click()
-    expect(page.get_by_label("GPUs")).to_have_attribute("aria-invalid", "true")
-    expect(page.get_by_label("GPUs")).to_be_focused()
+    page.get_by_label("GPUs", exact=True).fill("-8")
+    page.get_by_role("button", name="Upload 1 file").click()
+    expect(page.get_by_label("GPUs", exact=True)).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_label("GPUs", exact=True)).to_be_focused()
     expect(page.get_by_label("Chosen files")).to_contain_text("kept.log")
-    page.get_by_label("GPUs").fill("8")
-    page.get_by_role("button", name="Upload").click()
+    page.get_by_label("GPUs", exact=True).fill("8")
+    page.get_by_role("button", name="Upload 1 file").click()
     page.wait_for_url(re.compile(r"/runs/\d+$"))
     expect(page.locator(".badge", has_text="unread").first).to_be_visible(timeout=90_000)
 

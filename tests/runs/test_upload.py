@@ -20,12 +20,14 @@ from starlette.testclient import TestClient
 from app.main import create_app
 from app.pipeline.receive import UploadedFile, accept_upload
 from app.pipeline.uploaded_file import document_kind
+from app.runs.preview import MOST_TEXT_BYTES, PREVIEW_BYTES
 from app.runs.queries import get_series
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.log_files import LogFiles, StagedFile
 from tests.access.conftest import teams
 from tests.access.people import OURS, PUBLIC, SAME_ORIGIN, THEIRS, Teams
+from tests.builders import megatron_log, step_times
 from tests.cases import every_case, sized
 from tests.conftest import OPEN_TO
 from tests.domain.documents.event_files import event, event_file, simple
@@ -418,3 +420,43 @@ def _as_upstream_writes(metric: Mapping[str, Any]) -> dict[str, Any]:
     if metric["start_step"] == 0:
         return head | {"values": metric["values"]}
     return head | {"values": {str(step): "nan" if value is None else value for step, value in points}}
+
+
+# --- The preview of a file before its upload.
+
+
+BYTES = SAME_ORIGIN | {"Content-Type": "application/octet-stream"}
+
+
+def preview(client: TestClient, data: bytes, name: str = "train.log") -> dict[str, Any]:
+    answer = client.post(f"/upload/preview?name={name}", content=data, headers=BYTES)
+    assert answer.status_code == 200, answer.text
+    shown: dict[str, Any] = answer.json()
+    return shown
+
+
+def test_a_preview_names_what_the_log_shows_and_what_it_does_not(client: TestClient) -> None:
+    log = megatron_log(step_times(412.0, 60)).encode()
+    for data in (log, gzip.compress(log), gzip.compress(log)[:-20]):  # the browser sends only the beginning
+        shown = preview(client, data)
+        assert (shown["is_log"], "60 iterations" in shown["sentence"]) == (True, True)
+        assert {"cluster", "container"} <= set(shown["missing"])
+        assert not set(shown["missing"]) & set(shown["found"])
+    assert client.get("/api/v1/runs").json()["items"] == []
+
+
+def test_a_preview_of_anything_else_says_so(client: TestClient) -> None:
+    for data in (b"", b"\x00\x01\x02" * 500, b"a line\n", gzip.compress(b"x")[:12], b"\x1f\x8b" + b"a" * 300):
+        assert (preview(client, data)["is_log"], preview(client, data)["found"]) == (False, {})
+
+
+def test_a_preview_is_bounded_and_needs_the_right_to_upload(teams: Teams) -> None:
+    client = teams.client("contributor")
+    too_much = client.post("/upload/preview", content=b"a" * (PREVIEW_BYTES + 1), headers=BYTES)
+    assert too_much.status_code == 413
+    bomb = gzip.compress(b" iteration 1/50 | elapsed time per iteration (ms): 400.0 |\n" * 2_000_000)
+    assert len(bomb) < PREVIEW_BYTES < MOST_TEXT_BYTES
+    shown = preview(client, bomb)
+    assert shown["found"] == {}
+    refused = teams.client("viewer").post("/upload/preview", content=b"a line", headers=BYTES)
+    assert refused.status_code in (403, 404)

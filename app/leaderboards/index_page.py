@@ -1,0 +1,248 @@
+"""`/leaderboards`: a matrix of model families and GPUs; and the page of a pair that has no run yet."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+from urllib.parse import urlencode
+
+from fastapi import Query
+from sqlmodel import Session
+
+from app.domain.contract.values import KNOWN_MODELS, gpu_sku
+from app.domain.numbers import THIN, plural
+from app.domain.ranking.across import ClassSummary
+from app.domain.ranking.runs import Family, family_of, hardware_of
+from app.domain.ranking.standings import REFERENCE
+from app.errors import NotFound
+from app.pipeline.notify import LeaderUpdate, leader_updates
+from app.storage.references import Reference, references
+from app.storage.standings import StandingsFilters, check_project, class_summaries, hardware_and_families
+
+NEWEST = 10
+Outcome = Literal["won", "tie", "only", "unranked", "published"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Who leads on one GPU for one family. `dispatcher`: of a winner or of the only results; `margin`: its gain."""
+
+    outcome: Outcome
+    href: str
+    dispatcher: str = ""
+    margin: str = ""
+    runs: int = 0
+    published: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyRow:
+    family: str
+    cells: tuple[Cell | None, ...]
+
+
+Text = Annotated[str, Query(max_length=230)]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFilters:
+    """Empty: any. `own`: not empty for families with own runs only."""
+
+    project: Text = ""
+    family: Text = ""
+    gpu: Text = ""
+    own: Text = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderboardIndex:
+    """`gpus`: columns by name. `families`, `hardware`: choices of the filters."""
+
+    filters: IndexFilters
+    gpus: tuple[str, ...]
+    rows: tuple[FamilyRow, ...]
+    families: tuple[str, ...]
+    hardware: tuple[str, ...]
+    stacks: int
+    rankings: int
+    boards: int
+    news: tuple[LeaderUpdate, ...]
+
+    @property
+    def answer(self) -> str:
+        if not self.boards:
+            project = self.filters.project
+            return f"No stack of {project} is ranked yet." if project else "No stack is ranked yet."
+        boards = plural(self.boards, "leaderboard")
+        return f"{boards} over {plural(self.stacks, 'stack')}; {plural(self.rankings, 'stack')} with a ranking."
+
+
+Pair = tuple[str, str]
+"""Slugs of hardware and family."""
+
+
+@dataclass
+class _Board:
+    hardware: str
+    family: str
+    runs: int = 0
+    stacks: int = 0
+    summaries: list[ClassSummary] = field(default_factory=list)
+    published: list[Reference] = field(default_factory=list)
+
+
+def leaderboard_index(session: Session, filters: IndexFilters) -> LeaderboardIndex:
+    """Return the matrix. Raises NotFound for an unknown project."""
+    check_project(session, filters.project)
+    own = hardware_and_families(session, filters.project)
+    boards = {
+        (item.hardware_slug, item.family_slug): _Board(item.hardware, item.family, item.runs, item.stacks)
+        for item in own
+    }
+    summaries = class_summaries(session, StandingsFilters(project=filters.project))
+    for summary in summaries:
+        for board in boards.values():
+            if (board.hardware, board.family) == (summary.hardware, summary.family):
+                board.summaries.append(summary)
+    if not filters.own:
+        for reference in references(session, filters.project or None):
+            hardware, family = _pair_of(reference)
+            board = boards.setdefault((hardware.slug, family.slug), _Board(hardware.name, family.name))
+            board.published.append(reference)
+    families = _ordered((board.family, board.runs) for board in boards.values())
+    gpus = _ordered((board.hardware, board.runs) for board in boards.values())
+    by_name = {(board.hardware, board.family): _cell(pair, board, filters.project) for pair, board in boards.items()}
+    columns = tuple(gpu for gpu in gpus if filters.gpu in ("", gpu))
+    rows = tuple(
+        FamilyRow(family, tuple(by_name.get((gpu, family)) for gpu in columns))
+        for family in families
+        if filters.family in ("", family)
+    )
+    return LeaderboardIndex(
+        filters=filters,
+        gpus=columns,
+        rows=tuple(row for row in rows if any(row.cells)),
+        families=families,
+        hardware=gpus,
+        stacks=sum(item.stacks for item in own),
+        rankings=sum(item.rankings for item in own),
+        boards=len(own),
+        news=leader_updates(session, project=filters.project, most=NEWEST),
+    )
+
+
+def _ordered(names: Iterable[tuple[str, int]]) -> tuple[str, ...]:
+    """Return the names with the most own runs first, then by name."""
+    runs: dict[str, int] = {}
+    for name, count in names:
+        runs[name] = runs.get(name, 0) + count
+    return tuple(sorted(runs, key=lambda name: (-runs[name], name)))
+
+
+def _pair_of(reference: Reference) -> tuple[Family, Family]:
+    return hardware_of(str(reference.point.contract["gpu"])), reference.point.family
+
+
+def _cell(pair: Pair, board: _Board, project: str) -> Cell:
+    href = f"/leaderboards/{pair[0]}/{pair[1]}" + (f"?{urlencode({'project': project})}" if project else "")
+    published = published_range(board.published)
+    if not board.runs:
+        return Cell("published", href, published=published)
+    ranked = [summary for summary in board.summaries if summary.rankings]
+    if not ranked:
+        names = {tally.dispatcher for summary in board.summaries for tally in summary.overall.tallies if tally.alone}
+        outcome: Outcome = "only" if len(names) == 1 else "unranked"
+        return Cell(outcome, href, next(iter(names)) if len(names) == 1 else "", runs=board.runs, published=published)
+    # Real training first; of several routing modes the one with the most rankings.
+    best = max(ranked, key=lambda summary: (summary.semantic_class == "training_equivalent", summary.rankings))
+    dispatcher, margin = _winner(best)
+    return Cell("won" if dispatcher else "tie", href, dispatcher, margin, board.runs, published)
+
+
+def _winner(summary: ClassSummary) -> tuple[str, str]:
+    """Return who won most rankings and its gain over alltoall; empty if none is clearly ahead."""
+    tallies = sorted(summary.overall.tallies, key=lambda tally: -tally.won)
+    if not tallies or not tallies[0].won or (len(tallies) > 1 and tallies[1].won == tallies[0].won):
+        return "", ""
+    first = tallies[0]
+    if first.dispatcher == REFERENCE or first.gain is None:
+        return first.dispatcher, ""
+    low, high = first.gain.lowest_pct, first.gain.highest_pct
+    text = f"{low:+.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:+.1f} to {high:+.1f}"
+    return first.dispatcher, f"{text}{THIN}%"
+
+
+# --- Published figures of one pair.
+
+
+def published_range(points: Sequence[Reference]) -> str:
+    """Format `276\u2013370` TFLOP/s/GPU; empty without a figure."""
+    values = sorted(reference.point.tflops_per_gpu for reference in points if reference.point.tflops_per_gpu)
+    if not values:
+        return ""
+    low, high = f"{values[0]:,.0f}", f"{values[-1]:,.0f}"
+    return low if low == high else f"{low}\u2013{high}"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedBar:
+    """`share`: length of the bar from 0 to 1."""
+
+    reference: Reference
+    facts: str
+    tflops: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class MissingBoard:
+    """A model family on a GPU that no run was uploaded for."""
+
+    hardware: str
+    family: str
+    bars: tuple[PublishedBar, ...]
+    published: int
+
+    @property
+    def answer(self) -> str:
+        text = published_range([bar.reference for bar in self.bars])
+        return f"No run of yours yet. Published: {text} TFLOP/s/GPU." if text else "No run of yours yet."
+
+    @property
+    def plan_query(self) -> str:
+        return urlencode({"model": self.family, "gpu": self.hardware})
+
+
+_MOST_BARS = 12
+_FACTS = ("gpus", "precision", "dispatcher", "seq_len")
+
+
+def missing_board(session: Session, hardware_slug: str, family_slug: str) -> MissingBoard:
+    """Return what is published for a pair without runs. Raises NotFound unless both are known."""
+    points = references(session)
+    pairs = [(reference, *_pair_of(reference)) for reference in points]
+    models = [family_of(model.name) for model in KNOWN_MODELS]
+    hardware = _named(hardware_slug, [pair[1] for pair in pairs])
+    family = _named(family_slug, [*models, *(pair[2] for pair in pairs)])
+    sku = gpu_sku(hardware_slug)
+    if hardware is None and sku is not None and hardware_of(sku).slug == hardware_slug:
+        hardware = hardware_of(sku)
+    if hardware is None or family is None:
+        raise NotFound("No stack of this hardware and model family has been ranked. The list is at /leaderboards.")
+    mine = [reference for reference, gpu, model in pairs if (gpu, model) == (hardware, family)]
+    shown = sorted((item for item in mine if item.point.tflops_per_gpu), key=lambda item: -(_tflops(item)))[:_MOST_BARS]
+    most = max(map(_tflops, shown), default=1.0)
+    bars = tuple(PublishedBar(item, _facts(item.point.contract), _tflops(item), _tflops(item) / most) for item in shown)
+    return MissingBoard(hardware.name, family.name, bars, len(mine))
+
+
+def _named(slug: str, families: Iterable[Family]) -> Family | None:
+    return next((item for item in families if item.slug == slug), None)
+
+
+def _tflops(reference: Reference) -> float:
+    return reference.point.tflops_per_gpu or 0.0
+
+
+def _facts(contract: Mapping[str, object]) -> str:
+    words = {"gpus": "{} GPUs", "seq_len": "seq {}"}
+    return ", ".join(words.get(name, "{}").format(contract[name]) for name in _FACTS if contract.get(name))

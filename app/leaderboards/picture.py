@@ -1,0 +1,106 @@
+"""The picture of one ranking: a bar for each dispatcher, those that cannot run, and comparable published figures."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from app.domain.numbers import THIN, plural, step_time, time_unit_of
+from app.domain.ranking.runs import hardware_of
+from app.domain.ranking.standings import REFERENCE, Board, Entry
+from app.domain.run import Value
+from app.storage.references import Reference
+from app.storage.standings import StoredStandings
+
+SAME = ("gpus", "seq_len", "gbs", "precision")
+"""Fields that a published step time must state with the values of the stack to be drawn with it."""
+_MOST_PUBLISHED = 1
+"""The fastest one is enough to aim at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Lengths in percent of the longest; `low` and `high`: ends of the 95 % interval, equal without one.
+
+    `time` is empty for a dispatcher that is not in the container.
+    """
+
+    kind: Literal["measured", "published", "missing"]
+    label: str
+    href: str
+    length: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    time: str = ""
+    gain: str = ""
+    runs: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BoardPicture:
+    title: str
+    bars: tuple[Bar, ...]
+
+    @property
+    def text(self) -> str:
+        """Return the picture as text, for readers who do not see it."""
+        return "; ".join(f"{bar.label} {bar.time or 'not in this container'} {bar.gain}".strip() for bar in self.bars)
+
+
+def board_picture(stack: StoredStandings, board: Board, published: Iterable[Reference]) -> BoardPicture:
+    """Return the picture of a ranking. `published`: figures of the same GPU and model family."""
+    comparable = [item for item in published if _is_comparable(item, stack.about)]
+    beside = sorted(comparable, key=lambda item: item.point.step_time_ms or 0.0)[:_MOST_PUBLISHED]
+    times = [entry.step_time_ms.value for entry in board.entries] + [item.point.step_time_ms or 0.0 for item in beside]
+    ends = [entry.step_time_ms.high or 0.0 for entry in board.entries]
+    longest, unit = max([*times, *ends]), time_unit_of(times)
+    bars = [_measured(entry, longest, step_time(entry.step_time_ms.value, unit)) for entry in board.entries]
+    names = {entry.dispatcher for entry in board.entries}
+    bars += [
+        Bar(
+            "published", _publisher(item), f"/references/{item.id}",
+            length=100 * (item.point.step_time_ms or 0.0) / longest,
+            time=step_time(item.point.step_time_ms or 0.0, unit), gain="published", runs=item.point.date,
+        )
+        for item in beside
+    ]  # fmt: skip
+    bars += [
+        Bar("missing", missing.dispatcher, f"/runs/{missing.runs[0]}" if missing.runs else "/availability")
+        for missing in stack.standings.missing
+        if missing.dispatcher not in names
+    ]
+    return BoardPicture(stack.name, tuple(bars))
+
+
+def _publisher(reference: Reference) -> str:
+    dispatcher = reference.point.contract.get("dispatcher")
+    return f"{reference.point.measured_by}, {dispatcher}" if dispatcher else reference.point.measured_by
+
+
+def _measured(entry: Entry, longest: float, time: str) -> Bar:
+    figure = entry.step_time_ms
+    low, high = figure.low or figure.value, figure.high or figure.value
+    return Bar(
+        "measured", entry.dispatcher, f"/runs/{entry.runs[-1]}",
+        length=100 * figure.value / longest, low=100 * low / longest, high=100 * high / longest,
+        time=time, gain=_gain(entry), runs=plural(len(entry.runs), "run"),
+    )  # fmt: skip
+
+
+def _gain(entry: Entry) -> str:
+    if entry.dispatcher == REFERENCE:
+        return "reference"
+    if entry.gain is None:
+        return ""
+    duel = entry.gain.duel
+    ends = "" if duel.low_pct is None or duel.high_pct is None else f" ({duel.low_pct:+.1f} to {duel.high_pct:+.1f})"
+    return f"{duel.gain_pct:+.1f}{THIN}%{ends}" + (", tie" if duel.tie else "")
+
+
+def _is_comparable(reference: Reference, about: Mapping[str, Value]) -> bool:
+    contract = reference.point.contract
+    same = all(name in contract and about.get(name) == contract[name] for name in SAME)
+    return same and reference.point.step_time_ms is not None and _gpu(contract) == _gpu(about)
+
+
+def _gpu(values: Mapping[str, Value]) -> str:
+    return hardware_of(str(values.get("gpu") or "")).slug

@@ -1,0 +1,79 @@
+"""Preview of a file before its upload: what its beginning shows, and which fields only the user can state."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+
+from app.domain.documents.read import recognise
+from app.domain.logs import parse_text
+from app.domain.logs.merge import merge_logs
+from app.domain.numbers import grouped, plural
+from app.domain.performance.summary import summarise
+from app.domain.run import LogPart, Metadata
+from app.errors import InvalidUpload
+from app.pipeline.uploaded_file import Decompressed, Limits, checked
+
+PREVIEW_BYTES = 2 << 20
+"""The part of a file that a browser sends."""
+MOST_TEXT_BYTES = 4 << 20
+"""Decompressed text that is read: a small file that expands must not cost more than a plain one."""
+_ANY_RATIO = 10_000
+"""Compressed logs of many equal lines are small; the text is bounded anyway."""
+ASKED = ("model", "gpu", "gpus", "cluster", "container")
+"""Fields that the form asks for when the file does not show them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """`sentence`: what was recognised. `found`: the values of ASKED that the file shows; `missing`: the others.
+
+    `is_log`: False for a document that goes with a log, and for a file that no reader supports.
+    """
+
+    sentence: str
+    is_log: bool
+    found: Mapping[str, str]
+    missing: tuple[str, ...]
+
+
+def preview(name: str, data: bytes) -> Preview:
+    """Read the beginning of a file."""
+    try:
+        chunks = checked(Decompressed(BytesIO(data), name, Limits(4 * MOST_TEXT_BYTES, _ANY_RATIO)), "log", name)
+        text = b"".join(_beginning(chunks))
+    except InvalidUpload as error:
+        return Preview(error.detail, False, {}, ())
+    kind = recognise(name, text)
+    if kind is not None:
+        return Preview(f"{kind.capitalize()}.", False, {}, ())
+    summary = summarise(merge_logs([LogPart(name, parse_text(text))]), Metadata())
+    if summary.status == "unread":
+        return Preview("No reader recognises the beginning of this file. It is stored as it is.", False, {}, ())
+    values = {
+        field: entry.value
+        for field, entry in summary.contract.items()
+        if entry.value is not None and not isinstance(entry.value, tuple)
+    }
+    iterations = len(summary.line_numbers)
+    cut = " or more" if len(data) >= PREVIEW_BYTES else ""
+    parts = [
+        summary.trainer,
+        f"{plural(iterations, 'iteration')}{cut}" if iterations else "no iteration yet",
+        str(values.get("model", "")),
+        f"{grouped(float(gpus))} GPUs" if isinstance(gpus := values.get("gpus"), int) else "",
+        str(values.get("gpu", "")),
+        str(values.get("dispatcher", "")),
+    ]
+    found = {field: str(values[field]) for field in ASKED if field in values}
+    missing = tuple(field for field in ASKED if field not in found)
+    return Preview(f"{', '.join(part for part in parts if part)}.", True, found, missing)
+
+
+def _beginning(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the first MOST_TEXT_BYTES."""
+    length = 0
+    for chunk in chunks:
+        yield chunk[: MOST_TEXT_BYTES - length]
+        length += len(chunk)
+        if length >= MOST_TEXT_BYTES:
+            return
