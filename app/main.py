@@ -54,7 +54,6 @@ from app.leaderboards.scaling_pages import router as scaling_pages
 from app.notifications.api import router as notifications_api
 from app.notifications.pages import router as notification_pages
 from app.overview.pages import router as overview_pages
-from app.overview.palette import router as palette
 from app.planner.api import router as plan_api
 from app.planner.pages import router as plan_pages
 from app.playbook.api import router as rules_api
@@ -74,6 +73,7 @@ from app.regressions.pages import router as regressions_pages
 from app.reports.api import router as reports_api
 from app.runs.api import router as runs_api
 from app.runs.pages import router as runs_pages
+from app.runs.palette import router as palette
 from app.settings import Settings, get_settings, listed
 from app.storage.database import make_engine
 from app.storage.log_files import LogFiles

@@ -84,7 +84,7 @@ def search(
         for group in _groups(session, access_of(request), list(rules.book.rules.values()), text, numbered)
         if group.hits
     ]
-    return render(request, "overview/search.html", block="results", text=text, groups=groups)
+    return render(request, "runs/search.html", block="results", text=text, groups=groups)
 
 
 def _groups(
