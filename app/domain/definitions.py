@@ -33,7 +33,7 @@ DEFINITION_VERSION = sum(DEFINITIONS.values())
 
 VERDICT_RULES: dict[str, int] = {
     "baseline": 3,
-    "step_time": 4,
+    "step_time": 5,
     "memory": 1,
     "loss": 1,
     "levels": 3,
@@ -44,7 +44,8 @@ VERDICT_RULES: dict[str, int] = {
 
 `baseline`: 2 since young histories are segmented, too, 3 since jobs are histories of their own and other configurations
 open nothing. `step_time`: 2 since contradicting reruns are inconclusive, 3 since a learned variation has
-4 degrees of freedom or more and at most 5 %, 4 since requested reruns are one look and their decision is final.
+4 degrees of freedom or more and at most 5 %, 4 since requested reruns are one look and their decision is final,
+5 since the interval is that of the test that decided.
 `levels`: 2 since the last run of a history is clipped like the others, 3 since reruns of a commit count once.
 `suspects`: 2 since `no_change` has none. `sentences`: the wording of stored reasons and notes."""
 

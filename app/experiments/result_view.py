@@ -171,6 +171,6 @@ def _tick(mark: float) -> str:
 
 def _effect_label(time: StepTimeChange) -> str:
     return (
-        f"Change of step time {grouped(time.delta_pct, 1)} %, 99 % interval {grouped(time.ci_low_pct, 1)} to "
+        f"Change of step time {grouped(time.delta_pct, 1)} %, interval {grouped(time.ci_low_pct, 1)} to "
         f"{grouped(time.ci_high_pct, 1)} %"
     )

@@ -101,7 +101,9 @@ class MetricChangeOut(BaseModel):
     baseline: float
     candidate: float
     delta_pct: float
-    ci_low_pct: float | None = Field(description="End of the 99 % interval; null for memory, which hardly varies.")
+    ci_low_pct: float | None = Field(
+        description="End of the interval that decided; null for memory, which hardly varies."
+    )
     ci_high_pct: float | None
     decision: Literal["regression", "improvement", "no_change", "inconclusive", "changed", "not_judged"]
 

@@ -40,11 +40,11 @@ def settled(page: Page) -> Page:
 
 def test_two_containers_have_no_winner(open_page: OpenPage, runs: dict[str, int]) -> None:
     page = settled(open_page(f"/compare?a={runs['off']}&b={runs['container']}"))
-    expect(page.locator(".answer")).to_contain_text("Differs in container")
+    expect(page.locator(".answer")).to_contain_text("Not ranked: container differs")
     expect(page.get_by_role("region", name="Fields that differ")).to_contain_text("nvcr.io/nvidia/nemo:26.08")
     result = page.locator("#result")
     expect(result).to_contain_text("single-field contrast")
-    expect(result).to_contain_text("No winner: container differs, but must be equal to name a winner.")
+    expect(result).to_contain_text("container differs, but must be equal to name a winner.")
     figures = page.get_by_role("region", name="Figures of both sides")
     expect(figures).to_contain_text("differs")
     words = f"{result.inner_text()} {figures.inner_text()}"

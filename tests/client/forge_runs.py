@@ -2,7 +2,7 @@
 
 from app.client.forge import RunReport
 
-SLOWER = "regression: step time 9.4 % slower (6.7 to 12.3, 99 % interval); certain enough to act on"
+SLOWER = "regression: step time 9.4 % slower (6.7 to 12.3); certain enough to act on"
 
 
 def said(run_id: int = 41, headline: str = SLOWER, exit_code: int | None = 1, key: str = "1a2b3c4d5e6f") -> RunReport:

@@ -48,17 +48,12 @@ def specification(page: str) -> dict[str, Any]:
     return result
 
 
-def test_what_differs_comes_first_then_what_may_be_said_then_the_figures(client: TestClient, make: Make) -> None:
+def test_the_answer_comes_first_then_the_figures_then_what_differs(client: TestClient, make: Make) -> None:
     a, b = make(name="off"), make({"ep_overlap": True}, name="on", step_time_ms=23_800.0)
     text = words(client.get(f"/compare?a={a}&b={b}").text)
-    order = (
-        "Differs in ep_overlap (off -> on)",
-        "Differences",
-        "off arguments on metadata a knob",
-        "Result",
-    )
-    order += ("matched A/B B is better", "A step of B is 24.0 % faster than one of A", "Figures", "Steady windows")
-    places = [text.index(part) for part in order]
+    assert re.search(r"B is 24\.0 % faster \(.*?\)\. One knob: ep_overlap\.", text)
+    order = ("One knob: ep_overlap", "matched A/B B is better", "A step of B is 24.0 % faster than one of A", "Figures")
+    places = [text.index(part) for part in (*order, "Differences", "off arguments on metadata a knob")]
     assert places == sorted(places)
     assert re.search(r"Step time 31\.28 s ± 0\.41 23\.78 s ± 0\.31 24\.0 % faster \(.*?\) better", text)
     assert "Peak memory 61.4 GiB 61.4 GiB the same no change" in text
@@ -71,7 +66,7 @@ def test_no_winner_is_named_between_two_containers(client: TestClient, make: Mak
     assert "single-field contrast no winner" in text
     assert "No winner: container differs, but must be equal to name a winner." in text
     assert "the stacks differ only in container, so the difference is attributed to it. This is" in text
-    figures = text[text.index("Figures") : text.index("Steady windows")]
+    figures = text[text.index("Figures") : text.index("Differences")]
     assert "slower" in figures
     assert "differs" in figures
     assert not re.search(r"better|(?<!no )worse|regression|improvement", figures)
@@ -106,6 +101,18 @@ def test_the_sentence_says_why_nobody_wins(
     assert page.status_code == 200
     assert says in words(page.text)
     assert "is better" not in words(page.text)
+
+
+def test_a_comparison_that_cannot_be_ranked_offers_the_nearest_fair_ones(client: TestClient, make: Make) -> None:
+    a, other = make(), make(OTHER_CONTAINER, step_time_ms=40_000.0)
+    again, knob = make(), make({**OTHER_CONTAINER, "ep_overlap": True}, step_time_ms=38_000.0)
+    page = client.get(f"/compare?a={a}&b={other}").text
+    assert "Not ranked: container differs." in words(page)
+    fair = page[page.index('class="fair"') : page.index('id="confidence"')]
+    assert re.findall(r'href="/compare\?a=(\d+)&amp;b=(\d+)"', fair) == [(f"{knob}", f"{other}"), (f"{again}", f"{a}")]
+    ranked = client.get(f"/compare?a={other}&b={knob}").text
+    assert 'class="fair"' not in ranked
+    assert "data-bootstrap" in ranked
 
 
 def test_short_runs_are_directional_with_their_iterations(client: TestClient, make: Make) -> None:
@@ -145,9 +152,9 @@ def test_packages_and_environment_are_told_apart_by_side(client: TestClient, mak
     a = make({"nccl_version": "2.27", "env.NCCL_NVLS_ENABLE": "1"})
     b = make({"nccl_version": "2.28"})
     text = words(client.get(f"/compare?a={a}&b={b}").text)
-    environment = text[text.index("Environment and packages") :]
+    environment = text[text.index("Environment and packages: 2 differ") :]
     assert "nccl_version 2.27 metadata 2.28 metadata NCCL_NVLS_ENABLE 1 metadata unknown" in environment
-    assert "1 environment variable is known on one side only" in text
+    assert "1 environment variable known on one side only" in text
 
 
 def test_both_series_are_aligned_at_the_start_of_their_windows(client: TestClient, make: Make) -> None:

@@ -43,14 +43,12 @@ def test_line_1_is_the_verdict_line_2_the_baseline_then_what_moved_then_a_link(c
     slow = lab.run(slower=0.09, name="nightly slow")
     lab.judge(slow)
     lines = comment(client, lab, slow)
-    assert (
-        lines[0] == "**↘ regression: step time 9.4 % slower (6.7 to 12.3, 99 % interval); certain enough to act on**  "
-    )
+    assert lines[0] == "**↘ regression: step time 9.4 % slower (6.7 to 12.3); certain enough to act on**  "
     assert lines[1].startswith(
         "baseline: 12 runs (run 1, run 2, run 3, run 4 and 8 more), same configuration; differs in"
     )
     assert lines[3:5] == [
-        "| figure | baseline | candidate | change | 99 % interval | decision |",
+        "| figure | baseline | candidate | change | interval | decision |",
         "| --- | ---: | ---: | ---: | ---: | --- |",
     ]
     assert lines[5].startswith("| Step time | 399.9 ms | 437.7 ms | +9.4 % | +6.7 % to +12.3 % |")
@@ -120,8 +118,8 @@ def test_no_baseline_names_the_nearest_misses_and_measures_a_contrast(client: Te
     lab.judge(moved)
     lines = comment(client, lab, moved)
     assert lines[0] == (
-        "**◌ no baseline; contrast with container train:2026.09: step time 22.2 % slower (19.1 to 25.3, 99 % "
-        "interval); certain enough to act on**  "
+        "**◌ no baseline; contrast with container train:2026.09: step time 22.2 % slower (19.1 to 25.3); "
+        "certain enough to act on**  "
     )
     assert lines[1].startswith(
         "baseline: none; this is the first run of its stack; contrast with 12 runs (run 1, run 2, run 3, run 4"

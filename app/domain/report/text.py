@@ -28,7 +28,7 @@ from app.domain.verdict.words import (
     suspect_line,
 )
 
-MOVED_COLUMNS = ("figure", "baseline", "candidate", "change", "99 % interval", "decision")
+MOVED_COLUMNS = ("figure", "baseline", "candidate", "change", "interval", "decision")
 _MOST_SUSPECTS = 6
 
 

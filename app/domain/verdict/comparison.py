@@ -451,7 +451,7 @@ OutcomeWord = Literal["better", "worse", "differs", "no_change", "changed", "inc
 
 @dataclass(frozen=True, slots=True)
 class MetricOutcome:
-    """One figure of both sides. Percentages are of the figure itself, with a 99 % interval.
+    """One figure of both sides. Percentages are of the figure itself, with the interval that decided.
 
     A side's value is None where it is unknown; the change is None where nothing was measured.
     """

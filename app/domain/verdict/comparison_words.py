@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from app.domain.contract.fields import PREFIX
-from app.domain.numbers import THIN, change_text, percent, plural
+from app.domain.numbers import change_text, percent, plural
 from app.domain.verdict.comparison import SideComparison
 from app.domain.verdict.decide import TOO_CLOSE, prior_sentence
 from app.domain.verdict.step_time import (
     UNCERTAIN,
     StepTimeChange,
     certainty,
-    is_wider,
     shows_no_difference,
     within,
 )
@@ -141,8 +140,7 @@ def _price(comparison: SideComparison) -> str:
 def _change(time: StepTimeChange) -> str:
     """Return `a step of B is 24.1 % faster than one of A (20.3 to 27.7)`."""
     text = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
-    level = f", 99{THIN}% interval" if time.decision == "no_change" and is_wider(time) else ""
-    interval = f" ({text.interval}{level})" if text.interval else ""
+    interval = f" ({text.interval})" if text.interval else ""
     if text.word == "the same":
         return f"a step of B takes as long as one of A{interval}"
     return f"a step of B is {text.size} {text.word} than one of A{interval}"

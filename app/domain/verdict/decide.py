@@ -27,7 +27,6 @@ from app.domain.verdict.step_time import (
     Verdict,
     certainty,
     compare_step_time,
-    is_wider,
     select_baseline,
     shows_no_difference,
     unsteady,
@@ -279,8 +278,7 @@ def prior_sentence(runs: str, baseline_runs: int, prior: Prior, sd: float) -> st
 
 def _step_time_sentence(change: StepTimeChange, baseline_runs: int) -> str:
     text = change_text(change.delta_pct, change.ci_low_pct, change.ci_high_pct)
-    level = f", 99{THIN}% interval" if change.decision == "no_change" and is_wider(change) else ""
-    size, runs = f"{text.figure} ({text.interval}{level})", f"its {plural(baseline_runs, 'baseline run')}"
+    size, runs = f"{text.figure} ({text.interval})", f"its {plural(baseline_runs, 'baseline run')}"
     if change.decision == "no_change":
         return f"As fast as {runs}, {within(change)}: {size}."
     if shows_no_difference(change):

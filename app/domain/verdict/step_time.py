@@ -124,8 +124,9 @@ class RunsNeeded:
 class StepTimeChange:
     """Step time of k pooled reruns against m baseline runs. Percentages are of step time: positive is slower.
 
-    `shift` and `standard_error` are in ln, `ci_*` bound a 99 % interval, `smallest_callable_pct` is the smallest
-    slowdown this comparison can detect. `need_runs`: further reruns that would decide an inconclusive result;
+    `shift` and `standard_error` are in ln, `ci_*` bound the interval that decided (`_deciding_p`), and
+    `smallest_callable_pct` is the smallest slowdown this comparison can detect.
+    `need_runs`: further reruns that would decide an inconclusive result;
     `alternative` when no number of reruns up to 20 would. `run_to_run_sd` is the moderated one that was used (ln).
     `needs_confirmation`: a regression that rests on short runs. `reruns_apart_pct`: how far apart the candidate's
     reruns lie when that exceeds run-to-run variation; the result is then inconclusive. `several_causes`: the sides are
@@ -231,23 +232,13 @@ def certainty(time: StepTimeChange) -> str:
 
 
 def within(time: StepTimeChange) -> str:
-    """Return `within 2 %`, with the confidence level when the 99 % interval shown with it is wider.
-
-    These are different tests: an alarm needs 99.5 %, equivalence 95 % (two one-sided tests).
-    """
-    return f"within {time.equal_pct:g}{THIN}%" + (f" with 95{THIN}% certainty" if is_wider(time) else "")
-
-
-def is_wider(time: StepTimeChange) -> bool:
-    """Return whether the 99 % interval exceeds the limit of equality."""
-    return time.ci_low_pct < -time.equal_pct or time.ci_high_pct > time.equal_pct
+    """Return `within 2 %`."""
+    return f"within {time.equal_pct:g}{THIN}%"
 
 
 def _undecided(time: StepTimeChange) -> str:
     if time.reruns_apart_pct is not None:
         return f"but its runs lie {percent(time.reruns_apart_pct)} apart, so the result is inconclusive"
-    if time.ci_high_pct < 0:
-        return f"{UNCERTAIN}: an improvement needs 99.8{THIN}% certainty, this has 99.5{THIN}%"
     return UNCERTAIN
 
 
@@ -550,13 +541,16 @@ def compare_step_time(
         own = np.array([run.log_step_time for run in candidates])
         pooled = moderated_variance(prior, baseline.log_step_times, own)
         comparison = replace(comparison, variance=pooled, rerun_df=k - 1)
-    change = _describe(comparison, k, m, centre(baseline.log_step_times), looks)
+    baseline_ms = math.exp(centre(baseline.log_step_times))
+    change = _describe(comparison, k, m, baseline_ms, looks, decision=comparison.decide(k, m, looks))
     apart = range_if_apart([run.log_step_time for run in candidates], max(launches, comparison.candidate_noise))
     if apart:
-        return replace(change, decision="inconclusive", reruns_apart_pct=_pct(apart))
+        undecided = _describe(comparison, k, m, change.baseline_ms, looks, decision="inconclusive")
+        return replace(undecided, reruns_apart_pct=_pct(apart))
     if not all(run.is_steady for run in candidates):
         undecided = change.decision == "no_change" or max(run.se for run in candidates) > MAX_SPREAD
-        return replace(change, decision="inconclusive" if undecided else change.decision, not_steady=True)
+        decision = "inconclusive" if undecided else change.decision
+        return replace(_describe(comparison, k, m, change.baseline_ms, looks, decision=decision), not_steady=True)
     if change.decision == "inconclusive":
         need = comparison.need_runs(k, m)
         alternative = comparison.cheapest_alternative(k, m) if need is None else None
@@ -601,10 +595,13 @@ def _comparison(candidates: Sequence[RunEstimate], baseline: Baseline, prior: Pr
     )
 
 
-def _describe(comparison: Comparison, k: int, m: int, baseline_centre: float, looks: int) -> StepTimeChange:
-    shift, half = comparison.shift, comparison.half_width(_surer(REGRESSION_P, looks), k, m)
+def _describe(
+    comparison: Comparison, k: int, m: int, baseline_ms: float, looks: int, *, decision: Decision
+) -> StepTimeChange:
+    shift = comparison.shift
+    half = comparison.half_width(_surer(_deciding_p(decision, shift), looks), k, m)
     return StepTimeChange(
-        decision=comparison.decide(k, m, looks),
+        decision=decision,
         planned_looks=looks,
         shift=shift,
         standard_error=comparison.standard_error(k, m),
@@ -613,12 +610,19 @@ def _describe(comparison: Comparison, k: int, m: int, baseline_centre: float, lo
         ci_low_pct=_pct(shift - half),
         ci_high_pct=_pct(shift + half),
         smallest_callable_pct=_pct(comparison.smallest_callable_shift(k, m)),
-        baseline_ms=math.exp(baseline_centre),
-        candidate_ms=math.exp(baseline_centre + shift),
+        baseline_ms=baseline_ms,
+        candidate_ms=baseline_ms * math.exp(shift),
         run_to_run_sd=math.sqrt(comparison.variance),
         relevant_pct=comparison.thresholds.relevance_pct,
         equal_pct=comparison.thresholds.equal_pct,
     )
+
+
+def _deciding_p(decision: Decision, shift: float) -> float:
+    """Return the one-sided certainty of the test that decided, or that failed to decide."""
+    if decision == "no_change":
+        return EQUIVALENCE_P
+    return IMPROVEMENT_P if shift < 0 else REGRESSION_P
 
 
 def _surer(p: float, looks: int) -> float:

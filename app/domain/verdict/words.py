@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from app.domain.numbers import THE_SAME, THIN, change_text, contract_value, percent, plural, short_commit
+from app.domain.numbers import THE_SAME, change_text, contract_value, percent, plural, short_commit
 from app.domain.run import Stated
 from app.domain.verdict import decide
 from app.domain.verdict.assess import UPGRADES, changed_field
@@ -112,7 +112,7 @@ def _why_none(left_out: Sequence[LeftOut]) -> str:
 
 
 def worst_change(verdict: Verdict) -> str:
-    """Return the change that decided: `step time 3.4 % slower (2.1 to 4.7, 99 % interval)`."""
+    """Return the change that decided: `step time 3.4 % slower (2.1 to 4.7)`."""
     memory, time = verdict.memory, verdict.step_time
     if memory is not None and memory.decision == "regression":
         worse_time = time is not None and time.decision == "regression" and time.delta_pct > memory.delta_pct
@@ -124,9 +124,8 @@ def worst_change(verdict: Verdict) -> str:
 
 
 def step_time_change(time: StepTimeChange) -> str:
-    """Return `3.4 % slower (2.1 to 4.7, 99 % interval)`."""
-    change = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
-    return f"{change.figure} ({change.interval}, 99{THIN}% interval)"
+    """Return `3.4 % slower (2.1 to 4.7)`."""
+    return change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct).text
 
 
 def confidence(verdict: Verdict) -> str:
