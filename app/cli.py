@@ -34,7 +34,7 @@ STANDARD_INPUT = Path("-")
 INTERRUPTED = 130
 """Exit code of shells for a command that Ctrl-C stopped."""
 MOST_WEB_PROCESSES = 64
-EXTRA_OF_COMMAND = {"analyze": "analyze", "compare": "analyze", "profile": "analyze"}
+EXTRA_OF_COMMAND = {"analyze": "analyze", "compare": "analyze", "profile": "analyze", "mcp": "mcp"}
 """The extra of the package that a command needs; `server` for all others except those of the client."""
 
 
@@ -45,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             words = client.with_wait(with_candidate(sys.argv[1:] if arguments is None else arguments))
             options = make_parser().parse_args(words)
-            code = _of_client(options) if options.command in client.COMMANDS else _of_server(options)
+            run = _of_client if options.command in client.COMMANDS else _of_server
+            code = _mcp(options) if options.command == "mcp" else run(options)
         except KeyboardInterrupt:
             code = INTERRUPTED
         except Exception as error:  # Python would exit with 1, which means a regression
@@ -74,6 +75,12 @@ def _unexpected(command: str, error: Exception) -> int:
 
 def _of_client(options: argparse.Namespace) -> int:
     from app.client.commands import run
+
+    return run(options)
+
+
+def _mcp(options: argparse.Namespace) -> int:
+    from app.agents.server import run
 
     return run(options)
 
@@ -165,6 +172,16 @@ def make_parser() -> argparse.ArgumentParser:
     add_commands(commands)
     add_allow(commands.choices["compare"])
     client.add_commands(commands)
+    mcp = commands.add_parser("mcp", help="offer runs, verdicts and suggestions to agents (docs/agents.md)")
+    mcp.add_argument("--url", default="", help=f"address of the service (default: {client.URL})")
+    mcp.add_argument("--http", action="store_true", help="streamable HTTP instead of standard input and output")
+    mcp.add_argument("--host", default="127.0.0.1", help="with --http: address to listen on (default: %(default)s)")
+    mcp.add_argument("--port", default=8001, type=_port, help="with --http: port to listen on (default: %(default)s)")
+    mcp.add_argument(
+        "--allowed-host", action="append", default=[], metavar="NAME",
+        help="with --http: a host name, with its port, under which a proxy reaches it; repeatable",
+    )  # fmt: skip
+    mcp.add_argument("--allow-writes", action="store_true", help="also offer the tool that plans experiments")
     return parser
 
 

@@ -110,13 +110,15 @@ RunOrId = Union[Run, int]
 class Client:
     """Calls one service. Every request is safe to repeat and is retried after lost connections and 5xx answers."""
 
-    def __init__(self, url: str = "", token: str = "", *, project: str = "", retries: int = 5) -> None:
-        """Default to THREEWALLS_URL, THREEWALLS_TOKEN and THREEWALLS_PROJECT. The token needs the scope `read`, or
-        `upload` for `upload` and for the verdicts of its own runs."""
+    def __init__(self, url: str = "", token: str | None = None, *, project: str = "", retries: int = 5) -> None:
+        """Default to THREEWALLS_URL, THREEWALLS_TOKEN and THREEWALLS_PROJECT; an empty token sends none.
+
+        The token needs the scope `read`, or `upload` for `upload` and for the verdicts of its own runs.
+        """
         self.url = (url or os.environ.get("THREEWALLS_URL", "") or "http://127.0.0.1:8000").rstrip("/")
         self.project = project or os.environ.get("THREEWALLS_PROJECT", "")
         self.retries = retries
-        token = token or os.environ.get("THREEWALLS_TOKEN", "").strip()
+        token = os.environ.get("THREEWALLS_TOKEN", "").strip() if token is None else token
         self._http = HttpClient(self.url, {"Authorization": f"Bearer {token}"} if token else {})
 
     def __enter__(self) -> Client:
