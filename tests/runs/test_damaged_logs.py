@@ -235,7 +235,7 @@ def test_a_description_of_its_step_lines_makes_a_run_of_it(client: TestClient, e
     assert [(change["field"], change["author"]) for change in after["amendments"]] == [("read_as", "ada")]
     series = client.get(f"/api/v1/runs/{run['id']}/series").json()["columns"]
     assert series["step_time_ms"] == pytest.approx([16_100 + 100 * step for step in range(10)])
-    assert LINE in client.get(f"/runs/{run['id']}").text
+    assert LINE in client.get(f"/runs/{run['id']}", params={"tab": "log"}).text
     process_run(run["id"])  # from the stored reading
     assert client.get(f"/api/v1/runs/{run['id']}").json()["status"] == "ready"
     client.put(address, json={"read_as": "", "author": "ada"})
