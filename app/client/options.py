@@ -112,6 +112,10 @@ def _add_upload(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     upload.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one field of the metadata")
     upload.add_argument(
+        "--format", default="", choices=("auto", "log", "iterations", "bencher"),
+        help="training log, table of iterations (JSON, JSONL, CSV) or Bencher (default: by content)",
+    )  # fmt: skip
+    upload.add_argument(
         "--read-as", default="", metavar="LINE",
         help="a step line of an unknown trainer with placeholders: 'step {iteration}: {step_time_s} s'",
     )  # fmt: skip

@@ -53,7 +53,7 @@ def upload(options: argparse.Namespace, settings: ClientSettings, env: Mapping[s
     """
     job = None if options.no_ci else surrounding_job(env)
     stated = {"name": options.name, "purpose": options.purpose, "project": options.project or ""}
-    stated["read_as"] = options.read_as
+    stated |= {"read_as": options.read_as, "format": options.format}
     meta = upload_metadata(job=job, documents=options.meta, settings=options.set, stated=stated, tags=options.tag)
     if settings.project:
         meta.setdefault("project", settings.project)

@@ -53,6 +53,9 @@ class Problem:
     file: int = 0
 
 
+UNREADABLE_DOCUMENT = "unreadable document"
+"""Kind of the problem of a run whose only documents could not be read."""
+
 UNKNOWN_STEP = "a step of an unknown trainer"
 """Kind of line examples that look like steps, in a log that no reader supports."""
 
@@ -180,7 +183,7 @@ class Metadata:
 
     `fields`: contract fields by name; `extra`: unknown fields, stored only. `commit_time`: aware, in UTC; the history
     position of the run. `job`: the CI job or test; runs of two jobs never share a history. `read_as`: how to read a log
-    of an unknown trainer (`logs/line_template.py`).
+    of an unknown trainer (`logs/line_template.py`). `format`: that of the files sent as logs; empty: by content.
     """
 
     name: str = ""
@@ -194,6 +197,7 @@ class Metadata:
     tags: tuple[str, ...] = ()
     window: Window | None = None
     read_as: str = ""
+    format: Literal["", "log", "iterations", "bencher"] = ""
     fields: Mapping[str, Stated] = field(default_factory=dict)
     extra: Mapping[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()

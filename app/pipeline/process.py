@@ -23,7 +23,7 @@ from app.domain.logs.line_template import read_template
 from app.domain.logs.merge import merge_logs
 from app.domain.numbers import plural, size
 from app.domain.performance.summary import summarise, with_documents
-from app.domain.run import LogPart, Metadata, RunSummary, Stated, Value
+from app.domain.run import UNREADABLE_DOCUMENT, LogPart, Metadata, Problem, RunSummary, Stated, Value
 from app.domain.verdict.record import not_finite_iterations, shape_of, skipped_share
 from app.errors import DamagedObject, Unavailable, new_error_id
 from app.pipeline import judge, rules
@@ -230,6 +230,8 @@ def read_files(log_files: LogFiles, inputs: RunInputs) -> Reading:
     warnings: list[str] = []
     documents = list(_documents(log_files, inputs.documents, warnings))
     log = with_documents(merge_logs(parts) if parts else parse_log([]), documents)
+    if not log.n and not parts and not documents and warnings:
+        log = replace(log, problems=(*log.problems, Problem(UNREADABLE_DOCUMENT, warnings[0])))
     warnings += [_cut_short(file, part.log.n) for file, part in zip(inputs.logs, parts, strict=True) if file.cut]
     # Their series and problems are part of the log now.
     stripped = tuple(replace(document, columns={}, problems=()) for document in documents)

@@ -31,7 +31,17 @@ from app.errors import (
     InvalidMetadata,
     InvalidUpload,
 )
-from app.pipeline.uploaded_file import UNNAMED, Decompressed, Kind, Limits, checked, document_kind, file_name, run_name
+from app.pipeline.uploaded_file import (
+    UNNAMED,
+    Decompressed,
+    Kind,
+    Limits,
+    checked,
+    document_kind,
+    file_name,
+    run_name,
+    stated_document,
+)
 from app.pipeline.work import run_queue
 from app.queue import PROCESS_RUN, enqueue
 from app.settings import Settings
@@ -232,7 +242,7 @@ def accept_upload(
     if not files and not is_open:
         raise EmptyUpload("This upload contains no file. Send at least one as the form field `log`.")
     with ExitStack() as staging:
-        staged = [staging.enter_context(staged_upload(upload, settings)) for upload in files]
+        staged = [staging.enter_context(staged_upload(upload, settings, metadata.format)) for upload in files]
         _check_something_is_read(staged, is_open)
         stored_key = None if idempotency_key is None else sent_key(uploader, idempotency_key)
         files_sent = [(file.sent_as, file.file.stored.sha256) for file in staged]
@@ -265,12 +275,18 @@ def accept_upload(
 
 
 @contextmanager
-def staged_upload(upload: UploadedFile, settings: Settings) -> Iterator[Staged]:
-    """Read a file to its end and recognise it. Raises InvalidUpload when it cannot belong to a run."""
+def staged_upload(upload: UploadedFile, settings: Settings, stated: str = "") -> Iterator[Staged]:
+    """Read a file to its end and recognise it. Raises InvalidUpload when it cannot belong to a run.
+
+    `stated`: the format of logs that the upload states.
+    """
     name = file_name(upload.name, upload.kind)
     chunks = Decompressed(upload.file, name, Limits.from_settings(settings))
     with StagedFile(checked(chunks, upload.kind, name)) as file:
-        document = document_kind(upload.kind, name, file)
+        if stated and upload.kind == "log":
+            document = stated_document(stated, name, file)
+        else:
+            document = document_kind(upload.kind, name, file)
         kind: Kind = upload.kind if not document else "events" if document == "tensorboard" else "config"
         yield Staged(upload.kind, kind, document, name, chunks.cut, file)
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import zstandard
 
-from app.domain.documents.read import recognise, recognise_long
+from app.domain.documents.document import DocumentKind
+from app.domain.documents.read import read_document, recognise, recognise_long
 from app.domain.logs import parse_text
 from app.domain.numbers import size
 from app.errors import BrokenCompression, EmptyUpload, NotALog, TooLarge
@@ -224,8 +225,24 @@ def document_kind(kind: Kind, name: str, staged: "StagedFile") -> str:
         return document or ""
     read = parse_text(staged.head)
     if read.n or read.events or staged.stored.size_bytes > _MAX_DOCUMENT_IN_LOG:
-        return "" if document != "golden values" or read.n else document
+        return "" if document not in ("golden values", "iterations") or read.n else document
     return document
+
+
+FORMATS: dict[str, DocumentKind | None] = {"log": None, "iterations": "iterations", "bencher": "bencher metrics"}
+"""Formats that an upload may state for its logs (`format` in the metadata), with the kind of document."""
+
+
+def stated_document(stated: str, name: str, staged: "StagedFile") -> str:
+    """Return the document kind of a file whose format the upload states. Raises NotALog when it has another one."""
+    kind = FORMATS[stated]
+    if kind is None:
+        return ""
+    try:
+        read_document(kind, staged.chunks())
+    except ValueError as problem:
+        raise NotALog(f"{name} cannot be read as {stated}: {problem} Nothing was saved.") from None
+    return kind
 
 
 def _check_is_text(head: bytes, name: str) -> None:

@@ -217,6 +217,38 @@ def test_the_page_shows_the_lines_and_no_failure(client: TestClient) -> None:
     assert client.get("/").status_code == 200
 
 
+# --- Tables of iterations come back as they went out, and a stated format is held against the file at once.
+
+
+TABLE = "step,step_time_s,loss\n" + "".join(f"{n},{0.5 + n % 3 / 1000},{3 - n / 100}\n" for n in range(1, 41))
+
+
+def test_the_series_of_a_run_can_be_uploaded_again(client: TestClient) -> None:
+    run = read(client, TABLE.encode(), name="from a table")
+    assert (run["status"], run["files"][0]["document"]) == ("ready", "iterations")
+    assert run["metrics"]["step_time_ms"]["value"] == pytest.approx(501, abs=1)
+    address = f"/api/v1/runs/{run['id']}/series"
+    series = client.get(address)
+    for text in (series.content, client.get(address, headers={"Accept": "text/csv"}).content):
+        again = read(client, text, name=f"again {len(text)}")
+        assert client.get(f"/api/v1/runs/{again['id']}/series").json()["columns"] == series.json()["columns"]
+
+
+def test_a_stated_format_that_a_file_does_not_have_is_refused(client: TestClient) -> None:
+    for stated, text, field in (("iterations", "step,loss\n1,2\n", "step time"), ("bencher", TABLE, "not JSON")):
+        refused = upload(client, text.encode(), meta=json.dumps({"format": stated}))
+        assert (refused.status_code, field in refused.json()["detail"]) == (422, True)
+    assert upload(client, b"x", meta=json.dumps({"format": "parquet"})).json()["errors"][0]["field"] == "meta.format"
+    as_log = read(client, TABLE.encode(), format="log")
+    assert (as_log["status"], as_log["files"][0]["document"]) == ("unread", "")
+
+
+def test_a_table_without_a_unit_is_unread_and_says_why(client: TestClient) -> None:
+    run = read(client, b"step,step_time,loss\n1,2,3\n")
+    assert (run["status"], run["health"]["outcome"], run["failures"]) == ("unread", "unread", [])
+    assert "step_time_ms" in run["error"]
+
+
 LINE = "global step {iteration}: loss = {loss} ({step_time_s} sec/step)"
 
 

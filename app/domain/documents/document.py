@@ -11,7 +11,14 @@ import yaml
 from app.domain.run import FloatArray, Stated
 
 DocumentKind = Literal[
-    "tensorboard", "golden values", "bridge configuration", "launch command", "job environment", "container image"
+    "tensorboard",
+    "golden values",
+    "iterations",
+    "bencher metrics",
+    "bridge configuration",
+    "launch command",
+    "job environment",
+    "container image",
 ]
 
 

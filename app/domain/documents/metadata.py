@@ -26,6 +26,7 @@ from app.errors import FieldError, InvalidMetadata
 T = TypeVar("T")
 
 PURPOSES = ("ci", "experiment", "release")
+FORMATS = ("log", "iterations", "bencher")
 DEFAULT_PROJECT = "default"
 """Project of runs whose metadata name none."""
 
@@ -39,7 +40,7 @@ MAX_UNKNOWN = 500
 _FIRST_YEAR, _LAST_YEAR = 1990, 2200
 """Valid years of commits; a time outside has the wrong unit."""
 
-_KNOWN = (*LIMITS, "commit_time", "purpose", "tags", "window", "read_as", "launch_args", "env")
+_KNOWN = (*LIMITS, "commit_time", "purpose", "tags", "window", "read_as", "format", "launch_args", "env")
 _OTHER_NAMES = {other: row.name for row in FIELDS.values() for other in row.also} | {
     "sha": "commit",
     "git_commit": "commit",
@@ -98,6 +99,7 @@ def read_metadata(document: object, strict: Collection[str] = ()) -> Metadata:
         tags=_tags(reading, stated.get("tags")),
         window=reading.attempt("window", partial(_window, stated.get("window")), None),
         read_as=reading.attempt("read_as", partial(_read_as, stated.get("read_as")), ""),
+        format=_format(reading, stated.get("format")),
         fields=_contract_fields(reading, stated),
         extra=_extra(reading, stated),
         warnings=tuple(reading.warnings),
@@ -206,6 +208,15 @@ def _window(raw: object) -> Window | None:
     if cast(int, first) > cast(int, last):
         raise ValueError(f"must not end ({last}) before it starts ({first})")
     return Window(cast(int, first), cast(int, last))
+
+
+def _format(reading: _Reading, raw: object) -> Literal["", "log", "iterations", "bencher"]:
+    if raw in (None, "", "auto"):
+        return ""
+    if raw not in FORMATS:
+        reading.refuse("format", f"format must be one of auto, {', '.join(FORMATS)}.")
+        return ""
+    return cast(Literal["log", "iterations", "bencher"], raw)
 
 
 def _read_as(raw: object) -> str:

@@ -8,6 +8,11 @@ from app.domain.documents.bridge_config import read_bridge_config
 from app.domain.documents.document import Document, DocumentKind
 from app.domain.documents.environment import read_container_image, read_image, read_job_environment
 from app.domain.documents.golden_values import read_golden_values
+from app.domain.documents.iteration_table import (
+    read_bencher_metrics,
+    read_iteration_table,
+    recognise_iterations,
+)
 from app.domain.documents.launch_command import OVERRIDE, read_commands, read_launch_command
 from app.domain.documents.tensorboard import HEADER_BYTES, masked_crc32c, read_tensorboard
 
@@ -16,6 +21,8 @@ MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
 
 _READERS: dict[DocumentKind, Callable[[bytes], Document]] = {
     "golden values": read_golden_values,
+    "iterations": read_iteration_table,
+    "bencher metrics": read_bencher_metrics,
     "bridge configuration": read_bridge_config,
     "launch command": read_launch_command,
     "job environment": read_job_environment,
@@ -81,8 +88,11 @@ def recognise_long(head: bytes) -> DocumentKind | None:
         return "tensorboard"
     if b"\0" in head and not _is_environ(head):
         return None
-    if head.lstrip()[:1] == b"{":
-        return "golden values" if _GOLDEN.search(head) else None
+    is_json = head.lstrip()[:1] == b"{"
+    if is_json and _GOLDEN.search(head):
+        return "golden values"
+    if (kind := recognise_iterations(head)) is not None or is_json:
+        return kind
     if _CONTAINER.search(head) or len({match[1] for match in _SECTION.finditer(head)}) >= 3:
         return "bridge configuration"
     return None

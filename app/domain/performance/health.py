@@ -10,6 +10,7 @@ from app.domain.contract.values import MAX_WHOLE
 from app.domain.performance.failures import FROM_OUTSIDE, KINDS, Outcome, detail_of, failure_kind
 from app.domain.run import (
     UNKNOWN_STEP,
+    UNREADABLE_DOCUMENT,
     Evidence,
     Failure,
     FloatArray,
@@ -77,7 +78,8 @@ def fatal_event(log: ParsedLog) -> LogEvent | None:
 def is_unread(log: ParsedLog) -> bool:
     """Return whether the log is text of an unknown trainer, which says nothing about how the job went."""
     has_text = any(line.strip() for line in (*log.first_lines, *log.last_lines))
-    return log.n == 0 and not log.trainer and has_text and fatal_event(log) is None
+    is_unreadable = any(problem.kind == UNREADABLE_DOCUMENT for problem in log.problems)
+    return log.n == 0 and not log.trainer and (has_text or is_unreadable) and fatal_event(log) is None
 
 
 def _steps_follow(event: LogEvent, log: ParsedLog) -> bool:

@@ -24,6 +24,7 @@ from app.domain.performance.steady_state import (
 )
 from app.domain.performance.timers import read_timers, unfair_because
 from app.domain.run import (
+    UNREADABLE_DOCUMENT,
     FloatArray,
     Metadata,
     ParsedLog,
@@ -207,6 +208,8 @@ def no_iterations(log: ParsedLog) -> str:
     if (failure := fatal_event(log)) is not None:
         place = _line_of(failure.file, failure.line, log)
         return f"No iteration line was read. The job failed first, on {place}: {failure.text}"
+    if unreadable := next((problem for problem in log.problems if problem.kind == UNREADABLE_DOCUMENT), None):
+        return f"Unread: {unreadable.message} This says nothing about the job."
     if is_unread(log):
         formats = f"{', '.join(KNOWN_FORMATS[:-1])} and {KNOWN_FORMATS[-1]}"
         return (
