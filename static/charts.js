@@ -47,8 +47,9 @@ async function drawChart(area) {
     hideTooltip();
     drawn.set(area, result);
     target.className = "";
-    area.replaceChildren(source, target);
+    area.replaceChildren(source, target, chartTools(area));
     listen(area, result.view);
+    walk(area, result.view, target);
     area.dataset.ready = document.documentElement.dataset.theme || "system";
   } catch (error) {
     console.warn("chart", error);
@@ -86,6 +87,169 @@ function listen(area, view) {
     hideTooltip();
     htmx.trigger(form, "submit");
   });
+}
+
+/* ---------- the chart as a picture ---------- */
+
+const PICTURE = { width: 1600, height: 900, margin: 64, head: 150, foot: 70, scale: 2 };
+
+function chartTools(area) {
+  const tools = document.createElement("div");
+  tools.className = "chart-tools";
+  const add = (label, act) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = label;
+    button.addEventListener("click", () => act().then(say, (error) => { console.warn("picture", error); say("The picture could not be made."); }));
+    tools.append(button);
+  };
+  if (navigator.clipboard?.write && window.ClipboardItem) {
+    add("Copy picture", async () => {
+      await navigator.clipboard.write([new ClipboardItem({ "image/png": picture(area, asPng) })]);
+      return "Picture copied";
+    });
+  }
+  add("PNG", async () => save(await picture(area, asPng), "png"));
+  add("SVG", async () => save(await picture(area, asSvg), "svg"));
+  return tools;
+}
+
+function say(text) {
+  const region = document.getElementById("announce");
+  if (region) region.textContent = text;
+}
+
+function save(blob, type) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  const name = document.title.split("·")[0].trim().replace(/[^\w.-]+/g, "-").replace(/^-+|-+$/g, "");
+  link.download = `${name.slice(0, 80) || "chart"}.${type}`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  return `${type.toUpperCase()} saved`;
+}
+
+// The chart drawn again in the shape of a slide of 1600 by 900, with title, date, address and the `generated` mark.
+async function picture(area, write) {
+  const { margin, head, foot, width, height } = PICTURE;
+  const spec = withColours(JSON.parse(area.querySelector("[data-spec]").textContent), area);
+  area.style.color = "";
+  const shown = (typeof spec.height === "number" ? spec.height : 300) + 60; // with the axis; places inside depend on the height
+  if (spec.width === "container") spec.width = shown * (width - 2 * margin) / (height - head - foot) - 90;
+  const host = document.createElement("div");
+  const { view, finalize } = await vegaEmbed(host, spec, { ast: true, actions: false, defaultStyle: false, tooltip: false, renderer: "none" });
+  try {
+    const text = (element) => element?.textContent.replace(/\s+/g, " ").trim() ?? "";
+    const date = new Date().toISOString().slice(0, 10);
+    const texts = [
+      { text: text(document.querySelector("main h1")) || document.title, x: margin, y: 84, size: 40, weight: 600, fill: resolved("--text", area) },
+      { text: text(area.closest("section")?.querySelector("h2, h3")), x: margin, y: 128, size: 24, weight: 400, fill: resolved("--muted", area) },
+      { text: `${date}   ${location.href}`, x: margin, y: height - 32, size: 18, weight: 400, fill: resolved("--muted", area) },
+    ];
+    if (document.querySelector("main .generated")) {
+      texts.push({ text: "generated", x: width - margin - 110, y: height - 32, size: 22, weight: 600, fill: resolved("--regression", area) });
+    }
+    return await write(view, texts, resolved("--bg", area));
+  } finally {
+    finalize();
+  }
+}
+
+async function asPng(view, texts, background) {
+  const { margin, head, foot, width, height } = PICTURE;
+  const canvas = Object.assign(document.createElement("canvas"), { width, height });
+  const pen = canvas.getContext("2d");
+  pen.fillStyle = background;
+  pen.fillRect(0, 0, width, height);
+  const drawing = await view.toCanvas(PICTURE.scale);
+  const scale = Math.min((width - 2 * margin) / drawing.width, (height - head - foot) / drawing.height);
+  pen.drawImage(drawing, margin, head, drawing.width * scale, drawing.height * scale);
+  for (const { text, x, y, size, weight, fill } of texts) {
+    pen.font = `${weight} ${size}px system-ui, sans-serif`;
+    pen.fillStyle = fill;
+    pen.fillText(text, x, y, width - 2 * margin);
+  }
+  return new Promise((resolve, reject) => canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("empty"))), "image/png"));
+}
+
+async function asSvg(view, texts, background) {
+  const { margin, head, foot, width, height } = PICTURE;
+  const escaped = (text) => text.replace(/[&<>"]/g, (letter) => `&#${letter.charCodeAt(0)};`);
+  const lines = texts.map(({ text, x, y, size, weight, fill }) => (
+    `<text x="${x}" y="${y}" font-family="system-ui, sans-serif" font-size="${size}" font-weight="${weight}" fill="${fill}">${escaped(text)}</text>`
+  ));
+  const box = `x="${margin}" y="${head}" width="${width - 2 * margin}" height="${height - head - foot}" preserveAspectRatio="xMinYMin"`;
+  const drawing = (await view.toSVG()).replace(/^<svg([^>]*?) width="[^"]*" height="[^"]*"/, `<svg$1 ${box}`);
+  const slide = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}"><rect width="${width}" height="${height}" fill="${background}"/>`;
+  return new Blob([slide, ...lines, drawing, "</svg>"], { type: "image/svg+xml" });
+}
+
+function resolved(name, area) {
+  area.style.color = `var(${name})`;
+  const colour = getComputedStyle(area).color;
+  area.style.color = "";
+  return colour;
+}
+
+/* ---------- the keyboard on a chart ---------- */
+
+// Points are the marks with a tooltip, from left to right. Arrow keys move between them, Enter opens what they lead to.
+function walk(area, view, target) {
+  const ring = Object.assign(document.createElement("div"), { className: "chart-ring", hidden: true });
+  let points = [];
+  let at = -1;
+  area.tabIndex = 0;
+  area.setAttribute("role", "group");
+  area.setAttribute("aria-label", "Chart. Arrow keys move between points, Enter opens one.");
+  area.append(ring);
+  const show = () => {
+    const { item, x, y } = points[at];
+    const canvas = target.querySelector("canvas");
+    const box = canvas.getBoundingClientRect();
+    const frame = area.getBoundingClientRect();
+    const scale = box.width / Number.parseFloat(canvas.style.width || canvas.width); // shown smaller than drawn?
+    const [left, top] = [box.left + x * scale, box.top + y * scale];
+    ring.style.left = `${left - frame.left}px`;
+    ring.style.top = `${top - frame.top}px`;
+    ring.hidden = false;
+    const text = Object.entries(item.tooltip).map(([name, value]) => `${name}: ${value}`).join(", ");
+    say(`${at + 1} of ${points.length}: ${text}`);
+    view.tooltip()(view, { clientX: left, clientY: top }, item, item.tooltip);
+  };
+  area.onkeydown = (event) => {
+    if (event.target !== area || event.ctrlKey || event.metaKey || event.altKey) return;
+    const moves = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity };
+    if (event.key in moves) {
+      points = at < 0 ? pointsOf(view) : points;
+      if (!points.length) return;
+      at = Math.max(0, Math.min(points.length - 1, at + moves[event.key]));
+      event.preventDefault();
+      show();
+    } else if (event.key === "Enter" && at >= 0) {
+      const point = points[at].item.datum?.datum ?? points[at].item.datum;
+      const address = ownAddress(point?.href);
+      if (address) location.assign(address);
+      else if (point?.line) area.dispatchEvent(new CustomEvent("showline", { bubbles: true, detail: { run: area.dataset.run, ...point } }));
+    } else if (event.key === "Escape") clear();
+  };
+  const clear = () => { at = -1; ring.hidden = true; hideTooltip(); };
+  area.onblur = clear;
+}
+
+function pointsOf(view) {
+  const points = new Map();
+  const visit = (item, x, y) => {
+    const [left, top] = [x + (item.x ?? 0), y + (item.y ?? 0)];
+    if (item.tooltip && typeof item.tooltip === "object" && item.mark?.marktype !== "group") {
+      const key = JSON.stringify(item.tooltip);
+      if (!points.has(key)) points.set(key, { item, x: left, y: top });
+    }
+    for (const mark of item.items ?? []) for (const child of mark.items ?? []) visit(child, left, top);
+  };
+  const [x, y] = view.origin();
+  const padding = view.padding();
+  for (const group of view.scenegraph().root.items) visit(group, x + padding.left, y + padding.top);
+  return [...points.values()].sort((a, b) => a.x - b.x || a.y - b.y);
 }
 
 // An address of this service, null for any other: `//host` and `/\host` begin like a path and lead elsewhere.

@@ -1,7 +1,9 @@
 """A history in the browser: zoom and share the link, without a mouse, without script; its golden run."""
 
 import re
+import struct
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -162,3 +164,24 @@ def test_a_point_of_a_chart_leads_nowhere_else(address: str, open_page: OpenPage
     }"""
     elsewhere = ["//evil.example/runs/1", "/\\evil.example", "/\t/evil.example", "https://evil.example", "javascript:1"]
     assert page.evaluate(own, ["/runs/1", *elsewhere, "/history/a?b=//c"]) == ["/runs/1", "/history/a?b=//c"]
+
+
+def test_a_chart_has_a_keyboard_path_and_is_saved_as_a_picture(
+    open_page: OpenPage, runs: list[int], address: str, tmp_path: Path
+) -> None:
+    page = open_page(address)
+    drawn(page)
+    chart = page.locator("[data-chart][data-ready]")
+    for kind in ("PNG", "SVG"):
+        chart.hover()
+        with page.expect_download() as download:
+            chart.get_by_role("button", name=kind).click()
+        download.value.save_as(tmp_path / kind)
+    assert struct.unpack(">II", (tmp_path / "PNG").read_bytes()[16:24]) == (1600, 900)
+    assert address in (tmp_path / "SVG").read_text()
+    chart.focus()
+    page.keyboard.press("End")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("#announce")).to_contain_text(f"#{runs[-2]} ")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(rf"/runs/{runs[-2]}$"))
