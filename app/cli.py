@@ -136,6 +136,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     backup = commands.add_parser("backup", help="copy the database and all stored files, while the service runs")
     restore = commands.add_parser("restore", help="restore a backup into an empty service")
+    take = commands.add_parser("export-project", help="write all runs and files of a project to one archive")
+    take.add_argument("project", metavar="PROJECT", help="name of the project")
+    bring = commands.add_parser("import-project", help="create a project from an archive of export-project")
+    bring.add_argument("--as", dest="name", default="", metavar="NAME", help="another name for the project")
+    for command in (take, bring):
+        command.add_argument("file", type=Path, metavar="FILE.tar", help="the archive")
     backup.add_argument(
         "target", metavar="TARGET", help="FILE.tar, a folder, or s3://bucket/prefix; the latter two hold many backups"
     )
@@ -160,6 +166,7 @@ def make_parser() -> argparse.ArgumentParser:
         )
     for command, folder in (
         (serve, "data"), (demo, "demo-data"), (migrate, "data"), (verify, "data"), (backup, "data"), (restore, "data"),
+        (take, "data"), (bring, "data"),
         (rebuild, "data"), (create, "data"), (reset, "data"),
     ):  # fmt: skip
         command.add_argument(
@@ -279,6 +286,42 @@ def _restore(options: argparse.Namespace, settings: "Settings") -> None:
     print(f"Restored backup {manifest.id}: {_contents(manifest)}. Start the service, or check it: threewalls verify.")
 
 
+def _export_project(options: argparse.Namespace, settings: "Settings") -> None:
+    from app.pipeline.project_archive import export_project
+    from app.storage.database import make_engine, require_migrated
+    from app.storage.log_files import LogFiles
+    from app.storage.visible import see_every_project
+
+    see_every_project()
+    require_migrated(settings)
+    engine, part = make_engine(settings), options.file.with_name(f"{options.file.name}.part")
+    try:
+        with part.open("wb") as file:
+            file.writelines(export_project(engine, LogFiles.from_settings(settings), options.project))
+        part.replace(options.file)
+    finally:
+        part.unlink(missing_ok=True)
+        engine.dispose()
+    print(f"Project {options.project} is in {options.file}, {options.file.stat().st_size:,} bytes.")
+
+
+def _import_project(options: argparse.Namespace, settings: "Settings") -> None:
+    from app.pipeline.project_archive import describe, import_project
+    from app.storage.audit import SERVICE
+    from app.storage.database import make_engine, require_migrated
+    from app.storage.log_files import LogFiles
+    from app.storage.visible import see_every_project
+
+    see_every_project()
+    require_migrated(settings)
+    engine = make_engine(settings)
+    try:
+        log_files = LogFiles.from_settings(settings)
+        print(describe(import_project(engine, log_files, options.file, slug=options.name, who=SERVICE)))
+    finally:
+        engine.dispose()
+
+
 def _contents(manifest: "Manifest") -> str:
     from app.domain.numbers import plural
 
@@ -375,6 +418,8 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, "Settings"], int | None]] = {
     "demo": _demo,
     "migrate": _migrate,
     "verify": _verify,
+    "export-project": _export_project,
+    "import-project": _import_project,
     "backup": _backup,
     "restore": _restore,
     "rebuild-standings": _rebuild_standings,

@@ -61,6 +61,8 @@ from app.playbook.pages import router as playbook_pages
 from app.profiles.api import router as profiles_api
 from app.profiles.pages import router as profile_pages
 from app.projects.api import router as projects_api
+from app.projects.data_api import router as data_api
+from app.projects.data_pages import router as data_pages
 from app.projects.definitions import api_router as definitions_api
 from app.projects.definitions import router as definitions_pages
 from app.projects.pages import router as projects_pages
@@ -165,6 +167,7 @@ def _routes() -> list[BaseRoute]:
         runs_api,
         profiles_api,
         projects_api,
+        data_api,
         members_api,
         users_api,
         audit_api,
@@ -198,6 +201,7 @@ def _routes() -> list[BaseRoute]:
         journey_pages,
         playbook_pages,
         projects_pages,
+        data_pages,
         members_pages,
         share_links,
         users_pages,

@@ -9,13 +9,13 @@ from celery import Celery
 from sqlalchemy import Engine
 
 from app import queue
-from app.pipeline import append, deliver, judge, process, profiles, rank, rules
+from app.pipeline import append, deletion, deliver, judge, process, profiles, rank, rules
 from app.pipeline.notify import notify_silent_stacks
 from app.pipeline.regression_costs import refresh_costs
 from app.pipeline.work import delivery_queue, profile_queue, run_queue, stack_queue
 from app.queue import DELIVER, JUDGE_STACK, PROCESS_PROFILE, PROCESS_RUN, RECOMPUTE, SWEEP, enqueue
 from app.settings import get_settings
-from app.storage import backup, objects
+from app.storage import backup, objects, run_filters, usage
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.log_files import LogFiles
 from app.storage.tables import utc_now
@@ -101,7 +101,10 @@ def sweep() -> None:
     if _request_outdated():
         enqueue(RECOMPUTE)
     rules.evaluate_next_runs(_engine(), get_settings())
+    deletion.continue_deletions(_engine(), TURN_SECONDS)
+    _describe_configurations()
     period = int(time.time() // _FORGET_SECONDS)
+    _delete_by_age(period)
     _forget_unused(period)
     _refresh_costs(period)
     _notify_silent_stacks(period)
@@ -127,6 +130,22 @@ def _request_outdated() -> bool:
     for work_id in stacks:
         enqueue(JUDGE_STACK, work_id)
     return bool(runs or stacks)
+
+
+_described: dict[str, int] = {"last": 0}
+"""The number of the last run whose configuration was looked at by this process."""
+
+
+def _describe_configurations() -> None:
+    _described["last"] = run_filters.describe_configurations(_engine(), _described["last"])
+
+
+@lru_cache(maxsize=1)
+def _delete_by_age(period: int) -> None:  # noqa: ARG001  # ages are in days
+    deletion.finish_deletions(_engine())
+    deletion.apply_retention(_engine())
+    usage.forget_old(_engine(), get_settings())
+    usage.count_usage(_engine())
 
 
 @lru_cache(maxsize=1)

@@ -68,7 +68,7 @@ class Owners:
             return None
         project, token = row if len(row) > 1 else (row[0], None)
         owned = Owned(FOR_ALL if project is None else int(project), token)
-        if owner != "reference":  # only reference points can move to another project
+        if owner not in ("reference", "run"):  # which can move to another project
             if len(self._cache) >= _MAX_CACHED:
                 self._cache.clear()
             self._cache[owner, value] = owned

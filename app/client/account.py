@@ -46,7 +46,7 @@ def list_tokens(service: Service) -> list[dict[str, Any]]:
 def create_token(service: Service, options: argparse.Namespace) -> dict[str, Any]:
     """Create a token. The answer is the only place that contains the secret."""
     body: dict[str, Any] = {"name": options.name, "scopes": options.scope or ["upload"]}
-    body["author"] = options.user or _account()
+    body["author"] = options.user or account_name()
     if options.expires:
         body["expires_at"] = expiry(options.expires, datetime.now(timezone.utc))
     token: dict[str, Any] = service.post(tokens_address(service.settings), json=body).json()
@@ -91,7 +91,7 @@ def _id_of(tokens: list[dict[str, Any]], name: str) -> int:
     return int(matches[0]["id"])
 
 
-def _account() -> str:
+def account_name() -> str:
     """Return the name of the local account, which a service without log-ins records."""
     try:
         return getpass.getuser()

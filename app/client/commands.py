@@ -14,8 +14,8 @@ from typing import Any
 from app.client import account, doctor, report, rerun
 from app.client.account import logged_in
 from app.client.delivery import sync
-from app.client.errors import FINE, NO_VERDICT, SERVICE, NotThreewalls, Unreachable, apply_allow, failure
-from app.client.options import RUN_FILTERS
+from app.client.errors import FINE, NO_VERDICT, SERVICE, NotThreewalls, Unreachable, UsageError, apply_allow, failure
+from app.client.options import CORRECTED, RUN_FILTERS
 from app.client.service import ClientSettings, Service, read_settings
 from app.client.spool import WaitingUpload, spool_folder, waiting
 from app.client.terminal import one_line, out
@@ -159,6 +159,19 @@ def _runs(options: argparse.Namespace, settings: ClientSettings, _: Mapping[str,
     return FINE
 
 
+def _correct(options: argparse.Namespace, settings: ClientSettings, _: Mapping[str, str]) -> int:
+    """Make the same correction to all named runs. Only options that were given change something."""
+    names = (*CORRECTED, "tags", "project")
+    changes = {name: value for name in names if (value := getattr(options, f"new_{name}")) is not None}
+    if not changes:
+        raise UsageError("Nothing to correct. Name what changes, for example --branch main.")
+    body = {"runs": [report.run_number(run) for run in options.runs], **changes, "note": options.reason}
+    with Service(settings, say=_say) as service:
+        answer = service.request("PATCH", "/api/v1/runs", json={**body, "author": account.account_name()}).json()
+    _out(options, answer, f"{answer['changed']} of {len(body['runs'])} runs changed")
+    return FINE
+
+
 def _token(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
     if options.of_project:
         return _tokens(options, settings, env)
@@ -201,6 +214,7 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace, ClientSettings, Mapping[st
     "report": _report,
     "rerun": _rerun,
     "runs": _runs,
+    "correct": _correct,
     "token": _token,
     "doctor": _doctor,
 }

@@ -43,7 +43,7 @@ def _number(text: str) -> int:
 
 
 WAIT_SECONDS = 600
-COMMANDS = ("upload", "sync", "report", "rerun", "runs", "token", "doctor")
+COMMANDS = ("upload", "sync", "report", "rerun", "runs", "correct", "token", "doctor")
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -66,6 +66,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     rerun.add_argument("--json", action="store_true", help="print one JSON document")
     _add_wait(rerun)
     _add_runs(commands)
+    _add_correct(commands)
     token = commands.add_parser("token", help="show the scopes of THREEWALLS_TOKEN, or manage the tokens of a project")
     doctor = commands.add_parser("doctor", help="check service, token, clock, proxies, spool and logs")
     doctor.add_argument("logs", nargs="*", type=Path, metavar="LOG", help="log files to check")
@@ -186,7 +187,25 @@ def _add_runs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     runs.add_argument("--json", action="store_true", help="print the answer of GET /api/v1/runs")
 
 
-RUN_FILTERS = ("model", "gpu", "dispatcher", "status", "outcome", "verdict", "purpose", "branch", "evidence")
+CORRECTED = ("name", "branch", "commit", "commit_time", "job", "notes")
+"""Texts that `correct` changes, by their names in the API."""
+
+
+def _add_correct(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    correct = commands.add_parser("correct", help="correct what runs state: name, tags, commit, job, project, notes")
+    correct.add_argument("runs", nargs="+", metavar="RUN", help="numbers or addresses of runs")
+    for name in CORRECTED:
+        correct.add_argument(f"--{name.replace('_', '-')}", dest=f"new_{name}", metavar="TEXT", help=f"new {name}")
+    correct.add_argument("--tag", action="append", dest="new_tags", help="new tag, replaces all; repeatable")
+    correct.add_argument("--move-to", dest="new_project", metavar="PROJECT", help="move the runs to this project")
+    correct.add_argument("--reason", default="", help="recorded in the audit log")
+    correct.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+RUN_FILTERS = (
+    *("model", "gpu", "dispatcher", "status", "outcome", "verdict", "purpose", "branch", "evidence"),
+    *("tag", "commit", "job", "user", "cluster", "container", "since", "until"),
+)
 
 
 def _add_service(command: argparse.ArgumentParser) -> None:

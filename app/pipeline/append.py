@@ -21,7 +21,7 @@ from sqlalchemy import Engine, delete, func, select, update
 from sqlmodel import Session, col
 
 from app.domain.numbers import size
-from app.errors import BrokenCompression, InvalidUpload, NotFound, OffsetConflict, TooLarge, Unavailable
+from app.errors import BrokenCompression, Conflict, InvalidUpload, NotFound, OffsetConflict, TooLarge, Unavailable
 from app.pipeline.receive import forgotten_on_failure
 from app.pipeline.uploaded_file import UNNAMED, Decompressed, Limits, checked, file_name, run_name
 from app.pipeline.work import rested_at, run_queue
@@ -73,10 +73,12 @@ def read_log(session: Session, run_id: int, name: str) -> StoredLog:
     if row is None:
         return StoredLog(0, file_name(name) if name else _FIRST_NAME, 0, ())
     segments = session.execute(
-        select_any(SegmentRow.object_key, SegmentRow.size_bytes)
+        select_any(SegmentRow.object_key, SegmentRow.size_bytes, SegmentRow.removed_at)
         .where(col(SegmentRow.file_id) == row.id)
         .order_by(col(SegmentRow.position))
-    )
+    ).all()
+    if any(segment.removed_at for segment in segments):
+        raise Conflict(f"The raw file {row.name} of run {run_id} was deleted. Nothing was saved.")
     return StoredLog(
         row.id or 0, row.name, row.size_bytes, tuple((segment.object_key, segment.size_bytes) for segment in segments)
     )

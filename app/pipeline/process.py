@@ -226,7 +226,7 @@ def compute(log_files: LogFiles, inputs: RunInputs) -> Computed:
 def read_files(log_files: LogFiles, inputs: RunInputs) -> Reading:
     """Read logs and documents, without the statements of people and of the project."""
     template = read_template(inputs.metadata.read_as) if inputs.metadata.read_as else None
-    parts = [LogPart(file.name, parse_log(log_files.stream(file.keys), template)) for file in inputs.logs]
+    parts = [LogPart(file.name, parse_log(log_files.stream(file.readable_keys), template)) for file in inputs.logs]
     warnings: list[str] = []
     documents = list(_documents(log_files, inputs.documents, warnings))
     log = with_documents(merge_logs(parts) if parts else parse_log([]), documents)
@@ -242,7 +242,7 @@ def _documents(log_files: LogFiles, files: Sequence[RunFile], warnings: list[str
     for file in files:
         try:
             kind = next(name for name in get_args(DocumentKind) if name == file.document)
-            document = read_document(kind, log_files.stream(file.keys))
+            document = read_document(kind, log_files.stream(file.readable_keys))
         except ValueError as error:
             warnings.append(f"{file.name} looks like {file.document}, but could not be read: {error}")
             continue

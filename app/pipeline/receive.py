@@ -118,6 +118,7 @@ class Target:
 _TARGET: Select[Any] = (
     select_any(
         col(ProjectRow.id).label("project_id"), ProjectRow.quota_bytes, ProjectRow.quota_runs_a_day,
+        ProjectRow.archived_at,
         RunRow.id, RunRow.status, RunRow.content_key, RunRow.idempotency_key, RunRow.token_id, RunRow.uploaded_by,
     )
     .outerjoin(
@@ -162,6 +163,10 @@ def find_target(session: Session, settings: Settings, upload: Upload) -> Target:
     if not rows:
         return Target(None, has_quota=True, same=None)
     first, quota = rows[0], quota_of(rows[0], settings)
+    if first.archived_at is not None:
+        raise Conflict(
+            f"Project {upload.project} is archived. Nothing was saved. A maintainer can restore it in its settings."
+        )
     for row in rows:
         has_same_key = upload.stored_key is not None and row.idempotency_key == upload.stored_key
         if has_same_key and row.content_key != upload.content_key:
@@ -538,6 +543,7 @@ def _objects(settings: Settings) -> dict[str, list[str]]:
     chosen = (
         select_any(SegmentRow.object_key, RunFileRow.run_id, RunFileRow.name)
         .join(RunFileRow, col(RunFileRow.id) == SegmentRow.file_id)
+        .where(col(SegmentRow.removed_at).is_(None))
         .order_by(col(RunFileRow.run_id), col(RunFileRow.position), col(SegmentRow.position))
     )
     engine = make_engine(settings)

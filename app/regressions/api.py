@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 from sqlalchemy import Engine
 from sqlmodel import Session, col
@@ -26,7 +26,13 @@ from app.regressions.api_models import (
     detail_out,
 )
 from app.regressions.commands import Seen, change_regressions
-from app.regressions.queries import RegressionQuery, find_regressions, get_regression
+from app.regressions.queries import (
+    REGRESSION_COLUMNS,
+    RegressionQuery,
+    find_regressions,
+    get_regression,
+    regression_rows,
+)
 from app.storage import audit
 from app.storage.database import read_session
 from app.storage.suspect_evidence import suspects_with_evidence
@@ -34,18 +40,25 @@ from app.storage.tables import RunRow, select_any, utc_now
 from app.storage.verdicts import StoredVerdict, rerun_request, verdicts_of
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
-from app.web.errors import documented
+from app.web.errors import as_content, documented
+from app.web.tables import table_answer, table_format
 from app.web.templating import public_address
 
 router = APIRouter(prefix="/api/v1", tags=["regressions"])
 
 
-@router.get("/regressions", responses=documented(422))
+@router.get("/regressions", response_model=RegressionListOut, responses=documented(406, 422, ok=as_content("text/csv")))
 @requires(Action.READ)
 def list_regressions(
-    request: Request, session: ReadSession, query: Annotated[RegressionQuery, Query()]
-) -> RegressionListOut:
-    """List regressions, by default of every state and the most costly first. Unknown costs come last."""
+    request: Request, engine: AppEngine, session: ReadSession, query: Annotated[RegressionQuery, Query()]
+) -> Response | RegressionListOut:
+    """List regressions, by default of every state and the most costly first. Unknown costs come last.
+
+    As CSV or Parquet all of them, whatever the page.
+    """
+    chosen = table_format(request)
+    if chosen != "json":
+        return table_answer(chosen, REGRESSION_COLUMNS, regression_rows(engine, query), "regressions")
     return RegressionListOut.of(find_regressions(session, query), public_address(request))
 
 

@@ -34,12 +34,14 @@ from app.regressions.queries import (
     ACTIVE_STATES,
     KINDS,
     METRICS,
+    REGRESSION_COLUMNS,
     RegressionQuery,
     cost_of,
     count_by_state,
     find_regressions,
     get_regression,
     options_of,
+    regression_rows,
 )
 from app.regressions.regression import Member, Regression
 from app.regressions.suspects import MOST_SHOWN, NamedSuspect, SuspectCard, suspect_cards
@@ -52,6 +54,7 @@ from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, reading
 from app.web.forms import answer_form, status_of
 from app.web.identity import Access, access_of
+from app.web.tables import table_answer
 from app.web.templating import Toast, render, shown_params, wants_fragment
 
 # --- The page of one regression: its members, the discussion, and the form.
@@ -302,6 +305,14 @@ async def undo(request: Request, engine: AppEngine) -> Response:
             return _render_list(request, session, TriageForm(), shown_params(request), toast=toast)
 
     return await answer_form(request, UndoForm, change, max_fields=_MAX_FIELDS)
+
+
+@router.get("/regressions.csv")
+@requires(Action.READ)
+def export_regressions(request: Request, engine: AppEngine) -> Response:
+    """Return all regressions that match the filters of the address."""
+    query = RegressionQuery.from_params(request.query_params)
+    return table_answer("csv", REGRESSION_COLUMNS, regression_rows(engine, query), "regressions")
 
 
 @router.get("/regressions/{regression_id}")

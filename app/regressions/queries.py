@@ -1,10 +1,10 @@
 """What pages and the API read about regressions: filters in, selects, read models out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
-from sqlalchemy import ColumnElement, Row, Select, exists, false, func, or_, select
+from sqlalchemy import ColumnElement, Engine, Row, Select, exists, false, func, or_, select
 from sqlmodel import Session, col
 
 from app.domain.naming import stack_title
@@ -13,10 +13,11 @@ from app.domain.verdict.differences import AXES
 from app.domain.verdict.triage import ACTIVE, STATES
 from app.errors import NotFound
 from app.regressions.regression import Member, Options, Regression, axis_of_cause, figure_of, has_axis
-from app.storage.database import ListPage
+from app.storage.database import ListPage, read_session
 from app.storage.runs import aware
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow
 from app.web.lists import ListQuery, OneOf
+from app.web.tables import Kind
 
 # --- Filters of the list of regressions. The query string is its whole state, so it is validated as input.
 
@@ -61,6 +62,32 @@ def find_regressions(session: Session, query: RegressionQuery) -> ListPage[Regre
     wanted = _joined(select(RegressionRow, ProjectRow)).where(*conditions).order_by(*_order(query.sort))
     rows = session.execute(wanted.limit(query.page_size).offset((query.page - 1) * query.page_size)).all()
     return ListPage(_with_members(session, rows), total, query.page, query.page_size)
+
+
+REGRESSION_COLUMNS: Mapping[str, Kind] = {
+    "id": "int", "project": "text", "state": "text", "kind": "text", "metric": "text", "cause": "text", "axis": "text",
+    "stacks": "int", "first_run": "int", "worst_delta_pct": "float", "gpu_hours_per_day": "float", "assignee": "text",
+    "note": "text", "external_url": "text", "opened_at": "time", "changed_at": "time",
+}  # fmt: skip
+"""Columns of the list as a table."""
+_ROWS_AT_ONCE = 200
+
+
+def regression_rows(engine: Engine, query: RegressionQuery) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield all matching regressions in batches, each in its own read."""
+    page_number, is_last = 1, False
+    while not is_last:
+        with read_session(engine) as session:
+            numbered = query.model_copy(update={"page": page_number, "page_size": _ROWS_AT_ONCE})
+            page = find_regressions(session, numbered)
+        yield [tuple(_cell(item, name) for name in REGRESSION_COLUMNS) for item in page.items]
+        page_number, is_last = page_number + 1, not page.has_next
+
+
+def _cell(item: Regression, name: str) -> Any:
+    if name == "stacks":
+        return len({member.stack_key for member in item.members})
+    return min((member.run_id for member in item.members), default=None) if name == "first_run" else getattr(item, name)
 
 
 def count_by_state(session: Session, query: RegressionQuery) -> dict[str, int]:

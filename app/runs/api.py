@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import anyio
 import numpy as np
-from fastapi import APIRouter, Header, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
@@ -22,11 +22,13 @@ from starlette.datastructures import FormData, UploadFile
 
 from app.access.guards import UPLOAD_BYTES
 from app.domain.access.principal import Action, Uploader
+from app.domain.documents.metadata import MAX_TAGS
 from app.domain.logs.line_template import MAX_TEMPLATE
 from app.domain.numbers import absolute
 from app.domain.run import FloatArray
 from app.errors import EmptyUpload, FieldError, InvalidQuery, InvalidUpload, NotFound
 from app.pipeline.append import Piece, append_log, without_compression
+from app.pipeline.correction import CORRECTED, MOST_RUNS
 from app.pipeline.receive import Accepted, IntoProject, UploadedFile, accept_upload
 from app.pipeline.uploaded_file import Kind
 from app.runs.api_models import (
@@ -40,8 +42,8 @@ from app.runs.api_models import (
     UploadAnswer,
     unknown_fields,
 )
-from app.runs.commands import RunDecision, amend_contract, decide, describe_lines
-from app.runs.queries import RunQuery, find_runs, get_run, get_series, get_state
+from app.runs.commands import RunDecision, amend_contract, correct, decide, describe_lines
+from app.runs.queries import RUN_COLUMNS, RunQuery, complete, find_runs, get_run, get_series, get_state, run_rows
 from app.settings import Settings
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import read_session
@@ -54,6 +56,7 @@ from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSessio
 from app.web.errors import as_content, documented
 from app.web.forms import sent_form
 from app.web.identity import Author, author, author_field, require_contributor, upload_project, uploader
+from app.web.tables import table_answer, table_format
 from app.web.templating import public_address
 
 # --- `POST /api/v1/runs/{id}/logs`: append to a run's logs, during the job or after it.
@@ -223,6 +226,54 @@ for _action, _meaning in _MEANINGS.items():
         description=f"{_meaning} Recorded with who and when; then the stack is judged again.",
         responses=documented(404, 422),
     )
+
+
+# --- `PATCH /api/v1/runs/{id}` and `PATCH /api/v1/runs`: correct what the upload stated.
+
+
+class Correction(BaseModel):
+    """Fields that are left out stay as they are. `null` and empty texts clear a field, except name and project."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str | None = None
+    tags: list[str] | None = Field(None, max_length=MAX_TAGS)
+    branch: str | None = None
+    commit: str | None = None
+    commit_time: str | None = Field(None, description="ISO 8601; UTC without a time zone.")
+    job: str | None = None
+    project: str | None = Field(None, description="Moves the run, which is then read again. Not with a golden run.")
+    notes: str | None = Field(None, description="Markdown without HTML.")
+    author: Author = author_field("Who corrects it.", MAX_AUTHOR)
+    note: str = Field("", max_length=MAX_NOTE, description="Reason.")
+
+    def changes(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in CORRECTED if name in self.model_fields_set}
+
+
+class BulkCorrection(Correction):
+    runs: list[int] = Field(min_length=1, max_length=MOST_RUNS, description="Numbers of runs of the same change.")
+
+
+class BulkAnswer(BaseModel):
+    changed: int = Field(description="Number of runs that changed; the others were like that before.")
+
+
+@router.patch("/runs/{run_id}", responses=documented(404, 409, 422))
+@requires(Action.CONTRIBUTE, of="run")
+def correct_run(request: Request, engine: AppEngine, run_id: RunId, correction: Correction) -> RunOut:
+    """Correct name, tags, branch, commit, commit time, job, project or notes. Recorded; verdicts are made again."""
+    correct(engine, [run_id], correction.changes(), author=correction.author, note=correction.note)
+    with read_session(engine) as session:
+        return RunOut.of(get_run(session, run_id), _page(request, run_id))
+
+
+@router.patch("/runs", responses=documented(404, 409, 422))
+@requires(Action.CONTRIBUTE)
+def correct_many_runs(engine: AppEngine, correction: BulkCorrection) -> BulkAnswer:
+    """Make the same correction to up to 200 runs, all or none."""
+    changed = correct(engine, correction.runs, correction.changes(), author=correction.author, note=correction.note)
+    return BulkAnswer(changed=changed)
 
 
 # --- Series as JSON without NaN, and as CSV.
@@ -418,11 +469,31 @@ async def upload_run(
     return UploadAnswer.model_validate(answer)
 
 
-@router.get("/runs", responses=documented(422))
+@router.get("/runs", response_model=RunListOut, responses=documented(406, 422, ok=as_content("text/csv")))
 @requires(Action.READ)
-def list_runs(session: ReadSession, query: Annotated[RunQuery, Query()]) -> RunListOut:
-    """Runs, newest first unless sorted otherwise."""
+def list_runs(
+    request: Request, engine: AppEngine, session: ReadSession, query: Annotated[RunQuery, Query()]
+) -> Response | RunListOut:
+    """Runs, newest first unless sorted otherwise. As CSV or Parquet all of them, whatever the page."""
+    RunQuery.check_names(request.query_params)
+    chosen = table_format(request)
+    if chosen != "json":
+        return table_answer(chosen, RUN_COLUMNS, run_rows(engine, query), "runs")
     return RunListOut.of(find_runs(session, query))
+
+
+class Completions(BaseModel):
+    items: list[str] = Field(description="At most 20: `name:` or `name:value`.")
+
+
+@router.get("/run-filters", responses=documented(422))
+@requires(Action.READ)
+def complete_filters(
+    session: ReadSession,
+    q: Annotated[str, Query(max_length=300, description="The search so far; its last word is completed.")] = "",
+) -> Completions:
+    """Return what may follow in a search of runs: names of filters and contract fields, then their values."""
+    return Completions(items=complete(session, q))
 
 
 @router.get("/runs/{run_id}", responses=documented(404, 422))
@@ -439,14 +510,16 @@ def read_run(request: Request, session: ReadSession, run_id: RunId) -> RunOut:
 )
 @requires(Action.READ, of="run")
 def read_series(request: Request, session: ReadSession, run_id: RunId) -> Response:
-    """Return every per-iteration metric; CSV with `Accept: text/csv`. No Parquet: its library takes 165 MB."""
-    accept = request.headers.get("accept", "*/*")
+    """Return every per-iteration metric; CSV with `Accept: text/csv`, or Parquet."""
+    chosen = table_format(request, strict=True)
     series = get_series(session, run_id)
-    if "text/csv" in accept:
+    if chosen == "csv":
         headers = {"Content-Disposition": f'attachment; filename="run-{run_id}.csv"', "Vary": "Accept"}
         return StreamingResponse(csv_rows(series), media_type="text/csv", headers=headers)
-    if not any(accepted in accept for accepted in ("application/json", "application/*", "*/*")):
-        raise HTTPException(406, "Series come as application/json or text/csv. Parquet is not offered.")
+    if chosen == "parquet":
+        columns = json_columns(series)
+        rows = list(zip(*columns.values(), strict=True))
+        return table_answer(chosen, dict.fromkeys(columns, "float"), [rows], f"run-{run_id}")
     body = {"columns": json_columns(series), "units": dict(series.units)}
     return JSONResponse(body, headers={"Vary": "Accept"})
 
@@ -499,7 +572,7 @@ def download_file(session: ReadSession, log_files: AppLogFiles, run_id: RunId, p
     file = next((file for file in run.files if file.position == position), None)
     if file is None:
         raise NotFound(f"Run {run_id} has no file {position}. Its files are listed in the run itself.")
-    chunks = log_files.stream(file.keys)
+    chunks = log_files.stream(file.readable_keys)
     first = next(chunks, b"")  # a failing store or a damaged object gives a 503, not a truncated response
     return StreamingResponse(
         chain((first,), chunks),

@@ -191,6 +191,7 @@ class RunItemOut(FromDomain):
     verdict: str = Field(description="Decision of the newest verdict; empty without one.")
     verdict_delta_pct: Finite = Field(description="Its change of step time: positive is slower.")
     quarantine: str = Field(description="Reason of its quarantine; empty without one.")
+    notes: str = Field(description="The first 200 characters of its notes.")
     metrics: dict[str, MetricOut | None]
 
     @classmethod
@@ -232,8 +233,11 @@ class RunOut(FromDomain):
     purpose: str
     branch: str
     commit: str
+    commit_time: datetime | None
+    job: str = Field(description="CI job or test, as stated; empty when unknown.")
     ci_url: str
     tags: list[str]
+    notes: str = Field(description="Markdown that users wrote.")
     created_at: datetime
     uploaded_by: str = Field(description="The user, or `token` and its name; empty without log-ins.")
     processed_at: datetime | None

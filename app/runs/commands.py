@@ -1,7 +1,7 @@
 """Change an existing run: corrected contract fields, described step lines, decisions. Recorded, then read again."""
 
-from collections.abc import Callable, Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import structlog
 from sqlalchemy import Engine
@@ -13,6 +13,7 @@ from app.domain.run import Stated
 from app.domain.text import one_line
 from app.errors import FieldError, InvalidMetadata, NotFound
 from app.pipeline import decisions
+from app.pipeline.correction import correct_runs
 from app.pipeline.process import READ_AS, amended_fields
 from app.pipeline.work import run_queue
 from app.queue import JUDGE_STACK, PROCESS_RUN, enqueue
@@ -142,6 +143,25 @@ def describe_lines(engine: Engine, run_id: int, *, read_as: str, author: str, no
         run_queue.request(session, col(RunRow.id) == run_id)
     log.info("run_lines_described", run_id=run_id, withdrawn=not read_as)
     enqueue(PROCESS_RUN, run_id)
+
+
+# --- Corrections of what the upload stated besides the contract.
+
+
+def correct(engine: Engine, run_ids: Sequence[int], changes: Mapping[str, Any], *, author: str, note: str = "") -> int:
+    """Correct runs, all or none, and request what follows. Return how many changed.
+
+    Raises NotFound, Conflict, and InvalidChange naming fields.
+    """
+    who, note = decisions.checked(author, note)
+    with transaction(engine, durable=True) as session:
+        corrected = correct_runs(session, sorted(set(run_ids)), changes, who=who, note=note)
+    log.info("runs_corrected", runs=corrected.changed, fields=sorted(changes))
+    for run_id in corrected.runs:
+        enqueue(PROCESS_RUN, run_id)
+    for work in corrected.stacks:
+        enqueue(JUDGE_STACK, work)
+    return corrected.changed
 
 
 # --- Decisions of users about a run: quarantine and release, pin and unpin. Recorded, then judged again.

@@ -9,8 +9,10 @@ from app.domain.contract.fields import FIELDS
 from app.domain.logs.line_template import MAX_TEMPLATE
 from app.domain.run import Stated
 from app.errors import FieldError, InvalidMetadata, ThreewallsError
+from app.pipeline.correction import CORRECTED, MOST_NOTES
 from app.runs.commands import TAKE_BACK, RunDecision
 from app.storage.json_text import read_json
+from app.storage.runs import RunDetail
 from app.web.forms import ContractForm, ContractInput, Form, contract_input, stated
 
 TEXTS = (
@@ -112,6 +114,28 @@ class AmendForm(ContractForm):
 class ReadAsForm(Form):
     inputs = ("read_as", "author", "note")
     longest = 2 * MAX_TEMPLATE
+
+
+# --- The form to correct what the upload stated besides the contract.
+
+
+class CorrectionForm(Form):
+    inputs = (*CORRECTED, "author", "note")
+    longest = MOST_NOTES + 1
+
+    @classmethod
+    def of(cls, run: RunDetail) -> Self:
+        """Return the form with what the run states now."""
+        time = run.commit_time.isoformat() if run.commit_time else ""
+        values = {"tags": ", ".join(run.tags), "commit_time": time}
+        return cls({name: values.get(name, str(getattr(run, name, ""))) for name in CORRECTED})
+
+    def changes(self, before: Self) -> dict[str, Any]:
+        """Return what differs from the form as it was filled."""
+        changed = {name: self.value(name) for name in CORRECTED if self.value(name) != before.value(name)}
+        if "tags" in changed:
+            return changed | {"tags": [tag for part in changed["tags"].split(",") if (tag := part.strip())]}
+        return changed
 
 
 # --- The forms of decisions about a run: which one was sent, the typed text, the errors.

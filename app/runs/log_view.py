@@ -94,7 +94,7 @@ def log_page(
 
     With `line` 0: the first lines; with `seek_ending` those that show how the job ended, else the last ones.
     """
-    keys = files[file].keys
+    keys = files[file].readable_keys
     total = log_files.line_count(keys)
     chosen = min(line, total)
     sought = chosen or (min(marked.ending or total, total) if seek_ending else 1)

@@ -16,23 +16,26 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from app.access.guards import UPLOAD_BYTES
 from app.domain.access.principal import Action
 from app.domain.verdict.words import DECISIONS
-from app.errors import FieldError, InvalidMetadata, InvalidUpload, ThreewallsError
+from app.errors import Conflict, FieldError, InvalidChange, InvalidMetadata, InvalidUpload, ThreewallsError
 from app.pipeline.profiles import SentProfileFile, accept_profile
 from app.pipeline.receive import UploadedFile, accept_upload
 from app.runs.api import csv_rows
-from app.runs.commands import RUN_DECISIONS, RunDecision, amend_contract, decide, describe_lines
-from app.runs.forms import AmendForm, DecisionForm, ReadAsForm, UploadForm
+from app.runs.commands import RUN_DECISIONS, RunDecision, amend_contract, correct, decide, describe_lines
+from app.runs.forms import AmendForm, CorrectionForm, DecisionForm, ReadAsForm, UploadForm
 from app.runs.preview import PREVIEW_BYTES, preview
 from app.runs.queries import (
     EVIDENCE_LEVELS,
     PURPOSES,
+    RUN_COLUMNS,
     STATUSES,
     VERDICTS,
     RunQuery,
     filter_options,
     find_runs,
+    get_run,
     get_series,
     get_state,
+    run_rows,
 )
 from app.runs.run_page import RunPage, RunView, Token, news_of, render_run, token_of
 from app.settings import Settings
@@ -40,9 +43,10 @@ from app.storage.database import read_session
 from app.storage.projects import slugs_by_id
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk
-from app.web.forms import answer_form, sent_form
+from app.web.forms import answer_form, sent_form, status_of
 from app.web.identity import access_of, upload_project, uploader
 from app.web.lists import csv_download
+from app.web.tables import table_answer
 from app.web.templating import OUTCOMES, render, shown_params
 
 router = APIRouter(include_in_schema=False)
@@ -70,6 +74,20 @@ def list_runs(request: Request, session: ReadSession) -> HTMLResponse:
             "verdict": {name: DECISIONS.get(name, name) for name in VERDICTS} | {"none": "not judged"},
         },
     )
+
+
+@router.get("/runs.csv")
+@requires(Action.READ)
+def export_runs(request: Request, engine: AppEngine) -> Response:
+    """Return all runs that match the filters of the address."""
+    return table_answer("csv", RUN_COLUMNS, run_rows(engine, RunQuery.from_params(request.query_params)), "runs")
+
+
+@router.get("/runs.parquet")
+@requires(Action.READ)
+def export_runs_as_parquet(request: Request, engine: AppEngine) -> Response:
+    """Return the same as a Parquet file."""
+    return table_answer("parquet", RUN_COLUMNS, run_rows(engine, RunQuery.from_params(request.query_params)), "runs")
 
 
 def get_page(request: Request, run_id: RunId, session: ReadSession, log_files: AppLogFiles) -> RunPage:
@@ -237,6 +255,48 @@ async def preview_upload(request: Request, name: Annotated[str, Query(max_length
 def _previews() -> CapacityLimiter:
     """Return the limit of previews at a time, so that they never take all threads of a process."""
     return CapacityLimiter(2)
+
+
+@router.get("/runs/{run_id}/correct")
+@requires(Action.CONTRIBUTE, of="run")
+def show_correction(request: Request, session: ReadSession, run_id: RunId) -> HTMLResponse:
+    return _render_correction(request, session, run_id)
+
+
+@router.post("/runs/{run_id}/correct")
+@requires(Action.CONTRIBUTE, of="run")
+async def correct_run(request: Request, engine: AppEngine, run_id: RunId) -> Response:
+    """Correct a run like the API: only what differs from the stored values is a change."""
+
+    def act(form: CorrectionForm) -> str:
+        with read_session(engine) as session:
+            changes = form.changes(CorrectionForm.of(get_run(session, run_id)))
+        if changes:
+            correct(engine, [run_id], changes, author=form.value("author"), note=form.value("note"))
+        return f"/runs/{run_id}"
+
+    def again(session: Session, form: CorrectionForm, error: ThreewallsError) -> Response:
+        return _render_correction(request, session, run_id, form, status=status_of(error))
+
+    return await answer_form(
+        request, CorrectionForm, act, again, max_fields=MAX_UPLOAD_FIELDS, catch=(InvalidChange, Conflict)
+    )
+
+
+def _render_correction(
+    request: Request, session: Session, run_id: int, form: CorrectionForm | None = None, status: int = 200
+) -> HTMLResponse:
+    run = get_run(session, run_id)
+    may = access_of(request).may
+    projects = [slug for number, slug in slugs_by_id(session).items() if may(Action.CONTRIBUTE, number)]
+    return render(
+        request,
+        "runs/correct.html",
+        status=status,
+        run=run,
+        form=form or CorrectionForm.of(run),
+        projects=sorted(projects),
+    )
 
 
 def _chosen_project(request: Request, engine: Engine, stated: str | None) -> str:

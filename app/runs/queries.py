@@ -1,17 +1,21 @@
 """What pages and the API read about runs: filters in, selects, read models out."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from pydantic import Field
-from sqlalchemy import ColumnElement, Row, Select, String, bindparam, func, null, select, tuple_
+from sqlalchemy import ColumnElement, Engine, Row, Select, String, bindparam, func, null, select, tuple_
 from sqlmodel import Session, col
 
+from app.domain.contract.fields import FIELDS
 from app.errors import NotFound
 from app.pipeline.work import WAITS_FOR_VERDICTS
 from app.storage import readings
-from app.storage.database import ListPage
+from app.storage.database import ListPage, read_session
+from app.storage.run_filters import LABEL_NAMES, MOST_COMPLETIONS, completions, has_contract_value, has_label
 from app.storage.runs import (
     MOST_COUNTED,
     WITH_RESULT,
@@ -31,8 +35,18 @@ from app.storage.runs import (
     runs_by_id,
 )
 from app.storage.search import mentioned
-from app.storage.tables import AmendmentRow, ProjectRow, RunRow, SeriesRow, StackWorkRow, VerdictRow, select_any
-from app.web.lists import ListQuery, OneOf, Passes, invalid_filter
+from app.storage.tables import (
+    AmendmentRow,
+    ProjectRow,
+    RunRow,
+    SeriesRow,
+    StackWorkRow,
+    VerdictRow,
+    select_any,
+    utc_now,
+)
+from app.web.lists import ListQuery, OneOf, Passes, invalid_filter, unknown_filter
+from app.web.tables import Kind
 from app.web.templating import OUTCOMES
 
 # --- Filters of the run list. The query string is the whole state of the list, so it is validated as input.
@@ -53,10 +67,34 @@ def _cursor_problem(value: str) -> str:
     return "" if is_one else "is not a cursor of this list"
 
 
+_AGO = re.compile(r"(\d{1,4})([hdw])")
+_HOURS = {"h": 1, "d": 24, "w": 168}
+
+
+def read_moment(text: str, now: datetime) -> datetime:
+    """Return a time: ISO 8601, in UTC without a zone, or how long ago (`12h`, `7d`, `2w`). Raises ValueError."""
+    if ago := _AGO.fullmatch(text):
+        return now - timedelta(hours=int(ago[1]) * _HOURS[ago[2]])
+    time = datetime.fromisoformat(text)
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+
+def _time_problem(value: str) -> str:
+    try:
+        read_moment(value, utc_now())
+    except (ValueError, OverflowError):
+        return "must be a time, for example 2026-11-18, 2026-11-18T04:12:00Z or 7d"
+    return ""
+
+
 class RunQuery(ListQuery):
     """Filters of the list of runs. `unknown` selects runs without a model, GPU or dispatcher."""
 
-    q: str = Field("", description="Words that must all occur in the name, branch, commit, model, GPU or project.")
+    q: str = Field(
+        "",
+        description="Words that must all occur in the name, branch, commit, model, GPU or project. `field:value` "
+        "filters by any filter or contract field; quotes search a text with a colon.",
+    )
     project: str = ""
     model: str = ""
     gpu: str = ""
@@ -75,7 +113,18 @@ class RunQuery(ListQuery):
     after: Annotated[str, Passes(_cursor_problem)] = Field("", description="`after` of the page before this one.")
     before: Annotated[str, Passes(_cursor_problem)] = Field("", description="`before` of the page after this one.")
 
+    tag: str = Field("", description="Runs with this tag.")
+    commit: str = Field("", description="Beginning of a commit.")
+    job: str = Field("", description="CI job or test, as stated.")
+    user: str = Field("", description="User or token that uploaded the run.")
+    cluster: str = ""
+    container: str = ""
+    since: Annotated[str, Passes(_time_problem)] = Field("", description="Uploaded at or after; ISO 8601 or `7d`.")
+    until: Annotated[str, Passes(_time_problem)] = Field("", description="Uploaded before; ISO 8601 or `7d`.")
+
     not_narrowing = ("sort", "after", "before")
+    refuses_unknown = True
+    further_names = ("view", "columns")
 
     def query(self, page: int = 1, **changes: str) -> str:
         """Return the query string; a cursor belongs to one page, so that other pages name theirs."""
@@ -96,7 +145,8 @@ def find_runs(session: Session, query: RunQuery) -> ListPage[RunListItem]:
     Only narrow rows are searched and sorted; the rest is read for the runs of the page. Raises InvalidQuery for a page
     too deep to reach without a cursor.
     """
-    filters, mentions = _conditions(query), mentioned(session, query.q)
+    query, words, fields = _with_words(query)
+    filters, mentions = _conditions(query, fields), mentioned(session, words)
     conditions = [*filters, *mentions.conditions]
     is_many = mentions.is_frequent and not filters  # counting them again would read the runs
     total = MOST_COUNTED + 1 if is_many else count_up_to(session, *conditions)
@@ -120,6 +170,36 @@ def find_runs(session: Session, query: RunQuery) -> ListPage[RunListItem]:
         before="" if is_first or not shown else order.cursor(shown[0]),
         after=order.cursor(shown[-1]) if shown and (query.before or has_more) else "",
     )
+
+
+RUN_COLUMNS: Mapping[str, Kind] = {
+    "id": "int", "name": "text", "project": "text", "purpose": "text", "branch": "text", "commit": "text",
+    "created_at": "time", "status": "text", "outcome": "text", "model": "text", "gpu": "text", "gpus": "int",
+    "dispatcher": "text", "evidence_level": "text", "verdict": "text", "verdict_delta_pct": "float",
+    "quarantine": "text", "notes": "text", "step_time_ms": "float", "tokens_per_s_per_gpu": "float",
+    "tflops_per_gpu": "float", "mfu_pct": "float", "peak_memory_gib": "float",
+}  # fmt: skip
+"""Columns of the list as a table."""
+_ROWS_AT_ONCE = 200
+
+
+def run_rows(engine: Engine, query: RunQuery) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield all matching runs in batches, each in its own read, so that a slow reader holds no transaction."""
+    query = query.model_copy(update={"page": 1, "page_size": _ROWS_AT_ONCE, "before": ""})
+    while True:
+        with read_session(engine) as session:
+            page = find_runs(session, query)
+        yield [tuple(_cell(item, name) for name in RUN_COLUMNS) for item in page.items]
+        if not page.after:
+            return
+        query = query.model_copy(update={"after": page.after})
+
+
+def _cell(item: RunListItem, name: str) -> Any:
+    if not hasattr(item, name):
+        metric = item.metrics.get(name)
+        return None if metric is None else metric.value
+    return getattr(item, name)
 
 
 def get_run(session: Session, run_id: int) -> RunDetail:
@@ -190,7 +270,49 @@ def filter_options(session: Session) -> FilterOptions:
     return FilterOptions(projects, values["model"], values["gpu"], values["dispatcher"], values["branch"])
 
 
-def _conditions(query: RunQuery) -> list[ColumnElement[bool]]:
+_WORD = re.compile(r'([A-Za-z_][A-Za-z0-9_]*):(?:"([^"]*)"|(\S+))|"([^"]*)"|(\S+)')
+_OWN = ("tag", "commit", "job", "user", "cluster", "container")
+SEARCHED = ("project", "model", "gpu", "dispatcher", "status", "outcome", "verdict", "purpose", "branch", "evidence",
+            "since", "until", *_OWN)  # fmt: skip
+"""Filters that the search box takes as `name:value`, besides contract fields."""
+
+
+def _with_words(query: RunQuery) -> tuple[RunQuery, str, dict[str, str]]:
+    """Return the query with the filters of its search box, the other words, and values of contract fields.
+
+    Raises InvalidQuery for a name that is no filter.
+    """
+    words, filters, fields = [], {}, {}
+    for name, quoted, plain, text, word in _WORD.findall(query.q):
+        value = quoted or plain
+        if not name:
+            words.append(text or word)
+        elif name in SEARCHED:
+            filters[name] = value
+        elif name in FIELDS:
+            fields[name] = value
+        else:
+            raise invalid_filter("q", f"{name[:40]} {unknown_filter(name, (*SEARCHED, *FIELDS))}")
+    if filters:
+        query = RunQuery(**(query.model_dump() | filters))  # validated like filters of their own
+    return query, " ".join(words), fields
+
+
+def complete(session: Session, text: str) -> list[str]:
+    """Return what may follow the last word of a search: names of filters, or values of one, as `name:value`."""
+    name, colon, begin = text.rpartition(" ")[2].partition(":")
+    if not colon:
+        names = [known for known in (*SEARCHED, *FIELDS) if known.startswith(name.lower())] if name else []
+        return [f"{known}:" for known in dict.fromkeys(names)][:MOST_COMPLETIONS]
+    fixed = {"status": STATUSES, "purpose": PURPOSES, "verdict": VERDICTS, "evidence": EVIDENCE_LEVELS}
+    fixed["outcome"] = tuple(OUTCOMES)
+    begin = begin.removeprefix('"')
+    values = [value for value in fixed[name] if value.startswith(begin)] if name in fixed else None
+    values = completions(session, name, begin) if values is None else values
+    return [f'{name}:"{value}"' if " " in value else f"{name}:{value}" for value in values]
+
+
+def _conditions(query: RunQuery, fields: Mapping[str, str]) -> list[ColumnElement[bool]]:
     equal = {
         "status": col(RunRow.status),
         "purpose": col(RunRow.purpose),
@@ -210,6 +332,13 @@ def _conditions(query: RunQuery) -> list[ColumnElement[bool]]:
     for name, column in may_be_unknown.items():
         if value := query.active.get(name):
             conditions.append(column.is_(None) if value == UNKNOWN else column == value)
+    conditions += [has_label(name, value) for name in LABEL_NAMES if (value := query.active.get(name))]
+    of_contract = {name: value for name in ("cluster", "container") if (value := query.active.get(name))}
+    conditions += [has_contract_value(name, value) for name, value in {**of_contract, **fields}.items()]
+    if query.since:
+        conditions.append(col(RunRow.created_at) >= read_moment(query.since, utc_now()))
+    if query.until:
+        conditions.append(col(RunRow.created_at) < read_moment(query.until, utc_now()))
     return conditions
 
 

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 from urllib.parse import quote
 
 import obstore
@@ -52,7 +52,9 @@ _SNAPSHOTS, _OBJECTS = "snapshots", "objects"
 _PIECE = 1 << 20
 
 OBJECTS_IN_USE = (
-    "SELECT object_key FROM segment UNION SELECT object_key FROM profile_file WHERE object_key <> '' ORDER BY 1"
+    "SELECT object_key FROM segment WHERE removed_at IS NULL "
+    "UNION SELECT object_key FROM profile_file WHERE object_key <> '' "
+    "UNION SELECT object_key FROM deletion_object ORDER BY 1"
 )
 """SQL of the keys of all stored objects that rows name."""
 
@@ -95,16 +97,6 @@ class Copied:
 
 
 # --- Where backups lie.
-
-
-class Place(Protocol):
-    """A backup to be written, and backups to be read. `entries` yields the files of one, the manifest last."""
-
-    def stored_objects(self) -> set[str]: ...
-
-    def put(self, name: str, size: int, pieces: Iterable[bytes]) -> None: ...
-
-    def entries(self) -> "Iterator[tuple[str, Iterator[bytes]]]": ...
 
 
 class Repository:

@@ -24,8 +24,8 @@ NOT_IN_METADATA = ("run_search", "ix_run_lower_name")
 trigrams on SQLite and an index of them on PostgreSQL, and the index of names in lower case."""
 
 _AT_ONCE = 10_000
-_MARK = "run_derived_insert"
-"""The trigger that tells whether the others are there."""
+_MARK = "run_derived_label"
+"""The trigger that tells whether the others are there: the one that was added last."""
 
 _TEXTS = ("name", "branch", '"commit"', "model", "gpu", "dispatcher")
 
@@ -49,8 +49,13 @@ def install(connection: Connection) -> None:
         connection.exec_driver_sql(statement)
     connection.exec_driver_sql("DELETE FROM run_value")
     connection.exec_driver_sql("DELETE FROM stack")
+    connection.exec_driver_sql("DELETE FROM run_label")
     for first, last in _batches(connection):
         between = f"run.id BETWEEN {first} AND {last}"
+        for statement in _labels(
+            "run", f"FROM run, {{tags}} WHERE {between} AND", f"FROM run WHERE {between} AND", is_sqlite
+        ):
+            connection.exec_driver_sql(statement)
         for field in FIELDS:
             connection.exec_driver_sql(_value_of("run", field, f"FROM run WHERE {between} AND"))
         if is_sqlite:
@@ -66,13 +71,17 @@ def install(connection: Connection) -> None:
 def remove(connection: Connection) -> None:
     """Drop the triggers and the index of the search; the tables stay."""
     if connection.dialect.name == "sqlite":
-        for name in ("insert", "search", "value", "stack"):
+        for name in ("insert", "search", "value", "stack", "delete", "label", "relabel"):
             connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS run_derived_{name}")
         connection.exec_driver_sql("DROP TABLE IF EXISTS run_search")
     else:
         connection.exec_driver_sql("DROP TRIGGER IF EXISTS run_derived_insert ON run")
         connection.exec_driver_sql("DROP TRIGGER IF EXISTS run_derived_update ON run")
+        connection.exec_driver_sql("DROP TRIGGER IF EXISTS run_derived_delete ON run")
+        connection.exec_driver_sql("DROP TRIGGER IF EXISTS run_derived_label ON run")
+        connection.exec_driver_sql("DROP FUNCTION IF EXISTS run_labels()")
         connection.exec_driver_sql("DROP FUNCTION IF EXISTS run_derived()")
+        connection.exec_driver_sql("DROP FUNCTION IF EXISTS run_derived_deleted()")
         connection.exec_driver_sql("DROP INDEX IF EXISTS run_search")
 
 
@@ -123,6 +132,26 @@ def _value_of(of: str, field: str, source: str) -> str:
     )
 
 
+LABELS = {"job": "job", "user": "uploaded_by", "commit": '"commit"'}
+"""Labels of a run besides its tags, with their columns."""
+
+
+def _labels(of: str, of_tags: str, source: str, is_sqlite: bool) -> list[str]:
+    """Return the statements that add the labels of runs. `of_tags`, `source`: how rows are chosen, before a condition;
+    the former joins the tags."""
+    tags = f"json_each({of}.tags) AS tag" if is_sqlite else f"json_array_elements_text({of}.tags) AS tag(value)"
+    one_tag = "substr(tag.value, 1, 300)"
+    statements = [
+        f"INSERT INTO run_label (field, value, run_id) SELECT DISTINCT 'tag', {one_tag}, {of}.id "
+        f"{of_tags.format(tags=tags)} {one_tag} <> '' ON CONFLICT DO NOTHING"
+    ]
+    return statements + [
+        f"INSERT INTO run_label (field, value, run_id) SELECT '{label}', {of}.{column}, {of}.id "
+        f"{source} {of}.{column} <> '' ON CONFLICT DO NOTHING"
+        for label, column in LABELS.items()
+    ]
+
+
 def _is_read(of: str) -> str:
     return f"({of}.status IN ('ready', 'failed') AND {of}.stack_key <> '')"
 
@@ -163,6 +192,7 @@ _NAME_DISPATCHER = (
 )
 _REFRESH = f"UPDATE stack SET {_COLUMNS} WHERE {_is_of('NEW')}"
 _REFRESH_OLD = f"UPDATE stack SET {_COLUMNS} WHERE {_is_of('OLD')} AND OLD.stack_key <> NEW.stack_key"
+_REFRESH_AFTER_DELETE = f"UPDATE stack SET {_COLUMNS} WHERE {_is_of('OLD')}"
 _STACK_CHANGES = (
     *("project_id", "stack_key", "config_key", "status", "reception", "ordered_at", "name", "purpose", "branch"),
     *('"commit"', "job", "model", "gpu", "gpus", "dispatcher", "semantic_class", "outcome", "shape", "fair_for_timing"),
@@ -197,6 +227,7 @@ def _sqlite_trigger(name: str, event: str, statements: list[str]) -> str:
     return f"CREATE TRIGGER run_derived_{name} AFTER {event} BEGIN\n{body}END"
 
 
+_LABELLED = ("tags", *LABELS.values())
 _FORGET_TEXT = f"INSERT INTO run_search (run_search, rowid, text) VALUES ('delete', OLD.id, {search_text('OLD')})"
 _NOTE_TEXT = f"INSERT INTO run_search (rowid, text) VALUES (NEW.id, {search_text('NEW')})"
 _VALUES = [_value_of("NEW", field, "WHERE") for field in FIELDS]
@@ -215,6 +246,13 @@ _SQLITE = (
         f"WHEN ({_is_read('OLD')} OR {_is_read('NEW')}) AND ({_differ(_STACK_CHANGES, 'IS NOT')})",
         [_LEAVE, _JOIN, _NAME_DISPATCHER, _REFRESH, _REFRESH_OLD],
     ),
+    _sqlite_trigger("label", "INSERT ON run", _labels("NEW", "FROM {tags} WHERE", "WHERE", True)),
+    _sqlite_trigger(
+        "relabel",
+        f"UPDATE OF {', '.join(_LABELLED)} ON run WHEN {_differ(_LABELLED, 'IS NOT')}",
+        ["DELETE FROM run_label WHERE run_id = NEW.id", *_labels("NEW", "FROM {tags} WHERE", "WHERE", True)],
+    ),
+    _sqlite_trigger("delete", "DELETE ON run", [_FORGET_TEXT, _LEAVE, _REFRESH_AFTER_DELETE]),
 )
 _POSTGRESQL = (
     f"""
@@ -236,6 +274,26 @@ BEGIN
     RETURN NULL;
 END $$
 """,
+    f"""
+CREATE FUNCTION run_derived_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    {_LEAVE};
+    {_REFRESH_AFTER_DELETE};
+    RETURN NULL;
+END $$
+""",
+    f"""
+CREATE FUNCTION run_labels() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'UPDATE' THEN
+        DELETE FROM run_label WHERE run_id = NEW.id;
+    END IF;
+    {";".join(_labels("NEW", "FROM {tags} WHERE", "WHERE", False))};
+    RETURN NULL;
+END $$
+""",
+    "CREATE TRIGGER run_derived_label AFTER INSERT OR UPDATE OF "
+    f"{', '.join(_LABELLED)} ON run FOR EACH ROW EXECUTE FUNCTION run_labels()",
     # Deferred: a transaction locks its stacks at its end, after all its runs. One that locked a stack in between would
     # wait for a run of another transaction that waits for the stack.
     "CREATE CONSTRAINT TRIGGER run_derived_insert AFTER INSERT ON run DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
@@ -244,4 +302,6 @@ END $$
     f"{', '.join(dict.fromkeys((*_STACK_CHANGES, *FIELDS)))} ON run DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
     f"WHEN ({_differ(tuple(dict.fromkeys((*_STACK_CHANGES, *FIELDS))), 'IS DISTINCT FROM')}) "
     "EXECUTE FUNCTION run_derived()",
+    "CREATE CONSTRAINT TRIGGER run_derived_delete AFTER DELETE ON run DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+    "EXECUTE FUNCTION run_derived_deleted()",
 )

@@ -335,6 +335,27 @@ class LogFiles:
         except _STORE_ERRORS as error:
             raise _unavailable(error) from error
 
+    def stored(self, key: str) -> tuple[int, Iterator[bytes]]:
+        """Return size and bytes of an object as it is stored."""
+        with _reading(key):
+            answer = obstore.get(self._store, key)
+        return answer.meta["size"], (bytes(piece) for piece in answer.stream(1 << 20))
+
+    def put_stored(self, key: str, pieces: Iterable[bytes]) -> None:
+        """Store an object that another store had. Raises DamagedObject if it does not match its key."""
+        with tempfile.TemporaryDirectory(prefix="threewalls-object-") as folder:
+            path = Path(folder) / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                file.writelines(pieces)
+            LogFiles.of_folder(Path(folder)).check_object(key)
+            try:
+                with path.open("rb") as file:
+                    obstore.put(self._store, key, file)
+                self._sync(key)
+            except _STORE_ERRORS as error:
+                raise _unavailable(error) from error
+
     def stream(self, keys: ObjectKeys) -> Iterator[bytes]:
         """Yield the whole text, about 1 MiB at a time."""
         for key in keys:

@@ -9,13 +9,14 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import structlog
-from sqlalchemy import ColumnElement, Engine, delete, exists
+from sqlalchemy import ColumnElement, Engine, delete, exists, or_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session, col
 
+from app.domain.retention import UNDO_DAYS
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
-from app.storage.tables import ProfileFileRow, SegmentRow, StoredObjectRow, select_any, utc_now
+from app.storage.tables import DeletionObjectRow, ProfileFileRow, SegmentRow, StoredObjectRow, select_any, utc_now
 from app.storage.visible import EVERY_PROJECT, seeing
 
 log = structlog.get_logger(__name__)
@@ -63,6 +64,10 @@ def forget_unused(engine: Engine, log_files: LogFiles, grace: timedelta = GRACE)
 
 
 def _unused(noted: datetime) -> tuple[ColumnElement[bool], ...]:
-    of_run = exists().where(col(SegmentRow.object_key) == col(StoredObjectRow.key))
+    is_there = or_(
+        col(SegmentRow.removed_at).is_(None), col(SegmentRow.removed_at) > utc_now() - timedelta(days=UNDO_DAYS)
+    )
+    of_run = exists().where(col(SegmentRow.object_key) == col(StoredObjectRow.key), is_there)
+    of_deletion = exists().where(col(DeletionObjectRow.object_key) == col(StoredObjectRow.key))
     of_profile = exists().where(col(ProfileFileRow.object_key) == col(StoredObjectRow.key))
-    return col(StoredObjectRow.touched_at) <= noted, ~of_run, ~of_profile
+    return col(StoredObjectRow.touched_at) <= noted, ~of_run, ~of_profile, ~of_deletion

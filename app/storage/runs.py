@@ -32,6 +32,7 @@ from app.domain.run import (
     Timer,
     Value,
 )
+from app.errors import DamagedObject
 from app.storage.json_text import to_json
 from app.storage.log_files import LogFiles
 from app.storage.tables import (
@@ -161,7 +162,8 @@ class RunFile:
     """An uploaded file.
 
     `size_bytes`: decompressed. `keys`: its objects in `log_files`. `document`: detected format, empty for a log.
-    `sha256`: empty for a file that grew in pieces. `cut`: compression of a truncated file.
+    `sha256`: empty for a file that grew in pieces. `cut`: compression of a truncated file. `removed_at`: when it was
+    deleted by age; its objects are deleted later.
     """
 
     kind: str
@@ -172,6 +174,16 @@ class RunFile:
     keys: tuple[str, ...]
     document: str = ""
     cut: str = ""
+    removed_at: datetime | None = None
+
+    @property
+    def readable_keys(self) -> tuple[str, ...]:
+        """Return `keys`. Raises DamagedObject for a deleted file."""
+        if self.removed_at is not None:
+            raise DamagedObject(
+                f"The raw file {self.name} was deleted on {self.removed_at:%Y-%m-%d}. The figures of its run stay."
+            )
+        return self.keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +280,9 @@ class RunDetail:
     quarantine: Quarantine | None = None
     commit_url: str = ""
     compare_url: str = ""
+    notes: str = ""
+    job: str = ""
+    commit_time: datetime | None = None
     judged: Judged = NOT_JUDGED
 
     @property
@@ -343,7 +358,8 @@ def detail(
         heard_at=aware(row.heard_at) if row.heard_at else None, updating=is_updating(row.status, row.work),
         definitions=result.definitions, fair_for_timing=row.fair_for_timing, amendments=amendments,
         project_id=row.project_id, ordered_at=aware(row.ordered_at), verdict=row.verdict, quarantine=_quarantine(row),
-        commit_url=project.commit_url, compare_url=project.compare_url,
+        commit_url=project.commit_url, compare_url=project.compare_url, notes=row.notes or "", job=row.job,
+        commit_time=aware(row.commit_time) if row.commit_time else None,
         **read(result),
     )  # fmt: skip
 
@@ -375,7 +391,7 @@ WITH_RESULT = joinedload(col(RunRow.result))  # type: ignore[arg-type]
 _FILES: Select[Any] = (
     select_any(
         RunFileRow.id, RunFileRow.kind, RunFileRow.name, RunFileRow.position, RunFileRow.size_bytes, RunFileRow.sha256,
-        RunFileRow.document, RunFileRow.cut, SegmentRow.object_key,
+        RunFileRow.document, RunFileRow.cut, SegmentRow.object_key, SegmentRow.removed_at,
     )
     .outerjoin(SegmentRow, col(SegmentRow.file_id) == RunFileRow.id)
     .where(col(RunFileRow.run_id) == bindparam("run_id"))
@@ -392,7 +408,7 @@ def files_of(session: Session, run_id: int) -> tuple[RunFile, ...]:
         RunFile(
             first.kind, first.name, first.position, first.size_bytes, first.sha256,
             tuple(piece.object_key for piece in (first, *more) if piece.object_key is not None),
-            first.document, first.cut,
+            first.document, first.cut, aware(first.removed_at) if first.removed_at else None,
         )
         for first, *more in files.values()
     )  # fmt: skip
@@ -456,8 +472,8 @@ def aware(time: datetime) -> datetime:
 class RunListItem:
     """One row of the list. `outcome` is how the job itself ended (`health.outcome`), empty until it is known;
     `evidence` is what that was seen in. `verdict` is the current one, empty until it was judged; its change is of step
-    time. `quarantine` is a person's reason to leave it out of everything, else empty. `experiment_id`, `side`: the
-    newest experiment that the run belongs to, and `baseline` or `candidate`.
+    time. `quarantine` is a person's reason to leave it out of everything, else empty. `notes`: their beginning.
+    `experiment_id`, `side`: the newest experiment that the run belongs to, and `baseline` or `candidate`.
     """
 
     id: int
@@ -483,6 +499,7 @@ class RunListItem:
     verdict: str = ""
     verdict_delta_pct: float | None = None
     quarantine: str = ""
+    notes: str = ""
     experiment_id: int | None = None
     side: str = ""
 
@@ -512,7 +529,7 @@ _LIST_COLUMNS = (
     RunRow.id, RunRow.name, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.created_at, RunRow.status,
     RunRow.error, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher, RunRow.evidence_level,
     RunRow.semantic_class, RunRow.provisional, RunRow.outcome, RunRow.verdict, RunRow.verdict_delta_pct,
-    RunRow.quarantine, RunResultRow.metrics, RunResultRow.health,
+    RunRow.quarantine, func.substr(RunRow.notes, 1, 200).label("notes"), RunResultRow.metrics, RunResultRow.health,
     ProjectRow.slug, ProjectRow.generated,
     _NEWEST_EXPERIMENT.label("experiment_id"), _SIDE.label("side"),
 )  # fmt: skip
@@ -575,7 +592,7 @@ def list_item(row: Row[Any]) -> RunListItem:
         evidence=str((row.health or {}).get("evidence") or ""), model=row.model, gpu=row.gpu, gpus=row.gpus,
         dispatcher=row.dispatcher, evidence_level=row.evidence_level, semantic_class=row.semantic_class,
         provisional=row.provisional, metrics=metrics_of(row.metrics), verdict=row.verdict,
-        verdict_delta_pct=row.verdict_delta_pct, quarantine=row.quarantine,
+        verdict_delta_pct=row.verdict_delta_pct, quarantine=row.quarantine, notes=row.notes or "",
         experiment_id=row.experiment_id, side=row.side or "",
     )  # fmt: skip
 
@@ -612,8 +629,9 @@ def lines_of(log_files: LogFiles, files: Sequence[RunFile], first: int, last: in
     lines: list[str] = []
     before = 0
     for file in files:
-        count = log_files.line_count(file.keys)
+        keys = file.readable_keys
+        count = log_files.line_count(keys)
         if first <= before + count and last > before:
-            lines += log_files.lines(file.keys, max(1, first - before), min(count, last - before))
+            lines += log_files.lines(keys, max(1, first - before), min(count, last - before))
         before += count
     return lines, before

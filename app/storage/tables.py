@@ -65,7 +65,8 @@ class ProjectRow(SQLModel, table=True):
     templates with `{commit}` and with `{from}` and `{to}`; empty if not set. `public`: readable without a log-in.
     `quota_bytes` and `quota_runs_a_day` limit uploads; None: the service's defaults. Badge keys are derived from
     `badge_secret`. `verdict_policy`: thresholds, fixed limits, budget of reruns and reference job
-    (`app/domain/verdict/policy.py`).
+    (`app/domain/verdict/policy.py`). `retention`: what is deleted by age (`app/domain/retention.py`). An archived
+    project takes no uploads.
     """
 
     __tablename__ = "project"
@@ -91,6 +92,8 @@ class ProjectRow(SQLModel, table=True):
     quota_runs_a_day: int | None = None
     badge_secret: str = Field(default_factory=new_badge_secret, max_length=64)
     verdict_policy: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    retention: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    archived_at: datetime | None = Field(default=None, sa_column=time_column())
     created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
 
 
@@ -124,6 +127,8 @@ class RunRow(SQLModel, table=True):
     that is read again keeps its status and figures until the new ones are written.
 
     `job` is the CI job or test that the upload, or a document in it, states (`RunFacts.is_of_job`).
+
+    `notes`: Markdown of users.
 
     `idempotency_key` is the SHA-256 of the sender and of the key as sent (`pipeline/receive.py`).
 
@@ -173,6 +178,7 @@ class RunRow(SQLModel, table=True):
         # Each supports a filter or an order of the list of runs, which is sorted by number.
         Index("ix_run_project", "project_id", "id"),
         *(Index(f"ix_run_{name}", name, "id", *FILTERED_TOGETHER.get(name, ())) for name in LISTED),
+        {"sqlite_autoincrement": True},  # the number of a deleted run must not become that of another one
     )
 
     id: int | None = Field(default=None, primary_key=True)
@@ -185,6 +191,7 @@ class RunRow(SQLModel, table=True):
     ci_url: str = Field(default="", max_length=2000)
     job: str = Field(default="", max_length=300)
     tags: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
+    notes: str | None = Field(default=None, sa_column=Column(Text))
     created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
     ordered_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
     quarantine: str = Field(default="", max_length=1000)
@@ -280,7 +287,7 @@ RESULT_COLUMNS = frozenset(RunResultRow.model_fields) - {"run_id"}
 class RunValueRow(SQLModel, table=True):
     """A value that a column of `run` has in a project: a choice of a filter. Triggers write it (`derived.py`).
 
-    A value that no run has any more stays, because no code removes runs and few of them change.
+    A value that no run has any more stays until runs with it are deleted (`pipeline/deletion.py`).
     """
 
     __tablename__ = "run_value"
@@ -288,6 +295,28 @@ class RunValueRow(SQLModel, table=True):
     field: str = Field(primary_key=True, max_length=20)
     project_id: int = Field(foreign_key="project.id", primary_key=True)
     value: str = Field(primary_key=True, max_length=300)
+
+
+class RunLabelRow(SQLModel, table=True):
+    """A tag, the job, the uploader or the commit of a run, to find runs by. Triggers write it (`derived.py`)."""
+
+    __tablename__ = "run_label"
+    __table_args__ = (Index("ix_run_label_run", "run_id"),)
+
+    field: str = Field(primary_key=True, max_length=20)
+    value: str = Field(primary_key=True, max_length=300)
+    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True))
+
+
+class ConfigValueRow(SQLModel, table=True):
+    """A contract field of a configuration, to find runs by (`run_filters.py`). `value`: as shown, in lower case."""
+
+    __tablename__ = "config_value"
+
+    field: str = Field(primary_key=True, max_length=100)
+    value: str = Field(primary_key=True, max_length=200)
+    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), primary_key=True))
+    config_key: str = Field(primary_key=True, max_length=64)
 
 
 class StackRow(SQLModel, table=True):
@@ -339,7 +368,10 @@ class RunFileRow(SQLModel, table=True):
 
 
 class SegmentRow(SQLModel, table=True):
-    """A piece of a file: the stored object with its text. A file uploaded at once has one (`log_files.py`)."""
+    """A piece of a file: the stored object with its text. A file uploaded at once has one (`log_files.py`).
+
+    `removed_at`: when retention removed it. Its object is deleted later, so that this can be undone.
+    """
 
     __tablename__ = "segment"
 
@@ -347,6 +379,7 @@ class SegmentRow(SQLModel, table=True):
     position: int = Field(primary_key=True)
     size_bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
     object_key: str = Field(max_length=300, index=True)
+    removed_at: datetime | None = Field(default=None, sa_column=time_column())
 
 
 class StoredObjectRow(SQLModel, table=True):
@@ -358,8 +391,64 @@ class StoredObjectRow(SQLModel, table=True):
     touched_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
 
 
+class DeletionRow(SQLModel, table=True):
+    """A deletion of runs or of their raw logs, which can be undone until `ends_at` (`pipeline/deletion.py`).
+
+    `selection`: which runs (`Selection`). `state`: waiting (not finished), done, undoing, undone or final. `runs` and
+    `bytes`: what was deleted so far.
+    """
+
+    __tablename__ = "deletion"
+    __table_args__ = (Index("ix_deletion_state", "state", "ends_at"), Index("ix_deletion_project", "project_id", "id"))
+
+    id: int | None = Field(default=None, primary_key=True)
+    project_id: int = Field(foreign_key="project.id")
+    selection: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    title: str = Field(max_length=300)
+    state: str = Field(default="waiting", max_length=20)
+    requested_by: str = Field(max_length=100)
+    note: str = Field(default="", max_length=1000)
+    requested_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    runs: int = 0
+    bytes: int = Field(default=0, sa_column=Column(BigInteger, nullable=False))
+    ends_at: datetime | None = Field(default=None, sa_column=time_column())
+    undone_by: str = Field(default="", max_length=100)
+
+
+class DeletionPartRow(SQLModel, table=True):
+    """Some of the deleted runs with all their rows, JSON in zstd (`row_copies.py`)."""
+
+    __tablename__ = "deletion_part"
+
+    id: int | None = Field(default=None, primary_key=True)
+    deletion_id: int = Field(
+        sa_column=Column(ForeignKey("deletion.id", ondelete="CASCADE"), nullable=False, index=True)
+    )
+    document: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+
+
+class DeletionObjectRow(SQLModel, table=True):
+    """A stored object that deleted runs need as long as they can be restored."""
+
+    __tablename__ = "deletion_object"
+
+    object_key: str = Field(primary_key=True, max_length=300)
+    part_id: int = Field(sa_column=Column(ForeignKey("deletion_part.id", ondelete="CASCADE"), primary_key=True))
+
+
+class UsageRow(SQLModel, table=True):
+    """What a project received on one day and still holds, computed every hour (`usage.py`). `bytes`: of its files."""
+
+    __tablename__ = "usage"
+
+    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), primary_key=True))
+    day: str = Field(primary_key=True, max_length=10)
+    runs: int
+    bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
+
+
 class HeartbeatRow(SQLModel, table=True):
-    """The last activity of a worker (`heartbeat.py`). One row, named `worker`."""
+    """When something happened last (`heartbeat.py`, `backup.py`): `worker` is the last activity of a worker."""
 
     __tablename__ = "heartbeat"
 

@@ -24,6 +24,7 @@ ProjectIds = frozenset[int]
 OWNED_THROUGH: Mapping[str, str] = {
     "run_result": "run_id",
     "run_file": "run_id",
+    "run_label": "run_id",
     "segment": "file_id",
     "series": "run_id",
     "reading": "run_id",
@@ -37,6 +38,8 @@ OWNED_THROUGH: Mapping[str, str] = {
     "regression_member": "regression_id",
     "experiment_run": "experiment_id",
     "delivery": "receiver_id",
+    "deletion_part": "deletion_id",
+    "deletion_object": "part_id",
 }
 """The foreign key that leads to the owner, for tables without a project column."""
 

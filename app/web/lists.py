@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, ClassVar, Self
 from urllib.parse import urlencode
 
@@ -26,6 +27,12 @@ _REFUSAL = "Invalid filter."
 
 def invalid_filter(name: str, message: str) -> InvalidQuery:
     return InvalidQuery(_REFUSAL, (FieldError(name, message),))
+
+
+def unknown_filter(name: str, known: Iterable[str]) -> str:
+    """Return what is wrong with the name of a filter, with the nearest one."""
+    nearest = next(iter(get_close_matches(name.lower(), [*known], n=1, cutoff=0.6)), None)
+    return f"is not a filter. Did you mean {nearest}?" if nearest else "is not a filter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,10 @@ class FilterQuery(BaseModel):
     max_text: ClassVar[int] = 300
     not_narrowing: ClassVar[tuple[str, ...]] = ("sort",)
     """Names of filters that only sort the list or select a tab. In addresses they come last."""
+    refuses_unknown: ClassVar[bool] = False
+    """Whether names that are no filters are refused, with the nearest name."""
+    further_names: ClassVar[tuple[str, ...]] = ()
+    """Names that are no filters and not refused."""
     page_defaults: ClassVar[Mapping[str, str]] = {}
     """Defaults of the page that differ from those of the API."""
 
@@ -70,8 +81,19 @@ class FilterQuery(BaseModel):
     @classmethod
     def from_params(cls, params: Mapping[str, str]) -> Self:
         """Return the query of a page's address, ignoring other parameters. Raises InvalidQuery."""
+        cls.check_names(params)
         values = {name: value for name in cls.names() if (value := params.get(name, "").strip())}
         return cls(**{**cls.page_defaults, **values})
+
+    @classmethod
+    def check_names(cls, params: Iterable[str]) -> None:
+        """Raise InvalidQuery for names that are no filters, each with the nearest filter."""
+        known = (*cls.model_fields, *cls.further_names)
+        unknown = [name for name in params if name not in known] if cls.refuses_unknown else []
+        if unknown:
+            raise InvalidQuery(
+                _REFUSAL, tuple(FieldError(name[:40], unknown_filter(name, known)) for name in unknown[:5])
+            )
 
     @property
     def active(self) -> dict[str, str]:

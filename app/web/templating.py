@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
@@ -59,6 +59,10 @@ def with_runs(text: str) -> Markup:
     return Markup(_RUN.sub(r'<a href="/runs/\1">#\1</a>', str(coded(text))))  # noqa: S704  escaped, and only digits added
 
 
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+
+
 @dataclass(frozen=True, slots=True)
 class Toast:
     """A short answer to a change, in the live region of the page (templates/web/toast.html).
@@ -73,6 +77,20 @@ class Toast:
 
 
 log = structlog.get_logger(__name__)
+
+
+@lru_cache
+def _markdown_parser() -> "MarkdownIt":
+    from markdown_it import MarkdownIt  # noqa: PLC0415  few pages show notes
+
+    # HTML is shown as text, links have harmless schemes only, and no image makes a browser call another server.
+    return MarkdownIt("commonmark", {"html": False, "breaks": True}).enable("table").disable("image")
+
+
+def markdown(text: str) -> Markup:
+    """Return the Markdown of a user as HTML."""
+    return Markup(_markdown_parser().render(text))  # noqa: S704  the parser escapes HTML
+
 
 _FILTERS = (
     changes.change_text,
@@ -89,6 +107,7 @@ _FILTERS = (
     figure,
     file_size,
     grouped,
+    markdown,
     percent,
     short_commit,
     significant,

@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from app.storage.database import read_session
 from app.storage.tables import (
     AuditEventRow,
+    DeletionRow,
     ExperimentRow,
     PinRow,
     ProfileRow,
@@ -220,6 +221,14 @@ RUNS: Mapping[str, Change] = {
     "POST /runs/{run_id}/contract": Change(
         "run", "contract", {"field.gpu": "B200"}, {"gpu": "H100"}, {"gpu": "B200"}
     ),
+    "PATCH /api/v1/runs/{run_id}": Change("run", "correct", {"notes": "slow *node*"}, after={"notes": "slow *node*"}),
+    "PATCH /api/v1/runs": Change(
+        "run", "correct", lambda there: {"runs": [_run(there)], "branch": "other"}, after={"branch": "other"}
+    ),
+    "POST /runs/{run_id}/correct": Change(
+        "run", "correct", {"name": "renamed", "branch": "main", "notes": "slow *node*"}, {"branch": "other"},
+        {"branch": "main", "name": "renamed"},
+    ),
     "PATCH /api/v1/runs/{run_id}/facts": Change(
         "run", "facts", {"facts": {"oom_phase": "warmup"}}, {"oom_phase": None}, {"oom_phase": "warmup"}
     ),
@@ -365,13 +374,39 @@ SETTINGS: Mapping[str, Change] = {
     "POST /references/{number}/withdraw": Change("reference", "withdraw", of=_FIGURE),
 }  # fmt: skip
 
-CHANGES: Mapping[str, Change] = {**ACCESS, **RUNS, **SETTINGS}
+_DELETION = _of("deletion_id", DeletionRow)
+
+
+def _undo(there: There) -> dict[str, str]:
+    return {"number": there.newest(DeletionRow)}
+
+
+DATA: Mapping[str, Change] = {
+    "PUT /api/v1/projects/{slug}/retention": Change("project", "retention", {"logs_days": 90}, after={"logs_days": 90}),
+    "POST /settings/projects/{slug}/storage": Change(
+        "project", "retention", {"failed_days": "30"}, {"logs_days": 90}, {"failed_days": 30}
+    ),
+    "DELETE /api/v1/runs/{run_id}": Change("run", "delete", after={"runs": 1}),
+    "POST /api/v1/projects/{slug}/deletions/{deletion_id}/undo": Change("project", "undo_delete", of=_DELETION),
+    "POST /api/v1/projects/{slug}/deletions": Change(
+        "run", "delete", lambda there: {"what": "runs", "runs": [_run(there)]}, after={"runs": 1}
+    ),
+    "POST /settings/projects/{slug}/undo": Change("project", "undo_delete", _undo),
+    "POST /settings/projects/{slug}/delete": Change("run", "delete", lambda there: {"runs": str(_run(there))}),
+    "POST /api/v1/projects/{slug}/archive": Change("project", "archived", after={"archived": True}),
+    "POST /api/v1/projects/{slug}/unarchive": Change("project", "restored", after={"archived": False}),
+    "POST /settings/projects/{slug}/archive": Change("project", "archived", after={"archived": True}),
+    "POST /settings/projects/{slug}/unarchive": Change("project", "restored", after={"archived": False}),
+}
+
+CHANGES: Mapping[str, Change] = {**ACCESS, **RUNS, **SETTINGS, **DATA}
 """In the order in which they are made. Uploads change none of it but by the project that they begin."""
 
 NO_RECORD: Mapping[str, str] = {
     "POST /account/confirm": "confirms the password; the change that follows has its own record",
     "POST /api/v1/check": "answers a question and stores nothing",
     "POST /check": "the same as a form",
+    "POST /api/v1/projects/{slug}/deletions/preview": "answers what a deletion would do, and deletes nothing",
     "POST /api/v1/definitions/retry": "repeats the service's own work; nothing that a user stated changes",
     "POST /settings/definitions/retry": "the same as a form",
 }

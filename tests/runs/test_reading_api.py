@@ -1,10 +1,15 @@
 """Reading runs by the API: lists by cursor on both databases, series, lines, files, errors."""
 
+import csv
+import io
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 from sqlalchemy import Connection, Engine, event, text
 from sqlmodel import Session
 from starlette.testclient import TestClient
@@ -16,8 +21,10 @@ from app.settings import Settings
 from app.storage import readings
 from app.storage import runs as stored_runs
 from app.storage.database import make_engine, migrate, read_session, transaction
-from app.storage.tables import ProjectRow, RunRow, SeriesRow
-from tests.builders import insert_runs, make_project, run_columns
+from app.storage.run_filters import describe_configurations
+from app.storage.tables import ProjectRow, RunRow, SeriesRow, utc_now
+from app.web.tables import PARQUET
+from tests.builders import insert_runs, make_project, make_run, make_stack, run_columns
 from tests.runs.uploading import LOG, assert_problem, upload
 from tests.services.postgres_server import Postgres
 
@@ -54,9 +61,33 @@ def test_series_come_as_csv_when_asked_for(client: TestClient, run_id: int) -> N
     assert answer.text == "iteration,step_time_ms,lm_loss\n1,412.5,10.5\n2,400.0,\n"
 
 
-def test_parquet_is_said_to_be_missing(client: TestClient, run_id: int) -> None:
-    answer = client.get(f"/api/v1/runs/{run_id}/series", headers={"Accept": "application/vnd.apache.parquet"})
-    assert_problem(answer, 406, "Parquet is not offered")
+def test_series_and_lists_come_as_parquet(client: TestClient, engine: Engine, run_id: int) -> None:
+    with transaction(engine) as session:
+        listed_id = make_run(session, branch="parquet")
+        created_at = session.get_one(RunRow, listed_id).created_at
+    for address, columns in (
+        (f"/api/v1/runs/{run_id}/series", {"step_time_ms": [412.5, 400.0], "lm_loss": [10.5, None]}),
+        ("/api/v1/runs?branch=parquet", {"id": [listed_id], "created_at": [created_at]}),
+        ("/api/v1/regressions", {"id": []}),
+    ):
+        answer = client.get(address, headers={"Accept": PARQUET})
+        assert answer.headers["content-type"] == PARQUET
+        table = parquet.read_table(io.BytesIO(answer.content)).to_pydict()
+        assert {name: table[name] for name in columns} == columns
+    answer = client.get(f"/api/v1/runs/{run_id}/series", headers={"Accept": "text/html"})
+    assert_problem(answer, 406, PARQUET)
+
+
+def test_the_whole_list_comes_as_csv_with_its_filters(client: TestClient, engine: Engine, run_id: int) -> None:
+    with transaction(engine) as session:
+        ids = [make_run(session, name=f"=cmd {number}", branch="exported") for number in range(5)]
+    answer = client.get("/api/v1/runs?branch=exported&page_size=2&sort=created", headers={"Accept": "text/csv"})
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [int(row["id"]) for row in rows] == ids
+    assert rows[0]["name"] == "'=cmd 0"
+    assert client.get("/runs.csv?branch=exported&sort=created").text == answer.text
+    assert client.get("/runs.parquet?branch=exported").status_code == 200
+    assert client.get("/regressions.csv").text.startswith("id,project,state")
 
 
 def test_a_run_that_waits_has_empty_series_and_null_metrics(client: TestClient) -> None:
@@ -127,7 +158,7 @@ def test_a_file_that_a_run_does_not_have_is_not_found(client: TestClient) -> Non
 
 
 def test_a_refused_method_names_those_that_work(client: TestClient) -> None:
-    assert "GET" in client.delete("/api/v1/runs/1").headers["allow"]
+    assert "GET" in client.put("/api/v1/runs/1").headers["allow"]
 
 
 def test_openapi_describes_every_answer(client: TestClient) -> None:
@@ -276,3 +307,73 @@ def test_the_api_names_the_cursors(client: TestClient, engine: Engine) -> None:
     assert again["items"] == first["items"]
     assert client.get("/api/v1/runs?after=x").status_code == 422
     assert client.get("/api/v1/runs?after=5,x&sort=mfu_pct").status_code == 422
+
+
+def listed(client: TestClient, **filters: str) -> list[str]:
+    answer = client.get("/api/v1/runs", params=filters)
+    assert answer.status_code == 200, answer.text
+    return sorted(item["name"] for item in answer.json()["items"])
+
+
+def test_runs_are_found_by_label_time_and_contract_field(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        for name, cluster, columns in (
+            ("a", "eos", {"tags": ["nightly", "fp8"], "commit": "abc123", "uploaded_by": "mia"}),
+            ("b", "selene", {"tags": ["nightly"], "commit": "abd999", "job": "train / h100"}),
+        ):
+            fields: dict[str, Any] = {"cluster": cluster, "container": f"nemo:{name}"}
+            make_stack(session, [100.0], fields=fields, name=name, **columns)
+        row = session.get_one(RunRow, 2)
+        row.created_at = utc_now() - timedelta(days=30)
+    describe_configurations(engine)
+    for filters, expected in (
+        ({"tag": "nightly"}, ["a", "b"]),
+        ({"tag": "fp8"}, ["a"]),
+        ({"commit": "ab"}, ["a", "b"]),
+        ({"commit": "abd"}, ["b"]),
+        ({"job": "train / h100"}, ["b"]),
+        ({"user": "mia"}, ["a"]),
+        ({"cluster": "EOS"}, ["a"]),
+        ({"container": "nemo:b"}, ["b"]),
+        ({"since": "7d"}, ["a"]),
+        ({"until": "7d"}, ["b"]),
+        ({"q": "tag:nightly cluster:selene"}, ["b"]),
+        ({"q": 'job:"train / h100"'}, ["b"]),
+        ({"q": "tp:1 ep:16"}, ["a", "b"]),
+        ({"q": "tp:2"}, []),
+    ):
+        assert listed(client, **filters) == expected, filters
+    with transaction(engine) as session:
+        session.get_one(RunRow, 1).tags = ["other"]
+    assert listed(client, tag="fp8") == []
+    assert listed(client, tag="other") == ["a"]
+    assert client.get("/runs?tag=other").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("address", "nearest"),
+    [
+        ("/api/v1/runs?clustr=eos", "cluster"),
+        ("/runs?taggs=x", "tag"),
+        ("/api/v1/runs?q=clustre:eos", "cluster"),
+        ("/api/v1/runs?since=yesterday", "7d"),
+    ],
+)
+def test_an_unknown_filter_is_refused_with_the_nearest(client: TestClient, address: str, nearest: str) -> None:
+    answer = client.get(address, headers={"Accept": "application/json"})
+    assert answer.status_code == 422
+    assert nearest in answer.text
+
+
+def test_searches_are_completed(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        make_stack(session, [100.0], fields={"cluster": "eos"}, tags=["nightly"])
+    describe_configurations(engine)
+    for typed, expected in (
+        ("abc clu", "cluster:"),
+        ("tag:ni", "tag:nightly"),
+        ("cluster:", "cluster:eos"),
+        ("verdict:reg", "verdict:regression"),
+        ("gpu:h", "gpu:H100"),
+    ):
+        assert expected in client.get("/api/v1/run-filters", params={"q": typed}).json()["items"], typed

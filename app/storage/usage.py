@@ -1,0 +1,147 @@
+"""How much each project holds and how it grew, and the deletion of deliveries, audit entries and sessions by age.
+
+Usage is counted every hour into a small table, because pages may not read all runs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+from sqlalchemy import Engine, delete, func, insert, select, text
+from sqlmodel import Session, col
+
+from app.settings import Settings
+from app.storage.database import read_session, transaction
+from app.storage.tables import (
+    AuditEventRow,
+    DeletionRow,
+    DeliveryRow,
+    ProjectRow,
+    RunFileRow,
+    RunRow,
+    SegmentRow,
+    UsageRow,
+    select_any,
+    table_of,
+    utc_now,
+)
+from app.storage.users import forget_expired
+
+_AT_ONCE = 1000
+_FORECAST_DAYS = 90
+"""The forecast follows the growth of this many days."""
+
+
+def count_usage(engine: Engine) -> None:
+    """Count runs and bytes by project and day of upload, in place of the last count."""
+    with read_session(engine) as session:
+        day = func.date(RunRow.created_at)
+        runs = session.execute(
+            select_any(RunRow.project_id, day, func.count()).group_by(col(RunRow.project_id), day)
+        ).all()
+        sizes = session.execute(
+            select_any(RunRow.project_id, day, func.sum(SegmentRow.size_bytes))
+            .join(RunFileRow, col(RunFileRow.run_id) == RunRow.id)
+            .join(SegmentRow, col(SegmentRow.file_id) == RunFileRow.id)
+            .where(col(SegmentRow.removed_at).is_(None))
+            .group_by(col(RunRow.project_id), day)
+        ).all()
+    size_of = {(project, str(on)): int(size) for project, on, size in sizes}
+    rows = [
+        {"project_id": project, "day": str(on), "runs": count, "bytes": size_of.get((project, str(on)), 0)}
+        for project, on, count in runs
+    ]
+    with transaction(engine) as session:
+        session.execute(delete(table_of(UsageRow)))
+        if rows:
+            session.execute(insert(table_of(UsageRow)), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectUsage:
+    """What a project holds. `bytes`: of uploaded files, decompressed. `months`: bytes by month of upload, in order.
+
+    `a_day`: bytes uploaded a day lately. `waiting_bytes`: of deletions that can still be undone.
+    """
+
+    project_id: int
+    slug: str
+    runs: int
+    bytes: int
+    a_day: float
+    months: tuple[tuple[str, int], ...]
+    waiting_bytes: int
+
+    def in_days(self, days: int) -> float:
+        """Return the bytes in that many days if uploads go on as lately and nothing is deleted."""
+        return self.bytes + self.a_day * days
+
+
+def usage_of_projects(session: Session, project_id: int | None = None) -> list[ProjectUsage]:
+    """Return the usage of the visible projects, the largest first."""
+    projects = select_any(ProjectRow.id, ProjectRow.slug)
+    counted = select_any(UsageRow.project_id, UsageRow.day, UsageRow.runs, UsageRow.bytes).order_by(col(UsageRow.day))
+    deleted = select_any(DeletionRow.project_id, func.sum(DeletionRow.bytes)).where(col(DeletionRow.state) == "done")
+    if project_id is not None:
+        projects = projects.where(col(ProjectRow.id) == project_id)
+        counted = counted.where(col(UsageRow.project_id) == project_id)
+        deleted = deleted.where(col(DeletionRow.project_id) == project_id)
+    days: dict[int, list[tuple[date, int, int]]] = {}
+    for owner, day, runs, size in session.execute(counted):
+        days.setdefault(owner, []).append((date.fromisoformat(day), runs, size))
+    waiting = {owner: int(size) for owner, size in session.execute(deleted.group_by(col(DeletionRow.project_id)))}
+    usages = [
+        _project_usage(owner, slug, days.get(owner, ()), waiting.get(owner, 0))
+        for owner, slug in session.execute(projects)
+    ]
+    return sorted(usages, key=lambda usage: (-usage.bytes, usage.slug))
+
+
+def _project_usage(owner: int, slug: str, days: Sequence[tuple[date, int, int]], waiting: int) -> ProjectUsage:
+    today = datetime.now(UTC).date()
+    recent = [(day, size) for day, _, size in days if day > today - timedelta(days=_FORECAST_DAYS)]
+    months: dict[str, int] = {}
+    for day, _, size in days:
+        months[f"{day:%Y-%m}"] = months.get(f"{day:%Y-%m}", 0) + size
+    span = max(1, (today - min(day for day, _ in recent)).days + 1) if recent else 1
+    return ProjectUsage(
+        owner,
+        slug,
+        sum(runs for _, runs, _ in days),
+        sum(size for *_, size in days),
+        sum(size for _, size in recent) / span,
+        tuple(months.items())[-12:],
+        waiting,
+    )
+
+
+def database_bytes(session: Session) -> int:
+    """Return the size of the database."""
+    if session.get_bind().dialect.name == "sqlite":
+        pages = session.execute(text("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"))
+        return int(pages.scalar_one())
+    return int(session.execute(text("SELECT pg_database_size(current_database())")).scalar_one())
+
+
+def forget_old(engine: Engine, settings: Settings) -> None:
+    """Delete expired sessions, and deliveries and audit entries that are older than the settings say."""
+    now = utc_now()
+    with transaction(engine) as session:
+        forget_expired(session)
+    if settings.delivery_days:
+        old = (col(DeliveryRow.work) == "", col(DeliveryRow.created_at) < now - timedelta(days=settings.delivery_days))
+        _delete_all(engine, DeliveryRow, *old)
+    if settings.audit_days:
+        _delete_all(engine, AuditEventRow, col(AuditEventRow.at) < now - timedelta(days=settings.audit_days))
+
+
+def _delete_all(engine: Engine, kind: type[DeliveryRow] | type[AuditEventRow], *conditions: object) -> None:
+    """Delete rows in batches, so that no other writer waits long."""
+    table = table_of(kind)
+    while True:
+        chosen = select(col(kind.id)).where(*conditions).limit(_AT_ONCE)  # type: ignore[arg-type]
+        with transaction(engine) as session:
+            ids = list(session.execute(chosen).scalars())
+            session.execute(delete(table).where(table.c.id.in_(ids)))
+        if len(ids) < _AT_ONCE:
+            return

@@ -1,0 +1,95 @@
+"""A project moves to another service, from SQLite to PostgreSQL, with all that it holds."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, func, select
+from sqlmodel import col
+from starlette.testclient import TestClient
+
+from app.cli import main
+from app.errors import DamagedObject
+from app.main import create_app
+from app.pipeline.judge import judge_stack
+from app.pipeline.project_archive import import_project
+from app.pipeline.work import stack_queue
+from app.settings import Settings
+from app.storage.database import read_session, transaction
+from app.storage.log_files import LogFiles
+from app.storage.tables import RunRow
+from app.storage.visible import EVERY_PROJECT, seeing
+from tests.builders import make_run, make_stack
+from tests.conftest import OPEN_TO
+from tests.pages import PageClient
+from tests.storage.test_backup import use
+
+STEP_TIMES = [100.0, 101.0, 99.5, 100.4, 100.2, 99.8, 100.1, 112.0, 112.4]
+
+
+def answers(client: TestClient, project: str = "moe-lab") -> dict[str, Any]:
+    """Return what the service says about a project, without times and addresses that belong to the service."""
+    listed = client.get(f"/api/v1/runs?project={project}&page_size=200&sort=created").json()["items"]
+    result: dict[str, Any] = {"runs": listed}
+    for item in listed:
+        for part in ("series", "log"):
+            answer = client.get(f"/api/v1/runs/{item['id']}/{part}")
+            assert answer.status_code == 200
+            result[f"{part} {item['name']}"] = answer.json()
+        verdict = client.get(f"/api/v1/runs/{item['id']}/verdict").json()
+        result[f"verdict {item['name']}"] = {name: verdict.get(name) for name in ("decision", "delta_pct", "because")}
+    regressions = client.get(f"/api/v1/regressions?project={project}").json()["items"]
+    result["regressions"] = [(item["cause"], item["state"], item["worst_delta_pct"]) for item in regressions]
+    return result
+
+
+def judge_all(engine: Engine, settings: Settings) -> None:
+    with seeing(EVERY_PROJECT):
+        for _ in range(4):
+            with read_session(engine) as session:
+                due = stack_queue.due(session, settings, limit=100)
+            for work_id in due:
+                judge_stack(engine, settings, work_id)
+
+
+def test_a_project_moves_from_sqlite_to_postgresql(
+    client: TestClient, settings: Settings, tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, log_files = client.app.state.engine, client.app.state.log_files  # type: ignore[attr-defined]
+    with transaction(engine) as session:
+        make_stack(session, STEP_TIMES, log_files=log_files)
+        make_run(session, project="other")
+    judge_all(engine, settings)
+    archive = tmp_path / "moe.tar"
+    assert main(["export-project", "moe-lab", str(archive)]) == 0
+    streamed = client.get("/api/v1/export?project=moe-lab")
+    assert len(streamed.content) == archive.stat().st_size
+    expected = answers(client)
+
+    new = use(monkeypatch, data_dir=tmp_path / "elsewhere", database_url=postgres_url)
+    assert main(["import-project", str(archive)]) == 0
+    app = create_app(new, open_to=OPEN_TO)
+    elsewhere = PageClient(app, raise_server_exceptions=False)
+    judge_all(app.state.engine, new)
+    assert answers(elsewhere) == expected
+    with transaction(app.state.engine) as session:
+        assert make_run(session, name="next") > len(STEP_TIMES)  # numbers continue after those of the archive
+    assert main(["import-project", str(archive)]) == 3  # it exists
+    assert main(["import-project", str(archive), "--as", "copy"]) == 0
+    with read_session(app.state.engine) as session:
+        waiting = select(func.count()).select_from(RunRow).where(col(RunRow.work) == "waiting")
+        assert session.execute(waiting).scalar_one() == len(STEP_TIMES)
+    app.state.engine.dispose()
+
+
+def test_a_truncated_archive_is_refused(
+    engine: Engine, settings: Settings, log_files: LogFiles, client: TestClient, tmp_path: Path
+) -> None:
+    with transaction(engine) as session:
+        make_stack(session, STEP_TIMES[:3], log_files=log_files)
+    content = client.get("/api/v1/export?project=moe-lab").content
+    cut = tmp_path / "cut.tar"
+    cut.write_bytes(content[: len(content) * 2 // 3])
+    with pytest.raises(DamagedObject):
+        import_project(engine, log_files, cut, slug="cut", who="mia")
+    assert client.get("/api/v1/export?project=nowhere").status_code == 404
