@@ -206,6 +206,13 @@ document.addEventListener("change", ({ target }) => {
   const asked = new URLSearchParams([...new FormData(target.form)].filter(([, value]) => value));
   location.assign(`${target.form.getAttribute("action")}?${asked}`);
 });
+document.addEventListener("input", ({ target }) => {
+  if (!target.matches("[data-finds]")) return;
+  const words = target.value.toLowerCase().split(/\s+/);
+  const rows = $$(target.dataset.finds);
+  for (const row of rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
+  $("#announce").textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length}`;
+});
 document.addEventListener("input", (event) => event.target.form?.classList.add("changed"));
 document.addEventListener("htmx:afterSettle", (event) => {
   const cause = event.detail.requestConfig?.elt;

@@ -247,8 +247,8 @@ async def describe_step_lines(request: Request, engine: AppEngine, log_files: Ap
 async def preview_upload(request: Request, name: Annotated[str, Query(max_length=300)] = "log") -> JSONResponse:
     """Return what the beginning of a file shows, before it is uploaded. Nothing is stored."""
     data = await request.body()
-    found = await to_thread.run_sync(preview, name, data, limiter=_previews())
-    return JSONResponse(asdict(found), headers={"Cache-Control": "no-store"})
+    seen = await to_thread.run_sync(preview, name, data, limiter=_previews())
+    return JSONResponse(asdict(seen), headers={"Cache-Control": "no-store"})
 
 
 @cache

@@ -1,7 +1,7 @@
 """`/docs`: the API reference, rendered from the OpenAPI document without scripts or a CDN; and `/glossary`."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse, Response
 
 from app.domain.contract.fields import FIELDS, METRICS, ContractField
+from app.errors import NotFound
 from app.settings import RESOURCES
 from app.web.access_rule import Open, requires
 from app.web.forms import ROLES
@@ -18,6 +19,7 @@ from app.web.templating import render
 
 router = APIRouter(include_in_schema=False)
 
+_API = "/api/v1/"
 _REF = "#/components/schemas/"
 
 
@@ -59,18 +61,56 @@ class Schema:
     entries: tuple[Entry, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The calls of one kind of object, with the schemas that they accept or return."""
+
+    name: str
+    operations: tuple[Operation, ...]
+    schemas: tuple[Schema, ...]
+
+
 @router.get("/docs")
 @requires(Open.ANYONE)
 def show_reference(request: Request) -> Response:
+    return _render_reference(request, None)
+
+
+@router.get("/docs/{part}")
+@requires(Open.ANYONE)
+def show_part(request: Request, part: str) -> Response:
+    shown = next((known for known in parts(request.app.openapi()) if known.name == part), None)
+    if shown is None:
+        raise NotFound("The API reference has no such part. /docs lists all.")
+    return _render_reference(request, shown)
+
+
+def _render_reference(request: Request, part: Part | None) -> Response:
     document = request.app.openapi()
-    return render(
-        request,
-        "web/reference.html",
-        api_title=document["info"]["title"],
-        api_version=document["info"]["version"],
-        operations=operations(document),
-        schemas=schemas(document),
-    )
+    version = document["info"]["version"]
+    return render(request, "web/reference.html", api_version=version, part=part, parts=parts(document))
+
+
+def parts(document: Mapping[str, Any]) -> tuple[Part, ...]:
+    """Return the reference in parts by the first name of the paths, in the order of the document."""
+    by_name = {schema.name: schema for schema in schemas(document)}
+    calls: dict[str, list[Operation]] = {}
+    for call in operations(document):
+        name = call.path.removeprefix(_API).partition("/")[0] if call.path.startswith(_API) else "service"
+        calls.setdefault(name, []).append(call)
+    return tuple(Part(name, tuple(own), _named_by(own, by_name)) for name, own in calls.items())
+
+
+def _named_by(calls: Iterable[Operation], by_name: Mapping[str, Schema]) -> tuple[Schema, ...]:
+    """Return the schemas that the calls name, and those which these name."""
+    names: dict[str, None] = {}
+    new = [entry.schema for call in calls for entry in (*call.entries, *call.answers)]
+    while new:
+        schema = by_name.get(new.pop(0))
+        if schema and schema.name not in names:
+            names[schema.name] = None
+            new += [entry.schema for entry in schema.entries]
+    return tuple(by_name[name] for name in names)
 
 
 def operations(document: Mapping[str, Any]) -> tuple[Operation, ...]:

@@ -47,6 +47,7 @@ ADDRESSES = (
     "/glossary",
     "/settings/definitions",
     "/docs",
+    "/docs/compare",
     "/search?q=every",
     "/nowhere",
     "/runs?status=no",

@@ -410,6 +410,6 @@ def test_the_fields_of_a_run_can_be_searched(client: TestClient, make: Make) -> 
 def test_names_in_backticks_are_code_and_what_they_hold_is_escaped(client: TestClient, make: Make) -> None:
     run = make(warnings=["`<b>` was read as `tp`."], status="ready")
     assert "<code>&lt;b&gt;</code> was read as <code>tp</code>." in client.get(f"/runs/{run}?tab=health").text
-    reference = client.get("/docs").text
+    reference = client.get("/docs/runs").text
     assert "<code>status</code> says whether" in reference
     assert "`" not in reference

@@ -1,5 +1,6 @@
 """What the service says of itself: alive, ready, its numbers, its reference; the frame of every answer; HEAD."""
 
+import re
 import shutil
 from datetime import datetime, timedelta
 from http.client import HTTPConnection
@@ -178,6 +179,12 @@ def test_the_reference_shows_every_call_without_a_script_of_its_own(client: Test
     page = client.get("/docs", headers=PEOPLE).text
     for path in client.get("/openapi.json").json()["paths"]:
         assert path in page
+    runs = client.get("/docs/runs", headers=PEOPLE).text
+    anchors = set(re.findall(r'href="#(\w+)"', runs))
+    assert len(anchors) > 10
+    assert anchors <= set(re.findall(r'id="(\w+)"', runs))
+    assert all(f'id="{call}"' in runs for call in re.findall(r'href="/docs/runs#(\w+)"', page))
+    assert client.get("/docs/nothing", headers=PEOPLE).status_code == 404
     assert "//cdn" not in page
     assert "swagger" not in page
 
