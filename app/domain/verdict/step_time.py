@@ -545,11 +545,11 @@ def compare_step_time(
     change = _describe(comparison, k, m, baseline_ms, looks, decision=comparison.decide(k, m, looks))
     apart = range_if_apart([run.log_step_time for run in candidates], max(launches, comparison.candidate_noise))
     if apart:
-        undecided = _describe(comparison, k, m, change.baseline_ms, looks, decision="inconclusive")
-        return replace(undecided, reruns_apart_pct=_pct(apart))
+        contradictory = _describe(comparison, k, m, change.baseline_ms, looks, decision="inconclusive")
+        return replace(contradictory, reruns_apart_pct=_pct(apart))
     if not all(run.is_steady for run in candidates):
         undecided = change.decision == "no_change" or max(run.se for run in candidates) > MAX_SPREAD
-        decision = "inconclusive" if undecided else change.decision
+        decision: Decision = "inconclusive" if undecided else change.decision
         return replace(_describe(comparison, k, m, change.baseline_ms, looks, decision=decision), not_steady=True)
     if change.decision == "inconclusive":
         need = comparison.need_runs(k, m)
