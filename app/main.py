@@ -76,6 +76,7 @@ from app.reports.api import router as reports_api
 from app.runs.api import router as runs_api
 from app.runs.pages import router as runs_pages
 from app.runs.palette import router as palette
+from app.runs.saved_views import router as views_api
 from app.settings import Settings, get_settings, listed
 from app.storage.database import make_engine
 from app.storage.log_files import LogFiles
@@ -165,6 +166,7 @@ def _routes() -> list[BaseRoute]:
         account_api,
         whoami_api,
         runs_api,
+        views_api,
         profiles_api,
         projects_api,
         data_api,

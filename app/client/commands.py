@@ -166,8 +166,9 @@ def _correct(options: argparse.Namespace, settings: ClientSettings, _: Mapping[s
     if not changes:
         raise UsageError("Nothing to correct. Name what changes, for example --branch main.")
     body = {"runs": [report.run_number(run) for run in options.runs], **changes, "note": options.reason}
+    body["author"] = account.account_name()
     with Service(settings, say=_say) as service:
-        answer = service.request("PATCH", "/api/v1/runs", json={**body, "author": account.account_name()}).json()
+        answer = service.send(lambda: service.request("PATCH", "/api/v1/runs", json=body)).json()
     _out(options, answer, f"{answer['changed']} of {len(body['runs'])} runs changed")
     return FINE
 

@@ -38,6 +38,7 @@ from app.runs.queries import (
     run_rows,
 )
 from app.runs.run_page import RunPage, RunView, Token, news_of, render_run, token_of
+from app.runs.saved_views import query_of_view
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.projects import slugs_by_id
@@ -56,7 +57,9 @@ RunId = Annotated[int, Path(ge=1, lt=2**63)]
 
 @router.get("/runs")
 @requires(Action.READ)
-def list_runs(request: Request, session: ReadSession) -> HTMLResponse:
+def list_runs(request: Request, session: ReadSession) -> Response:
+    if (saved := query_of_view(request, session)) is not None:
+        return RedirectResponse(f"/runs?{saved}", status_code=303)
     query = RunQuery.from_params(request.query_params)
     return render(
         request,

@@ -297,6 +297,21 @@ class RunValueRow(SQLModel, table=True):
     value: str = Field(primary_key=True, max_length=300)
 
 
+class SavedViewRow(SQLModel, table=True):
+    """Filters of the list of runs under a name. `owner`: the user whose view it is; empty: of the whole project."""
+
+    __tablename__ = "saved_view"
+    __table_args__ = (UniqueConstraint("project_id", "owner", "name"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), nullable=False))
+    owner: str = Field(default="", max_length=100)
+    name: str = Field(max_length=100)
+    query: str = Field(max_length=2000)
+    is_default: bool = False
+    changed_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+
+
 class RunLabelRow(SQLModel, table=True):
     """A tag, the job, the uploader or the commit of a run, to find runs by. Triggers write it (`derived.py`)."""
 

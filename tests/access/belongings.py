@@ -39,8 +39,10 @@ class Belongings:
             "run_id": str(self.run), "regression_id": str(self.regression), "experiment_id": str(self.experiment),
             "profile_id": str(self.profile), "receiver_id": str(self.receiver), "delivery_id": str(self.delivery),
             "number": str(self.reference), "reference_id": str(self.reference), "stack": self.stack, "slug": self.slug,
-            "part": "runs", "rule": "eo-enable", "position": "0", "hardware": "h100", "family": "qwen3-30b-a3b",
-            "user_id": "1", "token_id": "1", "link_id": "1", "secret": "0" * 43, "key": "0" * 16,
+            "part": "runs",
+            "rule": "eo-enable", "position": "0", "hardware": "h100", "family": "qwen3-30b-a3b",
+            "user_id": "1", "token_id": "1", "deletion_id": "1", "name": "slow ones", "link_id": "1",
+            "secret": "0" * 43, "key": "0" * 16,
         }  # fmt: skip
 
 

@@ -381,7 +381,15 @@ def _undo(there: There) -> dict[str, str]:
     return {"number": there.newest(DeletionRow)}
 
 
+_VIEW = {"name": lambda _: "slow ones"}
+
 DATA: Mapping[str, Change] = {
+    "PUT /api/v1/projects/{slug}/views/{name}": Change(
+        "project", "view_saved", {"query": "verdict=regression"}, after={"view": "slow ones"}, of=_VIEW
+    ),
+    "DELETE /api/v1/projects/{slug}/views/{name}": Change(
+        "project", "view_deleted", before={"view": "slow ones"}, of=_VIEW
+    ),
     "PUT /api/v1/projects/{slug}/retention": Change("project", "retention", {"logs_days": 90}, after={"logs_days": 90}),
     "POST /settings/projects/{slug}/storage": Change(
         "project", "retention", {"failed_days": "30"}, {"logs_days": 90}, {"failed_days": 30}

@@ -377,3 +377,21 @@ def test_searches_are_completed(client: TestClient, engine: Engine) -> None:
         ("gpu:h", "gpu:H100"),
     ):
         assert expected in client.get("/api/v1/run-filters", params={"q": typed}).json()["items"], typed
+
+
+def test_views_are_saved_for_a_user_or_the_project(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        make_project(session, "moe-lab")
+    address = "/api/v1/projects/moe-lab/views"
+    for name, body in (("slow", {"query": "verdict=regression", "default": True}), ("new", {"query": "since=7d"})):
+        assert client.put(f"{address}/{name}", json=body | {"author": "mia", "shared": True}).status_code == 200
+    assert client.put(f"{address}/new", json={"query": "since=1d", "author": "mia", "shared": True}).status_code == 200
+    assert [(view["name"], view["default"]) for view in client.get(address).json()["items"]] == [
+        ("new", False),
+        ("slow", True),
+    ]
+    answer = client.get("/runs?project=moe-lab&view=default", follow_redirects=False)
+    assert answer.headers["location"] == "/runs?project=moe-lab&verdict=regression"
+    assert client.put(f"{address}/bad", json={"query": "verdct=x", "author": "mia"}).status_code == 422
+    assert client.delete(f"{address}/new?shared=true&author=mia").status_code == 204
+    assert client.get("/runs?project=moe-lab&view=new").status_code == 404
