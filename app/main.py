@@ -92,6 +92,7 @@ from app.web.client_file import router as client_file
 from app.web.docs_pages import router as glossary
 from app.web.health import router as health
 from app.web.request import Metrics, RequestFrameMiddleware, configure_logging
+from app.web.service_metrics import ServiceMetrics
 
 COMPRESSED_BYTES = 1000
 """Smaller answers fit into one packet."""
@@ -119,6 +120,7 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
     app.state.engine = make_engine(settings)
     app.state.log_files = LogFiles.from_settings(settings)
     app.state.metrics = Metrics()
+    app.state.service_metrics = ServiceMetrics(app.state.metrics.registry)
     counting = Counting(settings)
     app.state.guesses = Guesses(settings, counting)
     app.state.oidc = None

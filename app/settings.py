@@ -110,6 +110,12 @@ class Settings(BaseSettings):
         repr=False,
         description="Bearer token for /metrics. Empty: only administrators can read it.",
     )
+    metrics_stacks: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="Number of recently active stacks whose step time is on /metrics; 0: none.",
+    )
     request_seconds: float = Field(
         60,
         gt=0,

@@ -23,6 +23,11 @@ def beat(engine: Engine) -> None:
         session.execute(update(HeartbeatRow).where(col(HeartbeatRow.name) == "worker").values(seen_at=utc_now()))
 
 
+def last_seen(session: Session) -> datetime:
+    """Return when a worker was last active."""
+    return aware(session.execute(_SEEN_AT).scalar_one())
+
+
 def silent_since(session: Session, settings: Settings) -> datetime | None:
     """Return the last activity if it is too old for a worker to be running; else None.
 
@@ -30,5 +35,5 @@ def silent_since(session: Session, settings: Settings) -> datetime | None:
     """
     now = utc_now()
     patience = timedelta(seconds=_MISSED_SWEEPS * settings.sweep_seconds + _SLACK_SECONDS)
-    seen_at = aware(session.execute(_SEEN_AT).scalar_one())
+    seen_at = last_seen(session)
     return min(seen_at, now) if abs(now - seen_at) > patience else None

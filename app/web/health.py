@@ -1,6 +1,5 @@
 """`/healthz`, `/readyz` and `/metrics`."""
 
-import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -8,23 +7,17 @@ import structlog
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, Field
-from sqlalchemy import Engine, func, select, text
-from sqlmodel import col
+from sqlalchemy import Engine, text
 
 from app import queue
 from app.domain.numbers import absolute
 from app.errors import DiskFull, Unavailable
-from app.pipeline.work import stack_queue
 from app.settings import Settings
-from app.storage.backup import last_backup
 from app.storage.database import fault_of, read_session
-from app.storage.definition_progress import progress
 from app.storage.heartbeat import silent_since
 from app.storage.log_files import free_bytes, require_room
-from app.storage.tables import RunRow, select_any, utc_now
 from app.web.access_rule import Open, requires
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings
-from app.web.request import STATUSES, Metrics
 
 log = structlog.get_logger(__name__)
 router = APIRouter(tags=["health"])
@@ -80,11 +73,10 @@ def readyz(engine: AppEngine, log_files: AppLogFiles, settings: AppSettings, res
 
 @router.get("/metrics", response_class=Response)
 @requires(Open.METRICS)
-def metrics(request: Request, engine: AppEngine) -> Response:
+def metrics(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
     """Return metrics for Prometheus."""
-    numbers: Metrics = request.app.state.metrics
-    _count_runs(engine, numbers)
-    return Response(generate_latest(numbers.registry), media_type=CONTENT_TYPE_LATEST)
+    request.app.state.service_metrics.refresh(engine, settings)
+    return Response(generate_latest(request.app.state.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def _part(name: str, check: Callable[[], Any], consequence: str) -> Part:
@@ -116,24 +108,3 @@ def _check_worker(engine: Engine, settings: Settings) -> None:
     with read_session(engine) as session:
         if since := silent_since(session, settings):
             raise Unavailable(f"Nothing has been processed since {absolute(since)}: no worker is active.")
-
-
-def _count_runs(engine: Engine, numbers: Metrics) -> None:
-    with read_session(engine) as session:
-        query = select_any(RunRow.status, func.count().label("runs")).group_by(col(RunRow.status))
-        by_status = {row.status: row.runs for row in session.execute(query)}
-        unfinished = col(RunRow.status).in_(("received", "processing"))
-        oldest = session.execute(select(func.min(RunRow.created_at)).where(unfinished)).scalar_one()
-        definitions = progress(session)
-        # As a text, so that SQLite counts in the index of definitions, and does not read all runs without work.
-        resting_runs = select(func.count()).where(col(RunRow.work).concat("") == "", col(RunRow.recompute_failed) > 0)
-        given_up = {"run": session.execute(resting_runs).scalar_one(), "stack": stack_queue.parked(session)}
-    backed_up_at = last_backup(engine)
-    numbers.backup_age_seconds.set((utc_now() - backed_up_at).total_seconds() if backed_up_at else math.nan)
-    for kind, count in given_up.items():
-        numbers.given_up.labels(kind).set(count)
-    for status in STATUSES:
-        numbers.runs.labels(status).set(by_status.get(status, 0))
-    numbers.oldest_waiting_seconds.set((utc_now() - oldest).total_seconds() if oldest else 0)
-    for state in ("current", "waiting", "failed"):
-        numbers.definitions.labels(state).set(getattr(definitions, state))

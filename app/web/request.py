@@ -7,7 +7,7 @@ import time
 import uuid
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,7 +21,6 @@ from app.web.errors import unexpected
 # --- Prometheus metrics. Requests are labelled by route, not by address, because ids would create endless series.
 
 REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
-STATUSES = ("received", "processing", "ready", "failed", "unread")
 
 
 class Metrics:
@@ -37,29 +36,6 @@ class Metrics:
             "Time until the whole answer was sent.",
             ("method", "route"),
             buckets=REQUEST_SECONDS,
-            registry=self.registry,
-        )
-        self.runs = Gauge("threewalls_runs", "Runs by status.", ("status",), registry=self.registry)
-        self.oldest_waiting_seconds = Gauge(
-            "threewalls_oldest_waiting_seconds",
-            "Age of the oldest unprocessed run; 0 when none waits.",
-            registry=self.registry,
-        )
-        self.given_up = Gauge(
-            "threewalls_given_up",
-            "Runs and stacks that workers gave up on until something about them changes.",
-            ("kind",),
-            registry=self.registry,
-        )
-        self.backup_age_seconds = Gauge(
-            "threewalls_backup_age_seconds",
-            "Time since the last finished backup; NaN if there was none.",
-            registry=self.registry,
-        )
-        self.definitions = Gauge(
-            "threewalls_definitions_runs",
-            "Runs by state of their figures: current definitions, waiting for recomputation, or failed to recompute.",
-            ("state",),
             registry=self.registry,
         )
 

@@ -1,5 +1,6 @@
 """What the service says of itself: alive, ready, its numbers, its reference; the frame of every answer; HEAD."""
 
+import json
 import re
 import shutil
 from datetime import datetime, timedelta
@@ -8,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import yaml
 from fastapi import FastAPI
 from sqlalchemy import Engine, update
 from starlette.testclient import TestClient
@@ -26,6 +28,7 @@ from tests.conftest import OPEN_TO
 from tests.embedded.processes import Running
 from tests.runs.uploading import LOG, assert_problem, upload
 
+ROOT = Path(__file__).resolve().parents[2]
 PEOPLE = {"Accept": "text/html,application/xhtml+xml"}
 
 
@@ -141,6 +144,33 @@ def test_metrics_count_requests_by_route_and_runs_by_status(client: TestClient) 
     assert "wp-admin" not in text
     waiting = next(line for line in text.splitlines() if line.startswith("threewalls_oldest_waiting_seconds "))
     assert float(waiting.split()[1]) > 0
+    assert 'threewalls_queue_length{kind="run"} 1.0' in text
+    assert 'threewalls_deliveries{state="given_up"} 0.0' in text
+    assert 'threewalls_project_bytes{project="default"}' in text
+    values = {line.split()[0]: float(line.split()[1]) for line in text.splitlines() if not line.startswith("#")}
+    assert values["threewalls_database_bytes"] > 100_000
+    assert values["threewalls_disk_free_bytes"] > 0
+    assert values["process_resident_memory_bytes"] > 0
+
+
+def test_alert_rules_and_the_dashboard_name_metrics_that_exist(client: TestClient, settings: Settings) -> None:
+    text = client.get("/metrics").text
+    offered = set(re.findall(r"^# TYPE (\S+)", text, re.M)) | set(re.findall(r"^(\w+)[{ ]", text, re.M))
+    offered |= {"threewalls_http_request_seconds_bucket", "up"}
+    rules = yaml.safe_load((ROOT / "docs/ops/alerts.yml").read_text())
+    panels = json.loads((ROOT / "docs/ops/grafana.json").read_text())["panels"]
+    queries = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    queries += [target["expr"] for panel in panels for target in panel["targets"]]
+    named = {name for query in queries for name in re.findall(r"\b(?:threewalls|process)_\w+", query)}
+    assert named <= offered
+    assert len(queries) > 20
+
+
+def test_counts_of_the_service_are_read_at_most_once_in_ten_seconds(client: TestClient) -> None:
+    before = client.get("/metrics").text
+    upload(client, LOG)
+    assert 'threewalls_runs{status="received"} 0.0' in before
+    assert 'threewalls_runs{status="received"} 0.0' in client.get("/metrics").text
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/api/v1/runs", "/nothing", "/docs", "/broken"])

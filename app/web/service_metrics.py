@@ -1,0 +1,175 @@
+"""The metrics of the whole service that `/metrics` reads from the database, and those of its process."""
+
+import math
+import time
+from threading import Lock
+
+from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, ProcessCollector
+from sqlalchemy import Engine, func, select, text
+from sqlmodel import Session, col
+
+from app.errors import DiskFull
+from app.pipeline.work import stack_queue
+from app.settings import Settings
+from app.storage.backup import last_backup
+from app.storage.database import read_session
+from app.storage.definition_progress import progress
+from app.storage.heartbeat import last_seen
+from app.storage.log_files import free_bytes
+from app.storage.runs import aware
+from app.storage.tables import (
+    DeliveryRow,
+    ProfileRow,
+    ProjectRow,
+    RunFileRow,
+    RunRow,
+    StackRow,
+    StackWorkRow,
+    select_any,
+    utc_now,
+)
+
+STATUSES = ("received", "processing", "ready", "failed", "unread")
+VERDICTS = ("regression", "improvement", "no_change", "inconclusive", "no_baseline")
+FRESH_SECONDS = 10.0
+"""A scrape within this time answers the same numbers, because counting 100,000 runs takes a tenth of a second."""
+MOST_PROJECTS = 100
+_QUEUES = {"run": RunRow, "stack": StackWorkRow, "profile": ProfileRow, "delivery": DeliveryRow}
+
+
+class ServiceMetrics:
+    """Gauges of the service. `refresh` reads them at most once in FRESH_SECONDS, however many scrapers ask."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"threewalls_{name}", text, labels, registry=registry)
+
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        self.runs = gauge("runs", "Runs by status.", "status")
+        self.verdicts = gauge("verdicts", "Runs by their current verdict.", "verdict")
+        self.oldest_waiting_seconds = gauge(
+            "oldest_waiting_seconds", "Age of the oldest unprocessed run; 0 when none waits."
+        )
+        self.queue = gauge("queue_length", "Work that waits or is under way, by kind.", "kind")
+        self.deliveries = gauge("deliveries", "Notifications by state: waiting, or given up.", "state")
+        self.worker_seen_seconds = gauge("worker_seen_seconds", "Time since a worker was last active.")
+        self.given_up = gauge(
+            "given_up", "Runs and stacks that workers gave up on until something about them changes.", "kind"
+        )
+        self.backup_age_seconds = gauge(
+            "backup_age_seconds", "Time since the last finished backup; NaN if there was none."
+        )
+        self.definitions = gauge(
+            "definitions_runs",
+            "Runs by state of their figures: current definitions, waiting for recomputation, or failed to recompute.",
+            "state",
+        )
+        self.project_bytes = gauge(
+            "project_bytes", f"Uploaded bytes of the {MOST_PROJECTS} largest projects.", "project"
+        )
+        self.database_bytes = gauge("database_bytes", "Size of the database.")
+        self.disk_free_bytes = gauge(
+            "disk_free_bytes", "Free space of the fullest disk that uploads are written to; NaN if it is not writable."
+        )
+        self.stack_step_time = gauge(
+            "stack_step_time_ms",
+            "Step time of the newest run of the most recently active stacks (THREEWALLS_METRICS_STACKS).",
+            "project", "stack", "model", "gpu",
+        )  # fmt: skip
+        self._lock, self._read_at = Lock(), -math.inf
+
+    def refresh(self, engine: Engine, settings: Settings) -> None:
+        with self._lock:
+            if time.monotonic() - self._read_at < FRESH_SECONDS:
+                return
+            with read_session(engine) as session:
+                self._count_runs(session)
+                self._count_work(session)
+                self._measure(session, settings)
+            backed_up_at = last_backup(engine)
+            self.backup_age_seconds.set((utc_now() - backed_up_at).total_seconds() if backed_up_at else math.nan)
+            self._read_at = time.monotonic()
+
+    def _count_runs(self, session: Session) -> None:
+        by_status = _counts(session, RunRow.status)
+        for status in STATUSES:
+            self.runs.labels(status).set(by_status.get(status, 0))
+        by_verdict = _counts(session, RunRow.verdict)
+        for verdict in VERDICTS:
+            self.verdicts.labels(verdict).set(by_verdict.get(verdict, 0))
+        unfinished = col(RunRow.status).in_(("received", "processing"))
+        oldest = session.execute(select(func.min(RunRow.created_at)).where(unfinished)).scalar_one()
+        self.oldest_waiting_seconds.set((utc_now() - aware(oldest)).total_seconds() if oldest else 0)
+        definitions = progress(session)
+        for state in ("current", "waiting", "failed"):
+            self.definitions.labels(state).set(getattr(definitions, state))
+
+    def _count_work(self, session: Session) -> None:
+        for kind, row in _QUEUES.items():
+            pending = select(func.count()).select_from(row).where(col(row.work).in_(("waiting", "rung", "held")))
+            self.queue.labels(kind).set(session.execute(pending).scalar_one())
+        # As a text, so that SQLite counts in the index of definitions, and does not read all runs without work.
+        resting_runs = select(func.count()).where(col(RunRow.work).concat("") == "", col(RunRow.recompute_failed) > 0)
+        self.given_up.labels("run").set(session.execute(resting_runs).scalar_one())
+        self.given_up.labels("stack").set(stack_queue.parked(session))
+        failed = select(func.count()).where(col(DeliveryRow.state) == "failed", ~col(DeliveryRow.settled))
+        waiting = select(func.count()).where(col(DeliveryRow.state) == "waiting")
+        self.deliveries.labels("given_up").set(session.execute(failed).scalar_one())
+        self.deliveries.labels("waiting").set(session.execute(waiting).scalar_one())
+        self.worker_seen_seconds.set(max(0.0, (utc_now() - last_seen(session)).total_seconds()))
+
+    def _measure(self, session: Session, settings: Settings) -> None:
+        bytes_of = func.sum(RunFileRow.size_bytes).label("bytes")
+        used = (
+            select_any(ProjectRow.slug, bytes_of)
+            .join(RunRow, col(RunRow.project_id) == ProjectRow.id)
+            .join(RunFileRow, col(RunFileRow.run_id) == RunRow.id)
+            .group_by(col(ProjectRow.slug))
+            .order_by(bytes_of.desc())
+            .limit(MOST_PROJECTS)
+        )
+        self.project_bytes.clear()
+        for row in session.execute(used):
+            self.project_bytes.labels(row.slug).set(row.bytes)
+        is_sqlite = session.get_bind().dialect.name == "sqlite"
+        size = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+        statement = size if is_sqlite else "SELECT pg_database_size(current_database())"
+        self.database_bytes.set(session.execute(text(statement)).scalar_one())
+        try:
+            self.disk_free_bytes.set(free_bytes(settings))
+        except DiskFull:
+            self.disk_free_bytes.set(math.nan)
+        if settings.metrics_stacks:
+            self._show_stacks(session, settings.metrics_stacks)
+
+    def _show_stacks(self, session: Session, most: int) -> None:
+        newest = (
+            select(RunRow.step_time_ms)
+            .where(
+                col(RunRow.project_id) == StackRow.project_id,
+                col(RunRow.stack_key) == StackRow.stack_key,
+                col(RunRow.status) == "ready",
+            )
+            .order_by(col(RunRow.ordered_at).desc())
+            .limit(1)
+            .scalar_subquery()
+            .label("step_time_ms")
+        )
+        stacks = (
+            select_any(ProjectRow.slug, StackRow.stack_key, StackRow.model, StackRow.gpu, newest)
+            .join(ProjectRow, col(ProjectRow.id) == StackRow.project_id)
+            .where(col(StackRow.runs) > 0)
+            .order_by(col(StackRow.last_at).desc())
+            .limit(most)
+        )
+        self.stack_step_time.clear()
+        for row in session.execute(stacks):
+            if row.step_time_ms is not None:
+                labels = (row.slug, row.stack_key[:12], row.model or "", row.gpu or "")
+                self.stack_step_time.labels(*labels).set(row.step_time_ms)
+
+
+def _counts(session: Session, column: object) -> dict[str, int]:
+    query = select_any(column.label("value"), func.count().label("runs")).group_by(column)  # type: ignore[attr-defined]
+    return {row.value: row.runs for row in session.execute(query)}
