@@ -30,7 +30,7 @@ COPY --from=build /srv/threewalls/pyproject.toml /srv/threewalls/threewalls_entr
 COPY migrations migrations
 COPY templates templates
 COPY static static
-COPY docs/glossary.md docs/
+COPY docs/*.md docs/
 ENV PATH=/opt/threewalls/bin:$PATH PYTHONUNBUFFERED=1 THREEWALLS_DATA_DIR=/data XDG_CACHE_HOME=/opt/threewalls/cache
 # A container starts in a fraction of the time with bytecode and the chart script in its image.
 RUN python -m compileall -q /opt/threewalls/lib app workers threewalls migrations && python -m app.web.assets

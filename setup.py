@@ -7,7 +7,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-RESOURCES = ("templates", "static", "migrations", "docs/glossary.md")
+RESOURCES = ("templates", "static", "migrations", "docs")
 
 
 class BuildWithResources(build_py):
@@ -21,7 +21,7 @@ class BuildWithResources(build_py):
             source = ROOT / name
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             if source.is_dir():
-                shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("__pycache__", "*.png"))
             else:
                 shutil.copy(source, target / name)
 

@@ -91,6 +91,7 @@ from app.web.assets import mount_assets
 from app.web.client_file import router as client_file
 from app.web.docs_pages import router as glossary
 from app.web.health import router as health
+from app.web.help_pages import router as help_pages
 from app.web.request import Metrics, RequestFrameMiddleware, configure_logging
 from app.web.service_metrics import ServiceMetrics
 
@@ -225,6 +226,7 @@ def _routes() -> list[BaseRoute]:
         badges,
         glossary,
         client_file,
+        help_pages,
     ):
         together.include_router(router)
     return together.routes

@@ -87,7 +87,7 @@ def test_what_the_service_reads_is_in_it(command: str, installed: Path) -> None:
     missing = [
         str(file.relative_to(ROOT))
         for name, folder in folders.items()
-        for file in (ROOT / name).rglob("glossary.md" if name == "docs" else "*.*")
+        for file in (ROOT / name).rglob("*.md" if name == "docs" else "*.*")
         if "__pycache__" not in file.parts and not (folder / file.relative_to(ROOT / name)).exists()
     ]
     files = [*(ROOT / "app").rglob("*.yaml"), *(ROOT / "app").rglob("*.toml")]

@@ -1,0 +1,156 @@
+"""`/help`: the documents of `docs/`, rendered and searchable; `/llms.txt` lists them for agents."""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from fastapi import APIRouter, Query, Request
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markupsafe import Markup
+from starlette.responses import Response
+
+from app.errors import NotFound
+from app.settings import RESOURCES
+from app.web.access_rule import Open, requires
+from app.web.templating import render
+
+router = APIRouter(include_in_schema=False)
+
+_DOCS = RESOURCES / "docs"
+_LONGEST_QUERY = 100
+_MOST_HITS = 50
+_EXCERPT = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading of a document with the text below it, for the search."""
+
+    anchor: str
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    name: str
+    title: str
+    html: Markup
+    sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    url: str
+    document: str
+    title: str
+    excerpt: str
+
+
+@router.get("/help")
+@requires(Open.ANYONE)
+def show_help(request: Request, q: str = Query("", max_length=_LONGEST_QUERY)) -> Response:
+    """Show the index of all documents, or what a search finds."""
+    return render(request, "web/help.html", document=documents()["README"], query=q, hits=search(q))
+
+
+@router.get("/help/{name}")
+@requires(Open.ANYONE)
+def show_document(request: Request, name: str) -> Response:
+    document = documents().get(name)
+    if document is None or name == "README":
+        raise NotFound(f"There is no document {name!r}. /help lists all documents.")
+    return render(request, "web/help.html", document=document, query="", hits=())
+
+
+@router.get("/llms.txt")
+@requires(Open.ANYONE)
+def list_for_agents() -> Response:
+    """List documents and interfaces in the form that agents look for (llmstxt.org)."""
+    pages = [f"- [{item.title}](/help/{item.name})" for item in documents().values() if item.name != "README"]
+    text = (
+        "# Threewalls\n\n> Tracks the performance of Mixture-of-Experts training and judges each run against "
+        "comparable earlier runs.\n\nRead-only tools by the Model Context Protocol: `threewalls mcp` "
+        "(/help/agents). HTTP API: /openapi.json, explained at /help/api. A client in one file: "
+        "/client/threewalls.pyz.\n\n## Documents\n\n" + "\n".join(pages) + "\n"
+    )
+    return Response(text, media_type="text/plain; charset=utf-8")
+
+
+def search(query: str) -> tuple[Hit, ...]:
+    """Return the sections that contain every word, those with a word in the title first."""
+    words = query.lower().split()
+    if not words:
+        return ()
+    ranked = []
+    for document in documents().values():
+        for section in document.sections:
+            title, text = f"{document.title} {section.title}".lower(), section.text.lower()
+            if all(word in title or word in text for word in words):
+                at = max(0, text.find(words[0]) - _EXCERPT // 3)
+                url = "/help" if document.name == "README" else f"/help/{document.name}"
+                hit = Hit(
+                    f"{url}#{section.anchor}", document.title, section.title, section.text[at : at + _EXCERPT].strip()
+                )
+                ranked.append((-sum(word in title for word in words), len(ranked), hit))
+    return tuple(hit for *_, hit in sorted(ranked, key=lambda item: item[:2])[:_MOST_HITS])
+
+
+@lru_cache
+def documents() -> dict[str, Document]:
+    """Return all documents by name, rendered once per process. HTML in them is shown as text."""
+    return {path.stem: _document(path) for path in sorted(_DOCS.glob("*.md"))}
+
+
+def _document(path: Path) -> Document:
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = parser.parse(path.read_text(encoding="utf-8"))
+    sections: list[Section] = []
+    anchors: set[str] = set()
+    title, anchor, texts = path.stem, "", list[str]()
+    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+        if token.type == "heading_open" and following is not None:
+            if anchor:
+                sections.append(Section(anchor, title, " ".join(texts)))
+            title, texts = _plain(following), []
+            anchor = _unique(_anchor(following.content), anchors)
+            token.attrSet("id", anchor)
+        elif token.type in ("fence", "code_block"):
+            texts.append(token.content)
+        elif token.type == "inline" and texts is not None:
+            texts.append(_plain(token))
+            _point_inside(token)
+    sections.append(Section(anchor, title, " ".join(texts)))
+    html = Markup(parser.renderer.render(tokens, parser.options, {}))  # noqa: S704  our own documents, without HTML
+    return Document(path.stem, sections[0].title, html, tuple(sections))
+
+
+def _plain(token: Token) -> str:
+    return "".join(child.content if child.content else " " for child in token.children or ()).strip()
+
+
+def _anchor(heading: str) -> str:
+    """Return the anchor that forges give a heading, so that links between documents work in both places."""
+    return re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).replace(" ", "-")
+
+
+def _unique(anchor: str, anchors: set[str]) -> str:
+    name, number = anchor, 1
+    while name in anchors:
+        name, number = f"{anchor}-{number}", number + 1
+    anchors.add(name)
+    return name
+
+
+def _point_inside(token: Token) -> None:
+    """Turn links to other documents into addresses of this service; files that it does not serve become text."""
+    for child in token.children or ():
+        if child.type == "link_open":
+            target = str(child.attrGet("href") or "")
+            inside = re.fullmatch(r"([a-z-]+)\.md(#.*)?", target)
+            if inside:
+                child.attrSet("href", f"/help/{inside[1]}{inside[2] or ''}")
+            elif not target.startswith(("https://", "http://", "#")):
+                child.attrs.pop("href")
