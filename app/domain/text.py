@@ -79,3 +79,11 @@ def _filled(template: str, values: dict[str, str]) -> str:
     if not template.startswith(("https://", "http://")) or not all(values.values()):
         return ""
     return _PLACEHOLDER.sub(lambda match: quote(values.get(match[1], ""), safe=""), template)
+
+
+_PATH_OF_IMAGE = re.compile(r"(?<!\S)(?:[\w.-]+(?::\d+)?/)+(?=[\w.-]+[:@])")
+
+
+def short_cause(cause: str) -> str:
+    """Return a cause without the registries of its images: `Upgrade of the container: train:1 → train:2.`"""
+    return _PATH_OF_IMAGE.sub("", cause).replace(" -> ", " → ")

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
-from sqlalchemy import ColumnElement, Row, Select, bindparam, func, select
+from sqlalchemy import ColumnElement, Row, func, select
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
 from app.domain.naming import stack_title
-from app.domain.numbers import plural, step_time
 from app.domain.run import Stated
 from app.history.queries import VERDICTS
 from app.storage.database import ListPage
@@ -18,6 +17,7 @@ from app.storage.runs import aware, filter_values, stored_contract
 from app.storage.search import mentioned
 from app.storage.tables import ProjectRow, RunResultRow, RunRow, StackRow, select_any
 from app.web.lists import ListQuery, OneOf
+from app.web.sparklines import OF_STACK, READ, RECENT, Sparkline, leading_values, sparkline
 
 # --- Filters of the list of stacks. The query string is its whole state, so it is validated as input.
 
@@ -37,65 +37,9 @@ class StackQuery(ListQuery):
     verdict: Annotated[str, OneOf(VERDICTS)] = ""
 
 
-# --- Sparkline: the last steady step times of a stack on a few pixels.
-
-WIDTH, HEIGHT, EDGE = 120, 28, 3
-_LEAST_RANGE = 0.02
-"""Least range of the axis as a share of the value: noise must not look like a change."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sparkline:
-    """`points` as in SVG; `last_x`, `last_y`: the newest; `label`: the same in words."""
-
-    points: str
-    last_x: float
-    last_y: float
-    label: str
-
-
-def sparkline(milliseconds: Sequence[float]) -> Sparkline | None:
-    """Return the sparkline, oldest first; None for fewer than two values."""
-    if len(milliseconds) < 2:
-        return None
-    low, high = min(milliseconds), max(milliseconds)
-    middle = (low + high) / 2
-    span = max(high - low, _LEAST_RANGE * middle) or 1.0
-    places = [
-        (
-            round(EDGE + k * (WIDTH - 2 * EDGE) / (len(milliseconds) - 1), 1),
-            round(HEIGHT / 2 - (value - middle) / span * (HEIGHT - 2 * EDGE), 1),
-        )
-        for k, value in enumerate(milliseconds)
-    ]
-    label = (
-        f"Step time of the last {plural(len(milliseconds), 'run')}: {step_time(milliseconds[0])} first, "
-        f"{step_time(milliseconds[-1])} last, between {step_time(low)} and {step_time(high)}"
-    )
-    return Sparkline(" ".join(f"{x},{y}" for x, y in places), *places[-1], label)
-
-
-SPARK_RUNS = 40
 NO_NAME = "?"
 """The name of an unknown dispatcher in `StackRow.dispatchers`."""
-_READ = col(RunRow.status).in_(("ready", "failed"))
-_OF_STACK: Select[Any] = (
-    select_any(
-        RunRow.id, RunRow.config_key, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.ordered_at, RunRow.step_time_ms,
-        RunRow.is_steady, RunRow.short, RunRow.quarantine, RunRow.purpose, RunRow.verdict, RunRow.verdict_delta_pct,
-        RunRow.stack_key, RunRow.job, ProjectRow.slug, ProjectRow.generated,
-    )
-    .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
-    .where(
-        # As a sum, so that SQLite looks the runs of the stack up, and does not read all of the project in their order.
-        col(RunRow.project_id) + 0 == bindparam("project_id"),
-        col(RunRow.stack_key) == bindparam("stack_key"),
-    )
-    .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
-)  # fmt: skip
-# Built once, and run for each stack of the page: an index has the newest runs of one stack, not of many.
-_RECENT = _OF_STACK.where(_READ).limit(SPARK_RUNS)
-_JUDGED = _OF_STACK.where(col(RunRow.verdict) != "", col(RunRow.purpose) != "experiment").limit(1)
+_JUDGED = OF_STACK.where(col(RunRow.verdict) != "", col(RunRow.purpose) != "experiment").limit(1)
 _TOLD = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "pp_layout", "graph_modules", "task", "data_mode")
 """Fields that distinguish stacks with the same title, where known."""
 
@@ -165,7 +109,7 @@ def stacks_of(session: Session, keys: Sequence[str]) -> tuple[StackItem, ...]:
 
 
 def _items(session: Session, stacks: Sequence[StackRow]) -> list[StackItem]:
-    recent = {stack.stack_key: session.execute(_RECENT, _key(stack)).all() for stack in stacks}
+    recent = {stack.stack_key: session.execute(RECENT, _key(stack)).all() for stack in stacks}
     contracts = _contracts(session, [rows[0].id for rows in recent.values() if rows])
     items = []
     for stack in stacks:
@@ -188,10 +132,7 @@ def _last_judged(session: Session, stack: StackRow, rows: Sequence[Row[Any]]) ->
 def _item(rows: Sequence[Any], stack: StackRow, contract: dict[str, Stated], judged: Any) -> StackItem:
     """Return the row of a stack. `rows`: its newest runs, newest first."""
     newest = rows[0]
-    # The line is of one job and configuration: a step between two would look like a code change.
-    leading = next((row for row in rows if _counts(row)), newest)
-    own = (leading.config_key, leading.job)
-    values = [row.step_time_ms for row in reversed(rows) if _counts(row) and (row.config_key, row.job) == own]
+    values = leading_values(rows)
     container = contract.get("container")
     return StackItem(
         stack_key=newest.stack_key,
@@ -213,11 +154,6 @@ def _item(rows: Sequence[Any], stack: StackRow, contract: dict[str, Stated], jud
         step_time_ms=values[-1] if values else None,
         spark=sparkline(values),
     )
-
-
-def _counts(row: Any) -> bool:
-    """Return whether a run roughly counts for levels; the page of the stack decides exactly."""
-    return bool(row.step_time_ms and row.is_steady and not row.short and not row.quarantine and row.purpose == "ci")
 
 
 def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, Stated]]:
@@ -245,5 +181,5 @@ def _conditions(session: Session, query: StackQuery) -> list[ColumnElement[bool]
 
 def _mentions(session: Session, word: str) -> ColumnElement[bool]:
     """Return the condition for stacks of which a word names some run."""
-    runs = select_any(RunRow.stack_key).where(_READ, *mentioned(session, word).conditions)
+    runs = select_any(RunRow.stack_key).where(READ, *mentioned(session, word).conditions)
     return col(StackRow.stack_key).in_(runs)

@@ -11,7 +11,8 @@ from app.domain.access.principal import Action
 from app.domain.numbers import plural
 from app.domain.text import some_of
 from app.domain.verdict.triage import active_text
-from app.overview.queries import PERIODS, Overview, OverviewQuery, overview
+from app.overview import trend
+from app.overview.queries import PERIODS, Overview, OverviewQuery, overview, read_overview_trend
 from app.storage.access_changes import project_slugs
 from app.storage.heartbeat import silent_since
 from app.storage.runs import counted
@@ -52,6 +53,9 @@ def empty_overview(session: Session, access: Access) -> EmptyOverview:
     return EmptyOverview("", "", empty, uploads[0] if len(uploads) == 1 else "")
 
 
+FEW_RUNS = 3
+"""The page shows how to upload while there are fewer runs."""
+
 router = APIRouter(include_in_schema=False)
 
 
@@ -70,9 +74,20 @@ def show_overview(request: Request, session: ReadSession, settings: AppSettings)
         answer=answer(summary, filters, who.empty),
         arrived=arrived(summary, filters),
         outcomes=OUTCOMES,
+        trend_height=trend.HEIGHT,
+        few_runs=FEW_RUNS,
         silent_since=silent_since(session, settings),
         counted=counted,
     )
+
+
+@router.get("/overview/trend")
+@requires(Action.READ)
+def show_trend(request: Request, session: ReadSession) -> HTMLResponse:
+    """Render the chart alone: it loads after the figures, so that drawing does not delay them."""
+    filters = OverviewQuery.from_params(request.query_params)
+    read = read_overview_trend(session, filters)
+    return render(request, "overview/_trend.html", trend=read, spec=trend.trend_chart(read) if read.lines else None)
 
 
 def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:

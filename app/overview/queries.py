@@ -1,5 +1,6 @@
-"""The first page: regressions by cost, newest verdicts, failed runs and newest runs."""
+"""The first page: the trend, regressions by cost, failures by cause, and what waits."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,6 +10,8 @@ from urllib.parse import urlencode
 from sqlalchemy import ColumnElement, Row, Select, and_, case, exists, func, or_, select
 from sqlmodel import Session, col
 
+from app.domain.text import short_cause
+from app.overview.trend import Trend, read_trend
 from app.pipeline.notify import LeaderUpdate, leader_updates
 from app.storage.experiments import ExperimentFilter, find_experiments
 from app.storage.projects import slugs_by_id
@@ -18,11 +21,11 @@ from app.storage.runs import (
     aware,
     count_up_to,
     filter_values,
-    latest_runs,
     runs_by_id,
 )
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any
 from app.web.lists import FilterQuery, OneOf
+from app.web.sparklines import Sparkline, recent_sparkline
 
 # --- Regressions that need action, the most expensive first.
 
@@ -32,9 +35,14 @@ _NEED_SOMEBODY = ("open", "acknowledged")
 
 @dataclass(frozen=True, slots=True)
 class OverviewRegression:
-    """`since_run`: its first slow run, with that run's commit and stack; `stacks`: number of stacks affected."""
+    """`since_run`: its first slow run, with that run's commit and stack; `stacks`: number of stacks affected.
+
+    `spark`: the newest step times of the first stack.
+    """
 
     id: int
+    project_id: int
+    changed_at: datetime
     state: str
     metric: str
     project: str
@@ -52,6 +60,7 @@ class OverviewRegression:
     gpus: int | None = None
     dispatcher: str | None = None
     branch: str = ""
+    spark: Sparkline | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +130,14 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
     )
     for member in members_of_rows:
         members.setdefault(member.regression_id, []).append(member)
-    return tuple(_item(row, project, commit_url, members.get(row.id or 0, [])) for row, project, commit_url in rows)
+    return tuple(
+        _item(session, row, project, commit_url, members.get(row.id or 0, [])) for row, project, commit_url in rows
+    )
 
 
-def _item(row: RegressionRow, project: str, commit_url: str, members: list[Row[Any]]) -> OverviewRegression:
+def _item(
+    session: Session, row: RegressionRow, project: str, commit_url: str, members: list[Row[Any]]
+) -> OverviewRegression:
     since: dict[str, Any] = {}
     if members:
         first = members[0]
@@ -136,14 +149,18 @@ def _item(row: RegressionRow, project: str, commit_url: str, members: list[Row[A
             "gpu": first.gpu,
         }
         since |= {"gpus": first.gpus, "dispatcher": first.dispatcher}
+        if row.metric == "step_time_ms":
+            since["spark"] = recent_sparkline(session, row.project_id, first.stack_key)
     return OverviewRegression(
         id=row.id or 0,
+        project_id=row.project_id,
+        changed_at=aware(row.changed_at),
         state=row.state,
         metric=row.metric,
         project=project,
         delta_pct=row.worst_delta_pct,
         gpu_hours_per_day=row.gpu_hours_per_day,
-        cause=row.cause,
+        cause=short_cause(row.cause),
         assignee=row.assignee,
         opened_at=aware(row.opened_at),
         stacks=len({member.stack_key for member in members}),
@@ -154,6 +171,7 @@ def _item(row: RegressionRow, project: str, commit_url: str, members: list[Row[A
 
 # --- Filters of the first page: period, project and branch. The query string is its whole state.
 
+TREND_DAYS = 30
 PERIODS = {"1": "24 hours", "7": "7 days", "30": "30 days", "90": "90 days"}
 """Days -> text."""
 
@@ -187,15 +205,23 @@ class OverviewQuery(FilterQuery):
         return on + (f" in {self.project}" if self.project else "")
 
 
-NEWEST = 6
-VERDICTS = 12
-STANDINGS = 6
-FAILED = 6
+STANDINGS = 3
+FAILED = 40
+"""Newest failed runs that are grouped by cause."""
+MOST_CAUSES = 5
 WAITING = ("received", "processing")
 
 _OUTCOME = col(RunRow.outcome)
 _ENDED_BADLY: ColumnElement[bool] = _OUTCOME.in_(ENDED_BADLY)
 _WITHOUT_FIGURE: ColumnElement[bool] = col(RunRow.status) == "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Failed runs of one cause, newest first."""
+
+    cause: str
+    runs: tuple[RunListItem, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +231,10 @@ class Overview:
     `total` counts all runs, `waiting` those that no worker has read yet; `by_outcome` (failed runs) and
     `without_figure` those of the requested branch, as the list filters them. These counts end at 10,000 and more
     (`counted`). `recent` counts runs of the requested period: failed ones, and others without a figure.
-    `verdicts`: the newest runs judged in it. `standings`: new leaders in it, on any branch. `branches` and `projects`:
-    choices. `experiments`: number in each state, of any time.
+    `failures`: its
+    newest failed runs by cause. `standings`: new leaders in it, on any branch. `branches` and `projects`: choices.
+    `generated`: a project with generated logs is among the shown ones. `experiments`: number in each state, of any
+    time.
     """
 
     total: int
@@ -217,12 +245,12 @@ class Overview:
     recent_ended_badly: int
     recent_without_figure: int
     attention: NeedsAttention
-    verdicts: tuple[RunListItem, ...]
+    trend: Trend
     branches: tuple[str, ...]
     projects: tuple[str, ...]
+    generated: bool
     standings: tuple[LeaderUpdate, ...]
-    newest: tuple[RunListItem, ...]
-    failed: tuple[RunListItem, ...]
+    failures: tuple[FailureGroup, ...]
     experiments: Mapping[str, int]
 
 
@@ -244,16 +272,47 @@ def overview(session: Session, query: OverviewQuery, now: datetime) -> Overview:
         recent_ended_badly=ended_badly,
         recent_without_figure=without_figure,
         attention=needs_attention(session, query.branch, query.project),
-        verdicts=_latest(session, VERDICTS, *recent, col(RunRow.verdict) != ""),
+        trend=read_overview_trend(session, query),
         branches=filter_values(session, "branch", project_id=project_ids.get(query.project))["branch"],
         projects=tuple(sorted(project_ids)),
+        generated=_is_generated(session, query.project),
         standings=leader_updates(
             session, project=query.project, noticed_since=now - timedelta(days=int(query.days)), most=STANDINGS
         ),
-        newest=latest_runs(session, NEWEST, *on_branch),
-        failed=_latest(session, FAILED, *recent, badly),
+        failures=_by_cause(_latest(session, FAILED, *recent, badly)),
         experiments=find_experiments(session, ExperimentFilter(project=query.project), page_size=1).states,
     )
+
+
+def read_overview_trend(session: Session, query: OverviewQuery) -> Trend:
+    """Return the trend of the filtered project and branch, over 30 days unless the period is longer."""
+    project_ids = {slug: number for number, slug in slugs_by_id(session).items()}
+    project = project_ids.get(query.project, 0) if query.project else None
+    return read_trend(session, max(int(query.days), TREND_DAYS), project, query.branch)
+
+
+def _is_generated(session: Session, project: str) -> bool:
+    chosen = select_any(ProjectRow.id).where(col(ProjectRow.generated)).limit(1)
+    return session.execute(chosen.where(col(ProjectRow.slug) == project) if project else chosen).first() is not None
+
+
+_NUMBERS = re.compile(r"\d[\d.,]*")
+_DETAIL = re.compile(r" \(line \d+\)(: .*)?")
+
+
+def _by_cause(failed: Sequence[RunListItem]) -> tuple[FailureGroup, ...]:
+    """Group runs whose evidence is equal but for numbers, the most frequent cause first."""
+    groups: dict[str, list[RunListItem]] = {}
+    for run in failed:
+        groups.setdefault(_NUMBERS.sub("", _cause(run)), []).append(run)
+    ordered = sorted(groups.values(), key=lambda runs: (-len(runs), -runs[0].id))
+    return tuple(FailureGroup(_cause(runs[0]), tuple(runs)) for runs in ordered[:MOST_CAUSES])
+
+
+def _cause(run: RunListItem) -> str:
+    """Return what the log shows as cause, without what holds for every failed log."""
+    text = (run.error or run.evidence or "The log shows no cause.").removeprefix("No iteration line was read. ")
+    return _DETAIL.sub("", text.partition(". ")[0])
 
 
 def _recent(session: Session, *recent: ColumnElement[bool]) -> tuple[int, int, int]:

@@ -16,6 +16,7 @@ from app.domain.contract.values import shown
 from app.domain.naming import common_parts, without_common
 from app.domain.numbers import plural, short_commit, step_time
 from app.domain.performance.cost import Cost
+from app.domain.text import short_cause
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.differences import AXES
 from app.domain.verdict.document import VerdictDocument
@@ -131,7 +132,7 @@ class RegressionView:
 
     @property
     def cause(self) -> str:
-        return words.short_cause(self.regression.cause)
+        return short_cause(self.regression.cause)
 
     @property
     def metric_label(self) -> str:

@@ -1,6 +1,5 @@
 """Sentences of the regression pages: the answer, the calculation of a cost, the changes."""
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -59,14 +58,6 @@ def _cost(regression: Regression) -> str:
     if regression.gpu_hours_per_day is None:
         return ", at unknown cost" if regression.metric == "step_time_ms" else ""
     return f", {daily_cost(regression.gpu_hours_per_day)}" if regression.gpu_hours_per_day else ", no cost now"
-
-
-_PATH_OF_IMAGE = re.compile(r"(?<!\S)(?:[\w.-]+(?::\d+)?/)+(?=[\w.-]+[:@])")
-
-
-def short_cause(cause: str) -> str:
-    """Return a cause without the registries of its images: `Upgrade of the container: train:1 → train:2.`"""
-    return _PATH_OF_IMAGE.sub("", cause).replace(" -> ", " → ")
 
 
 def cost_factors(cost: Cost) -> str:

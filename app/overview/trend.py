@@ -1,0 +1,305 @@
+"""The trend of the first page: throughput of each workload against the container before its newest one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from statistics import median
+from typing import Any
+
+from sqlalchemy import Select, bindparam, select
+from sqlmodel import Session, col
+
+from app.domain.contract.fields import STACK_FIELDS
+from app.domain.contract.values import shown
+from app.domain.naming import TitledStack, stack_names, stack_title, without_common
+from app.domain.numbers import absolute, short_commit
+from app.domain.run import Stated
+from app.storage.runs import aware, stored_contract
+from app.storage.tables import RegressionMemberRow, RegressionRow, RunResultRow, RunRow, StackRow, select_any
+from app.web import charts
+
+MOST_STACKS, MOST_LINES, MOST_RUNS = 24, 6, 60
+"""Stacks that are read, newest first; lines that are drawn; newest runs of each stack."""
+_NOW = 3
+"""Runs whose median is the current level, and the first level without an earlier container."""
+_BEFORE = 8
+"""The last runs of the earlier container, whose median is the reference."""
+HEIGHT = 240
+_WITHIN = 0.5
+"""Percent below the reference up to which a line is not drawn as slower."""
+_TRACKED: Select[Any] = (
+    select_any(
+        RunRow.id, RunRow.name, RunRow.commit, RunRow.ordered_at, RunRow.step_time_ms, RunRow.tokens_per_s_per_gpu,
+        RunRow.job, RunRow.dispatcher, RunRow.stack_key, RunRow.purpose,
+    )
+    .where(
+        # As a sum, so that SQLite looks the runs of the stack up, and does not read all of the project.
+        col(RunRow.project_id) + 0 == bindparam("project_id"),
+        col(RunRow.stack_key) == bindparam("stack_key"),
+        col(RunRow.ordered_at) >= bindparam("since"),
+        col(RunRow.purpose).in_(("ci", "release")),
+        col(RunRow.is_steady).is_(True),
+        col(RunRow.short).is_(False),
+        col(RunRow.quarantine) == "",
+        col(RunRow.step_time_ms).is_not(None),
+    )
+    .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+    .limit(MOST_RUNS)
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TrendLine:
+    """A workload over its containers. `runs`: oldest first, with the throughput of each in percent of the reference."""
+
+    name: str
+    stack_key: str
+    reference: str
+    runs: tuple[tuple[Any, float], ...]
+    changed_at: datetime | None
+    container: str
+
+    @property
+    def now(self) -> float:
+        """Return the current throughput in percent of the reference."""
+        return median(percent for _, percent in self.runs[-_NOW:])
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """`flags`: regressions on the drawn lines: number, state, and the run at which each began."""
+
+    lines: tuple[TrendLine, ...]
+    flags: tuple[tuple[int, str, Any], ...]
+
+    @property
+    def sentence(self) -> str:
+        """Return the current state: `Throughput is 5.9 % below train:2026.09.`; empty without a reference."""
+        compared = [line for line in self.lines if line.reference]
+        if not compared:
+            return ""
+        change = median(line.now for line in compared) - 100
+        references = {line.reference for line in compared}
+        reference = references.pop() if len(references) == 1 else "the last container"
+        if abs(change) < _WITHIN:
+            return f"Throughput equals {reference}."
+        return f"Throughput is {abs(change):.1f} % {'above' if change > 0 else 'below'} {reference}."
+
+
+def read_trend(session: Session, days: int, project_id: int | None, branch: str) -> Trend:
+    """Return the lines of the workloads with the newest runs, over `days` days up to the newest run."""
+    chosen = select(StackRow).where(col(StackRow.runs) > 0).order_by(col(StackRow.last_at).desc())
+    if project_id is not None:
+        chosen = chosen.where(col(StackRow.project_id) == project_id)
+    stacks = session.execute(chosen.limit(MOST_STACKS)).scalars().all()
+    if not stacks:
+        return Trend((), ())
+    since = aware(stacks[0].last_at) - timedelta(days=days)
+    tracked = _TRACKED.where(col(RunRow.branch).concat("") == branch) if branch else _TRACKED
+    runs = {
+        stack.stack_key: session.execute(
+            tracked, {"project_id": stack.project_id, "stack_key": stack.stack_key, "since": since}
+        ).all()[::-1]
+        for stack in stacks
+        if aware(stack.last_at) >= since
+    }
+    contracts = _contracts(session, [of_stack[-1].id for of_stack in runs.values() if of_stack])
+    workloads: dict[tuple[Any, ...], list[Any]] = {}
+    for stack in stacks:
+        if of_stack := runs.get(stack.stack_key):
+            contract = contracts[of_stack[-1].id]
+            workloads.setdefault((stack.project_id, *_workload(contract)), []).append((of_stack, contract))
+    ordered = sorted(workloads.values(), key=lambda parts: max(runs[-1].ordered_at for runs, _ in parts), reverse=True)
+    names = _names([max(parts, key=lambda part: part[0][-1].ordered_at) for parts in ordered[:MOST_LINES]])
+    lines = [line for parts, name in zip(ordered, names, strict=False) if (line := _line(parts, name))]
+    return Trend(tuple(lines), tuple(_flags(session, lines)))
+
+
+def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, Stated]]:
+    rows = session.execute(
+        select_any(RunResultRow.run_id, RunResultRow.contract).where(col(RunResultRow.run_id).in_(run_ids))
+    )
+    return {run_id: stored_contract(contract) for run_id, contract in rows}
+
+
+def _workload(contract: Mapping[str, Stated]) -> tuple[str, ...]:
+    """Return what identifies the job across containers."""
+    return tuple(_value(contract, name) for name in STACK_FIELDS if name != "container")
+
+
+def _value(contract: Mapping[str, Stated], name: str) -> str:
+    stated = contract.get(name)
+    return "" if stated is None or stated.value is None else shown(stated.value)
+
+
+def _names(newest: Sequence[tuple[Sequence[Any], Mapping[str, Stated]]]) -> list[str]:
+    """Return short names without what all lines share."""
+    titled = []
+    for runs, contract in newest:
+        plain = {name: stated for name, stated in contract.items() if name != "container"}
+        values = {name: stated.value for name, stated in plain.items() if stated.value is not None}
+        titled.append(TitledStack(runs[-1].stack_key, stack_title(plain, dispatcher=False), "", values))
+    names = stack_names(titled)
+    return without_common([names[stack.stack_key] for stack in titled])
+
+
+def _line(parts: Sequence[tuple[Sequence[Any], Mapping[str, Stated]]], name: str) -> TrendLine | None:
+    """Return the line of a workload. `parts`: runs and contract for each of its containers."""
+    ordered = sorted(parts, key=lambda part: part[0][-1].ordered_at)
+    last = ordered[-1][0][-1]
+    own = [
+        ([run for run in runs if (run.job, run.dispatcher) == (last.job, last.dispatcher)], contract)
+        for runs, contract in ordered
+    ]
+    own = [(runs, contract) for runs, contract in own if runs]
+    runs = sorted((run for part, _ in own for run in part), key=lambda run: (run.ordered_at, run.id))
+    if len(runs) < 2:
+        return None
+    container, before = _tag(own[-1][1]), own[-2] if len(own) > 1 else None
+    # Without an earlier container the line starts at 100 %.
+    base = median(_speed(run) for run in (before[0][-_BEFORE:] if before else runs[:_NOW]))
+    shares = tuple((run, 100 * _speed(run) / base) for run in runs)
+    changed = aware(own[-1][0][0].ordered_at) if before else None
+    return TrendLine(name, last.stack_key, _tag(before[1]) if before else "", shares, changed, container)
+
+
+def _speed(run: Any) -> float:
+    """Return the throughput; of one workload it is a constant over the step time."""
+    return 1 / float(run.step_time_ms)
+
+
+def _tag(contract: Mapping[str, Stated]) -> str:
+    return _value(contract, "container").partition("@")[0].rpartition("/")[2] or "the earlier container"
+
+
+def _flags(session: Session, lines: Sequence[TrendLine]) -> list[tuple[int, str, Any]]:
+    drawn = {run.id: run for line in lines for run, _ in line.runs}
+    chosen = (
+        select_any(RegressionMemberRow.run_id, RegressionRow.id, RegressionRow.state)
+        .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+        .where(
+            col(RegressionMemberRow.stack_key).in_({run.stack_key for run in drawn.values()}),
+            col(RegressionRow.metric) == "step_time_ms",
+            col(RegressionRow.state) != "invalid",
+        )
+    )
+    flags: dict[int, tuple[int, str, Any]] = {}
+    for run_id, number, state in session.execute(chosen):
+        run = drawn.get(run_id)
+        if run is not None and (number not in flags or run.ordered_at < flags[number][2].ordered_at):
+            flags[number] = (number, state, run)
+    return sorted(flags.values(), key=lambda flag: flag[0])
+
+
+# --- The chart. Lines are blue, and orange where the workload is slower than its reference now.
+
+
+def trend_chart(trend: Trend) -> dict[str, Any]:
+    """Return the Vega-Lite specification; a click on a point opens its run, on a flag its regression."""
+    points, flags, labels, marks = [], [], [], []
+    for number, line in enumerate(trend.lines):
+        tone = "slower" if line.reference and line.now < 100 - _WITHIN else "equal"
+        for run, percent in line.runs:
+            points.append(
+                {
+                    "at": _milliseconds(run), "shown": percent, "line": number, "tone": tone, "href": f"/runs/{run.id}",
+                    "run": f"#{run.id} {run.name}", "share": f"{percent:.1f} %",
+                    "when": absolute(aware(run.ordered_at)),
+                    "commit": short_commit(run.commit) or "unknown", "workload": line.name,
+                    "tokens": "unknown" if (speed := run.tokens_per_s_per_gpu) is None else f"{speed:,.0f}",
+                }
+            )  # fmt: skip
+        labels.append(
+            {"at": points[-1]["at"], "shown": line.now, "text": f"{line.now:.1f} %  {line.name}", "tone": tone}
+        )
+    low, high = _range(points)
+    _spread(labels, (high - low) / HEIGHT * 15)
+    for changed_at, container in sorted({(line.changed_at, line.container) for line in trend.lines if line.changed_at}):
+        if not any(mark["text"] == container for mark in marks):
+            marks.append({"at": changed_at.timestamp() * 1000, "text": container})
+    for number, state, run in trend.flags:
+        text = {"text": f"#{number}", "href": f"/regressions/{number}", "tip": f"Regression {number}, {state}"}
+        flags.append({"at": _milliseconds(run), **text})
+    data = {"points": points, "labels": labels, "releases": marks, "flags": flags}
+    data["ends"] = [{"shown": low}, {"shown": high}, {"shown": 100.0}]
+    drawn = frozenset(name for name, rows in data.items() if rows)
+    spec = dict(_specification(drawn))
+    spec["datasets"] = {name: rows for name, rows in data.items() if rows}
+    spec["description"] = f"Throughput of {len(trend.lines)} workloads in percent of the earlier container."
+    return spec
+
+
+def _milliseconds(run: Any) -> float:
+    return aware(run.ordered_at).timestamp() * 1000
+
+
+def _range(points: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Return an axis on which every point stands."""
+    values = [*(point["shown"] for point in points), 100.0]
+    margin = max(0.08 * (max(values) - min(values)), 1.0)
+    return min(values) - margin, max(values) + margin
+
+
+def _spread(labels: list[dict[str, Any]], apart: float) -> None:
+    """Move labels that would overlap upwards; their text has the true value."""
+    above = None
+    for label in sorted(labels, key=lambda label: label["shown"]):
+        if above is not None and label["shown"] < above + apart:
+            label["shown"] = above + apart
+        above = label["shown"]
+
+
+@lru_cache(maxsize=16)
+def _specification(drawn: frozenset[str]) -> dict[str, Any]:
+    import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
+
+    axis = alt.Axis(labelOverlap=True, labelSeparation=12, format="%-d %b")
+    x = alt.X("at:T", title=None, scale=alt.Scale(type="utc", nice=False), axis=axis)
+    share = alt.Axis(labelExpr="datum.value + ' %'", tickCount=5)
+    y = alt.Y(
+        "shown:Q", title="throughput, % of the earlier container", scale=alt.Scale(zero=False, nice=False), axis=share
+    )
+    tones = alt.Scale(domain=["equal", "slower"], range=[charts.ACCENT, charts.SPIKE])
+    colour = alt.Color("tone:N", scale=tones, legend=None)
+    tip = {"run": "run", "workload": "workload", "throughput": "share", "tokens/s/GPU": "tokens"}
+    tip |= {"commit": "commit", "when": "when"}
+    row = "{" + ", ".join(f"'{label}': datum.{field}" for label, field in tip.items()) + "}"
+    points, labels = alt.Chart(alt.NamedData("points")), alt.Chart(alt.NamedData("labels"))
+    releases, flags = alt.Chart(alt.NamedData("releases")), alt.Chart(alt.NamedData("flags"))
+    text: dict[str, Any] = {"align": "right", "baseline": "bottom", "dx": -4, "dy": -4, "fontWeight": 600}
+    layers = {
+        "ends": [
+            alt.Chart(alt.NamedData("ends")).mark_rule(opacity=0).encode(y=y),
+        ],
+        "releases": [
+            releases.mark_rule(color=charts.MUTED, strokeDash=[2, 3]).encode(x=x),
+            releases.mark_text(align="left", baseline="top", dx=5, color=charts.MUTED).encode(
+                x=x, y=alt.value(0), text="text:N"
+            ),
+        ],
+        "points": [
+            points.mark_line(strokeWidth=1.75, opacity=0.8).encode(x, y, colour, detail="line:N"),
+            points.mark_point(filled=True, size=26, opacity=1, cursor="pointer").encode(
+                x, y, colour, href=alt.Href("href:N"), tooltip=alt.value(alt.expr(row))
+            ),
+        ],
+        "labels": [
+            labels.mark_text(**text, stroke=charts.BACKGROUND, strokeWidth=4, color=charts.BACKGROUND).encode(
+                x=alt.value("width"), y=y, text="text:N"
+            ),
+            labels.mark_text(**text).encode(x=alt.value("width"), y=y, color=colour, text="text:N"),
+        ],
+        "flags": [
+            flags.mark_point(
+                shape="triangle-down", filled=True, size=90, opacity=1, color=charts.SPIKE, cursor="pointer"
+            ).encode(x, y=alt.value(HEIGHT - 8), href=alt.Href("href:N"), tooltip=alt.Tooltip("tip:N", title="flag")),
+            flags.mark_text(dy=-14, fontWeight=600, color=charts.SPIKE).encode(
+                x=x, y=alt.value(HEIGHT - 8), text="text:N", href=alt.Href("href:N")
+            ),
+        ],
+    }
+    chart = alt.layer(*(layer for name, of_name in layers.items() if name in drawn for layer in of_name))
+    chart = chart.properties(width="container", height=HEIGHT, config=charts.CONFIG)
+    spec: dict[str, Any] = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding")).to_dict()
+    return spec
