@@ -197,7 +197,10 @@ def _flags(session: Session, lines: Sequence[TrendLine]) -> list[tuple[int, str,
 
 def trend_chart(trend: Trend) -> dict[str, Any]:
     """Return the Vega-Lite specification; a click on a point opens its run, on a flag its regression."""
-    points, flags, labels, marks = [], [], [], []
+    points: list[dict[str, Any]] = []
+    flags: list[dict[str, Any]] = []
+    labels: list[dict[str, Any]] = []
+    marks: list[dict[str, Any]] = []
     for number, line in enumerate(trend.lines):
         tone = "slower" if line.reference and line.now < 100 - _WITHIN else "equal"
         for run, percent in line.runs:

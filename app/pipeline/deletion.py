@@ -251,7 +251,7 @@ def _remove_raw_files(session: Session, row: DeletionRow, run_ids: Sequence[int]
     of_files = (col(SegmentRow.file_id).in_(files), col(SegmentRow.removed_at).is_(None))
     row.bytes += session.execute(
         select_any(func.coalesce(func.sum(SegmentRow.size_bytes), 0)).where(*of_files)
-    ).scalar()
+    ).scalar_one()
     session.execute(update(SegmentRow).where(*of_files).values(removed_at=aware(row.requested_at)))
 
 
@@ -414,7 +414,7 @@ def _insertable(session: Session, copies: RowCopies) -> RowCopies:
 def _idle(run: dict[str, Any], key_is_used: bool) -> dict[str, Any]:
     """Return a run that no worker has claimed."""
     unfinished = run["status"] not in PROCESSED or run["work"] != ""
-    state = {"work": "waiting" if unfinished else "", "lease_until": None}
+    state: dict[str, Any] = {"work": "waiting" if unfinished else "", "lease_until": None}
     state |= {"attempts": 0} if unfinished else {}
     state |= {"status": "received"} if run["status"] == "processing" else {}
     return run | state | ({"idempotency_key": None} if key_is_used else {})

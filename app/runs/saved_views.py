@@ -1,7 +1,7 @@
 """Saved views: filters of the list of runs under a name, of one user or of a whole project, one of them the default."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Path, Query, Request
@@ -142,7 +142,7 @@ def delete_view(
         session.delete(row)
 
 
-def _record(session: Session, project: ProjectRow, who: str, action: str, **sides: dict[str, str]) -> None:
+def _record(session: Session, project: ProjectRow, who: str, action: str, **sides: Any) -> None:
     number = project.id or 0
     audit.record(session, who=who, subject="project", subject_id=number, action=action, project_id=number, **sides)
 

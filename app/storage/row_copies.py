@@ -192,6 +192,7 @@ def _decoded(column: Column[Any], value: Any) -> Any:
 
 
 def _defaults(table_name: str) -> Row:
-    mapped = next(mapper.class_ for mapper in SQLModel._sa_registry.mappers if mapper.local_table.name == table_name)
+    table = SQLModel.metadata.tables[table_name]
+    mapped = next(mapper.class_ for mapper in SQLModel._sa_registry.mappers if mapper.local_table is table)
     fields = {name: entry for name, entry in mapped.model_fields.items() if not entry.is_required()}
     return {name: entry.get_default(call_default_factory=True) for name, entry in fields.items()}

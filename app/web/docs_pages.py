@@ -104,7 +104,8 @@ def parts(document: Mapping[str, Any]) -> tuple[Part, ...]:
 def _named_by(calls: Iterable[Operation], by_name: Mapping[str, Schema]) -> tuple[Schema, ...]:
     """Return the schemas that the calls name, and those which these name."""
     names: dict[str, None] = {}
-    new = [entry.schema for call in calls for entry in (*call.entries, *call.answers)]
+    new = [entry.schema for call in calls for entry in call.entries]
+    new += [answer.schema for call in calls for answer in call.answers]
     while new:
         schema = by_name.get(new.pop(0))
         if schema and schema.name not in names:

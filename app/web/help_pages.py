@@ -84,7 +84,7 @@ def search(query: str) -> tuple[Hit, ...]:
     words = query.lower().split()
     if not words:
         return ()
-    ranked = []
+    ranked: list[tuple[int, int, Hit]] = []
     for document in documents().values():
         for section in document.sections:
             title, text = f"{document.title} {section.title}".lower(), section.text.lower()

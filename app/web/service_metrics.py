@@ -2,7 +2,9 @@
 
 import math
 import time
+from collections.abc import Mapping
 from threading import Lock
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, ProcessCollector
 from sqlalchemy import Engine, func, select, text
@@ -34,7 +36,12 @@ VERDICTS = ("regression", "improvement", "no_change", "inconclusive", "no_baseli
 FRESH_SECONDS = 10.0
 """A scrape within this time answers the same numbers, because counting 100,000 runs takes a tenth of a second."""
 MOST_PROJECTS = 100
-_QUEUES = {"run": RunRow, "stack": StackWorkRow, "profile": ProfileRow, "delivery": DeliveryRow}
+_QUEUES: Mapping[str, type[Any]] = {
+    "run": RunRow,
+    "stack": StackWorkRow,
+    "profile": ProfileRow,
+    "delivery": DeliveryRow,
+}
 
 
 class ServiceMetrics:
@@ -145,7 +152,7 @@ class ServiceMetrics:
 
     def _show_stacks(self, session: Session, most: int) -> None:
         newest = (
-            select(RunRow.step_time_ms)
+            select(col(RunRow.step_time_ms))
             .where(
                 col(RunRow.project_id) == StackRow.project_id,
                 col(RunRow.stack_key) == StackRow.stack_key,
@@ -170,6 +177,6 @@ class ServiceMetrics:
                 self.stack_step_time.labels(*labels).set(row.step_time_ms)
 
 
-def _counts(session: Session, column: object) -> dict[str, int]:
-    query = select_any(column.label("value"), func.count().label("runs")).group_by(column)  # type: ignore[attr-defined]
+def _counts(session: Session, column: Any) -> dict[str, int]:
+    query = select_any(column.label("value"), func.count().label("runs")).group_by(column)
     return {row.value: row.runs for row in session.execute(query)}

@@ -73,7 +73,7 @@ def _write_parquet(file: BinaryIO, columns: Mapping[str, Kind], batches: Batches
     schema = pyarrow.schema([(name, types[kind]) for name, kind in columns.items()])
     with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
         for batch in batches:
-            values = list(zip(*batch, strict=True)) if batch else [[] for _ in columns]
+            values = list(zip(*batch, strict=True)) if batch else [() for _ in columns]
             arrays = [pyarrow.array(column, type=field.type) for column, field in zip(values, schema, strict=True)]
             writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
 
