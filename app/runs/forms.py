@@ -131,8 +131,9 @@ class CorrectionForm(Form):
         return cls({name: values.get(name, str(getattr(run, name, ""))) for name in CORRECTED})
 
     def changes(self, before: Self) -> dict[str, Any]:
-        """Return what differs from the form as it was filled."""
-        changed = {name: self.value(name) for name in CORRECTED if self.value(name) != before.value(name)}
+        """Return what was sent and differs from the form as it was filled."""
+        sent = {name: self.value(name) for name in CORRECTED if name in self.values}
+        changed: dict[str, Any] = {name: value for name, value in sent.items() if value != before.value(name)}
         if "tags" in changed:
             return changed | {"tags": [tag for part in changed["tags"].split(",") if (tag := part.strip())]}
         return changed

@@ -158,7 +158,7 @@ def test_a_file_that_a_run_does_not_have_is_not_found(client: TestClient) -> Non
 
 
 def test_a_refused_method_names_those_that_work(client: TestClient) -> None:
-    assert "GET" in client.put("/api/v1/runs/1").headers["allow"]
+    assert "GET" in client.delete("/api/v1/runs/1/series").headers["allow"]
 
 
 def test_openapi_describes_every_answer(client: TestClient) -> None:
