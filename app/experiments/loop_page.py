@@ -1,10 +1,12 @@
 """The tuning loop on one page: state, wall, suggestion, change, runs under way, result, decision, and the journey."""
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Query, Request
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
@@ -89,15 +91,46 @@ RunId = Annotated[int, Path(ge=1, lt=2**63)]
 @router.get("/runs/{run_id}/journey")
 @requires(Action.READ, of="run")
 def show_journey(request: Request, session: ReadSession, settings: AppSettings, run_id: RunId) -> HTMLResponse:
+    return _render_journey(request, session, settings, run_id)
+
+
+@router.get("/runs/{run_id}/journey/news")
+@requires(Action.READ, of="run")
+def show_journey_news(
+    request: Request,
+    session: ReadSession,
+    settings: AppSettings,
+    run_id: RunId,
+    seen: Annotated[str, Query(max_length=500)] = "",
+) -> HTMLResponse:
+    """Return the changes since a run arrived or was decided about; to other clients the page itself."""
+    return _render_journey(request, session, settings, run_id, block="journey_news", seen=seen)
+
+
+def journey_token(journey: Journey, experiments: Sequence[ExperimentPage]) -> str:
+    """Return what changes when a run arrives or an experiment is decided."""
+    runs = ",".join(f"{page.experiment.id}:{page.token}" for page in experiments)
+    return hashlib.sha256(f"{journey.current_run_id} {len(journey.edges)} {runs}".encode()).hexdigest()[:16]
+
+
+def _render_journey(
+    request: Request, session: Session, settings: Settings, run_id: int, *, block: str = "", seen: str = ""
+) -> HTMLResponse:
     journey = journey_of(session, run_id)
     project_id = find_project(session, journey.project).id or 0
     may_plan = access_of(request).may(Action.CONTRIBUTE, project_id)
     state = loop_state(session, settings, journey.current_run_id)
     first = None if state is None else state.first
     form = PlanForm({"run": str(journey.current_run_id), "rule": first.rule.id if first else ""})
+    experiments = under_way(session, settings, journey, public_address(request))
+    token = journey_token(journey, experiments)
     return render(
         request,
         "experiments/journey.html",
+        block=block or None,
+        token=token,
+        follows=any(page.follows for page in experiments),
+        news=bool(seen) and seen != token,
         p=JourneyPage(journey, run_id),
         generated=is_generated(session, journey.project),
         project_id=project_id,
@@ -106,7 +139,7 @@ def show_journey(request: Request, session: ReadSession, settings: AppSettings, 
         offer=offer(session, settings, journey.current_run_id, form, state.advice)
         if state and first and may_plan
         else None,
-        under_way=under_way(session, settings, journey, public_address(request)),
+        under_way=experiments,
         waterfall=waterfall(accepted_changes(journey)),
     )
 

@@ -497,7 +497,13 @@ def list_experiments(request: Request, session: ReadSession) -> HTMLResponse:
         total=sum(everything.values()),
         answer=_answer(everything),
         projects=projects_with_experiments(session),
+        as_gain=as_gain,
     )
+
+
+def as_gain(step_time_pct: float) -> float:
+    """Return the change of throughput in percent for a change of step time in percent."""
+    return 100 * (100 / (100 + step_time_pct) - 1)
 
 
 @router.get("/experiments/{experiment_id}")

@@ -82,6 +82,7 @@ def test_a_person_plans_a_suggestion_runs_it_and_accepts_the_result(open_page: O
 
     page.wait_for_url(re.compile(r"/experiments/\d+$"))
     expect(page.locator("#order-title")).to_contain_text("Next: a run of B, with ep_overlap")
+    page.locator("#commands > summary").click()
     expect(page.get_by_label("Megatron-LM command of B")).to_contain_text("--overlap-moe-expert-parallel-comm")
     page.evaluate("window.sameDocument = true")
     candidate = upload(
@@ -93,10 +94,13 @@ def test_a_person_plans_a_suggestion_runs_it_and_accepts_the_result(open_page: O
     expect(page.locator("#result")).to_contain_text("faster")
     expect(page.locator("#result .effect")).to_be_visible()
     expect(page.locator("#runs")).to_contain_text(f"#{candidate}")
-    page.locator("#decide").get_by_label("Note").fill("A quarter more, loss unchanged.")
-    page.get_by_role("button", name="Accept").click()
+    accept = page.locator("#decide").get_by_role("button", name="Accept")
+    expect(accept).to_have_class(re.compile("primary"))  # the result is better
+    expect(accept).to_be_in_viewport()
+    accept.click()
     expect(page.get_by_role("heading", name="Next, from the winner")).to_be_visible()
-    expect(page.locator("#record")).to_contain_text("A quarter more, loss unchanged.")
+    page.locator("#plan-fold > summary").click()
+    expect(page.locator("#record")).to_contain_text("mara")
 
     page.get_by_role("link", name="Journey", exact=True).click()
     expect(page.locator("svg.tree .won .name")).to_have_text("overlap on")
@@ -176,7 +180,7 @@ def test_an_own_idea_is_planned_without_script(open_page: OpenPage, ids: dict[st
     page.get_by_label("Your name").fill("mara")
     page.get_by_role("button", name="Plan this").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("ep: 16 to 8")
-    page.get_by_label("Your name").first.fill("mara")
     page.get_by_text("Withdraw…", exact=True).click()
+    page.locator(".decision[open]").get_by_label("Your name").fill("mara")
     page.get_by_role("button", name="Withdraw experiment").click()
     expect(page.locator(".answer")).to_contain_text("Withdrawn")

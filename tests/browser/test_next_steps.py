@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from app.storage.database import transaction
-from tests.browser.conftest import House, OpenPage
+from tests.browser.conftest import House, OpenPage, sign
 from tests.browser.looks import PHONE, assert_looks_well
 from tests.suggestions.advised import PROFILED, make_advised
 
@@ -45,10 +45,10 @@ def test_a_suggestion_becomes_an_experiment_in_three_clicks(open_page: OpenPage,
     expect(page.get_by_label("Flags for Megatron-LM")).to_have_text("--overlap-moe-expert-parallel-comm")
     page.get_by_text("Complete command").first.click()
     expect(page.get_by_label("Command for Megatron-LM")).to_contain_text("--moe-token-dispatcher-type alltoall")
-    page.get_by_label("Your name").fill("Ada")
     plan = page.get_by_role("button", name="Plan this")
     expect(plan).to_be_in_viewport()
     plan.click()
+    sign(page, "Ada")
     expect(page).to_have_url(re.compile(r"/experiments/\d+$"))
 
 

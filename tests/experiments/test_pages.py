@@ -229,6 +229,21 @@ def test_the_loop_is_one_page(client: TestClient, engine: Engine, baseline: int)
     assert "20.2" in won  # step time, 31.31 s to 25 s
 
 
+def test_the_loop_follows_when_a_run_arrives(client: TestClient, engine: Engine, baseline: int) -> None:
+    found = read(engine, plan(engine, baseline, runs_each=2))
+    page = text(client, f"/runs/{baseline}/journey")
+    address = re.search(r'hx-get="([^"]+/journey/news[?]seen=[^"]+)"', page)
+    assert address is not None
+    fragment = {"HX-Request": "true"}
+    same = client.get(address[1], headers=fragment).text
+    assert ('hx-swap-oob="true"' in same, address[1] in same) == (False, True)
+    add_runs(engine, found.tag, FAST[:1])
+    changed = client.get(address[1], headers=fragment).text
+    assert 'id="journey-body" hx-swap-oob="true"' in changed
+    assert address[1] not in changed
+    assert "<html" in client.get(address[1]).text  # to all others the page itself
+
+
 def test_the_journey_is_exported_as_pictures_and_as_a_recipe(client: TestClient, engine: Engine, baseline: int) -> None:
     files = f"/api/v1/journeys/{baseline}"
     assert client.get(f"{files}/waterfall.svg").status_code == 404

@@ -28,6 +28,23 @@ def test_an_unknown_fact_makes_a_rule_ask_only_where_it_matters() -> None:
     assert [one.id for one in evaluate({"tp": 2, "vpp": 4}, rules).silent] == ["b-silent", "d-unset"]
 
 
+def test_out_of_memory_a_model_with_latent_attention_recomputes_its_up_projection_first_and_offloads_last() -> None:
+    out = {"gpu": "H100", "oom": True, "fits": False, "opt_offload": False, "act_offload": False, "fine_offload": []}
+
+    def order(model: str, recomputed: list[str], **facts: object) -> list[str]:
+        how = {"recompute_granularity": "selective" if recomputed else "none", "recompute_modules": recomputed}
+        found = evaluate({**out, **how, "model": model, **facts}, built_in_rules()).suggestions
+        return [item.rule.id for item in found if item.rule.phase == "fit"]
+
+    first = ["fit-rc-mla-up", "fit-selective-first"]
+    assert order("DeepSeek-V3", [], pp=4) == [*first, "fit-fine-offload", "fit-more-tp-last"]
+    assert order("DeepSeek-V2-Lite", [], pp=1) == [*first, "fit-act-offload", "fit-more-tp-last"]
+    assert order("DeepSeek-V3", ["mla_up_proj"], pp=1) == [
+        "fit-rc-moe-act", "fit-rc-layernorm", "fit-rc-mlp", "fit-opt-offload", "fit-more-tp-last",
+    ]  # fmt: skip
+    assert order("Qwen3-30B-A3B", [], pp=1)[0] == "fit-selective-first"  # no latent attention
+
+
 def test_what_is_missing_is_told_as_what_somebody_can_supply() -> None:
     rules = book(
         rule("a-shape", "dp == 1"), rule("b-comm", "exposed_comm_frac > 0.1"), rule("c-env", 'env.USE_MNNVL == "1"')
