@@ -110,6 +110,8 @@ def show_run(request: Request, page: Page) -> HTMLResponse:
 @router.get("/runs/{run_id}/chart")
 @requires(Action.READ, of="run")
 def show_chart(request: Request, page: Page) -> HTMLResponse:
+    if not page.view.tab:  # the chart stays while tabs change below it
+        page.view = replace(page.view, tab=RunView.from_params(shown_params(request)).shown)
     return render_run(request, page, block="run_chart", anchor="chart")
 
 
