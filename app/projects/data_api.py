@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -32,7 +32,7 @@ from app.storage.usage import database_bytes, usage_of_projects
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppLogFiles, ReadSession
 from app.web.errors import as_content, documented
-from app.web.identity import Author, author_field
+from app.web.identity import Author, access_of, author_field
 from app.web.identity import author as stated_author
 
 router = APIRouter(prefix="/api/v1", tags=["projects"])
@@ -150,7 +150,7 @@ class UsageOut(BaseModel):
 
 class UsageList(BaseModel):
     items: list[UsageOut]
-    database_bytes: int = Field(description="Size of the database, of all projects.")
+    database_bytes: int | None = Field(description="Size of the database, for administrators; else null.")
 
 
 @router.delete("/runs/{run_id}", responses=documented(404, 422))
@@ -251,7 +251,7 @@ def export_archive(
 
 @router.get("/usage")
 @requires(Action.READ)
-def read_usage(session: ReadSession) -> UsageList:
+def read_usage(request: Request, session: ReadSession) -> UsageList:
     """Return what each project holds and how it grows, the largest first."""
     return UsageList(
         items=[
@@ -266,5 +266,6 @@ def read_usage(session: ReadSession) -> UsageList:
             )
             for usage in usage_of_projects(session)
         ],
-        database_bytes=database_bytes(session),
+        # It grows with projects that other callers may not see.
+        database_bytes=database_bytes(session) if access_of(request).may_anywhere(Action.ADMINISTER) else None,
     )

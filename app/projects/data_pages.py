@@ -23,6 +23,7 @@ from app.storage.usage import database_bytes, usage_of_projects
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.forms import Form, answer_form, status_of
+from app.web.identity import access_of
 from app.web.templating import render
 
 router = APIRouter(include_in_schema=False)
@@ -175,13 +176,14 @@ def _render_confirmation(
 @router.get("/settings/usage")
 @requires(Action.READ)
 def show_usage(request: Request, session: ReadSession, settings: AppSettings) -> HTMLResponse:
-    usages = usage_of_projects(session)
+    usages, administers = usage_of_projects(session), access_of(request).may_anywhere(Action.ADMINISTER)
     return render(
         request,
         "projects/usage.html",
         usages=usages,
         total=sum(usage.bytes for usage in usages),
         a_day=sum(usage.a_day for usage in usages),
-        database=database_bytes(session),
-        free=free_bytes(settings),
+        # Both change with projects that other users may not see.
+        database=database_bytes(session) if administers else 0,
+        free=free_bytes(settings) if administers else 0,
     )

@@ -142,9 +142,19 @@ def delete_view(
         session.delete(row)
 
 
-def _record(session: Session, project: ProjectRow, who: str, action: str, **sides: Any) -> None:
-    number = project.id or 0
-    audit.record(session, who=who, subject="project", subject_id=number, action=action, project_id=number, **sides)
+def _record(
+    session: Session,
+    project: ProjectRow,
+    who: str,
+    action: str,
+    *,
+    before: dict[str, str] | None = None,
+    after: dict[str, str] | None = None,
+) -> None:
+    audit.record(
+        session, who=who, subject="project", subject_id=project.id or 0, action=action, project_id=project.id,
+        before=before, after=after,
+    )  # fmt: skip
 
 
 def query_of_view(request: Request, session: Session) -> str | None:

@@ -174,8 +174,12 @@ def town(settings: Settings) -> Iterator[Town]:
     town.teams.app.state.engine.dispose()
 
 
-IN_ANSWERS = {"POST /regressions/undo"}
-"""Forms of toasts, which come with the answer to a change."""
+IN_ANSWERS = {
+    "POST /regressions/undo",
+    "POST /settings/projects/{slug}/undo",
+    "POST /settings/projects/{slug}/unarchive",
+}
+"""Forms of toasts, which come with the answer to a change, and of projects with a deletion or in the archive."""
 
 
 def test_what_a_page_offers_is_allowed_and_whoever_may_is_offered_it(town: Town) -> None:
