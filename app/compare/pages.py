@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
+import numpy as np
 from fastapi import APIRouter, Query, Request
 from sqlmodel import Session, col
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -24,7 +25,7 @@ from app.compare.queries import (
 )
 from app.compare.views import AlignedTable, Overlay, TimerTable, aligned_table, overlay, timer_table
 from app.domain.access.principal import Action
-from app.domain.numbers import ChangeText, change_text, plural
+from app.domain.numbers import ChangeText, change_text, plural, step_time
 from app.domain.rules.engine import Suggestion
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.comparison import bootstrap_interval
@@ -41,6 +42,7 @@ from app.web.access_rule import requires
 from app.web.charts import grouped_series
 from app.web.dependencies import ReadSession, Rules
 from app.web.lists import invalid_filter
+from app.web.pictures import Kind, Picture, Row, Theme, picture_response, rows_body
 from app.web.templating import render
 
 # --- The data of a comparison's page. A part is computed when a template first needs it.
@@ -486,11 +488,37 @@ def show_series(request: Request, session: ReadSession) -> HTMLResponse:
     return _part(request, session, "compare_series", anchor="series")
 
 
-def _part(request: Request, session: Session, block: str, anchor: str = "") -> HTMLResponse:
+@router.get("/compare/picture.{kind}")
+@requires(Action.READ)
+def draw_comparison(request: Request, session: ReadSession, kind: Kind, theme: Theme = "light") -> Response:
+    """Return the comparison as a slide: the steady windows of both sides on one axis."""
+    page = ComparePage(session, _complete(request))
+    rows = []
+    for name, colour, runs in (("A", "side-a", page.comparison.a), ("B", "side-b", page.comparison.b)):
+        times = np.concatenate([page.comparison.windows[run.id] for run in runs])
+        low, middle, high = (
+            np.percentile(times[np.isfinite(times)], (5, 50, 95)) if np.isfinite(times).any() else (0,) * 3
+        )
+        runs_text = ", ".join(f"#{run.id}" for run in runs)
+        rows.append(
+            Row(f"{name}  {runs_text}", middle, low, high, step_time(float(middle)), colour, runs[-1].detail.name)
+        )
+    generated = any(run.detail.generated for run in page.comparison.runs)
+    body = rows_body(rows, "step time: median, with 5 % to 95 % of the steady window", with_zero=False)
+    picture = Picture(page.answer, page.title, page.selection.address(), generated, body)
+    return picture_response(request, picture, kind, theme)
+
+
+def _complete(request: Request) -> Selection:
+    """Return the selection of the address. Raises InvalidQuery without a run on each side."""
     selection = Selection.from_params(request.query_params)
     if not selection.complete:
         raise InvalidQuery("A comparison has two sides: name at least one run for `a` and one for `b`.")
-    return _shown(request, session, ComparePage(session, selection), block, anchor)
+    return selection
+
+
+def _part(request: Request, session: Session, block: str, anchor: str = "") -> HTMLResponse:
+    return _shown(request, session, ComparePage(session, _complete(request)), block, anchor)
 
 
 def _shown(

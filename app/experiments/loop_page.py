@@ -31,6 +31,7 @@ from app.web.access_rule import requires
 from app.web.dependencies import AppSettings, ReadSession
 from app.web.errors import as_content, documented
 from app.web.identity import access_of
+from app.web.pictures import Kind, Picture, Theme, nested_body, picture_response
 from app.web.templating import public_address, render
 
 # --- Where the current run of the journey stands, and what to do with it first.
@@ -142,6 +143,20 @@ def _render_journey(
         under_way=experiments,
         waterfall=waterfall(accepted_changes(journey)),
     )
+
+
+@router.get("/runs/{run_id}/journey/picture.{kind}")
+@requires(Action.READ, of="run")
+def draw_journey(request: Request, session: ReadSession, run_id: RunId, kind: Kind, theme: Theme = "light") -> Response:
+    """Return the accepted changes of the journey as a slide. Raises NotFound before the first one."""
+    journey = journey_of(session, run_id)
+    drawing, page = _waterfall(session, run_id), JourneyPage(journey, run_id)
+    body = nested_body(waterfall_svg(drawing), drawing.width, drawing.height)
+    picture = Picture(
+        f"Tuning journey of {page.root.name}", page.answer, f"/runs/{run_id}/journey",
+        is_generated(session, journey.project), body,
+    )  # fmt: skip
+    return picture_response(request, picture, kind, theme)
 
 
 def under_way(session: Session, settings: Settings, journey: Journey, base_url: str) -> list[ExperimentPage]:

@@ -61,6 +61,7 @@ from app.storage.suspect_evidence import find_availability
 from app.web.access_rule import requires
 from app.web.charts import AvailabilityTable, availability_table
 from app.web.dependencies import ReadSession
+from app.web.pictures import Kind, Picture, Row, Theme, dispatcher_colour, picture_response, rows_body
 from app.web.templating import render
 
 # --- The data of the leaderboard of one hardware and family. A part is computed when a template first needs it.
@@ -301,6 +302,29 @@ def show_gains(request: Request, page: Page) -> HTMLResponse:
 @requires(Action.READ)
 def show_leaders(request: Request, page: Page) -> HTMLResponse:
     return _render(request, page, "leader_chart")
+
+
+@router.get("/leaderboards/{hardware}/{family}/picture.{kind}")
+@requires(Action.READ)
+def draw_board(request: Request, page: Page, kind: Kind, theme: Theme = "light") -> Response:
+    """Return the gain of each dispatcher over alltoall in each stack as a slide."""
+    several = len({gain.name for gain in page.gains}) > 1
+    rows = [
+        Row(
+            gain.dispatcher, gain.gain_pct, gain.low_pct, gain.high_pct,
+            f"{'=' if gain.tie else ''} {gain.gain_pct:+.1f} %{' short' if gain.directional else ''}",
+            dispatcher_colour(gain.dispatcher), gain.short_name if several else "",
+        )
+        for gain in page.gains
+    ]  # fmt: skip
+    if rows:
+        rows.append(Row("alltoall", 0.0, None, None, "reference", "alltoall"))
+    body = rows_body(rows, "% more throughput than alltoall, with the 99 % interval; = is a tie")
+    generated = any(stack.generated for stack in page.found.items)
+    picture = Picture(
+        f"Which dispatcher is fastest? {page.title}", page.answer, f"{page.address}{page.asked}", generated, body
+    )
+    return picture_response(request, picture, kind, theme)
 
 
 @router.get("/leaderboards/{hardware}/{family}/standings.csv")

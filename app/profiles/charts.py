@@ -15,17 +15,18 @@ COLOURS = {
     "idle-issued-other": "#a0a7b0",
     "idle-unresolved": "#dfe3e8",
 }
-_WIDTH, _HEIGHT = 1_040, 330
+WALLS_WIDTH, WALLS_HEIGHT, WALLS_TOP = 1_040, 330, 70
 _WIDEST = 46
 """Characters of a line of a card."""
 
 
-def walls_svg(page: ProfilePage) -> str:
-    """Draw the bar of the step and the three cards."""
+def walls_svg(page: ProfilePage, top: int = 0) -> str:
+    """Draw the bar of the step and the three cards. `top`: where the drawing begins; WALLS_TOP leaves out its title."""
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 {top} {WALLS_WIDTH} {WALLS_HEIGHT - top}"'
+        f' width="{WALLS_WIDTH}" height="{WALLS_HEIGHT - top}" '
         'font-family="Liberation Sans, Helvetica, Arial, sans-serif">',
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
+        f'<rect width="{WALLS_WIDTH}" height="{WALLS_HEIGHT}" fill="#ffffff"/>',
         _text(20, 36, f"{page.run.name} #{page.run.id}", 20, "#1b2130", weight="bold"),
         _text(20, 60, page.answer, 14, "#1b2130"),
     ]

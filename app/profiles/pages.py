@@ -17,7 +17,7 @@ from app.errors import NotFound, NotReady
 from app.pipeline.profiles import accept_profile
 from app.pipeline.suggest import suggest
 from app.profiles.api import MAX_FIELDS, MAX_FILES, sent_files
-from app.profiles.charts import walls_png, walls_svg
+from app.profiles.charts import WALLS_HEIGHT, WALLS_TOP, WALLS_WIDTH, walls_png, walls_svg
 from app.profiles.queries import (
     confirm,
     get_difference,
@@ -28,11 +28,13 @@ from app.profiles.queries import (
 )
 from app.profiles.views import DifferencePage, ProfilePage, RunWalls
 from app.storage.profiles import nearest_profiles
+from app.storage.projects import find_project
 from app.storage.rules import RulesInForce, read_run
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk, Rules
 from app.web.forms import Form, answer_form, sent_form
 from app.web.identity import signed, uploader
+from app.web.pictures import Kind, Picture, Theme, nested_body, picture_response
 from app.web.templating import render
 
 router = APIRouter(include_in_schema=False)
@@ -137,6 +139,28 @@ def draw_walls_as_png(session: ReadSession, rules: Rules, run_id: RunId, profile
     """Return the picture of the three walls as PNG."""
     page = _drawable(session, rules, run_id, profile_id)
     return Response(walls_png(page), media_type="image/png", headers=_as_file(run_id, "png"))
+
+
+@router.get("/runs/{run_id}/profiles/{profile_id}/picture.{kind}")
+@requires(Action.READ, of="run")
+def draw_run(
+    *,
+    request: Request,
+    session: ReadSession,
+    rules: Rules,
+    run_id: RunId,
+    profile_id: ProfileId,
+    kind: Kind,
+    theme: Theme = "light",
+) -> Response:
+    """Return the three walls of the run as a slide."""
+    page = _drawable(session, rules, run_id, profile_id)
+    body = nested_body(walls_svg(page, WALLS_TOP), WALLS_WIDTH, WALLS_HEIGHT - WALLS_TOP)
+    address = f"/runs/{run_id}/profiles/{profile_id}"
+    picture = Picture(
+        f"Three walls of {page.run.name}", page.answer, address, find_project(session, page.run.project).generated, body
+    )
+    return picture_response(request, picture, kind, theme)
 
 
 def _drawable(session: Session, rules: RulesInForce, run_id: int, profile_id: int) -> ProfilePage:

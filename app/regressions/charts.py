@@ -39,6 +39,7 @@ _LEAST_SPAN = 4.0
 _TICKS = 6
 _WITH_YEAR = timedelta(days=300)
 _ROLES = ("before", "another stack", "first slow run", "after", "not counted")
+BEFORE, AFTER = _ROLES[:2], _ROLES[2:4]
 
 
 @dataclass(frozen=True, slots=True)

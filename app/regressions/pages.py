@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from app.domain.access.principal import Action
 from app.domain.contract.values import shown
 from app.domain.naming import common_parts, without_common
-from app.domain.numbers import plural, short_commit, step_time
+from app.domain.numbers import change_text, plural, short_commit, step_time
 from app.domain.performance.cost import Cost
 from app.domain.text import short_cause
 from app.domain.verdict.assess import changed_field
@@ -27,7 +27,7 @@ from app.domain.verdict.words import side_text
 from app.errors import EditConflict, InvalidChange, NotFound, ThreewallsError
 from app.pipeline.regression_costs import costs_of
 from app.regressions import words
-from app.regressions.charts import MOST_MEMBERS, MemberRow, chart_height, history_chart, member_rows
+from app.regressions.charts import AFTER, BEFORE, MOST_MEMBERS, MemberRow, chart_height, history_chart, member_rows
 from app.regressions.commands import MAX_AT_ONCE, change_regressions, is_undoable, undo_changes
 from app.regressions.feed import feed_url
 from app.regressions.forms import TriageForm, UndoForm
@@ -55,6 +55,7 @@ from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, reading
 from app.web.forms import answer_form, status_of
 from app.web.identity import Access, access_of
+from app.web.pictures import Kind, Picture, Strip, Theme, picture_response, strips_body
 from app.web.tables import table_answer
 from app.web.templating import Toast, render, shown_params, wants_fragment
 
@@ -359,6 +360,30 @@ def show_chart(
     rows = view.rows(members)
     spec = history_chart(rows, view.regression.metric) if rows else None
     return _render_regression(request, view, block="member_chart", rows=rows, spec=spec)
+
+
+@router.get("/regressions/{regression_id}/picture.{kind}")
+@requires(Action.READ, of="regression")
+def draw_regression(
+    request: Request, session: ReadSession, regression_id: RegressionId, kind: Kind, theme: Theme = "light"
+) -> Response:
+    """Return the regression as a slide: the runs of each member before and after the change."""
+    view = RegressionView(session, regression_id)
+    names = dict(zip(view.regression.members, view.short_titles, strict=True))
+    strips = [
+        Strip(
+            label=names[row.member],
+            figure="" if row.member.delta_pct is None else change_text(row.member.delta_pct).figure,
+            before=[point.delta_pct for point in row.points if point.role in BEFORE],
+            after=[point.delta_pct for point in row.points if point.role in AFTER],
+        )
+        for row in view.rows(view.regression.members)
+    ]
+    picture = Picture(
+        f"{view.title}: {', '.join(view.common) or view.regression.project}", f"{view.answer} {view.cause}",
+        f"/regressions/{regression_id}", view.regression.generated, strips_body(strips),
+    )  # fmt: skip
+    return picture_response(request, picture, kind, theme)
 
 
 def _toast(session: Session, text: str, changed: Sequence[int], target: str, *, page: str = "") -> Toast:

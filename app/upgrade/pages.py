@@ -10,8 +10,10 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
+from app.domain.naming import without_common
+from app.domain.numbers import change_text
 from app.domain.verdict.upgrade import UPGRADE_FIELDS, shared_stacks, upgrade_sentence
-from app.errors import FieldError, InvalidQuery
+from app.errors import FieldError, InvalidQuery, NotFound
 from app.storage.projects import find_project
 from app.upgrade.charts import chart_height, upgrade_chart
 from app.upgrade.queries import MeasuredUpgrade, SideValue, measure, projects, values_of
@@ -19,6 +21,7 @@ from app.upgrade.views import StackRow, lonely_rows, near_rows, stack_rows
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.lists import csv_download, csv_text
+from app.web.pictures import Colour, Kind, Picture, Row, Theme, picture_response, rows_body
 from app.web.templating import render
 
 # --- The page of an upgrade: the question in its address, and the answer.
@@ -140,6 +143,38 @@ def show_upgrade(request: Request, page: Page) -> HTMLResponse:
 def show_chart(request: Request, page: Page) -> HTMLResponse:
     """Return the chart alone: it loads after the figures, so that drawing does not delay them."""
     return _render(request, page, block="upgrade_chart")
+
+
+@router.get("/upgrade/picture.{kind}")
+@requires(Action.READ)
+def draw_upgrade(request: Request, session: ReadSession, page: Page, kind: Kind, theme: Theme = "light") -> Response:
+    """Return what the upgrade changed in each stack as a slide. Raises NotFound until both sides are chosen."""
+    if page.measured is None:
+        raise NotFound("Choose both sides of the upgrade.")
+    titles = without_common([row.title for row in stack_rows(page.measured)])
+    rows = [
+        Row(
+            title, row.time.delta_pct, row.time.ci_low_pct, row.time.ci_high_pct,
+            change_text(row.time.delta_pct).figure, _COLOURS.get(row.word, "neutral"),
+        )
+        for title, row in zip(titles, stack_rows(page.measured), strict=True)
+        if row.time is not None
+    ]  # fmt: skip
+    query = page.query
+    picture = Picture(
+        f"{query.field}: {short_value(query.old)} → {short_value(query.new)}", page.answer, f"/upgrade?{query.query()}",
+        find_project(session, query.project).generated,
+        rows_body(rows, "change of step time, %; right is slower"),
+    )  # fmt: skip
+    return picture_response(request, picture, kind, theme)
+
+
+def short_value(value: str) -> str:
+    """Return a container without its registry."""
+    return value.rpartition("/")[2]
+
+
+_COLOURS: Mapping[str, Colour] = {"worse": "worse", "better": "better"}
 
 
 @router.get("/upgrade.csv")

@@ -254,6 +254,9 @@ def test_the_journey_is_exported_as_pictures_and_as_a_recipe(client: TestClient,
     assert [item.get("class") for item in drawn.iter(f"{SVG}g")] == ["start", "improvement", "result"]
     png = client.get(f"{files}/waterfall.png")
     assert (png.headers["content-type"], png.content[:4]) == ("image/png", b"\x89PNG")
+    slide = ET.fromstring(client.get(f"/runs/{baseline}/journey/picture.svg").text)  # noqa: S314
+    assert (slide.get("width"), len(list(slide.iter(f"{SVG}image")))) == ("1600", 1)
+    assert f"/runs/{baseline}/journey/picture.png" in client.get(f"/runs/{baseline}/journey").text
     flags = client.get(f"{files}/recipe.sh").text
     assert "  --overlap-moe-expert-parallel-comm\n" in flags
     assert "  --expert-model-parallel-size 16\n" in flags

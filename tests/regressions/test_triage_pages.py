@@ -3,6 +3,8 @@
 import html
 import json
 import re
+import struct
+import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -394,3 +396,24 @@ def test_all_pages_agree_on_size_cost_and_state(
     for answer in (item, detail):
         assert (answer["worst_delta_pct"], answer["gpu_hours_per_day"]) == (4.5, 1.2)
         assert (answer["state"], answer["standing"]) == ("acknowledged", "acknowledged")
+
+
+def test_a_regression_is_a_picture_that_chats_find(client: TestClient, make: Make, stack: SlowStack) -> None:
+    number = make()
+    address = f"/regressions/{number}/picture"
+    assert (
+        f'<meta property="og:image" content="http://testserver{address}.png">'
+        in client.get(f"/regressions/{number}").text
+    )
+    png = client.get(f"{address}.png")
+    assert (png.headers["content-type"], struct.unpack(">II", png.content[16:24])) == ("image/png", (1600, 900))
+    assert client.get(f"{address}.png", headers={"If-None-Match": png.headers["etag"]}).status_code == 304
+    drawn = {}
+    for theme in ("light", "dark"):
+        svg = ET.fromstring(client.get(f"{address}.svg?theme={theme}").text)  # noqa: S314
+        drawn[theme] = Counter(dot.get("class") for dot in svg.iter("{http://www.w3.org/2000/svg}circle"))
+    assert drawn["light"] == drawn["dark"]
+    assert drawn["light"]["neutral"] >= 3
+    assert drawn["light"]["worse"] >= 1
+    assert client.get(f"{address}.gif").status_code == 404
+    assert client.get("/regressions/999/picture.png").status_code == 404
