@@ -29,13 +29,21 @@ def test_filters_paging_and_the_back_button(open_page: OpenPage, house: House) -
     expect(page).to_have_url(re.compile(r"/runs\?project=many&after=\d+&page=2$"))
     expect(names(page)).to_have_count(10)
 
+    page.locator("#run-table").get_by_label("Select #").first.check()
+    page.get_by_text("+ Filter").click()
     page.get_by_label("Dispatcher", exact=True).select_option("deepep")
     expect(page).to_have_url(re.compile(r"/runs\?project=many&dispatcher=deepep$"))
     expect(page.locator("#run-table")).to_contain_text("30 runs match")
+    page.locator("#run-table").get_by_label("Select #").nth(2).check()
+    bar = page.locator("#to-compare")
+    expect(bar).to_contain_text("2 selected")
 
     page.get_by_label("Text").fill("run-0")
     expect(page.locator("#run-table")).to_contain_text("5 runs match")
     expect(page.locator("#announce")).to_have_text("5 runs")
+    expect(bar).to_contain_text("2 selected")
+    bar.get_by_role("button", name="Clear").click()
+    expect(bar).to_be_hidden()
 
     page.get_by_role("link", name="Run", exact=True).click()
     expect(page).to_have_url(re.compile(r"sort=name"))
@@ -59,6 +67,7 @@ def test_filters_paging_and_the_back_button(open_page: OpenPage, house: House) -
 def test_filters_work_without_script(open_page: OpenPage, house: House) -> None:
     house.make_run(project="scriptless", name="only", status="received")
     page = open_page("/runs", script=False)
+    page.get_by_text("+ Filter").click()
     page.get_by_label("Project").select_option("scriptless")
     page.get_by_role("button", name="Apply").click()
     expect(names(page)).to_have_text(["only"])
