@@ -42,7 +42,7 @@ from app.web.access_rule import requires
 from app.web.charts import grouped_series
 from app.web.dependencies import ReadSession, Rules
 from app.web.lists import invalid_filter
-from app.web.pictures import Kind, Picture, Row, Theme, picture_response, rows_body
+from app.web.pictures import Colour, Kind, Picture, Row, Theme, picture_response, rows_body
 from app.web.templating import render
 
 # --- The data of a comparison's page. A part is computed when a template first needs it.
@@ -494,7 +494,8 @@ def draw_comparison(request: Request, session: ReadSession, kind: Kind, theme: T
     """Return the comparison as a slide: the steady windows of both sides on one axis."""
     page = ComparePage(session, _complete(request))
     rows = []
-    for name, colour, runs in (("A", "side-a", page.comparison.a), ("B", "side-b", page.comparison.b)):
+    colours: tuple[Colour, Colour] = ("side-a", "side-b")
+    for name, colour, runs in zip("AB", colours, (page.comparison.a, page.comparison.b), strict=True):
         times = np.concatenate([page.comparison.windows[run.id] for run in runs])
         low, middle, high = (
             np.percentile(times[np.isfinite(times)], (5, 50, 95)) if np.isfinite(times).any() else (0,) * 3

@@ -1,7 +1,7 @@
 """Saved views: filters of the list of runs under a name, of one user or of a whole project, one of them the default."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Path, Query, Request

@@ -24,7 +24,7 @@ def upgrade() -> None:
             ["project_id"], ["project.id"], name=op.f("fk_saved_view_project_id_project"), ondelete="CASCADE"
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_saved_view")),
-        sa.UniqueConstraint("project_id", "owner", "name", name=op.f("uq_saved_view_project_id")),
+        sa.UniqueConstraint("project_id", "owner", "name", name=op.f("uq_saved_view_project_id_owner_name")),
     )
 
 

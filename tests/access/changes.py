@@ -90,6 +90,7 @@ _POINT = {"measured_by": "a lab", "source": "a paper", "date": "2026-08", "proje
 _JOB = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": 16, "precision": "bf16"}
 _FIGURE_FORM = _POINT | {f"field.{name}": str(value) for name, value in _JOB.items()}
 _NOTE = {"note": "a bad node"}
+_LINES = "global step {iteration}: loss = {loss} ({step_time_s} sec/step)"
 _QUARANTINE = {"before": {"quarantine": ""}, "after": {"quarantine": "a bad node"}}
 _RELEASE = {"before": {"quarantine": "a bad node"}, "after": {"quarantine": ""}}
 _NEW_TOKEN = {"name": "nightly", "scopes": ["read"], "expires_at": None}
@@ -229,6 +230,10 @@ RUNS: Mapping[str, Change] = {
         "run", "correct", {"name": "renamed", "branch": "main", "notes": "slow *node*"}, {"branch": "other"},
         {"branch": "main", "name": "renamed"},
     ),
+    "PUT /api/v1/runs/{run_id}/read-as": Change(
+        "run", "contract", {"read_as": _LINES}, {"read_as": None}, {"read_as": _LINES}
+    ),
+    "POST /runs/{run_id}/read-as": Change("run", "contract", {"read_as": ""}, {"read_as": _LINES}, {"read_as": None}),
     "PATCH /api/v1/runs/{run_id}/facts": Change(
         "run", "facts", {"facts": {"oom_phase": "warmup"}}, {"oom_phase": None}, {"oom_phase": "warmup"}
     ),
@@ -413,6 +418,7 @@ CHANGES: Mapping[str, Change] = {**ACCESS, **RUNS, **SETTINGS, **DATA}
 NO_RECORD: Mapping[str, str] = {
     "POST /account/confirm": "confirms the password; the change that follows has its own record",
     "POST /api/v1/check": "answers a question and stores nothing",
+    "POST /upload/preview": "answers what a file shows, and stores nothing",
     "POST /check": "the same as a form",
     "POST /api/v1/projects/{slug}/deletions/preview": "answers what a deletion would do, and deletes nothing",
     "POST /api/v1/definitions/retry": "repeats the service's own work; nothing that a user stated changes",
