@@ -31,6 +31,9 @@ from app.web.access_rule import Open
 from tests.access.belongings import Belongings, make_belongings, measure_sweep
 from tests.access.people import OURS, PUBLIC, Teams, make_teams
 
+TABS = ("?tab=config", "?tab=record")
+"""Parts of the page of a run that offer changes."""
+
 PAGE = {"Accept": "text/html"}
 CALLERS = ("anonymous", "viewer", "contributor", "maintainer", "administrator")
 """On pages of a project that everybody reads, contributors and maintainers of ours are such of another project."""
@@ -106,7 +109,7 @@ class Town:
             planned = plan_experiment(self.teams.engine, unlimited, wish, f"{item.slug}-lead")
             params = item.params() | {"experiment_id": str(planned)}
             self.addresses += [self._address(path, params) for path in self._pages()]
-            self.addresses += [f"/runs/{run}" for run in runs]
+            self.addresses += [f"/runs/{run}{tab}" for run in {item.run, *runs} for tab in ("", *TABS)]
             self.addresses.append(f"/runs/{item.run}/experiments/new?field=ep_overlap&value=true")
             self.addresses.append(f"/runs/{item.run}/sweeps/new?field=mbs&values=2,4,8")
             sweep = plan_sweep(self.teams.engine, unlimited, SweepWish(item.run, "mbs", ["2", "4", "8"], 2), "lead")
