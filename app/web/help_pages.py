@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 from fastapi import APIRouter, Query, Request
@@ -145,12 +146,20 @@ def _unique(anchor: str, anchors: set[str]) -> str:
 
 
 def _point_inside(token: Token) -> None:
-    """Turn links to other documents into addresses of this service; files that it does not serve become text."""
-    for child in token.children or ():
-        if child.type == "link_open":
-            target = str(child.attrGet("href") or "")
-            inside = re.fullmatch(r"([a-z-]+)\.md(#.*)?", target)
-            if inside:
-                child.attrSet("href", f"/help/{inside[1]}{inside[2] or ''}")
-            elif not target.startswith(("https://", "http://", "#")):
-                child.attrs.pop("href")
+    """Turn links to other documents into addresses of this service, with their titles instead of file names.
+
+    Links to files that the service does not serve become text.
+    """
+    children = token.children or []
+    for link, label in pairwise(children):
+        if link.type != "link_open":
+            continue
+        target = str(link.attrGet("href") or "")
+        inside = re.fullmatch(r"([a-z-]+)\.md(#.*)?", target)
+        if inside:
+            link.attrSet("href", f"/help/{inside[1]}{inside[2] or ''}")
+            if label.content == f"{inside[1]}.md":
+                with (_DOCS / label.content).open(encoding="utf-8") as file:
+                    label.content = file.readline().removeprefix("# ").strip().replace("`", "")
+        elif not target.startswith(("https://", "http://", "#")):
+            link.attrs.pop("href")
