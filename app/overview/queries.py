@@ -29,7 +29,7 @@ from app.web.sparklines import Sparkline, recent_sparkline
 
 # --- Regressions that need action, the most expensive first.
 
-SHOWN = 10
+SHOWN = 6
 _NEED_SOMEBODY = ("open", "acknowledged")
 
 
