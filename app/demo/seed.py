@@ -39,7 +39,7 @@ def planned(address: str, stopping: threading.Event, trial: Trial, run_id: int) 
     experiments = _call(address, "GET", f"experiments?project={quote(PROJECT)}&run={run_id}")["items"]
     if existing := next((experiment for experiment in experiments if experiment["title"] == trial.title), None):
         return dict(existing)
-    if not _comes(stopping, lambda: _call(address, "GET", f"runs/{run_id}")["status"] == "ready"):
+    if not _is_ready(address, stopping, run_id):
         return {}
     plan = {"run": run_id, "knobs": dict(trial.knobs), "title": trial.title, "runs_each": trial.runs_each}
     return dict(_call(address, "POST", "experiments", plan | {"author": AUTHOR}))
@@ -61,6 +61,10 @@ def decide(address: str, stopping: threading.Event, experiment_id: int, run_ids:
     if _comes(stopping, has_all_runs) and trial.decision and experiment["state"] not in DECIDED:
         decision = {"state": trial.decision, "author": AUTHOR, "note": trial.note}
         _call(address, "PATCH", f"experiments/{experiment_id}", decision)
+
+
+def _is_ready(address: str, stopping: threading.Event, run_id: int) -> bool:
+    return _comes(stopping, lambda: _call(address, "GET", f"runs/{run_id}")["status"] == "ready")
 
 
 def _comes(stopping: threading.Event, condition: Callable[[], bool]) -> bool:
@@ -86,7 +90,7 @@ def _call(address: str, method: str, path: str, body: object = None) -> Any:
 
 log = structlog.get_logger(__name__)
 
-TIMEOUT_SECONDS, WAIT_SECONDS = 60, 30
+TIMEOUT_SECONDS = 60
 
 
 def seed(settings: Settings, *, with_public_ci: bool) -> Callable[[str, threading.Event], None]:
@@ -106,7 +110,7 @@ def seed(settings: Settings, *, with_public_ci: bool) -> Callable[[str, threadin
                 for job in jobs:
                     if stopping.is_set():
                         return
-                    _send(address, job, sent)
+                    _send(address, stopping, job, sent)
                 _try_knobs(address, stopping, sent, planned_trials)
             if with_public_ci:
                 _send_public_runs(settings, address, stopping)
@@ -116,12 +120,12 @@ def seed(settings: Settings, *, with_public_ci: bool) -> Callable[[str, threadin
     return push_all
 
 
-def _send(address: str, job: Job, sent: dict[str, int]) -> None:
+def _send(address: str, stopping: threading.Event, job: Job, sent: dict[str, int]) -> None:
     """Upload a job and record the number of its run by its name."""
     try:
         answer = upload(address, job)
         sent[job.name] = answer.run_id
-        if answer.is_new and job.pinned:
+        if job.pinned and answer.is_new and _is_ready(address, stopping, answer.run_id):
             pin(address, answer.run_id, job.pinned)
         if answer.is_new and job.profile:
             trace = render_trace(job, job.profile)
@@ -163,7 +167,7 @@ def _try_knobs(address: str, stopping: threading.Event, sent: dict[str, int], pl
         if not experiment:
             return
         for side, job in trial.jobs:
-            _send(address, replace(job, tags=(experiment["tag"], side)), sent)
+            _send(address, stopping, replace(job, tags=(experiment["tag"], side)), sent)
         if trial.decision:
             decide(
                 address,
@@ -181,12 +185,12 @@ class Sent:
 
 
 def upload(address: str, job: Job) -> Sent:
-    """Upload the log and metadata of a job, and wait for the verdict if the run will be pinned."""
+    """Upload the log and metadata of a job."""
     parts = [
         ('name="meta"', json.dumps(job.metadata()).encode()),
         (f'name="log"; filename="{job.name.replace(" ", "-")}.log"', render(job).encode()),
     ]
-    status, answer = _post_form(address, f"runs{f'?wait={WAIT_SECONDS}' if job.pinned else ''}", parts, key=job.key)
+    status, answer = _post_form(address, "runs", parts, key=job.key)
     return Sent(int(answer["id"]), status == HTTPStatus.ACCEPTED)
 
 
