@@ -100,7 +100,7 @@ def test_a_dropped_log_becomes_a_run_page_in_two_clicks_and_one_drag(open_page: 
     send.click()
     page.wait_for_url(re.compile(r"/runs/\d+$"))
     expect(page.get_by_role("heading", level=1)).to_contain_text("dropped")
-    expect(page.locator(".figures")).to_contain_text(re.compile(r"4\d\d\.\d\s*ms"))
+    expect(page.locator("main")).to_contain_text(re.compile(r"4\d\d\.\d\s*ms"))
     page.goto("/upload")
     expect(page.get_by_label("Project")).to_have_value("by-hand")
 
