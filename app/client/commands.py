@@ -15,6 +15,7 @@ from app.client import account, doctor, report, rerun
 from app.client.account import logged_in
 from app.client.delivery import sync
 from app.client.errors import FINE, NO_VERDICT, SERVICE, NotThreewalls, Unreachable, UsageError, apply_allow, failure
+from app.client.history_import import import_runs
 from app.client.options import CORRECTED, RUN_FILTERS
 from app.client.service import ClientSettings, Service, read_settings
 from app.client.spool import WaitingUpload, spool_folder, waiting
@@ -212,6 +213,7 @@ def _say(text: str) -> None:
 _COMMANDS: Mapping[str, Callable[[argparse.Namespace, ClientSettings, Mapping[str, str]], int]] = {
     "upload": upload,
     "sync": _sync,
+    "import": import_runs,
     "report": _report,
     "rerun": _rerun,
     "runs": _runs,

@@ -43,11 +43,13 @@ def _number(text: str) -> int:
 
 
 WAIT_SECONDS = 600
-COMMANDS = ("upload", "sync", "report", "rerun", "runs", "correct", "token", "doctor")
+COMMANDS = ("upload", "sync", "import", "report", "rerun", "runs", "correct", "token", "doctor")
+IMPORT_SOURCES = ("wandb", "mlflow", "tensorboard", "csv")
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     _add_upload(commands)
+    _add_import(commands)
     sync = commands.add_parser("sync", help="send the uploads that wait in the spool")
     sync.add_argument("--all", action="store_true", help="also send uploads that were meant for another service")
     sync.add_argument("--list", action="store_true", help="only list the uploads")
@@ -146,6 +148,27 @@ def _add_upload(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     follow.add_argument(
         "--interval", type=_seconds, default=2.0, metavar="SECONDS", help="pause between reads (default: %(default)s)"
     )
+
+
+def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    history = commands.add_parser("import", help="upload the runs of another tool; can be repeated")
+    history.add_argument("source", choices=IMPORT_SOURCES, help="the tool, or csv for a folder of tables")
+    history.add_argument("where", metavar="DIR_OR_URL", help="folder of its runs, or address of an MLflow server")
+    history.add_argument("--dry-run", action="store_true", help="only list the runs with their metrics and settings")
+    history.add_argument(
+        "--map",
+        action="append",
+        default=[],
+        metavar="KEY=FIELD",
+        help="a key of the configuration is this contract field",
+    )
+    history.add_argument(
+        "--column", action="append", default=[], metavar="NAME=COLUMN",
+        help="a metric is this column, as in --column perf/iter=step_time_s",
+    )  # fmt: skip
+    history.add_argument("--purpose", default="ci", choices=("ci", "experiment", "release"), help="purpose of the runs")
+    history.add_argument("--tag", action="append", default=[], help="tag of all runs; repeatable")
+    history.add_argument("--json", action="store_true", help="print one JSON document (docs/cli.md)")
 
 
 def _add_tokens(token: argparse.ArgumentParser) -> None:

@@ -1,0 +1,424 @@
+"""`threewalls import`: reads runs of W&B, MLflow, TensorBoard and folders of tables, and uploads each as a run.
+
+A run becomes a table of its metrics (`docs/documents.md`), its configuration the launch arguments of the metadata, so
+that the service maps known names to contract fields. Equal content is the same run, so an import can be repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib
+import json
+import math
+import struct
+import tempfile
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from app.client.delivery import DeliveredRun, deliver
+from app.client.errors import FINE, SERVICE, UsageError, failure
+from app.client.service import ClientSettings, Service
+from app.client.terminal import one_line, out
+from app.client.upload import read_upload
+from app.errors import ThreewallsError
+
+SCHEMA = "threewalls.import/1"
+MAX_RUNS = 10_000
+MAX_METRICS = 200
+MAX_STEPS = 200_000
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+_PAGE = 1_000
+_TIMEOUT = 60.0
+_TABLES = (".csv", ".tsv", ".jsonl", ".json")
+_STEPS = ("_step", "step", "global_step", "iteration", "trainer/global_step")
+_HISTORIES = ("history.jsonl", "wandb-history.jsonl", "history.csv")
+
+_FIELDS = (
+    "model", "gpu", "gpus", "gpus_per_node", "cluster", "container", "precision", "seq_len", "gbs", "mbs", "tp", "pp",
+    "cp", "ep", "etp", "dp", "vpp", "dispatcher", "routing_mode", "data_mode", "task",
+)  # fmt: skip
+"""Contract fields that a configuration may state under their own names."""
+
+Columns = dict[str, dict[float, float]]
+"""Values by name and step."""
+
+
+@dataclass(frozen=True)
+class SourceRun:
+    """A run of another tool. Either its metrics, or files that the service reads as they are."""
+
+    key: str
+    name: str
+    config: Mapping[str, object] = field(default_factory=dict)
+    started_at: str = ""
+    commit: str = ""
+    columns: Columns = field(default_factory=dict)
+    logs: tuple[Path, ...] = ()
+    events: tuple[Path, ...] = ()
+
+
+def import_runs(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
+    """Import all runs of a source. Return 3 if one was refused. Raises UsageError for a source that cannot be read."""
+    renamed = _pairs(options.column, "--column NAME=COLUMN")
+    mapped = _pairs(options.map, "--map KEY=FIELD")
+    runs = _SOURCES[options.source](options.where, env)
+    rows: list[dict[str, object]] = []
+    failed = False
+    with tempfile.TemporaryDirectory() as folder, Service(settings) as service:
+        for index, run in enumerate(runs):
+            if index >= MAX_RUNS:
+                raise UsageError(f"{options.where} has more than {MAX_RUNS:,} runs. Import parts of it.")
+            meta = _metadata(run, options, mapped, settings.project)
+            row: dict[str, object] = {"name": run.name, "source": run.key, "meta": meta}
+            row |= {"steps": _steps(run), "metrics": sorted({renamed.get(name, name) for name in run.columns})}
+            if not options.dry_run:
+                try:
+                    delivered = _send(service, run, meta, renamed, Path(folder) / str(index))
+                    row |= {"id": delivered.id, "url": delivered.url, "created": delivered.created}
+                except ThreewallsError as error:
+                    failed = True
+                    row["error"] = failure(error, settings.url, of_upload=True).lines
+            rows.append(row)
+            if not options.json:
+                out(_line(row, dry_run=options.dry_run))
+    if options.json:
+        out(json.dumps({"schema": SCHEMA, "dry_run": options.dry_run, "runs": rows}))
+    elif not rows:
+        out(f"{options.where} has no runs that can be imported.")
+    return SERVICE if failed else FINE
+
+
+def _pairs(texts: list[str], usage: str) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    if wrong := [text for text, (name, _, value) in zip(texts, pairs) if not name or not value]:
+        raise UsageError(f"{wrong[0]!r} is not {usage}.")
+    return {name: value for name, _, value in pairs}
+
+
+def _metadata(
+    run: SourceRun, options: argparse.Namespace, mapped: Mapping[str, str], project: str
+) -> dict[str, object]:
+    """Return the metadata of a run: mapped keys are contract fields, the others launch arguments."""
+    mapped = {**{name: name for name in _FIELDS}, **mapped}
+    config = {str(key): value for key, value in run.config.items() if isinstance(value, (str, int, float, bool))}
+    meta: dict[str, object] = {
+        "name": run.name,
+        "purpose": options.purpose,
+        "tags": [*options.tag, f"imported:{options.source}"],
+        "commit": run.commit,
+        "commit_time": run.started_at,
+        "launch_args": {key: value for key, value in config.items() if key not in mapped},
+        **{mapped[key]: value for key, value in config.items() if key in mapped},
+    }
+    if project:
+        meta["project"] = project
+    return {name: value for name, value in meta.items() if value not in ("", {}, [])}
+
+
+def _steps(run: SourceRun) -> int:
+    return max((len(values) for values in run.columns.values()), default=0)
+
+
+def _send(
+    service: Service, run: SourceRun, meta: Mapping[str, object], renamed: Mapping[str, str], folder: Path
+) -> DeliveredRun:
+    logs = list(run.logs)
+    if run.columns:
+        folder.mkdir()
+        table = folder / "iterations.json"
+        table.write_text(json.dumps(_table(run.columns, renamed)), encoding="utf-8")
+        logs.append(table)
+    if logs:
+        meta = {**meta, "format": "iterations"}
+    return deliver(service, read_upload(logs=logs, configs=(), events=run.events, meta=meta, job_key=""))
+
+
+def _table(columns: Columns, renamed: Mapping[str, str]) -> dict[str, object]:
+    steps = sorted({step for values in columns.values() for step in values})[:MAX_STEPS]
+    named: dict[str, list[float | None]] = {"iteration": [int(step) for step in steps]}
+    for name in sorted(columns)[:MAX_METRICS]:
+        column = renamed.get(name, name)
+        if column != "iteration":
+            named.setdefault(column, [_finite(columns[name].get(step)) for step in steps])
+    return {"columns": named}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _line(row: Mapping[str, Any], *, dry_run: bool) -> str:
+    name = one_line(str(row["name"]))
+    if "error" in row:
+        return f"{name}: not imported: {row['error']}"
+    if dry_run:
+        metrics = ", ".join(row["metrics"][:12]) or "files"
+        return f"{name}: {row['steps']:,} steps of {metrics}; {len(row['meta'].get('launch_args', {}))} settings"
+    return f"{name}: run {row['id']} {row['url']}" + ("" if row["created"] else " (already imported)")
+
+
+# --- Folders of tables: a file for each run, or a folder with a table and `config.json`.
+
+
+def _csv(where: str, _: Mapping[str, str]) -> Iterator[SourceRun]:
+    path = _existing(where)
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    for file in files:
+        if file.is_dir():
+            yield from _exported(file)
+        elif file.suffix.lower() in _TABLES and not file.name.endswith(".config.json"):
+            config = _json_file(file.with_name(f"{file.stem}.config.json"))
+            yield _with_table(SourceRun(str(file), file.stem, config), file)
+
+
+def _with_table(run: SourceRun, file: Path) -> SourceRun:
+    """Return the run with the metrics of a table by step. JSON of one piece is left to the service."""
+    if file.suffix.lower() == ".json":
+        return replace(run, logs=(file,))
+    columns: Columns = {}
+    for index, row in enumerate(_rows(file), 1):
+        if index > MAX_STEPS:
+            break
+        step = next((number for name in _STEPS if (number := _number(row.get(name))) is not None), float(index))
+        for name, value in row.items():
+            number = _number(value)
+            if number is not None and name not in _STEPS and (name in columns or len(columns) < MAX_METRICS):
+                columns.setdefault(name, {})[step] = number
+    return replace(run, columns=columns)
+
+
+def _rows(file: Path) -> Iterator[Mapping[str, object]]:
+    with file.open(encoding="utf-8-sig", errors="replace", newline="") as text:
+        if file.suffix.lower() == ".jsonl":
+            for line in text:
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(row, dict):
+                    yield row
+        else:
+            yield from csv.DictReader(text, delimiter="\t" if file.suffix.lower() == ".tsv" else ",")
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _existing(where: str) -> Path:
+    path = Path(where)
+    if not path.exists():
+        raise UsageError(f"{where} does not exist. Name a folder, or a URL where the source is a server.")
+    return path
+
+
+def _json_file(path: Path) -> dict[str, object]:
+    """Return the object in a JSON file; empty when there is none. Raises UsageError for other content."""
+    if not path.is_file():
+        return {}
+    try:
+        document = json.loads(path.read_text(encoding="utf-8")[:MAX_ANSWER_BYTES])
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {error}.") from None
+    if not isinstance(document, dict):
+        raise UsageError(f"{path} must hold a JSON object.")
+    return document
+
+
+# --- TensorBoard: each folder with event files is a run. The service reads them.
+
+
+def _tensorboard(where: str, _: Mapping[str, str]) -> Iterator[SourceRun]:
+    root = _existing(where)
+    for folder in sorted({file.parent for file in root.rglob("*tfevents*") if file.is_file()}):
+        events = tuple(sorted(file for file in folder.glob("*tfevents*") if file.is_file()))
+        name = str(folder.relative_to(root)) if folder != root else root.resolve().name
+        yield SourceRun(str(folder), name, _json_file(folder / "config.json"), events=events)
+
+
+# --- MLflow: a tracking server by its REST API, or the folder of its file store.
+
+
+def _mlflow(where: str, env: Mapping[str, str]) -> Iterator[SourceRun]:
+    if where.startswith(("http://", "https://")):
+        yield from _mlflow_server(where.rstrip("/"), env)
+        return
+    root = _existing(where)
+    for folder in sorted(file.parent for file in root.rglob("meta.yaml") if (file.parent / "metrics").is_dir()):
+        params, tags = _texts(folder / "params"), _texts(folder / "tags")
+        meta = dict(line.partition(": ")[::2] for line in (folder / "meta.yaml").read_text("utf-8").splitlines())
+        columns: Columns = {}
+        for file in sorted((folder / "metrics").rglob("*"))[:MAX_METRICS]:
+            if file.is_file():
+                points = (line.split() for line in file.read_text("utf-8").splitlines()[:MAX_STEPS])
+                values = {float(step): float(value) for _, value, step in points}
+                columns[str(file.relative_to(folder / "metrics"))] = values
+        name = tags.get("mlflow.runName") or meta.get("run_name", "") or folder.name
+        started = meta.get("start_time", "")
+        commit = tags.get("mlflow.source.git.commit", "")
+        yield SourceRun(folder.name, name, params, _time_ms(started), commit, columns)
+
+
+def _texts(folder: Path) -> dict[str, str]:
+    return (
+        {file.name: file.read_text("utf-8") for file in folder.iterdir() if file.is_file()} if folder.is_dir() else {}
+    )
+
+
+def _time_ms(text: object) -> str:
+    try:
+        return datetime.fromtimestamp(int(str(text)) / 1000, timezone.utc).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def _mlflow_server(url: str, env: Mapping[str, str]) -> Iterator[SourceRun]:
+    token = env.get("MLFLOW_TRACKING_TOKEN", "")
+    api = f"{url}/api/2.0/mlflow"
+    for experiment in _pages(f"{api}/experiments/search", token, "experiments", {}):
+        chosen = {"experiment_ids": [experiment["experiment_id"]]}
+        for run in _pages(f"{api}/runs/search", token, "runs", chosen):
+            info, data = run["info"], run.get("data", {})
+            tags = {item["key"]: item["value"] for item in data.get("tags", [])}
+            columns: Columns = {}
+            for metric in data.get("metrics", [])[:MAX_METRICS]:
+                query = urlencode({"run_id": info["run_id"], "metric_key": metric["key"], "max_results": MAX_STEPS})
+                points = _answer(f"{api}/metrics/get-history?{query}", token).get("metrics", [])
+                columns[metric["key"]] = {float(point["step"]): float(point["value"]) for point in points}
+            yield SourceRun(
+                info["run_id"],
+                info.get("run_name") or tags.get("mlflow.runName") or info["run_id"],
+                {item["key"]: item["value"] for item in data.get("params", [])},
+                _time_ms(info.get("start_time", "")),
+                tags.get("mlflow.source.git.commit", ""),
+                columns,
+            )
+
+
+def _pages(url: str, token: str, name: str, body: Mapping[str, object]) -> Iterator[dict[str, Any]]:
+    """Yield all items of a paged list."""
+    page = ""
+    while True:
+        answer = _answer(url, token, {**body, "max_results": _PAGE, **({"page_token": page} if page else {})})
+        yield from answer.get(name, [])
+        page = answer.get("next_page_token", "")
+        if not page:
+            return
+
+
+def _answer(url: str, token: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
+    """Return the JSON of a GET, or of a POST with `body`. Raises UsageError when the server does not answer so."""
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        request = urllib.request.Request(url, data, headers)  # noqa: S310  # the caller checks the scheme
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310
+            text = answer.read(MAX_ANSWER_BYTES)
+        document = json.loads(text)
+    except (OSError, ValueError) as error:
+        address = url.partition("?")[0]
+        raise UsageError(f"The server at {address} does not answer as MLflow does: {error}.") from None
+    return document if isinstance(document, dict) else {}
+
+
+# --- W&B: exported folders (`config.json` and `history.jsonl` or `history.csv`), and its own files of offline runs.
+
+
+def _wandb(where: str, _: Mapping[str, str]) -> Iterator[SourceRun]:
+    if where.startswith(("http://", "https://")):
+        raise UsageError(
+            "W&B servers are not read. Name the folder of offline runs (`wandb/`), or export each run to a folder with "
+            "config.json and history.jsonl (docs/cli.md)."
+        )
+    root = _existing(where)
+    for folder in sorted({file.parent for name in _HISTORIES for file in root.rglob(name)}):
+        yield from _exported(folder)
+    for file in sorted(root.rglob("run-*.wandb")):
+        yield _offline_run(file)
+
+
+def _exported(folder: Path) -> Iterator[SourceRun]:
+    """Yield the run of a folder with a history; none for other folders."""
+    history = next((folder / name for name in _HISTORIES if (folder / name).is_file()), None)
+    if history is not None:
+        config = _json_file(folder / "config.json")
+        meta = _json_file(folder / "wandb-metadata.json")
+        git = meta.get("git")
+        commit = str(git.get("commit", "")) if isinstance(git, dict) else ""
+        run = SourceRun(str(folder), folder.name, config, str(meta.get("startedAt", "")), commit)
+        yield _with_table(run, history)
+
+
+def _offline_run(file: Path) -> SourceRun:
+    """Read a file of an offline run with the library that wrote it. Raises UsageError without that library."""
+    try:
+        messages = importlib.import_module("wandb.proto.wandb_internal_pb2")
+    except ImportError:
+        raise UsageError(f"{file} is read with W&B's own library: pip install wandb, then import again.") from None
+    config: dict[str, object] = {}
+    columns: Columns = {}
+    name, started, commit, steps = file.stem, "", "", 0
+    for data in _records(file.read_bytes()):
+        record = messages.Record()
+        record.ParseFromString(data)
+        kind = record.WhichOneof("record_type")
+        if kind == "run":
+            name = record.run.display_name or name
+            started = _time_ms(record.run.start_time.seconds * 1000)
+            commit = record.run.git.commit
+            config |= {item.key: json.loads(item.value_json) for item in record.run.config.update if item.key}
+        elif kind == "config":
+            config |= {item.key: json.loads(item.value_json) for item in record.config.update if item.key}
+        elif kind == "history" and steps < MAX_STEPS:
+            steps += 1
+            row = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+            step = float(row.get("_step", record.history.step.num))
+            for key, value in row.items():
+                if isinstance(value, (int, float)) and not key.startswith("_") and len(columns) < MAX_METRICS:
+                    columns.setdefault(key, {})[step] = float(value)
+    config.pop("_wandb", None)
+    return SourceRun(file.stem, name, config, started, commit, columns)
+
+
+_FILE_HEADER = 7
+_BLOCK = 32_768
+_RECORD_HEADER = 7
+_FULL, _FIRST, _LAST = 1, 2, 4
+
+
+def _records(data: bytes) -> Iterator[bytes]:
+    """Yield the records of a `.wandb` file: a log of LevelDB with a header of its own. A cut last record is dropped."""
+    at, parts = _FILE_HEADER, b""
+    while at + _RECORD_HEADER <= len(data):
+        left = _BLOCK - at % _BLOCK
+        if left < _RECORD_HEADER:
+            at += left
+            continue
+        length, kind = struct.unpack_from("<HB", data, at + 4)
+        part = data[at + _RECORD_HEADER : at + _RECORD_HEADER + length]
+        at += _RECORD_HEADER + length
+        if kind == 0 or len(part) < length:
+            return
+        parts = part if kind in (_FULL, _FIRST) else parts + part
+        if kind in (_FULL, _LAST):
+            yield parts
+
+
+_SOURCES: Mapping[str, Callable[[str, Mapping[str, str]], Iterator[SourceRun]]] = {
+    "csv": _csv,
+    "tensorboard": _tensorboard,
+    "mlflow": _mlflow,
+    "wandb": _wandb,
+}
