@@ -493,17 +493,17 @@ def show_series(request: Request, session: ReadSession) -> HTMLResponse:
 def draw_comparison(request: Request, session: ReadSession, kind: Kind, theme: Theme = "light") -> Response:
     """Return the comparison as a slide: the steady windows of both sides on one axis."""
     page = ComparePage(session, _complete(request))
+    sides: tuple[tuple[str, Colour, Sequence[ComparedRun]], ...] = (
+        ("A", "side-a", page.comparison.a),
+        ("B", "side-b", page.comparison.b),
+    )
     rows = []
-    colours: tuple[Colour, Colour] = ("side-a", "side-b")
-    for name, colour, runs in zip("AB", colours, (page.comparison.a, page.comparison.b), strict=True):
+    for name, colour, runs in sides:
         times = np.concatenate([page.comparison.windows[run.id] for run in runs])
-        low, middle, high = (
-            np.percentile(times[np.isfinite(times)], (5, 50, 95)) if np.isfinite(times).any() else (0,) * 3
-        )
-        runs_text = ", ".join(f"#{run.id}" for run in runs)
-        rows.append(
-            Row(f"{name}  {runs_text}", middle, low, high, step_time(float(middle)), colour, runs[-1].detail.name)
-        )
+        if (times := times[np.isfinite(times)]).size:  # a run without a steady window has no level to draw
+            low, middle, high = (float(value) for value in np.percentile(times, (5, 50, 95)))
+            label = f"{name}  {', '.join(f'#{run.id}' for run in runs)}"
+            rows.append(Row(label, middle, low, high, step_time(middle), colour, runs[-1].detail.name))
     generated = any(run.detail.generated for run in page.comparison.runs)
     body = rows_body(rows, "step time: median, with 5 % to 95 % of the steady window", with_zero=False)
     picture = Picture(page.answer, page.title, page.selection.address(), generated, body)
