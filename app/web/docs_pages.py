@@ -1,7 +1,7 @@
 """`/docs`: the API reference, rendered from the OpenAPI document without scripts or a CDN; and `/glossary`."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -101,7 +101,7 @@ def parts(document: Mapping[str, Any]) -> tuple[Part, ...]:
     return tuple(Part(name, tuple(own), _named_by(own, by_name)) for name, own in calls.items())
 
 
-def _named_by(calls: Iterable[Operation], by_name: Mapping[str, Schema]) -> tuple[Schema, ...]:
+def _named_by(calls: Sequence[Operation], by_name: Mapping[str, Schema]) -> tuple[Schema, ...]:
     """Return the schemas that the calls name, and those which these name."""
     names: dict[str, None] = {}
     new = [entry.schema for call in calls for entry in call.entries]
