@@ -79,7 +79,7 @@ def show_reference(request: Request) -> Response:
 @router.get("/docs/{part}")
 @requires(Open.ANYONE)
 def show_part(request: Request, part: str) -> Response:
-    shown = next((known for known in parts(request.app.openapi()) if known.name == part), None)
+    shown = next((item for item in parts(request.app.openapi()) if item.name == part), None)
     if shown is None:
         raise NotFound("The API reference has no such part. /docs lists all.")
     return _render_reference(request, shown)

@@ -5,6 +5,8 @@ from typing import Any
 from axe_playwright_python.base import AXE_SCRIPT, AxeResults
 from playwright.sync_api import Page
 
+from tests.browser.budget import over_budget
+
 PHONE, TABLET, DESKTOP = 390, 1024, 1440
 BUT_COLOURS = {"resultTypes": ["violations"], "rules": {"color-contrast": {"enabled": False}}}
 CONTRAST = {"resultTypes": ["violations"], "runOnly": ["color-contrast"]}
@@ -69,9 +71,12 @@ _looks: set[str] = set()
 def assert_looks_well(page: Page, *, unfold: bool = False) -> None:
     """Of a page opened at the width of a phone. It is wide and dark afterwards, and holds a few of its rows."""
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
+    over = over_budget(page)
     for width in (TABLET, DESKTOP):  # charts follow when they get to it
         page.set_viewport_size({"width": width, "height": 900})
         page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width)
+    over += over_budget(page)
+    assert not over, "\n".join(over)
     if unfold:
         page.evaluate(UNFOLD)
     page.evaluate(THIN_OUT, KEPT)

@@ -1,0 +1,140 @@
+"""What one screen may hold: words, the place of the main picture and of the primary action, and layout shifts.
+
+Pages over the budget are listed with what was measured. A change may shorten the list, not lengthen it.
+"""
+
+import re
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlsplit
+
+from playwright.sync_api import Page
+
+FIRST_SCREEN_WORDS, PAGE_WORDS = 150, 400
+LAYOUT_SHIFT = 0.02
+_SLACK = 1.1
+"""Names and dates in the data of other tests change the number of words a little."""
+
+MEASURE = r"""async () => {
+  const main = document.querySelector("main")
+  const height = innerHeight
+  scrollTo(0, 0)
+  const isIn = (rect) => rect.width > 1 && rect.height > 1 && rect.top < height && rect.left < innerWidth
+  let first = 0, all = 0
+  const texts = document.createTreeWalker(main, NodeFilter.SHOW_TEXT)
+  const range = document.createRange()
+  while (texts.nextNode()) {
+    const node = texts.currentNode
+    const words = [...node.data.matchAll(/\S+/g)]
+    const parent = node.parentElement
+    if (!words.length || !parent.checkVisibility() || parent.closest("script, style, option")) continue
+    range.selectNodeContents(node)
+    const rect = range.getBoundingClientRect()
+    if (rect.width <= 1) continue
+    all += words.length
+    if (!isIn(rect)) continue
+    if (rect.bottom <= height) first += words.length
+    else for (const word of words) {
+      range.setStart(node, word.index)
+      range.setEnd(node, word.index + word[0].length)
+      if (isIn(range.getBoundingClientRect())) first += 1
+    }
+  }
+  const shown = (selector) => [...main.querySelectorAll(selector)].find((element) => element.checkVisibility())
+  const below = []
+  const parts = { picture: "[data-picture], figure, [data-chart], .chart", action: ".button.primary" }
+  for (const [name, selector] of Object.entries(parts)) {
+    const element = shown(selector)
+    // Of a high picture, 200 px must show.
+    if (element && element.getBoundingClientRect().top + Math.min(element.offsetHeight, 200) > height) below.push(name)
+  }
+  const shift = await new Promise((resolve) => {
+    let sum = 0
+    new PerformanceObserver((list) => {
+      for (const entry of list.getEntries()) if (!entry.hadRecentInput) sum += entry.value
+    }).observe({ type: "layout-shift", buffered: true })
+    requestAnimationFrame(() => setTimeout(() => resolve(sum), 0))
+  })
+  return { first, all, below: below.join(" and "), shift }
+}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """What was measured on a page over the budget: words, what is below the first screen, and layout shift."""
+
+    first: int = 0
+    all: int = 0
+    below: str = ""
+    shift: float = 0.0
+
+
+OVER: dict[str, Over] = {
+    "/": Over(first=247, shift=0.315),
+    "/?branch&days": Over(first=246, shift=0.315),
+    "/compare?a&b": Over(first=201, all=431, below="picture"),
+    "/compare?a&b&pick": Over(first=239, all=512, below="picture"),
+    "/docs/compare": Over(first=241, all=1068),
+    "/experiments/N": Over(first=266, all=457, below="action"),
+    "/experiments?project": Over(first=220),
+    "/glossary": Over(first=326, all=3671),
+    "/history": Over(first=327),
+    "/history/N": Over(first=187, all=757, below="action"),
+    "/leaderboards": Over(first=158),
+    "/leaderboards/h100/qwen3-30b-a3b/matrix": Over(first=242),
+    "/leaderboards/h100/qwen3-30b-a3b?evidence&project&rank": Over(first=208, all=1150, below="picture", shift=0.032),
+    "/leaderboards/h100/qwen3-30b-a3b?project": Over(first=227, all=916, below="picture", shift=0.06),
+    "/plan?cp&ep&gpu&gpus&model&pp&seq_len&tp": Over(first=333, all=1407, below="action"),
+    "/plan?gbs&gpu&gpus&model&mtp&seq_len": Over(first=360, all=1352, below="action"),
+    "/plan?gbs&gpu&gpus&model&pp&seq_len": Over(first=262, all=942, below="action"),
+    "/playbook": Over(first=271, all=1320),
+    "/playbook/eo-enable": Over(first=272, all=888),
+    "/playbook/scale-long-seeds": Over(first=378, all=961),
+    "/playbook?only": Over(first=247),
+    "/playbook?q": Over(first=163),
+    "/references/nearest?run": Over(first=180),
+    "/references/new": Over(first=216, all=498, below="action"),
+    "/references?gpu&model": Over(first=441, all=483),
+    "/regressions/N": Over(below="picture", shift=0.149),
+    "/regressions?project": Over(first=156, below="action"),
+    "/runs": Over(first=396),
+    "/runs/N": Over(first=194, all=999, below="picture", shift=0.046),
+    "/runs/N/journey": Over(first=265, all=552, below="action"),
+    "/runs/N/profiles/N": Over(first=225, all=786, shift=0.167),
+    "/runs/N/sweeps/new?field&runs_each&values": Over(first=202, below="action"),
+    "/runs/N?amend": Over(first=168, all=424, below="picture"),
+    "/runs/N?line&view": Over(first=279, all=2141, below="picture"),
+    "/runs/N?tab": Over(first=168, below="picture"),
+    "/scaling?family&hardware&project": Over(first=189, below="picture"),
+    "/settings/projects/every": Over(first=219, all=418),
+    "/settings/projects/every/notifications": Over(first=151),
+    "/settings/projects/every/notifications/N": Over(first=182),
+    "/upgrade?field&from&project&to": Over(first=209, shift=0.043),
+    "/upload": Over(first=169, below="action", shift=0.1),
+}
+
+
+def name_of(address: str) -> str:
+    """Return the address without what differs from test to test: numbers, keys, values of the query."""
+    parts = urlsplit(address)
+    path = re.sub(r"/(\d+|[0-9a-f]{64})(?=/|$)", "/N", parts.path)
+    names = "&".join(sorted({name for name, _ in parse_qsl(parts.query, keep_blank_values=True)}))
+    return f"{path}?{names}" if names else path
+
+
+def over_budget(page: Page) -> list[str]:
+    """Return what the page exceeds at its width."""
+    name, measured = name_of(page.url), page.evaluate(MEASURE)
+    allowed = OVER.get(name, Over())
+    width = page.viewport_size["width"] if page.viewport_size else 0
+    wrong = []
+    for kind, most, listed in (("first", FIRST_SCREEN_WORDS, allowed.first), ("all", PAGE_WORDS, allowed.all)):
+        if measured[kind] > max(most, _SLACK * listed):
+            wrong.append(f"{name} at {width}: {measured[kind]} words ({kind}), at most {most}")
+    wrong += [
+        f"{name} at {width}: the {part} is below the first screen"
+        for part in measured["below"].split(" and ")
+        if part and part not in allowed.below
+    ]
+    if measured["shift"] > LAYOUT_SHIFT and not allowed.shift:  # how much depends on how late a chart comes
+        wrong.append(f"{name} at {width}: layout shift {measured['shift']:.3f}")
+    return wrong
