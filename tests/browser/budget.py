@@ -104,6 +104,7 @@ OVER: dict[str, Over] = {
     "/runs/N?amend": Over(first=168, all=424, below="picture"),
     "/runs/N?line&view": Over(first=279, all=2141, below="picture"),
     "/runs/N?tab": Over(first=168, below="picture"),
+    "/scaling": Over(first=191, below="picture"),
     "/scaling?family&hardware&project": Over(first=189, below="picture"),
     "/settings/projects/every": Over(first=219, all=418),
     "/settings/projects/every/notifications": Over(first=151),
