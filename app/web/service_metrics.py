@@ -34,7 +34,7 @@ from app.storage.tables import (
 STATUSES = ("received", "processing", "ready", "failed", "unread")
 VERDICTS = ("regression", "improvement", "no_change", "inconclusive", "no_baseline")
 FRESH_SECONDS = 10.0
-"""A scrape within this time answers the same numbers, because counting 100,000 runs takes a tenth of a second."""
+"""A scrape within this time answers the same numbers, because counting reads the indexes of all runs."""
 MOST_PROJECTS = 100
 _QUEUES: Mapping[str, type[Any]] = {
     "run": RunRow,
