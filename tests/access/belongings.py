@@ -40,7 +40,7 @@ class Belongings:
             "profile_id": str(self.profile), "receiver_id": str(self.receiver), "delivery_id": str(self.delivery),
             "number": str(self.reference), "reference_id": str(self.reference), "stack": self.stack, "slug": self.slug,
             "part": "runs",
-            "rule": "eo-enable", "position": "0", "hardware": "h100", "family": "qwen3-30b-a3b",
+            "rule": "eo-enable", "position": "0", "kind": "svg", "hardware": "h100", "family": "qwen3-30b-a3b",
             "user_id": "1", "token_id": "1", "deletion_id": "1", "name": "slow ones", "link_id": "1",
             "secret": "0" * 43, "key": "0" * 16,
         }  # fmt: skip
