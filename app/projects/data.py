@@ -9,7 +9,7 @@ from sqlalchemy import Engine, select
 from sqlmodel import Session, col
 
 from app.domain.retention import Retention
-from app.errors import FieldError, InvalidChange
+from app.errors import FieldError, InvalidChange, NotFound
 from app.pipeline.decisions import checked
 from app.pipeline.deletion import (
     MOST_CHOSEN,
@@ -138,7 +138,9 @@ def delete_run(engine: Engine, run_id: int, *, author: str, note: str = "") -> D
     """Delete one run. Raises NotFound."""
     with read_session(engine) as session:
         owner = select_any(ProjectRow.slug).join(RunRow, col(RunRow.project_id) == ProjectRow.id)
-        slug = session.execute(owner.where(col(RunRow.id) == run_id)).scalar_one()
+        slug = session.execute(owner.where(col(RunRow.id) == run_id)).scalar_one_or_none()
+    if slug is None:
+        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
     return delete_runs(engine, slug, select_runs([run_id]), author=author, note=note)
 
 

@@ -90,7 +90,9 @@ class DeletionIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     what: Literal["runs", "stack", "project"]
-    runs: list[int] = Field([], max_length=MOST_CHOSEN, description="Numbers of runs, for `runs`.")
+    runs: list[Annotated[int, Field(ge=1, lt=2**63)]] = Field(
+        [], max_length=MOST_CHOSEN, description="Numbers of runs, for `runs`."
+    )
     stack: str = Field("", max_length=64, description="Complete stack key, for `stack`.")
     author: Author = author_field("Who deletes them.", MAX_AUTHOR)
     note: str = Field("", max_length=MAX_NOTE, description="Reason.")

@@ -252,7 +252,9 @@ class Correction(BaseModel):
 
 
 class BulkCorrection(Correction):
-    runs: list[int] = Field(min_length=1, max_length=MOST_RUNS, description="Numbers of runs of the same change.")
+    runs: list[Annotated[int, Field(ge=1, lt=2**63)]] = Field(
+        min_length=1, max_length=MOST_RUNS, description="Numbers of runs of the same change."
+    )
 
 
 class BulkAnswer(BaseModel):

@@ -73,6 +73,7 @@ OVER: dict[str, Over] = {
     "/?branch&days": Over(first=246, shift=0.315),
     "/compare?a&b": Over(first=201, all=431, below="picture"),
     "/compare?a&b&pick": Over(first=239, all=512, below="picture"),
+    "/compare/profiles?a&b": Over(first=240),
     "/docs/compare": Over(first=241, all=1068),
     "/experiments/N": Over(first=266, all=457, below="action"),
     "/experiments?project": Over(first=220),

@@ -92,7 +92,7 @@ def test_a_project_a_member_and_a_token_from_the_first_to_the_last_day(guarded: 
     viv.get_by_label("New password", exact=True).fill(CHOSEN)
     viv.get_by_label("Repeat new password").fill(CHOSEN)
     viv.get_by_role("button", name="Change password").click()
-    assert viv.goto(run).status == 200  # type: ignore[union-attr]
+    assert viv.goto(f"{run}?tab=record").status == 200  # type: ignore[union-attr]
     expect(viv.get_by_role("link", name="Upload")).to_have_count(0)
     expect(viv.get_by_text("Contributors of this project may quarantine this run")).to_be_visible()
     expect(viv.get_by_role("button", name="Quarantine")).to_have_count(0)

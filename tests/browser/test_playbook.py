@@ -45,6 +45,7 @@ def test_a_person_searches_a_flag_and_reads_what_became_of_the_rule(open_page: O
     expect(page.locator(".measured-table")).to_contain_text("+25.2 %")
     page.locator("#fired").get_by_role("link", name="overlap-off").click()
     expect(page).to_have_url(re.compile(rf"/runs/{run}/next/eo-enable$"))
+    page.locator("details:has(#source) > summary").click()
     page.locator("#source").get_by_role("link", name="eo-enable in the playbook").click()
     expect(page.locator("h1")).to_have_text("Overlap expert communication with computation")
 

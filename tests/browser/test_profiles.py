@@ -54,7 +54,7 @@ def test_a_run_at_its_profile_gets_one_and_plans_what_it_shows(open_page: OpenPa
         run = make_advised(session, fields={"gpu": "H100", "gpus": 1}, name="to profile", project="to-profile")
     page = open_page(f"/runs/{run}/next/profile-required")
     assert page.locator("[data-waits]").count() > 3
-    page.locator("#change").get_by_role("link", name="Attach a profile").click()
+    page.get_by_role("link", name="Attach a profile").first.click()
     page.get_by_label("Traces of one or more ranks").set_input_files(
         {"name": "rank-0.json", "mimeType": "application/json", "buffer": exposed_trace()}
     )

@@ -155,10 +155,10 @@ def test_a_claim_lost_while_working_writes_nothing(
     run_id = uploaded(client)
     really_parse = logs.parse_log
 
-    def lose_claim_meanwhile(chunks: object) -> object:
+    def lose_claim_meanwhile(*sent: object, **options: object) -> object:
         with transaction(engine) as session:
             session.get_one(RunRow, run_id).claims += 1
-        return really_parse(chunks)  # type: ignore[arg-type]
+        return really_parse(*sent, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(process, "parse_log", lose_claim_meanwhile)
     process_run(run_id)

@@ -259,7 +259,7 @@ def test_the_page_lists_what_stays_behind_and_tries_it_again(client: TestClient,
     assert "1 run could not be recomputed; all others are up to date." in page
     assert "&lt;b&gt;It broke.&lt;/b&gt;" in page
     assert f"flops 1 -&gt; {DEFINITIONS['flops']}" in page
-    assert "hx-trigger" not in page
+    assert 'hx-trigger="every' not in page
     client.post("/settings/definitions/retry")
     assert client.get("/api/v1/definitions").json()["runs"]["waiting"] == 1
 

@@ -194,11 +194,11 @@ def test_a_flag_that_is_no_field_changes_against_the_arguments_of_the_log() -> N
 def test_the_gain_and_its_interval() -> None:
     """Two against two, 5 % less step time in ln: 1 / e^-0.05 - 1 = 5.13 % more throughput.
 
-    df 12, moderated variance (20 * 0.4 %^2 + 0) / 21, SE 0.39036 % * sqrt(2/2), t(0.995, 12) = 3.0545: half 1.1924 %.
+    df 12, moderated variance (20 * 0.4 %^2 + 0) / 21, SE 0.39036 % * sqrt(2/2), t(0.998, 12) = 3.5495: half 1.3856 %.
     """
     found = outcome(sides((0.0, 0.0), (-0.05, -0.05)), ENROLMENT, rules())
     assert found.gain is not None
-    half = 3.0545 * math.sqrt(20 / 21) * 0.004
+    half = 3.5495 * math.sqrt(20 / 21) * 0.004
     assert found.gain.pct == pytest.approx(100 * math.expm1(0.05), abs=1e-6)
     assert found.gain.low_pct == pytest.approx(100 * math.expm1(0.05 - half), abs=0.002)
     assert found.gain.high_pct == pytest.approx(100 * math.expm1(0.05 + half), abs=0.002)
