@@ -84,10 +84,11 @@ def show_overview(request: Request, session: ReadSession, settings: AppSettings)
 @router.get("/overview/trend")
 @requires(Action.READ)
 def show_trend(request: Request, session: ReadSession) -> HTMLResponse:
-    """Render the chart alone: it loads after the figures, so that drawing does not delay them."""
+    """Render the chart, for htmx alone: it loads after the figures, so that drawing does not delay them."""
     filters = OverviewQuery.from_params(request.query_params)
     read = read_overview_trend(session, filters)
-    return render(request, "overview/_trend.html", trend=read, spec=trend.trend_chart(read) if read.lines else None)
+    spec = trend.trend_chart(read) if read.lines else None
+    return render(request, "overview/trend.html", block="trend", trend=read, spec=spec)
 
 
 def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:

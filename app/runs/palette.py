@@ -93,7 +93,8 @@ def _groups(
     words = text.lower().split()
     runs = _runs(session, text)
     yield Group("Number", numbered)
-    yield Group("Pages", tuple(_matching(_PAGES, words)))
+    pages = _PAGES if access.may_anywhere(Action.UPLOAD) else [page for page in _PAGES if page[1] != "/upload"]
+    yield Group("Pages", tuple(_matching(pages, words)))
     yield Group("Runs", tuple(_run_hit(run) for run in runs[:_SHOWN]))
     if len(runs) > _SHOWN:
         yield Group("All runs", (Hit(f"Runs that match “{text}”", "/runs?" + RunQuery(q=text).query()),))

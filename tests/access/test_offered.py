@@ -181,8 +181,10 @@ IN_ANSWERS = {
     "POST /regressions/undo",
     "POST /settings/projects/{slug}/undo",
     "POST /settings/projects/{slug}/unarchive",
+    "POST /upload/preview",
 }
-"""Forms of toasts, which come with the answer to a change, and of projects with a deletion or in the archive."""
+"""Forms of toasts, which come with the answer to a change, of projects with a deletion or in the archive, and the call
+of the script of the upload page."""
 
 
 def test_what_a_page_offers_is_allowed_and_whoever_may_is_offered_it(town: Town) -> None:
