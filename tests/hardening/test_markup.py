@@ -155,7 +155,8 @@ def test_text_becomes_no_markup_script_formula_or_header_anywhere(hostile: Hosti
 
 
 NO_PAGES = re.compile(
-    r"^/(api|healthz|readyz|metrics|openapi|badges|login/oidc)|\.csv$|/(chart|data|news|series|distributions|gains|leaders)$"
+    r"^/(api|healthz|readyz|metrics|openapi|badges|login/oidc)|\.(csv|parquet|png|pyz|sha256)$|/walls\.svg$"
+    r"|/(chart|data|news|series|distributions|gains|leaders)$"
 )
 WATCH = """
 window.violations = []
