@@ -6,7 +6,8 @@ does not have it. The newest PNGs are stored in memory, which bounds both memory
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -22,6 +23,7 @@ from app.web.templating import public_address
 WIDTH, HEIGHT = 1600, 900
 LEFT, TOP, BODY_WIDTH, BODY_HEIGHT = 64, 190, 1472, 600
 _MOST_STORED = 64
+_CLASS = re.compile(r'class="(?P<name>[a-z-]+?)(?P<line>-line)?"')
 _LETTERS = 66
 """Characters of a title in one line."""
 FONT = "system-ui, 'Segoe UI', 'Liberation Sans', 'DejaVu Sans', sans-serif"
@@ -79,15 +81,12 @@ def _png(svg: str) -> bytes:
 
 def picture_svg(picture: Picture, base_url: str, now: datetime, *, dark: bool = False) -> str:
     """Return the whole slide. Texts come from users, so every text is escaped."""
-    colours = _DARK if dark else _LIGHT
-    style = "".join(
-        f".{name}{{fill:{colour}}}.{name}-line{{stroke:{colour};fill:none}}" for name, colour in colours.items()
-    )
+    colours = {str(name): colour for name, colour in (_DARK if dark else _LIGHT).items()}
     foot = HEIGHT - 34
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"'
         f' font-family="{FONT}" role="img">',
-        f"<title>{escaped(picture.title)}</title><style>{style}</style>",
+        f"<title>{escaped(picture.title)}</title>",
         f'<rect class="background" width="{WIDTH}" height="{HEIGHT}"/>',
         text(LEFT, 84, cut(picture.title, _LETTERS), 44, "text", bold=True),
         *(text(LEFT, 128 + 34 * row, line, 26, "muted") for row, line in enumerate(_wrapped(picture.lead, 104, 2))),
@@ -97,7 +96,15 @@ def picture_svg(picture: Picture, base_url: str, now: datetime, *, dark: bool = 
              else "muted", bold=picture.generated, anchor="end"),
         "</svg>",
     ]  # fmt: skip
-    return "\n".join(parts)
+    # As attributes, because the content security policy blocks style sheets within a document.
+    return _CLASS.sub(lambda match: _painted(match, colours), "\n".join(parts))
+
+
+def _painted(match: re.Match[str], colours: Mapping[str, str]) -> str:
+    colour = colours.get(match["name"])
+    if colour is None:
+        return match[0]
+    return f'stroke="{colour}" fill="none"' if match["line"] else f'fill="{colour}"'
 
 
 def dispatcher_colour(name: str) -> Colour:
