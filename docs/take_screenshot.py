@@ -14,8 +14,8 @@ from app.demo.story import story
 from tests.embedded.processes import running, wait_for
 
 TARGET = Path(__file__).with_name("screenshot.png")
-RUN = "nightly 2026-09-13"
-SIZE = {"width": 1280, "height": 1180}
+RUN = "nightly 2026-09-27, sequence 2048"
+SIZE = {"width": 1440, "height": 820}
 
 
 def main() -> None:
