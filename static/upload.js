@@ -75,11 +75,11 @@ function uploads(form) {
     if (mine !== asked) return;
     const previews = answers.filter(Boolean);
     const logs = previews.filter((each) => each.is_log);
-    const found = Object.assign({}, ...logs.map((each) => each.found));
+    const recognisedFields = Object.assign({}, ...logs.map((each) => each.recognised));
     recognised.textContent = (logs[0] ?? previews[0])?.sentence ?? "";
     for (const field of fields) {
       const name = $("input", field).name;
-      field.hidden = logs.length > 0 && name in found && !isFilled(field);
+      field.hidden = logs.length > 0 && name in recognisedFields && !isFilled(field);
     }
     ask.hidden = fields.every((field) => field.hidden);
     if (!ask.hidden && logs.length) recognised.textContent += " Missing, if you know it:";

@@ -24,7 +24,7 @@ Outcome = Literal["won", "tie", "only", "unranked", "published"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Who leads on one GPU for one family. `dispatcher`: of a winner or of the only results; `margin`: its gain."""
+    """The leader of a family on a GPU. `dispatcher`: the winner, or the only one measured; `margin`: its gain."""
 
     outcome: Outcome
     href: str

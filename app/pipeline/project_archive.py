@@ -1,4 +1,4 @@
-"""Move a project: all of its rows and files as one stream, and back into another service, also with another database.
+"""Export a project with all rows and files as one stream, and import it into a service, also on another database.
 
 The archive is a tar file: `project.json`, then `rows/...` with the rows of some runs each (`storage/row_copies.py`),
 then `objects/...` with the stored files. It is written and read in batches, so that a project of any size needs little

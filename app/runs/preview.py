@@ -25,14 +25,14 @@ ASKED = ("model", "gpu", "gpus", "cluster", "container")
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """`sentence`: what was recognised. `found`: the values of ASKED that the file shows; `missing`: the others.
+    """`sentence`: what was recognised. `recognised`: the values of ASKED that the file shows; `missing`: the others.
 
     `is_log`: False for a document that goes with a log, and for a file that no reader supports.
     """
 
     sentence: str
     is_log: bool
-    found: Mapping[str, str]
+    recognised: Mapping[str, str]
     missing: tuple[str, ...]
 
 
@@ -64,9 +64,9 @@ def preview(name: str, data: bytes) -> Preview:
         str(values.get("gpu", "")),
         str(values.get("dispatcher", "")),
     ]
-    found = {field: str(values[field]) for field in ASKED if field in values}
-    missing = tuple(field for field in ASKED if field not in found)
-    return Preview(f"{', '.join(part for part in parts if part)}.", True, found, missing)
+    recognised = {field: str(values[field]) for field in ASKED if field in values}
+    missing = tuple(field for field in ASKED if field not in recognised)
+    return Preview(f"{', '.join(part for part in parts if part)}.", True, recognised, missing)
 
 
 def _beginning(chunks: Iterable[bytes]) -> Iterator[bytes]:

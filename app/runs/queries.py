@@ -302,8 +302,8 @@ def complete(session: Session, text: str) -> list[str]:
     """Return what may follow the last word of a search: names of filters, or values of one, as `name:value`."""
     name, colon, begin = text.rpartition(" ")[2].partition(":")
     if not colon:
-        names = [known for known in (*SEARCHED, *FIELDS) if known.startswith(name.lower())] if name else []
-        return [f"{known}:" for known in dict.fromkeys(names)][:MOST_COMPLETIONS]
+        names = [candidate for candidate in (*SEARCHED, *FIELDS) if candidate.startswith(name.lower())] if name else []
+        return [f"{candidate}:" for candidate in dict.fromkeys(names)][:MOST_COMPLETIONS]
     fixed = {"status": STATUSES, "purpose": PURPOSES, "verdict": VERDICTS, "evidence": EVIDENCE_LEVELS}
     fixed["outcome"] = tuple(OUTCOMES)
     begin = begin.removeprefix('"')

@@ -154,8 +154,8 @@ def standings_of(
 
 def has_leaderboard(session: Session, hardware_slug: str, family_slug: str) -> bool:
     """Return whether any visible stack has this hardware and family."""
-    found = select_any(StandingRow.stack_key).where(*_of_leaderboard(hardware_slug, family_slug)).limit(1)
-    return session.execute(found).first() is not None
+    stack = select_any(StandingRow.stack_key).where(*_of_leaderboard(hardware_slug, family_slug)).limit(1)
+    return session.execute(stack).first() is not None
 
 
 def class_summaries(session: Session, filters: StandingsFilters) -> tuple[ClassSummary, ...]:

@@ -29,9 +29,9 @@ def invalid_filter(name: str, message: str) -> InvalidQuery:
     return InvalidQuery(_REFUSAL, (FieldError(name, message),))
 
 
-def unknown_filter(name: str, known: Iterable[str]) -> str:
+def unknown_filter(name: str, filters: Iterable[str]) -> str:
     """Return what is wrong with the name of a filter, with the nearest one."""
-    nearest = next(iter(get_close_matches(name.lower(), [*known], n=1, cutoff=0.6)), None)
+    nearest = next(iter(get_close_matches(name.lower(), [*filters], n=1, cutoff=0.6)), None)
     return f"is not a filter. Did you mean {nearest}?" if nearest else "is not a filter"
 
 
@@ -87,12 +87,12 @@ class FilterQuery(BaseModel):
 
     @classmethod
     def check_names(cls, params: Iterable[str]) -> None:
-        """Raise InvalidQuery for names that are no filters, each with the nearest filter."""
-        known = (*cls.model_fields, *cls.further_names)
-        unknown = [name for name in params if name not in known] if cls.refuses_unknown else []
+        """Raise InvalidQuery for names of unknown filters, each with the nearest filter."""
+        filters = (*cls.model_fields, *cls.further_names)
+        unknown = [name for name in params if name not in filters] if cls.refuses_unknown else []
         if unknown:
             raise InvalidQuery(
-                _REFUSAL, tuple(FieldError(name[:40], unknown_filter(name, known)) for name in unknown[:5])
+                _REFUSAL, tuple(FieldError(name[:40], unknown_filter(name, filters)) for name in unknown[:5])
             )
 
     @property

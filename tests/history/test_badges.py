@@ -132,13 +132,13 @@ def test_a_key_opens_the_badges_of_its_stack_and_nothing_else(teams: Teams, stac
     with transaction(teams.engine) as session:
         make_run(session, project=OURS, stack_key=OTHER)
     query = address_on_page(teams, stack).partition("?")[2]
-    nobody = teams.client("anonymous")
-    assert nobody.get(f"/badges/{OTHER}/verdict.svg?{query}").status_code == 404
-    assert nobody.get(f"/badges/{stack.key}/step-time.svg?{query}").status_code == 200
+    anonymous = teams.client("anonymous")
+    assert anonymous.get(f"/badges/{OTHER}/verdict.svg?{query}").status_code == 404
+    assert anonymous.get(f"/badges/{stack.key}/step-time.svg?{query}").status_code == 200
     for path in (f"/history/{stack.key}", f"/api/v1/runs/{stack.run}", f"/runs/{stack.run}"):
-        assert nobody.get(f"{path}?{query}").status_code in (303, 401, 404), path
-    assert nobody.get(f"/api/v1/runs?{query}").status_code == 422  # no filter of runs has this name
-    assert nobody.get("/api/v1/runs").json()["total"] == 0
+        assert anonymous.get(f"{path}?{query}").status_code in (303, 401, 404), path
+    assert anonymous.get(f"/api/v1/runs?{query}").status_code == 422  # no filter of runs has this name
+    assert anonymous.get("/api/v1/runs").json()["total"] == 0
 
 
 def test_a_public_project_needs_no_key(teams: Teams, stack: Stack) -> None:  # noqa: F811

@@ -441,13 +441,13 @@ def test_a_preview_names_what_the_log_shows_and_what_it_does_not(client: TestCli
         shown = preview(client, data)
         assert (shown["is_log"], "60 iterations" in shown["sentence"]) == (True, True)
         assert {"cluster", "container"} <= set(shown["missing"])
-        assert not set(shown["missing"]) & set(shown["found"])
+        assert not set(shown["missing"]) & set(shown["recognised"])
     assert client.get("/api/v1/runs").json()["items"] == []
 
 
 def test_a_preview_of_anything_else_says_so(client: TestClient) -> None:
     for data in (b"", b"\x00\x01\x02" * 500, b"a line\n", gzip.compress(b"x")[:12], b"\x1f\x8b" + b"a" * 300):
-        assert (preview(client, data)["is_log"], preview(client, data)["found"]) == (False, {})
+        assert (preview(client, data)["is_log"], preview(client, data)["recognised"]) == (False, {})
 
 
 def test_a_preview_is_bounded_and_needs_the_right_to_upload(teams: Teams) -> None:
@@ -457,6 +457,6 @@ def test_a_preview_is_bounded_and_needs_the_right_to_upload(teams: Teams) -> Non
     bomb = gzip.compress(b" iteration 1/50 | elapsed time per iteration (ms): 400.0 |\n" * 2_000_000)
     assert len(bomb) < PREVIEW_BYTES < MOST_TEXT_BYTES
     shown = preview(client, bomb)
-    assert shown["found"] == {}
+    assert shown["recognised"] == {}
     refused = teams.client("viewer").post("/upload/preview", content=b"a line", headers=BYTES)
     assert refused.status_code in (403, 404)

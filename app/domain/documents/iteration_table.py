@@ -117,17 +117,17 @@ def _from_columns(columns: Mapping[object, object], units: Mapping[str, str]) ->
 
 
 def _from_rows(rows: Sequence[object], units: Mapping[str, str], problems: _Problems) -> Table:
-    kept: list[Mapping[str, object]] = []
+    records: list[Mapping[str, object]] = []
     names: dict[str, None] = {}
     for number, row in enumerate(rows, 1):
         if isinstance(row, Mapping):
-            kept.append(row)
+            records.append(row)
             names.update(dict.fromkeys(map(str, islice(row, MAX_COLUMNS))))
         else:
             problems.add(f"Row {number} is not an object and was skipped.")
         if len(names) > 10 * MAX_COLUMNS:
             raise ValueError(f"The rows have more than {10 * MAX_COLUMNS:,} different names. Send iterations only.")
-    return list(names), kept, units
+    return list(names), records, units
 
 
 def _csv_rows(text: str, problems: _Problems) -> Table:
@@ -277,10 +277,10 @@ def recognise_iterations(head: bytes) -> Literal["iterations", "bencher metrics"
         separator = max((b",", b";", b"\t"), key=first.count)
         names = [name.decode("utf-8", "replace").strip().strip('"') for name in first.split(separator)]
     names = names[:MAX_COLUMNS] if len(names) >= 2 else []
-    known = set()
+    columns = set()
     for name in names:
         try:
-            known.add(column_of(name).name)
+            columns.add(column_of(name).name)
         except ValueError:
-            known.add("step_time_ms")  # a step time whose unit is stated apart, or is missing
-    return "iterations" if {"iteration", "step_time_ms"} <= known else None
+            columns.add("step_time_ms")  # a step time whose unit is stated apart, or is missing
+    return "iterations" if {"iteration", "step_time_ms"} <= columns else None

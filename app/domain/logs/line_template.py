@@ -70,12 +70,12 @@ class LineTemplate:
                     return None
                 at = place + len(part)
             else:
-                found = _NUMBER.search(line, at, at + skipped) if skipped else _NUMBER.match(line, at)
-                value = number(found[1].replace(b",", b"")) if found else None
-                if found is None or value is None:
+                match = _NUMBER.search(line, at, at + skipped) if skipped else _NUMBER.match(line, at)
+                value = number(match[1].replace(b",", b"")) if match else None
+                if match is None or value is None:
                     return None
                 values.setdefault(part.name, part.value(value))
-                at = found.end()
+                at = match.end()
             skipped = 0
         return values
 
