@@ -71,7 +71,7 @@ class Over:
 OVER: dict[str, Over] = {
     "/": Over(first=247, shift=0.315),
     "/?branch&days": Over(first=246, shift=0.315),
-    "/compare?a&b": Over(first=201, all=431, below="picture"),
+    "/compare?a&b": Over(first=201, all=431, below="picture", shift=0.024),
     "/compare?a&b&pick": Over(first=239, all=512, below="picture"),
     "/compare/profiles?a&b": Over(first=240),
     "/docs/compare": Over(first=241, all=1068),
