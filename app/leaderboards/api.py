@@ -99,7 +99,7 @@ class GainOut(BaseModel):
 
     @classmethod
     def of(cls, stack: StoredStandings, board: Board, entry: Entry, gain: Gain) -> Self:
-        duel = gain.duel
+        comparison = gain.comparison
         return cls(
             stack_key=stack.stack_key,
             name=stack.name,
@@ -111,16 +111,16 @@ class GainOut(BaseModel):
             reading=board.reading,
             dispatcher=entry.dispatcher,
             over=gain.over,
-            outcome=duel.outcome,
-            gain_pct=duel.gain_pct,
-            gain_pct_low=duel.low_pct,
-            gain_pct_high=duel.high_pct,
+            outcome=comparison.outcome,
+            gain_pct=comparison.gain_pct,
+            gain_pct_low=comparison.low_pct,
+            gain_pct_high=comparison.high_pct,
             memory_more_pct=gain.memory_more_pct,
             kind=gain.kind,
             differs_in=list(gain.differs_in),
-            directional=duel.directional,
-            tie_because=duel.tie_because,
-            more_runs=duel.more_runs,
+            directional=comparison.directional,
+            tie_because=comparison.tie_because,
+            more_runs=comparison.more_runs,
             sentence=gain.sentence,
         )
 
@@ -200,7 +200,7 @@ def _standing_rows(standings: StoredStandings, board: Board) -> Iterable[tuple[o
     absent = [
         (result.dispatcher, result.runs, "not available in the container") for result in standings.standings.missing
     ]
-    absent += [(result.dispatcher, (result.run,), result.why) for result in board.glimpses]
+    absent += [(result.dispatcher, (result.run,), result.why) for result in board.unranked_results]
     absent += [(result.dispatcher, result.runs, result.sentence) for result in board.outside]
     listed = {name for name, _, _ in absent}
     absent += [
@@ -229,11 +229,11 @@ def _entry_cells(entry: Entry) -> tuple[object, ...]:
 def _gain_rows(standings: StoredStandings, board: Board) -> Iterable[tuple[object, ...]]:
     for entry in board.entries:
         if (gain := entry.gain) is not None:
-            duel = gain.duel
+            pair = gain.comparison
             yield (
-                *_of_board(standings, board), entry.dispatcher, gain.over, duel.outcome, duel.gain_pct, duel.low_pct,
-                duel.high_pct, gain.memory_more_pct, gain.kind, " ".join(gain.differs_in), duel.directional,
-                duel.more_runs, duel.tie_because or None,
+                *_of_board(standings, board), entry.dispatcher, gain.over, pair.outcome, pair.gain_pct, pair.low_pct,
+                pair.high_pct, gain.memory_more_pct, gain.kind, " ".join(gain.differs_in), pair.directional,
+                pair.more_runs, pair.tie_because or None,
             )  # fmt: skip
 
 

@@ -52,10 +52,10 @@ def gain_rows(items: Sequence[StoredStandings], page: str = "") -> tuple[GainRow
 
 def gain_text(gain: Gain) -> str:
     """Format a gain: `+18.2 % (16.0 to 20.4 %)`."""
-    duel = gain.duel
-    interval = range_text(duel.low_pct, duel.high_pct)
-    sign = "+" if duel.gain_pct > 0 else ""
-    return f"{sign}{percent(duel.gain_pct)}" + (f" ({interval}{THIN}%)" if interval else "")
+    comparison = gain.comparison
+    interval = range_text(comparison.low_pct, comparison.high_pct)
+    sign = "+" if comparison.gain_pct > 0 else ""
+    return f"{sign}{percent(comparison.gain_pct)}" + (f" ({interval}{THIN}%)" if interval else "")
 
 
 def memory_text(gain: Gain) -> str:
@@ -73,16 +73,16 @@ def _gains(entries: Iterable[Entry]) -> Iterable[tuple[Entry, Gain]]:
 
 
 def _row(standings: StoredStandings, short: str, entry: Entry, gain: Gain, page: str) -> GainRow:
-    duel = gain.duel
+    comparison = gain.comparison
     return GainRow(
         name=standings.name,
         short_name=short,
         dispatcher=entry.dispatcher,
-        gain_pct=duel.gain_pct,
-        low_pct=duel.low_pct,
-        high_pct=duel.high_pct,
-        directional=duel.directional,
-        tie=tie_sentence(duel) if duel.tie else "",
+        gain_pct=comparison.gain_pct,
+        low_pct=comparison.low_pct,
+        high_pct=comparison.high_pct,
+        directional=comparison.directional,
+        tie=tie_sentence(comparison) if comparison.tie else "",
         text=gain_text(gain),
         memory=memory_text(gain),
         href=f"{page}#stack-{standings.stack_key[:12]}",

@@ -22,7 +22,7 @@ from app.domain.ranking.matrix import (
     Contender,
     EmptyCell,
     EpMatrix,
-    duel_text,
+    comparison_text,
     ep_matrices,
     graph_gains,
     graph_scope,
@@ -165,12 +165,12 @@ class Gained:
 
     stack: Stack
     contender: Contender
-    duel: PairwiseComparison
+    comparison: PairwiseComparison
     more_gib: float | None
 
     @property
     def text(self) -> str:
-        return duel_text(self.duel)
+        return comparison_text(self.comparison)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class LedgerPage:
         if not scopes:
             return "No run used CUDA graphs here yet."
         fits = sum(row.scope.fitted > 0 for row in scopes)
-        faster = [gain.text for row in scopes for gain in row.gains if not gain.duel.tie]
+        faster = [gain.text for row in scopes for gain in row.gains if not gain.comparison.tie]
         failed = sum(row.scope.capture_failed for row in scopes)
         parts = [f"{plural(len(scopes), 'scope')} tried, {fits} fit."]
         parts += [f"{faster[0]}."] if faster else []
@@ -359,7 +359,7 @@ def show_graphs(request: Request, session: ReadSession, rules: Rules, stacks: St
 # --- The same as JSON.
 
 
-class DuelOut(BaseModel):
+class PairwiseComparisonOut(BaseModel):
     over: str
     gain_pct: float
     low_pct: float | None
@@ -367,10 +367,16 @@ class DuelOut(BaseModel):
     tie: bool
 
     @classmethod
-    def of(cls, duel: PairwiseComparison | None) -> "DuelOut | None":
-        if duel is None:
+    def of(cls, comparison: PairwiseComparison | None) -> "PairwiseComparisonOut | None":
+        if comparison is None:
             return None
-        return cls(over=duel.second, gain_pct=duel.gain_pct, low_pct=duel.low_pct, high_pct=duel.high_pct, tie=duel.tie)
+        return cls(
+            over=comparison.second,
+            gain_pct=comparison.gain_pct,
+            low_pct=comparison.low_pct,
+            high_pct=comparison.high_pct,
+            tie=comparison.tie,
+        )
 
 
 class CellOut(BaseModel):
@@ -385,8 +391,8 @@ class CellOut(BaseModel):
     high_ms: float | None
     directional: bool
     compared: bool
-    at_equal_knobs: DuelOut | None
-    best_against_best: DuelOut | None
+    at_equal_knobs: PairwiseComparisonOut | None
+    best_against_best: PairwiseComparisonOut | None
 
 
 class EmptyOut(BaseModel):
@@ -501,8 +507,8 @@ def _cell_out(cell: Contender, ep: int) -> CellOut:
         high_ms=cell.step_time_ms.high,
         directional=cell.directional,
         compared=cell.compared,
-        at_equal_knobs=DuelOut.of(cell.at_equal_knobs),
-        best_against_best=DuelOut.of(cell.best_against_best),
+        at_equal_knobs=PairwiseComparisonOut.of(cell.at_equal_knobs),
+        best_against_best=PairwiseComparisonOut.of(cell.best_against_best),
     )
 
 
@@ -527,10 +533,10 @@ def _scope_out(row: LedgerRow) -> GraphScopeOut:
                 stack_key=gain.stack.key,
                 runs=[int(run) for run in gain.contender.runs],
                 more_gib=gain.more_gib,
-                gain_pct=gain.duel.gain_pct,
-                low_pct=gain.duel.low_pct,
-                high_pct=gain.duel.high_pct,
-                tie=gain.duel.tie,
+                gain_pct=gain.comparison.gain_pct,
+                low_pct=gain.comparison.low_pct,
+                high_pct=gain.comparison.high_pct,
+                tie=gain.comparison.tie,
             )
             for gain in row.gains
         ],

@@ -91,9 +91,13 @@ def _gain(entry: Entry) -> str:
         return "reference"
     if entry.gain is None:
         return ""
-    duel = entry.gain.duel
-    ends = "" if duel.low_pct is None or duel.high_pct is None else f" ({duel.low_pct:+.1f} to {duel.high_pct:+.1f})"
-    return f"{duel.gain_pct:+.1f}{THIN}%{ends}" + (", tie" if duel.tie else "")
+    comparison = entry.gain.comparison
+    ends = (
+        ""
+        if comparison.low_pct is None or comparison.high_pct is None
+        else f" ({comparison.low_pct:+.1f} to {comparison.high_pct:+.1f})"
+    )
+    return f"{comparison.gain_pct:+.1f}{THIN}%{ends}" + (", tie" if comparison.tie else "")
 
 
 def _is_comparable(reference: Reference, about: Mapping[str, Value]) -> bool:

@@ -41,7 +41,7 @@ from app.leaderboards.queries import BY_STEP_TIME
 from app.leaderboards.words import (
     EP_SIZES,
     LEFT_OUT,
-    duel_sentence,
+    comparison_sentence,
     label,
     range_text,
     routing_words,
@@ -160,14 +160,14 @@ _CONFIGURATIONS_MOST_TOLD = 3
 """Configurations described in addition to the fastest; the table has all."""
 
 
-def against_best(duel: PairwiseComparison) -> str:
+def against_best(comparison: PairwiseComparison) -> str:
     """Format a comparison: `24.3 % less throughput (16.4 to 31.4 %)`, `is not significantly different (...)`."""
-    interval = range_text(duel.low_pct, duel.high_pct)
-    if duel.tie:
-        text = "is as fast" if duel.outcome == "equal" else "is not significantly different"
+    interval = range_text(comparison.low_pct, comparison.high_pct)
+    if comparison.tie:
+        text = "is as fast" if comparison.outcome == "equal" else "is not significantly different"
         return f"{text} ({interval}{THIN}%)" if interval else text
-    less = range_text(*_less(duel))
-    text = f"{percent(abs(duel.gain_pct))} {'less' if duel.gain_pct < 0 else 'more'} throughput"
+    less = range_text(*_less(comparison))
+    text = f"{percent(abs(comparison.gain_pct))} {'less' if comparison.gain_pct < 0 else 'more'} throughput"
     return f"{text} ({less}{THIN}%)" if less else text
 
 
@@ -199,17 +199,17 @@ def _apart(configuration: Configuration, best: str, knobs: Mapping[str, str]) ->
 
 
 def _told(configuration: Configuration) -> str:
-    if configuration.duel is None:
+    if configuration.comparison is None:
         return "is the fastest"
-    text = against_best(configuration.duel)
-    text = text if configuration.duel.tie else f"has {text}"
+    text = against_best(configuration.comparison)
+    text = text if configuration.comparison.tie else f"has {text}"
     return f"{text}, directional" if configuration.directional else text
 
 
-def _less(duel: PairwiseComparison) -> tuple[float | None, float | None]:
+def _less(comparison: PairwiseComparison) -> tuple[float | None, float | None]:
     """Return the interval as magnitudes, because the sentence says `less` or `more`."""
-    low, high = duel.low_pct, duel.high_pct
-    if low is None or high is None or duel.gain_pct >= 0:
+    low, high = comparison.low_pct, comparison.high_pct
+    if low is None or high is None or comparison.gain_pct >= 0:
         return low, high
     return -high, -low
 
@@ -345,7 +345,7 @@ class OutsideRow:
 class UnrankedRow:
     """A dispatcher that ran without a rankable result. Only its step time is known."""
 
-    glimpse: UnrankedResult
+    unranked_result: UnrankedResult
     dot: Dot | None
 
 
@@ -362,7 +362,7 @@ class BoardView:
     board: Board
     rows: tuple[EntryRow, ...]
     outside: tuple[OutsideRow, ...]
-    glimpses: tuple[UnrankedRow, ...]
+    unranked_results: tuple[UnrankedRow, ...]
     missing: tuple[MissingDispatcher, ...]
     axis: str
     notes: tuple[str, ...]
@@ -409,7 +409,7 @@ def figure_of(entry: Entry, rank: str) -> Interval | None:
 def _board(board: Board, missing: Sequence[MissingDispatcher], rank: str, knobs: Mapping[str, str]) -> BoardView:
     entries = _ordered(board, rank)
     figures = [figure for entry in entries if (figure := figure_of(entry, rank))]
-    seen = [Interval(result.step_time_ms) for result in board.glimpses] + [
+    seen = [Interval(result.step_time_ms) for result in board.unranked_results] + [
         entry.step_time_ms for entry in board.outside
     ]
     axis = axis_of([*figures, *(seen if rank == BY_STEP_TIME else [])])
@@ -421,16 +421,16 @@ def _board(board: Board, missing: Sequence[MissingDispatcher], rank: str, knobs:
         board=board,
         rows=tuple(_row(board, entry, rank, axis, knobs=knobs, unit=unit) for entry in entries),
         outside=tuple(OutsideRow(entry, drawn.dot(entry.step_time_ms) if drawn else None) for entry in board.outside),
-        glimpses=tuple(
+        unranked_results=tuple(
             UnrankedRow(result, drawn.dot(Interval(result.step_time_ms)) if drawn else None)
-            for result in board.glimpses
+            for result in board.unranked_results
             if result.dispatcher not in names
         ),
         missing=tuple(absent for absent in missing if absent.dispatcher not in names),
         axis=_axis_text(axis, rank, unit) if axis else "",
         notes=tuple(_notes(board, rank)),
         configurations="" if len(entries) != 1 else configurations_sentence(entries[0], knobs, unit),
-        tests=tuple(duel_sentence(comparison) for comparison in board.duels),
+        tests=tuple(comparison_sentence(comparison) for comparison in board.comparisons),
         runs_over=reference.runs[-MOST_COMPARED:] if reference else (),
         costs={entry.dispatcher: _costs(entry) for entry in entries},
         knobs=knobs,
@@ -440,7 +440,7 @@ def _board(board: Board, missing: Sequence[MissingDispatcher], rank: str, knobs:
 
 def _costs(entry: Entry) -> bool:
     gain = entry.gain
-    return gain is not None and not gain.duel.tie and (gain.memory_more_pct or 0) * gain.duel.gain_pct > 0
+    return gain is not None and not gain.comparison.tie and (gain.memory_more_pct or 0) * gain.comparison.gain_pct > 0
 
 
 def _ordered(board: Board, rank: str) -> Sequence[Entry]:
@@ -487,7 +487,7 @@ def _metric(figure: Interval, runs: int) -> Metric:
 
 def _ties(board: Board, entry: Entry, rank: str, place: PositionRange | None) -> tuple[str, ...]:
     if rank != BY_MEMORY:
-        return ties_of(entry.dispatcher, board.duels)
+        return ties_of(entry.dispatcher, board.comparisons)
     return tuple(f"peak memory not significantly different from {name}" for name in place.ties) if place else ()
 
 
@@ -573,7 +573,7 @@ def _lines(standings: StoredStandings, name: str, knobs: Mapping[str, str]) -> I
 def _of_board(standings: StoredStandings, board: Board, entry: Entry | None) -> Iterable[str]:
     if entry and standings.standings.missing and entry.dispatcher not in NEED_A_PACKAGE:
         yield "the only measured fallback"
-    for result in board.glimpses:
+    for result in board.unranked_results:
         yield f"{result.dispatcher} ran, not ranked: {result.why}"
     missing = {dispatcher.dispatcher for dispatcher in standings.standings.missing}
     for refusal in board.unranked:

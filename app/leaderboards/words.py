@@ -100,20 +100,20 @@ def stretch_sentence(stretch: BoardSegment) -> str:
     )
 
 
-def tie_sentence(duel: PairwiseComparison, interval: str = "") -> str:
+def tie_sentence(comparison: PairwiseComparison, interval: str = "") -> str:
     """Return why the first dispatcher ties with the second."""
-    if duel.outcome == "equal":
-        return f"is as fast as {duel.second}, {within(duel)}"
-    if duel.worse_loss:
-        return f"is not ordered relative to {duel.second}{interval}: {duel.tie_because}"
-    decide = f"; {plural(duel.more_runs, 'more run')} of each would decide" if duel.more_runs else ""
-    because = f": {duel.tie_because}" if duel.tie_because else ""
-    return f"is not significantly different from {duel.second}{interval}{because}{decide}"
+    if comparison.outcome == "equal":
+        return f"is as fast as {comparison.second}, {within(comparison)}"
+    if comparison.worse_loss:
+        return f"is not ordered relative to {comparison.second}{interval}: {comparison.tie_because}"
+    decide = f"; {plural(comparison.more_runs, 'more run')} of each would decide" if comparison.more_runs else ""
+    because = f": {comparison.tie_because}" if comparison.tie_because else ""
+    return f"is not significantly different from {comparison.second}{interval}{because}{decide}"
 
 
-def duel_sentence(duel: PairwiseComparison) -> str:
+def comparison_sentence(comparison: PairwiseComparison) -> str:
     """Return one pairwise comparison, from the winner's side."""
-    seen = duel.turned() if duel.outcome == "second" else duel
+    seen = comparison.turned() if comparison.outcome == "second" else comparison
     short = ". Direction only: one side is too short." if seen.directional else "."
     interval = range_text(seen.low_pct, seen.high_pct)
     text = f" ({interval}{THIN}%)" if interval else ""
@@ -122,11 +122,11 @@ def duel_sentence(duel: PairwiseComparison) -> str:
     return f"{seen.first} is faster than {seen.second}: {percent(seen.gain_pct)} more throughput{text}{short}"
 
 
-def ties_of(dispatcher: str, duels: Sequence[PairwiseComparison]) -> tuple[str, ...]:
+def ties_of(dispatcher: str, comparisons: Sequence[PairwiseComparison]) -> tuple[str, ...]:
     """Return why this dispatcher ties with each other one."""
     own = (
         comparison if comparison.first == dispatcher else comparison.turned()
-        for comparison in duels
+        for comparison in comparisons
         if dispatcher in (comparison.first, comparison.second)
     )
     return tuple(tie_sentence(comparison) for comparison in own if comparison.tie)

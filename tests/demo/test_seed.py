@@ -111,7 +111,8 @@ def assert_the_leaderboard_reads_as_the_founding_documents(address: str, ids: di
     (alltoall,) = board["entries"]
     assert (board["reading"], alltoall["directional"], alltoall["place"]) == ("only_measurement", True, None)
     delayed, on, off = (
-        configuration["duel"] and configuration["duel"]["outcome"] for configuration in alltoall["configurations"]
+        configuration["comparison"] and configuration["comparison"]["outcome"]
+        for configuration in alltoall["configurations"]
     )
     assert (delayed, on in ("undecided", "equal"), off) == (None, True, "second")
     assert "Direction only" in board["sentence"]

@@ -215,6 +215,13 @@ def _sorted(rows: list[dict[str, Any]], keys: list[str]) -> list[dict[str, Any]]
     return sorted(rows, key=lambda row: [row[key] for key in keys])
 
 
+def _with_present_names(board: dict[str, Any]) -> dict[str, Any]:
+    document = json.dumps(board["document"])
+    for old, new in {"duels": "comparisons", "duel": "comparison", "glimpses": "unranked_results"}.items():
+        document = document.replace(f'"{old}":', f'"{new}":')
+    return board | {"document": json.loads(document)}
+
+
 def test_every_row_is_kept_and_can_be_taken_back(
     settings_of_0_1: Settings, engine_of_0_1: Engine, rows_of_0_1: Rows
 ) -> None:
@@ -226,7 +233,8 @@ def test_every_row_is_kept_and_can_be_taken_back(
     for name, rows in rows_of_0_1.items():
         keys = [column.name for column in SQLModel.metadata.tables[name].primary_key.columns]
         shared = [{column: row[column] for column in rows[0]} for row in stored[name]]
-        assert _sorted(shared, keys) == _sorted(rows, keys), name
+        wanted = [_with_present_names(row) for row in rows] if name == "standing_board" else rows
+        assert _sorted(shared, keys) == _sorted(wanted, keys), name
     assert {*rows_of_0_1["run"][0]} >= RESULT_COLUMNS
 
     command.downgrade(alembic_config(engine_of_0_1), REVISION)

@@ -157,7 +157,7 @@ def _result(entry: Entry, board: Board) -> Result:
 
 def _solid_gain(entry: Entry) -> float | None:
     gain = entry.gain
-    return None if gain is None or gain.duel.directional else gain.duel.gain_pct
+    return None if gain is None or gain.comparison.directional else gain.comparison.gain_pct
 
 
 def _summary(boards: Sequence[BoardResults]) -> ClassSummary:

@@ -277,7 +277,7 @@ class Field:
 
     candidates: Candidates
     ranking: Sequence[PositionRange]
-    duels: Sequence[PairwiseComparison]
+    comparisons: Sequence[PairwiseComparison]
     contracts: Contracts
     runs: Sequence[RankedRun]
 
@@ -286,7 +286,9 @@ def entry_of(name: str, field: Field, newest_elsewhere: Pool | None) -> Entry:
     """Build the row of a dispatcher. `newest_elsewhere`: its result in a newer segment than the board's."""
     best = field.candidates[name][0]
     newest = best.runs[-1]
-    own = [item if item.first == name else item.turned() for item in field.duels if name in (item.first, item.second)]
+    own = [
+        item if item.first == name else item.turned() for item in field.comparisons if name in (item.first, item.second)
+    ]
     return Entry(
         dispatcher=name,
         place=next((place for place in field.ranking if place.name == name), None),
@@ -330,7 +332,7 @@ def _gain(name: str, field: Field) -> Gain | None:
     if name == REFERENCE or REFERENCE not in field.candidates:
         return None
     best, reference = field.candidates[name][0], field.candidates[REFERENCE][0]
-    met = next(pair for pair in field.duels if {pair.first, pair.second} == {name, REFERENCE})
+    met = next(pair for pair in field.comparisons if {pair.first, pair.second} == {name, REFERENCE})
     seen = met if met.first == name else met.turned()
     kind, differs_in = comparison(best, reference, field.contracts)
     memory = compare_pair_by_memory(best, reference)
@@ -368,14 +370,14 @@ class Measured:
 
 def board(
     measured: Measured,
-    glimpses: Sequence[UnrankedResult],
+    unranked_results: Sequence[UnrankedResult],
     missing: Sequence[MissingDispatcher],
     floor: str,
     refused: Sequence[Refusal] = (),
 ) -> Board | None:
     """Build the board at one evidence floor; None when there is nothing to show.
 
-    `refused`: ineligible runs of the same class, oldest first; `glimpses`: those of them with a step time.
+    `refused`: ineligible runs of the same class, oldest first; `unranked_results`: those of them with a step time.
     """
     wanted = "screen" if floor == "matched_ab" else floor
     strong = [run for run in measured.runs if reaches(run.evidence_level, wanted)]
@@ -383,7 +385,7 @@ def board(
     here = results.compared()
     candidates = {} if here is None else results.on(here)
     others = () if here is None else outside(results, here)
-    seen = _seen({*candidates, *(result.dispatcher for result in others)}, measured.runs, glimpses, floor)
+    seen = _seen({*candidates, *(result.dispatcher for result in others)}, measured.runs, unranked_results, floor)
     if not candidates and not seen:
         return None
     newer = {name: None if here is None else newest_elsewhere(name, results, here) for name in candidates}
@@ -394,9 +396,9 @@ def board(
     if basis in measured.boards:
         return replace(measured.boards[basis], floor=floor)
     best = [own[0] for own in candidates.values()]
-    duels = _duels(best, measured.losses)
-    ranking = position_ranges(tuple(candidates), duels) if len(candidates) > 1 else ()
-    rows = Field(candidates, ranking, duels, measured.contracts, strong)
+    comparisons = _comparisons(best, measured.losses)
+    ranking = position_ranges(tuple(candidates), comparisons) if len(candidates) > 1 else ()
+    rows = Field(candidates, ranking, comparisons, measured.contracts, strong)
     entries = tuple(entry_of(name, rows, newer[name]) for name in candidates)
     reading = _reading(entries, seen, ranking, others)
     gone = tuple(result for result in missing if result.dispatcher not in candidates)
@@ -405,12 +407,12 @@ def board(
         routing_mode=measured.routing_mode,
         semantic_class=measured.semantic_class,
         reading=reading,
-        sentence=reading_sentence(reading, entries, duels, seen, missing=gone, others=others, unranked=unranked),
+        sentence=reading_sentence(reading, entries, comparisons, seen, missing=gone, others=others, unranked=unranked),
         leaders=tuple(place.name for place in ranking if not place.beaten_by),
         entries=entries,
-        duels=duels,
+        comparisons=comparisons,
         by_memory=_by_memory(best),
-        glimpses=seen,
+        unranked_results=seen,
         flops_differ=_flops_differ(best),
         below_floor=len(measured.runs) - len(strong),
         stretch=None if here is None else _board_segment(best, here, measured.segments),
@@ -434,7 +436,7 @@ def _unranked(refused: Sequence[Refusal], shown: set[str]) -> tuple[Refusal, ...
     return tuple(newest[name] for name in sorted(newest))
 
 
-def _duels(best: Sequence[Pool], losses: LossGuard) -> tuple[PairwiseComparison, ...]:
+def _comparisons(best: Sequence[Pool], losses: LossGuard) -> tuple[PairwiseComparison, ...]:
     if len(best) > 1:
         losses.read(best)
     return tuple(compare_pair(a, b, worse_loss=losses.worse(a, b)) for a, b in combinations(best, 2))
@@ -465,16 +467,16 @@ def _by_memory(pools: Sequence[Pool]) -> tuple[PositionRange, ...]:
     if len(measured) != len(pools) or len(pools) < 2:
         return ()
     ordered = [pool for _, _, pool in sorted(measured, key=lambda item: item[:2])]
-    duels = [met for a, b in combinations(ordered, 2) if (met := compare_pair_by_memory(a, b)) is not None]
-    return position_ranges([pool.dispatcher for pool in ordered], duels)
+    comparisons = [met for a, b in combinations(ordered, 2) if (met := compare_pair_by_memory(a, b)) is not None]
+    return position_ranges([pool.dispatcher for pool in ordered], comparisons)
 
 
 def _seen(
-    shown: set[str], runs: Sequence[RankedRun], glimpses: Sequence[UnrankedResult], floor: str
+    shown: set[str], runs: Sequence[RankedRun], unranked_results: Sequence[UnrankedResult], floor: str
 ) -> tuple[UnrankedResult, ...]:
     """Return for each dispatcher without a result its newest run below the floor, else its ineligible run."""
     why = f"below the requested evidence level ({floor})"
-    results: Mapping[str, UnrankedResult] = {result.dispatcher: result for result in glimpses} | {
+    results: Mapping[str, UnrankedResult] = {result.dispatcher: result for result in unranked_results} | {
         run.dispatcher or "": UnrankedResult(
             run.dispatcher or "", run.name, math.exp(run.facts.estimate.log_step_time), why
         )
@@ -486,13 +488,13 @@ def _seen(
 
 def _reading(
     entries: Sequence[Entry],
-    glimpses: Sequence[UnrankedResult],
+    unranked_results: Sequence[UnrankedResult],
     ranking: Sequence[PositionRange],
     others: Sequence[UncomparedResult],
 ) -> Reading:
     if len(entries) == 1 and others:
         return "not_compared"
-    if len(entries) == 1 or (not entries and len({result.dispatcher for result in glimpses}) == 1):
+    if len(entries) == 1 or (not entries and len({result.dispatcher for result in unranked_results}) == 1):
         return "only_measurement"
     if not entries:
         return "nothing_ranked"

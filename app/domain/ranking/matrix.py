@@ -77,7 +77,9 @@ def contenders(
                 directional=best.directional,
                 compared=compared,
                 at_equal_knobs=_at_equal_knobs(own, against, (name, reference), axis) if is_rival else None,
-                best_against_best=_duel(best, min(against, key=_fastest_full), (name, reference)) if is_rival else None,
+                best_against_best=_compared(best, min(against, key=_fastest_full), (name, reference))
+                if is_rival
+                else None,
             )
         )
     return tuple(cells)
@@ -111,14 +113,14 @@ def _at_equal_knobs(
     if not pairs:
         return None
     first, second = min(pairs, key=lambda pair: (-min(len(pair[0].runs), len(pair[1].runs)), _fastest_full(pair[0])))
-    return _duel(first, second, names)
+    return _compared(first, second, names)
 
 
 def _knobs(runs: ScalingRuns, axis: frozenset[str]) -> frozenset[tuple[str, object]]:
     return frozenset((name, comparable(name, value)) for name, value in runs.known.items() if name not in axis)
 
 
-def _duel(first: ScalingPool, second: ScalingPool, names: tuple[str, str]) -> PairwiseComparison:
+def _compared(first: ScalingPool, second: ScalingPool, names: tuple[str, str]) -> PairwiseComparison:
     return compare_pair(first, second, names)
 
 
@@ -227,15 +229,15 @@ def _column_text(
     column: Sequence[Contender],
     of: Callable[[Contender], PairwiseComparison | None] = lambda item: item.at_equal_knobs,
 ) -> str:
-    duels = [duel for item in column if (duel := of(item)) is not None]
-    return ", ".join(duel_text(duel) for duel in duels)
+    comparisons = [comparison for item in column if (comparison := of(item)) is not None]
+    return ", ".join(comparison_text(comparison) for comparison in comparisons)
 
 
-def duel_text(duel: PairwiseComparison) -> str:
+def comparison_text(comparison: PairwiseComparison) -> str:
     """Return `hybridep +17.7 % over alltoall`, or `deepep and alltoall tie`."""
-    if duel.tie:
-        return f"{duel.first} and {duel.second} tie"
-    return f"{duel.first} {duel.gain_pct:+.1f}{THIN}% over {duel.second}"
+    if comparison.tie:
+        return f"{comparison.first} and {comparison.second} tie"
+    return f"{comparison.first} {comparison.gain_pct:+.1f}{THIN}% over {comparison.second}"
 
 
 # --- Scopes of CUDA graphs.

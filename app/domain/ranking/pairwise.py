@@ -311,9 +311,9 @@ class PositionRange:
         return str(self.first) if self.first == self.last else f"{self.first}–{self.last}"
 
 
-def position_ranges(names: Sequence[str], duels: Iterable[PairwiseComparison]) -> tuple[PositionRange, ...]:
+def position_ranges(names: Sequence[str], comparisons: Iterable[PairwiseComparison]) -> tuple[PositionRange, ...]:
     """Return the places of `names`, in their order; a pair that was not compared is a tie."""
-    winners = {frozenset((pair.first, pair.second)): pair.winner for pair in duels}
+    winners = {frozenset((pair.first, pair.second)): pair.winner for pair in comparisons}
     ranks = []
     for name in names:
         against = [(other, winners.get(frozenset((name, other)), "")) for other in names if other != name]

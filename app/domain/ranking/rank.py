@@ -111,7 +111,7 @@ def _boards(
         measured = Measured(
             *wanted, mine, Segments(mine, family_prior), Pools(family_prior), contracts, LossGuard(losses)
         )
-        offered = (board(measured, _glimpses(seen), missing, floor, seen) for floor in LEVELS)
+        offered = (board(measured, _unranked(seen), missing, floor, seen) for floor in LEVELS)
         boards += [board for board in offered if board is not None]
     shown = {board.floor for board in boards}
     newest = refused.get(ordered[-1].name)
@@ -120,7 +120,7 @@ def _boards(
     return sorted(boards, key=lambda item: (item.routing_mode, item.semantic_class, LEVELS.index(item.floor)))
 
 
-def _glimpses(refused: Sequence[Refusal]) -> tuple[UnrankedResult, ...]:
+def _unranked(refused: Sequence[Refusal]) -> tuple[UnrankedResult, ...]:
     """Return the newest measured but ineligible run of each dispatcher."""
     newest: dict[str, UnrankedResult] = {}
     for item in refused:

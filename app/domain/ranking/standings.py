@@ -82,7 +82,7 @@ class Gain:
     """
 
     over: str
-    duel: PairwiseComparison
+    comparison: PairwiseComparison
     kind: GainKind
     differs_in: tuple[str, ...]
     memory_more_pct: float | None
@@ -91,13 +91,13 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One configuration of a dispatcher. `duel`: comparison with the best one; None for the best itself."""
+    """One configuration of a dispatcher. `comparison`: comparison with the best one; None for the best itself."""
 
     config_key: str
     runs: int
     step_time_ms: Interval
     directional: bool
-    duel: PairwiseComparison | None
+    comparison: PairwiseComparison | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +176,9 @@ class Board:
     sentence: str
     leaders: tuple[str, ...]
     entries: tuple[Entry, ...]
-    duels: tuple[PairwiseComparison, ...]
+    comparisons: tuple[PairwiseComparison, ...]
     by_memory: tuple[PositionRange, ...]
-    glimpses: tuple[UnrankedResult, ...]
+    unranked_results: tuple[UnrankedResult, ...]
     flops_differ: bool
     below_floor: int
     remarks: tuple[str, ...] = ()
@@ -239,8 +239,8 @@ def listed(names: Sequence[str]) -> str:
 def reading_sentence(
     reading: Reading,
     entries: Sequence[Entry],
-    duels: Sequence[PairwiseComparison],
-    glimpses: Sequence[UnrankedResult],
+    comparisons: Sequence[PairwiseComparison],
+    unranked_results: Sequence[UnrankedResult],
     *,
     missing: Sequence[MissingDispatcher] = (),
     others: Sequence[UncomparedResult] = (),
@@ -249,18 +249,18 @@ def reading_sentence(
     """State the result of a board, and what is not a result."""
     match reading:
         case "only_measurement":
-            text = _only(entries, glimpses, missing_names(missing), unranked)
+            text = _only(entries, unranked_results, missing_names(missing), unranked)
         case "nothing_ranked":
-            seen = listed(tuple(result.dispatcher for result in glimpses))
+            seen = listed(tuple(result.dispatcher for result in unranked_results))
             text = f"{seen} ran, but without a run that is eligible here."
         case "directional":
-            text = f"Direction only: {_windows(entries)} Confirm it with full runs. {_order(entries, duels)}"
+            text = f"Direction only: {_windows(entries)} Confirm it with full runs. {_order(entries, comparisons)}"
         case "not_compared":
-            text = _order(entries, duels) if len(entries) > 1 else "This is not a ranking."
+            text = _order(entries, comparisons) if len(entries) > 1 else "This is not a ranking."
         case "tie":
-            text = f"No clear winner: {_order(entries, duels)}"
+            text = f"No clear winner: {_order(entries, comparisons)}"
         case "leader":
-            text = _order(entries, duels)
+            text = _order(entries, comparisons)
     text = " ".join((text, *(other.sentence for other in others)))
     if missing:
         several = len(missing) > 1
@@ -272,12 +272,15 @@ def reading_sentence(
 
 
 def _only(
-    entries: Sequence[Entry], glimpses: Sequence[UnrankedResult], missing: Sequence[str], unranked: Sequence[Refusal]
+    entries: Sequence[Entry],
+    unranked_results: Sequence[UnrankedResult],
+    missing: Sequence[str],
+    unranked: Sequence[Refusal],
 ) -> str:
     """State that one dispatcher has a result, and which others ran only in ineligible runs."""
-    name = entries[0].dispatcher if entries else glimpses[0].dispatcher
+    name = entries[0].dispatcher if entries else unranked_results[0].dispatcher
     role = "fallback" if missing and name not in NEED_A_PACKAGE else "dispatcher"
-    ran = [result.dispatcher for result in glimpses]
+    ran = [result.dispatcher for result in unranked_results]
     ran += [refusal.dispatcher for refusal in unranked if refusal.why not in DID_NOT_RUN]
     others = tuple(dict.fromkeys(dispatcher for dispatcher in ran if dispatcher != name))
     text = f"{name} is the only measured {role} of this stack. This is not a ranking."
@@ -285,7 +288,7 @@ def _only(
         text = f"{name} is the only dispatcher of this stack with a result. This is not a ranking."
         text += f" {listed(others)} ran, but without a run that is eligible here."
     if not entries:
-        text += f" Its run is not eligible: {glimpses[0].why}."
+        text += f" Its run is not eligible: {unranked_results[0].why}."
     elif entries[0].directional:
         text += " Direction only: its runs are too short to show whether warm-up was over."
     return text
@@ -296,14 +299,14 @@ def _windows(entries: Sequence[Entry]) -> str:
     return f"the runs of {listed(short)} are too short to show whether warm-up was over."
 
 
-def _order(entries: Sequence[Entry], duels: Sequence[PairwiseComparison]) -> str:
+def _order(entries: Sequence[Entry], comparisons: Sequence[PairwiseComparison]) -> str:
     """State which dispatchers are faster, from the places of the entries."""
     first = [entry for entry in entries if entry.place and not entry.place.beaten_by]
     names = tuple(entry.dispatcher for entry in first)
     rest = tuple(entry.dispatcher for entry in entries if entry.dispatcher not in names)
     if len(names) == 1:
         return f"{names[0]} is faster than {listed(rest)}, beyond run-to-run variation."
-    among = [pair for pair in duels if {pair.first, pair.second} <= set(names)]
+    among = [pair for pair in comparisons if {pair.first, pair.second} <= set(names)]
     guarded = [pair for pair in among if pair.worse_loss and pair.tie_because]
     if guarded and len(names) == 2:
         return _guarded(guarded[0])
@@ -315,9 +318,9 @@ def _order(entries: Sequence[Entry], duels: Sequence[PairwiseComparison]) -> str
     return f"{tied} {listed(rest)} {plural(len(rest), 'is', 'are', number=False)} slower." if rest else tied
 
 
-def _guarded(duel: PairwiseComparison) -> str:
+def _guarded(comparison: PairwiseComparison) -> str:
     """State that one dispatcher is faster but has a worse loss."""
-    faster = duel if duel.worse_loss == duel.first else duel.turned()
+    faster = comparison if comparison.worse_loss == comparison.first else comparison.turned()
     return (
         f"{faster.first} is faster than {faster.second}, but its loss is {percent(faster.loss_delta_pct or 0.0)} worse:"
         " a faster run with a worse loss is not an improvement."
@@ -328,44 +331,47 @@ def _all_tie(entries: Sequence[Entry]) -> bool:
     return all(len(entry.place.ties) >= len(entries) - 1 for entry in entries if entry.place)
 
 
-def gain_sentence(name: str, duel: PairwiseComparison, memory_more_pct: float | None, memory_clear: bool) -> str:
+def gain_sentence(name: str, comparison: PairwiseComparison, memory_more_pct: float | None, memory_clear: bool) -> str:
     """State a gain: `deepep has 18.2 % more throughput than alltoall (16.0 to 20.4), but needs 12.0 % more memory.`"""
-    memory = _memory(duel, memory_more_pct) if memory_clear and memory_more_pct is not None else ""
-    short = " Direction only." if duel.directional else ""
-    if duel.tie and duel.worse_loss and duel.tie_because:
-        return f"{_guarded(duel)} Throughput of {name}: {percent(duel.gain_pct)} more ({_range(duel)}){memory}.{short}"
-    if duel.tie:
-        return f"{name} {_tied(duel)}{memory.replace(', but', ', and', 1)}.{short}"
-    faster = duel.outcome == "first"
-    low, high = duel.low_pct or 0.0, duel.high_pct or 0.0
+    memory = _memory(comparison, memory_more_pct) if memory_clear and memory_more_pct is not None else ""
+    short = " Direction only." if comparison.directional else ""
+    if comparison.tie and comparison.worse_loss and comparison.tie_because:
+        gain = f"{percent(comparison.gain_pct)} more ({_range(comparison)})"
+        return f"{_guarded(comparison)} Throughput of {name}: {gain}{memory}.{short}"
+    if comparison.tie:
+        return f"{name} {_tied(comparison)}{memory.replace(', but', ', and', 1)}.{short}"
+    faster = comparison.outcome == "first"
+    low, high = comparison.low_pct or 0.0, comparison.high_pct or 0.0
     ends = (low, high) if faster else (-high, -low)
     side = "more" if faster else "less"
     interval = f"({percent(ends[0])} to {percent(ends[1])})"
-    return f"{name} has {percent(abs(duel.gain_pct))} {side} throughput than {duel.second} {interval}{memory}.{short}"
+    gain = f"{percent(abs(comparison.gain_pct))} {side} throughput"
+    return f"{name} has {gain} than {comparison.second} {interval}{memory}.{short}"
 
 
-def _tied(duel: PairwiseComparison) -> str:
-    because = f": {duel.tie_because}" if duel.tie_because else ""
-    if duel.outcome == "equal":
-        return f"is as fast as {duel.second}, {within(duel)}{because}"
-    more = f"; {plural(duel.more_runs, 'more run')} of each would decide" if duel.more_runs else ""
-    return f"is not clearly faster or slower than {duel.second} in speed{because} ({_range(duel)} throughput{more})"
+def _tied(comparison: PairwiseComparison) -> str:
+    because = f": {comparison.tie_because}" if comparison.tie_because else ""
+    if comparison.outcome == "equal":
+        return f"is as fast as {comparison.second}, {within(comparison)}{because}"
+    more = f"; {plural(comparison.more_runs, 'more run')} of each would decide" if comparison.more_runs else ""
+    text = f"is not clearly faster or slower than {comparison.second} in speed{because}"
+    return f"{text} ({_range(comparison)} throughput{more})"
 
 
-def within(duel: PairwiseComparison) -> str:
+def within(comparison: PairwiseComparison) -> str:
     """Return the interval of an `equal` pair: `within 2 % (-1.2 to 0.9 % by two one-sided tests)`."""
-    ends = f"{grouped(duel.decides_low_pct or 0.0, 1)} to {percent(duel.decides_high_pct or 0.0)}"
+    ends = f"{grouped(comparison.decides_low_pct or 0.0, 1)} to {percent(comparison.decides_high_pct or 0.0)}"
     return f"within 2 % ({ends} by two one-sided tests)"
 
 
-def _memory(duel: PairwiseComparison, more_pct: float) -> str:
+def _memory(comparison: PairwiseComparison, more_pct: float) -> str:
     """Return the memory clause, with `but` where memory and speed disagree."""
     worse_memory = more_pct > 0
-    disagree = worse_memory == (duel.outcome == "first")
+    disagree = worse_memory == (comparison.outcome == "first")
     return (
         f", {'but' if disagree else 'and'} needs {percent(abs(more_pct))} {'more' if worse_memory else 'less'} memory"
     )
 
 
-def _range(duel: PairwiseComparison) -> str:
-    return f"{percent(duel.low_pct or 0.0)} to {percent(duel.high_pct or 0.0)}"
+def _range(comparison: PairwiseComparison) -> str:
+    return f"{percent(comparison.low_pct or 0.0)} to {percent(comparison.high_pct or 0.0)}"

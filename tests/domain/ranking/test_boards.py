@@ -37,10 +37,10 @@ def test_a_clear_winner_leads() -> None:
     assert board.sentence == "deepep is faster than alltoall, beyond run-to-run variation."
     gain = board.entries[0].gain
     assert gain is not None
-    assert gain.duel.gain_pct == pytest.approx(100 * (401 / 341 - 1), abs=0.01)
-    assert gain.duel.low_pct is not None
-    assert gain.duel.high_pct is not None
-    assert gain.duel.low_pct < gain.duel.gain_pct < gain.duel.high_pct
+    assert gain.comparison.gain_pct == pytest.approx(100 * (401 / 341 - 1), abs=0.01)
+    assert gain.comparison.low_pct is not None
+    assert gain.comparison.high_pct is not None
+    assert gain.comparison.low_pct < gain.comparison.gain_pct < gain.comparison.high_pct
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,13 @@ def test_ties_are_ties(deepep: list[float], outcome: str, text: str) -> None:
     assert board.reading == "tie"
     assert set(board.leaders) == {"alltoall", "deepep"}
     assert places_of(board) == {"alltoall": "1–2", "deepep": "1–2"}
-    (duel,) = board.duels
-    assert duel.outcome == outcome
+    (comparison,) = board.comparisons
+    assert comparison.outcome == outcome
     assert text in board.sentence
     if outcome == "equal":  # the interval that is told is the one that says so
-        assert duel.decides_low_pct is not None
-        assert duel.decides_high_pct is not None
-        assert -2.03 < duel.decides_low_pct < duel.decides_high_pct < 2.03
+        assert comparison.decides_low_pct is not None
+        assert comparison.decides_high_pct is not None
+        assert -2.03 < comparison.decides_low_pct < comparison.decides_high_pct < 2.03
         assert "by two one-sided tests" in board.sentence
 
 
@@ -144,8 +144,8 @@ def test_the_best_configuration_stands_for_its_dispatcher() -> None:
     assert entry is not None
     assert (entry.config_key, entry.runs) == ("sms 32", ("b",))
     assert [configuration.config_key for configuration in entry.configurations] == ["sms 32", "sms 20"]
-    assert entry.configurations[1].duel is not None
-    assert entry.configurations[1].duel.winner == "sms 32"
+    assert entry.configurations[1].comparison is not None
+    assert entry.configurations[1].comparison.winner == "sms 32"
 
 
 def test_the_run_is_the_sample() -> None:
@@ -260,7 +260,11 @@ def test_the_floor_of_evidence_decides_who_is_ranked(floor: str, ranked: set[str
     ]
     board = board_of(runs, floor)
     assert {entry.dispatcher for entry in board.entries} == ranked
-    assert {glimpse.dispatcher for glimpse in board.glimpses} == {"alltoall", "deepep", "hybridep"} - ranked
+    assert {unranked_result.dispatcher for unranked_result in board.unranked_results} == {
+        "alltoall",
+        "deepep",
+        "hybridep",
+    } - ranked
     assert board.below_floor == 3 - len(ranked)
 
 
@@ -297,24 +301,24 @@ def test_runs_of_two_stacks_are_refused_together_and_ranked_apart() -> None:
 
 def test_more_runs_that_would_decide_are_counted() -> None:
     board = board_of([*make_runs("alltoall", [405, 405.4]), *make_runs("deepep", [400, 400.4])])
-    assert board.duels[0].outcome == "undecided"
-    assert board.duels[0].more_runs is not None
-    assert 1 <= board.duels[0].more_runs <= 20
+    assert board.comparisons[0].outcome == "undecided"
+    assert board.comparisons[0].more_runs is not None
+    assert 1 <= board.comparisons[0].more_runs <= 20
     gain = board.entries[0].gain
     assert gain is not None
     assert "of each would decide" in gain.sentence
 
 
 def test_the_gain_turns_over() -> None:
-    duel = board_of([*make_runs("alltoall", [400]), *make_runs("deepep", [320])]).duels[0]
-    back = duel.turned()
-    assert (duel.outcome, back.outcome, back.winner) == ("first", "second", "deepep")
-    assert duel.gain_pct == pytest.approx(25)
+    comparison = board_of([*make_runs("alltoall", [400]), *make_runs("deepep", [320])]).comparisons[0]
+    back = comparison.turned()
+    assert (comparison.outcome, back.outcome, back.winner) == ("first", "second", "deepep")
+    assert comparison.gain_pct == pytest.approx(25)
     assert back.gain_pct == pytest.approx(-20)
     assert back.low_pct is not None
     assert back.high_pct is not None
     assert back.low_pct < back.gain_pct < back.high_pct
-    assert math.isclose(back.turned().gain_pct, duel.gain_pct)
+    assert math.isclose(back.turned().gain_pct, comparison.gain_pct)
 
 
 # --- What a result rests on: how many runs, which configuration, whose loss, and why two of them tie.
@@ -360,12 +364,12 @@ def test_a_tie_beyond_its_interval_names_the_rule() -> None:
     """Sure to 99.5 % and not to 99.8 %: the interval leaves zero out, and it is a tie."""
     runs = [make_run("a", "alltoall", 1113), make_run("b", "deepep", 1000)]
     (board,) = rank_stack(runs, NOISY).boards_at("screen")
-    (duel,) = board.duels
-    assert duel.tie
-    assert duel.low_pct is not None
-    assert duel.decides_low_pct is not None
-    assert duel.decides_low_pct < 0 < duel.low_pct
-    assert duel.tie_because.startswith("an improvement needs 99.8 % certainty, at which the gain is")
+    (comparison,) = board.comparisons
+    assert comparison.tie
+    assert comparison.low_pct is not None
+    assert comparison.decides_low_pct is not None
+    assert comparison.decides_low_pct < 0 < comparison.low_pct
+    assert comparison.tie_because.startswith("an improvement needs 99.8 % certainty, at which the gain is")
     gain = board.entries[0].gain
     assert gain is not None
     assert "needs 99.8 % certainty" in gain.sentence
@@ -375,14 +379,14 @@ def test_a_difference_under_one_percent_says_so() -> None:
     quiet = Prior(variance=0.0005**2, degrees_of_freedom=12, configurations=9)
     runs = [*make_runs("alltoall", [1006] * 4, se=0.0001), *make_runs("deepep", [1000] * 4, se=0.0001)]
     (board,) = rank_stack(runs, quiet).boards_at("screen")
-    assert board.duels[0].tie
-    assert board.duels[0].tie_because == "differences under 1 % do not count, however certain they are"
+    assert board.comparisons[0].tie
+    assert board.comparisons[0].tie_because == "differences under 1 % do not count, however certain they are"
 
 
 def test_an_interval_that_holds_zero_needs_no_further_reason() -> None:
     board = board_of([*make_runs("alltoall", [400, 401]), *make_runs("deepep", [399, 402])])
-    assert board.duels[0].tie
-    assert board.duels[0].tie_because == ""
+    assert board.comparisons[0].tie
+    assert board.comparisons[0].tie_because == ""
 
 
 @pytest.mark.parametrize("slower", ["alltoall", "deepep"])
@@ -391,8 +395,8 @@ def test_a_faster_dispatcher_with_a_worse_loss_leads_nothing(slower: str) -> Non
     runs = [*make_runs(slower, [400, 401, 402]), *make_runs(faster, [340, 341, 342])]
     board = _with_losses(runs, {slower: 2.0, faster: 2.1})
     assert (board.reading, set(board.leaders)) == ("tie", {slower, faster})
-    assert board.duels[0].worse_loss == faster
-    assert board.duels[0].loss_delta_pct == pytest.approx(5)
+    assert board.comparisons[0].worse_loss == faster
+    assert board.comparisons[0].loss_delta_pct == pytest.approx(5)
     assert f"{faster} is faster than {slower}, but its loss is 5.0" in board.sentence
     entry = board.entry(faster)
     assert entry is not None
@@ -468,7 +472,9 @@ def test_the_fallback_is_the_only_measurement_and_not_a_ranking() -> None:
         assert not board.is_ranking
         assert board.leaders == ()
         assert board.entries == ()
-        assert [(glimpse.dispatcher, glimpse.run) for glimpse in board.glimpses] == [("alltoall", "1")]
+        assert [(unranked_result.dispatcher, unranked_result.run) for unranked_result in board.unranked_results] == [
+            ("alltoall", "1")
+        ]
         assert board.sentence == (
             "alltoall is the only measured fallback of this stack. This is not a ranking. Its run is not "
             "eligible: only 4 steady iterations, 5 are needed. deepep and hybridep could not run because the packages "
@@ -509,11 +515,11 @@ def test_the_overlap_case_is_directional_and_ranks_no_dispatcher() -> None:
 def test_overlap_helps_and_delayed_weight_gradients_are_not_a_separate_win() -> None:
     best, second, third = only_board(overlap(), "screen").entries[0].configurations
     assert best.config_key == "overlap and delayed wgrad"
-    assert second.duel is not None
-    assert (second.config_key, second.duel.tie) == ("overlap", True)
-    assert third.duel is not None
-    assert (third.config_key, third.duel.outcome, third.duel.directional) == ("none", "second", True)
-    assert round(third.duel.turned().gain_pct, 1) == 32.2
+    assert second.comparison is not None
+    assert (second.config_key, second.comparison.tie) == ("overlap", True)
+    assert third.comparison is not None
+    assert (third.config_key, third.comparison.outcome, third.comparison.directional) == ("none", "second", True)
+    assert round(third.comparison.turned().gain_pct, 1) == 32.2
 
 
 def test_a_slow_success_never_wins_over_a_failed_import() -> None:

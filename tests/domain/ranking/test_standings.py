@@ -320,7 +320,7 @@ RUNS = st.one_of(st.lists(any_run(), max_size=20), st.lists(any_run(), max_size=
 FINDING = settings(max_examples=2000, deadline=None, phases=[Phase.generate], database=None, derandomize=True)
 """Many, because the order of examples changes with the constants in the code; a search ends with its first hit."""
 PRIOR = Prior(variance=0.002**2, degrees_of_freedom=8, configurations=9)
-"""Of a family that varies little, so that all kinds of duels happen among few runs."""
+"""Of a family that varies little, so that all kinds of comparisons happen among few runs."""
 THOROUGH = settings(max_examples=sized(40, 400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -371,10 +371,10 @@ def test_ties_are_symmetric_and_places_agree_with_them(runs: list[RankedRun]) ->
                 assert all(name in orders[other].beaten_by for other in place.beats)
                 assert all(name in orders[other].beats for other in place.beaten_by)
                 assert set(place.ties) | set(place.beats) | set(place.beaten_by) | {name} == set(orders)
-        for duel in board.duels:
-            assert duel.turned().winner == duel.winner
-            assert duel.turned().tie == duel.tie
-            assert math.isfinite(duel.gain_pct)
+        for comparison in board.comparisons:
+            assert comparison.turned().winner == comparison.winner
+            assert comparison.turned().tie == comparison.tie
+            assert math.isfinite(comparison.gain_pct)
         assert bool(board.leaders) == board.is_ranking
         assert board.is_ranking or board.reading not in ("leader", "tie", "directional")
         assert not board.is_ranking or board.reading not in ("only_measurement", "nothing_ranked")
@@ -405,9 +405,11 @@ def test_the_runs_of_these_tests_make_rankings_of_every_kind(reading: str) -> No
     find(RUNS, lambda runs: any(board.reading == reading for _, board in boards(runs)), settings=FINDING)
 
 
-@pytest.mark.parametrize("outcome", ["first", "equal", "undecided"])  # the first of a board's duels is the faster one
+@pytest.mark.parametrize(
+    "outcome", ["first", "equal", "undecided"]
+)  # the first of a board's comparisons is the faster one
 def test_the_runs_of_these_tests_meet_in_every_way(outcome: str) -> None:
     def meet(runs: list[RankedRun]) -> bool:
-        return any(duel.outcome == outcome for _, board in boards(runs) for duel in board.duels)
+        return any(comparison.outcome == outcome for _, board in boards(runs) for comparison in board.comparisons)
 
     find(RUNS, meet, settings=FINDING)
