@@ -51,8 +51,10 @@ open nothing. `step_time`: 2 since contradicting reruns are inconclusive, 3 sinc
 
 VERDICT_VERSION = sum(VERDICT_RULES.values())
 
-RANKING_RULES: dict[str, int] = {"eligibility": 3, "results": 3, "ties": 3, "sentences": 4}
-"""Rule -> version of rankings (`docs/leaderboards.md`); a change ranks every stack again and recomputes no figure."""
+RANKING_RULES: dict[str, int] = {"eligibility": 3, "results": 3, "ties": 4, "sentences": 4}
+"""Rule -> version of rankings (`docs/leaderboards.md`); a change ranks every stack again and recomputes no figure.
+
+`ties`: 4 since the interval is that of the test that decided."""
 
 RANKING_VERSION = sum(RANKING_RULES.values()) + VERDICT_VERSION
 """Ties are decided by the test of verdicts, so its version is part of this one."""

@@ -71,7 +71,10 @@ def _board(board: Board, rank: str) -> Board:
 
 
 class GainOut(BaseModel):
-    """A dispatcher's best configuration against that of `over` in one stack. Percent of throughput, 99 % interval."""
+    """A dispatcher's best configuration against that of `over` in one stack, in percent of throughput.
+
+    The interval is the one that decided.
+    """
 
     stack_key: str
     name: str

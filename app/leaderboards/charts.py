@@ -20,7 +20,7 @@ from app.web import charts
 
 @dataclass(frozen=True, slots=True)
 class GainRow:
-    """Percent more throughput than alltoall, with the 99 % interval of the test.
+    """Percent more throughput than alltoall, with the interval that decided.
 
     `memory`: empty if unknown. `name`: of the stack; `short_name`: without the part that all stacks on the page share.
     `tie`: why it is a tie, else empty.
@@ -191,7 +191,7 @@ def chart_height(rows: int) -> int:
 def gain_chart(rows: Sequence[GainRow]) -> dict[str, Any]:
     """Return the Vega-Lite specification that charts.js embeds.
 
-    Each row has a dot with its 99 % interval; faster is to the right.
+    Each row has a dot with its deciding interval; faster is to the right.
     """
     spec = dict(_gain_specification(chart_height(len(rows))))
     drawn = [

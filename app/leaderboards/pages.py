@@ -319,7 +319,7 @@ def draw_board(request: Request, page: Page, kind: Kind, theme: Theme = "light")
     ]  # fmt: skip
     if rows:
         rows.append(Row("alltoall", 0.0, None, None, "reference", "alltoall"))
-    body = rows_body(rows, "% more throughput than alltoall, with the 99 % interval; = is a tie")
+    body = rows_body(rows, "% more throughput than alltoall, with the interval that decided; = is a tie")
     generated = any(stack.generated for stack in page.found.items)
     picture = Picture(
         f"Which dispatcher is fastest? {page.title}", page.answer, f"{page.address}{page.asked}", generated, body

@@ -80,7 +80,7 @@ _KEYS = ("project", "hardware", "hardware_slug", "family", "family_slug")
 
 
 def scaling_values(page: ScalingPage) -> dict[str, Any]:
-    """Return everything that the page shows. Efficiencies in percent of the smallest size, with 99 % intervals.
+    """Return everything that the page shows. Efficiencies in percent of the smallest size, with deciding intervals.
 
     They are null for a size that was not measured on the code that is `compared`; `changed_at` says when that changed.
     """

@@ -89,12 +89,12 @@ _TURNED: dict[Outcome, Outcome] = {"first": "second", "second": "first", "equal"
 class PairwiseComparison:
     """`first` compared with `second`, dispatchers or configurations. `gain_pct`: extra throughput of the first.
 
-    The interval is the 99 % one of the test; comparisons by memory have none, and their `gain_pct` is the saving of the
-    first. `more_runs`: further runs per side that would decide if nothing else changes; None: decided, or 20 do not.
-    `decides_low_pct`, `decides_high_pct`: the interval that decides: 99.8 % for an improvement; for an `equal` pair
-    that of two one-sided tests (95 % each), which lies within 2 %. `tie_because`: the rule that makes a tie although
-    the 99 % interval excludes zero; else empty. `worse_loss`: the one with the clearly worse loss, by `loss_delta_pct`
-    percent of the other's.
+    The interval is that of the test that decided, as in verdicts: for an `equal` pair of the two one-sided tests (95 %
+    each), so that it lies within 2 %, else of the stricter direction (99.8 % certainty of an improvement). Comparisons
+    by memory have none, and their `gain_pct` is the saving of the first. `more_runs`: further runs per side that would
+    decide if nothing else changes; None: decided, or 20 do not. `tie_because`: the rule that makes a tie although the
+    interval excludes zero; else empty. `worse_loss`: the one with the clearly worse loss, by `loss_delta_pct` percent
+    of the other's.
     """
 
     first: str
@@ -105,8 +105,6 @@ class PairwiseComparison:
     high_pct: float | None = None
     directional: bool = False
     more_runs: int | None = None
-    decides_low_pct: float | None = None
-    decides_high_pct: float | None = None
     tie_because: str = ""
     worse_loss: str = ""
     loss_delta_pct: float | None = None
@@ -130,8 +128,6 @@ class PairwiseComparison:
             gain_pct=_turn(self.gain_pct),
             low_pct=_turned(self.high_pct),
             high_pct=_turned(self.low_pct),
-            decides_low_pct=_turned(self.decides_high_pct),
-            decides_high_pct=_turned(self.decides_low_pct),
         )
 
 
@@ -170,18 +166,14 @@ class _Test:
         return "equal" if there == back == "no_change" else "undecided"
 
     def half_width(self, k: int, m: int) -> float:
-        """Return the wider one of both directions, which use the variance of different baselines."""
-        return max(self.forward.half_width(REGRESSION_P, k, m), self.backward.half_width(REGRESSION_P, m, k))
-
-    def deciding_half_width(self, k: int, m: int) -> float:
-        """Return what the shift must exceed to decide: an improvement one way and a regression the other way."""
+        """Return the half width of the interval that decides: that of the two one-sided tests for an equal pair, else
+        what the shift must exceed to be an improvement one way and a regression the other way.
+        """
+        if self.outcome(k, m) == "equal":
+            return max(self.forward.half_width(EQUIVALENCE_P, k, m), self.backward.half_width(EQUIVALENCE_P, m, k))
         if self.forward.shift > 0:
-            return _Test(self.backward, self.forward).deciding_half_width(m, k)
+            return max(self.forward.half_width(REGRESSION_P, k, m), self.backward.half_width(IMPROVEMENT_P, m, k))
         return max(self.forward.half_width(IMPROVEMENT_P, k, m), self.backward.half_width(REGRESSION_P, m, k))
-
-    def equivalence_half_width(self, k: int, m: int) -> float:
-        """Return the half width that, plus the shift, must stay within the equivalence limit in both directions."""
-        return max(self.forward.half_width(EQUIVALENCE_P, k, m), self.backward.half_width(EQUIVALENCE_P, m, k))
 
 
 def compare_pair(
@@ -190,7 +182,6 @@ def compare_pair(
     """Compare by step time. `names`: labels, else the dispatchers. The one with the worse loss cannot win."""
     test, k, m = _test(first, second), len(first.runs), len(second.runs)
     outcome, half, shift = test.outcome(k, m), test.half_width(k, m), test.forward.shift
-    decides = test.deciding_half_width(k, m)
     name, other_name = names or (first.dispatcher, second.dispatcher)
     result = PairwiseComparison(
         first=name,
@@ -201,21 +192,16 @@ def compare_pair(
         high_pct=_gain(shift - half),
         directional=first.directional or second.directional,
         more_runs=_more_runs(test, k, m) if outcome == "undecided" else None,
-        decides_low_pct=_gain(shift + decides),
-        decides_high_pct=_gain(shift - decides),
     )
     if worse_loss is not None:
-        result = _guarded(result, worse_loss)
-    elif result.tie and abs(shift) > half:
-        result = replace(result, tie_because=_because(result, shift))
-    if result.outcome != "equal":
-        return result
-    within = test.equivalence_half_width(k, m)
-    return replace(result, decides_low_pct=_gain(shift + within), decides_high_pct=_gain(shift - within))
+        return _guarded(result, worse_loss)
+    if result.tie and half < abs(shift) < RELEVANT_SHIFT:
+        return replace(result, tie_because="differences under 1 % do not count, however certain they are")
+    return result
 
 
 def gain(first: Pooled, second: Pooled) -> tuple[float, float, float]:
-    """Return the extra throughput of the first in percent, with the ends of its 99 % interval."""
+    """Return the extra throughput of the first in percent, with the ends of the interval that decides."""
     test = _test(first, second)
     shift, half = test.forward.shift, test.half_width(len(first.runs), len(second.runs))
     return _gain(shift), _gain(shift + half), _gain(shift - half)
@@ -227,14 +213,6 @@ def _guarded(result: PairwiseComparison, worse: WorseLoss) -> PairwiseComparison
         return result
     because = f"the loss of {worse.dispatcher} is {percent(worse.delta_pct)} worse, so it does not win"
     return replace(result, outcome="undecided", tie_because=because)
-
-
-def _because(result: PairwiseComparison, shift: float) -> str:
-    """Say why two results tie although the 99 % interval excludes zero."""
-    if abs(shift) < RELEVANT_SHIFT:
-        return "differences under 1 % do not count, however certain they are"
-    ends = f"{percent(result.decides_low_pct or 0.0)} to {percent(result.decides_high_pct or 0.0)}"
-    return f"an improvement needs 99.8 % certainty, at which the gain is {ends}"
 
 
 def compare_pair_by_memory(first: Pool, second: Pool) -> PairwiseComparison | None:

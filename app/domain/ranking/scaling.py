@@ -388,11 +388,12 @@ class ScalingPoint:
     """One size of a series.
 
     `size`: GPUs, or tokens of a sequence. Efficiencies are in percent of the smallest size. `efficiency_pct`:
-    throughput per GPU with its 99 % interval; for sequences by FLOPs, because longer ones cost more per token, and None
-    when a log shows none. `tokens_pct`: tokens/s/GPU. `ideal` is 100 for both. Both are None when no other size was
-    measured on the same code (`compared` is False): then `changed_at` are the changes of speed between its runs and the
-    compared ones, each as the position of the first run after it. `first_at`, `last_at`: history positions of its runs.
-    `days_apart`: distance to the runs of the smallest size, 0 when they overlap.
+    throughput per GPU with the interval of the test of verdicts; for sequences by FLOPs, because longer ones cost
+    more per token, and None when a log shows none. `tokens_pct`: tokens/s/GPU. `ideal` is 100 for both. Both are
+    None when no other size was measured on the same code (`compared` is False): then `changed_at` are the changes
+    of speed between its runs and the compared ones, each as the position of the first run after it. `first_at`,
+    `last_at`: history positions of its runs. `days_apart`: distance to the runs of the smallest size, 0 when they
+    overlap.
     """
 
     size: int

@@ -75,7 +75,7 @@ class UncomparedResult:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Gain over the best configuration of `over`, in percent of throughput with the test's 99 % interval.
+    """Gain over the best configuration of `over`, in percent of throughput with the interval that decided.
 
     `kind`: matched_ab when only the dispatcher differs, else side_by_side with `differs_in`; unknown without contracts.
     `memory_more_pct`: None where it is unknown on a side.
@@ -360,7 +360,7 @@ def _tied(comparison: PairwiseComparison) -> str:
 
 def within(comparison: PairwiseComparison) -> str:
     """Return the interval of an `equal` pair: `within 2 % (-1.2 to 0.9 % by two one-sided tests)`."""
-    ends = f"{grouped(comparison.decides_low_pct or 0.0, 1)} to {percent(comparison.decides_high_pct or 0.0)}"
+    ends = f"{grouped(comparison.low_pct or 0.0, 1)} to {percent(comparison.high_pct or 0.0)}"
     return f"within 2 % ({ends} by two one-sided tests)"
 
 
