@@ -17,7 +17,8 @@ class CiJob:
 
     `job` is the same for every change and identifies the job's comment and check. `key` identifies this attempt.
     `change` is the number of the pull or merge request; `commit` is its head, not a trial merge. `commit_time` is ISO
-    8601. The branch of a fork is `owner:branch`, so that it cannot be mistaken for the baseline branch. `repository` is
+    8601. `target` is the branch that a change is for, `merge_base` the commit at which it left that branch. The branch
+    of a fork is `owner:branch`, so that it cannot be mistaken for the baseline branch. `repository` is
     `owner/name`. `doubt` explains why the branch is empty although one was expected.
     """
 
@@ -28,6 +29,9 @@ class CiJob:
     branch: str = ""
     commit: str = ""
     commit_time: str = ""
+    target: str = ""
+    merge_base: str = ""
+    merge_base_time: str = ""
     ci_url: str = ""
     change: str = ""
     attempt: int = 1
@@ -43,6 +47,8 @@ class CiJob:
             "branch": self.branch,
             "commit": self.commit,
             "commit_time": self.commit_time,
+            "merge_base": self.merge_base,
+            "merge_base_time": self.merge_base_time,
             "ci_url": self.ci_url,
         }
         tags = [f"change-{self.change}"] if self.change else []
@@ -101,7 +107,13 @@ def _github_code(env: Env, event: Event, repository: str) -> CiJob:
     branch, commit = env.get("GITHUB_REF_NAME", ""), env.get("GITHUB_SHA", "")
     if pull:
         head = _object(pull, "head")
-        return replace(job, branch=_of_fork(head, repository), commit=_text(head, "sha"), change=_text(pull, "number"))
+        return replace(
+            job,
+            branch=_of_fork(head, repository),
+            commit=_text(head, "sha"),
+            change=_text(pull, "number"),
+            target=_text(_object(pull, "base"), "ref"),
+        )
     if caller:
         return _of_caller(job, caller, repository)
     if trial := _TRIAL_MERGE.match(env.get("GITHUB_REF", "") or f"refs/pull/{branch}"):
@@ -114,7 +126,8 @@ def _github_code(env: Env, event: Event, repository: str) -> CiJob:
         return replace(job, commit=commit, tag=branch)
     pushed, queued = _object(event, "head_commit"), _QUEUED.fullmatch(branch)
     time = _text(pushed, "timestamp") if _text(pushed, "id") == commit and not queued else ""
-    return replace(job, branch=branch, commit=commit, change=queued["number"] if queued else "", commit_time=time)
+    change, target = (queued["number"], queued["onto"]) if queued else ("", "")
+    return replace(job, branch=branch, commit=commit, change=change, target=target, commit_time=time)
 
 
 def _of_caller(job: CiJob, caller: Event, repository: str) -> CiJob:
@@ -123,8 +136,14 @@ def _of_caller(job: CiJob, caller: Event, repository: str) -> CiJob:
     if branch and owner and _text(owner, "full_name") != repository:
         branch = f"{_text(owner, 'full_name').partition('/')[0]}:{branch}"
     pulls = caller.get("pull_requests")
-    change = _text(pulls[0], "number") if isinstance(pulls, list) and len(pulls) == 1 else ""
-    return replace(job, branch=branch, commit=_text(caller, "head_sha"), change=change)
+    pull = pulls[0] if isinstance(pulls, list) and len(pulls) == 1 and isinstance(pulls[0], Mapping) else {}
+    return replace(
+        job,
+        branch=branch,
+        commit=_text(caller, "head_sha"),
+        change=_text(pull, "number"),
+        target=_text(_object(pull, "base"), "ref"),
+    )
 
 
 def _of_fork(head: Event, repository: str) -> str:
@@ -148,6 +167,8 @@ def _gitlab(env: Env, _: Event) -> CiJob:
         branch=branch,
         commit=commit,
         commit_time=env.get("CI_COMMIT_TIMESTAMP", "") if commit == checked_out else "",
+        target=env.get("CI_MERGE_REQUEST_TARGET_BRANCH_NAME", ""),
+        merge_base=env.get("CI_MERGE_REQUEST_DIFF_BASE_SHA", ""),
         ci_url=env.get("CI_JOB_URL", ""),
         change=env.get("CI_MERGE_REQUEST_IID", ""),
         tag=env.get("CI_COMMIT_TAG", ""),
@@ -171,6 +192,7 @@ def _jenkins(env: Env, _: Event) -> CiJob:
         commit=env.get("GIT_COMMIT", ""),
         ci_url=env.get("BUILD_URL", ""),
         change=change,
+        target=env.get("CHANGE_TARGET", ""),
         tag=env.get("TAG_NAME", ""),
     )
 
@@ -190,6 +212,7 @@ def _buildkite(env: Env, _: Event) -> CiJob:
         commit=commit if _SHA.fullmatch(commit) else "",  # may be HEAD
         ci_url=f"{address}#{job}" if address and job else address,
         change=number if number.isdigit() else "",
+        target=env.get("BUILDKITE_PULL_REQUEST_BASE_BRANCH", ""),
         attempt=_number(env.get("BUILDKITE_RETRY_COUNT", ""), 0) + 1,
         tag=env.get("BUILDKITE_TAG", ""),
         doubt=doubt,
@@ -266,7 +289,7 @@ _LARGEST_EVENT_BYTES = 32 << 20
 
 
 def surrounding_job(env: Mapping[str, str], folder: Path | None = None) -> CiJob | None:
-    """Return the CI job that this process runs in, with the commit time if the checkout in `folder` has the commit."""
+    """Return the CI job that this process runs in, with commit time and merge base, if known to git in `folder`."""
     job = ci_job(env, _event(env))
     if job is None:
         return None
@@ -274,8 +297,16 @@ def surrounding_job(env: Mapping[str, str], folder: Path | None = None) -> CiJob
     if job.system == "Slurm":
         return _with_checkout(job, folder)
     if job.commit and not job.commit_time:
-        return replace(job, commit_time=_commit_time(folder, job.commit))
-    return job
+        job = replace(job, commit_time=_commit_time(folder, job.commit))
+    return _with_merge_base(job, folder)
+
+
+def _with_merge_base(job: CiJob, folder: Path) -> CiJob:
+    """Add the merge base of a change. A shallow checkout does not have it."""
+    base = job.merge_base
+    for target in (f"origin/{job.target}", job.target) if job.target and job.commit else ():
+        base = base or _git(folder, "merge-base", "--", target, job.commit) or ""
+    return replace(job, merge_base=base, merge_base_time=_commit_time(folder, base) if base else "")
 
 
 def _with_checkout(job: CiJob, folder: Path) -> CiJob:

@@ -40,6 +40,8 @@ def upload_metadata(
     merged = by_job | {name: value for layer in layers for name, value in layer.items()}
     if merged.get("commit") != by_job.get("commit") and merged.get("commit_time") == by_job.get("commit_time"):
         merged.pop("commit_time", None)  # it belongs to another commit
+    if merged.get("commit") != by_job.get("commit") and merged.get("merge_base") == by_job.get("merge_base"):
+        merged = {name: value for name, value in merged.items() if not name.startswith("merge_base")}
     all_tags = [tag for layer in (by_job, *layers) for tag in _tags(layer.get("tags"))] + list(tags)
     if all_tags:
         merged["tags"] = [tag for index, tag in enumerate(all_tags) if tag not in all_tags[:index]]

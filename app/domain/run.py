@@ -182,8 +182,9 @@ class Metadata:
     """Validated metadata of the upload.
 
     `fields`: contract fields by name; `extra`: unknown fields, stored only. `commit_time`: aware, in UTC; the history
-    position of the run. `job`: the CI job or test; runs of two jobs never share a history. `read_as`: how to read a log
-    of an unknown trainer (`logs/line_template.py`). `format`: that of the files sent as logs; empty: by content.
+    position of the run. `job`: the CI job or test; runs of two jobs never share a history. `merge_base`: the commit at
+    which the branch of a change left its target, with its time. `read_as`: how to read a log of an unknown trainer
+    (`logs/line_template.py`). `format`: that of the files sent as logs; empty: by content.
     """
 
     name: str = ""
@@ -194,6 +195,8 @@ class Metadata:
     ci_url: str = ""
     job: str = ""
     commit_time: datetime | None = None
+    merge_base: str = ""
+    merge_base_time: datetime | None = None
     tags: tuple[str, ...] = ()
     window: Window | None = None
     read_as: str = ""

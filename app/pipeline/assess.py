@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Select, and_, bindparam, or_, select
+from sqlalchemy import Select, and_, bindparam, func, or_, select
 from sqlmodel import Session, col
 
 from app.domain.run import Metric, Stated
@@ -313,7 +313,11 @@ class Newest:
 
 
 def newest_of_each(
-    session: Session, reading: PassReading, project_id: int, candidate: Candidate, rules: BaselineRules
+    session: Session,
+    reading: PassReading,
+    project_id: int,
+    candidate: Candidate,
+    rules: BaselineRules,
 ) -> Newest:
     run = candidate.newest
     same = run.row.model, run.row.gpu, run.row.gpus
@@ -330,6 +334,7 @@ def newest_of_each(
             ),
             col(RunRow.id).not_in(candidate.ids),
             or_(col(RunRow.ordered_at) < at, and_(col(RunRow.ordered_at) == at, col(RunRow.id) < first)),
+            col(RunRow.ordered_at) <= (rules.branch_point or at),
         )
         .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
         .limit(MOST_RUNS)
@@ -376,14 +381,16 @@ def waiting_for_contrast(
     }
 
 
-def runs_like(session: Session, project_id: int, run: RunRecord, candidate: Candidate) -> list[StackRun]:
+def runs_like(
+    session: Session, project_id: int, run: RunRecord, candidate: Candidate, rules: BaselineRules
+) -> list[StackRun]:
     """Return the runs of another stack with the configuration of `run` before the candidate, oldest first."""
     runs = stack_runs(
         session,
         project_id,
         run.stack_key,
         col(RunRow.config_key) == run.config_key,
-        col(RunRow.ordered_at) <= candidate.place[0],
+        col(RunRow.ordered_at) <= min(candidate.place[0], rules.branch_point or candidate.place[0]),
         with_metrics=False,
         newest=LOOK_BACK,
     )
@@ -477,7 +484,8 @@ class Assessor:
         prior = self._prior(candidate)
         before = self._stack.before(candidate)
         earlier = [run.facts for run in before]
-        selection = self._selection(candidate.newest.facts, earlier, prior)
+        rules = self._rules(candidate, before)
+        selection = self._selection(candidate.newest.facts, earlier, prior, rules)
         candidates = self._reading.records([*names, *(run_facts.run for run_facts in selection.runs[-1:])])[
             : len(names)
         ]
@@ -491,7 +499,7 @@ class Assessor:
         thresholds = self._stack.rules.thresholds
         assessment = conclude(candidates[-1], reruns, choice, prior=prior, thresholds=thresholds)
         if choice.comparability is None:
-            assessment = self._without_baseline(assessment, candidate, candidates, prior)
+            assessment = self._without_baseline(assessment, candidate, candidates, prior=prior, rules=rules)
         compared = {*names, *(run.run for run in baseline)}
         figures = self._elsewhere | {
             run.facts.run: run.metrics for run in (*before, *candidate.runs) if run.facts.run in compared
@@ -505,7 +513,35 @@ class Assessor:
             other_branch=other_branch,
             breaches=self._stack.policy.breaches(candidate.newest.metrics),
             reference=self._reference(candidate, candidates[-1]),
+            branch_point="" if rules.branch_point is None else candidate.newest.row.merge_base,
         )
+
+    def _branch_point(self, candidate: Candidate, before: Sequence[StackRun]) -> datetime | None:
+        """Return the history position at which the branch of a change left its target; None if unknown, and on the
+        baseline branch.
+
+        A run of that commit shows it best: the commit may be older than what was uploaded without a time.
+        """
+        newest = candidate.newest.row
+        if not newest.merge_base or self._stack.rules.branch in candidate.branches:
+            return None
+        if own := [run.ordered_at for run in before if run.commit == newest.merge_base]:
+            return own[-1]
+        if newest.merge_base_time is not None:
+            return aware(newest.merge_base_time)
+        of_commit = select(func.max(col(RunRow.ordered_at))).where(
+            col(RunRow.project_id) == self._stack.project_id, col(RunRow.commit) == newest.merge_base
+        )
+        place: datetime | None = self._session.execute(of_commit).scalar_one()
+        return None if place is None else aware(place)
+
+    def _rules(self, candidate: Candidate, before: Sequence[StackRun]) -> BaselineRules:
+        """Return the rules of the project, for a change with its branch point."""
+        point = self._branch_point(candidate, before)
+        if point is None:
+            return self._stack.rules
+        newer = (run.facts.run for run in before if run.ordered_at > point and run.branch not in candidate.branches)
+        return replace(self._stack.rules, branch_point=point, after_it=frozenset(newer))
 
     def _reference(self, candidate: Candidate, run: RunRecord) -> ReferenceMove | None:
         """Return the move of the project's reference job on the cluster and day of a run; None unless it is slower."""
@@ -542,8 +578,10 @@ class Assessor:
             self._families[key] = Family(self._session, newest, places[0], places[-1])
         return self._families[key].prior(candidate.place[0])
 
-    def _selection(self, facts: RunFacts, earlier: Sequence[RunFacts], prior: Prior) -> Selection[RunFacts]:
-        selection = select_baseline(facts, earlier, self._stack.rules, prior)
+    def _selection(
+        self, facts: RunFacts, earlier: Sequence[RunFacts], prior: Prior, rules: BaselineRules
+    ) -> Selection[RunFacts]:
+        selection = select_baseline(facts, earlier, rules, prior)
         if selection.runs or facts.purpose != "experiment":
             return selection
         run = self._reading.record(facts.run)
@@ -612,16 +650,22 @@ class Assessor:
         return self._session.execute(earlier.limit(1)).first() is not None
 
     def _without_baseline(
-        self, assessment: Assessment, candidate: Candidate, candidates: Sequence[RunRecord], prior: Prior
+        self,
+        assessment: Assessment,
+        candidate: Candidate,
+        candidates: Sequence[RunRecord],
+        *,
+        prior: Prior,
+        rules: BaselineRules,
     ) -> Assessment:
-        newest, rules = candidates[-1], self._stack.rules
+        newest = candidates[-1]
         elsewhere = newest_of_each(self._session, self._reading, self._stack.project_id, candidate, rules)
         misses = nearest_misses(newest, elsewhere.runs, counts=elsewhere.counts)
         usable = [run for run in elsewhere.runs if not unfit_because(run, newest, rules)]
         contrast = nearest_contrast(newest, usable)
         if contrast is None:
             return replace(assessment, misses=misses)
-        runs = runs_like(self._session, self._stack.project_id, contrast[0], candidate)
+        runs = runs_like(self._session, self._stack.project_id, contrast[0], candidate, rules)
         fit = [
             run.facts
             for run in runs

@@ -352,6 +352,8 @@ def _run_columns(metadata: Metadata, staged: Sequence[Staged], is_open: bool) ->
         "branch": metadata.branch,
         "commit": metadata.commit,
         "commit_time": metadata.commit_time,
+        "merge_base": metadata.merge_base,
+        "merge_base_time": metadata.merge_base_time,
         "ci_url": metadata.ci_url,
         "tags": list(metadata.tags),
         "reception": "receiving" if is_open else "whole",

@@ -172,6 +172,9 @@ class VerdictOut(BaseModel):
     )
     candidate: dict[str, list[str]] | None = Field(None, description="Reruns judged together that counted.")
     baseline: BaselineOut | None = None
+    branch_point: str | None = Field(
+        None, description="Merge base of a change: later runs of other branches are not part of its baseline."
+    )
     comparability: dict[str, Any] | None = None
     suspects: list[dict[str, Any]] = []
     contrast: dict[str, Any] | None = Field(None, description="Comparison with one other stack; not a verdict.")

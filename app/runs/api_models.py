@@ -234,6 +234,7 @@ class RunOut(FromDomain):
     branch: str
     commit: str
     commit_time: datetime | None
+    merge_base: str = Field(description="Where the branch of a change left its target, as stated; else empty.")
     job: str = Field(description="CI job or test, as stated; empty when unknown.")
     ci_url: str
     tags: list[str]

@@ -283,6 +283,7 @@ class RunDetail:
     notes: str = ""
     job: str = ""
     commit_time: datetime | None = None
+    merge_base: str = ""
     judged: Judged = NOT_JUDGED
 
     @property
@@ -359,7 +360,7 @@ def detail(
         definitions=result.definitions, fair_for_timing=row.fair_for_timing, amendments=amendments,
         project_id=row.project_id, ordered_at=aware(row.ordered_at), verdict=row.verdict, quarantine=_quarantine(row),
         commit_url=project.commit_url, compare_url=project.compare_url, notes=row.notes or "", job=row.job,
-        commit_time=aware(row.commit_time) if row.commit_time else None,
+        commit_time=aware(row.commit_time) if row.commit_time else None, merge_base=row.merge_base,
         **read(result),
     )  # fmt: skip
 

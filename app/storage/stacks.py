@@ -43,7 +43,7 @@ _SLIM = (
     RunRow.log_step_time, RunRow.step_time_se, RunRow.window_length, RunRow.is_steady, RunRow.short,
     RunRow.peak_memory_gib, RunRow.not_finite, RunRow.skipped_share,
     RunRow.shape, RunRow.fair_for_timing, RunRow.definition_version,
-    RunRow.semantic_class, RunRow.job, RunRow.model, RunRow.gpus,
+    RunRow.semantic_class, RunRow.job, RunRow.model, RunRow.gpus, RunRow.merge_base, RunRow.merge_base_time,
 )  # fmt: skip
 COMPARED = (
     RunRow.id, RunRow.status, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.stack_key, RunRow.config_key,

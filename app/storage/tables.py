@@ -128,6 +128,8 @@ class RunRow(SQLModel, table=True):
 
     `job` is the CI job or test that the upload, or a document in it, states (`RunFacts.is_of_job`).
 
+    `merge_base` is the commit at which the branch of a change left its target: later runs are no baseline.
+
     `notes`: Markdown of users.
 
     `idempotency_key` is the SHA-256 of the sender and of the key as sent (`pipeline/receive.py`).
@@ -188,6 +190,8 @@ class RunRow(SQLModel, table=True):
     branch: str = Field(default="", max_length=300)
     commit: str = Field(default="", max_length=100)
     commit_time: datetime | None = Field(default=None, sa_column=time_column())
+    merge_base: str = Field(default="", max_length=100)
+    merge_base_time: datetime | None = Field(default=None, sa_column=time_column())
     ci_url: str = Field(default="", max_length=2000)
     job: str = Field(default="", max_length=300)
     tags: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))

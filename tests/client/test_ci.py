@@ -161,8 +161,9 @@ def test_a_merge_request_on_gitlab_is_its_source_and_not_the_merged_result() -> 
         "CI_MERGE_REQUEST_SOURCE_PROJECT_PATH": "mara/train",
         "CI_MERGE_REQUEST_PROJECT_PATH": "lab/train",
     }
-    result = job(GITLAB | request)
+    result = job(GITLAB | request | {"CI_MERGE_REQUEST_DIFF_BASE_SHA": "0a1b"})
     assert (result.branch, result.commit, result.commit_time, result.change) == ("mara:main", "feed555", "", "9")
+    assert result.metadata()["merge_base"] == "0a1b"
 
 
 def test_jenkins_on_a_branch_and_on_a_change() -> None:
@@ -279,6 +280,26 @@ def test_git_knows_when_the_commit_of_a_ci_job_was_made(checkout: Path) -> None:
     other = surrounding_job(env | {"GIT_COMMIT": "0" * 40}, checkout)
     assert other is not None
     assert other.commit_time == ""
+
+
+def test_git_knows_where_a_change_left_its_target(checkout: Path) -> None:
+    base = git(checkout, "rev-parse", "HEAD")
+    for branch in ("work", "change"):
+        git(checkout, "checkout", "-q", "-B", branch)
+        git(checkout, "commit", "-q", "--allow-empty", "-m", branch)
+    git(checkout, "checkout", "-q", "work")
+    git(checkout, "reset", "-q", "--hard", base)
+    git(checkout, "commit", "-q", "--allow-empty", "-m", "later")
+    env = {"JENKINS_URL": "https://ci.example.org", "CHANGE_ID": "7", "CHANGE_BRANCH": "change"}
+    env["GIT_COMMIT"] = git(checkout, "rev-parse", "change")
+    change = surrounding_job(env | {"CHANGE_TARGET": "work"}, checkout)
+    assert change is not None
+    assert change.metadata()["merge_base"] == base
+    assert str(change.metadata()["merge_base_time"]).startswith("2026-11-20T09:00:00")
+    for target in ("", "gone", "--all"):
+        unknown = surrounding_job(env | {"CHANGE_TARGET": target}, checkout)
+        assert unknown is not None
+        assert "merge_base" not in unknown.metadata()
 
 
 @pytest.mark.parametrize("content", ["", "[1]", "{"])

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2
@@ -204,6 +205,10 @@ def test_the_time_of_the_job_s_commit_is_not_that_of_another_one() -> None:
     assert "commit_time" not in metadata("commit=bbbb222")
     assert metadata("commit=bbbb222", "commit_time=2026-11-01T00:00:00Z")["commit_time"] == "2026-11-01T00:00:00Z"
     assert metadata("commit=aaaa111")["commit_time"] == "2026-11-20T09:00:00Z"
+    change = replace(JOB, merge_base="0a1b", merge_base_time="2026-11-19T09:00:00Z")
+    assert metadata(job=change)["merge_base_time"] == "2026-11-19T09:00:00Z"
+    assert not {"merge_base", "merge_base_time"} & metadata("commit=bbbb222", job=change).keys()
+    assert metadata("commit=bbbb222", "merge_base=1c2d", job=change)["merge_base"] == "1c2d"
 
 
 def test_tags_of_all_are_kept_once() -> None:

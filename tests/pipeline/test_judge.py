@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, update
 from sqlmodel import col, select
 
+from app.domain.verdict.baseline import AFTER_BRANCH_POINT
 from app.pipeline import decisions as people
 from app.pipeline import judge
 from app.pipeline.judge import judge_run, judge_stack
@@ -17,7 +19,7 @@ from app.storage.database import make_engine, read_session, transaction
 from app.storage.tables import EVERYTHING, AuditEventRow, ProjectRow, RunRow, StackWorkRow, VerdictRow, utc_now
 from app.storage.verdicts import current_verdict, verdicts_of
 from tests.builders import make_project, make_run
-from tests.regressions.judging import arrive, decisions, document_of, judge_all, regressions_in, steady
+from tests.regressions.judging import arrive, day, decisions, document_of, judge_all, regressions_in, steady
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -73,6 +75,28 @@ def test_the_order_in_which_runs_come_in_and_the_bells_change_nothing(engine: En
 
 def _said(engine: Engine, run_id: int) -> object:
     return document_of(engine, run_id)
+
+
+@pytest.mark.parametrize(
+    "stated", [{"merge_base": "branched"}, {"merge_base": "unseen", "merge_base_time": day(9.5)}], ids=["run", "time"]
+)
+def test_a_change_is_judged_against_runs_at_or_before_its_branch_point(
+    engine: Engine, settings: Settings, stated: dict[str, Any]
+) -> None:
+    """`main` became faster after the change left it, so the change only looks slower."""
+    old = [arrive(engine, time, number) for number, time in enumerate(steady(1000, 9))]
+    old.append(arrive(engine, 1000.0, 9, commit="branched"))
+    new = [arrive(engine, time, 10 + number) for number, time in enumerate(steady(900, 4))]
+    change = arrive(engine, 1001.0, 15, branch="change", **stated)
+    plain = arrive(engine, 1001.0, 16, branch="other")
+    judge_all(engine, settings)
+    assert document_of(engine, plain).decision == "regression"
+    document = document_of(engine, change)
+    assert document.decision == "no_change"
+    assert document.baseline == tuple(map(str, old))
+    assert document.branch_point == stated["merge_base"]
+    reasons = {left_out.run: left_out.why for left_out in document.left_out}
+    assert {reasons[str(run)] for run in new} == {AFTER_BRANCH_POINT}
 
 
 def test_reruns_are_one_candidate_and_the_older_verdict_stays_in_the_record(engine: Engine, settings: Settings) -> None:

@@ -30,7 +30,7 @@ FORMATS = ("log", "iterations", "bencher")
 DEFAULT_PROJECT = "default"
 """Project of runs whose metadata name none."""
 
-LIMITS = {"name": 300, "project": 100, "branch": 300, "commit": 100, "ci_url": 2000, "job": 300}
+LIMITS = {"name": 300, "project": 100, "branch": 300, "commit": 100, "ci_url": 2000, "job": 300, "merge_base": 100}
 """Maximum lengths in characters: the widths of the database columns."""
 MAX_TAGS, MAX_TAG = 50, 100
 MAX_ITERATION = 10**12
@@ -40,7 +40,8 @@ MAX_UNKNOWN = 500
 _FIRST_YEAR, _LAST_YEAR = 1990, 2200
 """Valid years of commits; a time outside has the wrong unit."""
 
-_KNOWN = (*LIMITS, "commit_time", "purpose", "tags", "window", "read_as", "format", "launch_args", "env")
+_TIMES = ("commit_time", "merge_base_time")
+_KNOWN = (*LIMITS, *_TIMES, "purpose", "tags", "window", "read_as", "format", "launch_args", "env")
 _OTHER_NAMES = {other: row.name for row in FIELDS.values() for other in row.also} | {
     "sha": "commit",
     "git_commit": "commit",
@@ -95,7 +96,8 @@ def read_metadata(document: object, strict: Collection[str] = ()) -> Metadata:
         commit=texts["commit"],
         ci_url=_url(reading, texts["ci_url"]),
         job=texts["job"],
-        commit_time=reading.attempt("commit_time", partial(_time, stated.get("commit_time")), None),
+        merge_base=texts["merge_base"],
+        **{name: reading.attempt(name, partial(_time, stated.get(name)), None) for name in _TIMES},
         tags=_tags(reading, stated.get("tags")),
         window=reading.attempt("window", partial(_window, stated.get("window")), None),
         read_as=reading.attempt("read_as", partial(_read_as, stated.get("read_as")), ""),

@@ -51,6 +51,7 @@ def verdict_json(document: VerdictDocument, suspects: Sequence[RankedSuspect] | 
             "prior": verdict.prior,
             "other_branch": document.other_branch,
         },
+        "branch_point": document.branch_point or None,
         "comparability": None if document.comparability is None else comparability_json(document.comparability),
         "suspects": _plain_suspects(document) if suspects is None else [suspect_json(suspect) for suspect in suspects],
         "contrast": None if document.contrast is None else _contrast(document.contrast),

@@ -7,6 +7,7 @@ is measured against the nearest earlier run of its stack.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Generic, Literal, TypeVar
 
 from app.domain.verdict.comparability import Comparability, compare_contracts
@@ -19,6 +20,7 @@ from app.domain.verdict.step_time import DEFAULT_PRIOR, MOST_BASELINE_RUNS, Prio
 BaselineKind = Literal["golden", "same_config", "last_config", "nearest", "none"]
 UNCONFIRMED = "differs from the level before it; a third run has to confirm the change"
 OLDER_SEGMENT = "older than the current segment of the history"
+AFTER_BRANCH_POINT = "newer than the branch point of this change"
 BEYOND_NEWEST = f"older than the newest {MOST_BASELINE_RUNS} runs of the current segment"
 
 F = TypeVar("F", bound=RunFacts)
@@ -27,11 +29,17 @@ F_co = TypeVar("F_co", bound=RunFacts, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class BaselineRules:
-    """Project settings. `branch`: the baseline branch, None for any. `pinned`: the stack's golden runs."""
+    """Project settings. `branch`: the baseline branch, None for any. `pinned`: the stack's golden runs.
+
+    `branch_point`: history position at which a judged change left its target branch; `after_it`: later runs, whose code
+    the change does not contain.
+    """
 
     branch: str | None = None
     pinned: frozenset[str] = frozenset()
     thresholds: Thresholds = DEFAULTS
+    branch_point: datetime | None = None
+    after_it: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +114,8 @@ def unfit_because(earlier: RunFacts, run: RunFacts, rules: BaselineRules) -> str
     pinned = earlier.run in rules.pinned
     if why := earlier.never_a_baseline_because or _measured_otherwise(earlier, run):
         return why
+    if earlier.run in rules.after_it and not pinned:
+        return AFTER_BRANCH_POINT
     if earlier.purpose != "ci" and not pinned:
         return f"its purpose is {earlier.purpose}, not ci"
     if rules.branch is None or earlier.branch == rules.branch or pinned:

@@ -64,6 +64,7 @@ class VerdictDocument:
     are not in the baseline; `more_left_out` counts those not listed. `rests_on`: iterations behind an A/B that only
     gives a direction, else None. `quarantined`: the reason a user gave for excluding the run, else empty. `breaches`:
     fixed limits of the project that its figures break. `reference`: set while the reference job is slow, too.
+    `branch_point`: the merge base of a change, after which no run counts; else empty.
     """
 
     verdict: Verdict
@@ -84,6 +85,7 @@ class VerdictDocument:
     other_branch: OtherBranch | None = None
     breaches: tuple[Breach, ...] = ()
     reference: ReferenceMove | None = None
+    branch_point: str = ""
 
     @property
     def alarms(self) -> bool:

@@ -89,6 +89,8 @@ def baseline_line(document: VerdictDocument, label: Label = as_named, offered: i
     listing = f"differs in {differences(differ)}" if differ else "no known difference"
     evidence = f" ({_evidence(comparability)})" if comparability.kind == "matched_ab" else ""
     runs = f"{plural(len(document.baseline), 'run')} ({listed_runs(document.baseline, label)})"
+    if document.branch_point:
+        runs = f"{runs} up to branch point {short_commit(document.branch_point)}"
     return f"baseline: {runs}, {kind}; {listing}{evidence}"
 
 
