@@ -77,6 +77,7 @@ from app.runs.api import router as runs_api
 from app.runs.pages import router as runs_pages
 from app.runs.palette import router as palette
 from app.runs.saved_views import router as views_api
+from app.service_log import configure_logging
 from app.settings import Settings, get_settings, listed
 from app.storage.database import make_engine
 from app.storage.log_files import LogFiles
@@ -92,7 +93,7 @@ from app.web.client_file import router as client_file
 from app.web.docs_pages import router as glossary
 from app.web.health import router as health
 from app.web.help_pages import router as help_pages
-from app.web.request import Metrics, RequestFrameMiddleware, configure_logging
+from app.web.request import Metrics, RequestFrameMiddleware
 from app.web.service_metrics import ServiceMetrics
 
 COMPRESSED_BYTES = 1000

@@ -7,9 +7,9 @@ import structlog
 from celery.signals import setup_logging, worker_init, worker_ready
 
 from app.queue import SWEEP, enqueue, get_celery
+from app.service_log import configure_logging
 from app.settings import get_settings
 from app.storage.visible import see_every_project
-from app.web.request import configure_logging
 from workers import tasks
 from workers.temporary import use_own_folder
 

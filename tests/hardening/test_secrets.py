@@ -20,11 +20,11 @@ from app.access.credentials import NAME
 from app.domain.access.secrets import new_session_id, new_token
 from app.embedded.service import keep_private
 from app.main import create_app
+from app.service_log import configure_logging
 from app.settings import Settings
 from app.storage import users
 from app.storage.database import read_session, transaction
 from app.storage.tables import ProjectRow, select_any
-from app.web.request import configure_logging
 from tests.access.people import SAME_ORIGIN
 from tests.embedded.processes import Running, running
 
