@@ -5,7 +5,7 @@ from alembic import op
 from sqlmodel.sql.sqltypes import UTCDateTime
 
 revision = "0066"
-down_revision = "0049"
+down_revision = "0070"
 branch_labels = None
 depends_on = None
 
