@@ -20,11 +20,11 @@ from app.domain.experiments.plan import MOST_ASKED_EACH, RUNS_EACH, interleaved,
 from app.domain.experiments.sweep import (
     FEWEST_VALUES,
     MOST_VALUES,
-    Standing,
     SweepCost,
+    SweepProgress,
     Trial,
     cost_of_sweep,
-    standing,
+    sweep_progress,
 )
 from app.domain.experiments.values import UNDECIDED, ExperimentResult, Plan, Sizing, State
 from app.domain.run import Stated
@@ -298,7 +298,7 @@ def advance_sweep(engine: Engine, sweep_id: int, who: str) -> None:
     with transaction(engine, durable=True) as session:
         who, _ = checked(who, "")
         experiments = sweep_of(session, sweep_id)
-        now = standing_of(experiments)
+        now = progress_of(experiments)
         if not now.may_go_on:
             raise _refused("state", now.sentence)
         for trial in now.drop:
@@ -310,9 +310,9 @@ def advance_sweep(engine: Engine, sweep_id: int, who: str) -> None:
             _ask_for(session, _open(session, trial.experiment_id), following.runs_each, who)
 
 
-def standing_of(experiments: Sequence[Experiment]) -> Standing:
+def progress_of(experiments: Sequence[Experiment]) -> SweepProgress:
     """Return where a sweep stands, from its experiments."""
-    return standing([_trial(experiment) for experiment in experiments], experiments[0].plan.confirm)
+    return sweep_progress([_trial(experiment) for experiment in experiments], experiments[0].plan.confirm)
 
 
 def _trial(experiment: Experiment) -> Trial:

@@ -57,12 +57,12 @@ def journey_of(session: Session, run_id: int) -> Journey:
         steps += [row for row in waiting if row.id not in ids][: MOST_STEPS - len(steps)]
         waiting = _experiments(session, col(ExperimentRow.parent_id).in_([row.id for row in waiting]))
     results = {row.id: from_json(ExperimentResult, row.result or {}) for row in steps}
-    standing = {number: int(result.candidate[-1]) for number, result in results.items() if result.candidate}
-    runs = _runs(session, {root_id, *standing.values()})
+    candidates = {number: int(result.candidate[-1]) for number, result in results.items() if result.candidate}
+    runs = _runs(session, {root_id, *candidates.values()})
     if root_id not in runs:
         raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
     project, root = runs[root_id]
-    journey_steps = [_step(row, results[row.id or 0], runs.get(standing.get(row.id or 0, 0))) for row in steps]
+    journey_steps = [_step(row, results[row.id or 0], runs.get(candidates.get(row.id or 0, 0))) for row in steps]
     return make_journey(run_id, project, root, journey_steps)
 
 

@@ -14,11 +14,11 @@ from starlette.responses import HTMLResponse
 from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
 from app.domain.experiments.plan import MOST_ASKED_EACH, RUNS_EACH
-from app.domain.experiments.sweep import Round, Standing, Trial, rounds
+from app.domain.experiments.sweep import Round, SweepProgress, Trial, rounds
 from app.domain.experiments.values import Gain, State
 from app.errors import Conflict, FieldError, InvalidChange, NotReady, ThreewallsError
 from app.experiments.api_models import ExperimentId, KnobValue
-from app.experiments.commands import SweepProposal, SweepWish, advance_sweep, plan_sweep, propose_sweep, standing_of
+from app.experiments.commands import SweepProposal, SweepWish, advance_sweep, plan_sweep, progress_of, propose_sweep
 from app.experiments.pages import RunId, gain_text, is_generated
 from app.experiments.plan_page import FormOfPlan, IdeaPage, PlanForm, whole_number
 from app.settings import Settings
@@ -110,8 +110,8 @@ class SweepPage:
         self.form = form or SweepForm()
 
     @cached_property
-    def standing(self) -> Standing:
-        return standing_of(self.experiments)
+    def progress(self) -> SweepProgress:
+        return progress_of(self.experiments)
 
     @cached_property
     def generated(self) -> bool:
@@ -125,20 +125,20 @@ class SweepPage:
     def rows(self) -> list[TrialRow]:
         """The best first; what was dropped comes last."""
         rows = [
-            TrialRow(trial, experiment, _place(trial, self.standing))
-            for trial, experiment in zip(self.standing.trials, self.experiments, strict=True)
+            TrialRow(trial, experiment, _place(trial, self.progress))
+            for trial, experiment in zip(self.progress.trials, self.experiments, strict=True)
         ]
         return sorted(rows, key=lambda row: (not row.trial.is_in, -(row.trial.gain.pct if row.trial.gain else -1e9)))
 
 
-def _place(trial: Trial, standing: Standing) -> str:
+def _place(trial: Trial, progress: SweepProgress) -> str:
     if trial.state in ("accepted", "rejected", "withdrawn"):
         return trial.state
-    if trial in standing.waits_for:
-        return f"needs {standing.round.runs_each - trial.runs} more"
-    if trial in standing.drop:
+    if trial in progress.waits_for:
+        return f"needs {progress.round.runs_each - trial.runs} more"
+    if trial in progress.drop:
         return "to drop"
-    return "decision due" if standing.next_round is None else "stays"
+    return "decision due" if progress.next_round is None else "stays"
 
 
 # --- Pages.
@@ -241,18 +241,18 @@ class SweepOut(BaseModel):
 
     @classmethod
     def of(cls, page: SweepPage, base: str) -> "SweepOut":
-        standing = page.standing
+        progress = page.progress
         return cls(
             id=page.id,
             url=f"{base}/experiments/{page.id}/sweep",
             field=page.knob,
             baseline_run=page.first.baseline_run_id,
-            sentence=standing.sentence,
-            round=standing.number + 1,
-            rounds=list(standing.rounds),
-            may_go_on=standing.may_go_on,
-            keep=_values(standing.keep),
-            drop=_values(standing.drop),
+            sentence=progress.sentence,
+            round=progress.number + 1,
+            rounds=list(progress.rounds),
+            may_go_on=progress.may_go_on,
+            keep=_values(progress.keep),
+            drop=_values(progress.drop),
             trials=[
                 TrialOut(
                     experiment=row.trial.experiment_id,

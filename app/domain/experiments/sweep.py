@@ -80,8 +80,8 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a sweep stands. `keep`, `drop`: what the next step does, once every value has its runs (`ready`)."""
+class SweepProgress:
+    """How far a sweep is. `keep`, `drop`: what the next step does, once every value has its runs (`ready`)."""
 
     rounds: tuple[Round, ...]
     number: int
@@ -132,8 +132,8 @@ class Standing:
         return f"Round {self.number + 1} of {len(self.rounds)} is complete. Next: drop {names}."
 
 
-def standing(trials: Sequence[Trial], confirm: int) -> Standing:
-    """Return the standing of a sweep.
+def sweep_progress(trials: Sequence[Trial], confirm: int) -> SweepProgress:
+    """Return how far a sweep is.
 
     `trials`: in the order of the values; `confirm`: runs per side of the last one.
     """
@@ -145,7 +145,7 @@ def standing(trials: Sequence[Trial], confirm: int) -> Standing:
     if ready and number + 1 < len(plan):
         keep = tuple(sorted(left, key=_worst_last)[: plan[number + 1].values])
     drop = tuple(trial for trial in left if trial not in keep)
-    return Standing(plan, number, tuple(trials), keep, drop, ready)
+    return SweepProgress(plan, number, tuple(trials), keep, drop, ready)
 
 
 def _is_done(trial: Trial, of: Round) -> bool:

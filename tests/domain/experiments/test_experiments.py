@@ -22,7 +22,7 @@ from app.domain.experiments.plan import (
     smallest_pct,
     turned,
 )
-from app.domain.experiments.sweep import Trial, cost_of_sweep, rounds, standing
+from app.domain.experiments.sweep import Trial, cost_of_sweep, rounds, sweep_progress
 from app.domain.experiments.values import Gain, KnobChange, State
 from app.domain.rules.change import OwnIdea
 from app.domain.run import Activity, Stated, Value
@@ -389,17 +389,17 @@ def test_the_rounds_of_a_sweep(values: int, confirm: int, expected: list[tuple[i
 
 
 def test_a_sweep_drops_the_worst_once_all_values_have_their_runs() -> None:
-    waiting = standing([trial("16", 1, 2.0), trial("24", 1, 5.0), trial("32", 0)], 3)
+    waiting = sweep_progress([trial("16", 1, 2.0), trial("24", 1, 5.0), trial("32", 0)], 3)
     assert (waiting.ready, waiting.may_go_on, [item.value for item in waiting.waits_for]) == (False, False, ["32"])
-    complete = standing([trial("16", 1, 2.0), trial("24", 1, 5.0), trial("32", 1, -4.0)], 3)
+    complete = sweep_progress([trial("16", 1, 2.0), trial("24", 1, 5.0), trial("32", 1, -4.0)], 3)
     assert (complete.may_go_on, [item.value for item in complete.keep]) == (True, ["24", "16"])
     assert [item.value for item in complete.drop] == ["32"]
     failed = replace(trial("32", 0), failed=1)
-    assert [item.value for item in standing([trial("16", 1, 2.0), failed, trial("24", 1, 1.0)], 3).drop] == ["32"]
+    assert [item.value for item in sweep_progress([trial("16", 1, 2.0), failed, trial("24", 1, 1.0)], 3).drop] == ["32"]
 
 
 def test_values_that_a_person_rejects_leave_the_others_in_a_later_round() -> None:
-    found = standing([trial("16", 1, 2.0), trial("24", 1, 5.0), trial("32", 0, state="rejected")], 3)
+    found = sweep_progress([trial("16", 1, 2.0), trial("24", 1, 5.0), trial("32", 0, state="rejected")], 3)
     assert (found.number, found.behind, found.may_go_on, found.drop) == (1, True, True, ())
 
 
