@@ -138,7 +138,7 @@ def _runs(page: HistoryPage) -> Iterator[dict[str, Any]]:
 
 def _run(page: HistoryPage, place: int, letter: str, figures: Mapping[str, Metric | None]) -> dict[str, Any]:
     run = page.history.runs[place]
-    standing = page.history.standings[place]
+    eligibility = page.history.eligibilities[place]
     return {
         "id": run.id,
         "name": run.name,
@@ -150,8 +150,8 @@ def _run(page: HistoryPage, place: int, letter: str, figures: Mapping[str, Metri
         "letter": letter,
         "dispatcher": run.dispatcher,
         "outcome": run.outcome,
-        "counts": standing == "counts",
-        "not_counted_because": None if standing == "counts" else standing,
+        "counts": eligibility == "counts",
+        "not_counted_because": None if eligibility == "counts" else eligibility,
         "verdict": run.verdict or None,
         "verdict_delta_pct": run.verdict_delta_pct,
         "metrics": {name: _metric(figures.get(name)) for name in UNITS},

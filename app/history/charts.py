@@ -118,7 +118,7 @@ class Drawing:
         return self.figures.get(self.history.runs[place].id)
 
     def counts(self, place: int) -> bool:
-        return self.history.standings[place] == "counts"
+        return self.history.eligibilities[place] == "counts"
 
     def level_values(self) -> Iterator[tuple[Configuration, StackSegment, float]]:
         """Yield the segments that overlap the drawn runs, in the unit of the metric."""
@@ -157,7 +157,7 @@ def drawn_places(
     for place in places:
         run = runs[place]
         is_called = run.verdict in (*_ARROWS, "failed") and run.purpose != "experiment"
-        is_outlier = history.standings[place] == "outlier"
+        is_outlier = history.eligibilities[place] == "outlier"
         if is_called or is_outlier or run.purpose == "release" or run.id in pinned:
             chosen.add(place)
     for configuration in history.configurations:
@@ -167,7 +167,7 @@ def drawn_places(
     size = -(-len(places) // parts)
     extremes: dict[tuple[int, str, bool], list[int]] = {}
     for number, place in enumerate(places):
-        key = (number // size, runs[place].config_key, history.standings[place] == "counts")
+        key = (number // size, runs[place].config_key, history.eligibilities[place] == "counts")
         extremes.setdefault(key, []).append(place)
 
     def value(place: int) -> float:
@@ -212,12 +212,12 @@ _ON_AXIS = ("counts", "aside")
 
 
 def _point(drawing: Drawing, place: int, letter: str) -> Row:
-    run, standing = drawing.history.runs[place], drawing.history.standings[place]
+    run, eligibility = drawing.history.runs[place], drawing.history.eligibilities[place]
     metric = drawing.metric_at(place)
     low, high = drawing.range
     value = metric.value * drawing.scale if metric else None
     text = figure(metric, drawing.metric) if metric else None
-    mark = "counts" if standing == "counts" else "aside"
+    mark = "counts" if eligibility == "counts" else "aside"
     if value is None:
         mark = "none"
     elif not low <= value <= high:
@@ -238,9 +238,9 @@ def _point(drawing: Drawing, place: int, letter: str) -> Row:
         "interval": text.interval if text and text.half else "none",
         "n": text.n if text else 0,
         "verdict": VERDICTS.get(run.verdict, "not judged"),
-        "counts": ELIGIBILITY_LABELS[standing]
-        if standing == "counts"
-        else f"not counted: {ELIGIBILITY_LABELS[standing]}",
+        "counts": ELIGIBILITY_LABELS[eligibility]
+        if eligibility == "counts"
+        else f"not counted: {ELIGIBILITY_LABELS[eligibility]}",
         "config": letter,
     }
 

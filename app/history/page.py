@@ -27,7 +27,7 @@ from app.domain.verdict.history_view import (
 from app.errors import FieldError, InvalidChange
 from app.history.charts import ChartKey, Drawing, Row, chart_key, chart_notes, datasets, drawn_places, history_chart
 from app.history.queries import (
-    STANDING,
+    OPEN_STATES,
     Alarm,
     History,
     HistoryView,
@@ -115,7 +115,7 @@ class TableRow:
 
     place: int
     run: StackRun
-    standing: str
+    eligibility: str
     letter: str
     metric: Metric | None
     commit_address: str
@@ -145,7 +145,7 @@ class HistoryPage:
     @property
     def answer(self) -> str:
         history = self.history
-        return answer(history.runs, history.standings, self.spoken_of, history.configurations, history.pins)
+        return answer(history.runs, history.eligibilities, self.spoken_of, history.configurations, history.pins)
 
     @property
     def facts(self) -> list[tuple[str, Any]]:
@@ -179,7 +179,7 @@ class HistoryPage:
         ]
 
     @property
-    def standing_words(self) -> Mapping[Eligibility, str]:
+    def eligibility_labels(self) -> Mapping[Eligibility, str]:
         return ELIGIBILITY_LABELS
 
     @staticmethod
@@ -238,7 +238,7 @@ class HistoryPage:
         return read_alarms(self._session, self.stack.stack_key)
 
     @property
-    def standing_alarms(self) -> list[Alarm]:
+    def open_alarms(self) -> list[Alarm]:
         """Return active regressions that no change point below shows, newest first."""
         drawn = {row.regression_id for row in self.changes}
         places = {place for configuration in self.shown for place in configuration.runs}
@@ -246,7 +246,7 @@ class HistoryPage:
         return [
             alarm
             for alarm in self.alarms[::-1]
-            if alarm.standing in STANDING and alarm.run_id in runs and alarm.regression_id not in drawn
+            if alarm.shown_state in OPEN_STATES and alarm.run_id in runs and alarm.regression_id not in drawn
         ]
 
     @cached_property
@@ -287,7 +287,7 @@ class HistoryPage:
         return TableRow(
             place=place,
             run=run,
-            standing=self.history.standings[place],
+            eligibility=self.history.eligibilities[place],
             letter=letter,
             metric=figures.get(run.id),
             commit_address=commit_address(self.stack.commit_url, run.commit),

@@ -42,8 +42,7 @@ from app.storage.tables import (
     StackRow,
     select_any,
 )
-from app.storage.verdicts import STANDING as REGRESSION_STANDING
-from app.storage.verdicts import current_verdicts
+from app.storage.verdicts import SHOWN_STATE, current_verdicts
 from app.web.lists import invalid_filter
 
 # --- What part of a history its page shows: the query string of `/history/{stack}`, checked as input.
@@ -180,11 +179,11 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """`runs` in history order, `standings` of each; a place is an index into them."""
+    """`runs` in history order, `eligibilities` of each; a place is an index into them."""
 
     stack: Stack
     runs: tuple[StackRun, ...]
-    standings: tuple[Eligibility, ...]
+    eligibilities: tuple[Eligibility, ...]
     configurations: tuple[Configuration, ...]
     pins: tuple[Pin, ...]
 
@@ -199,7 +198,7 @@ class History:
         return {place: own.letter for own in self.configurations for place in own.runs}
 
 
-STANDING = (*ACTIVE, FIX_CLAIMED)
+OPEN_STATES = (*ACTIVE, FIX_CLAIMED)
 """States of a regression whose runs are still slow and that needs action."""
 
 
@@ -209,7 +208,7 @@ class Alarm:
 
     regression_id: int
     run_id: int
-    standing: str
+    shown_state: str
     metric: str
     fixed_by: int | None
     delta_pct: float | None
@@ -219,7 +218,7 @@ class Alarm:
 class _Analysis:
     """What takes long to read and compute of a long history. `judged`: of each configuration the newest judged run.
 
-    `eligible`: standings before outliers are marked. `results`: standings and configurations by the priors that they
+    `eligible`: eligibilities before outliers are marked. `results`: those and configurations by the priors that they
     were found with.
     """
 
@@ -248,11 +247,11 @@ def read_history(session: Session, stack: Stack) -> History:
     if key not in analysis.results:
         marked = with_outliers(analysis.runs, analysis.eligible, priors)
         analysis.results[key] = marked, configurations(analysis.runs, marked, priors)
-    standings, of_stack = analysis.results[key]
+    eligibilities, of_stack = analysis.results[key]
     return History(
         stack=stack,
         runs=analysis.runs,
-        standings=standings,
+        eligibilities=eligibilities,
         configurations=of_stack,
         pins=pins(session, stack.project_id, stack.stack_key),
     )
@@ -309,7 +308,7 @@ def read_all_figures(session: Session, run_ids: Sequence[int]) -> dict[int, Mapp
 
 def read_alarms(session: Session, stack_key: str) -> tuple[Alarm, ...]:
     rows = session.execute(
-        select(RegressionMemberRow, RegressionRow, REGRESSION_STANDING)
+        select(RegressionMemberRow, RegressionRow, SHOWN_STATE)
         .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
         .where(col(RegressionMemberRow.stack_key) == stack_key)
         .order_by(col(RegressionRow.id))
@@ -318,12 +317,12 @@ def read_alarms(session: Session, stack_key: str) -> tuple[Alarm, ...]:
         Alarm(
             alarm.regression_id,
             alarm.run_id,
-            standing,
+            shown_state,
             regression.metric,
             regression.proposal_run_id,
             alarm.delta_pct,
         )
-        for alarm, regression, standing in rows
+        for alarm, regression, shown_state in rows
     )
 
 

@@ -76,7 +76,7 @@ def change_rows(history: History, shown: Sequence[Configuration], alarms: Sequen
                     compare_address=range_address(history.stack.compare_url, before.commit, run.commit),
                     called_by=None if called is None else history.runs[called],
                     regression_id=number,
-                    regression_state=next((a.standing for a in alarms if a.regression_id == number), ""),
+                    regression_state=next((a.shown_state for a in alarms if a.regression_id == number), ""),
                 )
             )
     return tuple(sorted(rows, key=lambda row: -row.change.run))

@@ -205,7 +205,7 @@ class OverviewQuery(FilterQuery):
         return on + (f" in {self.project}" if self.project else "")
 
 
-STANDINGS = 3
+LEADERS = 3
 FAILED = 40
 """Newest failed runs that are grouped by cause."""
 MOST_CAUSES = 5
@@ -232,7 +232,7 @@ class Overview:
     `without_figure` those of the requested branch, as the list filters them. These counts end at 10,000 and more
     (`counted`). `recent` counts runs of the requested period: failed ones, and others without a figure.
     `failures`: its
-    newest failed runs by cause. `standings`: new leaders in it, on any branch. `branches` and `projects`: choices.
+    newest failed runs by cause. `leaders`: new leaders in it, on any branch. `branches` and `projects`: choices.
     `generated`: a project with generated logs is among the shown ones. `experiments`: number in each state, of any
     time.
     """
@@ -249,7 +249,7 @@ class Overview:
     branches: tuple[str, ...]
     projects: tuple[str, ...]
     generated: bool
-    standings: tuple[LeaderUpdate, ...]
+    leaders: tuple[LeaderUpdate, ...]
     failures: tuple[FailureGroup, ...]
     experiments: Mapping[str, int]
 
@@ -276,8 +276,8 @@ def overview(session: Session, query: OverviewQuery, now: datetime) -> Overview:
         branches=filter_values(session, "branch", project_id=project_ids.get(query.project))["branch"],
         projects=tuple(sorted(project_ids)),
         generated=_is_generated(session, query.project),
-        standings=leader_updates(
-            session, project=query.project, noticed_since=now - timedelta(days=int(query.days)), most=STANDINGS
+        leaders=leader_updates(
+            session, project=query.project, noticed_since=now - timedelta(days=int(query.days)), most=LEADERS
         ),
         failures=_by_cause(_latest(session, FAILED, *recent, badly)),
         experiments=find_experiments(session, ExperimentFilter(project=query.project), page_size=1).states,

@@ -14,7 +14,7 @@ from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
 from app.domain.numbers import plural
-from app.domain.rules.evidence import OwnResult, standing
+from app.domain.rules.evidence import OwnResult, rule_evidence
 from app.domain.rules.expression import Expression, with_names
 from app.domain.rules.facts import FACTS, SETTINGS, Fact
 from app.domain.rules.flags import Spelling, written
@@ -433,7 +433,7 @@ class RulePageOf:
     @property
     def overridden(self) -> str:
         """Return why local measurements override the rule; "" where they do not, or agree."""
-        return standing(self.rule, {}, self._own).overridden
+        return rule_evidence(self.rule, {}, self._own).overridden
 
     @property
     def published(self) -> list[Published]:
@@ -493,7 +493,7 @@ OPTIONS = {
     "kinds": KINDS,
     "confidences": CONFIDENCES,
     "origins": ORIGINS,
-    "standings": OUTCOMES,
+    "outcomes": OUTCOMES,
     "orders": ORDERS,
 }
 

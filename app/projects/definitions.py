@@ -108,7 +108,7 @@ def show_definitions(request: Request, session: ReadSession) -> HTMLResponse:
     return render(
         request,
         "projects/definitions.html",
-        block="standing",
+        block="progress",
         state=definition_state(session),
         definitions=DEFINITIONS,
         verdict_rules=VERDICT_RULES,

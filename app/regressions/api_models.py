@@ -60,7 +60,7 @@ class RegressionOut(BaseModel):
     project: str
     kind: Literal["run", "upgrade"] = Field(description="Opened by the verdict of a run, or by an upgrade.")
     state: State
-    standing: str = Field(
+    shown_state: str = Field(
         description="The state, or `fix claimed`: a user marked it fixed, and no run has confirmed it yet."
     )
     metric: Metric

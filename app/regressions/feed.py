@@ -88,7 +88,7 @@ def _atom(base: str, project: str, regressions: tuple[Regression, ...]) -> bytes
         entry = ElementTree.SubElement(feed, "entry")
         address = f"{base}/regressions/{item.id}"
         _add(entry, "id", address)
-        _add(entry, "title", f"#{item.id} {words.what(item)} ({item.standing})")
+        _add(entry, "title", f"#{item.id} {words.what(item)} ({item.shown_state})")
         ElementTree.SubElement(entry, "link", href=address)
         _add(entry, "published", item.opened_at.isoformat())
         _add(entry, "updated", item.changed_at.isoformat())

@@ -77,7 +77,7 @@ class Regression:
         return self.members[0] if self.members else None
 
     @property
-    def standing(self) -> str:
+    def shown_state(self) -> str:
         """Return its state; `fix claimed` while a user says fixed and some of its runs have not recovered yet."""
         claimed = self.state == "fixed" and any(member.proposal != "fixed" for member in self.members)
         return FIX_CLAIMED if claimed else self.state

@@ -69,8 +69,8 @@ def _side(field: str, stated: Stated | None) -> str:
 
 
 def _card(change: tuple[str, str, str], own: Sequence[NamedSuspect], compare_url: str, may_plan: bool) -> SuspectCard:
-    best = max(own, key=lambda named: _LEVELS[named.ranked.standing][0])
-    level, label = _LEVELS[best.ranked.standing]
+    best = max(own, key=lambda named: _LEVELS[named.ranked.support][0])
+    level, label = _LEVELS[best.ranked.support]
     suspect = best.ranked.suspect
     evidence = tuple(_evidence(best.ranked))
     stacks = len({named.run_id for named in own})

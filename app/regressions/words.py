@@ -50,7 +50,7 @@ def answer(regression: Regression) -> str:
         text = f"{worst}{text[0].lower() if worst else text[0]}{text[1:]} on {stacks} stacks"
     if since := regression.since:
         text += f" since run #{since.run_id}"
-    claim = " Marked as fixed; waiting for a run to confirm it." if regression.standing == FIX_CLAIMED else ""
+    claim = " Marked as fixed; waiting for a run to confirm it." if regression.shown_state == FIX_CLAIMED else ""
     return f"{text}{_cost(regression)}.{claim}"
 
 

@@ -62,12 +62,12 @@ class DiffersIn:
 
 @dataclass(frozen=True, slots=True)
 class SuspectRow:
-    """`standing`: supported, open or unlikely by the evidence. `commits`: for a code change, with links."""
+    """`support`: supported, open or unlikely by the evidence. `commits`: for a code change, with links."""
 
     differs: DiffersIn
     reason: str
     evidence: tuple[str, ...]
-    standing: str
+    support: str
     commits: CommitRange | None
 
 
@@ -191,7 +191,7 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
     beside = document.verdict.baseline_used or (contrast.runs if contrast else ())
     times = (runs[run].step_time_ms for run in beside if run in runs)
     ranked = suspects_with_evidence(session, run.id, document)
-    cause = ranked[0].suspect.difference if ranked and ranked[0].standing == "supported" else None
+    cause = ranked[0].suspect.difference if ranked and ranked[0].support == "supported" else None
     return VerdictView(
         document=document,
         made_at=newest.made_at,
@@ -242,7 +242,7 @@ def _suspect(ranked: RankedSuspect, commits: CommitRange | None) -> SuspectRow:
     difference = suspect.difference
     differs = _differs(difference) if difference else DiffersIn(suspect.field, AXIS_TITLES[suspect.axis], "", "")
     is_commit = difference is not None and suspect.field == COMMIT
-    return SuspectRow(differs, suspect.reason, ranked.evidence, ranked.standing, commits if is_commit else None)
+    return SuspectRow(differs, suspect.reason, ranked.evidence, ranked.support, commits if is_commit else None)
 
 
 def _miss(miss: NearMiss) -> MissRow:

@@ -74,14 +74,14 @@ def _is_slower(session: Session, run: RunDetail, document: VerdictDocument, *, i
     of_run = regressions_of(session, run.id) if in_regressions else ()
     regressions = [item for item in of_run if item.metric == "step_time_ms"]
     if regressions:
-        return any(item.standing not in _CLOSED for item in regressions)
+        return any(item.shown_state not in _CLOSED for item in regressions)
     return document.decision == "regression" and (document.verdict.step_time is not None)
 
 
 def _causes(session: Session, run: RunDetail, document: VerdictDocument) -> tuple[Difference, ...]:
     """Return the most likely suspect, with all knobs that changed together with it."""
     ranked = suspects_with_evidence(session, run.id, document)
-    differences = [item.suspect.difference for item in ranked if item.standing != "unlikely"]
+    differences = [item.suspect.difference for item in ranked if item.support != "unlikely"]
     differing = [difference for difference in differences if difference is not None]
     if not differing:
         return ()

@@ -277,7 +277,7 @@ IS_CLAIM = and_(col(RegressionRow.state) == "fixed", col(RegressionMemberRow.pro
 """A user marked the regression of a member fixed, and no run of this stack has confirmed it yet."""
 _Member = aliased(RegressionMemberRow)
 """So that a query which reads members itself does not restrict the members below."""
-STANDING: Any = case(
+SHOWN_STATE: Any = case(
     (
         exists().where(
             col(_Member.regression_id) == col(RegressionRow.id),
@@ -287,7 +287,7 @@ STANDING: Any = case(
         FIX_CLAIMED,
     ),
     else_=col(RegressionRow.state),
-).label("standing")
+).label("shown_state")
 """The state of a regression as shown everywhere: `fix claimed` instead of `fixed` until its runs have recovered."""
 
 
@@ -306,7 +306,7 @@ class RunRegression:
     """
 
     id: int
-    standing: str
+    shown_state: str
     cause: str
     metric: str
     assignee: str
@@ -320,14 +320,14 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
     regressions = select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id) == run_id)
     own = set(session.execute(regressions).scalars())
     explains = select_any(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id) == run_id)
-    chosen = select(RegressionRow, STANDING).where(
+    chosen = select(RegressionRow, SHOWN_STATE).where(
         or_(col(RegressionRow.id).in_(own), col(RegressionRow.id).in_(explains))
     )
     rows = session.execute(chosen.order_by(col(RegressionRow.id).desc()))
     return tuple(
         RunRegression(
             id=row.id or 0,
-            standing=standing,
+            shown_state=shown_state,
             cause=row.cause,
             metric=row.metric,
             assignee=row.assignee,
@@ -335,7 +335,7 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
             gpu_hours_per_day=row.gpu_hours_per_day,
             made_by_it=row.id in own,
         )
-        for row, standing in rows
+        for row, shown_state in rows
     )
 
 

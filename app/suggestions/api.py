@@ -95,7 +95,7 @@ class MeasuredOut(BaseModel):
 
 class EvidenceOut(BaseModel):
     level: int = Field(ge=1, le=6, description="1 enforced in code, 2 measured here ... 6 rule of thumb.")
-    standing: str
+    strength: str
     text: str
     setting: str
     source: str
@@ -305,8 +305,8 @@ def _suggestion(advice: RunSuggestions, suggestion: Suggestion, url: str) -> Sug
         prerequisites=[_requirement(need) for need in suggestion.needs],
         conflicts=[_requirement(conflict) for conflict in suggestion.conflicts],
         effect=rule.effect.text,
-        evidence=[_evidence(advice, statement) for statement in suggestion.standing.statements],
-        overridden=suggestion.standing.overridden,
+        evidence=[_evidence(advice, statement) for statement in suggestion.evidence.statements],
+        overridden=suggestion.evidence.overridden,
         verify=rule.verify,
         source=[SourceOut.model_validate(advice.book.sources[key]) for key in rule.sources],
         valid=rule.valid,
@@ -387,7 +387,7 @@ def _evidence(advice: RunSuggestions, statement: Statement) -> EvidenceOut:
     measured = next((own_result for own_result in advice.own if own_result.result is statement.own), None)
     return EvidenceOut(
         level=statement.level,
-        standing=LEVEL_NAMES[statement.level],
+        strength=LEVEL_NAMES[statement.level],
         text=statement.text,
         setting="" if measured else statement.setting,
         source=statement.source,

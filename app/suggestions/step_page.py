@@ -63,7 +63,7 @@ class Lacking:
 class PublishedRow:
     """A published result. `older`: differences here that lower its rank."""
 
-    standing: str
+    strength: str
     text: str
     setting: str
     source: str
@@ -235,7 +235,7 @@ class StepPage:
             return ()
         return tuple(
             text
-            for statement in self.found.standing.statements
+            for statement in self.found.evidence.statements
             if statement.own is not None
             for text in statement.expired
         )
@@ -244,18 +244,18 @@ class StepPage:
     def published(self) -> list[PublishedRow]:
         if self.found is None:
             return [self._published("published", evidence, ()) for evidence in self.rule.effect.evidence]
-        statements = self.found.standing.statements
+        statements = self.found.evidence.statements
         return [
             self._published(LEVEL_NAMES[statement.level], statement, statement.expired)
             for statement in statements
             if statement.own is None
         ]
 
-    def _published(self, standing: str, evidence: Statement | Evidence, older: tuple[str, ...]) -> PublishedRow:
+    def _published(self, strength: str, evidence: Statement | Evidence, older: tuple[str, ...]) -> PublishedRow:
         document = self._advice.book.sources.get(evidence.source)
         title, href = (document.title, document.url or "") if document is not None else (evidence.source, "")
         date = evidence.date or (document.date if document is not None else "")
-        return PublishedRow(standing, evidence.text, evidence.setting, title, href, date, older)
+        return PublishedRow(strength, evidence.text, evidence.setting, title, href, date, older)
 
     @property
     def hold(self) -> list[tuple[str, str]]:

@@ -24,7 +24,7 @@ from app.storage.tables import (
     select_any,
     utc_now,
 )
-from app.storage.verdicts import STANDING, Costs
+from app.storage.verdicts import SHOWN_STATE, Costs
 
 ANY_BRANCH = "*"
 MOST_CONFIGURATIONS = 100
@@ -56,7 +56,7 @@ class SideValue:
 class OpenedRegression:
     id: int
     state: str
-    standing: str
+    shown_state: str
     cause: str
     metric: str
     stacks: int
@@ -176,7 +176,7 @@ def _regressions(session: Session, project: ProjectRow, cause_key: str) -> tuple
     """Return the regressions that this upgrade opened, one per metric, in any state; newest first."""
     members = select(func.count()).where(col(RegressionMemberRow.regression_id) == col(RegressionRow.id))
     rows = session.execute(
-        select(RegressionRow, STANDING, members.scalar_subquery())
+        select(RegressionRow, SHOWN_STATE, members.scalar_subquery())
         .where(
             col(RegressionRow.project_id) == project.id,
             col(RegressionRow.kind) == "upgrade",
@@ -185,6 +185,6 @@ def _regressions(session: Session, project: ProjectRow, cause_key: str) -> tuple
         .order_by(col(RegressionRow.id).desc())
     )
     return tuple(
-        OpenedRegression(row.id or 0, row.state, standing, row.cause.rstrip("."), row.metric, count, row.assignee)
-        for row, standing, count in rows
+        OpenedRegression(row.id or 0, row.state, shown_state, row.cause.rstrip("."), row.metric, count, row.assignee)
+        for row, shown_state, count in rows
     )

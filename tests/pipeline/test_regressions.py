@@ -137,8 +137,8 @@ def test_a_fix_is_a_claim_that_still_costs_until_the_runs_are_back(engine: Engin
     with read_session(engine) as session:
         claimed = get_regression(session, 1)
         (cost,) = costs_of(session, claimed.id, utc_now()).values()
-        assert claimed.standing == FIX_CLAIMED
-        assert regressions_of(session, claimed.members[0].run_id)[0].standing == FIX_CLAIMED
+        assert claimed.shown_state == FIX_CLAIMED
+        assert regressions_of(session, claimed.members[0].run_id)[0].shown_state == FIX_CLAIMED
         assert claimed.gpu_hours_per_day == cost.gpu_hours_per_day
         assert cost.gpu_hours_per_day
         assert words.answer(claimed).endswith(
@@ -147,8 +147,8 @@ def test_a_fix_is_a_claim_that_still_costs_until_the_runs_are_back(engine: Engin
     bring(engine, settings, [1001.0], 20)
     with read_session(engine) as session:
         confirmed = get_regression(session, 1)
-        assert (confirmed.standing, confirmed.gpu_hours_per_day) == ("fixed", 0)
-        assert regressions_of(session, confirmed.members[0].run_id)[0].standing == "fixed"
+        assert (confirmed.shown_state, confirmed.gpu_hours_per_day) == ("fixed", 0)
+        assert regressions_of(session, confirmed.members[0].run_id)[0].shown_state == "fixed"
     assert actions(engine) == ["opened", "fix_confirmed"]
 
 

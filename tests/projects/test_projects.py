@@ -250,7 +250,7 @@ def test_the_page_shows_progress_while_it_runs_and_asks_again(client: TestClient
     assert "1 of 2 runs have figures of the current definitions, 1 to go." in page
     assert 'hx-trigger="every 3s"' in page
     part = client.get("/settings/definitions", headers={"HX-Request": "true"}).text
-    assert part.lstrip().startswith('<div id="standing"')
+    assert part.lstrip().startswith('<div id="progress"')
 
 
 def test_the_page_lists_what_stays_behind_and_tries_it_again(client: TestClient, engine: Engine) -> None:

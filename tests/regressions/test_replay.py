@@ -157,8 +157,8 @@ def test_in_whatever_order_the_runs_of_a_container_come_in_the_end_is_the_same(c
     stacks = [[run for run in in_order if run.meta["container"] == image] for image in images(in_order)]
     ids = {run.commit: upload(client, run) for stack in stacks for run in reversed(stack)}
     assert decisions(client, (ids[run.commit] for run in in_order)) == VERDICTS
-    standing = [item for item in regressions(client) if item["state"] == "open"]
-    began = {min(item["members"], key=lambda member: member["ordered_at"])["run_id"] for item in standing}
+    unresolved = [item for item in regressions(client) if item["state"] == "open"]
+    began = {min(item["members"], key=lambda member: member["ordered_at"])["run_id"] for item in unresolved}
     assert began == {ids[FIRST_OF_25_11], ids[FIRST_OF_26_06]}
 
 

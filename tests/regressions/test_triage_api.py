@@ -308,7 +308,7 @@ def test_a_proposal_is_accepted_or_declined(
     assert event["before"]["proposal"] == "fixed"
     # After "fixed", the runs that showed it stay on record: the fix is confirmed, not only claimed.
     assert [member["proposal"] for member in body["members"]] == ["fixed" if answer == "accept" else ""]
-    assert body["standing"] == state
+    assert body["shown_state"] == state
 
 
 def test_closing_it_otherwise_answers_the_proposal_too(client: TestClient, make: Make, stack: SlowStack) -> None:

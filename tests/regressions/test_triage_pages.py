@@ -395,7 +395,7 @@ def test_all_pages_agree_on_size_cost_and_state(
     detail = client.get(f"/api/v1/regressions/{number}").json()
     for answer in (item, detail):
         assert (answer["worst_delta_pct"], answer["gpu_hours_per_day"]) == (4.5, 1.2)
-        assert (answer["state"], answer["standing"]) == ("acknowledged", "acknowledged")
+        assert (answer["state"], answer["shown_state"]) == ("acknowledged", "acknowledged")
 
 
 def test_a_regression_is_a_picture_that_chats_find(client: TestClient, make: Make, stack: SlowStack) -> None:

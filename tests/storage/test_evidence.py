@@ -64,7 +64,7 @@ def test_a_stack_that_moved_inside_the_range_of_commits_counts(session: Session)
     commit = suspects(session, slow)["commit"]
     assert commit.elsewhere is not None
     assert [move.run for move in commit.elsewhere.moved] == [str(earlier)]
-    assert commit.standing == "supported"
+    assert commit.support == "supported"
     before = one_more(session, 440.0, day=3, commit="d" * 40, seq_len=4096)
     assert str(before) not in [move.run for move in commit.elsewhere.moved]
 
@@ -81,7 +81,7 @@ def test_past_a_bs_on_the_knob_support_it_in_both_directions(session: Session) -
     assert (knob.past.n, len(knob.past.stacks)) == (2, 2)
     assert knob.past.median_pct == pytest.approx(10.0, abs=0.3)
     assert knob.past.low_pct <= knob.past.median_pct <= knob.past.high_pct
-    assert knob.standing == "supported"
+    assert knob.support == "supported"
     assert knob.evidence[0].startswith("Measured before in 2 A/Bs on 2 stacks: 9.9")
 
 
@@ -112,7 +112,7 @@ def test_an_a_b_without_effect_speaks_against_the_knob(session: Session) -> None
     nightly(session, seq_len=8192)
     slow = one_more(session, 440.0, seq_len=8192, ep_overlap=True)
     result = suspects(session, slow)
-    assert result["ep_overlap"].standing == "unlikely"
+    assert result["ep_overlap"].support == "unlikely"
     assert list(result)[-1] == "ep_overlap"
 
 
@@ -123,7 +123,7 @@ def test_an_upgrade_is_supported_by_other_stacks_that_it_slowed_down(session: Se
     container = suspects(session, moved[0])["container"]
     assert container.elsewhere is not None
     assert len(container.elsewhere.moved) == 2
-    assert container.standing == "supported"
+    assert container.support == "supported"
 
 
 def test_a_version_counts_where_other_verdicts_have_the_same_difference(session: Session) -> None:
@@ -140,5 +140,5 @@ def test_nothing_known_is_no_evidence(session: Session) -> None:
     nightly(session)
     slow = one_more(session, 440.0)
     commit = suspects(session, slow)["commit"]
-    assert (commit.past, commit.elsewhere, commit.evidence, commit.standing) == (None, None, (), "open")
+    assert (commit.past, commit.elsewhere, commit.evidence, commit.support) == (None, None, (), "open")
     assert session.get_one(RunRow, slow).verdict == "regression"

@@ -77,7 +77,7 @@ def test_a_profile_in_the_metadata_names_the_wall_and_opens_retuning(client: Tes
 
 def test_what_was_measured_here_comes_first(client: TestClient, profiled: int) -> None:
     best = named(suggestions(client, profiled), "eo-enable")["evidence"][0]
-    assert (best["level"], best["standing"]) == (2, "measured here, same contract")
+    assert (best["level"], best["strength"]) == (2, "measured here, same contract")
     measured = best["measured_here"]
     assert (measured["n"], measured["same_stack"]) == (1, True)
     assert measured["median_gain_pct"] == pytest.approx(25.2, abs=0.1)

@@ -97,7 +97,7 @@ def suspect_json(ranked: RankedSuspect) -> dict[str, object]:
         "axis": suspect.axis,
         "field": suspect.field or None,
         "reason": suspect.reason,
-        "standing": ranked.standing,
+        "support": ranked.support,
         "evidence": ranked.evidence,
         "past_results": ranked.past,
         "other_stacks": ranked.elsewhere,

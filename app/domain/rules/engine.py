@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from app.domain.rules.derive import WallReading, derive, read_wall
-from app.domain.rules.evidence import OwnResult, Standing, standing
+from app.domain.rules.evidence import OwnResult, RuleEvidence, rule_evidence
 from app.domain.rules.expression import Expression, FactContext, RuleError, Unknown, filled
 from app.domain.rules.facts import FACTS, Fact
 from app.domain.rules.ranking import Place, expected_gain, follow, place_of
@@ -41,7 +41,7 @@ Forecaster = Callable[[Mapping[str, Setting]], Forecast]
 
 
 def withheld_because(
-    rule: Rule, values: Mapping[str, object], standing: Standing, *, blocked: bool = False, unhealthy: str = ""
+    rule: Rule, values: Mapping[str, object], evidence: RuleEvidence, *, blocked: bool = False, unhealthy: str = ""
 ) -> str:
     """Return why a suggestion is deferred; empty if it is not.
 
@@ -56,14 +56,14 @@ def withheld_because(
         return "Resolve the blockers first."
     if unhealthy and not (values.get("oom") is True and rule.phase == "fit"):
         return f"Make the run healthy first: {unhealthy}."
-    if retunes and not values.get("profiled") and not _is_strong(standing, values):
+    if retunes and not values.get("profiled") and not _is_strong(evidence, values):
         return "Profile first: retuning needs a measured wall."
     return ""
 
 
-def _is_strong(standing: Standing, values: Mapping[str, object]) -> bool:
+def _is_strong(evidence: RuleEvidence, values: Mapping[str, object]) -> bool:
     """Return whether evidence shows a gain above the noise: a settled A/B here or one on this model, GPU and shape."""
-    expected, noise = expected_gain(standing, values), values.get("T_noise")
+    expected, noise = expected_gain(evidence, values), values.get("T_noise")
     if expected is None or expected.statement.level > STRONG_LEVEL:
         return False
     own = expected.statement.own
@@ -178,7 +178,7 @@ def _worth_asking(asking: UndecidedRule, values: Mapping[str, object], wall: Wal
     profile = [name for name in asking.missing if name in FACTS and FACTS[name].section == "profile"]
     retunes = rule.kind == "candidate" and rule.phase == "retune"
     if retunes and withheld_because(
-        rule, values, standing(rule, values)
+        rule, values, rule_evidence(rule, values)
     ):  # nothing is retuned before a profile, so the profile is what is missing
         return profile[:1] if len(asking.missing) == len(profile) else ()
     return asking.missing if len(asking.missing) == 1 else ()
@@ -226,7 +226,7 @@ class Suggestion:
     megatron_lm: tuple[str, ...]
     bridge: tuple[str, ...]
     open: tuple[str, ...]
-    standing: Standing
+    evidence: RuleEvidence
     place: Place
     change_text: str = ""
     recipes: tuple[Recipe, ...] = ()
@@ -310,7 +310,7 @@ def evaluate(
     asked = _Asked(context, wall, own, undo or {}, blocked, _unhealthy(answers.fires, context.values), forecast)
     suggestions = [asked.suggestion(rule) for rule in answers.fires]
     conditional = [asked.suggestion(rule, assumed) for rule, assumed in _if_profiled(answers.asks, context, wall)]
-    promoted = [item for item in conditional if not item.withheld and _is_strong(item.standing, context.values)]
+    promoted = [item for item in conditional if not item.withheld and _is_strong(item.evidence, context.values)]
     ranked = _ranked([*suggestions, *promoted])
     offered = [suggestion for suggestion in ranked if _is_suggestion(suggestion.rule)]
     return Evaluation(
@@ -464,7 +464,7 @@ class _Asked:
         settings, open_settings = _worked_out(rule.change.set, context)
         settings |= self.undo.get(rule.id, {})
         env, open_env = _worked_out(rule.change.env, context)
-        evidence = standing(rule, values, self.own)
+        evidence = rule_evidence(rule, values, self.own)
         withheld = withheld_because(rule, values, evidence, blocked=self.blocked, unhealthy=self.unhealthy)
         forecast = None if withheld else self._forecast(rule, settings, open_settings)
         if forecast is not None and forecast.fits is not True:
@@ -481,7 +481,7 @@ class _Asked:
             megatron_lm=tuple(filled(flag, values) for flag in rule.change.megatron_lm),
             bridge=tuple(filled(flag, values) for flag in rule.change.bridge),
             open=(*open_settings, *open_env),
-            standing=evidence,
+            evidence=evidence,
             place=place_of(rule, context, self.wall, evidence, forecast_gain_pct=gain),
             change_text=filled(rule.change.text, values),
             recipes=tuple(_recipes(rule, context)),
@@ -503,7 +503,7 @@ class _Asked:
         return self.forecast(settings)
 
 
-def _by_evidence(evidence: Standing, values: Mapping[str, object]) -> str:
+def _by_evidence(evidence: RuleEvidence, values: Mapping[str, object]) -> str:
     """Return the reason of a suggestion that is offered without a profile."""
     expected = expected_gain(evidence, values)
     if expected is None:

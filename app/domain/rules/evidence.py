@@ -71,7 +71,7 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RuleEvidence:
     """The ranked evidence.
 
     `level`: of the best; `statements`: strongest first. `overridden`: how local measurements contradict published ones.
@@ -84,14 +84,14 @@ class Standing:
     overridden: str = ""
 
 
-def standing(rule: Rule, values: Values, own: Sequence[OwnResult] = ()) -> Standing:
+def rule_evidence(rule: Rule, values: Values, own: Sequence[OwnResult] = ()) -> RuleEvidence:
     """Return the evidence of a rule for a run with these facts."""
     statements = [_own(result, values) for result in own if result.rule == rule.id]
     statements += [_published(evidence, values) for evidence in rule.effect.evidence]
     ordered = tuple(sorted(statements, key=lambda statement: statement.level))
     level = ordered[0].level if ordered else _unmeasured(rule)
     best = next((entry.own for entry in ordered if entry.own is not None and entry.level == 2), None)
-    return Standing(level, ordered, _own_order(best), _overridden(best, ordered))
+    return RuleEvidence(level, ordered, _own_order(best), _overridden(best, ordered))
 
 
 def _unmeasured(rule: Rule) -> int:

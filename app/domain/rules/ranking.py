@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.domain.rules.derive import WallReading
-from app.domain.rules.evidence import LOWEST, Standing, Statement
+from app.domain.rules.evidence import LOWEST, RuleEvidence, Statement
 from app.domain.rules.expression import Expression, FactContext, RuleError
 from app.domain.rules.rule import PHASES, Confidence, Rule
 
@@ -63,9 +63,9 @@ def likeness(at: Values, values: Values) -> Likeness:
     return Likeness(score / sum(LIKENESS.values()), *(tuple(names) for names in groups.values()))
 
 
-def expected_gain(standing: Standing, values: Values) -> Expected | None:
+def expected_gain(evidence: RuleEvidence, values: Values) -> Expected | None:
     """Return the gain by the strongest evidence with a figure; None without one."""
-    measured = [statement for statement in standing.statements if _gain(statement)]
+    measured = [statement for statement in evidence.statements if _gain(statement)]
     if not measured:
         return None
     rivals = []
@@ -145,18 +145,18 @@ def place_of(
     rule: Rule,
     context: FactContext,
     wall: WallReading,
-    standing: Standing,
+    evidence: RuleEvidence,
     *,
     forecast_gain_pct: float | None = None,
 ) -> Place:
     """Return the rank of a rule among all that fire in this run."""
     values = context.values
     order = _order(rule.hints.order, context)
-    expected = expected_gain(standing, values)
+    expected = expected_gain(evidence, values)
     worth = forecast_gain_pct or 0.0
     if expected is not None:
         worth = STRENGTH[expected.statement.level] * expected.pct * expected.likeness.score
-    tier = _tier(rule, context, wall, standing, expected)
+    tier = _tier(rule, context, wall, evidence, expected)
 
     # Within a tier: the remaining workflow by phase and kind; memory by its ladder, narrowest first; speed by worth,
     # without a figure last; then the number of the rule as a tie-breaker.
@@ -164,11 +164,13 @@ def place_of(
     by_kind = _KINDS[rule.kind] if tier in ("health", "workflow", "other") else 0
     is_ladder = rule.kind != "candidate" or rule.phase == "fit"
     by_worth = 0.0 if is_ladder else -round(worth, 3)
-    key = (_TIER_ORDER[tier], by_phase, by_kind, by_worth, order, standing.own_order, standing.level, rule.id)
+    key = (_TIER_ORDER[tier], by_phase, by_kind, by_worth, order, evidence.own_order, evidence.level, rule.id)
     return Place(key, tier, worth, expected, _confidence(expected), forecast_gain_pct)
 
 
-def _tier(rule: Rule, context: FactContext, wall: WallReading, standing: Standing, expected: Expected | None) -> Tier:
+def _tier(
+    rule: Rule, context: FactContext, wall: WallReading, evidence: RuleEvidence, expected: Expected | None
+) -> Tier:
     values, candidate = context.values, rule.kind == "candidate"
     general = rule.hints.general if isinstance(rule.hints.general, bool) else context.ask(rule.hints.general) is True
     loses = expected is not None and expected.pct <= 0 and rule.phase != "fit"
@@ -178,20 +180,20 @@ def _tier(rule: Rule, context: FactContext, wall: WallReading, standing: Standin
         (rule.hints.urgency == "health", "health"),
         (candidate and values.get("oom") is True and rule.phase == "fit" and rule.wall == "memory", "health"),
         (rule.hints.urgency == "regression", "regression"),
-        (candidate and standing.own_order < 0, "measured"),
+        (candidate and evidence.own_order < 0, "measured"),
         (general or (candidate and (loses or other_wall)), "other"),
-        (candidate and values.get("steps_done") != 0 and _moves_the_wall(rule, wall, standing, expected), "evidence"),
+        (candidate and values.get("steps_done") != 0 and _moves_the_wall(rule, wall, evidence, expected), "evidence"),
     )
     return next((tier for applies, tier in tiers if applies), "workflow")
 
 
-def _moves_the_wall(rule: Rule, wall: WallReading, standing: Standing, expected: Expected | None) -> bool:
+def _moves_the_wall(rule: Rule, wall: WallReading, evidence: RuleEvidence, expected: Expected | None) -> bool:
     """Return whether it addresses the measured wall, or a matched A/B on this model and GPU found it faster."""
     if rule.hints.bring_up:
         return False
     if wall.certainty == "measured" and rule.wall == wall.wall and rule.phase in ("fit", "retune"):
         return True
-    return rule.changes_something and expected is not None and expected.pct > 0 and standing.level <= _SURE_LEVEL
+    return rule.changes_something and expected is not None and expected.pct > 0 and evidence.level <= _SURE_LEVEL
 
 
 def _phase(rule: Rule, values: Values) -> int:

@@ -80,7 +80,7 @@ class RankedSuspect:
     """A suspect with its evidence; `past` and `elsewhere` are None without data. `evidence`: the same in sentences."""
 
     suspect: Suspect
-    standing: Support
+    support: Support
     past: PastResults | None
     elsewhere: OtherStacks | None
     evidence: tuple[str, ...]
@@ -130,7 +130,7 @@ def rank_suspects(
         RankedSuspect(suspect, _support(change, past, elsewhere), past, elsewhere, _sentences(past, elsewhere))
         for suspect, past, elsewhere in suspects
     ]
-    return tuple(sorted(ranked, key=lambda item: _ORDER.index(item.standing)))
+    return tuple(sorted(ranked, key=lambda item: _ORDER.index(item.support)))
 
 
 def value_text(stated: Stated | None) -> str:

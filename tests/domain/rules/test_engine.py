@@ -212,7 +212,7 @@ def test_what_was_measured_here_outranks_what_is_published_and_hides_nothing() -
     told = evaluate(facts, rules, own=[own("a-published", -2.0), own("c-gain", 5.0)])
 
     assert [one.rule.id for one in told.suggestions] == ["c-gain", "b-plain", "a-published"]
-    lost = told.suggestions[-1].standing
+    lost = told.suggestions[-1].evidence
     assert [one.level for one in lost.statements] == [2, 3]
     assert lost.overridden.startswith("Measured here it lost 2.0 % (n = 4), which outranks matched A/B")
 
@@ -220,8 +220,8 @@ def test_what_was_measured_here_outranks_what_is_published_and_hides_nothing() -
 def test_a_published_result_of_another_shape_is_a_record_only() -> None:
     rules = book(rule("a-published", "true", PUBLISHED))
 
-    here = evaluate({"gpu": "H100", "profiled": True}, rules).suggestions[0].standing
-    there = evaluate({"gpu": "GB200", "profiled": True}, rules).suggestions[0].standing
+    here = evaluate({"gpu": "H100", "profiled": True}, rules).suggestions[0].evidence
+    there = evaluate({"gpu": "GB200", "profiled": True}, rules).suggestions[0].evidence
 
     assert (here.level, there.level) == (3, 4)
     assert there.statements[0].expired == ("sku is GB200, there it was H100",)
@@ -234,9 +234,9 @@ def test_evidence_of_an_older_container_drops_a_level_and_no_longer_decides() ->
     told = evaluate({"container": "nemo:26.06", "tp": 1, "profiled": True}, rules, own=[older])
 
     assert [one.rule.id for one in told.suggestions] == ["b-older", "a-plain"]  # its level still orders
-    standing = told.suggestions[0].standing
-    assert (standing.level, standing.own_order) == (3, 0.0)
-    assert standing.statements[0].expired == ("container was nemo:25.11, now it is nemo:26.06",)
+    evidence = told.suggestions[0].evidence
+    assert (evidence.level, evidence.own_order) == (3, 0.0)
+    assert evidence.statements[0].expired == ("container was nemo:25.11, now it is nemo:26.06",)
     assert changed_since({"container": "nemo:26.04"}, {"container": "nemo:26.06"}) == ()
 
 

@@ -49,14 +49,14 @@ def test_any_branch_may_be_the_baseline_branch() -> None:
     assert eligibility(Run(1, branch="next"), "*", 1) == "counts"
 
 
-def standings(runs: list[Run]) -> list[str]:
+def eligibilities(runs: list[Run]) -> list[str]:
     return [eligibility(run, "main", 1) for run in runs]
 
 
 def test_a_change_lies_between_the_runs_that_count() -> None:
     runs = history((12, 400), (12, 424))
     runs[12] = replace(runs[12], is_steady=False)
-    (found,) = configurations(runs, standings(runs))  # type: ignore[arg-type]
+    (found,) = configurations(runs, eligibilities(runs))  # type: ignore[arg-type]
     (change,) = found.changes
     assert (change.before, change.run) == (11, 13)
     assert change.delta_pct == pytest.approx(6.0, abs=0.1)
@@ -68,7 +68,7 @@ def test_a_change_lies_between_the_runs_that_count() -> None:
 def test_each_configuration_has_levels_of_its_own() -> None:
     old, new = history((14, 400), config_key="alltoall"), history((20, 300), config_key="hybridep", first=8)
     runs = in_order(old, new)
-    first, second = configurations(runs, standings(runs))  # type: ignore[arg-type]
+    first, second = configurations(runs, eligibilities(runs))  # type: ignore[arg-type]
     assert (first.letter, first.config_key, first.is_last, len(first.levels)) == ("A", "alltoall", False, 1)
     assert (second.letter, second.config_key, second.is_last, len(second.levels)) == ("B", "hybridep", True, 1)
     assert not first.changes
@@ -78,7 +78,7 @@ def test_each_configuration_has_levels_of_its_own() -> None:
 
 def test_a_configuration_of_which_no_run_counts_has_no_level() -> None:
     runs = [replace(run, short=True) for run in history((3, 400))]
-    (found,) = configurations(runs, standings(runs))  # type: ignore[arg-type]
+    (found,) = configurations(runs, eligibilities(runs))  # type: ignore[arg-type]
     assert (found.levels, found.changes, found.now) == ((), (), None)
 
 
@@ -91,7 +91,7 @@ def test_drift_of_pins() -> None:
     runs = [Run(k, math.log(ms)) for k, ms in enumerate((400, 404, 412, 424), 1)]
     runs[1] = replace(runs[1], purpose="release")
     pins = [Pinned(1, BEGIN, id=7, in_force=False), Pinned(3, BEGIN + timedelta(days=9), id=8)]
-    newest, oldest = drifts(pins, runs, configurations(runs, standings(runs)))  # type: ignore[arg-type]
+    newest, oldest = drifts(pins, runs, configurations(runs, eligibilities(runs)))  # type: ignore[arg-type]
     level = math.exp((math.log(400) + math.log(412) + math.log(424)) / 3)  # too few runs to tell levels apart
     assert newest.since_last is not None
     assert newest.since_release is not None
@@ -108,7 +108,7 @@ def test_drift_of_pins() -> None:
 def test_a_pin_of_another_configuration_says_so() -> None:
     runs = [Run(1), Run(2, config_key="other", short=True)]
     pins = [Pinned(1, BEGIN), Pinned(2, BEGIN + timedelta(days=1), id=2)]
-    newest, _ = drifts(pins, runs, configurations(runs, standings(runs)))  # type: ignore[arg-type]
+    newest, _ = drifts(pins, runs, configurations(runs, eligibilities(runs)))  # type: ignore[arg-type]
     assert newest.since_last is not None
     assert newest.since_last.other_configuration
     assert newest.now is None  # no run of it counts
@@ -116,7 +116,7 @@ def test_a_pin_of_another_configuration_says_so() -> None:
 
 def test_a_pin_of_a_run_that_is_gone_or_has_no_figure_has_no_drift() -> None:
     runs = [Run(1, math.nan), Run(2)]
-    (only,) = drifts([Pinned(1, BEGIN), Pinned(99, BEGIN)], runs, configurations(runs, standings(runs)))  # type: ignore[arg-type]
+    (only,) = drifts([Pinned(1, BEGIN), Pinned(99, BEGIN)], runs, configurations(runs, eligibilities(runs)))  # type: ignore[arg-type]
     assert (only.since_last, only.since_release, only.now) == (None, None, None)
 
 
@@ -143,8 +143,8 @@ def test_versions(contracts: list[dict[str, Stated]], changes: list[tuple[int, i
 
 
 def said(runs: list[Run], pins: tuple[Pinned, ...] = (), chosen: int = -1) -> str:
-    found = configurations(runs, standings(runs))  # type: ignore[arg-type]
-    return answer(runs, standings(runs), found[chosen], found, pins).replace("\u202f", " ")  # type: ignore[arg-type]
+    found = configurations(runs, eligibilities(runs))  # type: ignore[arg-type]
+    return answer(runs, eligibilities(runs), found[chosen], found, pins).replace("\u202f", " ")  # type: ignore[arg-type]
 
 
 def test_the_answer() -> None:
