@@ -39,6 +39,8 @@ class CheckOut(BaseModel):
     schema_: Annotated[str, Field(alias="schema", description="threewalls.check/1")]
     answer: str
     read_as: str
+    trainer: str
+    defaults: str = Field(description="Whose defaults the omitted flags have.")
     blockers: list[ObjectionOut]
     warnings: list[ObjectionOut]
     unknown: list[str] = Field(description="Unknown facts that further blockers depend on.")
@@ -61,9 +63,9 @@ def check(rules: Rules, body: CheckIn) -> CheckOut:
 
 
 class CheckForm(Form):
-    """The launch, and two facts that scripts rarely contain."""
+    """The launch, and facts that scripts rarely contain."""
 
-    inputs = ("launch", "gpu", "gpus")
+    inputs = ("launch", "gpu", "gpus", "mcore_version")
 
 
 @pages.get("/check")
@@ -80,7 +82,7 @@ async def answer_check(request: Request, rules: Rules) -> Response:
     """Show the result on the same page, because nothing is stored."""
 
     def act(form: CheckForm) -> Response:
-        facts = {name: form.value(name) for name in ("gpu", "gpus") if form.value(name)}
+        facts = {name: form.value(name) for name in ("gpu", "gpus", "mcore_version") if form.value(name)}
         return render(
             request, "suggestions/check.html", form=form, check=_check(form.value("launch"), facts, rules), problem=""
         )

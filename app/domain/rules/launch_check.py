@@ -1,14 +1,15 @@
 """Check a launch that has not run with the rules: a script, a command, or a YAML configuration.
 
-Flags that a command omits have the trainer's defaults, and omitted switches are off.
+Flags that a command omits have the defaults of the trainer's stated release (`mcore_version`), and omitted switches are
+off. What a recipe of Megatron-Bridge decides stays unknown.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app.domain.contract.derive import DEFAULTS, WITHOUT_DEFAULT
 from app.domain.contract.resolve import Contract, resolve
+from app.domain.contract.trainer_defaults import Trainer, launch_defaults
 from app.domain.documents.bridge_config import is_container, read_bridge_config, stated_by_overrides
 from app.domain.documents.document import Document, read_yaml
 from app.domain.documents.launch_command import (
@@ -49,6 +50,7 @@ class LaunchCheck:
     """The result. `problems`: what could not be read. `unknown`: facts that further blockers depend on."""
 
     kind: str
+    trainer: Trainer
     contract: Contract
     evaluation: Evaluation
     problems: tuple[str, ...]
@@ -60,6 +62,20 @@ class LaunchCheck:
             return f"{plural(len(self.blockers), 'blocker')}: this launch would fail or its result would be wrong."
         missing = f" {plural(len(self.unknown), 'fact')} would decide more." if self.unknown else ""
         return f"No blocker was found, and {plural(len(self.warnings), 'warning')}.{missing}"
+
+    @property
+    def defaults(self) -> str:
+        """Return whose defaults the omitted flags have, as a sentence."""
+        if self.trainer == "Megatron-Bridge":
+            return "The recipe decides what the launch omits, so it counts as unknown."
+        if self.trainer == "Primus":
+            return "What the launch omits has the defaults of Primus; its model preset counts as unknown."
+        version = self.contract.fields.get("mcore_version")
+        if version is None:
+            return (
+                "Omitted flags have the defaults of the newest Megatron Core; state mcore_version for another release."
+            )
+        return f"Omitted flags have the defaults of Megatron Core {version.value}."
 
     @property
     def blockers(self) -> tuple[Suggestion, ...]:
@@ -81,6 +97,8 @@ def check_document(check: LaunchCheck) -> dict[str, object]:
         "schema": SCHEMA,
         "answer": check.answer,
         "read_as": check.kind,
+        "trainer": check.trainer,
+        "defaults": check.defaults,
         "blockers": [_item(item) for item in check.blockers],
         "warnings": [_item(item) for item in check.warnings],
         "unknown": list(check.unknown),
@@ -113,14 +131,19 @@ def check_launch(
     """
     if len(text) > MAX_BYTES:
         raise ValueError(f"The launch is larger than {MAX_BYTES // 1024} kB.")
-    document, arguments, command = _read(text)
-    is_megatron = document.kind == "launch command" and arguments is not None
-    defaults = {name: value for name, value in DEFAULTS.items() if name not in WITHOUT_DEFAULT} if is_megatron else {}
-    contract = resolve(parse_text(""), metadata, [document], defaults)
+    trainer, document, arguments, command = _read(text)
+    is_megatron = trainer == "Megatron-LM"
+    version = metadata.fields.get("mcore_version")
+    contract = resolve(
+        parse_text(""),
+        metadata,
+        [document],
+        launch_defaults(trainer, None if version is None else version.value, document.stated),
+    )
     reading = RunReading(
         contract.fields,
         unknown=contract.unknown,
-        trainer="Megatron-LM" if is_megatron else "Megatron-Bridge",
+        trainer="Megatron-LM" if arguments is not None else "Megatron-Bridge",
         arguments={} if arguments is None else {**_switches(), **arguments},
         extra=read_facts({name: value for name, value in metadata.extra.items() if name in STATEABLE}, "")[0],
         launch=command,
@@ -131,28 +154,30 @@ def check_launch(
         facts |= {"dispatcher_type": None, "dispatcher": None}
     return LaunchCheck(
         kind=document.kind,
+        trainer=trainer,
         contract=contract,
         evaluation=evaluate(facts, book, settings=settings),
         problems=(*document.problems, *contract.warnings),
     )
 
 
-def _read(text: str) -> tuple[Document, Mapping[str, Value] | None, str | None]:
-    """Return the document, the arguments of Megatron-LM by name (None for other trainers), and the command."""
+def _read(text: str) -> tuple[Trainer, Document, Mapping[str, Value] | None, str | None]:
+    """Return the trainer, the document, the arguments by Megatron-LM's names (None without any), and the command."""
     document = _yaml(text)
     if document is not None:
         if is_container(document):
-            return read_bridge_config(text), None, None
+            return "Megatron-Bridge", read_bridge_config(text), None, None
         if any(name in document for name in _PRIMUS):
             arguments = _primus(document)
             stated, problems = stated_by_flags({f"--{name}": value for name, value in arguments.items()}, _WHERE)
-            return Document("launch command", stated, problems=tuple(problems)), _plain(arguments), None
-        return _recipe(document), None, None
+            return "Primus", Document("launch command", stated, problems=tuple(problems)), _plain(arguments), None
+        return "Megatron-Bridge", _recipe(document), None, None
     expanded = expand(text)
     read = read_launch_command(expanded)
     flags = [flag for command in read_commands(expanded)[0] for flag in read_flags(command.words)[0]]
-    is_bridge = any(OVERRIDE.fullmatch(word) for word in expanded.split()) or "recipe" in read.facts
-    return read, None if is_bridge else _arguments(flags), expanded
+    if any(OVERRIDE.fullmatch(word) for word in expanded.split()) or "recipe" in read.facts:
+        return "Megatron-Bridge", read, None, expanded
+    return "Megatron-LM", read, _arguments(flags), expanded
 
 
 def _yaml(text: str) -> Mapping[object, object] | None:

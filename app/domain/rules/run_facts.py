@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from app.domain.contract.trainer_defaults import newer_flags
 from app.domain.performance.failures import FROM_OUTSIDE
 from app.domain.performance.steady_state import profiled_iterations
 from app.domain.ranking.runs import headroom_pct
@@ -126,7 +127,10 @@ def _from_contract(run: RunReading) -> dict[str, object]:
         del facts["etp"]
         if run.arguments:
             facts["etp_unset"] = True
-    backend = next((item for item in read_command(run.launch) if item.name == "moe_flex_dispatcher_backend"), None)
+    command = read_command(run.launch)
+    version = run.contract.get("mcore_version")
+    facts["newer_flags"] = [] if version is None else newer_flags(version.value, [item.name for item in command])
+    backend = next((item for item in command if item.name == "moe_flex_dispatcher_backend"), None)
     if backend is not None and len(backend.words) > 1 and facts.get("flex_backend") is None:
         facts["flex_backend"] = None if backend.words[1] == "None" else backend.words[1]
     return {name: value for name, value in facts.items() if _suits(name, value)}

@@ -69,6 +69,58 @@ def test_flags_that_are_left_out_have_the_defaults_of_the_trainer() -> None:
     assert "disp-default-allgather" in warnings
 
 
+@pytest.mark.parametrize(
+    ("version", "flags", "blockers"),
+    [
+        ("core_v0.13.1", "--overlap-moe-expert-parallel-comm", {"contract-newer-flags"}),
+        ("0.14.0", "--overlap-moe-expert-parallel-comm", set()),
+        ("0.15.3", "--moe-token-dispatcher-type flex", {"disp-flex-needs-switch"}),
+        ("0.15.3", "--moe-token-dispatcher-type flex --moe-enable-deepep", set()),
+        ("0.16.1", "--moe-token-dispatcher-type flex", set()),
+        (
+            "0.15.3",
+            "--moe-token-dispatcher-type alltoall --fine-grained-activation-offloading",
+            {"contract-newer-flags"},
+        ),
+        ("0.16.1", "--cuda-graph-impl local --cuda-graph-modules attn", {"contract-newer-flags"}),
+    ],
+)
+def test_the_stated_release_decides_which_flags_exist(version: str, flags: str, blockers: set[str]) -> None:
+    of_releases = {"contract-newer-flags", "disp-flex-needs-switch"}
+    assert ids(SCRIPT.replace("FLAGS", flags), mcore_version=version)[0] & of_releases == blockers
+
+
+@pytest.mark.parametrize(
+    ("version", "flags", "sms"),
+    [
+        (None, "flex --moe-flex-dispatcher-backend deepep", None),
+        ("0.12.1", "flex --moe-enable-deepep", None),
+        ("0.14.0", "flex --moe-enable-deepep", 20),
+        ("0.16.1", "flex --moe-flex-dispatcher-backend hybridep", 16),
+        ("0.16.1", "flex --moe-flex-dispatcher-backend deepep --moe-deepep-num-sms 24", 24),
+        ("0.17.0", "flex --moe-flex-dispatcher-backend deepep", None),
+        ("0.16.1", "alltoall", None),
+    ],
+)
+def test_omitted_flags_have_the_defaults_of_the_stated_release(
+    version: str | None, flags: str, sms: int | None
+) -> None:
+    stated = {} if version is None else {"mcore_version": version}
+    fields = checked(SCRIPT.replace("FLAGS", f"--moe-token-dispatcher-type {flags}"), **stated).contract.fields
+    assert fields["dispatch_sms"].value == sms
+
+
+def test_what_a_recipe_or_a_preset_decides_stays_unknown() -> None:
+    assert {"num_experts", "mbs", "grouped_gemm"}.isdisjoint(
+        checked(PRIMUS.replace("num_experts: 64", "")).contract.fields
+    )
+    assert checked(PRIMUS).contract.fields["precision"].value == "bf16"
+    assert "mbs" not in checked(BRIDGE).contract.fields
+    assert [checked(text).trainer for text in (PRIMUS, BRIDGE, HYDRA, SCRIPT)] == [
+        "Primus", "Megatron-Bridge", "Megatron-Bridge", "Megatron-LM",
+    ]  # fmt: skip
+
+
 def test_a_backend_without_flex_is_the_pitfall_and_not_that_backend() -> None:
     for flags in ("", "--moe-token-dispatcher-type alltoall"):
         text = SCRIPT.replace("FLAGS", f"{flags} --moe-flex-dispatcher-backend deepep")
