@@ -38,7 +38,7 @@ FIRST = 3
 @contextmanager
 def service(folder: Path) -> Iterator[Any]:
     """A client of a service in this process, with an empty database in the folder."""
-    os.environ["THREEWALLS_DATA_DIR"] = str(folder)
+    os.environ["THREEWALLS_DATA_DIR"], os.environ["THREEWALLS_LOG_LEVEL"] = str(folder), "warning"
     migrate(get_settings())
     see_every_project()
     app = create_app(get_settings(), open_to=("testserver",))

@@ -3,6 +3,7 @@
 Each names what has changed since and how to revert it. The rules use both as facts.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,8 +98,14 @@ def _cause_text(causes: Sequence[Difference]) -> str:
     return "; ".join(f"{cause.field} {_side(cause.a)} to {_side(cause.b)}" for cause in causes[:3])
 
 
+_HASH = re.compile(r"[0-9a-f]{40}")
+_SHORT_HASH = 12
+
+
 def _side(value: Stated | None) -> str:
-    return value_text(value)[:100] or "not stated" if value is not None else "not stated"
+    """Return a value for a sentence: the first digits of a commit, which identify it for git."""
+    text = value_text(value)[:100]
+    return (text[:_SHORT_HASH] if _HASH.fullmatch(text) else text) or "not stated"
 
 
 def _undo_text(differences: Sequence[Difference]) -> str:

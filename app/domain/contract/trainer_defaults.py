@@ -43,8 +43,10 @@ def launch_defaults(trainer: Trainer, version: object, stated: Mapping[str, Stat
         return {}
     values = {name: value for name, value in DEFAULTS.items() if name not in WITHOUT_DEFAULT}
     if trainer == "Primus":
-        return {name: value for name, value in values.items() if name not in _OF_PRESETS} | _TABLE["primus"]["values"]
-    values |= _MEGATRON["values"]
+        values = {name: value for name, value in values.items() if name not in _OF_PRESETS}
+        values.update(_TABLE["primus"]["values"])
+        return values
+    values.update(_MEGATRON["values"])
     release = release_of(version)
     if release is None:
         return values

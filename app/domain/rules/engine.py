@@ -49,9 +49,10 @@ def withheld_because(
 
     Retuning needs a valid launch, a healthy run, and a profile or a matched A/B that was faster.
     """
-    if rule.kind != "candidate" or rule.hints.bring_up or rule.hints.urgency:
+    is_tuning = rule.kind in ("candidate", "sizing") or rule.phase == "profile"
+    if not is_tuning or rule.hints.bring_up or rule.hints.urgency:
         return ""
-    retunes = rule.phase == "retune"
+    retunes = rule.kind == "candidate" and rule.phase == "retune"
     if retunes and blocked:
         return "Resolve the blockers first."
     if unhealthy and not (values.get("oom") is True and rule.phase == "fit"):

@@ -120,6 +120,16 @@ def test_a_blocker_that_the_run_ran_in_spite_of_is_a_warning_and_holds_nothing_b
     assert [one.rule.id for one in lost.blockers] == ["d-lost"]
 
 
+def test_after_a_crash_neither_sizes_nor_a_profile_are_suggested() -> None:
+    layout = {"gpus": 8, "tp": 1, "pp": 2, "cp": 1, "ep": 4, "etp": 1, "steps_done": 0, "unknown_fields": 2}
+    tuning = {"fit-estimate", "scale-min-gpus", "profile-required"}
+    crash = {"failure": "process_failed", "failure_text": "A process failed."}
+    for failure, suggested in (({"failure": ""}, tuning), (crash, set())):
+        evaluation = evaluate({**layout, **failure}, built_in_rules())
+        assert {item.rule.id for item in evaluation.suggestions} & tuning == suggested
+    assert evaluation.suggestions[0].rule.id == "fit-crash"
+
+
 def test_only_what_somebody_could_act_upon_is_worth_asking() -> None:
     rules = book(
         rule("a-tune", 'graph_impl == "none"'),
