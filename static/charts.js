@@ -47,6 +47,8 @@ async function drawChart(area) {
     hideTooltip();
     drawn.set(area, result);
     target.className = "";
+    // Never lower than what kept its place, so that nothing below moves up.
+    area.style.minHeight = `${area.querySelector(".reserved")?.getAttribute("height") ?? 0}px`;
     area.replaceChildren(source, target, chartTools(area));
     listen(area, result.view);
     walk(area, result.view, target);

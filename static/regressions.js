@@ -9,6 +9,8 @@ function show() {
     all.checked = selected > 0 && selected === rows().length;
     all.indeterminate = selected > 0 && selected < rows().length;
   }
+  const bar = document.querySelector("#bulk");
+  if (bar) bar.hidden = !selected && !bar.querySelector(".error");
   const count = document.querySelector("[data-selected]");
   if (count) {
     count.hidden = false;

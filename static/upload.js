@@ -67,6 +67,7 @@ function uploads(form) {
 
   const read = async (files) => {
     const mine = ++asked;
+    ask.classList.remove("no-js");
     ask.hidden = !fields.some(isFilled);
     recognised.textContent = files.length ? "Reading the file" : "";
     if (!files.length) return;

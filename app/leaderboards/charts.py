@@ -175,7 +175,7 @@ def _name(change: LeaderChange, shared: Set[str], *, with_class: bool) -> str:
 
 ROW = 40
 """Pixels per row: name above, mark below. Names next to the marks would leave a phone no room."""
-AXIS = 84
+AXIS = 49
 """Pixels of the axis and its title below the rows."""
 _GAIN, _TIME = "throughput vs. alltoall, %; right is faster", "time of the runs (UTC)"
 _DAYS = {"year": "%Y", "month": "%b %Y", "week": "%b %d", "date": "%b %d", "day": "%b %d", "hours": "%b %d %H:%M"}
