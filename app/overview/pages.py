@@ -74,7 +74,7 @@ def show_overview(request: Request, session: ReadSession, settings: AppSettings)
         answer=answer(summary, filters, who.empty),
         arrived=arrived(summary, filters),
         outcomes=OUTCOMES,
-        trend_height=trend.HEIGHT,
+        trend_height=trend.HEIGHT + trend.AXIS,
         few_runs=FEW_RUNS,
         silent_since=silent_since(session, settings),
         counted=counted,
@@ -88,7 +88,9 @@ def show_trend(request: Request, session: ReadSession) -> HTMLResponse:
     filters = OverviewQuery.from_params(request.query_params)
     read = read_overview_trend(session, filters)
     spec = trend.trend_chart(read) if read.lines else None
-    return render(request, "overview/trend.html", block="trend", trend=read, spec=spec)
+    return render(
+        request, "overview/trend.html", block="trend", trend=read, spec=spec, trend_height=trend.HEIGHT + trend.AXIS
+    )
 
 
 def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:

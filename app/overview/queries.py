@@ -1,6 +1,7 @@
 """The first page: the trend, regressions by cost, failures by cause, and what waits."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -29,13 +30,13 @@ from app.web.sparklines import Sparkline, recent_sparkline
 
 # --- Regressions that need action, the most expensive first.
 
-SHOWN = 6
+SHOWN = 5
 _NEED_SOMEBODY = ("open", "acknowledged")
 
 
 @dataclass(frozen=True, slots=True)
 class OverviewRegression:
-    """`since_run`: its first slow run, with that run's commit and stack; `stacks`: number of stacks affected.
+    """`since_run`: its first slow run, with that run's stack; `stacks`: number of stacks affected.
 
     `spark`: the newest step times of the first stack.
     """
@@ -53,8 +54,6 @@ class OverviewRegression:
     opened_at: datetime
     stacks: int
     since_run: int | None = None
-    commit: str = ""
-    commit_url: str = ""
     model: str | None = None
     gpu: str | None = None
     gpus: int | None = None
@@ -65,9 +64,13 @@ class OverviewRegression:
 
 @dataclass(frozen=True, slots=True)
 class NeedsAttention:
-    """`hours`: known GPU-hours per day of open regressions, None without any; `without_cost`: unknown costs."""
+    """`hours`: known GPU-hours per day of open regressions, None without any; `without_cost`: unknown costs.
+
+    `more`: number of regressions of each project that are not among the items.
+    """
 
     items: tuple[OverviewRegression, ...]
+    more: Mapping[str, int]
     open: int
     acknowledged: int
     hours: float | None
@@ -79,22 +82,34 @@ def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAt
     open_ones = col(RegressionRow.state).in_(_NEED_SOMEBODY)
     conditions = [open_ones, *_on_branch(branch), *_in_project(project)]
     cost = col(RegressionRow.gpu_hours_per_day)
-    state: Any = col(RegressionRow.state)
     counted = session.execute(
-        select(state, func.count(), func.sum(cost), func.count(cost)).where(*conditions).group_by(state)
-    )
-    by_state = {name: (count, hours, with_cost) for name, count, hours, with_cost in counted}
-    opened, acknowledged = (by_state.get(name, (0, None, 0))[0] for name in _NEED_SOMEBODY)
-    costs = [hours for _, hours, _ in by_state.values() if hours is not None]
-    without_cost = sum(count - with_cost for count, _, with_cost in by_state.values())
-    wanted: Select[Any] = select_any(RegressionRow, ProjectRow.slug, ProjectRow.commit_url)
+        select_any(ProjectRow.slug, RegressionRow.state, func.count(), func.sum(cost), func.count(cost))
+        .join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
+        .where(*conditions)
+        .group_by(col(ProjectRow.slug), col(RegressionRow.state))
+    ).all()
+    by_project, by_state = Counter[str](), Counter[str]()
+    for slug, state, count, _, _ in counted:
+        by_project[slug] += count
+        by_state[state] += count
+    costs = [hours for *_, hours, _ in counted if hours is not None]
+    without_cost = sum(count - with_cost for _, _, count, _, with_cost in counted)
+    wanted: Select[Any] = select_any(RegressionRow, ProjectRow.slug)
     rows = session.execute(
         wanted.join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
         .where(*conditions)
         .order_by(cost.is_(None), cost.desc(), col(RegressionRow.id).desc())
         .limit(SHOWN)
     ).all()
-    return NeedsAttention(_items(session, rows), opened, acknowledged, sum(costs) if costs else None, without_cost)
+    by_project.subtract(slug for _, slug in rows)
+    return NeedsAttention(
+        items=_items(session, rows),
+        more={slug: count for slug, count in by_project.most_common() if count},
+        open=by_state["open"],
+        acknowledged=by_state["acknowledged"],
+        hours=sum(costs) if costs else None,
+        without_cost=without_cost,
+    )
 
 
 def _in_project(project: str) -> list[ColumnElement[bool]]:
@@ -119,31 +134,26 @@ def _on_branch(branch: str) -> list[ColumnElement[bool]]:
 def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, ...]:
     members: dict[int, list[Row[Any]]] = {}
     columns = (
-        RegressionMemberRow.regression_id, RegressionMemberRow.stack_key, RunRow.id, RunRow.commit, RunRow.branch,
+        RegressionMemberRow.regression_id, RegressionMemberRow.stack_key, RunRow.id, RunRow.branch,
         RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher,
     )  # fmt: skip
     wanted: Select[Any] = select_any(*columns)
     members_of_rows = session.execute(
         wanted.join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
-        .where(col(RegressionMemberRow.regression_id).in_([row.id for row, _, _ in rows]))
+        .where(col(RegressionMemberRow.regression_id).in_([row.id for row, _ in rows]))
         .order_by(col(RunRow.ordered_at), col(RunRow.id))
     )
     for member in members_of_rows:
         members.setdefault(member.regression_id, []).append(member)
-    return tuple(
-        _item(session, row, project, commit_url, members.get(row.id or 0, [])) for row, project, commit_url in rows
-    )
+    return tuple(_item(session, row, project, members.get(row.id or 0, [])) for row, project in rows)
 
 
-def _item(
-    session: Session, row: RegressionRow, project: str, commit_url: str, members: list[Row[Any]]
-) -> OverviewRegression:
+def _item(session: Session, row: RegressionRow, project: str, members: list[Row[Any]]) -> OverviewRegression:
     since: dict[str, Any] = {}
     if members:
         first = members[0]
         since = {
             "since_run": first.id,
-            "commit": first.commit,
             "branch": first.branch,
             "model": first.model,
             "gpu": first.gpu,
@@ -164,7 +174,6 @@ def _item(
         assignee=row.assignee,
         opened_at=aware(row.opened_at),
         stacks=len({member.stack_key for member in members}),
-        commit_url=commit_url,
         **since,
     )
 
@@ -233,8 +242,7 @@ class Overview:
     (`counted`). `recent` counts runs of the requested period: failed ones, and others without a figure.
     `failures`: its
     newest failed runs by cause. `leaders`: new leaders in it, on any branch. `branches` and `projects`: choices.
-    `generated`: a project with generated logs is among the shown ones. `experiments`: number in each state, of any
-    time.
+    `generated`: those of the shown projects whose logs are generated. `experiments`: number in each state, of any time.
     """
 
     total: int
@@ -248,7 +256,7 @@ class Overview:
     trend: Trend
     branches: tuple[str, ...]
     projects: tuple[str, ...]
-    generated: bool
+    generated: tuple[str, ...]
     leaders: tuple[LeaderUpdate, ...]
     failures: tuple[FailureGroup, ...]
     experiments: Mapping[str, int]
@@ -275,7 +283,7 @@ def overview(session: Session, query: OverviewQuery, now: datetime) -> Overview:
         trend=read_overview_trend(session, query),
         branches=filter_values(session, "branch", project_id=project_ids.get(query.project))["branch"],
         projects=tuple(sorted(project_ids)),
-        generated=_is_generated(session, query.project),
+        generated=_generated(session, query.project),
         leaders=leader_updates(
             session, project=query.project, noticed_since=now - timedelta(days=int(query.days)), most=LEADERS
         ),
@@ -291,9 +299,9 @@ def read_overview_trend(session: Session, query: OverviewQuery) -> Trend:
     return read_trend(session, max(int(query.days), TREND_DAYS), project, query.branch)
 
 
-def _is_generated(session: Session, project: str) -> bool:
-    chosen = select_any(ProjectRow.id).where(col(ProjectRow.generated)).limit(1)
-    return session.execute(chosen.where(col(ProjectRow.slug) == project) if project else chosen).first() is not None
+def _generated(session: Session, project: str) -> tuple[str, ...]:
+    chosen = select(col(ProjectRow.slug)).where(col(ProjectRow.generated)).order_by(col(ProjectRow.slug))
+    return tuple(session.execute(chosen.where(col(ProjectRow.slug) == project) if project else chosen).scalars())
 
 
 _NUMBERS = re.compile(r"\d[\d.,]*")

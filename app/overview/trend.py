@@ -25,7 +25,9 @@ _NOW = 3
 """Runs whose median is the current level, and the first level without an earlier container."""
 _BEFORE = 8
 """The last runs of the earlier container, whose median is the reference."""
-HEIGHT = 240
+HEIGHT, AXIS = 300, 28
+_LANE, _NARROW_LANE, _NARROW = 210, 60, 560
+"""Width of the lane right of the lines, for their labels; in drawings narrower than the last, percentages only."""
 _WITHIN = 0.5
 """Percent below the reference up to which a line is not drawn as slower."""
 _TRACKED: Select[Any] = (
@@ -213,9 +215,7 @@ def trend_chart(trend: Trend) -> dict[str, Any]:
                     "tokens": "unknown" if (speed := run.tokens_per_s_per_gpu) is None else f"{speed:,.0f}",
                 }
             )  # fmt: skip
-        labels.append(
-            {"at": points[-1]["at"], "shown": line.now, "text": f"{line.now:.1f} %  {line.name}", "tone": tone}
-        )
+        labels.append({"shown": line.now, "tone": tone, "percent": f"{line.now:.1f} %", "name": line.name})
     low, high = _range(points)
     _spread(labels, (high - low) / HEIGHT * 15)
     for changed_at, container in sorted({(line.changed_at, line.container) for line in trend.lines if line.changed_at}):
@@ -258,7 +258,11 @@ def _specification(drawn: frozenset[str]) -> dict[str, Any]:
     import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
 
     axis = alt.Axis(labelOverlap=True, labelSeparation=12, format="%-d %b")
-    x = alt.X("at:T", title=None, scale=alt.Scale(type="utc", nice=False), axis=axis)
+    lane = f"(width < {_NARROW} ? {_NARROW_LANE} : {_LANE})"
+    # The lines end before the lane of their labels.
+    x = alt.X(
+        "at:T", title=None, scale=alt.Scale(type="utc", nice=False, range=[0, alt.expr(f"width - {lane}")]), axis=axis
+    )
     share = alt.Axis(labelExpr="datum.value + ' %'", tickCount=5)
     y = alt.Y(
         "shown:Q", title="throughput, % of the earlier container", scale=alt.Scale(zero=False, nice=False), axis=share
@@ -270,7 +274,7 @@ def _specification(drawn: frozenset[str]) -> dict[str, Any]:
     row = "{" + ", ".join(f"'{label}': datum.{field}" for label, field in tip.items()) + "}"
     points, labels = alt.Chart(alt.NamedData("points")), alt.Chart(alt.NamedData("labels"))
     releases, flags = alt.Chart(alt.NamedData("releases")), alt.Chart(alt.NamedData("flags"))
-    text: dict[str, Any] = {"align": "right", "baseline": "bottom", "dx": -4, "dy": -4, "fontWeight": 600}
+    text = alt.expr(f"width < {_NARROW} ? datum.percent : datum.percent + '  ' + datum.name")
     layers = {
         "ends": [
             alt.Chart(alt.NamedData("ends")).mark_rule(opacity=0).encode(y=y),
@@ -288,10 +292,9 @@ def _specification(drawn: frozenset[str]) -> dict[str, Any]:
             ),
         ],
         "labels": [
-            labels.mark_text(**text, stroke=charts.BACKGROUND, strokeWidth=4, color=charts.BACKGROUND).encode(
-                x=alt.value("width"), y=y, text="text:N"
+            labels.mark_text(align="left", baseline="middle", fontWeight=600, limit=_LANE - 10).encode(
+                x=alt.value(alt.expr(f"width - {lane} + 10")), y=y, color=colour, text=alt.value(text)
             ),
-            labels.mark_text(**text).encode(x=alt.value("width"), y=y, color=colour, text="text:N"),
         ],
         "flags": [
             flags.mark_point(

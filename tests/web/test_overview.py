@@ -84,13 +84,11 @@ def test_open_regressions_stand_first_the_dearest_at_the_top(
     make_regression(run, state="acknowledged", worst_delta_pct=1.5, gpu_hours_per_day=500.0)
     make_regression(run, state="fixed", gpu_hours_per_day=900.0)
     text = overview(client)
-    assert answer(text) == (
-        "3 open and 1 acknowledged regressions cost about 618 GPU-hours a day, 1 of them at unknown cost."
-    )
+    assert answer(text) == ("3 open and 1 acknowledged regressions cost at least 618 GPU-hours a day.")
     rows = table(text)
-    assert [row.partition(" step time ")[0] for row in rows] == ["500 h/d", "62 h/d", "55 h/d", "unknown"]
+    assert [row.split(" ")[0] for row in rows] == ["500", "62", "55", "unknown"]
     assert "9.8 % slower" in rows[1]
-    assert f"feedface , #{run} Take" in rows[1]
+    assert f"#{run} Take" in rows[1]
     assert rows[2].endswith("Ada")
     assert f'href="/regressions/{dearest}#decisions"' in text
     assert ATTACK not in client.get("/").text

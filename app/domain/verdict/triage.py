@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from app.domain.numbers import daily_cost, plural
+from app.domain.numbers import daily_cost, gpu_hours, plural
 
 State = Literal["open", "acknowledged", "expected", "fixed", "invalid"]
 
@@ -51,7 +51,8 @@ def refused_because(before: str, after: str) -> str:
 def active_text(counts: Mapping[str, int], hours: float | None, without_cost: int, where: str = "") -> str:
     """Summarise active regressions: `2 open and 1 acknowledged regressions cost about 1.2 GPU-hours a day.`
 
-    `counts`: by state. `hours`: their known GPU-hours a day, None without one; `without_cost`: number of unknown cost.
+    `counts`: by state. `hours`: their known GPU-hours a day, None without one; `without_cost`: number of unknown cost,
+    so that the sum is a lower bound.
     `where`: such as ` on branch main`.
     """
     parts = [f"{counts[state]} {state}" for state in ACTIVE if counts[state]]
@@ -61,5 +62,5 @@ def active_text(counts: Mapping[str, int], hours: float | None, without_cost: in
     regressions = f"{' and '.join(parts)} {plural(number, 'regression', number=False)}{where}"
     if hours is None:
         return f"{regressions}; cost unknown."
-    unknown = f", {without_cost} of them at unknown cost" if without_cost else ""
-    return f"{regressions} {plural(number, 'costs', 'cost', number=False)} {daily_cost(hours)}{unknown}."
+    cost = f"at least {gpu_hours(hours)} GPU-hours a day" if without_cost and hours >= 0.1 else daily_cost(hours)
+    return f"{regressions} {plural(number, 'costs', 'cost', number=False)} {cost}."
