@@ -56,6 +56,7 @@ from app.web.dependencies import AppEngine, ReadSession, reading
 from app.web.forms import answer_form, status_of
 from app.web.identity import Access, access_of
 from app.web.pictures import Kind, Picture, Strip, Theme, picture_response, strips_body
+from app.web.sparklines import Sparkline, recent_sparkline
 from app.web.tables import table_answer
 from app.web.templating import Toast, render, shown_params, wants_fragment
 
@@ -427,10 +428,18 @@ def _render_list(
         feed=feed_url(session, project) if project in options.projects else "",
         choices={"metric": METRICS, "kind": KINDS, "axis": AXES, "state": STATES},
         what=words.what,
+        short_cause=short_cause,
+        spark_of=lambda item: _sparkline(session, item),
         form=form,
         selected={seen.split("@")[0] for seen in form.chosen.get("seen", ())},
         changed=changed,
     )
+
+
+def _sparkline(session: Session, item: Regression) -> Sparkline | None:
+    if item.metric != "step_time_ms" or item.since is None:
+        return None
+    return recent_sparkline(session, item.project_id, item.since.stack_key)
 
 
 def _render_regression(
