@@ -100,6 +100,11 @@ def _words(stack: TitledStack, name: str) -> str:
 # --- The title: `Qwen3-30B-A3B · 16 × H100 · hybridep · forced balance · nemo:26.06`.
 
 
+def container_tag(contract: Mapping[str, Stated]) -> str:
+    """Return the container without registry and digest: `train:2026.10`; empty when it is unknown."""
+    return _text(contract, "container").partition("@")[0].rpartition("/")[2]
+
+
 def stack_title(contract: Mapping[str, Stated], *, dispatcher: bool = True) -> str:
     """Return the title of a stack. Leave out the dispatcher, which is a knob, where a stack has several."""
     parts = [
@@ -107,7 +112,7 @@ def stack_title(contract: Mapping[str, Stated], *, dispatcher: bool = True) -> s
         _hardware(contract),
         _text(contract, "dispatcher") if dispatcher else "",
         _text(contract, "routing_mode").replace("-", " ").replace("_", " "),
-        _text(contract, "container").partition("@")[0].rpartition("/")[2],
+        container_tag(contract),
     ]
     return SEPARATOR.join(part for part in parts if part)
 

@@ -1,7 +1,7 @@
 """The list of stacks, newest runs first: fields, number of runs and current state."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -9,7 +9,8 @@ from sqlalchemy import ColumnElement, Row, func, select
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
-from app.domain.naming import stack_title
+from app.domain.naming import SEPARATOR, TitledStack, container_tag, stack_names, stack_title
+from app.domain.numbers import contract_value
 from app.domain.run import Stated
 from app.history.queries import VERDICTS
 from app.storage.database import ListPage
@@ -48,11 +49,14 @@ _TOLD = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "pp_layout", "gr
 class StackItem:
     """One row of the list. `container` empty, `model` etc. None: unknown. `also`: further distinguishing fields.
 
+    `group`: what it shares with its neighbours in the list: model, GPUs, routing; `name`: parts that distinguish it.
     `last_run`: the newest in history order; `verdict`: that of the last judged run.
     """
 
     stack_key: str
     title: str
+    group: str
+    name: tuple[str, ...]
     project: str
     generated: bool
     model: str | None
@@ -69,6 +73,11 @@ class StackItem:
     verdict_run_id: int | None
     step_time_ms: float | None
     spark: Sparkline | None
+
+    @property
+    def fields_text(self) -> str:
+        """Return the distinguishing fields and the key, for a tooltip."""
+        return ", ".join([*(f"{name} {contract_value(value)}" for name, value in self.also), self.stack_key[:8]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +120,38 @@ def stacks_of(session: Session, keys: Sequence[str]) -> tuple[StackItem, ...]:
 def _items(session: Session, stacks: Sequence[StackRow]) -> list[StackItem]:
     recent = {stack.stack_key: session.execute(RECENT, _key(stack)).all() for stack in stacks}
     contracts = _contracts(session, [rows[0].id for rows in recent.values() if rows])
+    groups = {key: (rows[0].slug, _group(contracts[rows[0].id])) for key, rows in recent.items() if rows}
+    names = _names(recent, contracts, groups)
     items = []
     for stack in stacks:
         if rows := recent[stack.stack_key]:
             judged = _last_judged(session, stack, rows) if stack.verdict else None
-            items.append(_item(rows, stack, contracts[rows[0].id], judged))
-    return items
+            item = _item(rows, stack, contracts[rows[0].id], judged)
+            items.append(replace(item, name=names[stack.stack_key]))
+    # Those of a group stand together, where the newest of them stands.
+    order = list(groups.values())
+    return sorted(items, key=lambda item: order.index((item.project, item.group)))
+
+
+def _group(contract: Mapping[str, Stated]) -> str:
+    return stack_title({name: stated for name, stated in contract.items() if name != "container"}, dispatcher=False)
+
+
+def _names(
+    recent: Mapping[str, Sequence[Any]],
+    contracts: Mapping[int, Mapping[str, Stated]],
+    groups: Mapping[str, tuple[str, str]],
+) -> dict[str, tuple[str, ...]]:
+    """Return the parts of each stack's name within its group: the container, and what else differs."""
+    names: dict[str, tuple[str, ...]] = {}
+    for group in set(groups.values()):
+        titled = []
+        for key in (key for key, own in groups.items() if own == group):
+            contract = contracts[recent[key][0].id]
+            known = {name: stated.value for name, stated in contract.items() if stated.value is not None}
+            titled.append(TitledStack(key, container_tag(contract) or "unknown container", recent[key][0].slug, known))
+        names |= {key: tuple(name.split(SEPARATOR)) for key, name in stack_names(titled).items()}
+    return names
 
 
 def _key(stack: StackRow) -> dict[str, Any]:
@@ -130,13 +165,15 @@ def _last_judged(session: Session, stack: StackRow, rows: Sequence[Row[Any]]) ->
 
 
 def _item(rows: Sequence[Any], stack: StackRow, contract: dict[str, Stated], judged: Any) -> StackItem:
-    """Return the row of a stack. `rows`: its newest runs, newest first."""
+    """Return the row of a stack, still without its name. `rows`: its newest runs, newest first."""
     newest = rows[0]
     values = leading_values(rows)
     container = contract.get("container")
     return StackItem(
         stack_key=newest.stack_key,
         title=stack_title(contract, dispatcher=False),
+        group=_group(contract),
+        name=(),
         project=newest.slug,
         generated=newest.generated,
         model=newest.model,
