@@ -225,3 +225,25 @@ document.addEventListener("htmx:timeout", () => problem("The service took too lo
 
 start(document.body);
 $('main [aria-invalid="true"]')?.focus(); // a form that came back stands far down on some pages
+
+/* ---------- files dropped anywhere on a page with a form that takes them ---------- */
+
+const taker = (event) => event.dataTransfer?.types.includes("Files") && $("form[data-drops]");
+for (const type of ["dragenter", "dragover"]) {
+  window.addEventListener(type, (event) => {
+    if (!taker(event)) return;
+    event.preventDefault(); // else the browser opens the file in place of the page
+    document.body.classList.add("dropping");
+  });
+}
+window.addEventListener("dragleave", (event) => { if (!event.relatedTarget) document.body.classList.remove("dropping"); });
+window.addEventListener("drop", (event) => {
+  document.body.classList.remove("dropping");
+  const form = taker(event);
+  if (!form) return;
+  event.preventDefault();
+  const files = event.dataTransfer.files;
+  if (!form.dispatchEvent(new CustomEvent("dropfiles", { cancelable: true, detail: files }))) return;
+  $('input[type="file"]', form).files = files;
+  form.requestSubmit();
+});

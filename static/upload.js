@@ -77,7 +77,9 @@ function uploads(form) {
     const previews = answers.filter(Boolean);
     const logs = previews.filter((each) => each.is_log);
     const recognisedFields = Object.assign({}, ...logs.map((each) => each.recognised));
-    recognised.textContent = (logs[0] ?? previews[0])?.sentence ?? "";
+    const traces = previews.filter((each) => each.is_profile).length;
+    recognised.textContent = (logs[0] ?? previews.find((each) => !each.is_profile))?.sentence ?? "";
+    if (traces) recognised.textContent += ` ${traces} ${traces === 1 ? "file" : "files"} with a profile.`;
     for (const field of fields) {
       const name = $("input", field).name;
       field.hidden = logs.length > 0 && name in recognisedFields && !isFilled(field);
@@ -95,7 +97,10 @@ function uploads(form) {
 
   const project = form.elements.project;
   project.value ||= remembered();
-  form.dropped = (files) => choose([...input.files, ...files]);
+  form.addEventListener("dropfiles", (event) => {
+    event.preventDefault();
+    choose([...input.files, ...event.detail]);
+  });
   input.addEventListener("change", show);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -104,23 +109,6 @@ function uploads(form) {
   });
   show();
 }
-
-// The whole window takes files: a file dropped beside a form would replace the page.
-const withFiles = (event) => event.dataTransfer?.types.includes("Files");
-for (const type of ["dragenter", "dragover"]) {
-  window.addEventListener(type, (event) => {
-    if (!withFiles(event)) return;
-    event.preventDefault();
-    document.body.classList.add("dropping");
-  });
-}
-window.addEventListener("dragleave", (event) => { if (!event.relatedTarget) document.body.classList.remove("dropping"); });
-window.addEventListener("drop", (event) => {
-  document.body.classList.remove("dropping");
-  if (!withFiles(event)) return;
-  event.preventDefault();
-  $("form[data-upload]").dropped(event.dataTransfer.files);
-});
 
 function send(form, input) {
   const files = [...form.querySelectorAll('input[type="file"]')].flatMap((each) => [...each.files]);

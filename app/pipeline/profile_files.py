@@ -3,6 +3,7 @@
 Imports no database, because `threewalls profile` reads local files with it.
 """
 
+import re
 import sqlite3
 import tarfile
 import tempfile
@@ -29,6 +30,10 @@ _ZIP = b"PK\x03\x04"
 _EMPTY_ZIP = b"PK\x05\x06"
 _TAR_AT = 257
 _TABLE_HEAD = 8_192
+_PEEK_BYTES = 64 << 20
+"""More than any first chunk of decompressed text."""
+_EVENT = re.compile(rb'"ph": ?"[XMisf]"')
+"""An event of a trace that has no object around its events."""
 MAX_FILES = 256
 _REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 _DAMAGED = sqlite3.DatabaseError
@@ -200,6 +205,25 @@ class _Reading:
         with file.path.open("rb") as opened:
             _write(target, Decompressed(opened, file.name, self._limits))
         return target
+
+
+def is_profile(name: str, file: BinaryIO) -> bool:
+    """Tell a profile from a training log, by the beginning of the file. Archives are profiles: no log comes in one."""
+    file.seek(0)
+    head = file.read(512)
+    if head.startswith((SQLITE, _ZIP, _EMPTY_ZIP)) or _is_tar(head) or name.lower().endswith(_REPORTS):
+        return True
+    try:
+        text = next(iter(Decompressed(file, name, Limits(_PEEK_BYTES, _PEEK_BYTES))), b"")
+    except InvalidUpload:
+        return False
+    finally:
+        file.seek(0)
+    if text.startswith(SQLITE) or _is_tar(text):
+        return True
+    if text.lstrip().startswith((b"{", b"[")):
+        return b'"traceEvents"' in text or bool(_EVENT.search(text))
+    return is_table(text[:_TABLE_HEAD])
 
 
 def _head(path: Path) -> bytes:

@@ -10,13 +10,14 @@ from fastapi import APIRouter, Depends, Path, Query, Request
 from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import UploadFile
+from starlette.datastructures import FormData, UploadFile
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from app.access.guards import UPLOAD_BYTES
 from app.domain.access.principal import Action
 from app.domain.verdict.words import DECISIONS
 from app.errors import Conflict, FieldError, InvalidChange, InvalidMetadata, InvalidUpload, ThreewallsError
+from app.pipeline.profile_files import is_profile
 from app.pipeline.profiles import SentProfileFile, accept_profile
 from app.pipeline.receive import UploadedFile, accept_upload
 from app.runs.api import csv_rows
@@ -185,27 +186,35 @@ async def upload_run(request: Request, engine: AppEngine, log_files: AppLogFiles
         request, max_files=MAX_FILES, max_fields=MAX_UPLOAD_FIELDS, max_part_size=settings.max_metadata_bytes
     ) as sent:
         form = UploadForm.read(sent)
-        files = [
-            UploadedFile("log", upload.filename or "log", upload.file)
-            for upload in sent.getlist("log")
-            if isinstance(upload, UploadFile) and upload.filename
-        ]
         try:
+            files, traces = await run_in_threadpool(_sorted_out, sent)
             meta = form.metadata()
             into = partial(_chosen_project, request, engine)
             accept = partial(accept_upload, files=files, meta=meta, into=into, uploader=uploader(request))
             accepted = await run_in_threadpool(accept, engine, log_files, settings)
-            traces = [
-                SentProfileFile(upload.filename, upload.file)
-                for upload in sent.getlist("profile")
-                if isinstance(upload, UploadFile) and upload.filename
-            ]
             if traces:
                 attach = partial(accept_profile, run_id=accepted.run_id, files=traces, uploader=uploader(request))
                 await run_in_threadpool(attach, engine, log_files, settings)
         except InvalidUpload as error:
             return await run_in_threadpool(_render_upload, request, engine, settings, form.refused(error), status=422)
     return RedirectResponse(f"/runs/{accepted.run_id}", status_code=303)
+
+
+def _sorted_out(sent: FormData) -> tuple[list[UploadedFile], list[SentProfileFile]]:
+    """Return the logs and the profiles of a form. A profile among the logs is recognised by its content."""
+    files: list[UploadedFile] = []
+    traces: list[SentProfileFile] = []
+    for field in ("log", "profile"):
+        for upload in sent.getlist(field):
+            if not isinstance(upload, UploadFile) or not upload.filename:
+                continue
+            if field == "profile" or is_profile(upload.filename, upload.file):
+                traces.append(SentProfileFile(upload.filename, upload.file))
+            else:
+                files.append(UploadedFile("log", upload.filename, upload.file))
+    if traces and not files:
+        raise InvalidUpload("The log is missing. Attach profiles without a log on the page of their run.")
+    return files, traces
 
 
 @router.post("/runs/{run_id}/contract")

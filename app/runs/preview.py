@@ -11,6 +11,7 @@ from app.domain.numbers import grouped, plural
 from app.domain.performance.summary import summarise
 from app.domain.run import LogPart, Metadata
 from app.errors import InvalidUpload
+from app.pipeline.profile_files import is_profile
 from app.pipeline.uploaded_file import Decompressed, Limits, checked
 
 PREVIEW_BYTES = 2 << 20
@@ -27,17 +28,21 @@ ASKED = ("model", "gpu", "gpus", "cluster", "container")
 class Preview:
     """`sentence`: what was recognised. `recognised`: the values of ASKED that the file shows; `missing`: the others.
 
-    `is_log`: False for a document that goes with a log, and for a file that no reader supports.
+    `is_log`: False for a document that goes with a log, and for a file that no reader supports. `is_profile`: it goes
+    with the log as a profile.
     """
 
     sentence: str
     is_log: bool
     recognised: Mapping[str, str]
     missing: tuple[str, ...]
+    is_profile: bool = False
 
 
 def preview(name: str, data: bytes) -> Preview:
     """Read the beginning of a file."""
+    if is_profile(name, BytesIO(data)):
+        return Preview("Profile.", False, {}, (), is_profile=True)
     try:
         chunks = checked(Decompressed(BytesIO(data), name, Limits(4 * MOST_TEXT_BYTES, _ANY_RATIO)), "log", name)
         text = b"".join(_beginning(chunks))

@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 from app.storage.database import transaction
 from tests.browser.conftest import PATIENCE_MS, House, OpenPage, sign
 from tests.browser.looks import PHONE, assert_looks_well
+from tests.browser.test_runs import DROP
 from tests.domain.profiles.traces import corpus, event, trace_bytes
 from tests.regressions.triaged import make_regression, make_slow_stack
 from tests.suggestions.advised import make_advised
@@ -54,11 +55,9 @@ def test_a_run_at_its_profile_gets_one_and_plans_what_it_shows(open_page: OpenPa
         run = make_advised(session, fields={"gpu": "H100", "gpus": 1}, name="to profile", project="to-profile")
     page = open_page(f"/runs/{run}/next/profile-required")
     assert page.locator("[data-waits]").count() > 3
-    page.get_by_role("link", name="Attach a profile").first.click()
-    page.get_by_label("Traces of one or more ranks").set_input_files(
-        {"name": "rank-0.json", "mimeType": "application/json", "buffer": exposed_trace()}
-    )
-    page.get_by_role("button", name="Attach profile").click()
+    page.goto(f"/runs/{run}")
+    page.locator("form[data-drops]").wait_for(state="attached")  # the walls are loaded after the page
+    page.locator("h1").evaluate(DROP, [["rank-0.json", exposed_trace().decode()]])
     expect(page.locator("#walls")).to_be_visible(timeout=PATIENCE_MS)
     expect(page.locator("[data-wall=communication]")).to_have_class(re.compile("is-wall"))
     page.locator("[data-wall=communication] [data-suggestion]").first.click()

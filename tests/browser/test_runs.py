@@ -126,7 +126,7 @@ def test_the_run_page_goes_live_from_received_to_ready(open_page: OpenPage, hous
 
 def test_an_error_stands_at_its_field_and_the_file_stays_chosen(open_page: OpenPage, house: House) -> None:
     page = open_page("/upload")
-    page.get_by_label("Drop logs here").set_input_files(
+    page.get_by_label("Drop files here").set_input_files(
         {"name": "kept.log", "mimeType": "text/plain", "buffer": b"a line\n"}
     )
     page.get_by_label("GPUs", exact=True).fill("-8")
@@ -142,7 +142,7 @@ def test_an_error_stands_at_its_field_and_the_file_stays_chosen(open_page: OpenP
 
 def test_upload_works_without_script(open_page: OpenPage) -> None:
     page = open_page("/upload", script=False)
-    page.get_by_label("Drop logs here").set_input_files(
+    page.get_by_label("Drop files here").set_input_files(
         {"name": "plain.log", "mimeType": "text/plain", "buffer": megatron_log(step_times(900.0, 30)).encode()}
     )
     page.get_by_label("Project").fill("no-script")

@@ -77,6 +77,17 @@ def test_the_step_that_asks_for_a_profile_says_what_waits_for_it(client: TestCli
     assert "nsys profile" in text
 
 
+def test_a_profile_among_the_logs_of_an_upload_is_attached_to_their_run(client: TestClient) -> None:
+    files = [("log", ("train.log", LOG)), ("log", ("rank-0.json.gz", trace("ddp-a100-ns")))]
+    answer = client.post("/upload", files=files, data={"project": "profiled"}, follow_redirects=False)
+    run_id = int(answer.headers["location"].rpartition("/")[2])
+    assert len(client.get(f"/api/v1/runs/{run_id}/profiles").json()["items"]) == 1
+    assert [file["name"] for file in client.get(f"/api/v1/runs/{run_id}").json()["files"]] == ["train.log"]
+    alone = client.post("/upload", files=files[1:], data={"project": "profiled"})
+    assert alone.status_code == 422
+    assert "on the page of their run" in alone.text
+
+
 def test_a_profile_ends_its_phase_and_opens_retuning_until_it_is_removed(client: TestClient) -> None:
     run_id = make_run(client)
     before = phases_of(client, run_id)

@@ -182,6 +182,8 @@ def _from_arguments(arguments: Mapping[str, Value]) -> dict[str, object]:
         value = False if value is None and fact.type == "bool" else value
         if _suits(fact.name, value):
             facts[fact.name] = value
+    if "use_pytorch_profiler" in arguments:  # dumps name all options, so a missing one does not exist
+        facts["profiler_options"] = "pytorch_profiler_collect_callstack" in arguments
     return facts
 
 

@@ -31,6 +31,35 @@ from tests.domain.builders import OVERLAP_CASE, make_log, make_metadata
 from tests.domain.rules.builders import reading_of
 from tests.shared_papers import shared_folder
 
+# --- Commands for the trainer of a run and its version.
+
+
+@pytest.mark.parametrize(
+    ("trainer", "arguments", "titles"),
+    [
+        ("Megatron-LM", {"use_pytorch_profiler": False}, {"Nsight Systems with Megatron-LM", "before February 2026"}),
+        (
+            "Megatron-LM",
+            {"use_pytorch_profiler": False, "pytorch_profiler_collect_callstack": False},
+            {"Nsight Systems with Megatron-LM", "since February 2026"},
+        ),
+        ("Megatron-Bridge", {}, {"Nsight Systems with Megatron-Bridge", "PyTorch profiler with Megatron-Bridge"}),
+        ("torchtitan", {}, {"PyTorch profiler with torchtitan"}),
+        ("NeMo 2", {}, {"Nsight Systems with NeMo 2"}),
+        ("DeepSpeed", {}, {"PyTorch profiler in your own training loop", "Nsight Systems around any trainer"}),
+    ],
+)
+def test_a_run_gets_the_profiler_commands_of_its_trainer_and_version(
+    trainer: str, arguments: dict[str, Value], titles: set[str]
+) -> None:
+    facts = facts_of(RunReading({}, trainer=trainer, arguments=arguments)) | {"steps_done": 50, "gpu": "H100"}
+    asked = evaluate(derive(facts), built_in_rules()).find("profile-required")
+    assert asked is not None
+    shown = {recipe.title for recipe in asked.recipes}
+    assert len(shown) == len(titles)
+    assert all(any(recipe.endswith(title) for recipe in shown) for title in titles), shown
+
+
 # --- A run's summary becomes facts; what nobody stated stays absent, and what was stated of an unused knob is kept.
 
 PLACE: dict[str, Value] = {"gpu": "H100", "cluster": "eos", "container": "nemo:26.06"}
