@@ -73,6 +73,7 @@ from app.regressions.api import verdict_router as verdict_api
 from app.regressions.feed import router as regression_feed
 from app.regressions.pages import router as regressions_pages
 from app.reports.api import router as reports_api
+from app.reports.commit import router as commit_reports_api
 from app.runs.api import router as runs_api
 from app.runs.pages import router as runs_pages
 from app.runs.palette import router as palette
@@ -184,6 +185,7 @@ def _routes() -> list[BaseRoute]:
         regressions_api,
         verdict_api,
         reports_api,
+        commit_reports_api,
         suggestions_api,
         check_api,
         experiments_api,

@@ -32,7 +32,7 @@ from workers.tasks import process_run
 DEFAULT_CORPUS = Path(__file__).resolve().parent.parent.parent / "shared" / "corpus"
 PROJECT = "golden"
 LASTING = ("stayed", "last run", "moved again")
-NOTICED = ("opened", "joined", "called", "upgrade", "improvement", "upgrade, faster")
+NOTICED = ("opened", "opened earlier", "joined", "called", "upgrade", "on its page", "improvement", "upgrade, faster")
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,16 @@ def uploaded(client: TestClient, run: GoldenRun) -> int:
 
 @dataclass(frozen=True)
 class Result:
-    """`ids`: run number by name; `verdicts` by run number; `members`: of every regression, with it."""
+    """`ids`: run number by name; `verdicts` by run number; `members`: of every regression, with it; `upgrades`: what an
+    upgrade changed, by its first run.
+    """
 
     runs: Sequence[GoldenRun]
     ids: Mapping[str, int]
     steady: Mapping[int, Mapping[str, Any]]
     verdicts: Mapping[int, Mapping[str, Any]]
     members: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]
+    upgrades: Mapping[int, Mapping[str, Any]]
 
     @property
     def by_id(self) -> dict[int, GoldenRun]:
@@ -121,8 +124,10 @@ def upload_all(corpus: Path, every: int, only: str) -> Result:
     verdicts = {number: client.get(f"/api/v1/runs/{number}/verdict").json() for number in ids.values()}
     regressions = list(_regressions(client))
     members = [(regression, member) for regression in regressions for member in regression["members"]]
+    items = client.get("/api/v1/upgrades", params={"project": PROJECT}).json()["items"]
+    upgrades = {stack["run_id"]: stack for item in items for stack in item["stacks"]}
     app.state.engine.dispose()
-    return Result(runs, ids, steady, verdicts, members)
+    return Result(runs, ids, steady, verdicts, members, upgrades)
 
 
 def _regressions(client: TestClient) -> Iterator[dict[str, Any]]:
@@ -140,22 +145,48 @@ def _regressions(client: TestClient) -> Iterator[dict[str, Any]]:
 def seen_at(result: Result, change: Mapping[str, str]) -> tuple[str, str]:
     """What the first run of a lasting change shows: a word of NOTICED or `missed`, and why."""
     run_id = result.ids[change["after_run"]]
+    verdict = result.verdicts[run_id]
+    slower = change["direction"] == "slower"
     if compares_two_jobs(result, run_id):
-        return "missed", f"{result.verdicts[run_id]['verdict']} against another job"
-    verdict, slower = result.verdicts[run_id], change["direction"] == "slower"
-    own = [(regression, member) for regression, member in result.members if member["run_id"] == run_id]
-    own = [pair for pair in own if pair[0]["metric"] == "step_time_ms"]
-    if slower and own:
-        return ("upgrade" if own[0][0]["kind"] == "upgrade" else "opened"), f"#{own[0][0]['id']}"
-    if slower and verdict["verdict"] == "regression":
-        asks = bool(verdict.get("rerun"))
-        return ("called", "asks for a rerun that confirms it") if asks else ("joined", "covered by another regression")
+        return "missed", f"{verdict['verdict']} against another job"
+    if slower and (seen := _regression_at(result, run_id, change)):
+        return seen
     if not slower and verdict["verdict"] == "improvement":
         return "improvement", ""
-    contrast = verdict.get("contrast")
-    if contrast and contrast["decision"] == ("regression" if slower else "improvement"):
-        return ("upgrade" if slower else "upgrade, faster"), contrast.get("attributed_to") or "no field"
+    decision = "regression" if slower else "improvement"
+    if result.upgrades.get(run_id, {}).get("decision") == decision:
+        return ("upgrade" if slower else "upgrade, faster"), "listed"
+    if (verdict.get("contrast") or {}).get("decision") == decision:
+        return "on its page", "both sides are in use, or a field is not stated"
     return "missed", _why_missed(verdict)
+
+
+def _regression_at(result: Result, run_id: int, change: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return how a slower run is part of a regression of step time; None when it is not."""
+    verdict = result.verdicts[run_id]
+    own = [regression for regression, member in result.members if member["run_id"] == run_id]
+    own = [regression for regression in own if regression["metric"] == "step_time_ms"]
+    if own:
+        return ("upgrade" if own[0]["kind"] == "upgrade" else "opened"), f"#{own[0]['id']}"
+    if verdict["verdict"] == "regression":
+        asks = bool(verdict.get("rerun"))
+        return ("called", "asks for a rerun that confirms it") if asks else ("joined", "covered by another regression")
+    earlier = opened_since(result, change)
+    return ("opened earlier", f"#{earlier}") if earlier else None
+
+
+def opened_since(result: Result, change: Mapping[str, str]) -> int:
+    """Return the regression of this history that began after the last run before the change; 0 without one.
+
+    `observed-changes.csv` leaves out some runs, so the first slow one may be earlier.
+    """
+    before, after = (result.by_id[result.ids[change[name]]] for name in ("before_run", "after_run"))
+    for regression, member in result.members:
+        run = result.by_id[member["run_id"]]
+        between = run.history == after.history and before.place < run.place <= after.place
+        if between and regression["metric"] == "step_time_ms" and regression["state"] != "invalid":
+            return int(regression["id"])
+    return 0
 
 
 def _why_missed(verdict: Mapping[str, Any]) -> str:

@@ -39,6 +39,7 @@ VERDICT_RULES: dict[str, int] = {
     "levels": 3,
     "suspects": 2,
     "sentences": 2,
+    "upgrades": 1,
 }
 """Rule -> version of what verdicts conclude from figures (`docs/verdicts.md`); a change recomputes no figure.
 
@@ -47,7 +48,8 @@ open nothing. `step_time`: 2 since contradicting reruns are inconclusive, 3 sinc
 4 degrees of freedom or more and at most 5 %, 4 since requested reruns are one look and their decision is final,
 5 since the interval is that of the test that decided.
 `levels`: 2 since the last run of a history is clipped like the others, 3 since reruns of a commit count once.
-`suspects`: 2 since `no_change` has none. `sentences`: the wording of stored reasons and notes."""
+`suspects`: 2 since `no_change` has none. `upgrades`: measured over the first five commits of a stack. `sentences`: the
+wording of stored reasons and notes."""
 
 VERDICT_VERSION = sum(VERDICT_RULES.values())
 

@@ -25,6 +25,7 @@ from app.storage.runs import (
     runs_by_id,
 )
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any
+from app.storage.upgrade_changes import UpgradeChange, upgrade_changes
 from app.web.lists import FilterQuery, OneOf
 from app.web.sparklines import Sparkline, recent_sparkline
 
@@ -215,6 +216,7 @@ class OverviewQuery(FilterQuery):
 
 
 LEADERS = 3
+UPGRADES = 3
 FAILED = 40
 """Newest failed runs that are grouped by cause."""
 MOST_CAUSES = 5
@@ -241,7 +243,8 @@ class Overview:
     `without_figure` those of the requested branch, as the list filters them. These counts end at 10,000 and more
     (`counted`). `recent` counts runs of the requested period: failed ones, and others without a figure.
     `failures`: its
-    newest failed runs by cause. `leaders`: new leaders in it, on any branch. `branches` and `projects`: choices.
+    newest failed runs by cause. `leaders`: new leaders in it, `upgrades`: what upgrades in it changed, both on any
+    branch. `branches` and `projects`: choices.
     `generated`: those of the shown projects whose logs are generated. `experiments`: number in each state, of any time.
     """
 
@@ -258,6 +261,7 @@ class Overview:
     projects: tuple[str, ...]
     generated: tuple[str, ...]
     leaders: tuple[LeaderUpdate, ...]
+    upgrades: tuple[UpgradeChange, ...]
     failures: tuple[FailureGroup, ...]
     experiments: Mapping[str, int]
 
@@ -286,6 +290,9 @@ def overview(session: Session, query: OverviewQuery, now: datetime) -> Overview:
         generated=_generated(session, query.project),
         leaders=leader_updates(
             session, project=query.project, noticed_since=now - timedelta(days=int(query.days)), most=LEADERS
+        ),
+        upgrades=upgrade_changes(
+            session, project=query.project, since=now - timedelta(days=int(query.days)), most=UPGRADES
         ),
         failures=_by_cause(_latest(session, FAILED, *recent, badly)),
         experiments=find_experiments(session, ExperimentFilter(project=query.project), page_size=1).states,

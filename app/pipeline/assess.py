@@ -11,6 +11,7 @@ from sqlmodel import Session, col
 
 from app.domain.run import Metric, Stated
 from app.domain.verdict.assess import (
+    UPGRADES,
     Assessment,
     changed_field,
     conclude,
@@ -33,11 +34,17 @@ from app.domain.verdict.baseline import (
 )
 from app.domain.verdict.comparability import Comparability, compare_contracts
 from app.domain.verdict.differences import Difference
-from app.domain.verdict.document import OtherBranch, VerdictDocument, verdict_document
+from app.domain.verdict.document import (
+    MeasuredContrast,
+    OtherBranch,
+    VerdictDocument,
+    measured_contrast,
+    verdict_document,
+)
 from app.domain.verdict.policy import NO_POLICY, Policy, ReferenceMove, StackPolicy
-from app.domain.verdict.record import RunFacts, RunRecord, current_level
+from app.domain.verdict.record import RunFacts, RunRecord, current_level, launches_of_commits
 from app.domain.verdict.step_time import Prior
-from app.domain.verdict.triage import ACTIVE
+from app.domain.verdict.step_time import select_baseline as select_clean
 from app.pipeline.decisions import ANY_BRANCH
 from app.pipeline.work import StackChange, StackClaim
 from app.storage.runs import aware
@@ -48,14 +55,12 @@ from app.storage.tables import (
     PinRow,
     ProjectRow,
     ReceiverRow,
-    RegressionMemberRow,
-    RegressionRow,
     RunFileRow,
     RunResultRow,
     RunRow,
+    UpgradeChangeRow,
     select_any,
 )
-from app.storage.verdicts import stored_documents
 
 # --- The part of a stack that judging needs: its relevant runs, grouped into candidates, and its rules.
 #
@@ -279,11 +284,11 @@ _WITHOUT_BASELINE: Select[Any] = (
 # What few projects have, so that a change of a stack of most of them needs no further statement.
 _RULES_AND_CONCERNS = _RULES.add_columns(
     _WITHOUT_BASELINE.exists().label("contrasts"),
-    select_any(RegressionRow.id)
+    select_any(UpgradeChangeRow.id)
     .where(
-        col(RegressionRow.project_id) == bindparam("project"),
-        col(RegressionRow.kind) == "upgrade",
-        col(RegressionRow.state).in_(ACTIVE),
+        col(UpgradeChangeRow.project_id) == bindparam("project"),
+        col(UpgradeChangeRow.from_stack_key) == bindparam("stack"),
+        col(UpgradeChangeRow.side_by_side).is_(False),
     )
     .exists()
     .label("upgrades"),
@@ -397,35 +402,27 @@ def runs_like(
     return [run_of_stack for run_of_stack in runs if (run_of_stack.ordered_at, run_of_stack.id) < candidate.place]
 
 
-def upgrades_from(session: Session, project_id: int, stack_key: str) -> dict[str, datetime]:
-    """Return the stacks whose active regression is an upgrade from this stack, with the place of their slow run.
+def upgrades_from(session: Session, stack: Stack) -> dict[str, datetime]:
+    """Return the stacks that jobs of this one moved to, as far as was known, with the place of their first run there.
 
-    When this stack runs again, they were no upgrade.
+    When such a job runs here again, it did not move.
     """
-    rows = session.execute(
-        select_any(RegressionMemberRow.stack_key, RegressionMemberRow.run_id, RunRow.ordered_at)
-        .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
-        .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
-        .where(
-            col(RegressionRow.project_id) == project_id,
-            col(RegressionRow.kind) == "upgrade",
-            col(RegressionRow.state).in_(ACTIVE),
-            col(RegressionMemberRow.stack_key) != stack_key,
-        )
-    ).all()
-    if not rows:
+    runs = [run for candidate in stack.to_judge for run in candidate.runs if run.purpose == "ci"]
+    if not runs:
         return {}
-    documents = stored_documents(session, [row.run_id for row in rows])
-    other_sides = {
-        row.run_id: int(contrast["runs"][-1])
-        for row in rows
-        if row.run_id in documents and (contrast := documents[row.run_id][0].get("contrast"))
-    }
-    chosen = select(col(RunRow.id)).where(
-        col(RunRow.id).in_(sorted({*other_sides.values()})), col(RunRow.stack_key) == stack_key
+    jobs = {run.job for run in runs}
+    chosen = select_any(UpgradeChangeRow.stack_key, UpgradeChangeRow.at).where(
+        col(UpgradeChangeRow.project_id) == stack.project_id,
+        col(UpgradeChangeRow.from_stack_key) == stack.stack_key,
+        col(UpgradeChangeRow.side_by_side).is_(False),
+        col(UpgradeChangeRow.at) <= max(run.ordered_at for run in runs),
     )
-    own = set(session.execute(chosen).scalars())
-    return {row.stack_key: aware(row.ordered_at) for row in rows if other_sides.get(row.run_id) in own}
+    if "" not in jobs:
+        chosen = chosen.where(col(UpgradeChangeRow.job).in_((*jobs, "")))
+    firsts: dict[str, datetime] = {}
+    for row in session.execute(chosen):
+        firsts[row.stack_key] = min(firsts.get(row.stack_key, aware(row.at)), aware(row.at))
+    return firsts
 
 
 REFERENCE_DAYS = 7
@@ -465,6 +462,19 @@ MOST_LEFT_OUT = 20
 """Upper limit of runs listed with the reason why they cannot serve as baseline."""
 
 
+YOUNG = 5
+"""Commits in a stack within which the upgrade that it began with is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Predecessor:
+    """The stack of a job before an upgrade. `runs`: of its current segment. `side_by_side`: it still runs."""
+
+    runs: tuple[StackRun, ...]
+    comparability: Comparability
+    side_by_side: bool
+
+
 class Assessor:
     """Assess the candidates of one stack, in any order: a verdict depends on earlier runs, not on other verdicts."""
 
@@ -473,6 +483,7 @@ class Assessor:
         self._reading = PassReading(session)
         self._families: dict[tuple[str, str], Family] = {}
         self._elsewhere: dict[str, Mapping[str, Metric | None]] = {}
+        self._predecessors: dict[tuple[int, str], Predecessor | None] = {}
 
     @property
     def contracts(self) -> dict[int, Mapping[str, Stated]]:
@@ -505,6 +516,8 @@ class Assessor:
             run.facts.run: run.metrics for run in (*before, *candidate.runs) if run.facts.run in compared
         }
         document = verdict_document(assessment, names, figures, candidates[-1].definition_version)
+        if choice.comparability is not None:
+            document = replace(document, since_upgrade=self._since_upgrade(candidate, before, prior))
         other_branch = None if selection.runs else self._other_branch(candidate.newest.facts, earlier)
         return replace(
             document,
@@ -534,6 +547,70 @@ class Assessor:
         )
         place: datetime | None = self._session.execute(of_commit).scalar_one()
         return None if place is None else aware(place)
+
+    def _since_upgrade(self, candidate: Candidate, before: Sequence[StackRun], prior: Prior) -> MeasuredContrast | None:
+        """Measure the upgrade that a young stack began with over all its runs, because its first run alone often cannot
+        show a change. The first run is a look of its own; the later ones share the error of one.
+        """
+        newest, branch = candidate.newest, self._stack.rules.branch
+        own = [
+            run
+            for run in (*before, *candidate.runs)
+            if run.config_key == newest.config_key
+            and run.facts.is_of_job(newest.facts)
+            and run.makes_levels
+            and branch in (None, run.branch)
+        ]
+        if not (2 <= len(launches_of_commits([run.facts for run in own])) <= YOUNG and newest.makes_levels):
+            return None
+        first = own[0]
+        if first.verdict not in ("", "no_baseline") or newest.id not in {run.id for run in own}:
+            return None
+        key = first.id, newest.semantic_class
+        if key not in self._predecessors:
+            self._predecessors[key] = self._predecessor(Candidate((first,)), prior)
+        predecessor = self._predecessors[key]
+        if predecessor is None:
+            return None
+        fit = select_clean([run.facts.estimate for run in own], prior.variance).used
+        used = {estimate.run for estimate in fit}
+        contrast = measure_contrast(
+            [run.facts for run in own if run.facts.run in used],
+            [run.facts for run in predecessor.runs],
+            predecessor.comparability,
+            prior,
+            self._stack.rules.thresholds,
+            looks=YOUNG - 1,
+        )
+        if contrast is None:
+            return None
+        contrast = replace(contrast, side_by_side=predecessor.side_by_side)
+        return measured_contrast(contrast, {run.facts.run: run.metrics for run in (*own, *predecessor.runs)})
+
+    def _predecessor(self, first: Candidate, prior: Prior) -> Predecessor | None:
+        """Return the stack that the job of a run had before an upgrade; None without one."""
+        rules = self._stack.rules
+        (record,) = self._reading.records([first.newest.facts.run])
+        elsewhere = newest_of_each(self._session, self._reading, self._stack.project_id, first, rules)
+        usable = [run for run in elsewhere.runs if not unfit_because(run, record, rules)]
+        contrast = nearest_contrast(record, usable)
+        if contrast is None or changed_field(contrast[1]).field not in UPGRADES:
+            return None
+        runs = self._runs_before(contrast[0], record, first, rules)
+        level = {run.run for run in current_level([run.facts for run in runs], prior)}
+        still_runs = self._still_runs(contrast[0], contrast[1], first)
+        return Predecessor(tuple(run for run in runs if run.facts.run in level), contrast[1], still_runs)
+
+    def _runs_before(
+        self, other: RunRecord, run: RunRecord, candidate: Candidate, rules: BaselineRules
+    ) -> list[StackRun]:
+        """Return the usable runs of another stack with the job and configuration of `other`."""
+        runs = runs_like(self._session, self._stack.project_id, other, candidate, rules)
+        return [
+            earlier
+            for earlier in runs
+            if earlier.facts.is_of_job(other) and not unfit_because(earlier.facts, run, rules)
+        ]
 
     def _rules(self, candidate: Candidate, before: Sequence[StackRun]) -> BaselineRules:
         """Return the rules of the project, for a change with its branch point."""
@@ -665,14 +742,10 @@ class Assessor:
         contrast = nearest_contrast(newest, usable)
         if contrast is None:
             return replace(assessment, misses=misses)
-        runs = runs_like(self._session, self._stack.project_id, contrast[0], candidate, rules)
-        fit = [
-            run.facts
-            for run in runs
-            if run.facts.is_of_job(contrast[0]) and not unfit_because(run.facts, newest, rules)
-        ]
+        runs = self._runs_before(contrast[0], newest, candidate, rules)
         self._elsewhere = {run.facts.run: run.metrics for run in runs}
-        measured = measure_contrast(candidates, current_level(fit, prior), contrast[1], prior, rules.thresholds)
+        level = current_level([run.facts for run in runs], prior)
+        measured = measure_contrast(candidates, level, contrast[1], prior, rules.thresholds)
         if measured is not None and self._still_runs(contrast[0], contrast[1], candidate):
             measured = replace(measured, side_by_side=True)
         return replace(assessment, misses=misses, contrast=measured)

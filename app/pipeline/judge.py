@@ -35,6 +35,7 @@ from app.pipeline.assess import (
 from app.pipeline.experiments import follow_experiments
 from app.pipeline.notify import notify_verdicts
 from app.pipeline.regressions import follow_regressions
+from app.pipeline.upgrades import follow_upgrades
 from app.pipeline.work import ELSEWHERE, StackChange, StackClaim, Work, stack_queue
 from app.queue import JUDGE_STACK, enqueue
 from app.settings import Settings
@@ -212,7 +213,7 @@ def _elsewhere(session: Session, claim: StackClaim | StackChange, stack: Stack) 
         positions = [(claim.judge_from, 0)]
     if not positions or claim.judge_from == EVERYTHING or not is_own:
         return {}
-    upgraded = upgrades_from(session, claim.project_id, claim.stack_key)
+    upgraded = upgrades_from(session, stack)
     return upgraded | waiting_for_contrast(session, claim.project_id, claim.stack_key, positions[0])
 
 
@@ -239,6 +240,7 @@ def _write_verdicts(session: Session, claim: StackClaim | StackChange, finished:
     for run_id, document, stored, because in changed:
         put_verdict(session, run_id, document, because, is_first=because == FIRST, stored=stored)
     follow_regressions(session, finished.stack, finished.judged)
+    follow_upgrades(session, finished.stack, finished.judged)
     if concerned.receivers:
         notify_verdicts(session, claim.project_id, claim.stack_key, [(run, document) for run, document, *_ in changed])
     if concerned.experiments:

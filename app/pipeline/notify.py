@@ -26,6 +26,7 @@ from app.domain.notifications.events import (
     limit_notification,
     regression_notification,
     rerun_notification,
+    upgrade_notification,
     verdict_notification,
 )
 from app.domain.ranking.rank import head_text
@@ -42,6 +43,7 @@ from app.storage.tables import (
     RegressionRow,
     RunRow,
     StandingRow,
+    UpgradeChangeRow,
     select_any,
     utc_now,
 )
@@ -148,6 +150,19 @@ class Notifier:
             subject = f"regression:{row.id}"
             self._put(receivers, notification, f"{subject}:{event}{':' if cause else ''}{cause}", subject)
 
+    def upgrade(self, row: UpgradeChangeRow) -> None:
+        """Report a stack that an upgrade made faster."""
+        run = self._session.get_one(RunRow, row.run_id)
+        receivers = self.wanted("upgrade.improvement", [row.stack_key])
+        if not receivers or not is_fresh(aware(run.created_at), utc_now()):
+            return
+        notification = upgrade_notification(
+            project=self._slug(), run_id=row.run_id, stack=(row.stack_key, self._name(run)), field=row.field,
+            values=(row.from_value, row.to_value), change=(row.delta_pct, row.ci_low_pct, row.ci_high_pct),
+            runs=(row.runs, row.from_runs), at=utc_now(),
+        )  # fmt: skip
+        self._put(receivers, notification, f"upgrade:{row.run_id}", f"upgrade:{row.run_id}")
+
     def failed(self, run_id: int) -> None:
         """Report a run that could not be read."""
         run = self._session.get_one(RunRow, run_id, populate_existing=True)
@@ -236,6 +251,10 @@ def notify_verdicts(
 
 def notify_regression(session: Session, row: RegressionRow, event: str, cause: str = "", note: str = "") -> None:
     Notifier(session, row.project_id).regression(row, event, cause, note)
+
+
+def notify_upgrade(session: Session, row: UpgradeChangeRow) -> None:
+    Notifier(session, row.project_id).upgrade(row)
 
 
 def notify_silent_stacks(session: Session, now: datetime) -> int:

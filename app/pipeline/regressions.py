@@ -6,7 +6,7 @@ decide everything else. This runs in the transaction that writes the verdicts; r
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from statistics import fmean
 from typing import Any
@@ -35,7 +35,15 @@ from app.storage import audit
 from app.storage.json_text import from_json
 from app.storage.runs import aware
 from app.storage.stacks import StackRun, read_runs, runs_where
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any, utc_now
+from app.storage.tables import (
+    ProjectRow,
+    RegressionMemberRow,
+    RegressionRow,
+    RunRow,
+    UpgradeChangeRow,
+    select_any,
+    utc_now,
+)
 from app.storage.verdicts import IS_CLAIM, Costs, keep_alarms, stored_documents
 
 # --- The regressions of a stack as rows, each change with its audit record.
@@ -81,6 +89,10 @@ class StackMember:
         same_kind = self.regression.kind == alarm.cause.kind
         same_upgrade = alarm.cause.kind != "upgrade" or self.regression.cause_key == alarm.cause.key
         return self.regression.metric == alarm.metric and same_kind and same_upgrade
+
+    def is_of_upgrade(self, alarm: Alarm) -> bool:
+        """Return whether an alarm measures the upgrade of this member again."""
+        return alarm.cause.kind == "upgrade" and self.is_of(alarm)
 
     @property
     def usual_level(self) -> float:
@@ -259,9 +271,10 @@ class Members:
     def is_known_elsewhere(self, candidate: Candidate, alarm: Alarm) -> bool:
         """Return whether another stack is slow for the same cause, which then has a regression.
 
-        A slow launch of the same commit in another stack, which had opened none so far, opens it.
+        A slow launch of the same commit in another stack, which had opened none so far, opens it. So does the same job
+        in a newer container or cluster at about the same level: both are slow, so the upgrade is not the cause.
         """
-        if self._named(alarm) is not None:
+        if self._named(alarm) is not None or self._is_as_slow_beside(candidate, alarm):
             return True
         commit = candidate.newest.commit
         if not commit or not alarm.cause.key.startswith("code:"):
@@ -289,6 +302,21 @@ class Members:
                 regression = self._of_cause(alarm) or self._open(run.id, same[0])
                 self._insert(regression, run.id, (run.stack_key, run.config_key), same[0])
         return bool(stacks)
+
+    def _is_as_slow_beside(self, candidate: Candidate, alarm: Alarm) -> bool:
+        if alarm.metric != "step_time_ms":
+            return False
+        levels = self._session.execute(
+            select(col(UpgradeChangeRow.level)).where(
+                col(UpgradeChangeRow.project_id) == self._project_id,
+                col(UpgradeChangeRow.from_stack_key) == self._stack_key,
+                col(UpgradeChangeRow.job) == candidate.newest.job,
+                col(UpgradeChangeRow.decision) == "regression",
+                col(UpgradeChangeRow.at) <= candidate.place[0],
+                col(UpgradeChangeRow.at) >= candidate.place[0] - _ONE_COMMIT,
+            )
+        ).scalars()
+        return any(alarm.is_confirmed_by(replace(alarm, slow_level=level)) for level in levels)
 
     def _named(self, alarm: Alarm) -> RegressionRow | None:
         """Return the regression of this cause that is not closed; a closed one takes no more members."""
@@ -577,6 +605,7 @@ def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged])
     }
     if members.of_stack or any(raised for _, raised in alarms):
         members.lock()
+        _take_back(session, stack, members)
         priors = {candidate.config_key: document.verdict.prior for candidate, document in judged}
         decisions = {run: document.decision for candidate, document in judged for run in candidate.ids}
         stack_history = StackHistory(stack, _origins(session, stack, members), decisions, priors)
@@ -603,6 +632,36 @@ def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged])
 # --- A stack that ends, because its job moved to another container or cluster, hands its regressions over.
 
 
+def _take_back(session: Session, stack: Stack, members: Members) -> None:
+    """Take back the regressions of this stack that another one continues, when this one runs again: the job did not
+    move, so runs of the other stack say nothing about it.
+    """
+    ended = [member for member in members.of_stack if member.row.proposal == "fixed"]
+    for member in ended if stack.runs else ():
+        continued = next(
+            (
+                event
+                for event in audit.events(session, "regression", member.regression.id or 0)
+                if event.action in ("continued", "taken_back") and event.before.get("stack") == stack.stack_key
+            ),
+            None,
+        )
+        if continued is None or continued.action == "taken_back":
+            continue
+        first = session.get(RunRow, continued.after["run"])
+        taken = session.get(RegressionMemberRow, (member.row.regression_id, continued.after["run"]))
+        if first is None or taken is None or not _ran_since(session, stack, stack.stack_key, aware(first.ordered_at)):
+            continue
+        session.delete(taken)
+        members.propose(member, None)
+        audit.record(
+            session, who=audit.SERVICE, subject="regression", subject_id=member.row.regression_id,
+            action="taken_back", project_id=stack.project_id, before={"stack": stack.stack_key},
+            after={"run": first.id, "stack": taken.stack_key},
+            note="Its stack runs again, so the job did not move to the other one.",
+        )  # fmt: skip
+
+
 def _take_over(session: Session, stack: Stack, judged: Sequence[Judged]) -> None:
     """Take over the regressions of a stack that this one continues: its runs show whether they are over.
 
@@ -621,7 +680,7 @@ def _take_over(session: Session, stack: Stack, judged: Sequence[Judged]) -> None
             continue
         before = session.execute(_STACK_OF_RUN, {"run": int(contrast.runs[-1])}).scalar_one()
         rows = session.execute(_ENDED_MEMBERS, {"project": stack.project_id, "stack": before}).all()
-        if rows and not _ran_since(session, stack, before, first):
+        if rows and not _ran_since(session, stack, before, first.ordered_at):
             for member, job in rows:
                 if not (job and first.facts.job and job != first.facts.job):
                     _continue_in(session, stack, member, first)
@@ -661,13 +720,13 @@ _YOUNG = 4
 """Commits in a stack within which it takes over what its predecessor left."""
 
 
-def _ran_since(session: Session, stack: Stack, other: str, first: StackRun) -> bool:
+def _ran_since(session: Session, stack: Stack, other: str, since: datetime) -> bool:
     chosen = select(col(RunRow.id)).where(
         col(RunRow.project_id) == stack.project_id,
         col(RunRow.stack_key) == other,
         col(RunRow.purpose) == "ci",
         col(RunRow.quarantine) == "",
-        col(RunRow.ordered_at) >= first.ordered_at,
+        col(RunRow.ordered_at) >= since,
     )
     return session.execute(chosen.limit(1)).first() is not None
 
@@ -758,7 +817,9 @@ def _place(
                 members.move(member, candidate, alarm)
                 members.settle(member, stack_history.settled(member))
                 return member, candidate
-        elif stack_history.reaches(origin, candidate) and _explains(stack_history, member, candidate, alarm):
+        elif stack_history.reaches(origin, candidate) and (
+            member.is_of_upgrade(alarm) or _explains(stack_history, member, candidate, alarm)
+        ):
             return member, candidate
     if alarm.confirmed or members.is_known_elsewhere(candidate, alarm):
         return members.add(candidate, alarm), candidate

@@ -178,6 +178,9 @@ class VerdictOut(BaseModel):
     comparability: dict[str, Any] | None = None
     suspects: list[dict[str, Any]] = []
     contrast: dict[str, Any] | None = Field(None, description="Comparison with one other stack; not a verdict.")
+    since_upgrade: dict[str, Any] | None = Field(
+        None, description="What the upgrade that the stack began with changed, over its first runs; not a verdict."
+    )
     nearest_misses: list[dict[str, Any]] = []
     definition_version: int | None = None
     earlier: list[EarlierVerdictOut] = Field([], description="Earlier verdicts, newest first.")

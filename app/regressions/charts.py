@@ -105,8 +105,7 @@ def _compared_with(session: Session, member: Member) -> list[tuple[str, str]]:
     if verdict is None:
         return []
     document = verdict.document
-    contrast = document.contrast if document.comparability is None else None
-    ids = [int(run) for run in (contrast.runs if contrast else document.baseline)]
+    ids = [int(run) for run in (*document.baseline, *(document.upgrade.runs if document.upgrade else ()))]
     chosen = select_any(RunRow.stack_key, RunRow.config_key).where(col(RunRow.id).in_(ids)).distinct()
     return [(row.stack_key, row.config_key) for row in session.execute(chosen)]
 

@@ -1,7 +1,7 @@
 """Pages of regressions: the triage list and one regression, with their forms. They work without script."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -19,11 +19,11 @@ from app.domain.performance.cost import Cost
 from app.domain.text import short_cause
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.differences import AXES
-from app.domain.verdict.document import VerdictDocument
+from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.triage import MEANING, STATES, State, active_text, next_states
 from app.domain.verdict.words import answer as verdict_answer
-from app.domain.verdict.words import side_text
+from app.domain.verdict.words import contrast_sentence, side_text
 from app.errors import EditConflict, InvalidChange, NotFound, ThreewallsError
 from app.pipeline.regression_costs import costs_of
 from app.regressions import words
@@ -50,6 +50,7 @@ from app.storage import audit
 from app.storage.runs import aware
 from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import ProjectRow, RunRow, select_any, utc_now
+from app.storage.upgrade_changes import upgrade_changes
 from app.storage.verdicts import StoredVerdict, current_verdict
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, reading
@@ -89,13 +90,13 @@ class MemberView:
     verdict_answer: str
     suspects: tuple[RankedSuspect, ...]
     baseline: tuple[BaselineRun, ...]
+    upgrade: MeasuredContrast | None
 
     @property
     def against(self) -> str:
         """Return the number of runs compared with: `13 baseline runs`; after an upgrade these are not baselines."""
         n = len(self.baseline)
-        is_contrast = self.verdict is not None and self.verdict.document.comparability is None
-        return f"{plural(n, 'run')} before the upgrade" if is_contrast else plural(n, "baseline run")
+        return f"{plural(n, 'run')} before the upgrade" if self.upgrade else plural(n, "baseline run")
 
     @property
     def before(self) -> str:
@@ -176,7 +177,7 @@ class RegressionView:
     def upgrade(self) -> str:
         """Return the query of the upgrade report that opened it; empty for others."""
         verdict = self.members[0].verdict if self.regression.kind == "upgrade" and self.members else None
-        contrast = verdict.document.contrast if verdict else None
+        contrast = verdict.document.upgrade if verdict else None
         if contrast is None or not contrast.comparability.stack:
             return ""
         changed = changed_field(contrast.comparability)
@@ -220,6 +221,9 @@ class RegressionView:
     def _member(self, member: Member, cost: Cost) -> MemberView:
         verdict = current_verdict(self._session, member.run_id)
         document = verdict.document if verdict else None
+        upgrade = document.upgrade if document and self.regression.kind == "upgrade" else None
+        if document and upgrade and document.comparability:  # the run also has a baseline, which does not show it
+            document = replace(document, comparability=None, contrast=upgrade, suspects=())
         return MemberView(
             member=member,
             cost=cost,
@@ -228,9 +232,10 @@ class RegressionView:
             usual=words.figure_text(self.regression.metric, member.usual),
             slow=words.figure_text(self.regression.metric, member.slow),
             verdict=verdict,
-            verdict_answer=verdict_answer(document) if document else "",
+            verdict_answer=contrast_sentence(upgrade) if upgrade else verdict_answer(document) if document else "",
             suspects=suspects_with_evidence(self._session, member.run_id, document) if document else (),
             baseline=self._baseline(document) if document else (),
+            upgrade=upgrade,
         )
 
     def _baseline(self, document: VerdictDocument) -> tuple[BaselineRun, ...]:
@@ -424,6 +429,7 @@ def _render_list(
         counts=count_by_state(session, query),
         total=to_do["any"],
         answer=active_text(to_do, hours, without_cost),
+        upgrades=upgrade_changes(session, project=query.project),
         options=options,
         feed=feed_url(session, project) if project in options.projects else "",
         choices={"metric": METRICS, "kind": KINDS, "axis": AXES, "state": STATES},

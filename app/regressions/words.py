@@ -120,6 +120,7 @@ _WORDS: Mapping[str, str] = {
     "joined": "added a stack",
     "moved": "changed the first slow run",
     "continued": "followed its job to another stack",
+    "taken_back": "returned to its stack, which runs again",
     "left": "removed a stack",
     "withdrawn": "withdrew the regression",
     "proposal_made": "proposed a fix",

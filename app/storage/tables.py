@@ -909,6 +909,43 @@ class RunAlarmRow(SQLModel, table=True):
     )
 
 
+class UpgradeChangeRow(SQLModel, table=True):
+    """What an upgrade changed in the step time of one job and configuration, as measured so far.
+
+    `run_id`: the first run after it, at history position `at`. `field`: what was upgraded, `others`: the number of
+    fields that changed with it. `decision` is that of the contrast of `runs` runs with `from_runs` of the stack before;
+    `level` is ln of the step time after it. `side_by_side`: the stack before ran again, so it was no upgrade.
+    """
+
+    __tablename__ = "upgrade_change"
+    __table_args__ = (
+        UniqueConstraint("project_id", "stack_key", "config_key", "job"),
+        Index("ix_upgrade_change_project_at", "project_id", "at"),
+        Index("ix_upgrade_change_from", "project_id", "from_stack_key"),
+    )
+
+    id: int | None = Field(default=None, primary_key=True)
+    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), nullable=False))
+    stack_key: str = Field(max_length=64)
+    config_key: str = Field(max_length=64)
+    job: str = Field(default="", max_length=300)
+    from_stack_key: str = Field(max_length=64)
+    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False, index=True))
+    at: datetime = Field(sa_column=time_column(nullable=False))
+    field: str = Field(max_length=100)
+    from_value: str = Field(default="", max_length=500)
+    to_value: str = Field(default="", max_length=500)
+    others: int = 0
+    side_by_side: bool = False
+    decision: str = Field(max_length=20)
+    level: float
+    delta_pct: float
+    ci_low_pct: float
+    ci_high_pct: float
+    runs: int
+    from_runs: int
+
+
 class PinRow(SQLModel, table=True):
     """A run that a user made the golden baseline of its stack. Active until `unpinned_at`."""
 

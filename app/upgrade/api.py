@@ -1,13 +1,16 @@
 """`GET /api/v1/upgrade`: the upgrade report as JSON."""
 
-from typing import Annotated, Any
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
 from app.domain.access.principal import Action
 from app.domain.report.values import comparability_json, difference_json, storable
 from app.domain.verdict.upgrade import NearPair, Pair
+from app.storage.upgrade_changes import upgrade_changes
 from app.upgrade.pages import UpgradePage, UpgradeQuery, upgrade_page
 from app.upgrade.queries import MeasuredUpgrade
 from app.upgrade.views import titles_of
@@ -18,6 +21,7 @@ from app.web.errors import documented
 router = APIRouter(prefix="/api/v1", tags=["regressions"])
 
 SCHEMA = "threewalls.upgrade/1"
+MOST_LISTED = 100
 
 
 @router.get("/upgrade", response_class=JSONResponse, responses=documented(404, 422))
@@ -36,6 +40,53 @@ def read_upgrade(
     params = {"project": project, "field": field, "from": from_, "to": to}
     page = upgrade_page(session, UpgradeQuery.from_params(params))
     return JSONResponse(storable(_document(page)))
+
+
+class StackChangeOut(BaseModel):
+    """The change of step time of one stack, with the interval that decided."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    stack_key: str
+    job: str
+    run_id: int = Field(description="Its first run after the upgrade.")
+    others: int = Field(description="Number of fields that changed with it.")
+    decision: Literal["regression", "improvement", "no_change", "inconclusive"]
+    delta_pct: float
+    ci_low_pct: float
+    ci_high_pct: float
+    runs: int
+    from_runs: int
+
+
+class UpgradeChangeOut(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    project: str
+    field: str
+    from_value: str
+    to_value: str
+    at: datetime = Field(description="History position of the newest first run.")
+    sentence: str
+    stacks: list[StackChangeOut]
+
+
+class UpgradeChangesOut(BaseModel):
+    items: list[UpgradeChangeOut]
+
+
+@router.get("/upgrades", responses=documented(422))
+@requires(Action.READ)
+def list_upgrades(
+    session: ReadSession,
+    project: Annotated[str, Query(max_length=100, description="Its slug; empty for all.")] = "",
+    since: Annotated[datetime | None, Query(description="Only upgrades with a first run from then on.")] = None,
+) -> UpgradeChangesOut:
+    """List upgrades, newest first, with what each changed in the stacks of their jobs, faster or slower."""
+    if since is not None and since.tzinfo is None:
+        since = since.replace(tzinfo=UTC)
+    changes = upgrade_changes(session, project=project, since=since, most=MOST_LISTED)
+    return UpgradeChangesOut(items=[UpgradeChangeOut.model_validate(change) for change in changes])
 
 
 def _document(page: UpgradePage) -> dict[str, Any]:
@@ -85,6 +136,8 @@ def _pair(pair: Pair, title: str, measured: MeasuredUpgrade) -> dict[str, Any]:
         "memory": verdict.memory,
         "from_runs": verdict.baseline_used,
         "to_runs": verdict.candidates_used,
+        "p_value": pair.discovery and pair.discovery.p_value,
+        "q_value": pair.discovery and pair.discovery.q_value,
         "gpu_hours_per_day": measured.costs.get(pair.new.run),
         "shares_commits": pair.shares_commits,
         "comparability": comparability_json(pair.comparability),

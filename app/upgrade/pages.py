@@ -121,7 +121,7 @@ router = APIRouter(include_in_schema=False)
 
 COLUMNS = (
     *("stack", "decision", "from_ms", "to_ms", "delta_pct", "ci_low_pct", "ci_high_pct", "memory_delta_pct"),
-    *("from_runs", "to_runs", "gpu_hours_per_day"),
+    *("from_runs", "to_runs", "gpu_hours_per_day", "p_value", "q_value"),
 )
 
 
@@ -192,7 +192,8 @@ def _cells(row: StackRow) -> tuple[object, ...]:
         else (None,) * 5
     )
     tail = (memory and memory.delta_pct, " ".join(row.old_runs), " ".join(row.new_runs), row.cost)
-    return (row.title, row.word, *speed, *tail)
+    chance = (row.discovery.p_value, row.discovery.q_value) if row.discovery else (None, None)
+    return (row.title, row.word, *speed, *tail, *chance)
 
 
 def _render(request: Request, page: UpgradePage, block: str | None = None) -> HTMLResponse:

@@ -7,6 +7,7 @@ from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
 from app.domain.contract.values import comparable, shown
 from app.domain.naming import stack_title
 from app.domain.run import Stated
+from app.domain.verdict.discovery import Discovery
 from app.domain.verdict.record import RunRecord
 from app.domain.verdict.step_time import MemoryChange, StepTimeChange
 from app.domain.verdict.upgrade import Pair, UpgradeReport, Word
@@ -32,6 +33,7 @@ class StackRow:
     is_slower: bool
     provisional: tuple[str, ...]
     shares_commits: bool
+    discovery: Discovery | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,4 +119,5 @@ def _stack_row(pair: Pair, title: str, measured: MeasuredUpgrade) -> StackRow:
         is_slower=pair.new.run in measured.costs,
         provisional=pair.comparability.unknown if pair.comparability.provisional else (),
         shares_commits=pair.shares_commits,
+        discovery=pair.discovery,
     )

@@ -42,7 +42,7 @@ class Belongings:
             "part": "runs",
             "rule": "eo-enable", "position": "0", "kind": "svg", "hardware": "h100", "family": "qwen3-30b-a3b",
             "user_id": "1", "token_id": "1", "deletion_id": "1", "name": "slow ones", "link_id": "1",
-            "secret": "0" * 43, "key": "0" * 16,
+            "secret": "0" * 43, "key": "0" * 16, "commit": "0" * 40,
         }  # fmt: skip
 
 

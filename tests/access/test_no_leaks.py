@@ -360,6 +360,8 @@ def probes(ours: Belongings, theirs: Belongings) -> list[str]:
         f"/api/v1/availability?project={THEIRS}",
         f"/upgrade?project={THEIRS}",
         f"/api/v1/upgrade?project={THEIRS}",
+        f"/api/v1/upgrades?project={THEIRS}",
+        f"/api/v1/commits/0000000/report?project={THEIRS}",
         f"/scaling?project={THEIRS}",
         f"/compare?a={ours.run}&b={theirs.run}",
         f"/api/v1/compare?a={ours.run}&b={theirs.run}",

@@ -270,6 +270,7 @@ FILTERED = (
     "/api/v1/availability",
     "/api/v1/scaling",
     "/api/v1/upgrade",
+    "/api/v1/upgrades",
     "/api/v1/audit",
 )
 

@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 from sqlmodel import col, select
 from starlette.testclient import TestClient
 
+from app.domain.notifications.events import Subscription
 from app.domain.run import Metric, Value
 from app.domain.verdict.triage import FIX_CLAIMED
 from app.pipeline import decisions
@@ -21,8 +22,19 @@ from app.regressions.queries import get_regression
 from app.settings import Settings
 from app.storage.audit import events
 from app.storage.database import read_session, transaction
-from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, StackWorkRow, utc_now
+from app.storage.tables import (
+    DeliveryRow,
+    ProjectRow,
+    ReceiverRow,
+    RegressionMemberRow,
+    RegressionRow,
+    RunRow,
+    StackWorkRow,
+    utc_now,
+)
+from app.storage.upgrade_changes import upgrade_changes
 from app.storage.verdicts import regressions_of, verdicts_of
+from tests.builders import make_stack
 from tests.regressions.judging import arrive, document_of, judge_all, regressions_in, steady
 
 NEW_CONTAINER: dict[str, Value] = {"container": "nvcr.io/nvidia/nemo:26.08"}
@@ -92,6 +104,19 @@ def test_a_regression_follows_its_job_to_the_next_container(engine: Engine, sett
     bring(engine, settings, [1002.0], 15, job="perf", fields=NEW_CONTAINER)
     assert regressions_in(engine) == [("open", "fixed", [slow[0], first])]
     assert actions(engine) == ["opened", "continued", "proposal_made"]
+
+
+def test_a_stack_that_runs_again_takes_its_regression_back(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 10), job="perf")
+    slow = bring(engine, settings, steady(1100, 4), 10, job="perf")
+    moved = bring(engine, settings, [1001.0, 1002.0], 14, job="perf", fields=NEW_CONTAINER)
+    assert regressions_in(engine) == [("open", "fixed", [slow[0], moved[0]])]
+    bring(engine, settings, [1101.0], 16, job="perf")
+    assert regressions_in(engine) == [("open", "", [slow[0]])]
+    assert actions(engine)[3:] == ["proposal_withdrawn", "taken_back"]
+    bring(engine, settings, [1001.0], 17, job="perf", fields=NEW_CONTAINER)
+    bring(engine, settings, steady(1000, 2), 18, job="perf")
+    assert regressions_in(engine) == [("open", "fixed", [slow[0]])]
 
 
 def test_a_regression_that_goes_on_in_the_next_container_stays_open(engine: Engine, settings: Settings) -> None:
@@ -219,6 +244,79 @@ def test_an_upgrade_that_costs_opens_one_regression_with_its_stacks(engine: Engi
     assert row.cause_key == "upgrade:container:nvcr.io/nvidia/nemo:26.06:nvcr.io/nvidia/nemo:26.08"
     assert len({member.stack_key for member in members}) == 2
     assert document_of(engine, members[0].run_id).decision == "no_baseline"
+
+
+def test_an_upgrade_that_the_first_run_cannot_show_is_measured_over_the_first_runs(
+    engine: Engine, settings: Settings
+) -> None:
+    """One launch against three cannot show 4.5 %; three can. Then it is a regression of the upgrade."""
+    bring(engine, settings, [1000.0, 1004.0, 997.0])
+    after = bring(engine, settings, [1045.0, 1047.0, 1043.0, 1046.0], 10, fields=NEW_CONTAINER)
+    first = document_of(engine, after[0]).contrast
+    assert first is not None
+    assert first.measured.decision == "inconclusive"
+    measured = document_of(engine, after[-1]).since_upgrade
+    assert measured is not None
+    assert measured.measured.candidates_used == tuple(map(str, after))
+    assert measured.measured.decision == "regression"
+    assert [(state, len(runs)) for state, _, runs in regressions_in(engine)] == [("open", 1)]
+    with read_session(engine) as session:
+        (change,) = upgrade_changes(session)
+        assert session.exec(select(RegressionRow)).one().kind == "upgrade"
+    assert (change.field, change.stacks[0].decision, change.stacks[0].run_id) == ("container", "regression", after[0])
+    assert (change.stacks[0].runs, change.stacks[0].from_runs) == (4, 3)
+    later = bring(engine, settings, steady(1045, 4), 20, fields=NEW_CONTAINER)
+    assert document_of(engine, later[-1]).since_upgrade is None
+    assert len(regressions_in(engine)) == 1
+    bring(engine, settings, [1001.0], 30)  # the old container is still in use
+    with read_session(engine) as session:
+        assert upgrade_changes(session) == ()
+    assert [state for state, *_ in regressions_in(engine)] == ["invalid"]
+
+
+def test_an_upgrade_that_makes_a_stack_faster_is_listed_and_reported(
+    engine: Engine, settings: Settings, client: TestClient
+) -> None:
+    with transaction(engine) as session:
+        make_stack(session, steady(1000, 10))
+        project = session.exec(select(ProjectRow)).one().id or 0
+        session.add(
+            ReceiverRow(
+                project_id=project, kind="webhook", name="pager", target="https://1.1.1.1/hook", created_by="Ada",
+                rules=Subscription(("upgrade.improvement",)).as_json(),
+            )
+        )  # fmt: skip
+    (faster,) = bring(engine, settings, [800.0], 11, fields=NEW_CONTAINER)
+    bring(engine, settings, [801.0], 12, fields=NEW_CONTAINER)
+    (change,) = client.get("/api/v1/upgrades").json()["items"]
+    assert (change["field"], change["to_value"]) == ("container", NEW_CONTAINER["container"])
+    assert (change["stacks"][0]["decision"], change["stacks"][0]["run_id"]) == ("improvement", faster)
+    for page in ("/?days=90", "/regressions"):
+        assert 'data-upgrade="container"' in client.get(page).text, page
+    with read_session(engine) as session:
+        (delivery,) = session.exec(select(DeliveryRow)).all()
+    assert delivery.payload["data"]["upgrade"]["run"] == faster
+    assert client.get("/api/v1/upgrades?since=2100-01-01T00:00:00").json() == {"items": []}
+
+
+def test_the_report_of_a_commit_has_all_its_stacks_with_the_chance_of_each(
+    engine: Engine, settings: Settings, client: TestClient
+) -> None:
+    for gpus, slow in ((16, 1100.0), (32, 1000.0), (64, 1001.0)):
+        for number, time in enumerate(steady(1000, 10)):
+            arrive(engine, time, number, fields={"gpus": gpus}, commit=f"{number:08x}")
+        reruns = [arrive(engine, slow + rerun, 10, fields={"gpus": gpus}, commit="deadbeef01") for rerun in (0, 1)]
+        judge_all(engine, settings)
+    report = client.get("/api/v1/commits/deadbeef/report?project=moe-lab").json()
+    assert [stack["verdict"] for stack in report["stacks"]] == ["regression", "no_change", "no_change"]
+    assert report["commit"] == "deadbeef01"
+    assert report["summary"] == "3 stacks: 1 regression, 2 no change."
+    assert report["stacks"][0]["q_value"] == pytest.approx(3 * report["stacks"][0]["p_value"])
+    assert reruns in [stack["runs"] for stack in report["stacks"]]
+    markdown = client.get("/api/v1/commits/deadbeef/report.md?project=moe-lab")
+    assert markdown.text.count("/runs/") == 3
+    assert client.get("/api/v1/commits/0123456789/report?project=moe-lab").status_code == 404
+    assert client.get("/api/v1/commits/dead/report?project=moe-lab").status_code == 422
 
 
 def test_more_memory_is_a_regression_of_its_own_metric(engine: Engine, settings: Settings) -> None:
@@ -470,6 +568,14 @@ def test_another_container_beside_the_old_one_is_no_upgrade(engine: Engine, sett
     assert result is not None
     assert result.side_by_side
     assert result.measured.step_time is not None  # still shown with its number
+
+
+def test_a_slowdown_in_both_containers_is_no_upgrade_and_a_regression(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 10), job="perf")
+    beside = bring(engine, settings, [1400.0], 11, job="perf", fields=NEW)
+    assert regressions_in(engine) == [("open", "", beside)]
+    slow = bring(engine, settings, [1410.0], 12, job="perf")  # the old container, and as slow
+    assert regressions_in(engine) == [("invalid", "", beside), ("open", "", slow)]
 
 
 def test_two_clusters_of_one_commit_are_no_upgrade(engine: Engine, settings: Settings) -> None:

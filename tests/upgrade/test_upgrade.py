@@ -67,6 +67,7 @@ def test_every_stack_is_measured_named_or_missing(client: TestClient, session: S
     slowest = result["stacks"][0]
     assert slowest["title"].endswith("seq_len 8192")
     assert slowest["step_time"]["ci_low_pct"] < 9.0 < slowest["step_time"]["ci_high_pct"]
+    assert slowest["p_value"] <= slowest["q_value"] < 0.001
     assert slowest["memory"]["decision"] == "no_change"
     assert len(slowest["to_runs"]) == len(slowest["from_runs"]) == 8
     assert slowest["comparability"]["attributed_to"] == "container"
@@ -117,6 +118,7 @@ def test_the_table_is_exported(client: TestClient, session: Session) -> None:
     moved(session)
     rows = list(csv.DictReader(io.StringIO(client.get(ADDRESS.replace("/upgrade?", "/upgrade.csv?")).text)))
     assert [row["decision"] for row in rows] == ["worse", "worse", "no change"]
+    assert 0 < float(rows[0]["q_value"]) < 0.001
     assert float(rows[0]["delta_pct"]) == pytest.approx(9.0, abs=0.1)
 
 

@@ -15,6 +15,7 @@ EVENTS: Mapping[str, str] = {
     "regression.reopened": "A regression is open again: it is slow again, or a user reopened it",
     "regression.recovered": "The figures of a regression recovered, so it is proposed as fixed",
     "regression.fixed": "A user marked a regression as fixed",
+    "upgrade.improvement": "An upgrade made a stack faster",
     "run.failed": "A run failed, or none of its figures could be read",
     "verdict.regression": "The verdict of a run is regression",
     "verdict.improvement": "The verdict of a run is improvement",
@@ -211,6 +212,40 @@ def rerun_notification(
             "rerun": asdict(request),
         },
     )
+
+
+def upgrade_notification(
+    *,
+    project: str,
+    run_id: int,
+    stack: tuple[str, str],
+    field: str,
+    values: tuple[str, str],
+    change: tuple[float, float, float],
+    runs: tuple[int, int],
+    at: datetime,
+) -> Notification:
+    """Return the notification about an upgrade that made a stack faster. `stack`: key and name; `values` and `runs`:
+    before and after; `change`: in percent of step time, with its interval.
+    """
+    return Notification(
+        event="upgrade.improvement",
+        project=project,
+        title=_line(f"Upgrade of the {field}: step time {change_text(change[0]).figure} in {project}"),
+        lines=_lines(
+            f"{field.capitalize()}: {values[0] or 'unknown'} -> {values[1] or 'unknown'}.",
+            f"Step time {change_text(*change).text}, over {plural(runs[0], 'run')} against {runs[1]} before.",
+            _where(stack[1], "", ""),
+        ),
+        path=f"/runs/{run_id}",
+        at=at,
+        data={
+            "upgrade": {
+                "field": field, "from": values[0], "to": values[1], "stack": stack[0], "run": run_id,
+                "delta_pct": change[0], "ci_low_pct": change[1], "ci_high_pct": change[2],
+            }
+        },
+    )  # fmt: skip
 
 
 def limit_notification(

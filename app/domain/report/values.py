@@ -55,6 +55,7 @@ def verdict_json(document: VerdictDocument, suspects: Sequence[RankedSuspect] | 
         "comparability": None if document.comparability is None else comparability_json(document.comparability),
         "suspects": _plain_suspects(document) if suspects is None else [suspect_json(suspect) for suspect in suspects],
         "contrast": None if document.contrast is None else _contrast(document.contrast),
+        "since_upgrade": None if document.since_upgrade is None else _contrast(document.since_upgrade),
         "nearest_misses": [_miss(miss) for miss in document.misses],
     }
     plain: dict[str, Any] = storable(values)

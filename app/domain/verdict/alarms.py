@@ -14,7 +14,7 @@ from app.domain.performance.health import BYTES_PER_GIB
 from app.domain.verdict.assess import UPGRADES, changed_field
 from app.domain.verdict.comparability import Comparability, is_other_task
 from app.domain.verdict.differences import Difference
-from app.domain.verdict.document import VerdictDocument
+from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.history import SAME_LEVEL
 from app.domain.verdict.step_time import MemoryChange, StepTimeChange, Verdict
 from app.domain.verdict.upgrade import cause_key as upgrade_key
@@ -84,20 +84,33 @@ def alarms_of(
         # A release has one run, which no next night confirms.
         confirmed = len(document.verdict.candidates_used) > 1 or purpose == "release"
         return tuple(_alarms(document.verdict, _on_branch(cause, branch), confirmed=confirmed))
-    contrast = document.contrast
-    if contrast is None or document.quarantined or purpose == "experiment" or document.decision != "no_baseline":
+    contrast = upgrade_of(document, purpose)
+    if contrast is None or contrast.measured.decision != "regression":
         return ()
+    return tuple(_alarms(contrast.measured, _on_branch(upgrade_cause(contrast.comparability), branch)))
+
+
+def upgrade_of(document: VerdictDocument, purpose: str) -> MeasuredContrast | None:
+    """Return the contrast that measures an upgrade; None where the sides may differ in more than that, or are both in
+    use.
+    """
+    contrast = move_of(document, purpose)
+    return None if contrast is None or contrast.side_by_side else contrast
+
+
+def move_of(document: VerdictDocument, purpose: str) -> MeasuredContrast | None:
+    """Return the contrast with the stack that the job of a run had before, whether or not it is still in use."""
+    contrast = document.upgrade
+    if contrast is None or document.quarantined or purpose == "experiment" or document.decision == "failed":
+        return None
     comparability = contrast.comparability
-    if (
+    is_other = (
         changed_field(comparability).field not in UPGRADES
         or not (comparability.is_clean or contrast.same_job)
         or any(_may_be_elsewhere(difference) for difference in comparability.stack)
-        or contrast.side_by_side
         or comparability.one_is_benchmark_only
-        or contrast.measured.decision != "regression"
-    ):
-        return ()
-    return tuple(_alarms(contrast.measured, _on_branch(upgrade_cause(comparability), branch)))
+    )
+    return None if is_other else contrast
 
 
 def _may_be_elsewhere(difference: Difference) -> bool:

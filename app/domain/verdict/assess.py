@@ -174,14 +174,17 @@ def measure_contrast(
     comparability: Comparability,
     prior: Prior,
     thresholds: Thresholds = DEFAULTS,
+    *,
+    looks: int = 1,
 ) -> Contrast | None:
-    """Measure a contrast; None when a candidate failed."""
+    """Measure a contrast; None when a candidate failed. `looks`: how often it is measured."""
     if any(run.failed_because for run in candidates):
         return None
     measured = judge(
         [run.estimate for run in candidates],
         [run.estimate for run in runs],
         prior,
+        looks=looks,
         thresholds=thresholds,
         several_causes=not comparability.is_clean,
     )

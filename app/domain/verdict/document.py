@@ -64,7 +64,8 @@ class VerdictDocument:
     are not in the baseline; `more_left_out` counts those not listed. `rests_on`: iterations behind an A/B that only
     gives a direction, else None. `quarantined`: the reason a user gave for excluding the run, else empty. `breaches`:
     fixed limits of the project that its figures break. `reference`: set while the reference job is slow, too.
-    `branch_point`: the merge base of a change, after which no run counts; else empty.
+    `branch_point`: the merge base of a change, after which no run counts; else empty. `since_upgrade`: for the second
+    to fifth commit of a stack, what an upgrade changed, over all of its runs so far; the first has it as `contrast`.
     """
 
     verdict: Verdict
@@ -86,6 +87,7 @@ class VerdictDocument:
     breaches: tuple[Breach, ...] = ()
     reference: ReferenceMove | None = None
     branch_point: str = ""
+    since_upgrade: MeasuredContrast | None = None
 
     @property
     def alarms(self) -> bool:
@@ -103,6 +105,11 @@ class VerdictDocument:
         if not self.alarms or time is None:
             return 0
         return time.awaits if len(self.candidates) > 1 else reruns_wanted(self.verdict)
+
+    @property
+    def upgrade(self) -> MeasuredContrast | None:
+        """The contrast with the stack before this one, which may be an upgrade (`alarms.upgrade_of`)."""
+        return self.contrast if self.comparability is None else self.since_upgrade
 
     @property
     def compared(self) -> Comparability | None:
@@ -151,13 +158,14 @@ def verdict_document(
         raises_regression=assessment.raises_regression,
         suspects=assessment.suspects,
         misses=assessment.misses,
-        contrast=None if contrast is None else _measured(contrast, metrics),
+        contrast=None if contrast is None else measured_contrast(contrast, metrics),
         definition_version=definition_version,
         rests_on=assessment.rests_on,
     )
 
 
-def _measured(contrast: Contrast, metrics: Mapping[str, Mapping[str, Metric | None]]) -> MeasuredContrast:
+def measured_contrast(contrast: Contrast, metrics: Mapping[str, Mapping[str, Metric | None]]) -> MeasuredContrast:
+    """Add the changes of the headline figures. `metrics`: figures by run name."""
     return MeasuredContrast(
         tuple(run.run for run in contrast.runs),
         contrast.comparability,

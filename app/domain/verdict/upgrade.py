@@ -4,7 +4,7 @@ Each stack with runs on both sides gets a single-field contrast, measured like a
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.domain.contract.fields import FIELDS, STACK_FIELDS
@@ -13,6 +13,7 @@ from app.domain.numbers import THIN, daily_cost, grouped, plural
 from app.domain.verdict.comparability import Comparability, compare_contracts
 from app.domain.verdict.decide import judge
 from app.domain.verdict.differences import Difference
+from app.domain.verdict.discovery import Discovery, discoveries, doubt
 from app.domain.verdict.record import RunFacts, RunRecord, current_level
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior, RunEstimate, Verdict, family_prior, select_baseline
 
@@ -44,13 +45,17 @@ class ConfigRuns:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A configuration on both sides that differs only in the field, measured over the runs of its current segments."""
+    """A configuration on both sides that differs only in the field, measured over the runs of its current segments.
+
+    `discovery`: how likely its change is chance, over all pairs.
+    """
 
     old: RunRecord
     new: RunRecord
     comparability: Comparability
     measured: Verdict
     shares_commits: bool
+    discovery: Discovery | None = None
 
     @property
     def word(self) -> Word:
@@ -125,6 +130,8 @@ def compare_sides(
         only_new += [] if nearest else [config.newest]
     seen = {*(pair.old.stack_key for pair in pairs), *(pair.old.stack_key for pair in near)}
     only_old = [run for configs in before.values() if (run := _newest(configs).newest).stack_key not in seen]
+    chances = discoveries([pair.measured.step_time for pair in pairs])
+    pairs = [replace(pair, discovery=chance) for pair, chance in zip(pairs, chances, strict=True)]
     ordered = sorted(pairs, key=lambda pair: -_shift(pair))
     return UpgradeReport(field, old_value, new_value, tuple(ordered), tuple(near), tuple(only_old), tuple(only_new))
 
@@ -197,6 +204,8 @@ def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None = No
     if not report.pairs:
         return f"No stack can be compared on both sides{_why_none(report)}."
     text = ", ".join(_parts(report.pairs))
+    if chance := doubt([pair.measured.step_time for pair in report.pairs]):
+        text += f"; {chance}"
     if gpu_hours_per_day:
         text += f"; {daily_cost(gpu_hours_per_day)}"
     return f"{text}."

@@ -302,9 +302,20 @@ def further_notes(document: VerdictDocument) -> tuple[str, ...]:
 
 
 def remarks(document: VerdictDocument, label: Label = as_named) -> tuple[str, ...]:
-    """Return what the project's reference job and fixed limits add to a verdict."""
+    """Return what an upgrade, the project's reference job and fixed limits add to a verdict."""
     moved = () if document.reference is None else (reference_text(document.reference, label),)
-    return (*moved, *(breach.text() for breach in document.breaches))
+    upgrade = () if document.since_upgrade is None else upgrade_text(document.since_upgrade)
+    return (*upgrade, *moved, *(breach.text() for breach in document.breaches))
+
+
+def upgrade_text(upgrade: MeasuredContrast) -> tuple[str, ...]:
+    """Say what the upgrade that a stack began with changed; nothing while that is undecided."""
+    time, difference = upgrade.measured.step_time, changed_field(upgrade.comparability)
+    if time is None or time.decision not in ("regression", "improvement") or upgrade.side_by_side:
+        return ()
+    n, m = len(upgrade.measured.candidates_used), len(upgrade.measured.baseline_used)
+    since = f"Since {difference.field} {sides_text(difference)[1]}"
+    return (f"{since}: step time {step_time_change(time)}, over {plural(n, 'run')} against {m} before.",)
 
 
 def rerun_text(request: RerunRequest, decision: str, run: str) -> str:

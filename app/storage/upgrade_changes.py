@@ -1,0 +1,112 @@
+"""What upgrades changed: one entry per upgrade of a project, over its stacks."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from sqlalchemy import Select
+from sqlmodel import Session, col
+
+from app.domain.numbers import THIN, grouped, plural
+from app.storage.runs import aware
+from app.storage.tables import ProjectRow, UpgradeChangeRow, select_any
+
+MOST = 10
+_MOST_READ = 500
+
+
+@dataclass(frozen=True, slots=True)
+class StackChange:
+    """The change of one stack. `run_id`: its first run after the upgrade; `others`: fields that changed, too."""
+
+    stack_key: str
+    job: str
+    run_id: int
+    others: int
+    decision: str
+    delta_pct: float
+    ci_low_pct: float
+    ci_high_pct: float
+    runs: int
+    from_runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeChange:
+    """An upgrade with the change of each stack, the slowest first. `at`: history position of its newest first run."""
+
+    project: str
+    field: str
+    from_value: str
+    to_value: str
+    at: datetime
+    stacks: tuple[StackChange, ...]
+
+    @property
+    def query(self) -> str:
+        """Return the query of its report."""
+        return urlencode({"project": self.project, "field": self.field, "from": self.from_value, "to": self.to_value})
+
+    @property
+    def name(self) -> str:
+        """Return `Container nemo:26.06 → nemo:26.08`, without the registry."""
+        before, after = ((value or "unknown").rpartition("/")[2] for value in (self.from_value, self.to_value))
+        return f"{self.field.capitalize()} {before} → {after}"
+
+    @property
+    def sentence(self) -> str:
+        """Return `3 stacks slower by 4.1 to 6.8 %, 1 faster by 12.0 %, 2 undecided`."""
+        return ", ".join(self._parts())
+
+    def of(self, decision: str) -> tuple[StackChange, ...]:
+        return tuple(stack for stack in self.stacks if stack.decision == decision)
+
+    def _parts(self) -> Iterator[str]:
+        words = {"regression": "slower", "improvement": "faster", "no_change": "as fast as before"}
+        noun = "stack"
+        for decision, word in (*words.items(), ("inconclusive", "undecided")):
+            stacks = self.of(decision)
+            if not stacks:
+                continue
+            sizes = sorted(abs(stack.delta_pct) for stack in stacks)
+            by = f" by {_sizes(sizes)}" if decision in ("regression", "improvement") else ""
+            yield f"{plural(len(stacks), noun) if noun else len(stacks)} {word}{by}"
+            noun = ""
+
+
+def _sizes(sizes: Sequence[float]) -> str:
+    low, high = grouped(sizes[0], 1), grouped(sizes[-1], 1)
+    return f"{low}{THIN}%" if low == high else f"{low} to {high}{THIN}%"
+
+
+def upgrade_changes(
+    session: Session, *, project: str = "", since: datetime | None = None, most: int = MOST
+) -> tuple[UpgradeChange, ...]:
+    """Return the upgrades with first runs after `since`, the newest first."""
+    chosen: Select[Any] = (
+        select_any(UpgradeChangeRow, ProjectRow.slug)
+        .join(ProjectRow, col(ProjectRow.id) == UpgradeChangeRow.project_id)
+        .where(col(UpgradeChangeRow.side_by_side).is_(False))
+        .order_by(col(UpgradeChangeRow.at).desc(), col(UpgradeChangeRow.id).desc())
+        .limit(_MOST_READ)
+    )
+    if project:
+        chosen = chosen.where(col(ProjectRow.slug) == project)
+    if since is not None:
+        chosen = chosen.where(col(UpgradeChangeRow.at) >= since)
+    groups: dict[tuple[str, str, str, str], list[UpgradeChangeRow]] = {}
+    for row, slug in session.execute(chosen):
+        groups.setdefault((slug, row.field, row.from_value, row.to_value), []).append(row)
+    return tuple(
+        UpgradeChange(*key, aware(rows[0].at), tuple(sorted(map(_stack, rows), key=lambda stack: -stack.delta_pct)))
+        for key, rows in list(groups.items())[:most]
+    )
+
+
+def _stack(row: UpgradeChangeRow) -> StackChange:
+    return StackChange(
+        row.stack_key, row.job, row.run_id, row.others, row.decision, row.delta_pct, row.ci_low_pct, row.ci_high_pct,
+        row.runs, row.from_runs,
+    )  # fmt: skip
