@@ -13,13 +13,14 @@ depends_on = None
 def upgrade() -> None:
     op.add_column("run", sa.Column("merge_base", sa.String(length=100), nullable=False, server_default=""))
     op.add_column("run", sa.Column("merge_base_time", UTCDateTime(), nullable=True))
-    with op.batch_alter_table("run") as table:
+    # A copy of the table would lose that numbers of deleted runs are never given away.
+    with op.batch_alter_table("run", table_kwargs={"sqlite_autoincrement": True}) as table:
         table.alter_column(
             "merge_base", existing_type=sa.String(length=100), existing_nullable=False, server_default=None
         )
 
 
 def downgrade() -> None:
-    with op.batch_alter_table("run") as table:
+    with op.batch_alter_table("run", table_kwargs={"sqlite_autoincrement": True}) as table:
         table.drop_column("merge_base_time")
         table.drop_column("merge_base")
