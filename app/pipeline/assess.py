@@ -129,13 +129,14 @@ class Candidate:
 @dataclass(frozen=True, slots=True)
 class Concerns:
     """What a change of a stack may concern in its project: verdicts of `others`, `receivers` of notifications,
-    `experiments`, and dispatchers whose packages are `missing`.
+    `experiments`, and dispatchers whose packages are `missing`. `moved`: a job came to it from another stack.
     """
 
     others: bool = True
     receivers: bool = True
     experiments: bool = True
     missing: bool = True
+    moved: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,7 @@ def read_stack(session: Session, claim: StackClaim | StackChange, newest: Sequen
         first = runs_since(newest, claim.judge_from)[0]
         rows = session.execute(_RULES_AND_CONCERNS, key | {"at": first.ordered_at, "first": first.id}).all()
         row = rows[0]
-        concerns = Concerns(row.contrasts or row.upgrades, row.receivers, row.experiments, row.missing)
+        concerns = Concerns(row.contrasts or row.upgrades, row.receivers, row.experiments, row.missing, row.moved)
     project, branch = rows[0].slug, rows[0].baseline_branch
     pinned = frozenset(str(row.run_id) for row in rows if row.run_id is not None)
     policy = Policy.read(rows[0].verdict_policy)
@@ -292,6 +293,13 @@ _RULES_AND_CONCERNS = _RULES.add_columns(
     )
     .exists()
     .label("upgrades"),
+    select_any(UpgradeChangeRow.id)
+    .where(
+        col(UpgradeChangeRow.project_id) == bindparam("project"),
+        col(UpgradeChangeRow.stack_key) == bindparam("stack"),
+    )
+    .exists()
+    .label("moved"),
     select_any(ReceiverRow.id)
     .where(col(ReceiverRow.project_id) == bindparam("project"), col(ReceiverRow.enabled))
     .exists()
@@ -561,10 +569,12 @@ class Assessor:
             and run.makes_levels
             and branch in (None, run.branch)
         ]
-        if not (2 <= len(launches_of_commits([run.facts for run in own])) <= YOUNG and newest.makes_levels):
+        counts = newest.makes_levels and branch in (None, newest.branch)
+        if not (counts and 2 <= len(launches_of_commits([run.facts for run in own])) <= YOUNG):
             return None
         first = own[0]
-        if first.verdict not in ("", "no_baseline") or newest.id not in {run.id for run in own}:
+        has_moved = first.verdict == "no_baseline" and self._stack.concerns.moved
+        if first.verdict and not has_moved:
             return None
         key = first.id, newest.semantic_class
         if key not in self._predecessors:
