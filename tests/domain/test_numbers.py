@@ -324,7 +324,7 @@ def test_every_verdict_has_a_word_a_shape_and_a_colour_of_its_own() -> None:
     ui = environment().globals["ui"]
     decisions = ("regression", "improvement", "no_change", "inconclusive", "no_baseline", "failed")
     badges = [str(ui.verdict(decision)) for decision in decisions]  # type: ignore[attr-defined]
-    for part in (r'class="badge ([\w-]+)"', r"<path d=\"(.+?)\"|<circle (.+?)/>", r"</svg>\s*([\w ]+)<"):
+    for part in (r'class="badge ([\w-]+)"', r"<(?:path|circle) (.+?)/>", r"</svg>\s*([\w ]+)<"):
         result = [re.search(part, badge) for badge in badges]
         assert len({match and match.group() for match in result}) == 6
     experiment = str(ui.verdict("regression", ab=True))  # type: ignore[attr-defined]
