@@ -4,7 +4,7 @@ import gc
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # a test of the domain does not wait for the application to b
 
 pytest_plugins = ["tests.services.fixtures"]
 
-SERVERS = {"server", "migrated_file", "postgres_server", "redis_server", "s3_server", "chromium"}
+SERVERS = {"server", "guarded_server", "migrated_file", "postgres_server", "redis_server", "s3_server", "chromium"}
 """Fixtures whose tests `make test-fast` leaves out; tests that start a server themselves have the mark `server`."""
 
 os.environ.setdefault("THREEWALLS_PASSWORD_MEMORY_MIB", "1")  # a hundred log-ins of tests cost a second, not ten
@@ -74,6 +74,14 @@ def migrated_file() -> Path:
         return str(settings.data_dir / "threewalls.db")
 
     return Path(run.once("migrated-sqlite", make))
+
+
+@pytest.fixture
+def migrated_data(tmp_path: Path, migrated_file: Path) -> Path:
+    """A data folder for a service of a test's own: to migrate costs it a second."""
+    (folder := tmp_path / "data").mkdir()
+    shutil.copy(migrated_file, folder)
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -154,15 +162,32 @@ def log_files(app: "FastAPI") -> "LogFiles":
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path) -> "Iterator[Running]":
-    """`threewalls serve` with its worker, shared by the tests of one process: let each make its own project."""
-    from tests.embedded.processes import running
+def server(migrated_file: Path) -> "Running":
+    """`threewalls serve` with its worker, shared by all processes of the run: let each test make its own project."""
+    return served("server", migrated_file)
 
-    data = tmp_path_factory.mktemp("served") / "data"
-    data.mkdir()
-    shutil.copy(migrated_file, data)
-    with running("serve", data) as house:
-        yield house
+
+@pytest.fixture(scope="session")
+def guarded_server(migrated_file: Path) -> "Running":
+    """The same with log-ins and the administrator `root`; `tests.embedded.guarded` adds users."""
+    from tests.embedded.guarded import add_administrator
+
+    return served("guarded", migrated_file, add_administrator)
+
+
+def served(name: str, migrated_file: Path, prepare: Callable[[Path], None] = lambda _: None) -> "Running":
+    from tests.embedded.processes import Running, serve_for_the_run
+
+    def make() -> tuple[str, int, str]:
+        data = run.folder() / name
+        data.mkdir()
+        shutil.copy(migrated_file, data)
+        prepare(data)
+        house = serve_for_the_run(data)
+        return str(house.data), house.pid, house.address
+
+    data, pid, address = run.once(f"serving-{name}", make)
+    return Running(Path(data), pid, address)
 
 
 def forget_settings() -> None:

@@ -4,7 +4,6 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,14 @@ import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from app.domain.access.principal import Role
-from app.settings import Settings
-from app.storage import users
-from app.storage.database import make_engine, migrate, transaction
-from tests.builders import make_project
 from tests.client.commands import job_environment, threewalls
-from tests.embedded.processes import Running, running, wait_for
+from tests.embedded.guarded import WORD, add_maintainer
+from tests.embedded.processes import Running, wait_for
 from tests.services.redis_server import free_port
 from tests.training_logs import training_log
 from threewalls import Client as Service
 
 pytestmark = pytest.mark.server
-WORD = "correct horse battery"
 READ_ONLY = {
     "search_runs", "read_verdict", "list_regressions", "explain_regression", "suggest", "list_experiments",
 }  # fmt: skip
@@ -44,7 +38,7 @@ class House:
             assert service.verdict(self.run, wait=300).outcome == "no_baseline"
 
     def _token(self, scope: str) -> str:
-        words = ("create", "--name", scope, "--scope", scope, "--project", "moe", "--user", "mara")
+        words = ("create", "--name", scope, "--scope", scope, "--project", "mixtral", "--user", "lena")
         return threewalls(self.url, self.folder, "token", *words, THREEWALLS_PASSWORD=WORD).out.strip()
 
     def stdio(self, scope: str, *words: str) -> Client:
@@ -56,19 +50,9 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    data = tmp_path_factory.mktemp("agents")
-    settings = Settings(data_dir=data)
-    migrate(settings)
-    engine = make_engine(settings)
-    with transaction(engine) as session:
-        users.create_user(session, "root", by="test", password=WORD, administrator=True)
-        mara = users.create_user(session, "mara", by="test", password=WORD)
-        project = make_project(session, "moe").id or 0
-        users.set_role(session, project_id=project, user_id=mara.id, role=Role.MAINTAINER, by="test")
-    engine.dispose()
-    with running("serve", data) as server:
-        yield House(server, tmp_path_factory.mktemp("agent"))
+def house(tmp_path_factory: pytest.TempPathFactory, guarded_server: Running) -> House:
+    add_maintainer(guarded_server.data, "lena", "mixtral")
+    return House(guarded_server, tmp_path_factory.mktemp("agent"))
 
 
 async def call(client: Client, tool: str, **arguments: Any) -> Any:

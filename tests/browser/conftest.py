@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, expect, sync_playwright
@@ -53,8 +52,7 @@ class House:
 
 @pytest.fixture(scope="session")
 def house(server: Running) -> Iterator[House]:
-    arguments = [str(argument) for argument in server.process.args]  # type: ignore[union-attr]
-    settings = Settings(data_dir=Path(arguments[arguments.index("--data") + 1]))
+    settings = Settings(data_dir=server.data)
     engine = make_engine(settings)
     yield House(server.address, settings, engine, LogFiles.from_settings(settings))
     engine.dispose()

@@ -2,7 +2,6 @@
 
 import json
 import signal
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,59 +11,47 @@ from sqlalchemy import update
 
 from app.client.account import expiry
 from app.client.errors import UsageError
-from app.domain.access.principal import Role
 from app.settings import Settings
-from app.storage import users
-from app.storage.database import make_engine, migrate, transaction
+from app.storage.database import make_engine, transaction
 from app.storage.tables import RunRow, utc_now
-from tests.builders import make_project
 from tests.client.commands import Done, threewalls
 from tests.client.test_follow import LINES, following
-from tests.embedded.processes import Running, running, wait_for
+from tests.embedded.guarded import WORD, add_maintainer
+from tests.embedded.processes import Running, wait_for
 
 pytestmark = pytest.mark.server
 
+FOLLOWED = "follow-again"
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
-WORD = "correct horse battery"
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A service with log-ins: mara maintains the project moe."""
-    data = tmp_path_factory.mktemp("guarded")
-    settings = Settings(data_dir=data)
-    migrate(settings)
-    engine = make_engine(settings)
-    with transaction(engine) as session:
-        users.create_user(session, "root", by="test", password=WORD, administrator=True)
-        mara = users.create_user(session, "mara", by="test", password=WORD)
-        project = make_project(session, "moe").id or 0
-        users.set_role(session, project_id=project, user_id=mara.id, role=Role.MAINTAINER, by="test")
-    engine.dispose()
-    with running("serve", data) as house:
-        yield house
+def guarded(guarded_server: Running) -> Running:
+    """A service with log-ins: nora maintains the project switch."""
+    add_maintainer(guarded_server.data, "nora", "switch")
+    return guarded_server
 
 
 def tokens(server: Running, folder: Path, *words: str, word: str = WORD, **env: str) -> Done:
     env = {"THREEWALLS_PASSWORD": word, **env}
-    return threewalls(server.address, folder, "token", *words, "--project", "moe", "--user", "mara", **env)
+    return threewalls(server.address, folder, "token", *words, "--project", "switch", "--user", "nora", **env)
 
 
 def sessions(server: Running) -> int:
-    """How many mara has, besides the one that asks."""
+    """How many nora has, besides the one that asks."""
     origin = {"Sec-Fetch-Site": "none"}
     with httpx2.Client(base_url=server.address, headers=origin, timeout=300) as client:
-        client.post("/login", data={"name": "mara", "password": WORD})
+        client.post("/login", data={"name": "nora", "password": WORD})
         items: list[object] = client.get("/api/v1/account/sessions").json()["items"]
         client.post("/logout")
     return len(items) - 1
 
 
 def two_hours_pass(server: Running) -> None:
-    """Since the last news of any run."""
+    """Since the last news of the run that is followed."""
     engine = make_engine(Settings(data_dir=server.data))
     with transaction(engine) as session:
-        session.execute(update(RunRow).values(heard_at=utc_now() - timedelta(hours=2)))
+        session.execute(update(RunRow).where(RunRow.name == FOLLOWED).values(heard_at=utc_now() - timedelta(hours=2)))
     engine.dispose()
 
 
@@ -78,7 +65,7 @@ def test_a_token_is_made_used_listed_and_revoked_and_nobody_stays_logged_in(guar
     assert "in force" in made.err
 
     own = threewalls(guarded.address, tmp_path, "token", "--json", THREEWALLS_TOKEN=secret).document
-    assert (own["project"], own["scopes"]) == ("moe", ["upload"])
+    assert (own["project"], own["scopes"]) == ("switch", ["upload"])
     # Beside it a job's token makes no other one: it is not even sent.
     listed = tokens(guarded, tmp_path, "list", "--json", THREEWALLS_TOKEN=secret)
     assert [item["name"] for item in listed.document["items"]] == ["ci"]
@@ -89,7 +76,7 @@ def test_a_token_is_made_used_listed_and_revoked_and_nobody_stays_logged_in(guar
     uploaded = threewalls(
         guarded.address, tmp_path, "upload", str(log), "--wait", "--json", "--no-ci", THREEWALLS_TOKEN=secret
     )
-    assert (uploaded.code, uploaded.document["report"]["run"]["project"]) == (4, "moe"), uploaded.err
+    assert (uploaded.code, uploaded.document["report"]["run"]["project"]) == (4, "switch"), uploaded.err
 
     assert "revoked" in tokens(guarded, tmp_path, "revoke", "ci").out
     assert threewalls(guarded.address, tmp_path, "token", THREEWALLS_TOKEN=secret).code == 3
@@ -101,9 +88,9 @@ def test_a_token_is_made_used_listed_and_revoked_and_nobody_stays_logged_in(guar
 def test_what_is_wrong_is_told_and_no_secret_printed(guarded: Running, tmp_path: Path) -> None:
     wrong = tokens(guarded, tmp_path, "create", "--name", "ci", word="a guess")
     assert (wrong.code, wrong.out) == (3, "")
-    assert f"{guarded.address}/settings/projects/moe/tokens" in wrong.err
+    assert f"{guarded.address}/settings/projects/switch/tokens" in wrong.err
     assert "a guess" not in wrong.err
-    nobody = threewalls(guarded.address, tmp_path, "token", "list", "--project", "moe")
+    nobody = threewalls(guarded.address, tmp_path, "token", "list", "--project", "switch")
     assert (nobody.code, "--user" in nobody.err) == (2, True)
     assert tokens(guarded, tmp_path, "create", "--name", "ci", "--expires", "soon").code == 2
     assert threewalls(guarded.address, tmp_path, "token", "list").code == 2
@@ -131,7 +118,7 @@ def test_a_follower_that_was_stopped_too_early_goes_on_in_its_run(guarded: Runni
 
     def held() -> list[tuple[str, int]]:
         headers = {"Authorization": f"Bearer {reader}"}
-        params = {"q": "follow-again"}
+        params = {"q": FOLLOWED}
         runs = httpx2.get(f"{guarded.address}/api/v1/runs", params=params, headers=headers, timeout=300).json()["items"]
         result = [
             httpx2.get(f"{guarded.address}/api/v1/runs/{run['id']}", headers=headers, timeout=300).json()
@@ -139,15 +126,15 @@ def test_a_follower_that_was_stopped_too_early_goes_on_in_its_run(guarded: Runni
         ]
         return [(run["reception"], sum(file["size_bytes"] for file in run["files"])) for run in result]
 
-    words = ("--name", "follow-again")
-    first = following(guarded, log, "moe", *words, THREEWALLS_TOKEN=secret)
+    words = ("--name", FOLLOWED)
+    first = following(guarded, log, "switch", *words, THREEWALLS_TOKEN=secret)
     wait_for(lambda: held() == [("receiving", log.stat().st_size)], "what is there")
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=300)
     assert held() == [("complete", log.stat().st_size)]
     with log.open("ab") as job:
         job.write(b"".join(LINES[20:]))
-    second = following(guarded, log, "moe", *words, THREEWALLS_TOKEN=secret)
+    second = following(guarded, log, "switch", *words, THREEWALLS_TOKEN=secret)
     wait_for(lambda: held() == [("receiving", log.stat().st_size)], "the run to go on")
     second.send_signal(signal.SIGTERM)
     second.communicate(timeout=300)
@@ -157,7 +144,7 @@ def test_a_follower_that_was_stopped_too_early_goes_on_in_its_run(guarded: Runni
     two_hours_pass(guarded)
     with log.open("ab") as job:
         job.write(b"one more line\n")
-    third = following(guarded, log, "moe", *words, THREEWALLS_TOKEN=secret)
+    third = following(guarded, log, "switch", *words, THREEWALLS_TOKEN=secret)
     _, said = third.communicate(timeout=300)
     assert (third.returncode, held()) == (3, there)
     assert "closed since" in said

@@ -14,7 +14,7 @@ from app.client.upload import PIECE_BYTES
 from app.domain.access.principal import Scope
 from app.settings import Settings
 from app.storage import tokens, users
-from app.storage.database import make_engine, migrate, transaction
+from app.storage.database import make_engine, transaction
 from tests.builders import make_project
 from tests.embedded.processes import wait_for
 from tests.services.github_server import GitHub, running_github
@@ -27,10 +27,7 @@ SCRIPT = Path(__file__).with_name("ci_job.sh")
 
 def prepare(data: Path) -> tuple[str, str]:
     """A database with an administrator, so that everybody logs in, and tokens of `moe`: the job's, and one to look."""
-    settings = Settings(data_dir=data)
-    data.mkdir()
-    migrate(settings)
-    engine = make_engine(settings)
+    engine = make_engine(Settings(data_dir=data))
     with transaction(engine) as session:
         users.create_user(session, "mara", by="test", password="correct horse battery", administrator=True)
         project = make_project(session, "moe")
@@ -75,8 +72,10 @@ def forge() -> Iterator[GitHub]:
         yield forge
 
 
-def test_a_ci_job_from_the_first_upload_to_the_sync_after_an_outage(tmp_path: Path, forge: GitHub) -> None:
-    (token, reader), port = prepare(tmp_path / "data"), free_port()
+def test_a_ci_job_from_the_first_upload_to_the_sync_after_an_outage(
+    tmp_path: Path, forge: GitHub, migrated_data: Path
+) -> None:
+    (token, reader), port = prepare(migrated_data), free_port()
     write_logs(tmp_path / "logs")
     outage, back = service_commands(tmp_path, port)
     (tmp_path / "home").mkdir()

@@ -5,38 +5,22 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from app.domain.access.principal import Role
-from app.settings import Settings
-from app.storage import users
-from app.storage.database import make_engine, migrate, transaction
-from tests.builders import make_project
-from tests.embedded.processes import Running, running
+from tests.embedded.guarded import WORD, add_maintainer
+from tests.embedded.processes import Running
 from tests.training_logs import training_log
 
 pytestmark = pytest.mark.server
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-WORD = "correct horse battery"
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    data = tmp_path_factory.mktemp("roles")
-    settings = Settings(data_dir=data)
-    migrate(settings)
-    engine = make_engine(settings)
-    with transaction(engine) as session:
-        users.create_user(session, "root", by="test", password=WORD, administrator=True)
-        mara = users.create_user(session, "mara", by="test", password=WORD)
-        project = make_project(session, "moe").id or 0
-        users.set_role(session, project_id=project, user_id=mara.id, role=Role.MAINTAINER, by="test")
-    engine.dispose()
-    with running("serve", data) as house:
-        yield house
+def guarded(guarded_server: Running) -> Running:
+    add_maintainer(guarded_server.data, "mara", "moe")  # as the pages say
+    return guarded_server
 
 
 def follow(page: str, folder: Path, **env: str) -> str:

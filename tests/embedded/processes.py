@@ -18,23 +18,33 @@ PLAIN_HTTP = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """`verify=` of requests to services here: to read the certificates of the machine takes each of them 25 ms."""
 
 COMMAND = [sys.executable, "-m", "app.cli"]
+READY = re.compile(r"ready: (http://\S+)")
+OF_A_TEST = {"THREEWALLS_DATA_DIR", "THREEWALLS_LOG_LEVEL", "THREEWALLS_MAX_WAIT_SECONDS"}
+"""What fixtures set for the test that happens to start a service of the whole run."""
 
 
 @dataclass
 class Running:
-    process: subprocess.Popen[str]
     data: Path
+    pid: int
     address: str = ""
+
+    def worker_pid(self) -> int | None:
+        """The Celery process under the server, None while there is none."""
+        children = Path(f"/proc/{self.pid}/task").glob("*/children")
+        return next((int(pid) for file in children for pid in file.read_text().split()), None)
+
+
+@dataclass(kw_only=True)
+class Started(Running):
+    """One of this test's own."""
+
+    process: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list)
 
     @property
     def output(self) -> str:
         return "".join(self.lines)
-
-    def worker_pid(self) -> int | None:
-        """The Celery process under the server, None while there is none."""
-        children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        return next((int(pid) for file in children for pid in file.read_text().split()), None)
 
     def stop(self, number: int = signal.SIGINT) -> int:
         self.process.send_signal(number)
@@ -42,10 +52,10 @@ class Running:
 
 
 @contextmanager
-def running(command: str, data: Path, *arguments: str) -> Iterator[Running]:
+def running(command: str, data: Path, *arguments: str) -> Iterator[Started]:
     """`threewalls COMMAND --data DATA --port 0`, once it answers; killed at the end if it is still there."""
     process = start(command, data, "--port", "0", *arguments)
-    house = Running(process, data)
+    house = Started(data, process.pid, process=process)
     reader = threading.Thread(target=_read, args=(house,), daemon=True)
     reader.start()
     try:
@@ -58,6 +68,26 @@ def running(command: str, data: Path, *arguments: str) -> Iterator[Running]:
         reader.join()
         if process.stdout is not None:
             process.stdout.close()
+
+
+def serve_for_the_run(data: Path) -> Running:
+    """Start `threewalls serve --data DATA` for all processes of this run of the tests. The janitor ends it."""
+    # A pipe would end with the process that started it.
+    output = data.with_suffix(".txt")
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            [*COMMAND, "serve", "--data", str(data), "--port", "0"],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={name: text for name, text in os.environ.items() if name not in OF_A_TEST}
+            | {"PYTHONUNBUFFERED": "1", "THREEWALLS_REQUESTS_PER_MINUTE": "0", "THREEWALLS_UPLOADS_PER_MINUTE": "0"},
+            start_new_session=True,
+        )
+    wait_for(lambda: READY.search(output.read_text()) or process.poll() is not None, "the address")
+    match = READY.search(output.read_text())
+    assert match, output.read_text()
+    process.returncode = 0  # else Python reports it as forgotten
+    return Running(data, process.pid, match[1])
 
 
 def start(command: str, data: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -86,9 +116,9 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def _read(house: Running) -> None:
+def _read(house: Started) -> None:
     assert house.process.stdout is not None
     for line in house.process.stdout:
         house.lines.append(line)
-        if match := re.search(r"ready: (http://\S+)", line):
+        if match := READY.search(line):
             house.address = match[1]

@@ -55,7 +55,7 @@ def test_a_second_service_on_one_folder_is_refused_by_name(server: Running) -> N
     second = start("serve", server.data, "--port", "0")
     output, _ = second.communicate(timeout=300)
     assert second.returncode == 3
-    assert f"process {server.process.pid} at {server.address}" in output
+    assert f"process {server.pid} at {server.address}" in output
     assert "Traceback" not in output
 
 
@@ -88,11 +88,11 @@ def test_an_address_that_others_reach_needs_its_url_and_an_administrator_and_sig
 
 
 def test_a_dead_worker_is_started_again_a_killed_server_takes_it_along_and_ctrl_c_stops_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, migrated_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (temporary := tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
-    with running("serve", tmp_path / "data") as house:
+    with running("serve", migrated_data) as house:
         first = worker_of(house)
         os.kill(first, signal.SIGKILL)
         wait_for(lambda: house.worker_pid() not in (None, first), "another worker")
@@ -102,10 +102,10 @@ def test_a_dead_worker_is_started_again_a_killed_server_takes_it_along_and_ctrl_
         house.process.kill()
         wait_for(lambda: processes_of_session(second) == [], "the end of the worker")
     assert list(temporary.glob("pymp-*")) == []
-    with running("serve", tmp_path / "data") as again:  # the folder is free
+    with running("serve", migrated_data) as again:  # the folder is free
         leader = worker_of(again)
         wait_for(lambda: len(processes_of_session(leader)) > 1, "the worker's pool")
-        folders = [path for path in (tmp_path / "data" / "temporary").iterdir() if path.is_dir()]
+        folders = [path for path in (migrated_data / "temporary").iterdir() if path.is_dir()]
         assert len(folders) == 1, "what killed workers left is removed before the next starts"
         assert again.stop(signal.SIGINT) == 0
         assert processes_of_session(leader) == []

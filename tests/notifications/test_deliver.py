@@ -417,12 +417,12 @@ def administrator(data: Path, address: str) -> Iterator[httpx2.Client]:
 
 
 def test_a_message_survives_the_death_of_its_worker(
-    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    migrated_data: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in QUICK.items():
         monkeypatch.setenv(name, value)
     receiver.released.clear()
-    with running("serve", tmp_path / "data") as house, administrator(tmp_path / "data", house.address) as browser:
+    with running("serve", migrated_data) as house, administrator(migrated_data, house.address) as browser:
         api = f"{house.address}/api/v1"
         files = {"log": LOG, "meta": (None, '{"project": "moe-lab"}')}
         assert browser.post(f"{api}/runs", files=files, timeout=300).status_code == 202

@@ -1,5 +1,6 @@
 """A run is read, judged and ranked in one transaction; the result is that of the steps one after another."""
 
+import shutil
 from io import BytesIO
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from app.pipeline.process import process_run, summarise_run
 from app.pipeline.receive import UploadedFile, accept_upload
 from app.pipeline.work import stack_queue
 from app.settings import Settings
-from app.storage.database import make_engine, migrate, read_session, transaction
+from app.storage.database import make_engine, read_session, transaction
 from app.storage.json_text import sorted_json
 from app.storage.log_files import LogFiles
 from app.storage.tables import (
@@ -34,13 +35,16 @@ META += b'"commit": "%040d"}'
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def settings_of(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> list[Settings]:
+def settings_of(
+    request: pytest.FixtureRequest, settings: Settings, tmp_path: Path, migrated_file: Path
+) -> list[Settings]:
     """Two services, each with a database and a store of its own."""
     both = [settings, settings.model_copy(update={"data_dir": tmp_path / "second"})]
     if request.param == "postgresql":
         address = request.getfixturevalue("postgres_url")
         both = [both[0].model_copy(update={"database_url": address}), both[1]]
-    migrate(both[1])
+    (tmp_path / "second").mkdir()
+    shutil.copy(migrated_file, tmp_path / "second")
     return both
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +21,7 @@ from app.runs.queries import SORTS, RunQuery, find_runs
 from app.settings import Settings
 from app.storage import readings
 from app.storage import runs as stored_runs
-from app.storage.database import make_engine, migrate, read_session, transaction
+from app.storage.database import make_engine, read_session, transaction
 from app.storage.run_filters import describe_configurations
 from app.storage.tables import ProjectRow, RunRow, SeriesRow, utc_now
 from app.web.tables import PARQUET
@@ -191,13 +192,16 @@ def _fill(session: Session, count: int) -> None:
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def filled(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, migrated_file: Path
+) -> Iterator[Engine]:
     folder: Path = tmp_path_factory.mktemp("paging")
+    shutil.copy(migrated_file, folder)
     settings = Settings(data_dir=folder)
     if request.param == "postgresql":
         server: Postgres = request.getfixturevalue("postgres_server")
-        settings = Settings(data_dir=folder, database_url=server.url(server.new_database()))
-    migrate(settings)
+        template = request.getfixturevalue("migrated_template")
+        settings = Settings(data_dir=folder, database_url=server.url(server.new_database(template)))
     engine = make_engine(settings)
     with transaction(engine) as session:
         _fill(session, RUNS)

@@ -21,7 +21,9 @@ def peak_mib(pid: int) -> int:
     return next(int(line.split()[1]) // 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
-def test_a_large_upload_is_never_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_upload_is_never_held_in_memory(
+    tmp_path: Path, migrated_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in CALM.items():
         monkeypatch.setenv(name, value)
     log = tmp_path / "large.log"
@@ -29,7 +31,7 @@ def test_a_large_upload_is_never_held_in_memory(tmp_path: Path, monkeypatch: pyt
         block = training_log(2000, noise_bytes=BLOCK_BYTES)
         for _ in range(BLOCKS):
             file.write(block)
-    with running("serve", tmp_path / "data") as house:
+    with running("serve", migrated_data) as house:
         before = peak_mib(house.process.pid)
         # curl streams the file; a client in this process would not.
         url = f"{house.address}/api/v1/runs?wait=60"

@@ -1,6 +1,7 @@
 """What triggers derive from runs equals what a query over all of them says, on both databases."""
 
 import random
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,6 @@ from app.storage.database import alembic_config, make_engine, migrate, read_sess
 from app.storage.search import mentioned
 from app.storage.tables import RunRow, RunValueRow, StackRow
 from tests.builders import make_run
-from tests.services.postgres_server import Postgres
 
 DAY = datetime(2026, 11, 1, tzinfo=UTC)
 CHOICES = {
@@ -50,16 +50,15 @@ WORDS = (
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+def database(request: pytest.FixtureRequest, tmp_path: Path, migrated_file: Path) -> Settings:
     if request.param == "sqlite":
+        shutil.copy(migrated_file, tmp_path)
         return Settings(data_dir=tmp_path)
-    server: Postgres = request.getfixturevalue("postgres_server")
-    return Settings(data_dir=tmp_path, database_url=server.url(server.new_database()))
+    return Settings(data_dir=tmp_path, database_url=request.getfixturevalue("postgres_url"))
 
 
 @pytest.fixture
 def engine(database: Settings) -> Iterator[Engine]:
-    migrate(database)
     engine = make_engine(database)
     yield engine
     engine.dispose()
