@@ -25,8 +25,17 @@ from tests.services.redis_server import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docker-compose.yml").read_text()
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+SECRETS = {
+    "DATABASE_URL": {"migrate", "web", "worker"},
+    "BROKER_URL": {"web", "worker", "beat"},
+    "S3_SECRET_ACCESS_KEY": {"web", "worker"},
+    "OIDC_CLIENT_SECRET": {"web"},
+    "METRICS_TOKEN": {"web"},
+    "SMTP_PASSWORD": {"worker"},
+}
 OURS = [name for name, service in SERVICES.items() if service["image"].startswith("threewalls:")]
 SETTINGS = {f"THREEWALLS_{name.upper()}" for name in Settings.model_fields}
 
@@ -57,6 +66,7 @@ def test_no_container_can_write_outside_its_volumes_or_gain_a_privilege() -> Non
         assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"]), name
         assert service["security_opt"] == ["no-new-privileges:true"], name
         assert service["mem_limit"], name
+        assert service["logging"]["options"].keys() == {"max-size", "max-file"}, name
         assert service["pids_limit"] > 0, name
         assert "user" in service or name in OURS, name  # ours is USER of the Dockerfile
 
@@ -94,7 +104,7 @@ def test_redis_answers_only_with_its_password_and_the_queue_has_it(tmp_path: Pat
 
 
 def test_the_image_that_serves_has_nothing_to_build_or_install_with() -> None:
-    build, serving = (ROOT / "Dockerfile").read_text().rsplit("\nFROM ", 1)
+    build, serving = DOCKERFILE.rsplit("\nFROM ", 1)
     assert "pip uninstall --yes uv setuptools pip" in build
     assert "pip uninstall --yes --root-user-action=ignore wheel setuptools pip" in serving
     assert not re.search(r"\b(pip install|uv |apt-get|requirements)", serving)
@@ -106,10 +116,42 @@ def test_our_image_has_this_version() -> None:
     assert {SERVICES[name]["image"] for name in OURS} == {f"threewalls:{project['version']}"}
 
 
-def test_web_and_workers_share_image_settings_and_data() -> None:
+def test_web_and_workers_share_image_and_data() -> None:
     assert set(OURS) == {"migrate", "web", "worker", "beat"}
-    for key in ("image", "environment", "volumes"):
+    for key in ("image", "volumes"):
         assert len({json.dumps(SERVICES[name][key], sort_keys=True) for name in OURS}) == 1
+
+
+def test_every_setting_reaches_the_service_and_secrets_only_the_containers_that_use_them() -> None:
+    environments = {name: set(SERVICES[name]["environment"]) for name in OURS}
+    assert not any("env_file" in service for service in SERVICES.values())
+    assert environments["web"] | environments["worker"] | environments["beat"] == SETTINGS
+    secrets = {f"THREEWALLS_{name.upper()}" for name, field in Settings.model_fields.items() if not field.repr}
+    assert {f"THREEWALLS_{name}" for name in SECRETS} == secrets
+    for name, containers in SECRETS.items():
+        assert {c for c, names in environments.items() if f"THREEWALLS_{name}" in names} == containers, name
+
+
+def test_the_programs_of_a_backup_run_with_the_libraries_that_the_image_copies(tmp_path: Path) -> None:
+    """Runs the commands of the Dockerfile on the PostgreSQL of this machine."""
+    stage = re.search(r"^FROM postgres:(\d+)\S* AS postgres\nRUN (.*?[^\\])\n", DOCKERFILE, re.MULTILINE | re.DOTALL)
+    assert stage
+    assert re.search(rf"^ +image: postgres:{stage[1]}\.", TEXT, re.MULTILINE)  # pg_dump must not be older
+    installed = max(Path("/usr/lib/postgresql").iterdir(), key=lambda folder: int(folder.name))
+    script = stage[2].replace(f"/usr/lib/postgresql/{stage[1]}", str(installed)).replace("/opt/", f"{tmp_path}/opt/")
+    (tmp_path / "bin").mkdir()
+    subprocess.run(
+        ["sh", "-ec", script.replace("/usr/local/bin/", f"{tmp_path}/bin/").replace("\\\n", "")],
+        check=True,
+        timeout=300,
+    )
+    for program in ("pg_dump", "pg_restore"):
+        command = [tmp_path / "bin" / program, "--version"]
+        shown = subprocess.run(command, env={}, capture_output=True, text=True, timeout=300, check=True).stdout
+        assert f"(PostgreSQL) {installed.name}." in shown
+    libraries = {file.name.partition(".so")[0] for file in (tmp_path / "opt/postgresql/lib").iterdir()}
+    assert "libpq" in libraries
+    assert "libc" not in libraries
 
 
 def test_the_image_is_built_once() -> None:
@@ -228,7 +270,7 @@ def test_a_release_needs_the_digest_of_every_image_and_pinning_adds_it(
     pinned = [
         line for name in ("Dockerfile", "docker-compose.yml") for line in (checkout / name).read_text().splitlines()
     ]
-    assert sum(DIGEST in line for line in pinned) == 3
+    assert sum(DIGEST in line for line in pinned) == 4
     assert run(checkout, "pinned_versions.py", "--release").returncode == 0
     assert subprocess.run([*pin, "--check"], timeout=300, check=False).returncode == 0
 
