@@ -119,6 +119,10 @@ def make_parser() -> argparse.ArgumentParser:
         "--generated-only", action="store_true", help="leave out the project of real runs from Megatron-LM's public CI"
     )
     migrate = commands.add_parser("migrate", help="migrate the database to this version")
+    upgrade = commands.add_parser("upgrade", help="migrate the database, or say what that will do")
+    upgrade.add_argument(
+        "--check", action="store_true", help="change nothing; list pending migrations, what they lock, and an estimate"
+    )
     for command in (serve, demo):
         command.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
         command.add_argument(
@@ -165,7 +169,8 @@ def make_parser() -> argparse.ArgumentParser:
             "standard input."
         )
     for command, folder in (
-        (serve, "data"), (demo, "demo-data"), (migrate, "data"), (verify, "data"), (backup, "data"), (restore, "data"),
+        (serve, "data"), (demo, "demo-data"), (migrate, "data"), (upgrade, "data"), (verify, "data"), (backup, "data"),
+        (restore, "data"),
         (take, "data"), (bring, "data"),
         (rebuild, "data"), (create, "data"), (reset, "data"),
     ):  # fmt: skip
@@ -252,6 +257,16 @@ def _migrate(_: argparse.Namespace, settings: "Settings") -> None:
     from app.storage.database import migrate
 
     migrate(settings)
+
+
+def _upgrade(options: argparse.Namespace, settings: "Settings") -> None:
+    if not options.check:
+        return _migrate(options, settings)
+    from app.storage.upgrade import describe, plan_upgrade
+
+    for line in describe(plan_upgrade(settings)):
+        print(line)
+    return None
 
 
 def _verify(options: argparse.Namespace, settings: "Settings") -> int:
@@ -417,6 +432,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace, "Settings"], int | None]] = {
     "serve": _serve,
     "demo": _demo,
     "migrate": _migrate,
+    "upgrade": _upgrade,
     "verify": _verify,
     "export-project": _export_project,
     "import-project": _import_project,

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import sqlite3
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,6 +41,8 @@ _BUSY_TIMEOUT_MS = 15_000
 
 _MIGRATION_LOCK = 0x3A115
 """The PostgreSQL advisory lock of a migrating process; an arbitrary constant."""
+
+_LOCK_POLL_SECONDS = 0.2
 
 _POSTGRESQL_OPTIONS = "-c lock_timeout=15s -c statement_timeout=60s -c idle_in_transaction_session_timeout=60s"
 
@@ -176,15 +179,9 @@ def migrate(settings: Settings) -> None:
 
     engine = make_engine(settings)
     try:
-        with _explained(engine), _only_one_at_a_time(engine):
+        with explained(engine), _only_one_at_a_time(engine):
             _check_whole(engine)
-            revision = _revision(engine)
-            revisions = {script.revision for script in _scripts(engine).walk_revisions()}
-            if revision is not None and revision not in revisions:
-                raise Unavailable(
-                    f"The database {_place(engine)} was migrated by a later version of Threewalls (revision "
-                    f"{revision}). Use that version, or restore a backup from before its upgrade."
-                )
+            upgradable_revision(engine)
             command.upgrade(alembic_config(engine), "head")
     finally:
         engine.dispose()
@@ -194,19 +191,35 @@ def require_migrated(settings: Settings) -> None:
     """Raise Unavailable if the database is unusable, empty or has an earlier version. A later version is accepted."""
     engine = make_engine(settings)
     try:
-        with _explained(engine):
+        with explained(engine):
             _check_whole(engine)
-            revision = _revision(engine)
+            revision = current_revision(engine)
     finally:
         engine.dispose()
-    scripts = _scripts(engine)
+    scripts = migration_scripts(engine)
     earlier = {script.revision for script in scripts.walk_revisions()} - set(scripts.get_heads())
     if revision is None or revision in earlier:
         what = "has no tables yet" if revision is None else "has the tables of an earlier version"
         raise Unavailable(f"The database {what}. Run `threewalls migrate`, then start again.")
 
 
-def _revision(engine: Engine) -> str | None:
+def upgradable_revision(engine: Engine) -> str | None:
+    """Return the revision of the tables; None without tables.
+
+    Raises Unavailable if a later version made them, or another program.
+    """
+    revision = current_revision(engine)
+    if revision is not None and revision not in {
+        script.revision for script in migration_scripts(engine).walk_revisions()
+    }:
+        raise Unavailable(
+            f"The database {_place(engine)} was migrated by a later version of Threewalls (revision "
+            f"{revision}). Use that version, or restore a backup from before its upgrade."
+        )
+    return revision
+
+
+def current_revision(engine: Engine) -> str | None:
     """Return the revision of the tables; None without tables. Raises Unavailable if they belong to another program."""
     from alembic.runtime.migration import MigrationContext  # noqa: PLC0415
 
@@ -253,7 +266,7 @@ def _check_whole(engine: Engine) -> None:
 
 
 @contextmanager
-def _explained(engine: Engine) -> Iterator[None]:
+def explained(engine: Engine) -> Iterator[None]:
     """Convert database errors to sentences. Errors of a faulty migration are not converted."""
     try:
         yield
@@ -272,7 +285,7 @@ def _place(engine: Engine) -> str:
     return engine.url.render_as_string(hide_password=True)
 
 
-def _scripts(engine: Engine) -> "ScriptDirectory":
+def migration_scripts(engine: Engine) -> "ScriptDirectory":
     from alembic.script import ScriptDirectory  # noqa: PLC0415
 
     return ScriptDirectory.from_config(alembic_config(engine))
@@ -295,11 +308,11 @@ def _only_one_at_a_time(engine: Engine) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
     else:
-        with engine.connect() as connection:
-            # Wait for the other process, however long its migration takes.
-            for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout"):
-                connection.execute(text(f"SET {name} = 0"))
-            connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _MIGRATION_LOCK})
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            # Polled: building an index online waits for all statements that began before it, and one that waits for
+            # the lock would be such a statement.
+            while not connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _MIGRATION_LOCK}).scalar():
+                time.sleep(_LOCK_POLL_SECONDS)
             yield  # the lock ends with the connection
             connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _MIGRATION_LOCK})
 

@@ -41,7 +41,7 @@ def install(connection: Connection) -> None:
 
     All in the transaction of the caller, so that readers never see a part of it.
     """
-    if _is_installed(connection):
+    if is_installed(connection):
         return
     remove(connection)
     is_sqlite = connection.dialect.name == "sqlite"
@@ -95,7 +95,8 @@ def has_search_index(connection: Connection) -> bool:
     return bool(connection.exec_driver_sql(query).scalar_one())
 
 
-def _is_installed(connection: Connection) -> bool:
+def is_installed(connection: Connection) -> bool:
+    """Return whether all triggers are there."""
     if connection.dialect.name == "sqlite":
         query = f"SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND name = '{_MARK}'"
     else:

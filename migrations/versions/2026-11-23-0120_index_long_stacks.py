@@ -2,6 +2,8 @@
 
 from alembic import op
 
+from app.storage.upgrade import create_index_online
+
 revision = "0025"
 down_revision = "0024"
 branch_labels = None
@@ -10,7 +12,7 @@ depends_on = None
 
 def upgrade() -> None:
     columns = ["stack_key", "config_key", "ordered_at", "status", "reception"]
-    op.create_index("ix_run_stack_config", "run", columns)
+    create_index_online("ix_run_stack_config", "run", columns)
 
 
 def downgrade() -> None:

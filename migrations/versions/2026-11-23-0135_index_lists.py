@@ -2,6 +2,8 @@
 
 from alembic import op
 
+from app.storage.upgrade import create_index_online
+
 revision = "0026"
 down_revision = "0025"
 branch_labels = None
@@ -15,11 +17,9 @@ _INDEXED_BEFORE = ("model", "gpu", "dispatcher")
 
 
 def upgrade() -> None:
-    for name in _INDEXED_BEFORE:
-        op.drop_index(f"ix_run_{name}", "run")
-    op.create_index("ix_run_project", "run", ["project_id", "id"])
+    create_index_online("ix_run_project", "run", ["project_id", "id"])
     for name in _COLUMNS:
-        op.create_index(f"ix_run_{name}", "run", [name, "id"])
+        create_index_online(f"ix_run_{name}", "run", [name, "id"])
 
 
 def downgrade() -> None:

@@ -8,6 +8,8 @@ import sqlalchemy as sa
 from alembic import op
 from sqlmodel.sql.sqltypes import UTCDateTime
 
+from app.storage.upgrade import create_index_online
+
 revision = "0030"
 down_revision = "0034"
 branch_labels = None
@@ -19,6 +21,17 @@ _TOGETHER = ("project_id", "model", "gpu", "dispatcher", "verdict", "outcome", "
 
 
 def upgrade() -> None:
+    create_index_online("ix_run_created", "run", ["created_at", "id", "project_id", "branch", "status", "outcome"])
+    for name in _FILTERS:
+        create_index_online(f"ix_run_{name}", "run", [name, "id", *(other for other in _TOGETHER if other != name)])
+    columns = ["definition_version", "recompute_failed", "status", "work", "processed_at"]
+    create_index_online("ix_run_definition_version", "run", columns)
+    columns = ["container", "dispatcher", "project_id", "available", "run_id"]
+    create_index_online("ix_dispatcher_availability_counts", "dispatcher_availability", columns)
+    create_index_online("ix_run_lower_name", "run", [sa.text("lower(name)"), "id"])
+    where = sa.text(_USABLE)
+    columns = ["project_id", "config_key", "ordered_at", "id"]
+    create_index_online("ix_run_usable", "run", columns, sqlite_where=where, postgresql_where=where)
     op.create_table(
         "run_value",
         sa.Column("field", sa.String(20), nullable=False),
@@ -45,19 +58,6 @@ def upgrade() -> None:
     op.create_index("ix_stack_last", "stack", ["last_at", "stack_key"])
     op.create_index("ix_stack_key", "stack", ["stack_key"])
     op.create_index("ix_stack_hardware", "stack", ["project_id", "model", "gpu", "gpus", "last_at"])
-    op.create_index("ix_run_created", "run", ["created_at", "id", "project_id", "branch", "status", "outcome"])
-    for name in _FILTERS:
-        op.drop_index(f"ix_run_{name}", "run")
-        op.create_index(f"ix_run_{name}", "run", [name, "id", *(other for other in _TOGETHER if other != name)])
-    op.drop_index("ix_run_definition_version", "run")
-    columns = ["definition_version", "recompute_failed", "status", "work", "processed_at"]
-    op.create_index("ix_run_definition_version", "run", columns)
-    columns = ["container", "dispatcher", "project_id", "available", "run_id"]
-    op.create_index("ix_dispatcher_availability_counts", "dispatcher_availability", columns)
-    op.create_index("ix_run_lower_name", "run", [sa.text("lower(name)"), "id"])
-    where = sa.text(_USABLE)
-    columns = ["project_id", "config_key", "ordered_at", "id"]
-    op.create_index("ix_run_usable", "run", columns, sqlite_where=where, postgresql_where=where)
 
 
 def downgrade() -> None:

@@ -1,0 +1,192 @@
+"""`threewalls upgrade --check`, and upgrades of a database that is in use."""
+
+import base64
+import gzip
+import json
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from sqlalchemy import Engine, MetaData, insert, inspect, select, text
+from sqlmodel import SQLModel
+
+from app.cli import main
+from app.runs.queries import RunQuery, find_runs, get_run
+from app.settings import Settings
+from app.storage.database import alembic_config, make_engine, migrate, read_session
+from app.storage.upgrade import plan_upgrade
+from app.storage.verdicts import current_verdict
+from tests.conftest import forget_settings
+from tests.embedded.processes import wait_for
+from tests.services.postgres_server import Postgres
+
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.filterwarnings("ignore:Skipped unsupported reflection of expression-based index"),
+]
+REVISION = "0056"
+"""`revision_0056.json.gz` has the rows of this revision after nine uploads: a stack with a regression, a failed run, a
+waiting run, and a second project."""
+
+
+def _value(stored: Any) -> Any:
+    match stored:
+        case {"time": str(time)} if len(stored) == 1:
+            at = datetime.fromisoformat(time)
+            return at.replace(tzinfo=at.tzinfo or UTC)
+        case {"base64": str(content)} if len(stored) == 1:
+            return base64.b64decode(content)
+    return stored
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, list[dict[str, Any]]]:
+    tables = json.loads(gzip.decompress(Path(__file__).with_name("revision_0056.json.gz").read_bytes()))
+    return {
+        name: [{column: _value(stored) for column, stored in row.items()} for row in rows]
+        for name, rows in tables.items()
+    }
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    if request.param == "sqlite":
+        return Settings(data_dir=tmp_path)
+    server: Postgres = request.getfixturevalue("postgres_server")
+    return Settings(data_dir=tmp_path, database_url=server.url(server.new_database()))
+
+
+@pytest.fixture
+def engine(settings: Settings, rows: dict[str, list[dict[str, Any]]]) -> Iterator[Engine]:
+    """A database of the earlier revision with its rows."""
+    engine = make_engine(settings)
+    command.upgrade(alembic_config(engine), REVISION)
+    tables = MetaData()
+    tables.reflect(engine)
+    with engine.execution_options(writes=True).begin() as connection:
+        for name in ("heartbeat", "ranking_prior"):  # the migrations make these rows
+            connection.execute(tables.tables[name].delete())
+        for name, values in rows.items():
+            connection.execute(insert(tables.tables[name]), values)
+    yield engine
+    engine.dispose()
+
+
+def _stored(engine: Engine, name: str) -> list[dict[str, Any]]:
+    table = SQLModel.metadata.tables[name]
+    with engine.connect() as connection:
+        return [dict(row) for row in connection.execute(select(table)).mappings()]
+
+
+def test_a_check_names_what_is_pending_and_changes_nothing(
+    settings: Settings, engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = inspect(engine).get_table_names(), _schemas(engine)
+    plan = plan_upgrade(settings)
+    assert (plan.revision, plan.migrations[0].revision) == (REVISION, "0046")
+    assert plan.newest == plan.migrations[-1].revision
+    steps = {(step.action, step.table): step for migration in plan.migrations for step in migration.steps}
+    assert ("create table", "run_label") in steps
+    assert steps["change table", "segment"].rows == 9
+    is_sqlite = engine.dialect.name == "sqlite"
+    assert (("copy table", "run") in steps) == is_sqlite  # PostgreSQL alters it in place
+    if is_sqlite:
+        assert steps["copy table", "run"].rows == 9
+        assert steps["build index", "run"].count > 20
+    assert plan.derived_runs == 9
+    assert (inspect(engine).get_table_names(), _schemas(engine)) == before
+    assert plan_upgrade(settings) == plan  # it left nothing behind
+
+    monkeypatch.setenv("THREEWALLS_DATA_DIR", str(settings.data_dir))
+    monkeypatch.setenv("THREEWALLS_DATABASE_URL", settings.database_url)
+    forget_settings()
+    for words in (["upgrade", "--check"], ["upgrade"], ["upgrade", "--check"]):
+        assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "create the table run_label" in shown
+    assert "Nothing to migrate" in shown
+    assert plan_upgrade(settings).migrations == ()
+    forget_settings()
+
+
+def _schemas(engine: Engine) -> list[str]:
+    return inspect(engine).get_schema_names()
+
+
+def test_an_empty_database_has_all_migrations_pending(settings: Settings) -> None:
+    plan = plan_upgrade(settings)
+    assert (plan.revision, plan.migrations[0].revision, plan.seconds) == ("", "0001", 0)
+
+
+def test_every_row_of_an_earlier_revision_is_kept_and_read_as_before(
+    settings: Settings, engine: Engine, rows: dict[str, list[dict[str, Any]]]
+) -> None:
+    migrate(settings)
+    for name, values in rows.items():
+        if name in ("run_value", "stack"):  # derived again
+            continue
+        keys = [column.name for column in SQLModel.metadata.tables[name].primary_key.columns]
+        shared = [{column: row[column] for column in values[0]} for row in _stored(engine, name)]
+        assert _sorted(shared, keys) == _sorted(values, keys), name
+    verdicts = {row["id"]: row["verdict"] for row in rows["run"]}
+    assert {"regression", "failed", "no_baseline", ""} <= {*verdicts.values()}
+    with read_session(engine) as session:
+        assert {run.id for run in find_runs(session, RunQuery(page_size=100)).items} == verdicts.keys()
+        for run_id, decision in verdicts.items():
+            assert get_run(session, run_id).id == run_id
+            verdict = current_verdict(session, run_id)
+            assert (verdict.document.decision if verdict else "") == decision
+    # What is new was derived from the rows that were there.
+    tagged = [
+        row["run_id"] for row in _stored(engine, "run_label") if (row["field"], row["value"]) == ("tag", "nightly")
+    ]
+    assert sorted(tagged) == sorted(verdicts)
+
+
+def _sorted(rows: list[dict[str, Any]], keys: list[str]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: [str(row[key]) for key in keys])
+
+
+def test_postgresql_builds_indexes_while_others_write(postgres_server: Postgres, tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, database_url=postgres_server.url(postgres_server.new_database()))
+    engine = make_engine(settings)
+    command.upgrade(alembic_config(engine), "0024")
+    plan = plan_upgrade(settings)
+    built = [step for migration in plan.migrations for step in migration.steps if step.action == "build index"]
+    assert {step.blocks for step in built if step.table == "run"} == {"nothing"}
+
+    change = text("UPDATE run SET name = name")
+    errors: list[Exception] = []
+
+    def upgrade() -> None:
+        try:
+            migrate(settings)
+        except Exception as error:
+            errors.append(error)
+
+    two = [threading.Thread(target=upgrade) for _ in range(2)]  # the second waits for the first
+    with engine.begin() as writer:
+        writer.execute(change)  # holds its lock on `run` until the end of the transaction
+        for thread in two:
+            thread.start()
+        wait_for(lambda: _is_building(engine), "the first index")
+        with engine.begin() as other:  # would queue behind a lock on the table
+            other.execute(text("SET LOCAL lock_timeout = '100ms'"))
+            other.execute(change)
+    for thread in two:
+        thread.join(300)
+    assert errors == []
+    assert plan_upgrade(settings).migrations == ()
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM pg_index WHERE NOT indisvalid")).scalar_one() == 0
+    engine.dispose()
+
+
+def _is_building(engine: Engine) -> bool:
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'CREATE INDEX CONC%' AND wait_event_type = 'Lock'"
+    with engine.connect() as connection:
+        return bool(connection.execute(text(waiting)).scalar_one())
