@@ -93,6 +93,10 @@ def _add_upload(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="log files of one run (plain, .gz or .zst), or a folder of them; - for standard input",
     )
     upload.add_argument(
+        "--each", default="", choices=("job", "file", "none"),
+        help="a run for each job, for each file, or one of all (default: for each job of a folder, else one)",
+    )  # fmt: skip
+    upload.add_argument(
         "--config",
         type=Path,
         action="append",

@@ -100,7 +100,7 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 _ADDRESS = re.compile(r"(?P<service>https?://\S+?)/runs/(?P<number>\d+)(?:[/?#]\S*)?")
 
 
-_WORST_FIRST = (1, SERVICE, 6, 5, 4, FINE)
+WORST_FIRST = (1, SERVICE, 6, 5, 4, FINE)
 
 
 def report(options: argparse.Namespace, service: Service, env: Mapping[str, str]) -> int:
@@ -138,7 +138,7 @@ def report(options: argparse.Namespace, service: Service, env: Mapping[str, str]
 def _badness(report: Mapping[str, Any]) -> int:
     """Sort key, worst first. An unknown code of a newer service counts as no verdict."""
     code = exit_code_of(report)
-    return _WORST_FIRST.index(code if code in _WORST_FIRST else SERVICE)
+    return WORST_FIRST.index(code if code in WORST_FIRST else SERVICE)
 
 
 def _reports(options: argparse.Namespace, service: Service) -> dict[int, dict[str, Any]]:

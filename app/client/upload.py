@@ -257,9 +257,9 @@ def read_upload(
 
     Raises UsageError for a missing file, UnreadableLogError for an unreadable one.
     """
-    fields: list[tuple[Field, Path]] = [("log", path) for path in _files(logs)]
-    fields += [("config", path) for path in _files(configs)]
-    fields += [("events", path) for path in _files(events)]
+    fields: list[tuple[Field, Path]] = [("log", path) for path in files_of(logs)]
+    fields += [("config", path) for path in files_of(configs)]
+    fields += [("events", path) for path in files_of(events)]
     if not fields:
         raise UsageError("Nothing to upload: the folders are empty.")
     names = _names([path for _, path in fields])
@@ -275,7 +275,7 @@ def upload_key(meta: Mapping[str, object], job_key: str, *parts: object) -> str:
     return "threewalls-" + hashlib.sha256(text.encode()).hexdigest()[:48]
 
 
-def _files(paths: Sequence[Path]) -> list[Path]:
+def files_of(paths: Sequence[Path]) -> list[Path]:
     """Replace each folder by the files in it."""
     files: list[Path] = []
     for path in paths:

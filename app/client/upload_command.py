@@ -22,11 +22,12 @@ from app.client.ci import CiJob, surrounding_job
 from app.client.delivery import DeliveredRun, Progress, attach_profile, deliver
 from app.client.errors import FINE, NO_VERDICT, SERVICE, Refused, Unreachable, UsageError, apply_allow, failure
 from app.client.follow import Follower, StopCondition
+from app.client.jobs import describe, split_jobs
 from app.client.options import SPOOL
-from app.client.report import exit_code_of, outcome_of, report_of, verdict_text
+from app.client.report import WORST_FIRST, exit_code_of, outcome_of, report_of, verdict_text
 from app.client.service import ClientSettings, Service
 from app.client.terminal import one_line, out
-from app.client.upload import UnreadableLogError, Upload, is_compressed, read_upload, upload_metadata
+from app.client.upload import UnreadableLogError, Upload, files_of, is_compressed, read_upload, upload_metadata
 from app.errors import ThreewallsError
 
 SCHEMA = "threewalls.upload/1"
@@ -66,7 +67,43 @@ def upload(options: argparse.Namespace, settings: ClientSettings, env: Mapping[s
     if job is not None and job.doubt and not meta.get("branch"):
         _say(job.doubt)
     call = _Call(options, settings, env, job, meta, Progress(sys.stderr))
-    return _follow(call) if options.follow else _send(call)
+    if options.follow:
+        return _follow(call)
+    if options.each and options.profile and options.each != "none":
+        raise UsageError("--profile needs one run. Attach it to the run afterwards, or use --each none.")
+    runs = _runs(call)
+    codes = []
+    for number, logs in enumerate(runs, start=1):
+        key = f"{options.key}-{number}" if options.key and len(runs) > 1 else options.key
+        codes.append(_send(replace(call, options=argparse.Namespace(**{**vars(options), "logs": logs, "key": key}))))
+    return next((code for code in WORST_FIRST if code in codes), max(codes))
+
+
+def _runs(call: _Call) -> list[list[Path]]:
+    """Return the files of each run. Asks before a folder becomes several runs, if a person can answer."""
+    options = call.options
+    logs: list[Path] = options.logs
+    if options.each == "file":
+        return [[path] for path in files_of(logs)]
+    is_folder = any(path.is_dir() for path in logs)
+    if options.each == "none" or not (options.each or is_folder) or options.offline or options.profile:
+        return [logs]
+    try:
+        with Service(call.settings, say=call.progress.line) as service:
+            jobs = split_jobs(service, files_of(logs))
+    except Unreachable:  # the upload says so, and waits in the spool as one run
+        return [logs]
+    if len(jobs) == 1:
+        return [logs]
+    lines = "\n".join(describe(jobs))
+    _say(f"these are the logs of {len(jobs)} jobs:\n{lines}")
+    if not options.each and not options.json and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
+        print(f"Upload them as {len(jobs)} runs? [Y/n] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() in ("n", "no"):
+            return [logs]
+    else:
+        _say(f"they become {len(jobs)} runs. For one run of all: --each none")
+    return [job.files for job in jobs]
 
 
 def _send(call: _Call) -> int:
@@ -253,17 +290,22 @@ def _done(call: _Call, service: Service, run: DeliveredRun) -> int:
     for warning in run.warnings:
         _say(f"note: {one_line(warning)}")
     report, failed, code = None, None, FINE
+    warnings = list(run.warnings)
     profile = _attached(call, service, run) if options.profile else None
     if options.wait is not None:
         try:
             report = report_of(service, run.id, options.wait)
             code = apply_allow(options.allow, outcome_of(report), exit_code_of(report))
+            later = [str(warning) for warning in report.get("warnings") or () if str(warning) not in warnings]
+            for warning in later:
+                _say(f"note: {one_line(warning)}")
+            warnings += later
         except ThreewallsError as error:  # the run is uploaded, so its number is still printed
             failed = failure(error, call.settings.url, of_upload=True)
             code = apply_allow(options.allow, NO_VERDICT, SERVICE)
             _say(f"no verdict: {failed.lines}")
     if options.json:
-        fields = {"id": run.id, "url": run.url, "created": run.created, "warnings": run.warnings, "report": report}
+        fields = {"id": run.id, "url": run.url, "created": run.created, "warnings": warnings, "report": report}
         if options.profile:
             fields["profile"] = profile
         out(json.dumps(upload_document(**{**(failed.as_json() if failed else {}), **fields, "exit_code": code})))

@@ -14,7 +14,7 @@ from app.domain.report.text import RunReport, escaped, link, markdown
 from app.domain.report.values import storable, verdict_json, what_changed_json
 from app.domain.verdict.words import what_would_decide
 from app.pipeline.suggest import first_suggestion
-from app.reports.queries import get_report, where_reported
+from app.reports.queries import get_report, warnings_of, where_reported
 from app.storage.database import read_session
 from app.storage.verdicts import StoredVerdict, rerun_request
 from app.web.access_rule import requires
@@ -66,6 +66,7 @@ def _read(request: Request, run_id: int) -> tuple[str, dict[str, Any]]:
     with read_session(state.engine) as session:
         report, verdict, suspects = get_report(session, state.settings, run_id, public_address(request))
         of = where_reported(session, run_id)
+        warnings = warnings_of(session, run_id)
         rerun = None if verdict is None else rerun_request(session, run_id, verdict.document)
         first = None if report.status in ("pending", "unread") else first_suggestion(session, state.settings, run_id)
     step = None
@@ -91,6 +92,7 @@ def _read(request: Request, run_id: int) -> tuple[str, dict[str, Any]]:
         "regressions": report.regressions,
         "profiled": report.profiled,
         "problems": report.problems,
+        "warnings": warnings,
         "step_lines": report.step_lines,
         "next_step": step,
     }

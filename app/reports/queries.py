@@ -25,6 +25,7 @@ from app.errors import NotFound
 from app.settings import Settings
 from app.storage.heartbeat import silent_since
 from app.storage.profiles import explained_change
+from app.storage.runs import run_warnings
 from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import (
     ProjectRow,
@@ -61,6 +62,11 @@ def get_report(
         return pending_report(run, row.status, silent_since(session, settings)), None, ()
     suspects = suspects_with_evidence(session, run_id, verdict.document)
     return _judged(session, row, run, verdict.document, suspects=suspects, address=address), verdict, suspects
+
+
+def warnings_of(session: Session, run_id: int) -> tuple[str, ...]:
+    """Return the warnings that the page of the run shows."""
+    return run_warnings(session.get_one(RunRow, run_id))
 
 
 def where_reported(session: Session, run_id: int) -> dict[str, str]:

@@ -43,6 +43,7 @@ from app.runs.api_models import (
     unknown_fields,
 )
 from app.runs.commands import RunDecision, amend_contract, correct, decide, describe_lines
+from app.runs.preview import PREVIEW_BYTES, Preview, preview_body
 from app.runs.queries import RUN_COLUMNS, RunQuery, complete, find_runs, get_run, get_series, get_state, run_rows
 from app.settings import Settings
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
@@ -469,6 +470,18 @@ async def upload_run(
     response.status_code = 202 if accepted.created else 200
     response.headers["Location"] = f"/api/v1/runs/{accepted.run_id}"
     return UploadAnswer.model_validate(answer)
+
+
+@router.post(
+    "/uploads/preview",
+    max_body_size=PREVIEW_BYTES,
+    responses=documented(413),
+    openapi_extra={"requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}},
+)
+@requires(Action.UPLOAD)
+async def preview_file(request: Request, name: Annotated[str, Query(max_length=300)] = "log") -> Preview:
+    """Return what the first 2 MiB of a file show. Nothing is stored. Logs of one job agree in all fields of `job`."""
+    return await preview_body(request, name)
 
 
 @router.get("/runs", response_model=RunListOut, responses=documented(406, 422, ok=as_content("text/csv")))

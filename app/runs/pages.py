@@ -2,10 +2,9 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
-from functools import cache, partial
+from functools import partial
 from typing import Annotated
 
-from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Path, Query, Request
 from sqlalchemy import Engine
 from sqlmodel import Session
@@ -23,7 +22,7 @@ from app.pipeline.receive import UploadedFile, accept_upload
 from app.runs.api import csv_rows
 from app.runs.commands import RUN_DECISIONS, RunDecision, amend_contract, correct, decide, describe_lines
 from app.runs.forms import AmendForm, CorrectionForm, DecisionForm, ReadAsForm, UploadForm
-from app.runs.preview import PREVIEW_BYTES, preview
+from app.runs.preview import PREVIEW_BYTES, preview_body
 from app.runs.queries import (
     EVIDENCE_LEVELS,
     PURPOSES,
@@ -260,15 +259,7 @@ async def describe_step_lines(request: Request, engine: AppEngine, log_files: Ap
 @requires(Action.UPLOAD)
 async def preview_upload(request: Request, name: Annotated[str, Query(max_length=300)] = "log") -> JSONResponse:
     """Return what the beginning of a file shows, before it is uploaded. Nothing is stored."""
-    data = await request.body()
-    seen = await to_thread.run_sync(preview, name, data, limiter=_previews())
-    return JSONResponse(asdict(seen), headers={"Cache-Control": "no-store"})
-
-
-@cache
-def _previews() -> CapacityLimiter:
-    """Return the limit of previews at a time, so that they never take all threads of a process."""
-    return CapacityLimiter(2)
+    return JSONResponse(asdict(await preview_body(request, name)), headers={"Cache-Control": "no-store"})
 
 
 @router.get("/runs/{run_id}/correct")

@@ -1,15 +1,19 @@
 """Preview of a file before its upload: what its beginning shows, and which fields only the user can state."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from io import BytesIO
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import Request
 
 from app.domain.documents.read import recognise
 from app.domain.logs import parse_text
-from app.domain.logs.merge import merge_logs
+from app.domain.logs.merge import job_facts, merge_logs
 from app.domain.numbers import grouped, plural
 from app.domain.performance.summary import summarise
-from app.domain.run import LogPart, Metadata
+from app.domain.run import LogPart, Metadata, Value
 from app.errors import InvalidUpload
 from app.pipeline.profile_files import is_profile
 from app.pipeline.uploaded_file import Decompressed, Limits, checked
@@ -29,7 +33,7 @@ class Preview:
     """`sentence`: what was recognised. `recognised`: the values of ASKED that the file shows; `missing`: the others.
 
     `is_log`: False for a document that goes with a log, and for a file that no reader supports. `is_profile`: it goes
-    with the log as a profile.
+    with the log as a profile. `job`: what all logs of one job agree on, as far as the file shows it.
     """
 
     sentence: str
@@ -37,26 +41,31 @@ class Preview:
     recognised: Mapping[str, str]
     missing: tuple[str, ...]
     is_profile: bool = False
+    is_document: bool = False
+    job: Mapping[str, Value] = field(default_factory=dict)
 
 
-def preview(name: str, data: bytes) -> Preview:
+def preview(file_name: str, data: bytes) -> Preview:
     """Read the beginning of a file."""
-    if is_profile(name, BytesIO(data)):
+    if is_profile(file_name, BytesIO(data)):
         return Preview("Profile.", False, {}, (), is_profile=True)
     try:
-        chunks = checked(Decompressed(BytesIO(data), name, Limits(4 * MOST_TEXT_BYTES, _ANY_RATIO)), "log", name)
+        chunks = checked(
+            Decompressed(BytesIO(data), file_name, Limits(4 * MOST_TEXT_BYTES, _ANY_RATIO)), "log", file_name
+        )
         text = b"".join(_beginning(chunks))
     except InvalidUpload as error:
         return Preview(error.detail, False, {}, ())
-    kind = recognise(name, text)
+    kind = recognise(file_name, text)
     if kind is not None:
-        return Preview(f"{kind.capitalize()}.", False, {}, ())
-    summary = summarise(merge_logs([LogPart(name, parse_text(text))]), Metadata())
+        return Preview(f"{kind.capitalize()}.", False, {}, (), is_document=True)
+    log = parse_text(text)
+    summary = summarise(merge_logs([LogPart(file_name, log)]), Metadata())
     if summary.status == "unread":
         return Preview("No reader recognises the beginning of this file. It is stored as it is.", False, {}, ())
     values = {
-        field: entry.value
-        for field, entry in summary.contract.items()
+        name: entry.value
+        for name, entry in summary.contract.items()
         if entry.value is not None and not isinstance(entry.value, tuple)
     }
     iterations = len(summary.line_numbers)
@@ -69,9 +78,21 @@ def preview(name: str, data: bytes) -> Preview:
         str(values.get("gpu", "")),
         str(values.get("dispatcher", "")),
     ]
-    recognised = {field: str(values[field]) for field in ASKED if field in values}
-    missing = tuple(field for field in ASKED if field not in recognised)
-    return Preview(f"{', '.join(part for part in parts if part)}.", True, recognised, missing)
+    recognised = {name: str(values[name]) for name in ASKED if name in values}
+    missing = tuple(name for name in ASKED if name not in recognised)
+    job = {fact: value for fact, value in job_facts(log).items() if value is not None}
+    return Preview(f"{', '.join(part for part in parts if part)}.", True, recognised, missing, job=job)
+
+
+async def preview_body(request: Request, name: str) -> Preview:
+    """Read the body of a request. Few at a time, so that previews never take all threads of a process."""
+    data = await request.body()
+    return await to_thread.run_sync(preview, name, data, limiter=_at_a_time())
+
+
+@cache
+def _at_a_time() -> CapacityLimiter:
+    return CapacityLimiter(2)
 
 
 def _beginning(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -350,7 +350,7 @@ def detail(
         branch=row.branch, commit=row.commit, ci_url=row.ci_url, tags=tuple(row.tags),
         created_at=aware(row.created_at), uploaded_by=row.uploaded_by,
         processed_at=aware(row.processed_at) if row.processed_at else None, status=row.status, attempts=row.attempts,
-        error=row.error, warnings=_warnings(row), trainer=row.trainer, contract=stored_contract(result.contract),
+        error=row.error, warnings=run_warnings(row), trainer=row.trainer, contract=stored_contract(result.contract),
         unknown=tuple(result.unknown), stack_key=row.stack_key, config_key=row.config_key, provisional=row.provisional,
         steady_state=_steady_state(result.steady_state), metrics=metrics_of(result.metrics), health=result.health,
         evidence_level=row.evidence_level, semantic_class=row.semantic_class,
@@ -371,7 +371,7 @@ def _quarantine(row: RunRow) -> Quarantine | None:
     return Quarantine(row.quarantine, row.quarantined_by, aware(row.quarantined_at) if row.quarantined_at else None)
 
 
-def _warnings(row: RunRow) -> tuple[str, ...]:
+def run_warnings(row: RunRow) -> tuple[str, ...]:
     """Return the warnings of the last reading, preceded by the one that concerns all figures."""
     if not row.recompute_error:
         return tuple(row.result.warnings)

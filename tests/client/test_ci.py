@@ -419,6 +419,18 @@ def test_a_command_that_is_missing_or_killed_fails_the_job(tmp_path: Path, comma
     assert play_template(tmp_path, THREEWALLS_LOGS="a.log", **path).code == code
 
 
+def test_a_gitlab_job_takes_the_client_from_the_service(server: Running, tmp_path: Path) -> None:
+    logs(tmp_path, "a.log")
+    python = tmp_path / "bin" / "python3"
+    python.parent.mkdir()
+    python.symlink_to(Path(sys.base_prefix) / "bin/python3")  # without the packages of this environment
+    with running_gitlab() as forge:
+        job = gitlab_job(server, forge.base, OWN) | {"PATH": f"{python.parent}{os.pathsep}/usr/bin{os.pathsep}/bin"}
+        played = play_template(tmp_path, **job)
+    assert played.code == 4, played.said  # no baseline
+    assert (tmp_path / "threewalls.pyz").is_file()
+
+
 REFUSED = Answer(401, {"title": "The token is over", "detail": "The token is over."})
 """As good as a service that is away, and nobody waits for it to come back."""
 

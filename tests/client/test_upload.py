@@ -349,3 +349,37 @@ def test_a_run_that_asks_for_nothing_starts_nothing(tmp_path: Path, capsys: pyte
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "run 17 needs no rerun: inconclusive"
     assert json.loads(lines[1]) == {"schema": "rerun/1", "run": 17, "rerun": None}
+
+
+def test_a_folder_with_two_jobs_becomes_two_runs_and_one_run_of_them_says_so(server: Running, tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    write(folder, "long-rank0.log", training_log(iterations=60))
+    write(folder, "long-rank1.log", b"rank 1 prints no iterations\n")
+    write(folder, "short.log.gz", gzip.compress(training_log(iterations=40)))
+    write(folder, "image.txt", b"nvcr.io/nvidia/nemo:26.06\n")
+    words = (str(folder), "--project", "client-jobs", "--json", "--set", "gpu=H100")
+    done = upload(server, tmp_path, *words)
+    assert done.code == 0, done.err
+    runs = [json.loads(line) for line in done.out.splitlines()]
+    sent = [httpx2.get(f"{server.address}/api/v1/runs/{run['id']}", timeout=300).json()["files"] for run in runs]
+    assert [sorted(file["name"] for file in files) for files in sent] == [
+        ["image.txt", "long-rank0.log", "long-rank1.log"],
+        ["image.txt", "short.log.gz"],
+    ]
+    assert "train_iters 60" in done.err
+    assert upload(server, tmp_path, *words).code == 0
+    assert len(runs_of(server, "client-jobs")) == 2  # sent again, they are the same
+
+    as_one = upload(server, tmp_path, *words, "--each", "none", "--wait")
+    run = httpx2.get(f"{server.address}/api/v1/runs/{as_one.document['id']}", timeout=300).json()
+    assert any("two different jobs" in warning for warning in run["warnings"])
+    assert set(run["warnings"]) <= set(as_one.document["warnings"])
+    assert all(warning.split()[0] in as_one.err for warning in run["warnings"])
+
+
+def test_each_file_can_be_a_run_of_its_own(server: Running, tmp_path: Path) -> None:
+    logs = [write(tmp_path, f"{name}.log", training_log(step_time_ms=time)) for name, time in (("a", 400), ("b", 410))]
+    done = upload(server, tmp_path, *logs, "--project", "client-files", "--each", "file", "--key", "night")
+    assert done.code == 0, done.err
+    assert sorted(str(run["name"]) for run in runs_of(server, "client-files")) == ["a", "b"]

@@ -418,7 +418,7 @@ _ONE_JOB = ("world_size", "train_iters", "seed", "num_layers", "hidden_size")
 
 def contradictions(files: Sequence[Part]) -> Iterator[Problem]:
     """Yield a problem for files that describe different jobs. `files` are in the order of the run."""
-    facts = [(part, _facts(part)) for part in files]
+    facts = [(part, job_facts(part.log)) for part in files]
     for name in _ONE_JOB:
         values = [(part, fact[name]) for part, fact in facts if fact.get(name) is not None]
         for part, value in values[1:]:
@@ -433,12 +433,13 @@ def contradictions(files: Sequence[Part]) -> Iterator[Problem]:
                 break
 
 
-def _facts(part: Part) -> dict[str, Value]:
-    facts: dict[str, Value] = {name: part.log.arguments.get(name) for name in _ONE_JOB}
+def job_facts(log: ParsedLog) -> dict[str, Value]:
+    """Return what all logs of a job agree on; None for what the log does not show."""
+    facts: dict[str, Value] = {name: log.arguments.get(name) for name in _ONE_JOB}
     if facts["train_iters"] is None:
-        facts["train_iters"] = part.log.total_iterations
-    if facts["world_size"] is None and "gpus" in part.log.stated:
-        facts["world_size"] = part.log.stated["gpus"].value
+        facts["train_iters"] = log.total_iterations
+    if facts["world_size"] is None and "gpus" in log.stated:
+        facts["world_size"] = log.stated["gpus"].value
     return facts
 
 
