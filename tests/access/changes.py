@@ -419,6 +419,7 @@ NO_RECORD: Mapping[str, str] = {
     "POST /account/confirm": "confirms the password; the change that follows has its own record",
     "POST /api/v1/check": "answers a question and stores nothing",
     "POST /upload/preview": "answers what a file shows, and stores nothing",
+    "POST /api/v1/uploads/preview": "the same for the client",
     "POST /check": "the same as a form",
     "POST /api/v1/projects/{slug}/deletions/preview": "answers what a deletion would do, and deletes nothing",
     "POST /api/v1/definitions/retry": "repeats the service's own work; nothing that a user stated changes",

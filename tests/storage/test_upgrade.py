@@ -127,7 +127,7 @@ def test_every_row_of_an_earlier_revision_is_kept_and_read_as_before(
 ) -> None:
     migrate(settings)
     for name, values in rows.items():
-        if name in ("run_value", "stack"):  # derived again
+        if name in ("run_value", "stack", "standing_board"):  # derived again, and renamed inside its documents
             continue
         keys = [column.name for column in SQLModel.metadata.tables[name].primary_key.columns]
         shared = [{column: row[column] for column in values[0]} for row in _stored(engine, name)]
