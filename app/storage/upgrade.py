@@ -131,7 +131,7 @@ def _record(engine: Engine, scripts: "Sequence[Script]", pending: "Sequence[Scri
     with _empty_database(engine) as connection:
         event.listen(connection, "before_cursor_execute", record, retval=True)
         context = MigrationContext.configure(connection, opts={"render_as_batch": True})
-        context.autocommit_block = nullcontext  # type: ignore[method-assign]  # all of it is rolled back
+        context.autocommit_block = nullcontext  # type: ignore[assignment, method-assign]  # all of it is rolled back
         with Operations.context(context):
             for script in scripts:
                 target = recorded.get(script.revision, [])
