@@ -475,7 +475,7 @@ async def upload_run(
 @router.post(
     "/uploads/preview",
     max_body_size=PREVIEW_BYTES,
-    responses=documented(413),
+    responses=documented(413, 422),
     openapi_extra={"requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string"}}}}},
 )
 @requires(Action.UPLOAD)
