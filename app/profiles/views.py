@@ -19,7 +19,7 @@ REASON_LABELS = {
     "host_sync": "host synchronization",
     "wait_comm": "waiting for communication",
     "wait_copy": "waiting for copies",
-    "issued_other": "idle after launch",
+    "issued_other": "launched, not started",
     "unresolved": "reason unknown",
 }
 STARVED_LABELS = {
@@ -67,6 +67,12 @@ class Wall:
     @property
     def is_wall(self) -> bool:
         return any(number.is_wall for number in self.numbers)
+
+    @property
+    def shown(self) -> tuple[Number, ...]:
+        """Return the figures of the card: the first, and the others that are known and above zero."""
+        first, *others = self.numbers
+        return first, *(number for number in others if number.share)
 
     @property
     def leading(self) -> Number:
@@ -144,13 +150,6 @@ class ProfilePage:
         return self.profile.address
 
     @property
-    def summary(self) -> str:
-        """Return the shares of the step in one line; unknown ones are left out."""
-        labels = (("exposed_comm_frac", "exposed"), ("gpu_idle_frac", "idle"), ("launch_starved_frac", "starved"))
-        shares = [(label, self.stored.facts.get(fact)) for fact, label in labels]
-        return ", ".join(f"{label} {100 * share:.0f} %" for label, share in shares if isinstance(share, int | float))
-
-    @property
     def is_settled(self) -> bool:
         return self.stored.status in ("ready", "failed")
 
@@ -197,12 +196,16 @@ class ProfilePage:
         numbers = {
             "memory": (
                 Number("exposed copies", facts.get("exposed_copy_frac"), None),
-                Number("free memory according to the log", evaluated.get("headroom_frac"), memory, is_below=True),
+                Number("free memory, by the log", evaluated.get("headroom_frac"), memory, is_below=True),
             ),
             "communication": (
                 Number("exposed communication", facts.get("exposed_comm_frac"), communication),
                 Number("of it waiting for other ranks", facts.get("exposed_wait_frac"), None),
-                Number(f"the others wait for rank {facts.get('straggler_rank')}", facts.get("straggler_frac"), None),
+                Number(
+                    f"others waiting for rank {facts.get('straggler_rank')}, the straggler",
+                    facts.get("straggler_frac"),
+                    None,
+                ),
                 Number("hidden communication", facts.get("comm_hidden_frac"), None),
                 Number("expert dispatcher", facts.get("dispatcher_share"), None),
             ),
@@ -251,6 +254,10 @@ class ProfilePage:
     @property
     def lanes(self) -> tuple[Lane, ...]:
         return timeline(self.document) if self.document is not None else ()
+
+    def has_class(self, name: str) -> bool:
+        """Tell whether the step runs kernels of a class."""
+        return any(name == drawn for lane in self.lanes for _, _, drawn, _, _ in lane.rectangles)
 
     @property
     def reasons(self) -> tuple[tuple[str, float, bool], ...]:
@@ -372,12 +379,13 @@ def _captured(quality: Mapping[str, Any]) -> Iterator[str]:
     """Yield what was captured: ranks and steps."""
     ranks, world = quality["ranks"], quality["world_size"]
     captured = f"{ranks} of {world} ranks" if world else f"{plural(ranks, 'rank')}, world size unknown"
-    yield f"{', '.join(quality['formats'])}. Captured: {captured}. Results apply to these ranks only."
+    steps = plural(quality["steps"], "step") if quality["steps"] else "the whole trace as one window"
+    yield f"{captured}, {steps}."
+    yield f"Format: {', '.join(quality['formats'])}. Results apply to the captured ranks only."
     if quality["steps"]:
-        steps = plural(quality["steps"], "complete step")
-        yield f"{steps}, split by {quality['step_source']}; values are medians."
+        yield f"Steps are split by {quality['step_source']}; values are medians."
     elif ranks:
-        yield "No step markers were found, so the whole trace is one window."
+        yield "No step markers were found."
 
 
 def _trusted(quality: Mapping[str, Any]) -> Iterator[str]:
@@ -424,7 +432,12 @@ class DifferencePage:
 
     @property
     def rows(self) -> list[tuple[str, Any]]:
-        return [(label_of(row.name), row) for row in self.difference.rows]
+        return [(label_of(row.name), row) for row in self.difference.rows if max(row.before_ms, row.after_ms) >= 0.0005]
+
+    @property
+    def largest(self) -> float:
+        """Return the largest difference of a row, the scale of the bars."""
+        return max((abs(row.difference_ms) for row in self.difference.rows), default=0.0) or 1.0
 
     @property
     def unprofiled_ms(self) -> float | None:

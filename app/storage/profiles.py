@@ -67,6 +67,13 @@ class StoredProfile:
         detail = ", ".join(part for part in parts if part)
         return f"profile {self.id} ({detail})" if detail else f"profile {self.id}"
 
+    @property
+    def summary(self) -> str:
+        """Return the shares of the step in one line; unknown ones are left out."""
+        labels = (("exposed_comm_frac", "exposed"), ("gpu_idle_frac", "idle"), ("launch_starved_frac", "starved"))
+        shares = [(label, self.facts.get(fact)) for fact, label in labels]
+        return ", ".join(f"{label} {100 * share:.0f} %" for label, share in shares if isinstance(share, int | float))
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredFacts:

@@ -71,7 +71,7 @@ class Over:
 OVER: dict[str, Over] = {
     "/compare?a&b": Over(first=201, all=431, below="picture"),
     "/compare?a&b&pick": Over(first=239, all=512, below="picture"),
-    "/compare/profiles?a&b": Over(first=240),
+    "/compare/profiles?a&b": Over(first=193),
     "/docs/compare": Over(first=241, all=1068),
     "/experiments/N": Over(first=266, all=457, below="action"),
     "/experiments?project": Over(first=220),
@@ -98,7 +98,6 @@ OVER: dict[str, Over] = {
     "/runs": Over(first=396),
     "/runs/N": Over(first=194, all=999, below="picture"),
     "/runs/N/journey": Over(first=265, all=552, below="action"),
-    "/runs/N/profiles/N": Over(first=225, all=786, shift=0.167),
     "/runs/N/sweeps/new?field&runs_each&values": Over(first=202, below="action"),
     "/runs/N?amend": Over(first=168, all=424, below="picture"),
     "/runs/N?line&view": Over(first=279, all=2141, below="picture"),

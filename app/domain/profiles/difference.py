@@ -13,10 +13,13 @@ MAX_KERNELS = 20
 _SAME = 1e-9
 _ANCHORS = ("attention", "gemm.grouped", "gemm")
 """Classes whose kernels count the work of a window without steps: they run a fixed number of times in each layer."""
+_MOST_HIDING = 0.5
+"""Communication whose work changed by less than this share of its row is hidden more or less than before."""
+
 IDLE_LABELS = {
     "idle.launch_starved": "waiting for launches",
     "idle.host_sync": "host synchronization",
-    "idle.issued_other": "idle although issued",
+    "idle.issued_other": "launched, not started",
     "idle.unresolved": "idle without a known reason",
 }
 
@@ -229,6 +232,8 @@ def _why(row: Row) -> str:
         return ""
     work1 = sum(k.work_ms[0] for k in row.kernels)
     work2 = sum(k.work_ms[1] for k in row.kernels)
+    if group_of(row.name) == "communication" and abs(work2 - work1) < _MOST_HIDING * abs(row.difference_ms):
+        return f" ({'less' if row.difference_ms > 0 else 'more'} of it hidden by computation)"
     if abs(n2 - n1) < _SAME * max(n1, 1) and work1:
         change = work2 / work1 - 1
         return f" (same launches, {abs(change):.0%} {'longer' if change > 0 else 'shorter'} each)"
