@@ -116,6 +116,15 @@ function chartTools(area) {
   return tools;
 }
 
+// A picture that the server draws.
+document.addEventListener("click", ({ target }) => {
+  const address = target.closest("[data-copy-picture]")?.dataset.copyPicture;
+  if (!address || !navigator.clipboard?.write) return;
+  const image = fetch(address).then((answer) => (answer.ok ? answer.blob() : Promise.reject(answer.status)));
+  navigator.clipboard.write([new ClipboardItem({ "image/png": image })])
+    .then(() => say("Picture copied"), (error) => { console.warn("picture", error); say("The picture could not be made."); });
+});
+
 function say(text) {
   const region = document.getElementById("announce");
   if (region) region.textContent = text;
