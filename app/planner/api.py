@@ -250,7 +250,7 @@ class PlanOut(BaseModel):
 
         return cls(
             url=base + with_degrees(typed, {name: typed[name] for name in typed}),
-            answer=queries.answer(plan),
+            answer=" ".join(queries.answer(plan)),
             tried=plan.tried,
             feasible=plan.feasible,
             calibration=CalibrationOut.of(plan),

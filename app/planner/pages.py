@@ -71,8 +71,15 @@ class PlanPage:
         self.memory_source, self.memory_url = SOURCE, SOURCE_URL
 
     @property
-    def answer(self) -> str:
-        return queries.answer(self.plan) if self.plan else ""
+    def sentences(self) -> list[str]:
+        return queries.answer(self.plan) if self.plan else []
+
+    @property
+    def flags_of(self) -> str:
+        """Return the part of the page with the flags to start with; "" without a feasible layout."""
+        if self.plan is None or (self.plan.given and self.plan.given.violations):
+            return ""
+        return "given-flags" if self.plan.given else "offer-1" if self.plan.offers else ""
 
     @property
     def sizing(self) -> list[tuple[str, str]]:
@@ -94,6 +101,14 @@ class PlanPage:
 
     def why(self, offer: Offer) -> str:
         return queries.why(offer, self.plan.offers[0], self.plan.request) if self.plan and self.plan.offers else ""
+
+    def short_reason(self, offer: Offer) -> str:
+        return queries.short_reason(offer, self.plan.offers[0]) if self.plan and self.plan.offers else ""
+
+    def short_step_time(self, offer: Offer) -> str:
+        """Format the predicted step time in front of another figure."""
+        time = queries.middle_time(offer.prediction) if offer.prediction else ""
+        return f"{time}, " if time else ""
 
     def step_time(self, offer: Offer) -> str:
         return queries.step_time(offer.prediction) if offer.prediction else ""

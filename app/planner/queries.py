@@ -127,8 +127,8 @@ def degrees(layout: Layout, *, experts: bool = True) -> str:
     return f"TP{layout.tp} PP{layout.pp}{vpp} CP{layout.cp}{expert_degrees}"
 
 
-def answer(plan: Plan) -> str:
-    """Return the first sentence of the page."""
+def answer(plan: Plan) -> list[str]:
+    """Return the answer as sentences, the most important one first."""
     experts = plan.request.model.experts is not None
     reasons = []
     if plan.given is not None:
@@ -140,18 +140,18 @@ def answer(plan: Plan) -> str:
         )
     if not plan.offers:
         reasons.append(f"None of {plural(plan.tried, 'combination')} of degrees is feasible.")
-        return " ".join(reasons)
+        return reasons
     first = plan.offers[0]
     reasons.append(f"Start with {degrees(first.layout, experts=experts)}{_promise(first)}.")
     reasons.append(f"{grouped(plan.feasible)} of {plural(plan.tried, 'combination')} of degrees are feasible.")
-    return " ".join(reasons)
+    return reasons
 
 
 def _promise(offer: Offer) -> str:
     prediction = offer.prediction
     if prediction is None:
         return ""
-    time = f"{step_time(prediction)} a step, " if prediction.step_time_s is not None else ""
+    time = f"{middle_time(prediction)} a step, " if prediction.step_time_s is not None else ""
     return f": {time}{prediction.peak_gb:.0f} GB predicted"
 
 
@@ -159,10 +159,12 @@ def step_time(prediction: Prediction) -> str:
     """Format the predicted step time with its range: `13.8 s (9.2 to 20.7 s)`; "" when the batch is undecided."""
     if prediction.step_time_s is None or prediction.low_s is None or prediction.high_s is None:
         return ""
-    return (
-        f"{_seconds(prediction.step_time_s)}\u202fs "
-        f"({_seconds(prediction.low_s)} to {_seconds(prediction.high_s)}\u202fs)"
-    )
+    return f"{middle_time(prediction)} ({_seconds(prediction.low_s)} to {_seconds(prediction.high_s)}\u202fs)"
+
+
+def middle_time(prediction: Prediction) -> str:
+    """Format the predicted step time without its range."""
+    return "" if prediction.step_time_s is None else f"{_seconds(prediction.step_time_s)}\u202fs"
 
 
 def _seconds(value: float) -> str:
@@ -190,17 +192,23 @@ def recipe(prediction: Prediction) -> str:
 
 def why(offer: Offer, best: Offer, request: PlanRequest) -> str:
     """Return the reason for the rank of an offer: its records, its loss against the first one, its time budget."""
-    prediction, first = offer.prediction, best.prediction
+    prediction = offer.prediction
     if prediction is None or prediction.step_time_s is None:
         return ""
     total = sum(prediction.parts_s.values())
     others = sorted((name for name in prediction.parts_s if name != "gemm"), key=lambda name: -prediction.parts_s[name])
     shares = [f"{_PARTS[name]} {prediction.parts_s[name] / total:.0%}" for name in others[:3]]
-    sentences = [_measured(offer, request)]
-    if first is not None and first is not prediction:
-        sentences.append(_difference(prediction, first))
+    sentences = [_measured(offer, request), short_reason(offer, best)]
     sentences.append(f"Matrix products take {prediction.parts_s['gemm'] / total:.0%} of the step, {', '.join(shares)}.")
     return " ".join(filter(None, sentences))
+
+
+def short_reason(offer: Offer, best: Offer) -> str:
+    """Return why an offer stands after the first one; "" for the first one, and where nothing is predicted."""
+    prediction, first = offer.prediction, best.prediction
+    if prediction is None or prediction.step_time_s is None or first is None or first is prediction:
+        return ""
+    return _difference(prediction, first)
 
 
 def _measured(offer: Offer, request: PlanRequest) -> str:
@@ -221,8 +229,8 @@ def _difference(prediction: Prediction, first: Prediction) -> str:
     name = max(lost, key=lambda part: lost[part])
     slower = (prediction.step_time_s or 0.0) / (first.step_time_s or 1.0) - 1
     if lost[name] <= 0 or slower <= 0:
-        return "Predicted as fast as the first one."
-    return f"Predicted {slower:.0%} slower than the first one, most of it in {_PARTS[name]}."
+        return "As fast as the first one."
+    return f"{slower:.0%} slower than the first one: {_PARTS[name]}."
 
 
 def calibration(plan: Plan) -> str:

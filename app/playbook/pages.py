@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from fastapi import APIRouter, Request
 from pydantic import Field
@@ -61,6 +61,8 @@ OUTCOMES: Mapping[str, str] = {
 
 class RuleQuery(ListQuery):
     """Filters of the playbook; an empty one means any."""
+
+    page_defaults: ClassVar[Mapping[str, str]] = {"sort": "paid_off"}
 
     page_size: int = Field(50, ge=1, le=500)
     q: str = Field("", description="Words that must all occur: in id, title, reason, condition, flags or source.")
@@ -196,6 +198,27 @@ def counted_project(session: Session, project: str) -> int | None:
 
 def projects(session: Session) -> tuple[str, ...]:
     return tuple(session.execute(select_any(ProjectRow.slug).order_by(col(ProjectRow.slug))).scalars())
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseCount:
+    """The rules of a phase, and how many of them fired, were tried and paid off here."""
+
+    phase: str
+    rules: int
+    fired: int
+    tried: int
+    paid_off: int
+
+
+def count_by_phase(items: Sequence[RuleItem]) -> list[PhaseCount]:
+    """Return the counts of the phases in the order of the workflow, without empty phases."""
+    groups = {phase: [item for item in items if item.rule.phase == phase] for phase in PHASES}
+    return [
+        PhaseCount(phase, len(group), *(sum(map(test, group)) for test in (_fired, _tried, _paid_off)))
+        for phase, group in groups.items()
+        if group
+    ]
 
 
 def summary_of_list(items: Sequence[RuleItem], rules: RulesInForce) -> str:
@@ -487,6 +510,8 @@ def rule_of(rules: RulesInForce, name: str) -> Rule:
 
 router = APIRouter(include_in_schema=False)
 
+ROWS = 20
+"""Rules on a page of the list."""
 OPTIONS = {
     "phases": PHASES,
     "walls": WALLS,
@@ -508,7 +533,8 @@ def list_rules(request: Request, session: ReadSession, rules: Rules) -> HTMLResp
         "playbook/list.html",
         block="rule_table",
         address=query.address("/playbook"),
-        page=ListPage.cut(items, query.page, query.page_size),
+        page=ListPage.cut(items, query.page, ROWS),
+        phases=count_by_phase(items),
         answer=summary_of_list(items, rules),
         filters=query,
         options=OPTIONS,

@@ -30,6 +30,7 @@ def test_the_form_is_filled_in_and_its_answer_can_be_shared_without_script(open_
     page.get_by_role("button", name="Plan").click()
     expect(page).to_have_url(re.compile("gpus=256"))
     expect(page.locator(".answer")).to_contain_text("Start with TP1 PP8 VPP2 CP1 EP32 ETP1: ")
+    page.get_by_role("link", name="Show flags").click()
     expect(page.get_by_role("region", name="Megatron-LM flags of TP1 PP8 VPP2 CP1 EP32 ETP1")).to_contain_text(
         "--pipeline-model-parallel-layout 'Et*4|(tttt|)*14tmL'"
     )
@@ -40,6 +41,7 @@ def test_the_form_is_filled_in_and_its_answer_can_be_shared_without_script(open_
 def test_flags_are_copied(open_page: OpenPage) -> None:
     page = open_page(DEEPSEEK)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("link", name="Show flags").click()
     page.locator("#offers .offer").first.get_by_role("button", name="Copy").first.click()
     assert "--expert-model-parallel-size 32" in page.evaluate("navigator.clipboard.readText()")
 

@@ -102,7 +102,7 @@ def test_the_empty_page_says_how_to_begin_and_its_examples_work(client: TestClie
     text = page(client, {})
     assert "No plan yet" in text
     for address in re.findall(r'<a href="(/plan\?[^"]+)"', text):
-        assert "Recommended layouts" in client.get(address).text
+        assert 'id="offers"' in client.get(address).text
 
 
 def test_where_nothing_is_feasible_the_closest_layouts_say_why(client: TestClient) -> None:
@@ -140,7 +140,7 @@ def test_the_page_answers_first_with_three_layouts_their_step_time_and_memory(cl
     seconds = [float(value) for value in re.findall(r'data-seconds="([\d.]+)"', best)]
     offers = planned(client, **DEEPSEEK)["offers"][:3]
     assert seconds == pytest.approx([offer["prediction"]["step_time_s"] for offer in offers], rel=1e-4)
-    assert "Matrix products take" in best
+    assert "Matrix products take" in text[text.index('id="offers"') :]
     assert text.index('id="best"') < text.index('id="offers"') < text.index('id="residuals"')
 
 
