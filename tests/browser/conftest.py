@@ -31,6 +31,12 @@ ARGUMENTS = [
 ]
 
 PATIENCE_MS = 90_000
+
+_EXPECTED = (
+    "the server responded with a status of",  # of a page that shows an error
+    "htmx:sendAbort",  # of a page left while parts of it were loading
+    "htmx:afterRequest",  # repeats each failed request, which has a message of its own
+)
 """How long a page may take to show what is expected: a machine that others use, too, fails no test."""
 
 OpenPage = Callable[..., Page]
@@ -102,8 +108,9 @@ def open_page(with_script: BrowserContext, without_script: BrowserContext, house
     blank = {True: with_script.pages[0], False: without_script.pages[0]}
 
     def note(message: ConsoleMessage) -> None:
-        # A page that shows an error was answered with its status, which Chromium writes to the console.
-        if message.type in ("error", "warning") and "the server responded with a status of" not in message.text:
+        if any(words in message.text for words in _EXPECTED):
+            return
+        if message.type in ("error", "warning"):
             complaints.append(f"{message.type}: {message.text}")
 
     def note_exception(error: Error) -> None:

@@ -142,9 +142,9 @@ def test_the_keyboard_is_enough(open_page: OpenPage) -> None:
     expect(search).to_be_focused()
     assert search.evaluate("node => getComputedStyle(node).outlineStyle") == "solid"
     page.keyboard.type("pla")
-    expect(page.get_by_role("option", name="Playbook")).to_be_visible()
+    expect(page.locator("#palette").get_by_role("option", name="Playbook")).to_be_visible()
     page.keyboard.type("nner")
-    expect(page.get_by_role("option", name="Playbook")).to_have_count(0)
+    expect(page.locator("#palette").get_by_role("option", name="Playbook")).to_have_count(0)
     expect(page.locator("#palette").get_by_role("option", selected=True)).to_contain_text("Planner")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile(r"/plan$"))
