@@ -3,7 +3,7 @@
 The row is the record. A Celery message only wakes a worker, so a lost or repeated message changes nothing. Four tables
 are such queues, with the same columns: runs and profiles to read, stacks to judge and rank, and deliveries to send.
 
-* `work`: empty (nothing to do), `waiting`, or claimed (stored as `held`; stacks and deliveries have one state more).
+* `work`: empty (nothing to do), `waiting` or `claimed` (stacks and deliveries have one state more).
 * `wanted` counts the requests. A worker notes it when it claims the row. If it has grown when the worker finishes, the
   row waits again. So at most one more pass is pending, however many requests came meanwhile.
 * `claims` numbers the claims and serves as fencing token: a worker writes only while the row carries its number. A
@@ -54,9 +54,9 @@ from app.storage.tables import DeliveryRow, ProfileRow, ReceiverRow, RunRow, Sta
 
 log = structlog.get_logger(__name__)
 
-Work = Literal["", "waiting", "held", "ranking", "rung"]
-"""`ranking`: the verdicts of a stack are written, and its standings are being computed. `rung`: a message for this
-delivery is in the Celery queue."""
+Work = Literal["", "waiting", "claimed", "ranking", "enqueued"]
+"""`ranking`: the verdicts of a stack are written, and its standings are being computed. `enqueued`: a message for
+this delivery is in the Celery queue."""
 
 _RENEWALS_PER_LEASE = 3
 
@@ -86,7 +86,7 @@ class WorkQueue:
         self,
         row_type: type[SQLModel],
         *,
-        claimed: Sequence[Work] = ("held",),
+        claimed: Sequence[Work] = ("claimed",),
         claimable: Work = "waiting",
         number: str = "claims",
         limits_attempts: bool = True,
@@ -330,7 +330,7 @@ def rested_at(run: RunRow) -> datetime:
 # A claim has two steps, each with its own commit: `write_verdicts`, because jobs wait for verdicts, then `finish` with
 # the standings. A worker that dies between them is replaced; the next one finds nothing to judge, and ranks.
 
-WAITS_FOR_VERDICTS = ("waiting", "held")
+WAITS_FOR_VERDICTS = ("waiting", "claimed")
 
 ELSEWHERE = "Runs of a stack that differs in one field changed."
 """Why a stack is judged again although none of its runs changed: the contrast in place of its baseline did."""
@@ -371,7 +371,7 @@ class StackQueue(WorkQueue):
         columns = table_of(StackWorkRow).c
         super().__init__(
             StackWorkRow,
-            claimed=("held", "ranking"),
+            claimed=("claimed", "ranking"),
             only_if=columns.project_id.not_in(outdated_projects()),
             returning=("wanted", "project_id", "stack_key", "judge_from", "because"),
         )
@@ -383,7 +383,7 @@ class StackQueue(WorkQueue):
             .values(**self.requested(bindparam("now")), judge_from=bindparam("since"), because=bindparam("reason"))
         )
         self._write_verdicts = own.values(
-            work=case((self.is_unchanged, bindparam("then")), else_="held"),
+            work=case((self.is_unchanged, bindparam("then")), else_="claimed"),
             judge_from=case(
                 (self.is_unchanged, bindparam("go_on_from", type_=columns.judge_from.type)), else_=columns.judge_from
             ),
@@ -485,7 +485,7 @@ class StackQueue(WorkQueue):
         be written.
         """
         until = utc_now() + timedelta(seconds=settings.lease_seconds)
-        then = "ranking" if go_on_from is None else "held"
+        then = "ranking" if go_on_from is None else "claimed"
         parameters = claim.parameters | {"then": then, "go_on_from": go_on_from, "until": until}
         return _changes(session, self._write_verdicts, parameters)
 
@@ -522,7 +522,7 @@ class StackQueue(WorkQueue):
 
 # --- Deliveries, to be sent.
 #
-# A waiting delivery becomes `rung` when a message for it is put into the Celery queue. If a worker is killed, the
+# A waiting delivery becomes `enqueued` when a message for it is put into the Celery queue. If a worker is killed, the
 # delivery is sent again; at worst it arrives twice, with the same message id. A receiver gets the messages of one
 # subject in order: the next is enqueued when the one before it has arrived or was given up. An arrival shows that the
 # receiver is back, so everything that waits for it becomes due.
@@ -558,7 +558,7 @@ class DeliveryQueue(WorkQueue):
     def __init__(self) -> None:
         super().__init__(
             DeliveryRow,
-            claimable="rung",
+            claimable="enqueued",
             number="attempts",
             limits_attempts=False,
             only_if=self._is_next(),
@@ -579,10 +579,10 @@ class DeliveryQueue(WorkQueue):
         """Mark the due deliveries as enqueued. Return their ids, to be enqueued after the commit."""
         times = _times(_LEASE, LONGEST_WAIT)
         rows = session.execute(self._all_due, times).all()
-        marked = [row.id for row in rows if row.work != "held"]  # an abandoned one is claimed as it is
+        marked = [row.id for row in rows if row.work != "claimed"]  # an abandoned one is claimed as it is
         columns = self.table.c
         session.execute(
-            update(self.table).where(columns.id.in_(marked)).values(work="rung", lease_until=times["until"])
+            update(self.table).where(columns.id.in_(marked)).values(work="enqueued", lease_until=times["until"])
         )
         return [row.id for row in rows]
 
@@ -646,7 +646,7 @@ class DeliveryQueue(WorkQueue):
         others = and_(
             is_same_receiver,
             columns.id != claim.row_id,
-            or_(columns.work == "rung", and_(columns.work == "waiting", is_earlier)),
+            or_(columns.work == "enqueued", and_(columns.work == "waiting", is_earlier)),
         )
         session.execute(update(self.table).where(others).values(work="waiting", lease_until=again_at))
         return True

@@ -1038,7 +1038,7 @@ class ReceiverRow(SQLModel, table=True):
 class DeliveryRow(SQLModel, table=True):
     """One notification to one receiver, a row of a leased queue (`pipeline/work.py`).
 
-    `cause` is unique per receiver. `work` is waiting, rung, held or empty (done); `state`: waiting, delivered or
+    `cause` is unique per receiver. `work` is waiting, enqueued, claimed or empty (done); `state`: waiting, delivered or
     failed. `replay_of`: the delivery that it repeats. `message_id` goes with every attempt and is unique across
     services. `subject`: its topic; a receiver gets messages of one topic in order, those without a topic as they
     arrive. `settled`: it failed and was sent again or dismissed.

@@ -114,7 +114,7 @@ class ServiceMetrics:
 
     def _count_work(self, session: Session) -> None:
         for kind, row in _QUEUES.items():
-            pending = select(func.count()).select_from(row).where(col(row.work).in_(("waiting", "rung", "held")))
+            pending = select(func.count()).select_from(row).where(col(row.work).in_(("waiting", "enqueued", "claimed")))
             self.queue.labels(kind).set(session.execute(pending).scalar_one())
         # As a text, so that SQLite counts in the index of definitions, and does not read all runs without work.
         resting_runs = select(func.count()).where(col(RunRow.work).concat("") == "", col(RunRow.recompute_failed) > 0)

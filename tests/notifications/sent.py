@@ -52,7 +52,7 @@ def work_off(engine: Engine, settings: Settings) -> list[bool | None]:
     with transaction(engine) as session:
         due = delivery_queue.mark_due(session)
     with read_session(engine) as session:
-        enqueued = session.exec(select(DeliveryRow.id).where(DeliveryRow.work == "rung")).all()
+        enqueued = session.exec(select(DeliveryRow.id).where(DeliveryRow.work == "enqueued")).all()
     return [deliver(engine, settings, delivery_id or 0) for delivery_id in sorted({*due, *enqueued})]
 
 

@@ -65,8 +65,8 @@ def test_a_regression_is_told_when_it_opens_when_it_recovers_and_when_it_is_back
     assert client.patch("/api/v1/regressions/1", json=accepted).status_code == 200
     assert events(engine)[2:] == ["regression.fixed"]
     assert "Ada says so." in deliveries(engine)[2].payload["lines"]
-    # The web process has rung the bell, for the first of them: the others wait behind it.
-    assert [delivery.work for delivery in deliveries(engine)] == ["rung", "waiting", "waiting"]
+    # The web process enqueued the first of them; the others wait behind it.
+    assert [delivery.work for delivery in deliveries(engine)] == ["enqueued", "waiting", "waiting"]
     bring(engine, settings, steady(1080, 4), 24)
     assert events(engine)[3:] == ["regression.reopened"]
 
@@ -126,7 +126,7 @@ def test_a_run_that_cannot_be_read_is_told_once(client: TestClient, engine: Engi
     assert (told.event, told.payload["title"]) == ("run.failed", "Failed: night in moe-lab")
     assert told.payload["data"]["run"].keys() == {"id", "name", "branch", "commit", "stack"}
     assert told.payload["path"] == f"/runs/{run_id}"
-    assert told.work == "rung"  # the worker that read the run has rung the bell
+    assert told.work == "enqueued"  # by the worker that read the run
 
 
 def test_a_failure_is_told_once_for_all_reruns_that_fail_alike(client: TestClient, engine: Engine) -> None:
@@ -262,7 +262,7 @@ def test_what_waits_is_sent_now_when_somebody_asks(
     # What goes first is tried with it, or nothing would happen.
     answer = client.post(f"{API}/deliveries/{second}/replay", json={"author": "Ada"})
     assert (answer.status_code, answer.json()) == (202, {"delivery": second})
-    assert deliveries(engine)[0].work == "rung"
+    assert deliveries(engine)[0].work == "enqueued"
     later(engine)
     assert work_off(engine, settings) == [True]
     assert work_off(engine, settings) == [True]

@@ -225,7 +225,7 @@ def test_a_lease_of_a_stack_from_before_the_clock_was_set_back_is_over(
     process_run(uploaded(client))
     with transaction(engine) as session:
         row = session.exec(select(StackWorkRow)).one()
-        row.work, row.lease_until = "held", utc_now() + timedelta(days=30)
+        row.work, row.lease_until = "claimed", utc_now() + timedelta(days=30)
     with transaction(engine) as session:
         assert list(stack_queue.due(session, settings, limit=9)) == [row.id]
         assert stack_queue.claim(session, row.id or 0, settings) is not None

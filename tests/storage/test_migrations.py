@@ -88,7 +88,7 @@ def test_runs_of_the_first_version_keep_their_files_and_their_work(empty_databas
         works = session.execute(text("SELECT work FROM run ORDER BY id")).scalars().all()
         segments = session.execute(text("SELECT size_bytes, object_key FROM segment")).all()
         objects = session.exec(select(StoredObjectRow)).all()
-    assert works == ["waiting", "held", ""]
+    assert works == ["waiting", "claimed", ""]
     assert [tuple(segment) for segment in segments] == [(7, "ab/abc.zst")] * 3
     assert [(item.key, item.touched_at.tzinfo is not None) for item in objects] == [("ab/abc.zst", True)]
     command.downgrade(alembic_config(engine), "0001")

@@ -147,6 +147,17 @@ def test_every_row_of_an_earlier_revision_is_kept_and_read_as_before(
     assert sorted(tagged) == sorted(verdicts)
 
 
+def test_rows_that_a_worker_has_claimed_stay_claimed(engine: Engine) -> None:
+    config = alembic_config(engine)
+    command.upgrade(config, "0067")
+    with engine.execution_options(writes=True).begin() as connection:
+        connection.execute(text("UPDATE run SET work = CASE WHEN id % 2 = 0 THEN 'held' ELSE 'waiting' END"))
+    for revision, claimed in (("0068", "claimed"), ("0067", "held")):
+        (command.upgrade if claimed == "claimed" else command.downgrade)(config, revision)
+        works = {row["id"]: row["work"] for row in _stored(engine, "run")}
+        assert works == {run_id: "waiting" if run_id % 2 else claimed for run_id in works}
+
+
 def _sorted(rows: list[dict[str, Any]], keys: list[str]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: [str(row[key]) for key in keys])
 
