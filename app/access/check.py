@@ -34,7 +34,6 @@ from app.web.access_rule import Open, Owner
 from app.web.identity import (
     NEEDS_LOG_INS,
     Access,
-    acting_as,
     how_to_have_log_ins,
     is_passed_on,
     make_administrator,
@@ -42,6 +41,7 @@ from app.web.identity import (
     put,
     remembered,
     remembered_name,
+    request_author,
 )
 
 _NO_STORE = ("/api/", "/settings/", "/account/", "/login", "/logout")
@@ -113,7 +113,7 @@ class AccessMiddleware:
                 answer, visible = too_many or refusals.not_logged_in(request, _WRONG_TOKEN), NONE
         if not caller.access.is_open:
             send = _private(send, scope["path"])
-        with seeing(visible), _acting_as(caller.access, request):
+        with seeing(visible), _with_author(caller.access, request):
             if answer is not None and match is not None:
                 scope["route"] = match.route.route  # what the request is counted under
             await (answer or self._app)(scope, receive, send)
@@ -256,14 +256,14 @@ class AccessMiddleware:
 
 
 @contextmanager
-def _acting_as(access: Access, request: Request) -> Iterator[None]:
-    name = acting_as.set(access.name)
+def _with_author(access: Access, request: Request) -> Iterator[None]:
+    name = request_author.set(access.name)
     asked_before = remembered.set(remembered_name(request) if access.is_open else "")
     try:
         yield
     finally:
         remembered.reset(asked_before)
-        acting_as.reset(name)
+        request_author.reset(name)
 
 
 def _complete_first(request: Request, page: str, what: str) -> Response:

@@ -141,7 +141,7 @@ def _listed(options: argparse.Namespace, uploads: list[WaitingUpload], unreadabl
 def _doctor(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
     findings = doctor.examine(replace(settings, retries=0), env, spool_folder(env, options.spool), options.logs)
     lines = [
-        f"{finding.state:<4}  {finding.what}: {finding.said}" + (f"\n      {finding.do}" if finding.do else "")
+        f"{finding.state:<4}  {finding.what}: {finding.result}" + (f"\n      {finding.do}" if finding.do else "")
         for finding in findings
     ]
     _out(options, {"findings": [asdict(finding) for finding in findings]}, "\n".join(lines))

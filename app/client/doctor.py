@@ -34,7 +34,7 @@ class Finding:
 
     state: str
     what: str
-    said: str
+    result: str
     do: str = ""
 
 

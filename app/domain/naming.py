@@ -19,12 +19,12 @@ _KEY_DIGITS = 8
 
 @dataclass(frozen=True, slots=True)
 class TitledStack:
-    """A stack with its title. `known`: values of its known contract fields."""
+    """A stack with its title. `fields`: the contract fields whose values are known."""
 
     stack_key: str
     title: str
     project: str
-    known: Mapping[str, Value]
+    fields: Mapping[str, Value]
 
 
 def stack_names(stacks: Iterable[TitledStack]) -> dict[str, str]:
@@ -67,7 +67,7 @@ def _groups(stacks: Sequence[TitledStack], fields: Sequence[str]) -> int:
 def _value(stack: TitledStack, name: str) -> str:
     if name == "project":
         return stack.project
-    return contract_value(stack.known[name]) if name in stack.known else "unknown"
+    return contract_value(stack.fields[name]) if name in stack.fields else "unknown"
 
 
 def common_parts(names: Sequence[str]) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ def field_words(name: str, value: Value) -> str:
 def _words(stack: TitledStack, name: str) -> str:
     if name == "project":
         return f"project {stack.project}"
-    return field_words(name, stack.known[name]) if name in stack.known else f"{name.replace('_', ' ')} unknown"
+    return field_words(name, stack.fields[name]) if name in stack.fields else f"{name.replace('_', ' ')} unknown"
 
 
 # --- The title: `Qwen3-30B-A3B · 16 × H100 · hybridep · forced balance · nemo:26.06`.

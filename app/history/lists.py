@@ -148,8 +148,8 @@ def _names(
         titled = []
         for key in (key for key, own in groups.items() if own == group):
             contract = contracts[recent[key][0].id]
-            known = {name: stated.value for name, stated in contract.items() if stated.value is not None}
-            titled.append(TitledStack(key, container_tag(contract) or "unknown container", recent[key][0].slug, known))
+            values = {name: stated.value for name, stated in contract.items() if stated.value is not None}
+            titled.append(TitledStack(key, container_tag(contract) or "unknown container", recent[key][0].slug, values))
         names |= {key: tuple(name.split(SEPARATOR)) for key, name in stack_names(titled).items()}
     return names
 

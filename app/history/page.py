@@ -71,8 +71,8 @@ def pin_by_form(engine: Engine, stack_key: str, form: PinForm) -> None:
         run = session.get(RunRow, number)
         if run is None or run.stack_key != stack_key:
             raise _refused("run", f"must be the number of a run of this stack; {number} is not")
-        asked = pin(session, number, form.value("author"), form.value("note"))
-    _ring(asked)
+        stacks = pin(session, number, form.value("author"), form.value("note"))
+    _enqueue_judging(stacks)
     log.info("run_pinned", run_id=number)
 
 
@@ -83,14 +83,14 @@ def unpin_by_form(engine: Engine, stack_key: str, form: PinForm) -> None:
         pin = session.get(PinRow, number)
         if pin is None or pin.stack_key != stack_key:
             raise _refused("pin", "is not a pin of this stack; reload the page")
-        asked = unpin(session, number, form.value("author"), form.value("note"))
-    _ring(asked)
+        stacks = unpin(session, number, form.value("author"), form.value("note"))
+    _enqueue_judging(stacks)
     log.info("run_unpinned", pin_id=number)
 
 
-def _ring(asked: list[int]) -> None:
-    for work in asked:
-        enqueue(JUDGE_STACK, work)
+def _enqueue_judging(stacks: list[int]) -> None:
+    for stack in stacks:
+        enqueue(JUDGE_STACK, stack)
 
 
 def _number(text: str, name: str) -> int:

@@ -265,7 +265,7 @@ _JSON = ("application/json", "application/*", "*/*")
 def list_standings(request: Request, session: ReadSession, query: Annotated[LeaderboardQuery, Query()]) -> Response:
     """List stacks with their rankings, and counts over all that match. With `Accept: text/csv` one row per result."""
     wants_csv = _wants_csv(request)
-    page, index = _found(session, query)
+    page, index = _standings_page(session, query)
     items = ordered(page.items, query.rank)
     if wants_csv:
         return _csv(request, "standings", standings_csv(items), page)
@@ -279,7 +279,7 @@ def list_standings(request: Request, session: ReadSession, query: Annotated[Lead
 def list_gains(request: Request, session: ReadSession, query: Annotated[LeaderboardQuery, Query()]) -> Response:
     """List gains over alltoall of the same stacks, as the chart draws them: by stack, in each by its order."""
     wants_csv = _wants_csv(request)
-    page, _ = _found(session, query)
+    page, _ = _standings_page(session, query)
     items = ordered(page.items, query.rank)
     if wants_csv:
         return _csv(request, "gains", gains_csv(items), page)
@@ -304,7 +304,7 @@ def list_leader_changes(session: ReadSession, query: Annotated[ChangesQuery, Que
     return LeaderChangesOut(items=[LeaderChangeOut.of(change) for change in changes])
 
 
-def _found(session: Session, query: LeaderboardQuery) -> tuple[StandingsPage, Sequence[HardwareFamily]]:
+def _standings_page(session: Session, query: LeaderboardQuery) -> tuple[StandingsPage, Sequence[HardwareFamily]]:
     index = _index(session, query)
     stacks_named(session, query.stack)
     hardware = index[0].hardware_slug if query.hardware else ""

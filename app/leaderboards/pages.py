@@ -82,35 +82,35 @@ class LeaderboardPage:
         self._named = {"hardware": hardware, "family": family}
         self.filters = filters
         self.address = f"/leaderboards/{hardware}/{family}"
-        self.found: StandingsPage = standings_of(
+        self.standings: StandingsPage = standings_of(
             session, hardware, family, filters.filters, filters.page, size=filters.page_size
         )
-        if not self.found.hardware:
+        if not self.standings.hardware:
             raise NotFound("No stack of this hardware and model family has been ranked. The list is at /leaderboards.")
-        filters.check(self.found.options)
+        filters.check(self.standings.options)
         stacks_named(session, filters.stack)
 
     @property
     def title(self) -> str:
-        return f"{self.found.family} on {self.found.hardware}"
+        return f"{self.standings.family} on {self.standings.hardware}"
 
     @property
     def answer(self) -> str:
-        if self.found.total == 1 and self.found.items:
-            boards = self.found.items[0].standings.boards
+        if self.standings.total == 1 and self.standings.items:
+            boards = self.standings.items[0].standings.boards
             return (
                 " ".join(dict.fromkeys(board.sentence for board in boards)) or "No result of this stack is ranked here."
             )
-        return page_answer(self.found.summaries, self.found.total, self.filters.evidence)
+        return page_answer(self.standings.summaries, self.standings.total, self.filters.evidence)
 
     @cached_property
     def classes(self) -> tuple[ClassView, ...]:
-        return tuple(class_view(summary) for summary in self.found.summaries)
+        return tuple(class_view(summary) for summary in self.standings.summaries)
 
     @cached_property
     def cards(self) -> tuple[StackCard, ...]:
         """Return the stacks with something to rank, and a stack that was requested alone."""
-        wanted = [stack for stack in self.found.items if self.found.total == 1 or has_rivals(stack)]
+        wanted = [stack for stack in self.standings.items if self.standings.total == 1 or has_rivals(stack)]
         knobs = knobs_apart(self._session, wanted)
         return tuple(stack_card(stack, self.filters.rank, knobs) for stack in wanted)
 
@@ -121,7 +121,7 @@ class LeaderboardPage:
     @cached_property
     def alone(self) -> tuple[LoneLine, ...]:
         """Return stacks without a comparison: a line for each class of their runs."""
-        if self.found.total == 1:
+        if self.standings.total == 1:
             return ()
         return lone_lines(self._lone, knobs_apart(self._session, self._lone))
 
@@ -142,17 +142,17 @@ class LeaderboardPage:
 
     @property
     def _lone(self) -> list[StoredStandings]:
-        return [item for item in self.found.items if not has_rivals(item)]
+        return [item for item in self.standings.items if not has_rivals(item)]
 
     @cached_property
     def meanings(self) -> dict[str, str]:
         """Return the meanings of the badges on the page."""
-        return meanings_of([board for item in self.found.items for board in item.standings.boards])
+        return meanings_of([board for item in self.standings.items for board in item.standings.boards])
 
     @cached_property
     def picture(self) -> BoardPicture | None:
         """Return the picture of the only ranking; None without one, and for several, which the gains show."""
-        ranked = [(item, board) for item in self.found.items for board in item.standings.boards if board.is_ranking]
+        ranked = [(item, board) for item in self.standings.items for board in item.standings.boards if board.is_ranking]
         if len(ranked) != 1:
             return None
         stack, board = ranked[0]
@@ -164,12 +164,12 @@ class LeaderboardPage:
     @property
     def tells_wins(self) -> bool:
         """Return whether there are enough rankings to count who won."""
-        return sum(summary.rankings for summary in self.found.summaries) >= FEWEST_TOLD
+        return sum(summary.rankings for summary in self.standings.summaries) >= FEWEST_TOLD
 
     @property
     def query(self) -> str:
         """Return the query string of this page."""
-        return self.filters.query(self.found.page)
+        return self.filters.query(self.standings.page)
 
     @property
     def asked(self) -> str:
@@ -179,19 +179,19 @@ class LeaderboardPage:
     @property
     def api_query(self) -> str:
         """Return the query for the same standings in the API, which has filters of the same names."""
-        shown = {"page": self.found.page, "page_size": self.found.page_size}
+        shown = {"page": self.standings.page, "page_size": self.standings.page_size}
         return urlencode({**self._named, **self.filters.active, **shown})
 
     @property
     def changes_query(self) -> str:
         """Return the query for the history of leaders in the API: of one stack where the page shows one."""
-        items = self.found.items
+        items = self.standings.items
         narrowed = {"project": self.filters.project, "stack": items[0].stack_key if len(items) == 1 else ""}
         return urlencode(self._named | {name: value for name, value in narrowed.items() if value})
 
     @cached_property
     def gains(self) -> tuple[GainRow, ...]:
-        return gain_rows(self.found.items, self.address + self.asked)
+        return gain_rows(self.standings.items, self.address + self.asked)
 
     @property
     def gain_height(self) -> int:
@@ -204,7 +204,7 @@ class LeaderboardPage:
     @cached_property
     def changes(self) -> tuple[LeaderChange, ...]:
         """Return changes of leaders, newest first; with filters only of the stacks on this page."""
-        keys = [item.stack_key for item in self.found.items] if self.filters.active else []
+        keys = [item.stack_key for item in self.standings.items] if self.filters.active else []
         if self.filters.active and not keys:
             return ()
         return leader_changes(
@@ -217,7 +217,7 @@ class LeaderboardPage:
 
     @cached_property
     def periods(self) -> tuple[LeadershipPeriod, ...]:
-        return leadership_periods(self.changes, [item.name for item in self.found.items])
+        return leadership_periods(self.changes, [item.name for item in self.standings.items])
 
     @property
     def leaders(self) -> list[str]:
@@ -239,7 +239,7 @@ class LeaderboardPage:
     @cached_property
     def availability(self) -> AvailabilityTable:
         """Return the availability table for the containers of the stacks on this page."""
-        containers = {item.container for item in self.found.items if item.container}
+        containers = {item.container for item in self.standings.items if item.container}
         return availability_table(find_availability(self._session, containers=containers))
 
 
@@ -320,7 +320,7 @@ def draw_board(request: Request, page: Page, kind: Kind, theme: Theme = "light")
     if rows:
         rows.append(Row("alltoall", 0.0, None, None, "reference", "alltoall"))
     body = rows_body(rows, "% more throughput than alltoall, with the interval that decided; = is a tie")
-    generated = any(stack.generated for stack in page.found.items)
+    generated = any(stack.generated for stack in page.standings.items)
     picture = Picture(
         f"Which dispatcher is fastest? {page.title}", page.answer, f"{page.address}{page.asked}", generated, body
     )
@@ -330,13 +330,13 @@ def draw_board(request: Request, page: Page, kind: Kind, theme: Theme = "light")
 @router.get("/leaderboards/{hardware}/{family}/standings.csv")
 @requires(Action.READ)
 def export_standings(page: Page) -> Response:
-    return _csv("standings", standings_csv(page.found.items))
+    return _csv("standings", standings_csv(page.standings.items))
 
 
 @router.get("/leaderboards/{hardware}/{family}/gains.csv")
 @requires(Action.READ)
 def export_gains(page: Page) -> Response:
-    return _csv("gains", gains_csv(page.found.items))
+    return _csv("gains", gains_csv(page.standings.items))
 
 
 @router.get("/leaderboards/{hardware}/{family}/leaders.csv")

@@ -69,10 +69,10 @@ class Workloads:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`known` (members of both keys) and `stack_keys`, by config key."""
+    """`fields` (members of both keys) and `stack_keys`, by config key."""
 
     series: tuple[ScalingSeries, ...]
-    known: Mapping[str, Mapping[str, Value]]
+    fields: Mapping[str, Mapping[str, Value]]
     stack_keys: Mapping[str, str]
 
 
@@ -87,7 +87,7 @@ def workloads(session: Session) -> tuple[Workloads, ...]:
 
 def _workloads(rows: Sequence[Any]) -> Workloads:
     """Return the workloads of one project, family and hardware; the rows are newest first."""
-    values = {row.stack_key: _known(row.about) for row in rows}
+    values = {row.stack_key: _values(row.about) for row in rows}
     keys = may_scale(values)
     containers: dict[str, list[str]] = {}
     for row in rows:
@@ -124,7 +124,7 @@ def measure(session: Session, chosen: Workloads, query: ScalingQuery) -> Measure
     wanted = tuple(series for series in scaling_series(runs for _, runs in stacks) if _asked_for(series, query))
     return Measured(
         wanted,
-        known={runs.config_key: runs.known for _, runs in stacks},
+        fields={runs.config_key: runs.known for _, runs in stacks},
         stack_keys={runs.config_key: key for key, runs in stacks},
     )
 
@@ -151,5 +151,5 @@ def _heads() -> Any:
     )
 
 
-def _known(about: Mapping[str, Any]) -> dict[str, Value]:
+def _values(about: Mapping[str, Any]) -> dict[str, Value]:
     return {name: frozen(value) for name, value in about.items()}

@@ -196,7 +196,7 @@ def answer(sections: Sequence[Section]) -> str:
 
 
 def _views(series: Sequence[ScalingSeries], measured: Measured) -> tuple[SeriesView, ...]:
-    apart = _apart([measured.known[scaling.points[0].config_key] for scaling in series])
+    apart = _apart([measured.fields[scaling.points[0].config_key] for scaling in series])
     names = _names(series, apart)
     dispatchers = [scaling.dispatcher for scaling in series]
     return tuple(

@@ -185,7 +185,7 @@ def configurations_sentence(
     time = step_time(best.step_time_ms.value, unit)
     named = knobs.get(best.config_key, "")
     first = f"Fastest of {len(others) + 1} configurations: {named or best.config_key[:8]}, {time}."
-    sentences = [f"With {_apart(other, named, knobs)} it {_told(other)}." for other in others[:most]]
+    sentences = [f"With {_apart(other, named, knobs)} it {_result_text(other)}." for other in others[:most]]
     more = len(others) - most
     rest = [f"{plural(more, 'more is', 'more are')} slower or no better."] if more > 0 else []
     return " ".join((first, *sentences, *rest))
@@ -198,7 +198,7 @@ def _apart(configuration: Configuration, best: str, knobs: Mapping[str, str]) ->
     return ", ".join(parts) or configuration.config_key[:8]
 
 
-def _told(configuration: Configuration) -> str:
+def _result_text(configuration: Configuration) -> str:
     if configuration.comparison is None:
         return "is the fastest"
     text = against_best(configuration.comparison)

@@ -466,16 +466,16 @@ def project_id(session: Session, slug: str, by: str) -> int:
             session.add(project)
             session.flush()
             audit.record(
-                session, who=by or audit.SERVICE, subject="project", subject_id=_known(project.id),
+                session, who=by or audit.SERVICE, subject="project", subject_id=_id_of(project.id),
                 action="created", project_id=project.id, after={"slug": slug, "public": False},
                 note="Created by its first upload.",
             )  # fmt: skip
     except IntegrityError:  # another upload created it at the same moment
         return int(session.execute(chosen).scalar_one())
-    return _known(project.id)
+    return _id_of(project.id)
 
 
-def _known(key: int | None) -> int:
+def _id_of(key: int | None) -> int:
     if key is None:
         raise RuntimeError("a flushed row has a key")
     return key

@@ -75,5 +75,5 @@ def _fired(advised: AdvisedRun, rules: RulesInForce) -> list[str]:
         log.exception("rules_not_asked", run_id=run_id)
         return []
     for rule, error in result.broken:
-        log.warning("rule_broken", rule=rule.id, origin=rule.origin, run_id=run_id, said=error)
+        log.warning("rule_broken", rule=rule.id, origin=rule.origin, run_id=run_id, error=error)
     return [firing.rule.id for firing in result.fired]

@@ -36,11 +36,11 @@ def check_rules(folder: Path | None, settings: Settings) -> int:
         files = plural(len(book.files_left_out), "file")
         print(f"{plural(len(book.mistakes), 'mistake')} in {files}; the service would ignore it.", file=sys.stderr)
         return WRONG
-    print(_told(book, len(texts.keys() - {SOURCES})))
+    print(_summary(book, len(texts.keys() - {SOURCES})))
     return FINE
 
 
-def _told(rules: TeamRules, files: int) -> str:
+def _summary(rules: TeamRules, files: int) -> str:
     team = sum(rule.origin == "team" for rule in rules.book.rules.values())
     replaced = f", {len(rules.replaced)} replacing built-in rules" if rules.replaced else ""
     return f"{plural(team, 'rule')} in {plural(files, 'file')}, no mistakes{replaced}."

@@ -165,7 +165,7 @@ class ProfilePage:
         return f"{status}-{self.percent}" if status == "processing" else status
 
     @property
-    def kept(self) -> tuple[tuple[str, str], ...]:
+    def traces(self) -> tuple[tuple[str, str], ...]:
         """Return name and address of the traces that can be downloaded."""
         return tuple((file.name, file_address(self.stored.id, file)) for file in self.stored.files if file.key)
 

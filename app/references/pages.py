@@ -206,7 +206,7 @@ def show_nearest(
         request,
         "references/nearest.html",
         block="nearest",
-        held=nearest,
+        nearest=nearest,
         ours=nearest.ours,
         whose=whose(nearest.ours),
         summary=summary(nearest),

@@ -68,7 +68,7 @@ class DifferenceRow:
     field: str
     ours: str
     theirs: str
-    known: bool
+    is_known: bool
 
 
 def point_row(reference: Reference) -> PointRow:
@@ -144,7 +144,7 @@ def difference_rows(comparison: ReferenceComparison) -> tuple[DifferenceRow, ...
         )
         for difference in differences
     ]
-    return tuple(sorted(rows, key=lambda row: not row.known))
+    return tuple(sorted(rows, key=lambda row: not row.is_known))
 
 
 def _more(name: str, pct: float) -> str:

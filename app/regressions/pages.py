@@ -464,7 +464,7 @@ def _render_regression(
         status=status,
         toast=toast,
         view=view,
-        found=view.regression,
+        regression=view.regression,
         chart_height=chart_height(min(len(view.regression.members), MOST_MEMBERS)),
         suspects_of=lambda: view.suspects(access_of(request)),
         most_suspects=MOST_SHOWN,

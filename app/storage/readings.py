@@ -25,7 +25,7 @@ from app.domain.verdict.record import LOSS_NAMES, Losses, losses_of
 from app.errors import NotFound
 from app.storage import audit
 from app.storage.json_text import to_json
-from app.storage.runs import RunFile, aware, frozen, known, stored_contract
+from app.storage.runs import RunFile, aware, entries_of, frozen, stored_contract
 from app.storage.tables import ReadingRow, RunRow, SeriesRow, select_any, time_column, utc_now
 
 # --- One metric of one run as a blob: float64, byte-shuffled, zstd.
@@ -155,7 +155,7 @@ def unpack(blob: bytes, columns: Mapping[str, FloatArray]) -> Reading:
     lines = columns.get("log_line", np.empty(0))
     plain: dict[str, Any] = {name: frozen(document[name]) for name in _PLAIN}
     records: dict[str, Any] = {
-        name: tuple(kind(**known(kind, record)) for record in document[name]) for name, kind in _RECORDS.items()
+        name: tuple(kind(**entries_of(kind, record)) for record in document[name]) for name, kind in _RECORDS.items()
     }
     log = ParsedLog(
         **plain,

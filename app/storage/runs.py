@@ -114,7 +114,7 @@ def _of_0_1(name: str, entry: Mapping[str, Any]) -> Stated:
     )
 
 
-def known(kind: type[Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+def entries_of(kind: type[Any], stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries that `kind` has a field for. Rows of other definitions may have more."""
     return {f.name: stored[f.name] for f in fields(kind) if f.name in stored}
 
@@ -125,14 +125,14 @@ def frozen(value: Any) -> Any:
 
 def _with_evidence(kind: type[Any]) -> Callable[[Mapping[str, Any]], Any]:
     def make(stored: Mapping[str, Any]) -> Any:
-        evidence = tuple(Evidence(**known(Evidence, line)) for line in stored.get("evidence", ()))
-        return kind(**(known(kind, stored) | {"evidence": evidence}))
+        evidence = tuple(Evidence(**entries_of(Evidence, line)) for line in stored.get("evidence", ()))
+        return kind(**(entries_of(kind, stored) | {"evidence": evidence}))
 
     return make
 
 
 def _plain(kind: type[Any]) -> Callable[[Mapping[str, Any]], Any]:
-    return lambda stored: kind(**known(kind, stored))
+    return lambda stored: kind(**entries_of(kind, stored))
 
 
 def _activity(stored: Mapping[str, Any]) -> Activity:
@@ -452,7 +452,7 @@ def stored_contract(stored: Mapping[str, Any] | None) -> dict[str, Stated]:
 def _steady_state(stored: Mapping[str, Any] | None) -> SteadyState | None:
     if not stored:
         return None
-    figures = {name: math.nan if value is None else value for name, value in known(SteadyState, stored).items()}
+    figures = {name: math.nan if value is None else value for name, value in entries_of(SteadyState, stored).items()}
     profiled = stored.get("profiled")
     return SteadyState(
         **(figures | {"reasons": tuple(stored.get("reasons", ())), "profiled": tuple(profiled) if profiled else None})

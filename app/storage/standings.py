@@ -347,10 +347,10 @@ def _documents(
     )
     rows = {(row.project_id, row.stack_key): (row, slug, generated) for row, slug, generated in session.execute(stacks)}
     names = names_of_titles(session, (row.title for row, _, _ in rows.values()))
-    return tuple(_kept(*rows[key], boards.get(key, ()), names[key[1]]) for key in keys if key in rows)
+    return tuple(_stored(*rows[key], boards.get(key, ()), names[key[1]]) for key in keys if key in rows)
 
 
-def _kept(row: StandingRow, project: str, generated: bool, boards: Iterable[Board], name: str) -> StoredStandings:
+def _stored(row: StandingRow, project: str, generated: bool, boards: Iterable[Board], name: str) -> StoredStandings:
     standings = from_json(StackStandings, row.document | {"boards": []})
     return StoredStandings(
         project_id=row.project_id,

@@ -29,7 +29,7 @@ from app.domain.verdict.evidence import (
     value_text,
 )
 from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, RELEVANT_SHIFT
-from app.storage.runs import aware, known
+from app.storage.runs import aware, entries_of
 from app.storage.tables import (
     AvailabilityRow,
     ExperimentRow,
@@ -501,5 +501,5 @@ def _joined(counts: Row[Any], newest: AvailabilityRow) -> ContainerDispatcher:
         runs_without=counts.runs - counts.runs_with,
         run_id=newest.run_id,
         seen_at=aware(newest.seen_at),
-        evidence=tuple(Evidence(**known(Evidence, line)) for line in newest.evidence),
+        evidence=tuple(Evidence(**entries_of(Evidence, line)) for line in newest.evidence),
     )

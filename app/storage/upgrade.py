@@ -218,8 +218,8 @@ def _rows(connection: Connection, table: str) -> int:
     """Return about how many rows a table has, at no cost that depends on them."""
     if connection.dialect.name == "sqlite":
         return int(connection.execute(text(f'SELECT max(rowid) FROM "{table}"')).scalar() or 0)  # noqa: S608  # our names
-    known = "SELECT reltuples FROM pg_class WHERE oid = to_regclass(:table)"
-    estimate = connection.execute(text(known), {"table": f'"{table}"'}).scalar() or 0
+    estimated = "SELECT reltuples FROM pg_class WHERE oid = to_regclass(:table)"
+    estimate = connection.execute(text(estimated), {"table": f'"{table}"'}).scalar() or 0
     if estimate >= 0:
         return int(estimate)
     return int(connection.execute(text(f'SELECT count(*) FROM "{table}"')).scalar() or 0)  # noqa: S608  # never analysed

@@ -344,7 +344,7 @@ def keep_alarms(session: Session, alarms: Mapping[int, Mapping[str, int]]) -> No
     runs = sorted(alarms)
     for start in range(0, len(runs), _AT_ONCE):
         some = runs[start : start + _AT_ONCE]
-        stored = _kept(session, some)
+        stored = _stored_alarms(session, some)
         wanted = {(run, metric): regression for run in some for metric, regression in alarms[run].items()}
         changed = {run for run, _ in {*stored.items(), *wanted.items()} - (stored.items() & wanted.items())}
         if not changed:
@@ -359,7 +359,7 @@ def keep_alarms(session: Session, alarms: Mapping[int, Mapping[str, int]]) -> No
         session.flush()
 
 
-def _kept(session: Session, runs: Sequence[int]) -> dict[tuple[int, str], int]:
+def _stored_alarms(session: Session, runs: Sequence[int]) -> dict[tuple[int, str], int]:
     rows = session.execute(_ALARMS, {"run_ids": runs})
     return {(row.run_id, row.metric): row.regression_id for row in rows}
 

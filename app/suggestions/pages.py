@@ -278,7 +278,7 @@ async def state_facts(request: Request, engine: AppEngine, rules: Rules, run_id:
 def show_step(request: Request, session: ReadSession, rules: Rules, run_id: RunId, rule: str) -> HTMLResponse:
     advice = suggest(session, run_id, rules)
     page = StepPage(advice, rule)
-    offer = None if page.found is None else plan_offer(session, request.app.state.settings, advice, rule)
+    offer = None if page.suggestion is None else plan_offer(session, request.app.state.settings, advice, rule)
     return render(request, "suggestions/step.html", p=page, offer=offer)
 
 

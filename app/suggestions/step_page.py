@@ -92,8 +92,8 @@ class StepPage:
         self.run = advice.run
         self.rule: Rule = advice.book.rules[rule]
         self._evaluation = advice.evaluation_of(rule)
-        self.found: Suggestion | None = self._evaluation.find(rule)
-        self.change: ChangeDiff | None = None if self.found is None else self._change(self.found)
+        self.suggestion: Suggestion | None = self._evaluation.find(rule)
+        self.change: ChangeDiff | None = None if self.suggestion is None else self._change(self.suggestion)
 
     def _change(self, suggestion: Suggestion) -> ChangeDiff:
         advice = self._advice
@@ -102,30 +102,30 @@ class StepPage:
     @property
     def state(self) -> str:
         """Return fires, asks (facts are missing) or silent."""
-        if self.found is not None:
+        if self.suggestion is not None:
             return "fires"
         return "asks" if any(asking.rule.id == self.rule.id for asking in self._advice.evaluation.asks) else "silent"
 
     @property
     def why(self) -> Markup:
         """Return the reason with the facts of this run, each number linked to its source."""
-        if self.found is not None and self.found.assumed:
-            return coded(self.found.why)
+        if self.suggestion is not None and self.suggestion.assumed:
+            return coded(self.suggestion.why)
         return linked(self.rule.why, self._evaluation.facts, partial(href_of, self._advice, self._evaluation))
 
     @property
     def change_text(self) -> str:
         """Return the change, with the facts of this run if the rule fires."""
-        return with_names(self.rule.change.text) if self.found is None else self.found.change_text
+        return with_names(self.rule.change.text) if self.suggestion is None else self.suggestion.change_text
 
     @property
     def place(self) -> str:
         """Return the reason for its rank."""
-        return "" if self.found is None else place_text(self.found, self._advice.sizing(self.found))
+        return "" if self.suggestion is None else place_text(self.suggestion, self._advice.sizing(self.suggestion))
 
     @property
     def gain(self) -> GainView | None:
-        return None if self.found is None else gain_view(self.found)
+        return None if self.suggestion is None else gain_view(self.suggestion)
 
     @property
     def limit_pct(self) -> float:
@@ -135,23 +135,23 @@ class StepPage:
     @property
     def needs_text(self) -> str:
         """Format how many prerequisites are met and conflicts present."""
-        if self.found is None:
+        if self.suggestion is None:
             return ""
-        met = [need.state for need in self.found.needs].count("met")
-        present = [conflict.state for conflict in self.found.conflicts].count("met")
-        needs = [f"{met} of {len(self.found.needs)} met"] if self.found.needs else []
-        return ", ".join([*needs, plural(present, "conflict")] if self.found.conflicts else needs)
+        met = [need.state for need in self.suggestion.needs].count("met")
+        present = [conflict.state for conflict in self.suggestion.conflicts].count("met")
+        needs = [f"{met} of {len(self.suggestion.needs)} met"] if self.suggestion.needs else []
+        return ", ".join([*needs, plural(present, "conflict")] if self.suggestion.conflicts else needs)
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:
-        return () if self.found is None else self.found.recipes
+        return () if self.suggestion is None else self.suggestion.recipes
 
     def numbered(self, text: str) -> bool:
         return numbered(text)
 
     @property
     def kind(self) -> str:
-        return self.rule.kind if self.found is None else self.found.kind
+        return self.rule.kind if self.suggestion is None else self.suggestion.kind
 
     @property
     def pair(self) -> PairSuggestions | None:
@@ -167,12 +167,12 @@ class StepPage:
 
     @property
     def rests_on(self) -> tuple[RestsOn, ...]:
-        return () if self.found is None else rests_on(self._advice, self.rule.when.names)
+        return () if self.suggestion is None else rests_on(self._advice, self.rule.when.names)
 
     @property
     def waiting_for_profile(self) -> tuple[tuple[str, str], ...]:
         """Return the rules that a profile would decide, as rule and title; on the step that asks for one."""
-        if self.found is None or self.rule.phase != "profile" or self.rule.hints.blocks != "retune":
+        if self.suggestion is None or self.rule.phase != "profile" or self.rule.hints.blocks != "retune":
             return ()
         evaluation = self._evaluation
         asking = [asked.rule for asked in evaluation.asks if _needs_profile(asked.missing)]
@@ -188,7 +188,7 @@ class StepPage:
     @property
     def unknown(self) -> tuple[str, ...]:
         """Return the unknown contract fields, for the rule that asks for them."""
-        return self.run.unknown if self.found is not None and self.rule.when.names == ("unknown_fields",) else ()
+        return self.run.unknown if self.suggestion is not None and self.rule.when.names == ("unknown_fields",) else ()
 
     def lacks(self, requirement: CheckedRequirement) -> list[Lacking]:
         """Return the missing facts of a prerequisite."""
@@ -222,7 +222,9 @@ class StepPage:
     @property
     def open(self) -> list[Lacking]:
         """Return the unknown facts that new values depend on."""
-        return [] if self.found is None else [self._lacking(name) for name in self.found.open if name in FACTS]
+        return (
+            [] if self.suggestion is None else [self._lacking(name) for name in self.suggestion.open if name in FACTS]
+        )
 
     @property
     def measured(self) -> tuple[MeasuredHere, ...]:
@@ -231,20 +233,20 @@ class StepPage:
     @property
     def older_here(self) -> tuple[str, ...]:
         """Return what changed since the local measurements."""
-        if self.found is None:
+        if self.suggestion is None:
             return ()
         return tuple(
             text
-            for statement in self.found.evidence.statements
+            for statement in self.suggestion.evidence.statements
             if statement.own is not None
             for text in statement.expired
         )
 
     @property
     def published(self) -> list[PublishedRow]:
-        if self.found is None:
+        if self.suggestion is None:
             return [self._published("published", evidence, ()) for evidence in self.rule.effect.evidence]
-        statements = self.found.evidence.statements
+        statements = self.suggestion.evidence.statements
         return [
             self._published(LEVEL_NAMES[statement.level], statement, statement.expired)
             for statement in statements

@@ -39,7 +39,7 @@ from app.storage.users import MAX_NAME
 _KEY = "access"
 _ANONYMOUS = Anonymous()
 
-acting_as: ContextVar[str] = ContextVar("acting_as", default="")
+request_author: ContextVar[str] = ContextVar("author", default="")
 """The name recorded with changes of this request; empty without log-ins, where callers state a name themselves."""
 
 REMEMBERED = "threewalls_name"
@@ -50,7 +50,7 @@ remembered: ContextVar[str] = ContextVar("remembered", default="")
 
 def own_name() -> str:
     """Return the name that forms send: of the user who is logged in, or the remembered one; empty to ask for it."""
-    return acting_as.get() or remembered.get()
+    return request_author.get() or remembered.get()
 
 
 def remembered_name(request: HTTPConnection) -> str:
@@ -112,7 +112,7 @@ def author(stated: str = "") -> str:
 
     Forms get it from `sent_form` (web/forms.py), bodies of the API from `Author`.
     """
-    return acting_as.get() or stated
+    return request_author.get() or stated
 
 
 def _required_author(stated: str) -> str:

@@ -309,7 +309,7 @@ class RecordReader:
         self._rows = rows
         self._notes = notes
         self._recent: list[Template] = []
-        self._known: dict[tuple[bytes, ...], Template] = {}
+        self._templates: dict[tuple[bytes, ...], Template] = {}
         self._names = set(shape.names)
         self._most_names = len(shape.names) + MAX_NAMES
         self._left_out: Field | None = None
@@ -407,20 +407,20 @@ class RecordReader:
     ) -> tuple[Template, list[float]]:
         """Return the template of lines with these fields and move it to the front of the templates that are tried."""
         key = (b"|" if closed else b"", head.pattern.pattern, *(part.pattern for part in fields))
-        template = self._known.get(key)
+        template = self._templates.get(key)
         if template is None:
-            if len(self._known) >= MAX_TEMPLATES:
+            if len(self._templates) >= MAX_TEMPLATES:
                 # Hostile or very unusual input: keep only what every line has
                 values = [*values[: len(head.columns)], _step_time(head.columns, fields, values)]
                 fields = [Field(rb"[^|\r]*"), next(part for part in fields if "step_time_ms" in part.columns)]
                 key = (b"only", head.pattern.pattern, fields[1].pattern)
                 values = values if len(fields[1].columns) == 1 else [*values, float("nan")]
                 self._notes.problem("many kinds of lines", "For some iteration lines, only the step time was read.")
-                template = self._known.get(key)
+                template = self._templates.get(key)
             if template is None:
                 trainer = self._shape.trainer(prefix, [part.name for part in fields])
                 template = make_template(trainer, head.pattern.pattern, head.columns, fields, closed=closed)
-                self._known[key] = template
+                self._templates[key] = template
                 self._rows.tables.append(template)
         self._recent = [template, *(other for other in self._recent if other is not template)][:TRIED]
         return template, values

@@ -262,7 +262,7 @@ class Notes:
     def __init__(self) -> None:
         self.unread = 0
         self.cut = False
-        self._kept: list[Problem] = []
+        self._problems: list[Problem] = []
         self._counts: dict[str, int] = {}
         self._last_unread = 0
         self._examples: dict[str, LineExample] = {}
@@ -272,7 +272,7 @@ class Notes:
         """Record a problem. `kind` groups equal problems; `message` is a sentence for users."""
         count = self._counts[kind] = self._counts.get(kind, 0) + 1
         if count <= MAX_A_KIND:
-            self._kept.append(Problem(kind, message, line, quote(example)))
+            self._problems.append(Problem(kind, message, line, quote(example)))
 
     def unreadable(self, what: str, line: int, example: bytes) -> None:
         """Count a line that looks like a known kind but could not be read."""
@@ -314,7 +314,7 @@ class Notes:
             for kind, count in self._counts.items()
             if count > MAX_A_KIND
         )
-        return (*self._kept, *more)
+        return (*self._problems, *more)
 
 
 def quote(line: bytes | str) -> str:

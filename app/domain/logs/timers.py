@@ -65,7 +65,7 @@ class TimerReader:
         """Timers of the start-up, before the first iteration."""
         self._rows = rows
         self._notes = notes
-        self._known: dict[tuple[str, ...], _Block] = {}
+        self._blocks: dict[tuple[str, ...], _Block] = {}
         self._names: dict[str, None] = {}
         self._recent: _Block | None = None
         self._stored = 0
@@ -169,9 +169,9 @@ class TimerReader:
         # In the order in which a block prints them: the fastest rank's first
         columns = [column for name, values in timers.items() for column in _columns(name)[: len(values)][::-1]]
         key = tuple(columns)
-        table = self._known.get(key)
+        table = self._blocks.get(key)
         if table is None:
-            table = self._known[key] = _Block("", key, (1.0,) * len(key))
+            table = self._blocks[key] = _Block("", key, (1.0,) * len(key))
             self.tables.append(table)
         self._add(table, [value for values in timers.values() for value in values[::-1]], row)
         return table

@@ -138,7 +138,7 @@ class _Parts:
         return self.hardware.peak * _GEMM[format_of(self.recipe.precision)]
 
     def gemm(self) -> Floats:
-        work = sum((self._one(gemm) for gemm in self.costs.gemms), np.zeros_like(self.degrees.tp))
+        work = sum((self._weighted_flops(gemm) for gemm in self.costs.gemms), np.zeros_like(self.degrees.tp))
         experts = self.costs.expert_parameters + self.costs.mtp_expert_parameters
         weights = experts / (self.degrees.ep * self.degrees.etp) * _WEIGHT_TRAFFIC
         return (1 + _BACKWARD) * work / self.rate + weights / (self.hardware.hbm * _HBM)
@@ -151,7 +151,7 @@ class _Parts:
         rate = self.hardware.peak_bf16 * _GEMM["bf16"]
         return (flops / rate + moved) * (1 + self.costs.mtp_layers)
 
-    def _one(self, gemm: Gemm) -> Floats:
+    def _weighted_flops(self, gemm: Gemm) -> Floats:
         """Return the FLOPs of one product, divided by the share of the rate that its size reaches."""
         degrees = self.degrees
         if gemm.per == "dispatched":
@@ -208,10 +208,10 @@ class _Parts:
         degrees = self.degrees
         size = 2.0 * self.tokens / degrees.cp * self.costs.hidden * _away(degrees.tp)
         bandwidth = np.where(degrees.tp > self.hardware.nvlink_domain, self.hardware.network, self.hardware.nvlink)
-        ring = self._ring()
-        return self.costs.layers * _TP_EXCHANGES * size / (bandwidth * _LINK) + ring
+        key_value_exchange = self._exposed_key_value_exchange()
+        return self.costs.layers * _TP_EXCHANGES * size / (bandwidth * _LINK) + key_value_exchange
 
-    def _ring(self) -> Floats:
+    def _exposed_key_value_exchange(self) -> Floats:
         """Return the exposed part of keys and values that context parallelism passes on, which hides behind scores."""
         degrees = self.degrees
         width = self.costs.key_value_width / degrees.tp
@@ -272,7 +272,7 @@ class _Parts:
     def _latent(self) -> Floats:
         """Return the time of one forward pass of the up-projections: products of ranks with heads."""
         up = [g for g in self.costs.gemms if g.per == "token" and g.split == "outer" and g.inner < self.costs.hidden]
-        return sum((self._one(gemm) for gemm in up), np.zeros_like(self.degrees.tp)) / self.rate
+        return sum((self._weighted_flops(gemm) for gemm in up), np.zeros_like(self.degrees.tp)) / self.rate
 
 
 def _away(ranks: Floats) -> Floats:

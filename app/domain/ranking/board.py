@@ -110,7 +110,7 @@ class Results:
             if number is not None:
                 by_number.setdefault(number, []).append(run)
         self._runs = {number: by_number[number] for number in sorted(by_number, reverse=True)}
-        self._made: dict[int, Candidates] = {}
+        self._candidates: dict[int, Candidates] = {}
         self._pools, self._contracts, self._floor = pools, contracts, floor
         self.segments = segments
 
@@ -120,9 +120,9 @@ class Results:
         return tuple(self._runs)
 
     def on(self, number: int) -> Candidates:
-        if number not in self._made:
-            self._made[number] = candidates(self._runs[number], self._pools, self._contracts, self._floor)
-        return self._made[number]
+        if number not in self._candidates:
+            self._candidates[number] = candidates(self._runs[number], self._pools, self._contracts, self._floor)
+        return self._candidates[number]
 
     def dispatchers(self, number: int) -> set[str | None]:
         """Return the dispatchers that ran in the segment, with or without a result."""

@@ -119,13 +119,13 @@ class Pools:
 
     def __init__(self, prior: Prior) -> None:
         self._prior = prior
-        self._made: dict[tuple[str, ...], Pool] = {}
+        self._by_runs: dict[tuple[str, ...], Pool] = {}
 
     def pool(self, runs: Sequence[RankedRun]) -> Pool:
         names = tuple(run.name for run in runs)
-        if names not in self._made:
-            self._made[names] = pool(runs, self._prior)
-        return self._made[names]
+        if names not in self._by_runs:
+            self._by_runs[names] = pool(runs, self._prior)
+        return self._by_runs[names]
 
 
 def log_work(pool: Pool, figures: Sequence[float | None]) -> float | None:

@@ -217,7 +217,7 @@ def _generation(first: int, last: int) -> Callable[[object], bool | None]:
     return rule
 
 
-def _known(gpu: object) -> bool:
+def _has_data(gpu: object) -> bool:
     return str(gpu) in _ARCH or str(gpu) in _NVL72
 
 
@@ -226,10 +226,10 @@ FACTS: Mapping[str, Callable[[object], object]] = {
     "arch_number": lambda gpu: _ARCH.get(str(gpu)),
     "hopper": _generation(90, 90),
     "blackwell": _generation(100, 109),
-    "nvl72": lambda gpu: str(gpu) in _NVL72 if _known(gpu) else None,
-    "nvlink_domain": lambda gpu: (72 if str(gpu) in _NVL72 else 8) if _known(gpu) else None,
+    "nvl72": lambda gpu: str(gpu) in _NVL72 if _has_data(gpu) else None,
+    "nvlink_domain": lambda gpu: (72 if str(gpu) in _NVL72 else 8) if _has_data(gpu) else None,
     "hbm_gb": lambda gpu: _HBM_GB.get(str(gpu)),
-    "grace": lambda gpu: str(gpu).startswith("GB") if _known(gpu) else None,
+    "grace": lambda gpu: str(gpu).startswith("GB") if _has_data(gpu) else None,
 }
 
 

@@ -459,11 +459,11 @@ def _lint_examples(rule: Rule) -> Iterator[str]:
         ("asks", rule.examples.asks),
     ):
         for example in examples:
-            if why := _told(rule, example, wanted):
+            if why := _mistake(rule, example, wanted):
                 yield f"example {dict(example)}: {why}"
 
 
-def _told(rule: Rule, example: Facts, wanted: str) -> str | None:
+def _mistake(rule: Rule, example: Facts, wanted: str) -> str | None:
     """Return why an example fails; None if it passes."""
     try:
         context = FactContext(derive(example))
@@ -476,10 +476,10 @@ def _told(rule: Rule, example: Facts, wanted: str) -> str | None:
     if got != wanted:
         missing = f" for {', '.join(answer.missing)}" if isinstance(answer, Unknown) else ""
         return f"expected {wanted}, but got {got}{missing}"
-    return _parts_told(rule, context) if wanted == "fires" else None
+    return _mistake_in_parts(rule, context) if wanted == "fires" else None
 
 
-def _parts_told(rule: Rule, context: FactContext) -> str | None:
+def _mistake_in_parts(rule: Rule, context: FactContext) -> str | None:
     """Return why another expression fails with the facts of an example that fires; None if none does."""
     for expression in expressions(rule):
         try:

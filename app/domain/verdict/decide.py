@@ -48,7 +48,7 @@ def compare_memory(
     candidates: Sequence[RunEstimate], baseline: Sequence[RunEstimate], bound_pct: float = ALARM_PCT
 ) -> MemoryChange | None:
     """Compare medians of peak memory; None when one side has no value. `bound_pct`: the least increase to call."""
-    new, old = _known(r.peak_memory_bytes for r in candidates), _known(r.peak_memory_bytes for r in baseline)
+    new, old = _measured(r.peak_memory_bytes for r in candidates), _measured(r.peak_memory_bytes for r in baseline)
     if not new or not old:
         return None
     delta, alarm = _delta_and_alarm(new, old, bound_pct)
@@ -67,7 +67,7 @@ def compare_loss(
     """Compare median losses; one iteration without a finite loss makes it `not_finite`. None when unknown."""
     if not_finite := sum(run.not_finite_iterations for run in candidates):
         return LossChange("not_finite", not_finite_iterations=not_finite)
-    new, old = _known(r.loss for r in candidates), _known(r.loss for r in baseline)
+    new, old = _measured(r.loss for r in candidates), _measured(r.loss for r in baseline)
     if not new or not old:
         return None
     delta, alarm = _delta_and_alarm(new, old, bound_pct)
@@ -88,7 +88,7 @@ def _memory_decision(delta: float, alarm: float) -> MemoryDecision:
     return "regression" if delta > 0 else "improvement"
 
 
-def _known(values: Iterable[float | None]) -> list[float]:
+def _measured(values: Iterable[float | None]) -> list[float]:
     """Drop missing values; logs print zero where nothing was measured."""
     return [value for value in values if value is not None and math.isfinite(value) and value > 0]
 
