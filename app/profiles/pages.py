@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.access.guards import UPLOAD_BYTES
 from app.domain.access.principal import Action
-from app.domain.rules.engine import Evaluation, evaluate
+from app.domain.rules.engine import Evaluation
 from app.errors import NotFound, NotReady
 from app.pipeline.profiles import accept_profile
 from app.pipeline.suggest import suggest
@@ -29,7 +29,7 @@ from app.profiles.queries import (
 from app.profiles.views import DifferencePage, ProfilePage, RunWalls
 from app.storage.profiles import nearest_profiles
 from app.storage.projects import find_project
-from app.storage.rules import RulesInForce, read_run
+from app.storage.rules import RulesInForce
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk, Rules
 from app.web.forms import Form, answer_form, sent_form
@@ -66,7 +66,10 @@ def show_on_run(request: Request, session: ReadSession, rules: Rules, run_id: Ru
     except NotReady:
         advice = None
     counting = next((profile for profile in profiles if profile.counts), None)
-    shown = None if counting is None else _page(session, rules, run_id, counting.id)
+    shown = None
+    if counting is not None:
+        evaluation = None if advice is None else advice.evaluation
+        shown = ProfilePage(get_profile(session, counting.id, run_id), evaluation, profiles)
     walls = RunWalls(advice, shown)
     return render(request, "profiles/profiled.html", block="profiled", run=run, profiles=profiles, p=walls)
 
@@ -240,6 +243,6 @@ def _page(session: Session, rules: RulesInForce, run_id: int, profile_id: int) -
 
 def _evaluation(session: Session, rules: RulesInForce, run_id: int) -> Evaluation | None:
     try:
-        return evaluate(read_run(session, run_id).facts, rules.book, settings=rules.thresholds)
+        return suggest(session, run_id, rules).evaluation
     except NotReady:
         return None

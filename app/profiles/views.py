@@ -117,17 +117,19 @@ def idle_reasons(window: Mapping[str, Any]) -> dict[str, float]:
 
 
 def timeline(document: Mapping[str, Any]) -> tuple[Lane, ...]:
+    """Return the rows that contain activities."""
     drawn = document["view"]["timeline"]
     total = float(drawn["window_ms"]) or 1.0
-    lanes = []
-    for number, (group, label) in enumerate(_LANES):
+    lanes: list[Lane] = []
+    for group, label in _LANES:
         rectangles = tuple(
             (start / total * STEP_BAR_WIDTH, max(length / total * STEP_BAR_WIDTH, 0.3), name, start, length)
             for name, spans in drawn["lanes"].items()
             if group_of(name) == group
             for start, length in spans
         )
-        lanes.append(Lane(label, number * (_LANE_HEIGHT + 6), rectangles))
+        if rectangles:
+            lanes.append(Lane(label, len(lanes) * (_LANE_HEIGHT + 6), rectangles))
     return tuple(lanes)
 
 
@@ -255,9 +257,10 @@ class ProfilePage:
     def lanes(self) -> tuple[Lane, ...]:
         return timeline(self.document) if self.document is not None else ()
 
-    def has_class(self, name: str) -> bool:
-        """Tell whether the step runs kernels of a class."""
-        return any(name == drawn for lane in self.lanes for _, _, drawn, _, _ in lane.rectangles)
+    @property
+    def drawn_classes(self) -> set[str]:
+        """Return the kernel classes of the timeline."""
+        return {name for lane in self.lanes for _, _, name, _, _ in lane.rectangles}
 
     @property
     def reasons(self) -> tuple[tuple[str, float, bool], ...]:
