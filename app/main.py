@@ -75,6 +75,7 @@ from app.regressions.pages import router as regressions_pages
 from app.reports.api import router as reports_api
 from app.reports.commit import router as commit_reports_api
 from app.runs.api import router as runs_api
+from app.runs.list_pages import router as run_list
 from app.runs.pages import router as runs_pages
 from app.runs.palette import router as palette
 from app.runs.saved_views import router as views_api
@@ -200,6 +201,7 @@ def _routes() -> list[BaseRoute]:
         scaling_api,
         overview_pages,
         palette,
+        run_list,
         runs_pages,
         profile_pages,
         suggestion_pages,

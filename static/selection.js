@@ -11,16 +11,18 @@ function show(selected = read()) {
   const here = boxes();
   for (const box of here) box.checked = selected.has(box.value);
   if (!form()) return;
-  form().hidden = !selected.size;
+  document.querySelector("#selection").hidden = !selected.size;
   form().querySelector("[data-selected-runs]").textContent = `${selected.size} selected`;
   form().querySelector("button[type=submit]").disabled = selected.size < 2;
   // Those of other pages of the list are sent, too.
-  for (const other of form().querySelectorAll("input")) other.remove();
-  for (const run of selected) {
-    if (here.some((box) => box.value === run)) continue;
-    const input = Object.assign(document.createElement("input"), { type: "hidden", name: "run", value: run });
-    form().append(input);
-  }
+  const elsewhere = [...selected].filter((run) => !here.some((box) => box.value === run));
+  send(form(), elsewhere);
+  for (const change of document.querySelectorAll("form[data-selected]")) send(change, selected);
+}
+
+function send(target, runs) {
+  for (const other of target.querySelectorAll('input[type="hidden"][name="run"]')) other.remove();
+  for (const run of runs) target.append(Object.assign(document.createElement("input"), { type: "hidden", name: "run", value: run }));
 }
 
 function keep(selected) {
@@ -39,9 +41,44 @@ document.addEventListener("change", ({ target }) => {
 document.addEventListener("click", ({ target }) => {
   if (target.matches("[data-clear-selection]")) keep(new Set());
 });
-document.addEventListener("submit", ({ target }) => {
-  if (target === form()) sessionStorage.removeItem(KEY); // compared: the next selection starts empty
+document.addEventListener("submit", ({ target, submitter }) => {
+  if (target === form() && !submitter?.matches("[data-keeps]")) sessionStorage.removeItem(KEY); // compared: the next selection starts empty
 });
 document.addEventListener("htmx:afterSwap", () => show());
+
+// The step times of the row under the pointer.
+let waiting;
+const card = Object.assign(document.createElement("div"), { className: "spark-card", hidden: true });
+document.body.append(card);
+document.addEventListener("pointerover", ({ target, pointerType }) => {
+  clearTimeout(waiting);
+  card.hidden = true;
+  const link = target.closest(".run-table .run-name a");
+  if (!link || pointerType === "touch") return;
+  waiting = setTimeout(async () => {
+    const answer = await fetch(`${link.pathname}/spark`).catch(() => null);
+    if (!answer?.ok || !link.matches(":hover")) return;
+    card.innerHTML = await answer.text();
+    const place = link.getBoundingClientRect();
+    card.style.left = `${place.left + scrollX}px`;
+    card.style.top = `${place.bottom + scrollY + 4}px`;
+    card.hidden = false;
+  }, 250);
+});
+
+// What may follow in the search field: names of filters, then their values.
+let asked;
+document.addEventListener("input", ({ target }) => {
+  if (!target.matches("[data-completes]")) return;
+  clearTimeout(asked);
+  asked = setTimeout(async () => {
+    const text = target.value;
+    const answer = await fetch(`${target.dataset.completes}?q=${encodeURIComponent(text.slice(0, 300))}`).catch(() => null);
+    if (!answer?.ok || target.value !== text) return;
+    const before = text.slice(0, text.lastIndexOf(" ") + 1);
+    const { items } = await answer.json();
+    target.list.replaceChildren(...items.map((item) => Object.assign(document.createElement("option"), { value: before + item })));
+  }, 150);
+});
 addEventListener("pageshow", () => show());
 show();

@@ -11,9 +11,9 @@ from app.domain.contract.statements import read_statements, refused
 from app.domain.logs.line_template import read_template
 from app.domain.run import Stated
 from app.domain.text import one_line
-from app.errors import FieldError, InvalidMetadata, NotFound
+from app.errors import FieldError, InvalidChange, InvalidMetadata, NotFound
 from app.pipeline import decisions
-from app.pipeline.correction import correct_runs
+from app.pipeline.correction import Corrected, correct_runs
 from app.pipeline.process import READ_AS, amended_fields
 from app.pipeline.work import run_queue
 from app.queue import JUDGE_STACK, PROCESS_RUN, enqueue
@@ -162,6 +162,34 @@ def correct(engine: Engine, run_ids: Sequence[int], changes: Mapping[str, Any], 
     for work in corrected.stacks:
         enqueue(JUDGE_STACK, work)
     return corrected.changed
+
+
+def tag_runs(engine: Engine, run_ids: Sequence[int], tag: str, *, author: str) -> None:
+    """Add a tag to runs, all or none, and request what follows. Raises NotFound, Conflict, and InvalidChange."""
+    who, _ = decisions.checked(author, "")
+    if not tag:
+        raise InvalidChange("Name the tag.", (FieldError("tag", "must not be empty"),))
+    work: list[Corrected] = []
+    with transaction(engine, durable=True) as session:
+        for run_id in run_ids:
+            row = session.get(RunRow, run_id)
+            tags = [] if row is None else [other for other in row.tags if other != tag]
+            work.append(correct_runs(session, [run_id], {"tags": [*tags, tag]}, who=who))
+    log.info("runs_tagged", runs=len(run_ids))
+    for corrected in work:
+        for run_id in corrected.runs:
+            enqueue(PROCESS_RUN, run_id)
+    for stack in sorted({stack for corrected in work for stack in corrected.stacks}):
+        enqueue(JUDGE_STACK, stack)
+
+
+def quarantine_runs(engine: Engine, run_ids: Sequence[int], *, author: str, note: str) -> None:
+    """Quarantine runs, all or none. Raises NotFound, and InvalidChange naming fields."""
+    with transaction(engine, durable=True) as session:
+        stacks = {work for run_id in run_ids for work in decisions.quarantine(session, run_id, author, note)}
+    log.info("runs_quarantined", runs=len(run_ids))
+    for work in sorted(stacks):
+        enqueue(JUDGE_STACK, work)
 
 
 # --- Decisions of users about a run: quarantine and release, pin and unpin. Recorded, then judged again.

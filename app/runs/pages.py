@@ -1,4 +1,4 @@
-"""Pages of runs: the list, one run and its parts. HTTP in, template out."""
+"""Pages of a run and its parts, and the upload. HTTP in, template out."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
@@ -14,7 +14,6 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 
 from app.access.guards import UPLOAD_BYTES
 from app.domain.access.principal import Action
-from app.domain.verdict.words import DECISIONS
 from app.errors import Conflict, FieldError, InvalidChange, InvalidMetadata, InvalidUpload, ThreewallsError
 from app.pipeline.profile_files import is_profile
 from app.pipeline.profiles import SentProfileFile, accept_profile
@@ -23,22 +22,8 @@ from app.runs.api import csv_rows
 from app.runs.commands import RUN_DECISIONS, RunDecision, amend_contract, correct, decide, describe_lines
 from app.runs.forms import AmendForm, CorrectionForm, DecisionForm, ReadAsForm, UploadForm
 from app.runs.preview import PREVIEW_BYTES, preview_body
-from app.runs.queries import (
-    EVIDENCE_LEVELS,
-    PURPOSES,
-    RUN_COLUMNS,
-    STATUSES,
-    VERDICTS,
-    RunQuery,
-    filter_options,
-    find_runs,
-    get_run,
-    get_series,
-    get_state,
-    run_rows,
-)
+from app.runs.queries import PURPOSES, get_run, get_series, get_state
 from app.runs.run_page import RunPage, RunView, Token, news_of, render_run, token_of
-from app.runs.saved_views import query_of_view
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.projects import slugs_by_id
@@ -47,50 +32,11 @@ from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSessio
 from app.web.forms import answer_form, sent_form, status_of
 from app.web.identity import access_of, upload_project, uploader
 from app.web.lists import csv_download
-from app.web.tables import table_answer
-from app.web.templating import OUTCOMES, render, shown_params
+from app.web.templating import render, shown_params
 
 router = APIRouter(include_in_schema=False)
 
 RunId = Annotated[int, Path(ge=1, lt=2**63)]
-
-
-@router.get("/runs")
-@requires(Action.READ)
-def list_runs(request: Request, session: ReadSession) -> Response:
-    if (saved := query_of_view(request, session)) is not None:
-        return RedirectResponse(f"/runs?{saved}", status_code=303)
-    query = RunQuery.from_params(request.query_params)
-    return render(
-        request,
-        "runs/list.html",
-        block="run_table",
-        address=query.address("/runs"),
-        page=find_runs(session, query),
-        filters=query,
-        options=filter_options(session),
-        choices={
-            "status": STATUSES,
-            "purpose": PURPOSES,
-            "evidence": EVIDENCE_LEVELS,
-            "outcome": OUTCOMES,
-            "verdict": {name: DECISIONS.get(name, name) for name in VERDICTS} | {"none": "not judged"},
-        },
-    )
-
-
-@router.get("/runs.csv")
-@requires(Action.READ)
-def export_runs(request: Request, engine: AppEngine) -> Response:
-    """Return all runs that match the filters of the address."""
-    return table_answer("csv", RUN_COLUMNS, run_rows(engine, RunQuery.from_params(request.query_params)), "runs")
-
-
-@router.get("/runs.parquet")
-@requires(Action.READ)
-def export_runs_as_parquet(request: Request, engine: AppEngine) -> Response:
-    """Return the same as a Parquet file."""
-    return table_answer("parquet", RUN_COLUMNS, run_rows(engine, RunQuery.from_params(request.query_params)), "runs")
 
 
 def get_page(request: Request, run_id: RunId, session: ReadSession, log_files: AppLogFiles) -> RunPage:

@@ -87,6 +87,20 @@ def _time_problem(value: str) -> str:
     return ""
 
 
+LIST_COLUMNS: Mapping[str, str] = {
+    "verdict": "Verdict", "step_time_ms": "Step time", "model": "Model", "gpus": "GPUs", "dispatcher": "Dispatcher",
+    "created": "Uploaded", "tokens_per_s_per_gpu": "tokens/s/GPU", "tflops_per_gpu": "TFLOP/s/GPU", "mfu_pct": "MFU",
+    "peak_memory_gib": "Memory", "evidence": "Evidence", "purpose": "Purpose", "branch": "Branch",
+}  # fmt: skip
+"""Columns of the list as a page, besides the name."""
+DEFAULT_COLUMNS = ("verdict", "step_time_ms", "model", "gpus", "dispatcher", "created")
+
+
+def _columns_problem(value: str) -> str:
+    wrong = next((name for name in value.split(",") if name not in LIST_COLUMNS), None)
+    return "" if wrong is None else f"must be some of {', '.join(LIST_COLUMNS)}, not {wrong[:40]!r}"
+
+
 class RunQuery(ListQuery):
     """Filters of the list of runs. `unknown` selects runs without a model, GPU or dispatcher."""
 
@@ -122,9 +136,23 @@ class RunQuery(ListQuery):
     since: Annotated[str, Passes(_time_problem)] = Field("", description="Uploaded at or after; ISO 8601 or `7d`.")
     until: Annotated[str, Passes(_time_problem)] = Field("", description="Uploaded before; ISO 8601 or `7d`.")
 
-    not_narrowing = ("sort", "after", "before")
+    columns: Annotated[str, Passes(_columns_problem)] = Field(
+        "", description="Columns of the list as a page, separated by commas."
+    )
+
+    not_narrowing = ("sort", "after", "before", "columns")
     refuses_unknown = True
-    further_names = ("view", "columns")
+    further_names = ("view",)
+
+    @property
+    def shown_columns(self) -> tuple[str, ...]:
+        chosen = self.columns.split(",") if self.columns else DEFAULT_COLUMNS
+        return tuple(name for name in LIST_COLUMNS if name in chosen)
+
+    def with_column(self, name: str) -> str:
+        """Return the value of `columns` that adds the column, or leaves it out."""
+        changed = {*self.shown_columns} ^ {name}
+        return "" if changed in ({*DEFAULT_COLUMNS}, set()) else ",".join(c for c in LIST_COLUMNS if c in changed)
 
     def query(self, page: int = 1, **changes: str) -> str:
         """Return the query string; a cursor belongs to one page, so that other pages name theirs."""
@@ -195,6 +223,13 @@ def run_rows(engine: Engine, query: RunQuery) -> Iterator[list[tuple[Any, ...]]]
         query = query.model_copy(update={"after": page.after})
 
 
+def selected_rows(engine: Engine, run_ids: Sequence[int]) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield these runs as `run_rows` does."""
+    with read_session(engine) as session:
+        items = runs_by_id(session, run_ids)
+    yield [tuple(_cell(item, name) for name in RUN_COLUMNS) for item in items]
+
+
 def _cell(item: RunListItem, name: str) -> Any:
     if not hasattr(item, name):
         metric = item.metrics.get(name)
@@ -253,10 +288,16 @@ def get_state(session: Session, run_id: int) -> RunState:
     )
 
 
-def get_series(session: Session, run_id: int) -> Series:
-    """Return every stored column in canonical order; no columns until the run is ready. Raises NotFound."""
+def get_series(session: Session, run_id: int, *metrics: str) -> Series:
+    """Return every stored column, or those of `metrics`, in canonical order; no columns until the run is ready.
+
+    Raises NotFound.
+    """
     get_state(session, run_id)
-    rows = session.execute(select(SeriesRow).where(col(SeriesRow.run_id) == run_id)).scalars().all()
+    chosen = select(SeriesRow).where(col(SeriesRow.run_id) == run_id)
+    if metrics:
+        chosen = chosen.where(col(SeriesRow.metric).in_(metrics))
+    rows = session.execute(chosen).scalars().all()
     ordered = sorted(rows, key=lambda row: (_column_rank(row.metric), row.metric))
     return Series(
         {row.metric: readings.unpack_series(row.blob) for row in ordered}, {row.metric: row.unit for row in ordered}

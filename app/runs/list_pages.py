@@ -1,0 +1,183 @@
+"""The list of runs: filters, chosen columns, saved views, exports, and changes of the selected runs."""
+
+from math import isfinite
+from typing import Annotated
+from urllib.parse import parse_qsl
+
+from fastapi import APIRouter, Path, Request
+from sqlmodel import Session
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from app.domain.access.principal import Action
+from app.domain.numbers import plural
+from app.domain.verdict.words import DECISIONS
+from app.errors import Conflict, FieldError, InvalidChange, InvalidQuery, NotFound, ThreewallsError
+from app.runs.commands import quarantine_runs, tag_runs
+from app.runs.queries import (
+    EVIDENCE_LEVELS,
+    LIST_COLUMNS,
+    PURPOSES,
+    RUN_COLUMNS,
+    STATUSES,
+    VERDICTS,
+    RunQuery,
+    filter_options,
+    find_runs,
+    get_series,
+    run_rows,
+    selected_rows,
+)
+from app.runs.saved_views import ViewIn, query_of_view, save_view, views_of
+from app.web.access_rule import requires
+from app.web.dependencies import AppEngine, ReadSession, reading
+from app.web.forms import Form, answer_form, status_of
+from app.web.identity import author
+from app.web.sparklines import sparkline
+from app.web.tables import table_answer
+from app.web.templating import OUTCOMES, Toast, render, wants_fragment
+
+router = APIRouter(include_in_schema=False)
+
+MOST_SELECTED = 200
+"""Runs that one change or export of a selection takes."""
+MOST_POINTS = 120
+"""Steps of the picture in a row; more are thinned out."""
+_MAX_FIELDS = MOST_SELECTED + 8
+
+
+class SelectionForm(Form):
+    """`action`: `tag` or `quarantine`, of the runs in `run`."""
+
+    inputs = ("action", "tag", "note", "author")
+    several = ("run",)
+    longest = 4001
+
+    @property
+    def runs(self) -> list[int]:
+        """Return the selected runs. Raises InvalidChange."""
+        return _numbers(self.chosen.get("run", ()))
+
+
+class ViewForm(Form):
+    inputs = ("project", "name", "query", "shared", "author")
+    longest = 2000
+
+
+@router.get("/runs")
+@requires(Action.READ)
+def list_runs(request: Request, session: ReadSession) -> Response:
+    if (saved := query_of_view(request, session)) is not None:
+        return RedirectResponse(f"/runs?{saved}", status_code=303)
+    return _render(request, session, SelectionForm())
+
+
+@router.post("/runs")
+@requires(Action.CONTRIBUTE)
+async def change_selected(request: Request, engine: AppEngine) -> Response:
+    """Tag or quarantine the selected runs, all or none."""
+
+    def change(form: SelectionForm) -> str | Response:
+        runs, tag, note, who = form.runs, form.value("tag"), form.value("note"), form.value("author")
+        if form.value("action") == "quarantine":
+            quarantine_runs(engine, runs, author=who, note=note)
+            text = f"{plural(len(runs), 'run')} quarantined."
+        else:
+            tag_runs(engine, runs, tag, author=who)
+            text = f"{plural(len(runs), 'run')} tagged {tag}."
+        if not wants_fragment(request):
+            return RunQuery.from_params(request.query_params).address("/runs")
+        with reading(request) as session:
+            return _render(request, session, SelectionForm(), toast=Toast(text))
+
+    def again(session: Session, form: SelectionForm, error: ThreewallsError) -> Response:
+        return _render(request, session, form, status=status_of(error))
+
+    catch = (InvalidChange, Conflict, NotFound)
+    return await answer_form(request, SelectionForm, change, again, max_fields=_MAX_FIELDS, catch=catch)
+
+
+@router.post("/runs/views")
+@requires(Action.CONTRIBUTE)
+async def save_view_by_form(request: Request, engine: AppEngine) -> Response:
+    """Save the filters of the list like the API."""
+
+    def save(form: ViewForm) -> str:
+        query, shared, who = form.value("query"), bool(form.value("shared")), form.value("author")
+        view = ViewIn(query=query, shared=shared, default=False, author=who)
+        save_view(engine, form.value("project"), form.value("name")[:100], view)
+        return RunQuery.from_params(dict(parse_qsl(query))).address("/runs")
+
+    return await answer_form(request, ViewForm, save, max_fields=8)
+
+
+@router.get("/runs.csv")
+@requires(Action.READ)
+def export_runs(request: Request, engine: AppEngine) -> Response:
+    """Return all runs that match the filters of the address, or the runs that it selects with `run=`."""
+    return _table(request, engine, "csv")
+
+
+@router.get("/runs.parquet")
+@requires(Action.READ)
+def export_runs_as_parquet(request: Request, engine: AppEngine) -> Response:
+    """Return the same as a Parquet file."""
+    return _table(request, engine, "parquet")
+
+
+@router.get("/runs/{run_id}/spark")
+@requires(Action.READ, of="run")
+def show_spark(request: Request, session: ReadSession, run_id: Annotated[int, Path(ge=1, lt=2**63)]) -> HTMLResponse:
+    """Return the step times of a run as a small picture, for the row of a list."""
+    times = get_series(session, run_id, "step_time_ms").columns.get("step_time_ms")
+    values = [] if times is None else [float(value) for value in times if isfinite(value)]
+    steady = values[len(values) // 10 :]  # the first steps of a job are slow and would flatten the rest
+    line = sparkline(steady[:: max(1, len(steady) // MOST_POINTS)])
+    return render(request, "runs/_spark.html", line=line, iterations=len(values), values=steady)
+
+
+def _numbers(texts: tuple[str, ...] | list[str]) -> list[int]:
+    numbers = sorted({int(text) for text in texts if text.isascii() and text.isdigit() and len(text) < 19})
+    if not 0 < len(numbers) <= MOST_SELECTED:
+        raise InvalidChange("Select the runs first.", (FieldError("run", f"must name 1 to {MOST_SELECTED} runs"),))
+    return numbers
+
+
+def _table(request: Request, engine: AppEngine, kind: str) -> Response:
+    selected = request.query_params.getlist("run")
+    if not selected:
+        rows = run_rows(engine, RunQuery.from_params(request.query_params))
+    else:
+        try:
+            rows = selected_rows(engine, _numbers(selected))
+        except InvalidChange as error:
+            raise InvalidQuery(error.detail, error.errors) from None
+    return table_answer(kind, RUN_COLUMNS, rows, "runs")
+
+
+def _render(
+    request: Request, session: Session, form: SelectionForm, *, status: int = 200, toast: Toast | None = None
+) -> HTMLResponse:
+    query = RunQuery.from_params(request.query_params)
+    options = filter_options(session)
+    return render(
+        request,
+        "runs/list.html",
+        block="run_table",
+        address=query.address("/runs"),
+        status=status,
+        toast=toast,
+        page=find_runs(session, query),
+        filters=query,
+        columns=query.shown_columns,
+        all_columns=LIST_COLUMNS,
+        options=options,
+        views=views_of(session, query.project, author()) if query.project in options.projects else (),
+        form=form,
+        choices={
+            "status": STATUSES,
+            "purpose": PURPOSES,
+            "evidence": EVIDENCE_LEVELS,
+            "outcome": OUTCOMES,
+            "verdict": {name: DECISIONS.get(name, name) for name in VERDICTS} | {"none": "not judged"},
+        },
+    )
