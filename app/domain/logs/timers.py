@@ -92,6 +92,8 @@ class TimerReader:
         self._take(data, hit - len(_ACROSS))
         self.finish()
         size = _REGION_OF_RANKS if header.endswith(b"times") else _REGION
+        if hit + _REGION <= len(data) and self._is_like_recent(data, hit, hit + _REGION, row):
+            return hit  # before the search for the next header, which takes longer than all else
         now = _Open(row, line, header, size)
         following = data.find(_ACROSS, hit, hit + size)
         stop = following if following >= 0 else hit + size
@@ -112,17 +114,22 @@ class TimerReader:
             self.finish()
 
     def _read_block(self, data: bytes, begin: int, stop: int, now: _Open) -> None:
-        recent = self._recent
-        if recent is not None and recent.pattern is not None:
-            match = recent.pattern.match(data, begin, stop)
-            if match and not _goes_on(data, match.end(), stop):
-                self._add(recent, [float(value) for value in match.groups()], now.row)
-                return
+        if self._is_like_recent(data, begin, stop, now.row):
+            return
         if now.header.endswith(b"times"):
             timers = {name: (max(values), min(values)) for name, values in _values_of_ranks(data[begin:stop]).items()}
             self._keep({name: times for name, times in timers.items() if times}, now.row)
             return
         self._read_slowly(data[begin:stop], now)
+
+    def _is_like_recent(self, data: bytes, begin: int, stop: int, row: int) -> bool:
+        """Store the block at `begin` and return True when it differs from the recent one only in its numbers."""
+        recent = self._recent
+        match = recent.pattern.match(data, begin, stop) if recent is not None and recent.pattern is not None else None
+        if recent is None or match is None or _goes_on(data, match.end(), stop):
+            return False
+        self._add(recent, [float(value) for value in match.groups()], row)
+        return True
 
     def _read_slowly(self, text: bytes, now: _Open) -> None:
         """Read a block line by line when it is new or other processes printed into it."""
