@@ -223,7 +223,7 @@ def read_history(
         raise InvalidQuery("The stack key is ambiguous: give more digits.", (error,))
     if history_stack is None:
         raise NotFound("No stack has this key. Give the `stack_key` of a run, or at least 8 of its first digits.")
-    page = HistoryPage(session, history_stack, "", HistoryView.from_params(given))
+    page = HistoryPage(session, history_stack, "", HistoryView.from_params(given), across=False)
     if "text/csv" in accept:
         name = f"history-{history_stack.stack_key[:12]}.csv"
         headers = {"Content-Disposition": f'attachment; filename="{name}"', "Vary": "Accept"}

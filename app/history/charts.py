@@ -19,6 +19,7 @@ from app.domain.numbers import UNITS, absolute, change_text, figure, plural, sho
 from app.domain.run import Metric
 from app.domain.verdict.history_view import ELIGIBILITY_LABELS, Configuration, StackSegment, VersionChange
 from app.history.queries import DATE, VERDICTS, History, version_text
+from app.history.workloads import ContainerStep
 from app.storage.stacks import StackRun
 from app.web import charts
 from app.web.charts import HEIGHT, series_label
@@ -36,11 +37,14 @@ _ALWAYS_SHOWN = 20
 """The newest runs that count are on the axis, however far off."""
 _LANE = 34
 """Height in pixels of the lane above the axis, for runs off the scale (with their value) or without a figure."""
+_CONTAINERS = 20
+"""Height in pixels above all else, for the names of containers."""
 _TICKS = 6
 _DAY_MS = 86_400_000
 _WITH_YEAR = timedelta(days=300)
 _IN_ONE_ROW, _LABEL_ROW = 5, 15
 """Maximum number of change labels in one row, and the offset of the second row in pixels."""
+_NARROW = 560
 _LATE = 0.88
 """Share of the width beyond which a label would leave the chart."""
 _CALLED = ("regression", "improvement", "inconclusive", "no_baseline", "failed")
@@ -57,7 +61,8 @@ Row = dict[str, Any]
 class Drawing:
     """`places`: indices of the drawn runs, in order, at least one; `shown`: their configurations.
 
-    `figures`: the metric of each of these runs, by number. `versions`: version changes among them.
+    `figures`: the metric of each of these runs, by number. `versions`: version changes among them; `steps`: where each
+    container begins, if there are several.
     """
 
     history: History
@@ -67,6 +72,36 @@ class Drawing:
     axis: str
     figures: Mapping[int, Metric | None]
     versions: Sequence[VersionChange] = ()
+    steps: Sequence[ContainerStep] = ()
+
+    @cached_property
+    def containers(self) -> list[Row]:
+        """Return one row for each drawn container: from where to where it is the newest one, and its change."""
+        begins = [step for step in self.steps if step.place <= self.places[-1]]
+        earlier = [step for step in begins if step.place <= self.places[0]][:-1]
+        drawn = begins[len(earlier) :]
+        first, last = (row["at"] for row in _frame(self))
+        several = len({configuration.letter for configuration in self.shown if configuration.counted}) > 1
+        is_of_one_image = len({step.container.partition(":")[0] for step in self.steps}) == 1
+        starts = [max(first, self._start(step.place)) for step in drawn]
+        rows = []
+        for number, (step, at, until) in enumerate(zip(drawn, starts, [*starts, last][1:], strict=True)):
+            label = step.container.partition(":")[2] if is_of_one_image else step.container
+            row = {"at": at, "until": until, "label": label, "odd": number % 2, "change": "unknown"}
+            if step.delta_pct is not None and self.metric == "step_time_ms":
+                text = change_text(step.delta_pct)
+                letter = f"{step.letter} " if several else ""
+                row |= {"label": f"{label}  {letter}{text.delta}", "change": f"{letter}{text.text} than {step.before}"}
+            rows.append(row | {"container": step.full_name or step.container})
+        return rows if len(self.steps) > 1 else []
+
+    def _start(self, place: int) -> float:
+        return self.at(place) - (0.5 if self.axis != DATE else 0)
+
+    @property
+    def top(self) -> int:
+        """Return the height above the lane."""
+        return _CONTAINERS if self.containers else 0
 
     @cached_property
     def scale(self) -> float:
@@ -194,7 +229,8 @@ def datasets(drawing: Drawing) -> dict[str, list[Row]]:
         "rings": [row for row in called if row["verdict"] not in _ARROWS],
         "arrows": [row for row in called if row["verdict"] in _ARROWS],
         "levels": list(_levels(drawing)),
-        "changes": _changes(drawing, top=0 if len(points) == len(rows) else _LANE),
+        "containers": drawing.containers,
+        "changes": _changes(drawing, top=drawing.top + (0 if len(points) == len(rows) else _LANE)),
         "events": _events(drawing),
         "ticks": _ticks(drawing) if drawing.axis != DATE else [],
     }
@@ -266,10 +302,11 @@ def _intervals(drawing: Drawing) -> Iterator[Row]:
 def _levels(drawing: Drawing) -> Iterator[Row]:
     """Yield one line per segment; the last of each configuration is labelled with its figure, and letter if needed."""
     newest = {configuration.letter: level for configuration, level, _ in drawing.level_values()}
+    several = len({configuration.letter for configuration in drawing.history.configurations}) > 1
     for configuration, level, value in drawing.level_values():
         first, last = max(level.first, drawing.places[0]), min(level.last, drawing.places[-1])
         metric = Metric(value / drawing.scale, value, value, level.n)
-        label = f"{configuration.letter}  " if len(drawing.history.configurations) > 1 else ""
+        label = f"{configuration.letter}  " if several else ""
         label += figure(metric, drawing.metric).text
         yield {
             "from": drawing.at(first) - (0.4 if drawing.axis != DATE else 0),
@@ -304,6 +341,8 @@ def _changes(drawing: Drawing, top: int) -> list[Row]:
                 "at": at,
                 "direction": "slower" if change.delta_pct > 0 else "faster",
                 "label": f"{configuration.letter}  {text.figure}" if several else text.figure,
+                "short": text.delta,
+                "row": number % 2,
                 "late": at > drawing.at(first) + _LATE * (drawing.at(last) - drawing.at(first)),
                 "top": top + (_LABEL_ROW * (number % 2) if len(changes) > _IN_ONE_ROW else 0),
             }
@@ -336,8 +375,10 @@ def _all_events(drawing: Drawing) -> Iterator[tuple[int, str, str]]:
             yield place, "release", f"release {run.name}"
     for change in drawing.versions:
         yield change.run, "versions", version_text(change, history.runs)
+    begun = {"A"}
     for configuration in history.configurations:
-        if configuration.counted and configuration.letter != "A":
+        if configuration.counted and configuration.letter not in begun:
+            begun.add(configuration.letter)
             dispatcher = history.runs[configuration.counted[0]].dispatcher or "unknown dispatcher"
             yield (
                 configuration.counted[0],
@@ -385,7 +426,8 @@ def history_chart(drawing: Drawing, rows: dict[str, list[Row]]) -> dict[str, Any
     """Return the Vega-Lite specification that charts.js embeds. `rows`: of each layer (`chart_rows.datasets`)."""
     drawn = frozenset(name for name, of_name in rows.items() if of_name)
     worse_is_up = drawing.metric in ("step_time_ms", NOT_OF_STEP_TIME)
-    spec = dict(_specification(drawing.title, drawing.axis, len(drawing.places) > _DENSE, drawn, worse_is_up))
+    dense = len(drawing.places) > _DENSE
+    spec = dict(_specification(drawing.title, drawing.axis, dense, drawn, worse_is_up, top=drawing.top))
     # A layer without data would have no extent, which Vega warns of.
     spec["datasets"] = {name: of_name for name, of_name in rows.items() if of_name}
     spec["description"] = (
@@ -395,17 +437,19 @@ def history_chart(drawing: Drawing, rows: dict[str, list[Row]]) -> dict[str, Any
 
 
 @lru_cache(maxsize=64)
-def _specification(title: str, axis: str, dense: bool, drawn: frozenset[str], worse_is_up: bool) -> dict[str, Any]:
+def _specification(
+    title: str, axis: str, dense: bool, drawn: frozenset[str], worse_is_up: bool, *, top: int
+) -> dict[str, Any]:
     import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
 
     frame = alt.Chart(alt.NamedData("frame")).mark_point(opacity=0, tooltip=None)
     y = alt.Y("shown:Q", title=title, scale=alt.Scale(zero=False, nice=False))
-    if "lane" in drawn:
-        y = y.scale(zero=False, nice=False, range=[HEIGHT, _LANE])
+    if above := top + (_LANE if "lane" in drawn else 0):
+        y = y.scale(zero=False, nice=False, range=[HEIGHT, above])
     layers = [frame.encode(_x(alt, axis), y)]
     layers += [
         layer
-        for name, parts in _parts(alt, axis, y, title, dense=dense, worse_is_up=worse_is_up)
+        for name, parts in _parts(alt, axis, y, title, dense=dense, worse_is_up=worse_is_up, top=top)
         if name in drawn
         for layer in parts
     ]
@@ -430,10 +474,13 @@ def _x(alt: Any, axis: str, field: str = "at") -> Any:
     return alt.X(f"{field}:Q", title="runs in commit order", scale=alt.Scale(zero=False, nice=False), axis=hidden)
 
 
-def _parts(alt: Any, axis: str, y: Any, title: str, *, dense: bool, worse_is_up: bool) -> list[tuple[str, list[Any]]]:
+def _parts(
+    alt: Any, axis: str, y: Any, title: str, *, dense: bool, worse_is_up: bool, top: int
+) -> list[tuple[str, list[Any]]]:
     """Return the layers from back to front, each with its dataset. Marks that react to the pointer are on top."""
     x = _x(alt, axis)
     return [
+        ("containers", _charts_containers(alt, axis)),
         ("intervals", [_charts_intervals(alt, x)]),
         ("changes", _charts_changes(alt, x)),
         ("ticks", [_charts_ticks(alt, x)]),
@@ -444,7 +491,7 @@ def _parts(alt: Any, axis: str, y: Any, title: str, *, dense: bool, worse_is_up:
         ("levels", _level_labels(alt, axis)),
         ("points", [_hit_area(alt, x, y, title)]),
         ("events", [_charts_events(alt, x)]),
-        ("lane", _charts_lane(alt, x, title)),
+        ("lane", _charts_lane(alt, x, title, top + _LANE - 12)),
     ]
 
 
@@ -458,6 +505,22 @@ def _charts_intervals(alt: Any, x: Any) -> Any:
     return rule.encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), stroke=_colour(alt, alt.Stroke))
 
 
+def _charts_containers(alt: Any, axis: str) -> list[Any]:
+    """Draw containers as bands with their names; a name that has no room ends in an ellipsis."""
+    data = alt.Chart(alt.NamedData("containers"))
+    tip = [alt.Tooltip("container:N", title="container"), alt.Tooltip("change:N", title="step time")]
+    room = "max(1, scale('x', datum.until) - scale('x', datum.at) - 8)"
+    at, until = _x(alt, axis), alt.X2("until")
+    shade = alt.when("datum.odd").then(alt.value(0.05)).otherwise(alt.value(0))
+    return [
+        data.mark_rect(color=charts.TEXT, tooltip=None).encode(at, until, opacity=shade),
+        data.mark_rule(color=charts.MUTED).encode(at),
+        data.mark_text(align="left", baseline="top", dx=4, dy=3, limit=alt.expr(room), fontWeight=600).encode(
+            at, y=alt.value(0), text="label:N", color=alt.value(charts.TEXT), tooltip=tip
+        ),
+    ]
+
+
 def _charts_changes(alt: Any, x: Any) -> list[Any]:
     data = alt.NamedData("changes")
     scale = alt.Scale(domain=["slower", "faster"], range=["--regression", "--improvement"])
@@ -465,11 +528,14 @@ def _charts_changes(alt: Any, x: Any) -> list[Any]:
     rule = alt.Chart(data).mark_rule(strokeDash=[4, 3])
     # Near the right edge a label stands before its line.
     side = {"align": alt.expr("datum.late ? 'right' : 'left'"), "dx": alt.expr("datum.late ? -5 : 5")}
-    label = alt.Chart(data).mark_text(baseline="top", fontWeight=600, **side)
+    # In a narrow chart short labels in two rows, so that neighbours do not overlap.
+    lower = alt.expr(f"width < {_NARROW} ? {_LABEL_ROW} * datum.row : 0")
+    label = alt.Chart(data).mark_text(baseline="top", fontWeight=600, dy=lower, **side)
+    text = alt.value(alt.expr(f"width < {_NARROW} ? datum.short : datum.label"))
     above = alt.Y("top:Q", scale=None, axis=None)
     return [
         rule.encode(x, stroke=alt.Stroke("direction:N", scale=scale, legend=None)),
-        label.encode(x, above, text="label:N", color=colour),
+        label.encode(x, above, text=text, color=colour),
     ]
 
 
@@ -509,7 +575,7 @@ def _marks(alt: Any, x: Any, y: Any, dense: bool) -> Any:
     )
 
 
-def _charts_lane(alt: Any, x: Any, title: str) -> list[Any]:
+def _charts_lane(alt: Any, x: Any, title: str, height: int) -> list[Any]:
     """Draw runs that the axis cannot show in a lane above it: off the scale with their value, or without a figure."""
     data = alt.Chart(alt.NamedData("lane"))
     shapes = alt.Scale(domain=["above", "below", "none"], range=["circle", "circle", "M-1,-1L1,1M1,-1L-1,1"])
@@ -518,13 +584,13 @@ def _charts_lane(alt: Any, x: Any, title: str) -> list[Any]:
     return [
         mark.encode(
             x,
-            y=alt.value(_LANE - 12),
+            y=alt.value(height),
             shape=alt.Shape("mark:N", scale=shapes, legend=None),
             stroke=_colour(alt, alt.Stroke),
             href=alt.Href("href:N"),
             tooltip=alt.value(alt.expr(_tip(title))),
         ),
-        text.encode(x, y=alt.value(_LANE - 12), text="lane:N"),
+        text.encode(x, y=alt.value(height), text="lane:N"),
     ]
 
 
@@ -583,7 +649,6 @@ def _tip(title: str) -> str:
 
 # --- Below the chart: a key of the drawn marks, and notes on what is not visible.
 
-_MOST_CONFIGURATIONS = 8
 _EVENTS = {
     "golden": "golden run",
     "once golden": "was golden",
@@ -596,9 +661,9 @@ _BUILT_IN = {"diamond": "M0,-1L1,0L0,1L-1,0Z", "square": "M-0.8,-0.8h1.6v1.6h-1.
 
 @dataclass(frozen=True, slots=True)
 class ChartKey:
-    """`configurations`: letter and dispatcher; `events`: kind, label and the path of its mark."""
+    """`dispatchers`: if there are several; `events`: kind, label and the path of its mark."""
 
-    configurations: tuple[tuple[str, str], ...]
+    dispatchers: tuple[str, ...]
     verdicts: tuple[str, ...]
     events: tuple[tuple[str, str, str], ...]
     levels: bool
@@ -608,14 +673,13 @@ class ChartKey:
     outside: bool
 
 
-def chart_key(drawing: Drawing, rows: dict[str, list[Row]]) -> ChartKey:
+def chart_key(rows: dict[str, list[Row]]) -> ChartKey:
     marks = {row["mark"] for row in (*rows["points"], *rows["lane"])}
     called = {row["verdict"] for row in (*rows["rings"], *rows["arrows"])}
     kinds = {row["kind"] for row in rows["events"]}
-    letters = {row["config"]: row["colour"] for row in (*rows["points"], *rows["lane"])}
-    several = len(drawing.history.configurations) > 1
+    dispatchers = sorted({row["colour"] for row in (*rows["points"], *rows["lane"])})
     return ChartKey(
-        configurations=tuple(sorted(letters.items())[:_MOST_CONFIGURATIONS]) if several else (),
+        dispatchers=tuple(dispatchers) if len(dispatchers) > 1 else (),
         verdicts=tuple(name for name in VERDICT_MARKS if name in called),
         events=tuple(
             (kind, _EVENTS[kind], _BUILT_IN.get(path, path)) for kind, path in EVENT_MARKS.items() if kind in kinds

@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Row, func, select
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
+from app.domain.contract.keys import workload
 from app.domain.naming import SEPARATOR, TitledStack, container_tag, stack_names, stack_title
 from app.domain.numbers import contract_value
 from app.domain.run import Stated
@@ -50,7 +51,8 @@ class StackItem:
     """One row of the list. `container` empty, `model` etc. None: unknown. `also`: further distinguishing fields.
 
     `group`: what it shares with its neighbours in the list: model, GPUs, routing; `name`: parts that distinguish it.
-    `last_run`: the newest in history order; `verdict`: that of the last judged run.
+    `last_run`: the newest in history order; `verdict`: that of the last judged run. `earlier`: key and container of
+    the same work in other containers, newest first.
     """
 
     stack_key: str
@@ -63,6 +65,7 @@ class StackItem:
     gpu: str | None
     gpus: int | None
     container: str
+    workload: tuple[str, ...]
     also: tuple[tuple[str, Any], ...]
     dispatchers: tuple[str, ...]
     runs: int
@@ -73,6 +76,11 @@ class StackItem:
     verdict_run_id: int | None
     step_time_ms: float | None
     spark: Sparkline | None
+    earlier: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def tag(self) -> str:
+        return self.container.partition("@")[0].rpartition("/")[2] or "unknown container"
 
     @property
     def fields_text(self) -> str:
@@ -102,7 +110,7 @@ def find_stacks(session: Session, query: StackQuery) -> ListPage[StackItem]:
         .offset((query.page - 1) * query.page_size)
     )
     stacks = session.execute(wanted).scalars().all()
-    return ListPage(tuple(_items(session, stacks)), total, query.page, query.page_size)
+    return ListPage(_by_workload(_items(session, stacks)), total, query.page, query.page_size)
 
 
 def stack_options(session: Session) -> StackOptions:
@@ -122,7 +130,7 @@ def _items(session: Session, stacks: Sequence[StackRow]) -> list[StackItem]:
     contracts = _contracts(session, [rows[0].id for rows in recent.values() if rows])
     groups = {key: (rows[0].slug, _group(contracts[rows[0].id])) for key, rows in recent.items() if rows}
     names = _names(recent, contracts, groups)
-    items = []
+    items: list[StackItem] = []
     for stack in stacks:
         if rows := recent[stack.stack_key]:
             judged = _last_judged(session, stack, rows) if stack.verdict else None
@@ -131,6 +139,21 @@ def _items(session: Session, stacks: Sequence[StackRow]) -> list[StackItem]:
     # Those of a group stand together, where the newest of them stands.
     order = list(groups.values())
     return sorted(items, key=lambda item: order.index((item.project, item.group)))
+
+
+def _by_workload(items: Sequence[StackItem]) -> tuple[StackItem, ...]:
+    """Return the newest stack of each workload; its earlier containers are part of it."""
+    together: dict[tuple[Any, ...], list[StackItem]] = {}
+    for item in items:
+        own = together.setdefault((item.project, item.workload), [])
+        if any(item.container == other.container for other in own):
+            together[item.stack_key,] = [item]  # such stacks differ in more than their fields
+        else:
+            own.append(item)
+    return tuple(
+        replace(newest, earlier=tuple((item.stack_key, item.tag) for item in others))
+        for newest, *others in together.values()
+    )
 
 
 def _group(contract: Mapping[str, Stated]) -> str:
@@ -180,6 +203,7 @@ def _item(rows: Sequence[Any], stack: StackRow, contract: dict[str, Stated], jud
         gpu=newest.gpu,
         gpus=newest.gpus,
         container=str(container.value) if container and container.value is not None else "",
+        workload=workload(contract),
         also=tuple((name, contract[name].value) for name in _TOLD if name in contract and FIELDS[name].role == "stack"),
         dispatchers=tuple(sorted(name for name in stack.dispatchers.split(",") if name not in ("", NO_NAME))),
         runs=stack.runs,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any
+from urllib.parse import urlencode
 
 import structlog
 from fastapi import Request
@@ -12,7 +13,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.responses import HTMLResponse
 
-from app.domain.numbers import UNITS
+from app.domain.numbers import UNITS, change_text, plural, step_time
 from app.domain.run import Metric
 from app.domain.text import commit_address
 from app.domain.verdict.history_view import (
@@ -23,10 +24,13 @@ from app.domain.verdict.history_view import (
     VersionChange,
     answer,
     drifts,
+    golden_text,
+    level_text,
 )
 from app.errors import FieldError, InvalidChange
 from app.history.charts import ChartKey, Drawing, Row, chart_key, chart_notes, datasets, drawn_places, history_chart
 from app.history.queries import (
+    ALL,
     OPEN_STATES,
     Alarm,
     History,
@@ -42,6 +46,7 @@ from app.history.queries import (
     version_text,
 )
 from app.history.views import BadgeOffer, ChangeRow, ConfigurationRow, badge_offer, change_rows, configuration_rows
+from app.history.workloads import ContainerStep, across_containers
 from app.pipeline.decisions import Pin, pin, unpin
 from app.queue import JUDGE_STACK, enqueue
 from app.storage.database import ListPage, transaction
@@ -119,33 +124,84 @@ class TableRow:
     letter: str
     metric: Metric | None
     commit_address: str
+    container: str
     pinned: bool
 
 
 class HistoryPage:
-    """The data of the page, each part read when first needed and kept for the request. Raises InvalidQuery."""
+    """The data of the page, each part read when first needed and kept for the request. Raises InvalidQuery.
+
+    `own`: the history of the stack. `history`: what is shown, which on the page includes other containers; `steps`:
+    where each of them begins.
+    """
 
     def __init__(
-        self, session: Session, stack: Stack, address: str, view: HistoryView, form: PinForm | None = None
+        self,
+        session: Session,
+        stack: Stack,
+        address: str,
+        view: HistoryView,
+        form: PinForm | None = None,
+        *,
+        across: bool = True,
     ) -> None:
         self._session = session
         self.stack = stack
         self.address = address
         self.view = view
         self.form = form or PinForm()
-        self.history: History = read_history(session, stack)
+        self.own: History = read_history(session, stack)
+        self.history, self.steps = self.own, tuple[ContainerStep, ...]()
+        if across and view.containers == ALL:
+            self.history, self.steps = across_containers(session, self.own, self.neighbours)
         self.shown = self._shown()
         self.places = self._zoomed()
 
     @property
     def spoken_of(self) -> Configuration:
         """Return the configuration that the answer refers to."""
-        return self.shown[0] if self.view.config else self.history.last_used
+        letters = {configuration.letter for configuration in self.shown} if self.view.config else set()
+        return next((own for own in self.own.configurations if own.letter in letters), self.own.last_used)
 
     @property
     def answer(self) -> str:
-        history = self.history
-        return answer(history.runs, history.eligibilities, self.spoken_of, history.configurations, history.pins)
+        own = self.own
+        return answer(own.runs, own.eligibilities, self.spoken_of, own.configurations, own.pins)
+
+    @property
+    def lead(self) -> str:
+        """Return the current level; without a change of its own, against the container before."""
+        own = self.spoken_of
+        if self.step is None or self.step.letter != own.letter or own.now is None or own.changes:
+            return level_text(self.own.runs, self.own.eligibilities, own)
+        change = change_text(self.step.delta_pct or 0.0)
+        return f"{step_time(own.now.step_time_ms)} per step now, {change.text} than in {self.step.before}."
+
+    @property
+    def step(self) -> ContainerStep | None:
+        """Return where the container of this page begins, if its change of the step time is known."""
+        own = self.stack.stack_key
+        return next((step for step in self.steps if step.stack_key == own and step.delta_pct is not None), None)
+
+    @property
+    def api_query(self) -> str:
+        """Return the query string of the same history at the API, which has the runs of one stack only."""
+        return self.view.query(metric="step_time_ms", axis="order", containers=ALL, first=0, last=0, page=1)
+
+    @property
+    def newest_run(self) -> int:
+        return self.own.runs[-1].id
+
+    def upgrade_address(self, step: ContainerStep) -> str:
+        """Return the report of the change to the container of a step."""
+        before = next((other for other in self.steps if other.container == step.before), step)
+        sides = {"from": before.full_name, "to": step.full_name}
+        return f"/upgrade?{urlencode({'project': self.stack.project, 'field': 'container', **sides})}"
+
+    @property
+    def golden_note(self) -> str:
+        """Return the newest pinned run; empty without one."""
+        return " ".join(golden_text(self.own.pins, self.own.runs[-1].ordered_at))
 
     @property
     def facts(self) -> list[tuple[str, Any]]:
@@ -157,7 +213,7 @@ class HistoryPage:
 
     @cached_property
     def neighbours(self) -> tuple[Neighbour, ...]:
-        return read_neighbours(self._session, self.stack, self.history.runs[0].ordered_at)
+        return read_neighbours(self._session, self.stack, self.own.runs[0].ordered_at)
 
     @property
     def metrics(self) -> list[tuple[str, str]]:
@@ -170,13 +226,23 @@ class HistoryPage:
     @property
     def choices(self) -> list[tuple[str, str]]:
         """Return the selectable configurations: value and label."""
+        by_letter: dict[str, list[Configuration]] = {}
+        for configuration in self.history.configurations:
+            by_letter.setdefault(configuration.letter, []).append(configuration)
         return [
             (
-                configuration.address,
-                f"{configuration.letter}: {self._named(configuration)}, {len(configuration.runs):,} runs",
+                parts[-1].address,
+                f"{name}: {self._named(parts[-1])}, {plural(sum(len(part.runs) for part in parts), 'run')}",
             )
-            for configuration in self.history.configurations
+            for name, parts in sorted(by_letter.items(), key=lambda item: (len(item[0]), item[0]))
         ]
+
+    @property
+    def chosen(self) -> str:
+        """Return the selected configuration, as one of the choices names it."""
+        letters = {configuration.letter for configuration in self.shown}
+        by_letter = {configuration.letter: configuration.address for configuration in self.history.configurations}
+        return next((by_letter[name] for name in letters), "") if self.view.config else ""
 
     @property
     def eligibility_labels(self) -> Mapping[Eligibility, str]:
@@ -195,14 +261,17 @@ class HistoryPage:
     def versions(self) -> tuple[VersionChange, ...]:
         """Return version changes between the first and the last shown run."""
         first, last = self.places[0], self.places[-1]
-        return read_versions(self._session, self.history.runs[first : last + 1], first)
+        of_stack: dict[str, list[int]] = {}
+        for place in range(first, last + 1):
+            of_stack.setdefault(self.history.runs[place].facts.stack_key, []).append(place)
+        found = [read_versions(self._session, self.history.runs, places) for places in of_stack.values()]
+        return tuple(sorted((change for own in found for change in own), key=lambda change: change.run))
 
     @cached_property
     def drawing(self) -> Drawing:
         view = self.view
-        return Drawing(
-            self.history, self.drawn, self.shown, view.metric, view.axis, self._figures(self.drawn), self.versions
-        )
+        figures = self._figures(self.drawn)
+        return Drawing(self.history, self.drawn, self.shown, view.metric, view.axis, figures, self.versions, self.steps)
 
     @cached_property
     def rows(self) -> dict[str, list[Row]]:
@@ -214,7 +283,7 @@ class HistoryPage:
 
     @property
     def chart_key(self) -> ChartKey:
-        return chart_key(self.drawing, self.rows)
+        return chart_key(self.rows)
 
     @property
     def chart_notes(self) -> list[str]:
@@ -235,33 +304,40 @@ class HistoryPage:
 
     @cached_property
     def alarms(self) -> tuple[Alarm, ...]:
-        return read_alarms(self._session, self.stack.stack_key)
+        stacks = dict.fromkeys((*(step.stack_key for step in self.steps), self.stack.stack_key))
+        return tuple(alarm for stack_key in stacks for alarm in read_alarms(self._session, stack_key))
 
     @property
     def open_alarms(self) -> list[Alarm]:
-        """Return active regressions that no change point below shows, newest first."""
-        drawn = {row.regression_id for row in self.changes}
+        """Return active regressions, newest first."""
         places = {place for configuration in self.shown for place in configuration.runs}
         runs = {self.history.runs[place].id for place in places}
-        return [
-            alarm
-            for alarm in self.alarms[::-1]
-            if alarm.shown_state in OPEN_STATES and alarm.run_id in runs and alarm.regression_id not in drawn
-        ]
+        active = {
+            alarm.regression_id: alarm
+            for alarm in self.alarms
+            if alarm.shown_state in OPEN_STATES and alarm.run_id in runs
+        }
+        return sorted(active.values(), key=lambda alarm: -alarm.regression_id)
+
+    @property
+    def unseen_alarms(self) -> list[Alarm]:
+        """Return active regressions that no change point shows."""
+        drawn = {row.regression_id for row in self.changes}
+        return [alarm for alarm in self.open_alarms if alarm.regression_id not in drawn]
 
     @cached_property
     def configurations(self) -> tuple[ConfigurationRow, ...]:
-        return configuration_rows(self._session, self.history)
+        return configuration_rows(self._session, self.own)
 
     @cached_property
     def drifts(self) -> tuple[PinDrift[Pin], ...]:
-        return drifts(self.history.pins, self.history.runs, self.history.configurations)
+        return drifts(self.own.pins, self.own.runs, self.own.configurations)
 
     @property
     def proposed_pin(self) -> str:
         """Return the run that the form proposes: the typed one, else the newest run that counts."""
-        counted = self.history.last_used.counted
-        return self.form.value("run") or (str(self.history.runs[counted[-1]].id) if counted else "")
+        counted = self.own.last_used.counted
+        return self.form.value("run") or (str(self.own.runs[counted[-1]].id) if counted else "")
 
     @cached_property
     def table(self) -> ListPage[TableRow]:
@@ -291,8 +367,13 @@ class HistoryPage:
             letter=letter,
             metric=figures.get(run.id),
             commit_address=commit_address(self.stack.commit_url, run.commit),
+            container=self._containers.get(run.facts.stack_key, ""),
             pinned=run.id in pinned,
         )
+
+    @property
+    def _containers(self) -> dict[str, str]:
+        return {step.stack_key: step.container for step in self.steps}
 
     def _figures(self, places: Sequence[int]) -> dict[int, Metric | None]:
         return read_figures(self._session, [self.history.runs[place] for place in places], self.view.metric)
@@ -312,7 +393,8 @@ class HistoryPage:
         if len({configuration.config_key for configuration in matching}) != 1:
             problem = "the beginning of several configurations" if matching else "no configuration of this stack"
             raise invalid_filter("config", f"is {problem}")
-        return tuple(matching)
+        letters = {configuration.letter for configuration in matching}
+        return tuple(configuration for configuration in self.history.configurations if configuration.letter in letters)
 
     def _zoomed(self) -> list[int]:
         """Places of the shown configurations between the ends of the zoom; the ends may be given in either order."""

@@ -48,7 +48,8 @@ from app.web.lists import invalid_filter
 # --- What part of a history its page shows: the query string of `/history/{stack}`, checked as input.
 
 ORDER, DATE = "order", "date"
-_CHOICES: Mapping[str, tuple[str, ...]] = {"metric": tuple(UNITS), "axis": (ORDER, DATE)}
+ALL, OWN = "all", "own"
+_CHOICES: Mapping[str, tuple[str, ...]] = {"metric": tuple(UNITS), "axis": (ORDER, DATE), "containers": (ALL, OWN)}
 _NUMBERS = ("first", "last", "page")
 _MOST_DIGITS = 18
 """Run numbers fit in 63 bits."""
@@ -68,6 +69,7 @@ class HistoryView:
     config: str = ""
     metric: str = "step_time_ms"
     axis: str = ORDER
+    containers: str = ALL
     first: int = 0
     last: int = 0
     page: int = 1
@@ -326,15 +328,16 @@ def read_alarms(session: Session, stack_key: str) -> tuple[Alarm, ...]:
     )
 
 
-def read_versions(session: Session, runs: Sequence[StackRun], first: int = 0) -> tuple[VersionChange, ...]:
-    """Return version changes along `runs`; the first of them has index `first` in the history."""
-    if len(runs) > MOST_PROBES:
-        chosen = sorted({round(k * (len(runs) - 1) / (MOST_PROBES - 1)) for k in range(MOST_PROBES)})
-    else:
-        chosen = list(range(len(runs)))
-    contracts = _contracts(session, [runs[k].id for k in chosen])
-    probes = [VersionProbe(first + k, contracts.get(runs[k].id, {})) for k in chosen]
-    return changed_versions(probes)
+def read_versions(
+    session: Session, runs: Sequence[StackRun], places: Sequence[int] | None = None
+) -> tuple[VersionChange, ...]:
+    """Return version changes along the runs at `places`, or along all of them."""
+    chosen = range(len(runs)) if places is None else places
+    if len(chosen) > MOST_PROBES:
+        last = len(chosen) - 1
+        chosen = sorted({chosen[round(k * last / (MOST_PROBES - 1))] for k in range(MOST_PROBES)})
+    contracts = _contracts(session, [runs[place].id for place in chosen])
+    return changed_versions([VersionProbe(place, contracts.get(runs[place].id, {})) for place in chosen])
 
 
 def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, Stated]]:

@@ -10,9 +10,8 @@ from typing import Any
 from sqlalchemy import Select, bindparam, select
 from sqlmodel import Session, col
 
-from app.domain.contract.fields import STACK_FIELDS
-from app.domain.contract.values import shown
-from app.domain.naming import TitledStack, stack_names, stack_title, without_common
+from app.domain.contract.keys import workload
+from app.domain.naming import TitledStack, container_tag, stack_names, stack_title, without_common
 from app.domain.numbers import absolute, short_commit
 from app.domain.run import Stated
 from app.storage.runs import aware, stored_contract
@@ -111,7 +110,7 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str)
     for stack in stacks:
         if of_stack := runs.get(stack.stack_key):
             contract = contracts[of_stack[-1].id]
-            workloads.setdefault((stack.project_id, *_workload(contract)), []).append((of_stack, contract))
+            workloads.setdefault((stack.project_id, *workload(contract)), []).append((of_stack, contract))
     ordered = sorted(workloads.values(), key=lambda parts: max(runs[-1].ordered_at for runs, _ in parts), reverse=True)
     names = _names([max(parts, key=lambda part: part[0][-1].ordered_at) for parts in ordered[:MOST_LINES]])
     lines = [line for parts, name in zip(ordered, names, strict=False) if (line := _line(parts, name))]
@@ -123,16 +122,6 @@ def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, 
         select_any(RunResultRow.run_id, RunResultRow.contract).where(col(RunResultRow.run_id).in_(run_ids))
     )
     return {run_id: stored_contract(contract) for run_id, contract in rows}
-
-
-def _workload(contract: Mapping[str, Stated]) -> tuple[str, ...]:
-    """Return what identifies the job across containers."""
-    return tuple(_value(contract, name) for name in STACK_FIELDS if name != "container")
-
-
-def _value(contract: Mapping[str, Stated], name: str) -> str:
-    stated = contract.get(name)
-    return "" if stated is None or stated.value is None else shown(stated.value)
 
 
 def _names(newest: Sequence[tuple[Sequence[Any], Mapping[str, Stated]]]) -> list[str]:
@@ -172,7 +161,7 @@ def _speed(run: Any) -> float:
 
 
 def _tag(contract: Mapping[str, Stated]) -> str:
-    return _value(contract, "container").partition("@")[0].rpartition("/")[2] or "the earlier container"
+    return container_tag(contract) or "the earlier container"
 
 
 def _flags(session: Session, lines: Sequence[TrendLine]) -> list[tuple[int, str, Any]]:

@@ -76,8 +76,6 @@ OVER: dict[str, Over] = {
     "/experiments/N": Over(first=266, all=457, below="action"),
     "/experiments?project": Over(first=220),
     "/glossary": Over(first=326, all=3671),
-    "/history": Over(first=188),
-    "/history/N": Over(first=187, all=757, below="action"),
     "/leaderboards": Over(first=158),
     "/leaderboards/h100/qwen3-30b-a3b/matrix": Over(first=242),
     "/leaderboards/h100/qwen3-30b-a3b?evidence&project&rank": Over(first=208, all=1150, below="picture"),

@@ -205,7 +205,8 @@ def test_configurations_have_levels_of_their_own(client: TestClient, engine: Eng
         config = session.get_one(RunRow, old[0]).config_key
     text = text_of(client.get(address).text)
     assert re.search(r"(299|300)\.\d ms per step now", text)
-    assert "This is configuration B of 2 configurations, the most recent one." in text
+    body = client.get(f"/api/v1{address}").json()
+    assert "This is configuration B of 2 configurations, the most recent one." in body["answer"]
     assert "dispatcher alltoall instead of hybridep" in text
     both = chart_of(client, f"{address}/chart")["datasets"]
     assert {row["colour"] for row in both["points"]} == {"alltoall", "hybridep"}
@@ -213,7 +214,7 @@ def test_configurations_have_levels_of_their_own(client: TestClient, engine: Eng
     assert [row["kind"] for row in both["events"]] == ["configuration"]
     datasets = chart_of(client, f"{address}/chart?config={config[:12]}")["datasets"]
     assert {row["id"] for row in datasets["points"]} == set(old)
-    assert "configuration A of 2" in client.get(f"{address}?config={config[:12]}").text
+    assert re.search(r"(399|400)\.\d ms per step now", text_of(client.get(f"{address}?config={config[:12]}").text))
     outside = client.get(f"{address}/chart?config={config[:12]}&first={new[-1]}&last={new[-1]}", headers=HTMX)
     assert "No run of this configuration" in outside.text
 
@@ -244,6 +245,38 @@ def test_another_container_is_a_neighbour(client: TestClient, engine: Engine, ma
     assert f'Continues in <a href="/history/{new}">nvcr.io/nvidia/nemo:26.07</a>' in forward
     assert f'Continues from <a href="/history/{old}">nvcr.io/nvidia/nemo:26.06</a>' in back
     assert forward.count("only the container differs") == 1
+
+
+def test_the_chart_continues_through_containers(client: TestClient, engine: Engine, make: Make) -> None:
+    upgrade = {"container": "nvcr.io/nvidia/nemo:26.07"}
+    before = make(series((8, 400.0)))
+    after = make(series((8, 440.0)), fields=upgrade, started=FIRST_PLACE + timedelta(days=8))
+    trial = make([300.0], fields={"ep_overlap": True}, purpose="experiment", started=FIRST_PLACE + timedelta(days=3))
+    addresses = [f"/history/{key_of(engine, runs[0])}" for runs in (before, after)]
+    for address, runs in zip(addresses, ([*before, *trial, *after], [*before, *after]), strict=True):
+        data = chart_of(client, f"{address}/chart")["datasets"]
+        assert {row["id"] for row in (*data["points"], *data.get("lane", ()))} == set(runs)
+        first, second = data["containers"]
+        assert (first["label"], first["container"]) == ("26.06", "nvcr.io/nvidia/nemo:26.06")
+        assert re.search(r"26\.07  (A )?\+(9|10)", second["label"])
+        assert {row["config"] for row in data["levels"]} == {"A"}
+        assert client.get(f"{address}/data", headers=HTMX).text.count("<tr>") == len(runs) + 1
+        rows = list(csv.DictReader(io.StringIO(client.get(f"{address}/runs.csv").text)))
+        assert {int(row["id"]) for row in rows} == set(runs)
+    listed = client.get("/history").text
+    rows_of = listed[listed.index("<tbody>") : listed.index("</tbody>")]
+    assert re.findall(r'href="(/history/[0-9a-f]{64})"', rows_of) == addresses[::-1]
+    assert rows_of.count("<tr>") == 1
+    lead = r"4[34]\d\.\d ms per step now, (9|10)\.?\d* % slower than in nemo:26.06\."
+    assert re.search(lead, text_of(client.get(addresses[1]).text))
+    own = chart_of(client, f"{addresses[1]}/chart?containers=own")["datasets"]
+    assert {row["id"] for row in own["points"]} == set(after)
+    assert "containers" not in own
+    zoomed = chart_of(client, f"{addresses[1]}/chart?first={before[2]}&last={before[6]}")["datasets"]
+    assert {row["id"] for row in zoomed["points"]} == set(before[2:7])
+    assert [row["label"] for row in zoomed["containers"]] == ["26.06"]
+    api = client.get(f"/api/v1{addresses[1]}").json()
+    assert [run["id"] for run in api["runs"]] == after
 
 
 def test_versions_and_releases_stand_below_the_points(client: TestClient, engine: Engine, make: Make) -> None:
@@ -397,17 +430,16 @@ def test_the_list_of_stacks(client: TestClient, engine: Engine, make: Make, quer
     make(series((2, 300.0)), fields={"dispatcher": "hybridep"}, started=FIRST_PLACE + timedelta(hours=1))
     make([900.0], fields={"model": "DeepSeek-V3", "gpu": "GB200"}, project="other")
     page = client.get(f"/history?{query}").text
-    assert set(re.findall(r'<th scope="rowgroup" class="card" colspan="7">\s*([^ ]+)', page)) == found
+    assert set(re.findall(r'<th scope="rowgroup" class="card" colspan="5">\s*([^ ]+)', page)) == found
     assert len(set(re.findall(r'href="/history/([0-9a-f]{64})"', page))) == len(found)
 
 
 def test_a_stack_of_the_list_says_what_it_is(client: TestClient, make: Make) -> None:
-    runs = make(series((4, 400.0)))
+    make(series((4, 400.0)))
     page = client.get("/history").text
     row = text_of(page[page.index("<tbody>") : page.index("</tbody>")])
     assert "Qwen3-30B-A3B · 16 × H100 · forced balance moe-lab nemo:26.06" in row
     assert re.search(r"nemo:26.06 (39|40)\d\.\d ms", row)
-    assert f"#{runs[-1]} " in row
     assert 'aria-label="Step time of the last 4 runs: ' in page
 
 

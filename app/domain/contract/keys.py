@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
-from app.domain.contract.values import comparable
+from app.domain.contract.values import comparable, shown
 from app.domain.run import Stated
 
 
@@ -21,6 +21,12 @@ def stack_key(project: str, contract: Mapping[str, Stated]) -> str:
 def config_key(project: str, contract: Mapping[str, Stated]) -> str:
     """Return the key of the stack and every other knob: 64 hexadecimal digits."""
     return _digest(project, contract, (*STACK_FIELDS, *CONFIG_FIELDS))
+
+
+def workload(contract: Mapping[str, Stated]) -> tuple[str, ...]:
+    """Return what identifies the work across containers, within a project; "" for an unknown member."""
+    stated = (contract.get(name) for name in STACK_FIELDS if name != "container")
+    return tuple("" if field is None or field.value is None else shown(field.value) for field in stated)
 
 
 def is_provisional(contract: Mapping[str, Stated]) -> bool:

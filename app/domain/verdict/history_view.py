@@ -407,12 +407,12 @@ def answer(
 
     `runs`: at least one. `shown`: the configuration to describe.
     """
-    sentences = [_level(runs, eligibilities, shown)]
+    sentences = [level_text(runs, eligibilities, shown)]
     if len(configurations) > 1:
         others = plural(len(configurations), "configuration")
         which = "the most recent one" if shown.is_last else "chosen above the chart"
         sentences.append(f"This is configuration {shown.letter} of {others}, {which}.")
-    sentences += _golden(pins, runs[-1].ordered_at)
+    sentences += golden_text(pins, runs[-1].ordered_at)
     return " ".join(sentences)
 
 
@@ -423,7 +423,8 @@ def day(time: datetime, near: datetime) -> str:
     return f"{time.day} {time:%B}{year}"
 
 
-def _level(runs: Sequence[HistoryRun], eligibilities: Sequence[Eligibility], shown: Configuration) -> str:
+def level_text(runs: Sequence[HistoryRun], eligibilities: Sequence[Eligibility], shown: Configuration) -> str:
+    """Return `20.99 s per step now, 6.5 % slower since 21 September; 2 change points in 48 runs.`"""
     newest = runs[-1].ordered_at
     now = shown.now
     if now is None:
@@ -450,7 +451,8 @@ def _why_none(eligibilities: Iterable[Eligibility]) -> str:
     return ", ".join(f"{n:,} {ELIGIBILITY_LABELS[why]}" for why, n in counts.most_common())
 
 
-def _golden(pins: Sequence[Pin], near: datetime) -> list[str]:
+def golden_text(pins: Sequence[Pin], near: datetime) -> list[str]:
+    """Return the newest pinned run as a sentence: `Golden run #121, pinned on 23 November by Ada.`"""
     in_force = sorted((pin for pin in pins if pin.in_force), key=lambda pin: (pin.pinned_at, pin.id))
     if not in_force:
         return []

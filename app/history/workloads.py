@@ -1,0 +1,190 @@
+"""A history across containers: the runs of a stack with those of the same work in other containers."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from sqlmodel import Session, col
+
+from app.domain.contract.fields import CONFIG_FIELDS
+from app.domain.contract.values import shown
+from app.domain.naming import container_tag
+from app.domain.verdict.history_view import Configuration, SegmentChange, StackSegment, letter
+from app.history.queries import History, Neighbour, get_stack, read_history
+from app.storage.runs import stored_contract
+from app.storage.tables import RunResultRow, select_any
+
+MOST_CONTAINERS, MOST_RUNS = 8, 5_000
+"""Other containers, and their runs, that a history is joined with: those nearest in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerStep:
+    """A change of container. `place`: the first run that counts; `before`: the container before, empty for the first.
+
+    `from_ms` and `to_ms`: the last segment before and the first one after, of the configuration `letter`; None when no
+    configuration ran in both.
+    """
+
+    stack_key: str
+    container: str
+    full_name: str
+    place: int
+    before: str
+    letter: str
+    from_ms: float | None
+    to_ms: float | None
+
+    @property
+    def delta_pct(self) -> float | None:
+        """Return the change of the step time."""
+        return 100 * (self.to_ms / self.from_ms - 1) if self.from_ms and self.to_ms else None
+
+
+def across_containers(
+    session: Session, own: History, neighbours: Sequence[Neighbour]
+) -> tuple[History, tuple[ContainerStep, ...]]:
+    """Return the history joined with those of its neighbours, and where each container begins.
+
+    Of a neighbour it has the configurations with runs that count. One with the settings of an earlier one has its
+    letter.
+    """
+    histories = [own, *_others(session, own, neighbours)]
+    if len(histories) == 1:
+        return own, ()
+    joined = _joined(histories, _letters(session, histories))
+    return joined, tuple(_steps(histories, joined))
+
+
+def _others(session: Session, own: History, neighbours: Sequence[Neighbour]) -> Iterator[History]:
+    newest = own.runs[-1].ordered_at
+    runs = 0
+    for neighbour in sorted(neighbours, key=lambda other: abs(other.last_at - newest))[:MOST_CONTAINERS]:
+        runs += neighbour.runs
+        if runs > MOST_RUNS:
+            return
+        stack = get_stack(session, neighbour.stack_key)
+        history = read_history(session, stack) if stack else None
+        if history and any(configuration.counted for configuration in history.configurations):
+            yield history
+
+
+def _letters(session: Session, histories: Sequence[History]) -> dict[tuple[str, str], str]:
+    """Return the letter of each configuration, by config key and job."""
+    counted = [
+        (configuration, history.runs[configuration.counted[-1]].id)
+        for history in histories
+        for configuration in history.configurations
+        if configuration.counted
+    ]
+    knobs = _knobs(session, [run_id for _, run_id in counted])
+    letters = {(own.config_key, own.job): own.letter for own in histories[0].configurations}
+    by_knobs: dict[tuple[str, ...], str] = {}
+    free = len(letters)
+    for configuration, run_id in counted:
+        name = configuration.config_key, configuration.job
+        if name not in letters:
+            if (same := by_knobs.get((configuration.job, *knobs[run_id]))) is None:
+                same, free = letter(free), free + 1
+            letters[name] = same
+        by_knobs.setdefault((configuration.job, *knobs[run_id]), letters[name])
+    return letters
+
+
+def _knobs(session: Session, run_ids: Sequence[int]) -> dict[int, tuple[str, ...]]:
+    """Return the settings of runs beyond their stack."""
+    rows = session.execute(
+        select_any(RunResultRow.run_id, RunResultRow.contract).where(col(RunResultRow.run_id).in_(run_ids))
+    )
+    contracts = {run_id: stored_contract(contract) for run_id, contract in rows}
+    return {
+        run_id: tuple(
+            shown(contract[name].value) if name in contract and contract[name].value is not None else ""
+            for name in CONFIG_FIELDS
+        )
+        for run_id, contract in contracts.items()
+    }
+
+
+def _joined(histories: Sequence[History], letters: Mapping[tuple[str, str], str]) -> History:
+    own = histories[0]
+    drawn = [
+        (run.ordered_at, run.id, number, place)
+        for number, history in enumerate(histories)
+        for configuration in history.configurations
+        if number == 0 or configuration.counted
+        for place in configuration.runs
+        for run in (history.runs[place],)
+    ]
+    order = [(number, place) for *_, number, place in sorted(drawn)]
+    places = {pair: place for place, pair in enumerate(order)}
+    configurations = [
+        _moved(
+            configuration,
+            {place: places[number, place] for place in configuration.runs},
+            letters[configuration.config_key, configuration.job],
+            is_last=number == 0 and configuration.is_last,
+        )
+        for number, history in enumerate(histories)
+        for configuration in history.configurations
+        if number == 0 or configuration.counted
+    ]
+    return History(
+        stack=own.stack,
+        runs=tuple(histories[number].runs[place] for number, place in order),
+        eligibilities=tuple(histories[number].eligibilities[place] for number, place in order),
+        configurations=tuple(sorted(configurations, key=lambda configuration: configuration.runs[0])),
+        pins=tuple(pin for history in histories for pin in history.pins),
+    )
+
+
+def _moved(own: Configuration, places: Mapping[int, int], name: str, *, is_last: bool) -> Configuration:
+    """Return the configuration with the places of the joined history."""
+
+    def segment(level: StackSegment) -> StackSegment:
+        return replace(level, first=places[level.first], last=places[level.last])
+
+    def change(before: SegmentChange) -> SegmentChange:
+        return replace(before, run=places[before.run], before=places[before.before])
+
+    return replace(
+        own,
+        letter=name,
+        runs=tuple(places[place] for place in own.runs),
+        counted=tuple(places[place] for place in own.counted),
+        levels=tuple(map(segment, own.levels)),
+        changes=tuple(map(change, own.changes)),
+        is_last=is_last,
+    )
+
+
+def _steps(histories: Sequence[History], joined: History) -> Iterator[ContainerStep]:
+    of_stack: dict[str, list[Configuration]] = {}
+    for configuration in joined.configurations:
+        if configuration.counted:
+            of_stack.setdefault(joined.runs[configuration.runs[0]].facts.stack_key, []).append(configuration)
+    contracts = {history.stack.stack_key: history.stack.contract for history in histories}
+    begins = sorted((min(part.counted[0] for part in parts), key) for key, parts in of_stack.items())
+    for (_, before), (place, key) in pairwise([(0, ""), *begins]):
+        full = contracts[key]["container"].value if "container" in contracts[key] else ""
+        letter_of_both, from_ms, to_ms = _levels(of_stack.get(before, ()), of_stack[key])
+        yield ContainerStep(
+            stack_key=key,
+            container=container_tag(contracts[key]) or "unknown container",
+            full_name=str(full or ""),
+            place=place,
+            before=container_tag(contracts[before]) if before else "",
+            letter=letter_of_both,
+            from_ms=from_ms,
+            to_ms=to_ms,
+        )
+
+
+def _levels(before: Sequence[Configuration], after: Sequence[Configuration]) -> tuple[str, float | None, float | None]:
+    """Return the configuration that ran in both, the one used last, with its levels on both sides."""
+    last = {configuration.letter: configuration for configuration in before}
+    shared = [configuration for configuration in after if configuration.letter in last]
+    if not shared:
+        return "", None, None
+    used = max(shared, key=lambda configuration: configuration.counted[-1])
+    return used.letter, last[used.letter].levels[-1].step_time_ms, used.levels[0].step_time_ms
