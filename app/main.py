@@ -12,6 +12,8 @@ from starlette.routing import BaseRoute
 from app.access.audit import api_router as audit_api
 from app.access.audit import router as audit_pages
 from app.access.check import AccessMiddleware
+from app.access.groups import api as groups_api
+from app.access.groups import router as group_pages
 from app.access.guards import (
     BodyLimitMiddleware,
     CrossSiteMiddleware,
@@ -32,6 +34,8 @@ from app.access.pages import pages as account_pages
 from app.access.pages import router as access_pages
 from app.access.pages import second_factor_router as second_factor_pages
 from app.access.pages import whoami_router as whoami_api
+from app.access.people_import import api as people_api
+from app.access.people_import import router as people_pages
 from app.access.routes import describe_access, route_table
 from app.access.share_links import router as share_links
 from app.compare.api import router as compare_api
@@ -177,6 +181,8 @@ def _routes() -> list[BaseRoute]:
         projects_api,
         data_api,
         members_api,
+        groups_api,
+        people_api,
         users_api,
         audit_api,
         notifications_api,
@@ -213,7 +219,9 @@ def _routes() -> list[BaseRoute]:
         projects_pages,
         data_pages,
         members_pages,
+        group_pages,
         share_links,
+        people_pages,
         users_pages,
         audit_pages,
         notification_pages,

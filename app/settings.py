@@ -75,6 +75,13 @@ class Settings(BaseSettings):
     oidc_client_secret: str = Field("", repr=False, description="Client secret at the provider. Empty: PKCE only.")
     oidc_client_secret_file: str = Field("", description="File that contains the client secret, as an alternative.")
     oidc_scopes: str = Field("openid profile email", description="Requested scopes, separated by blanks.")
+    oidc_domains: str = Field(
+        "",
+        description="Domains of e-mail addresses that may log in by the provider, separated by commas. Empty: any.",
+    )
+    oidc_groups_claim: str = Field(
+        "groups", description="Claim of the ID token with the groups of the user. Empty: groups are set here only."
+    )
     oidc_name: str = Field("single sign-on", description="Label of the button on the log-in page.")
     allowed_hosts: str = Field(
         "",
@@ -251,6 +258,10 @@ class Settings(BaseSettings):
         except ValueError as error:
             raise ValueError(f"THREEWALLS_ALLOW_PRIVATE_TARGETS: {error}") from None
         return self
+
+    @property
+    def oidc_email_domains(self) -> frozenset[str]:
+        return frozenset(part.strip().lower().lstrip("@") for part in self.oidc_domains.split(",") if part.strip())
 
     @property
     def oidc_secret(self) -> str:

@@ -79,6 +79,7 @@ _PAGES = {
     "experiment": "/experiments/{id}",
     "project": "/settings/projects/{project}",
     "member": "/settings/projects/{project}/members",
+    "group": "/settings/groups",
     "token": "/settings/projects/{project}/tokens",
     "receiver": "/settings/projects/{project}/notifications",
 }

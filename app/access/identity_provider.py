@@ -13,6 +13,7 @@ from typing import Any
 import httpx2
 from authlib.common.errors import AuthlibBaseError
 from authlib.common.security import is_secure_transport
+from authlib.common.urls import add_params_to_uri
 from authlib.integrations.httpx_client import OAuth2Client
 from authlib.oidc.core import CodeIDToken
 from joserfc import jwt
@@ -38,6 +39,8 @@ _RELOAD_KEYS_SECONDS = 30
 _LEEWAY_SECONDS = 30
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 _MAX_SUBJECT = 300
+_MAX_GROUPS = 2_000
+_MAX_GROUP_NAME = 300
 
 
 class Provider:
@@ -48,6 +51,7 @@ class Provider:
         self._client_id = settings.oidc_client_id
         self._secret = settings.oidc_secret
         self._scope = settings.oidc_scopes
+        self._groups_claim = settings.oidc_groups_claim
         self._lock = threading.Lock()
         self._paused_until = 0.0
         self._read_at: dict[str, float] = {}
@@ -110,7 +114,25 @@ class Provider:
             raise WrongIdentityError("the ID token has no usable subject")
         email = _text(claims, "email") if claims.get("email_verified") is not False else ""
         name = _text(claims, "preferred_username") or _text(claims, "name") or email or subject
-        return Identity(self.issuer, subject, one_line(name), email)
+        return Identity(self.issuer, subject, one_line(name), email, self._groups(claims))
+
+    def _groups(self, claims: Mapping[str, Any]) -> frozenset[str] | None:
+        """Return the groups of the user; None if the service does not read them. Without the claim there are none."""
+        if not self._groups_claim:
+            return None
+        value = claims.get(self._groups_claim)
+        names = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+        return frozenset(name for name in names[:_MAX_GROUPS] if isinstance(name, str) and len(name) <= _MAX_GROUP_NAME)
+
+    def log_out_address(self, back: str) -> str:
+        """Return where the user logs out of the provider too; empty if it has no such page. Raises Unavailable.
+
+        `back`: where the provider may send the browser afterwards.
+        """
+        endpoint = self._metadata().get("end_session_endpoint")
+        if not isinstance(endpoint, str) or not is_secure_transport(endpoint):
+            return ""
+        return add_params_to_uri(endpoint, {"client_id": self._client_id, "post_logout_redirect_uri": back})
 
     def _decoded(self, id_token: str) -> jwt.Token:
         """Return the token if one of the provider's keys signed it. Raises JoseError, ValueError, Unavailable."""

@@ -1,7 +1,7 @@
 """Log-in: a name with a password, or an identity from the provider, becomes a session. Every attempt is audited."""
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Self, TypeVar, TypeVarTuple
@@ -190,12 +190,20 @@ class WrongIdentityError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`issuer` and `subject` together identify a user permanently; names and addresses may change and be reused."""
+    """`issuer` and `subject` together identify a user permanently; names and addresses may change and be reused.
+
+    `groups`: at the provider; None if the service does not read them.
+    """
 
     issuer: str
     subject: str
     name: str
     email: str
+    groups: frozenset[str] | None = None
+
+    def is_of(self, domains: Collection[str]) -> bool:
+        """Return whether the e-mail address has one of these domains, or there are none."""
+        return not domains or self.email.rpartition("@")[2].lower() in domains
 
 
 def user_of_identity(session: Session, identity: Identity) -> UserRow:

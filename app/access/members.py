@@ -16,6 +16,7 @@ from app.domain.text import one_line
 from app.errors import FieldError, InvalidChange, NotFound
 from app.storage import projects, tokens, users
 from app.storage.database import read_session, transaction
+from app.storage.groups import GroupRole, groups_of_project
 from app.storage.projects import find_project
 from app.storage.runs import aware
 from app.storage.tables import MemberRow, ProjectRow, TokenRow, utc_now
@@ -31,6 +32,7 @@ class Membership:
     project: str
     public: bool
     members: tuple[Member, ...]
+    groups: tuple[GroupRole, ...]
     created: Mapping[str, list[MadeToken]]
 
     def tokens_of(self, name: str) -> list[MadeToken]:
@@ -43,7 +45,8 @@ def get_membership(session: Session, slug: str) -> Membership:
     row = projects.find_project(session, slug)
     project_id = row.id or 0
     created = made_in_force(session, project_id=project_id)
-    return Membership(project_id, slug, row.public, tuple(members_of(session, project_id)), created)
+    members, groups = tuple(members_of(session, project_id)), tuple(groups_of_project(session, project_id))
+    return Membership(project_id, slug, row.public, members, groups, created)
 
 
 def set_member(
@@ -142,7 +145,7 @@ def create_user(engine: Engine, *, name: str, email: str, administrator: bool, b
     if email and ("@" not in email.strip("@ ") or len(email) > 300):
         why = "must be an e-mail address, for example ada@example.org, or empty"
         raise InvalidChange(f"Nothing was saved: the e-mail {why}.", (FieldError("email", why),))
-    initial = _initial_password(name)
+    initial = initial_password(name)
     with transaction(engine) as session:
         user = users.create_user(
             session, name, by=by, password=initial, email=email, administrator=administrator, must_change_password=True
@@ -185,7 +188,7 @@ def reset_password(engine: Engine, user_id: int, *, by: str) -> tuple[User, str]
             raise InvalidChange(
                 f"{row.name} logs in with an identity provider and has no password here. Nothing was changed."
             )
-        initial = _initial_password(row.name)
+        initial = initial_password(row.name)
         users.set_password(session, row, initial, by=by, must_change=True)
         users.end_sessions_of(session, user_id)
         changed = users.to_user(row)
@@ -193,7 +196,7 @@ def reset_password(engine: Engine, user_id: int, *, by: str) -> tuple[User, str]
     return changed, initial
 
 
-def _initial_password(name: str) -> str:
+def initial_password(name: str) -> str:
     """Return a random password that passes the same checks as any other."""
     while problem_with(password := secrets.token_urlsafe(_INITIAL_BYTES), name):
         pass

@@ -12,7 +12,8 @@ from starlette.responses import RedirectResponse, Response
 
 from app.access import login
 from app.access.pages import came_from, local_path, logged_in, login_page
-from app.errors import NotFound
+from app.errors import NotFound, Unavailable
+from app.storage import groups
 from app.storage.database import transaction
 from app.web.access_rule import Open, requires
 from app.web.dependencies import AppEngine, AppSettings
@@ -28,6 +29,9 @@ _CALLBACK = "/login/oidc/callback"
 _EXPIRED = "The log-in at the identity provider took too long, or began in another browser. Try again."
 _REFUSED = "The identity provider did not log you in."
 _WRONG = "The identity provider's answer does not prove who you are. You were not logged in. Try again."
+_DOMAIN = (
+    "Your e-mail address at the identity provider is missing, unconfirmed or of a domain that may not log in here."
+)
 _DISABLED = "Your user is disabled here. An administrator can enable it."
 
 router = APIRouter(include_in_schema=False)
@@ -66,14 +70,31 @@ def come_back(request: Request, engine: AppEngine, settings: AppSettings) -> Res
         )
     except login.WrongIdentityError as wrong:
         return _refused(request, attempt.wanted, _WRONG, str(wrong))
+    if not identity.is_of(settings.oidc_email_domains):
+        return _refused(request, attempt.wanted, _DOMAIN, "the domain may not log in")
     with transaction(engine) as session:
         row = login.user_of_identity(session, identity)
+        if identity.groups is not None:
+            groups.follow_provider(session, row, identity.groups)
         secret = "" if row.disabled_at else login.begin(session, row, settings.session_idle, came_from(request))
     if not secret:
         return _refused(request, attempt.wanted, _DISABLED, "the user is disabled")
     response = logged_in(request, secret, attempt.wanted)
     _delete_cookie(request, response)
     return response
+
+
+@router.get("/logout/oidc")
+@requires(Open.ANYONE)
+def log_out_at_provider(request: Request) -> Response:
+    """Send a browser that logged out here to the provider's log-out, which returns to the log-in page."""
+    if access_of(request).user:
+        return RedirectResponse("/", 303)
+    try:
+        address = _provider(request).log_out_address(f"{public_address(request)}/login")
+    except Unavailable as problem:
+        return _refused(request, "/", problem.detail, "the provider did not answer")
+    return RedirectResponse(address or "/login", 303, {"Cache-Control": "no-store"})
 
 
 def _provider(request: Request) -> "Provider":

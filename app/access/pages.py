@@ -49,11 +49,11 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/login")
 @requires(Open.ANYONE)
-def show_login(request: Request, next: str = "/") -> Response:  # noqa: A002  the parameter's name
+def show_login(request: Request, next: str = "/", left: str = "") -> Response:  # noqa: A002  the parameter's name
     access = access_of(request)
     if access.is_open or access.user:
         return RedirectResponse("/" if access.is_open else local_path(next), 303)
-    return login_page(request, next)
+    return login_page(request, next, left=left == "provider")
 
 
 @router.post("/login", max_body_size=CREDENTIALS_BYTES)
@@ -81,10 +81,15 @@ async def log_in(request: Request, engine: AppEngine, settings: AppSettings) -> 
 @requires(Open.ANYONE)
 def log_out(request: Request, engine: AppEngine) -> Response:
     access = access_of(request)
+    by_provider = False
     if access.user:
         login.log_out(engine, access.session_id, access.user.user_id, access.user.name)
+        with read_session(engine) as session:
+            by_provider = bool(users.get_user(session, access.user.user_id).issuer) and bool(request.app.state.oidc)
     # Otherwise the browser's back button would show the user's pages.
-    response = RedirectResponse("/login", 303, _NO_STORE | {"Clear-Site-Data": '"cache"'})
+    response = RedirectResponse(
+        "/login?left=provider" if by_provider else "/login", 303, _NO_STORE | {"Clear-Site-Data": '"cache"'}
+    )
     forget_session(request, response)
     return response
 
@@ -144,9 +149,14 @@ def login_page(
     refused: bool = False,
     wait: int = 0,
     problem: str = "",
+    left: bool = False,
     status: int = 200,
 ) -> HTMLResponse:
-    """Render the log-in page. `wait`: seconds until the next attempt. `problem`: why the identity provider failed."""
+    """Render the log-in page.
+
+    `wait`: seconds until the next attempt. `problem`: why the identity provider failed. `left`: a user of the provider
+    has just logged out.
+    """
     response = render(
         request,
         "access/login.html",
@@ -156,6 +166,7 @@ def login_page(
         refused=refused,
         wait=in_words(wait),
         problem=problem,
+        left=left,
         provider=request.app.state.settings.oidc_name if request.app.state.oidc else "",
     )
     if wait:

@@ -11,12 +11,22 @@ from sqlalchemy.orm import ORMExecuteState
 from sqlalchemy.orm import Session as OrmSession
 from sqlmodel import Session, col
 
-from app.storage.tables import MemberRow, ProjectRow, SessionRow, ShareLinkRow, TokenRow, UserRow
+from app.storage.tables import (
+    GroupMemberRow,
+    GroupRoleRow,
+    GroupRow,
+    MemberRow,
+    ProjectRow,
+    SessionRow,
+    ShareLinkRow,
+    TokenRow,
+    UserRow,
+)
 
 OF_NO_ACCOUNT = "of_no_account"
 """Execution option of a statement on these tables that changes no rights, such as storing the time of last use."""
 
-_TABLES = (UserRow, MemberRow, SessionRow, ShareLinkRow, TokenRow, ProjectRow)
+_TABLES = (UserRow, MemberRow, GroupRow, GroupMemberRow, GroupRoleRow, SessionRow, ShareLinkRow, TokenRow, ProjectRow)
 _CHANGED = "access_changed"
 
 _lock = threading.Lock()

@@ -21,6 +21,7 @@ Subject = Literal[
     "experiment",
     "account",
     "member",
+    "group",
     "token",
     "receiver",
     "share link",

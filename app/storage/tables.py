@@ -651,6 +651,49 @@ class MemberRow(SQLModel, table=True):
     added_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
 
 
+class GroupRow(SQLModel, table=True):
+    """A group of users, which has roles in projects like a user. Users of an identity provider join by its name."""
+
+    __tablename__ = "user_group"
+
+    id: int | None = Field(default=None, primary_key=True)
+    name: str = Field(unique=True, max_length=300)
+    created_by: str = Field(max_length=100)
+    created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+
+
+class GroupMemberRow(SQLModel, table=True):
+    """A user in a group. `by_provider`: the identity provider says so, and each log-in may end it."""
+
+    __tablename__ = "group_member"
+
+    group_id: int = Field(
+        sa_column=Column(ForeignKey("user_group.id", ondelete="CASCADE"), primary_key=True, nullable=False)
+    )
+    user_id: int = Field(
+        sa_column=Column(ForeignKey("account.id", ondelete="CASCADE"), primary_key=True, nullable=False, index=True)
+    )
+    by_provider: bool = False
+    added_by: str = Field(max_length=100)
+    added_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+
+
+class GroupRoleRow(SQLModel, table=True):
+    """The role of a group in a project."""
+
+    __tablename__ = "group_role"
+
+    project_id: int = Field(
+        sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), primary_key=True, nullable=False)
+    )
+    group_id: int = Field(
+        sa_column=Column(ForeignKey("user_group.id", ondelete="CASCADE"), primary_key=True, nullable=False, index=True)
+    )
+    role: str = Field(max_length=20)
+    added_by: str = Field(max_length=100)
+    added_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+
+
 class SessionRow(SQLModel, table=True):
     """A log-in session.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, func, select, union_all, update
 from sqlmodel import Session, col
 
 from app.domain.access import passwords
@@ -18,9 +18,19 @@ from app.settings import get_settings
 from app.storage import audit
 from app.storage.access_changes import OF_NO_ACCOUNT
 from app.storage.runs import aware
-from app.storage.tables import MemberRow, ProjectRow, SessionRow, UserRow, select_any, utc_now
+from app.storage.tables import (
+    GroupMemberRow,
+    GroupRoleRow,
+    MemberRow,
+    ProjectRow,
+    SessionRow,
+    UserRow,
+    select_any,
+    utc_now,
+)
 
 MAX_NAME = 100
+_ORDER = list(Role)
 _RESERVED = re.compile(rf"{audit.SERVICE}|command line|token|token .*|nobody|nobody .*", re.IGNORECASE)
 """Names that the audit log uses for actors other than users."""
 _LETTERS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9 ._@'+-]*[A-Za-z0-9.])?")
@@ -61,6 +71,7 @@ def create_user(
     *,
     by: str,
     password: str | None = None,
+    password_hash: str = "",
     email: str = "",
     administrator: bool = False,
     must_change_password: bool = False,
@@ -69,8 +80,8 @@ def create_user(
 ) -> User:
     """Create a user.
 
-    Without a password the user cannot log in with one. Raises InvalidChange for an invalid name or password, and
-    NameTaken.
+    Without a password or its hash the user cannot log in with one. Raises InvalidChange for an invalid name or
+    password, and NameTaken.
     """
     name = checked_name(name)
     if is_taken(session, name):
@@ -78,7 +89,7 @@ def create_user(
     row = UserRow(
         name=name,
         email=one_line(email)[:300],
-        password_hash="" if password is None else _new_hash(password, name),
+        password_hash=password_hash if password is None else _new_hash(password, name),
         administrator=administrator,
         must_change_password=must_change_password,
         password_ends_at=utc_now() + passwords.FIRST_PASSWORD_LASTS if must_change_password else None,
@@ -135,7 +146,7 @@ def set_second_factor(session: Session, row: UserRow, secret: str, step: int = 0
 
 
 def logged_in_user(session: Session, user_id: int) -> LoggedInUser | None:
-    """Return the user with their current roles; None if disabled or deleted."""
+    """Return the user with their current roles, also those of their groups; None if disabled or deleted."""
     row = session.get(UserRow, user_id)
     if row is None or row.disabled_at is not None:
         return None
@@ -144,16 +155,24 @@ def logged_in_user(session: Session, user_id: int) -> LoggedInUser | None:
     )
     if row.administrator:
         return user
-    members = session.execute(select_any(MemberRow.project_id, MemberRow.role).where(col(MemberRow.user_id) == user_id))
-    return replace(user, roles={project: Role(role) for project, role in members})
+    own = select_any(MemberRow.project_id, MemberRow.role).where(col(MemberRow.user_id) == user_id)
+    by_group = (
+        select_any(GroupRoleRow.project_id, GroupRoleRow.role)
+        .join(GroupMemberRow, col(GroupMemberRow.group_id) == GroupRoleRow.group_id)
+        .where(col(GroupMemberRow.user_id) == user_id)
+    )
+    roles: dict[int, Role] = {}
+    for project, role in session.execute(union_all(own, by_group)):
+        roles[project] = max(Role(role), roles.get(project, Role.VIEWER), key=_ORDER.index)
+    return replace(user, roles=roles)
 
 
-def set_role(session: Session, *, project_id: int, user_id: int, role: Role | None, by: str) -> None:
-    """Set the role of a user in a project, or (None) remove the user from it."""
+def set_role(session: Session, *, project_id: int, user_id: int, role: Role | None, by: str) -> bool:
+    """Set the role of a user in a project, or (None) remove the user from it. Return whether that changed it."""
     row = session.get(MemberRow, (project_id, user_id))
     before = row.role if row else None
     if before == (role.value if role else None):
-        return
+        return False
     name = get_user(session, user_id).name
     if role is None:
         session.delete(row)
@@ -165,6 +184,7 @@ def set_role(session: Session, *, project_id: int, user_id: int, role: Role | No
         session, who=by, subject="member", subject_id=user_id, action="role", project_id=project_id,
         before={"name": name, "role": before}, after={"name": name, "role": role.value if role else None},
     )  # fmt: skip
+    return True
 
 
 def disable(session: Session, row: UserRow, *, by: str) -> None:
@@ -245,14 +265,25 @@ def members_of(session: Session, project_id: int) -> list[Member]:
         )
         for member, user in rows
     ]  # fmt: skip
-    order = list(Role)
-    return sorted(members, key=lambda member: (-order.index(member.role), member.name.lower()))
+    return sorted(members, key=lambda member: (-_ORDER.index(member.role), member.name.lower()))
 
 
 def maintainers(session: Session, project_id: int) -> list[str]:
-    """Return the names of enabled maintainers of a project."""
+    """Return the names of enabled maintainers of a project, also of those by a group."""
     members = members_of(session, project_id)
-    return [member.name for member in members if member.role is Role.MAINTAINER and not member.disabled]
+    own = [member.name for member in members if member.role is Role.MAINTAINER and not member.disabled]
+    by_group = (
+        select_any(UserRow.name)
+        .join(GroupMemberRow, col(GroupMemberRow.user_id) == UserRow.id)
+        .join(GroupRoleRow, col(GroupRoleRow.group_id) == GroupMemberRow.group_id)
+        .where(
+            col(GroupRoleRow.project_id) == project_id,
+            col(GroupRoleRow.role) == Role.MAINTAINER.value,
+            col(UserRow.disabled_at).is_(None),
+        )
+        .order_by(col(UserRow.name))
+    )
+    return list(dict.fromkeys([*own, *session.execute(by_group).scalars()]))
 
 
 def roles_by_user(session: Session) -> dict[int, list[tuple[str, Role]]]:

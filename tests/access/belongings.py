@@ -10,6 +10,7 @@ from app.domain.references.published import published
 from app.pipeline.decisions import pin, quarantine
 from app.storage.database import transaction
 from app.storage.experiments import sweep_of
+from app.storage.groups import create_group, find_group
 from app.storage.json_text import to_json
 from app.storage.profiles import pack
 from app.storage.share_links import make_share_link
@@ -41,7 +42,7 @@ class Belongings:
             "number": str(self.reference), "reference_id": str(self.reference), "stack": self.stack, "slug": self.slug,
             "part": "runs",
             "rule": "eo-enable", "position": "0", "kind": "svg", "hardware": "h100", "family": "qwen3-30b-a3b",
-            "user_id": "1", "token_id": "1", "deletion_id": "1", "name": "slow ones", "link_id": "1",
+            "user_id": "1", "group_id": "1", "token_id": "1", "deletion_id": "1", "name": "slow ones", "link_id": "1",
             "secret": "0" * 43, "key": "0" * 16, "commit": "0" * 40,
         }  # fmt: skip
 
@@ -53,6 +54,8 @@ def make_belongings(session: Session, slug: str, *, whole: bool = False) -> Belo
     slow = make_slow_stack(session, project=slug, stack=slug, days=days, **named)
     regression = make_regression(session, slow, cause=f"Container: {slug}-image:2.", note=f"{slug} has it")
     project = make_project(session, slug).id or 0
+    if find_group(session, f"{slug}-group") is None:
+        create_group(session, f"{slug}-group", by="test")
     experiment = ExperimentRow(
         project_id=project, baseline_run_id=slow.runs[0], title=f"{slug} tries overlap", stack_key=slow.stack_key,
         baseline_key=slow.config_key, tag=f"{slug}-ab", created_by=f"{slug}-lead", knobs={}, change={}, plan={},

@@ -15,6 +15,7 @@ from app.storage.tables import (
     AuditEventRow,
     DeletionRow,
     ExperimentRow,
+    GroupRow,
     PinRow,
     ProfileRow,
     ReceiverRow,
@@ -83,6 +84,7 @@ def _account(name: str) -> Mapping[str, Named]:
 _SESSION: Mapping[str, Named] = {"key": lambda there: there.session_key()}
 _TOKEN, _EXPERIMENT = _of("token_id", TokenRow), _of("experiment_id", ExperimentRow)
 _PROFILE = _of("profile_id", ProfileRow)
+_GROUP = _of("group_id", GroupRow)
 _SHARE_LINK = _of("link_id", ShareLinkRow)
 _RECEIVER, _FIGURE = _of("receiver_id", ReceiverRow), _of("number", ReferencePointRow)
 _HOOK = {"name": "pager", "kind": "webhook", "target": "https://1.1.1.1/hook", "events": ["regression.opened"]}
@@ -156,6 +158,12 @@ ACCESS: Mapping[str, Change] = {
     "DELETE /api/v1/account/sessions/{key}": Change("account", "session ended", of=_SESSION, **_DORA),
     "POST /logout": Change("account", "logged out", **_DORA),
     "POST /api/v1/users": Change("account", "created", {"name": "Eve"}, after={"name": "Eve"}, **_OVER_ALL),
+    "POST /api/v1/users/import": Change(
+        "account", "created", {"csv": "name\nFay"}, after={"name": "Fay"}, **_OVER_ALL
+    ),
+    "POST /settings/users/import": Change(
+        "account", "created", {"csv": "name\nGil", "do": "import"}, after={"name": "Gil"}, **_OVER_ALL
+    ),
     "PATCH /api/v1/users/{user_id}": Change(
         "account", "disabled", {"disabled": True}, {"disabled": False}, {"disabled": True}, of=_account("Eve"),
         **_OVER_ALL,
@@ -196,6 +204,28 @@ ACCESS: Mapping[str, Change] = {
     "POST /settings/projects/{slug}/members/{user_id}": Change(
         "member", "role", {"role": "contributor"}, {"role": "viewer"}, {"role": "contributor"}, of=_account("outsider")
     ),
+    "POST /api/v1/groups": Change("group", "created", {"name": "perf"}, after={"name": "perf"}, **_OVER_ALL),
+    "POST /settings/groups": Change("group", "created", {"name": "kernel"}, after={"name": "kernel"}, **_OVER_ALL),
+    "POST /api/v1/groups/{group_id}/members": Change(
+        "group", "member added", {"name": "outsider"}, after={"name": "kernel", "user": "outsider"}, of=_GROUP,
+        **_OVER_ALL,
+    ),
+    "DELETE /api/v1/groups/{group_id}/members/{user_id}": Change(
+        "group", "member removed", after={"user": "outsider"}, of=_GROUP | _account("outsider"), **_OVER_ALL
+    ),
+    "POST /settings/groups/{group_id}": Change(
+        "group", "member added", {"name": "viewer"}, after={"user": "viewer"}, of=_GROUP, **_OVER_ALL
+    ),
+    "POST /api/v1/projects/{slug}/groups": Change(
+        "group", "role", {"name": "kernel", "role": "viewer"}, {"role": None}, {"role": "viewer"}
+    ),
+    "POST /settings/projects/{slug}/groups": Change(
+        "group", "role", {"name": "kernel", "role": "maintainer"}, {"role": "viewer"}, {"role": "maintainer"}
+    ),
+    "DELETE /api/v1/projects/{slug}/groups/{group_id}": Change(
+        "group", "role", {}, {"role": "maintainer"}, {"role": None}, of=_GROUP
+    ),
+    "DELETE /api/v1/groups/{group_id}": Change("group", "deleted", before={"name": "kernel"}, of=_GROUP, **_OVER_ALL),
     "POST /api/v1/projects/{slug}/tokens": Change(
         "token", "created", _NEW_TOKEN, after={"name": "nightly", "scopes": ["read"], "expires_at": None}
     ),

@@ -12,12 +12,13 @@ import pytest
 from pydantic import ValidationError
 from starlette.testclient import TestClient
 
+from app.domain.access.principal import Role
 from app.main import create_app
 from app.settings import Settings
-from app.storage import audit, users
+from app.storage import audit, groups, users
 from app.storage.database import read_session, transaction
 from app.storage.users import list_users
-from tests.access.people import SAME_ORIGIN, Teams, make_teams
+from tests.access.people import SAME_ORIGIN, THEIRS, Teams, make_teams
 from tests.services.provider_server import CLIENT, SECRET
 
 ADA = {"sub": "ada-1", "preferred_username": "ada", "email": "ada@example.org", "email_verified": True}
@@ -212,3 +213,33 @@ def test_settings_that_cannot_be_are_refused_at_the_start() -> None:
     ):
         with pytest.raises(ValidationError, match="THREEWALLS_OIDC"):
             Settings(**{"public_url": "https://threewalls.example"} | wrong)  # type: ignore[arg-type]
+
+
+def test_the_provider_s_groups_give_roles_and_its_domains_let_in(
+    provider: str, teams: Teams, browser: TestClient
+) -> None:
+    with transaction(teams.engine) as session:
+        group = groups.create_group(session, "perf-team", by="test").id
+        groups.set_group_role(session, project_id=teams.theirs, group_id=group, role=Role.VIEWER, by="test")
+    theirs = f"/api/v1/projects/{THEIRS}/rules"
+    say(provider, ADA | {"groups": ["perf-team", "everyone", 7]})
+    browser.get(leave(browser))
+    assert browser.get(theirs).status_code == 200
+    gone = browser.post("/logout")
+    assert gone.headers["Location"] == "/login?left=provider"
+    assert '<a href="/logout/oidc">' in browser.get("/login?left=provider").text
+    away = urlsplit(browser.get("/logout/oidc").headers["Location"])
+    sent = {name: values[0] for name, values in parse_qs(away.query).items()}
+    assert f"{away.scheme}://{away.netloc}" == provider
+    assert sent == {"realm": "1", "client_id": CLIENT, "post_logout_redirect_uri": "http://testserver/login"}
+    say(provider, ADA)
+    browser.get(leave(browser))
+    assert browser.get(theirs).status_code == 404  # the claim ended the membership
+    limited = {"oidc_domains": "acme.example, @example.org"}
+    teams.app.state.settings = teams.app.state.settings.model_copy(update=limited)
+    again = fresh(teams)
+    again.get(leave(again))
+    assert kind(again) == "person"
+    for person in (ADA | {"email": "ada@example.com"}, ADA | {"email_verified": False}):
+        say(provider, person)
+        refused(fresh(teams), "may not log in here")

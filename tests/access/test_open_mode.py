@@ -15,7 +15,17 @@ from tests.access.people import OURS
 from tests.runs.uploading import LOG, upload
 
 PAGE = {"Accept": "text/html"}
-LASTING = ("account", "login_session", "member", "token", "receiver", "delivery", "audit_event")
+LASTING = (
+    "account",
+    "login_session",
+    "member",
+    "user_group",
+    "group_role",
+    "token",
+    "receiver",
+    "delivery",
+    "audit_event",
+)
 
 
 def counted(engine: Engine) -> dict[str, int]:
@@ -35,7 +45,10 @@ def test_accounts_tokens_receivers_and_the_public_switch_need_log_ins(
         route
         for route in route_table(app).routes
         if route.method not in ("GET", "HEAD", "MOUNT")
-        and any(word in route.path for word in ("users", "members", "tokens", "notifications", "receivers", "public"))
+        and any(
+            word in route.path
+            for word in ("users", "members", "groups", "tokens", "notifications", "receivers", "public")
+        )
     ]
     assert len(refused) > 30
     for route in refused:

@@ -67,6 +67,7 @@ class Handler(BaseHTTPRequestHandler):
                         "authorization_endpoint": f"{BOOK.address}/authorize",
                         "token_endpoint": f"{BOOK.address}/token",
                         "jwks_uri": f"{BOOK.address}/jwks",
+                        "end_session_endpoint": f"{BOOK.address}/logout?realm=1",
                         "response_types_supported": ["code"],
                         "subject_types_supported": ["public"],
                         "id_token_signing_alg_values_supported": ["RS256"],
