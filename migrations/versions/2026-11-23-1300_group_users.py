@@ -5,7 +5,7 @@ from alembic import op
 from sqlmodel.sql.sqltypes import UTCDateTime
 
 revision = "0061"
-down_revision = "0067"
+down_revision = "0068"
 branch_labels = None
 depends_on = None
 
