@@ -35,7 +35,8 @@ def follow_upgrades(session: Session, stack: Stack, judged: Sequence[tuple[Candi
         contrast = move_of(document, newest.purpose)
         time = None if contrast is None else contrast.measured.step_time
         if contrast is None or time is None:
-            session.execute(delete(UpgradeChangeRow).where(*same))
+            if stack.concerns.moved:
+                session.execute(delete(UpgradeChangeRow).where(*same))
             continue
         values = _values(session, stack, candidate, contrast, time)
         row = session.execute(select(UpgradeChangeRow).where(*same)).scalar_one_or_none()
