@@ -14,6 +14,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.storage.heartbeat import BEAT_SECONDS, beat
+from app.storage.stage_times import add_counts
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +43,7 @@ class Heartbeat:
             self._busy.wait()
             try:
                 beat(self._make_engine())
+                add_counts(self._make_engine())
             except SQLAlchemyError as error:
                 log.warning("heartbeat_not_noted", error=str(error))
             time.sleep(BEAT_SECONDS)

@@ -28,6 +28,7 @@ from app.storage.database import read_session, transaction
 from app.storage.json_text import to_json
 from app.storage.row_copies import RowCopies, copy_rows, insert_rows, pack, unpack
 from app.storage.runs import aware, settle_places
+from app.storage.stage_times import timed
 from app.storage.tables import (
     PROCESSED,
     AuditEventRow,
@@ -436,6 +437,7 @@ def _has_parents(session: Session, table_name: str, row: dict[str, Any], restore
 # --- The work of the worker: unfinished deletions, final ones, and deletions by age.
 
 
+@timed("delete")
 def continue_deletions(engine: Engine, seconds: float) -> None:
     """Continue unfinished deletions, the oldest first, for this time."""
     end = time.monotonic() + seconds

@@ -36,6 +36,7 @@ from app.pipeline.work import DeliveryClaim, delivery_queue
 from app.settings import Settings
 from app.storage import projects
 from app.storage.database import transaction
+from app.storage.stage_times import timed
 from app.storage.tables import utc_now
 
 # --- HTTP requests to addresses that users enter: only to checked addresses of the public internet (SSRF guard).
@@ -211,6 +212,7 @@ class Attempt:
     retry_after: int | None = None
 
 
+@timed("deliver")
 def deliver(engine: Engine, settings: Settings, delivery_id: int) -> bool | None:
     """Send a delivery. Return whether it arrived; None when another worker has it, or it is done or not due."""
     with transaction(engine) as session:

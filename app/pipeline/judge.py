@@ -43,6 +43,7 @@ from app.storage import json_text
 from app.storage.database import fault_of, read_session, transaction
 from app.storage.json_text import to_json
 from app.storage.stacks import newest_runs
+from app.storage.stage_times import timed
 from app.storage.tables import EVERYTHING, RunRow, StackWorkRow, select_any, utc_now
 from app.storage.verdicts import put_verdict, stored_documents
 
@@ -119,6 +120,7 @@ def judge_stack(engine: Engine, settings: Settings, work_id: int) -> int | None:
     return None if outcome is None else outcome.changed
 
 
+@timed("judge")
 def give_verdicts(engine: Engine, settings: Settings, claim: StackClaim) -> Outcome | None:
     """Judge the claimed stack and commit the verdicts. Return None when the claim was lost."""
     with stack_queue.renewed(engine, claim, settings.lease_seconds), read_session(engine) as session:
@@ -133,6 +135,7 @@ def give_verdicts(engine: Engine, settings: Settings, claim: StackClaim) -> Outc
     return None if changed is None else Outcome(changed, may_enqueue)
 
 
+@timed("rank")
 def rank_again(engine: Engine, settings: Settings, claim: StackClaim) -> Work | None:
     """Rank the stack and end the claim. Return its new state; None when the claim was lost."""
     with stack_queue.renewed(engine, claim, settings.lease_seconds), read_session(engine) as session:
@@ -158,6 +161,7 @@ class JudgedAtOnce:
     may_notify: bool
 
 
+@timed("judge")
 def judge_at_once(session: Session, settings: Settings, change: StackChange) -> JudgedAtOnce | None:
     """Judge and rank the stack of a run that this transaction wrote; the caller has locked the stack's idle row.
 

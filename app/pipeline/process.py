@@ -39,6 +39,7 @@ from app.storage.log_files import LogFiles
 from app.storage.readings import Reading
 from app.storage.rules import RunInMemory, rules_in_force
 from app.storage.runs import RunFile, aware, files_of, frozen, settle_places
+from app.storage.stage_times import timed
 from app.storage.tables import (
     EVERYTHING,
     RESULT_COLUMNS,
@@ -455,6 +456,7 @@ AtOnce = Callable[[Session, StackChange, Computed], bool]
 """
 
 
+@timed("read")
 def _read(
     engine: Engine, log_files: LogFiles, settings: Settings, run_id: int, at_once: AtOnce | None = None
 ) -> tuple[str | None, bool]:

@@ -35,6 +35,7 @@ from app.storage.json_text import storable
 from app.storage.log_files import LogFiles, StagedFile
 from app.storage.profiles import identity_of, pack, request_rules
 from app.storage.projects import check_room
+from app.storage.stage_times import timed
 from app.storage.tables import ProfileFileRow, ProfileRow, RunRow, select_any, utc_now
 
 log = structlog.get_logger(__name__)
@@ -182,6 +183,7 @@ class _File:
     stage: int | None
 
 
+@timed("profile")
 def read_profile_of_run(engine: Engine, log_files: LogFiles, settings: Settings, profile_id: int) -> int | None:
     """Read one profile. Return its run; None when another worker has it, or it is done or removed.
 

@@ -12,6 +12,7 @@ from app.settings import Settings
 from app.storage import rules as rule_firings
 from app.storage.database import read_session, transaction
 from app.storage.rules import AdvisedRun, RulesInForce, RunInMemory, read_run, rules_in_force
+from app.storage.stage_times import timed
 
 log = structlog.get_logger(__name__)
 
@@ -20,6 +21,7 @@ BATCH_SECONDS = 2.0
 """An upload waits for one batch at most: this many runs or this many seconds."""
 
 
+@timed("rules")
 def evaluate_rules(engine: Engine, settings: Settings, run_id: int) -> None:
     """Evaluate the rules for a run, unless its current figures were evaluated by the current rules already."""
     rules = rules_in_force(settings)
@@ -29,6 +31,7 @@ def evaluate_rules(engine: Engine, settings: Settings, run_id: int) -> None:
     _evaluate(engine, rules, run_id)
 
 
+@timed("rules")
 def evaluate_at_once(session: Session, rules: RulesInForce, run_id: int, in_memory: RunInMemory) -> None:
     """Evaluate the rules for a run in the transaction that read and judged it."""
     advised = read_run(session, run_id, in_memory)

@@ -27,6 +27,7 @@ from app.projects.data import (
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import read_session
 from app.storage.projects import find_project
+from app.storage.stage_times import stage_times
 from app.storage.tables import utc_now
 from app.storage.usage import database_bytes, usage_of_projects
 from app.web.access_rule import requires
@@ -150,9 +151,16 @@ class UsageOut(BaseModel):
     undoable_bytes: int = Field(description="Held by deletions that can be undone.")
 
 
+class StageOut(BaseModel):
+    stage: str = Field(description="read, judge, rank, rules, profile, deliver or delete.")
+    calls: int
+    seconds: float = Field(description="Processor seconds of all workers.")
+
+
 class UsageList(BaseModel):
     items: list[UsageOut]
     database_bytes: int | None = Field(description="Size of the database, for administrators; else null.")
+    stages: list[StageOut] = Field(description="Work of the last 30 days, for administrators; else empty.")
 
 
 @router.delete("/runs/{run_id}", responses=documented(404, 422))
@@ -255,6 +263,8 @@ def export_archive(
 @requires(Action.READ)
 def read_usage(request: Request, session: ReadSession) -> UsageList:
     """Return what each project holds and how it grows, the largest first."""
+    administers = access_of(request).may_anywhere(Action.ADMINISTER)
+    stages = stage_times(session, days=30) if administers else ()
     return UsageList(
         items=[
             UsageOut(
@@ -269,5 +279,6 @@ def read_usage(request: Request, session: ReadSession) -> UsageList:
             for usage in usage_of_projects(session)
         ],
         # It grows with projects that other callers may not see.
-        database_bytes=database_bytes(session) if access_of(request).may_anywhere(Action.ADMINISTER) else None,
+        database_bytes=database_bytes(session) if administers else None,
+        stages=[StageOut(stage=entry.stage, calls=entry.calls, seconds=entry.seconds) for entry in stages],
     )

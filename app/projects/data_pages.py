@@ -19,12 +19,16 @@ from app.projects.data import (
     undo,
 )
 from app.storage.log_files import free_bytes
+from app.storage.stage_times import stage_times
 from app.storage.usage import database_bytes, usage_of_projects
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.forms import Form, answer_form, status_of
 from app.web.identity import access_of
 from app.web.templating import render
+
+STAGE_DAYS = 30
+"""The usage page shows the work of this many days."""
 
 router = APIRouter(include_in_schema=False)
 
@@ -186,4 +190,6 @@ def show_usage(request: Request, session: ReadSession, settings: AppSettings) ->
         # Both change with projects that other users may not see.
         database=database_bytes(session) if administers else 0,
         free=free_bytes(settings) if administers else 0,
+        stages=stage_times(session, days=STAGE_DAYS) if administers else (),
+        stage_days=STAGE_DAYS,
     )

@@ -475,6 +475,17 @@ class HeartbeatRow(SQLModel, table=True):
     seen_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
 
 
+class StageTimeRow(SQLModel, table=True):
+    """Processor seconds of workers in one stage on one day in UTC (`stage_times.py`)."""
+
+    __tablename__ = "stage_time"
+
+    day: str = Field(primary_key=True, max_length=10)
+    stage: str = Field(primary_key=True, max_length=20)
+    calls: int = Field(sa_column=Column(BigInteger, nullable=False))
+    seconds: float
+
+
 class SeriesRow(SQLModel, table=True):
     """One metric of one run: float64 values, byte-shuffled and zstd-compressed (`readings.py`)."""
 

@@ -48,6 +48,7 @@ OF_NOBODY: Mapping[str, str] = {
     "user_group": "groups of users belong to no project; their roles are in `group_role`",
     "group_member": "a user is in a group for all projects",
     "login_session": "a session belongs to its user, not to a project",
+    "stage_time": "workers serve all projects",
     "heartbeat": "it records the last activity of workers, which serve all projects",
     "stored_object": "content by hash, which several projects may share; reached by their segments only",
 }

@@ -2,11 +2,13 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 from sqlalchemy import Engine, func, select, text
 from sqlmodel import Session, col
 
@@ -19,6 +21,7 @@ from app.storage.definition_progress import progress
 from app.storage.heartbeat import last_seen
 from app.storage.log_files import free_bytes
 from app.storage.runs import aware
+from app.storage.stage_times import StageTime, stage_times
 from app.storage.tables import (
     DeliveryRow,
     ProfileRow,
@@ -44,6 +47,23 @@ _QUEUES: Mapping[str, type[Any]] = {
 }
 
 
+class StageCounters(Collector):
+    """Counters of the stages of processing, which workers count in the database."""
+
+    def __init__(self) -> None:
+        self.times: Sequence[StageTime] = ()
+
+    def collect(self) -> Iterator[Metric]:
+        seconds = CounterMetricFamily(
+            "threewalls_processing_seconds", "Processor seconds of all workers by stage.", labels=["stage"]
+        )
+        calls = CounterMetricFamily("threewalls_processing_calls", "Calls of a stage.", labels=["stage"])
+        for entry in self.times:
+            seconds.add_metric([entry.stage], entry.seconds)
+            calls.add_metric([entry.stage], entry.calls)
+        yield from (seconds, calls)
+
+
 class ServiceMetrics:
     """Gauges of the service. `refresh` reads them at most once in FRESH_SECONDS, however many scrapers ask."""
 
@@ -52,6 +72,8 @@ class ServiceMetrics:
             return Gauge(f"threewalls_{name}", text, labels, registry=registry)
 
         ProcessCollector(registry=registry)
+        self.stages = StageCounters()
+        registry.register(self.stages)
         PlatformCollector(registry=registry)
         self.runs = gauge("runs", "Runs by status.", "status")
         self.verdicts = gauge("verdicts", "Runs by their current verdict.", "verdict")
@@ -94,6 +116,7 @@ class ServiceMetrics:
                 self._count_runs(session)
                 self._count_work(session)
                 self._measure(session, settings)
+                self.stages.times = stage_times(session)
             backed_up_at = last_backup(engine)
             self.backup_age_seconds.set((utc_now() - backed_up_at).total_seconds() if backed_up_at else math.nan)
             self._read_at = time.monotonic()

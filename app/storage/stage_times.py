@@ -1,0 +1,94 @@
+"""Processor seconds of workers by stage and day, for `/metrics` and the usage page.
+
+A process counts in memory; its heartbeat adds the counts to the database. A stage within another counts for itself
+alone. Threads of numerical libraries are not counted.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, get_args
+
+from sqlalchemy import Engine, func, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlmodel import Session, col
+
+from app.storage.database import transaction
+from app.storage.tables import StageTimeRow, select_any, utc_now
+
+Stage = Literal["read", "judge", "rank", "rules", "profile", "deliver", "delete"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+
+_ADD = text(
+    "INSERT INTO stage_time (day, stage, calls, seconds) VALUES (:day, :stage, :calls, :seconds) "
+    "ON CONFLICT (day, stage) DO UPDATE SET calls = stage_time.calls + excluded.calls, "
+    "seconds = stage_time.seconds + excluded.seconds"
+)
+
+_lock = threading.Lock()
+_counts: dict[Stage, tuple[int, float]] = {}
+_running = threading.local()
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    stage: Stage
+    calls: int
+    seconds: float
+
+    @property
+    def ms_each(self) -> float:
+        return 1000 * self.seconds / self.calls if self.calls else 0.0
+
+
+@contextmanager
+def timed(stage: Stage) -> Iterator[None]:
+    """Count the processor time of the block, without that of stages within it. Also a decorator."""
+    outer: list[float] = getattr(_running, "inner", [])
+    inner: list[float] = [0.0]
+    _running.inner, began = inner, time.thread_time()
+    try:
+        yield
+    finally:
+        took = time.thread_time() - began
+        _running.inner = outer
+        if outer:
+            outer[0] += took
+        with _lock:
+            calls, seconds = _counts.get(stage, (0, 0.0))
+            _counts[stage] = (calls + 1, seconds + max(took - inner[0], 0.0))
+
+
+def add_counts(engine: Engine) -> None:
+    """Add the counts of this process to those of today. If that fails, they are added the next time."""
+    with _lock:
+        counts = dict(_counts)
+        _counts.clear()
+    if not counts:
+        return
+    day = utc_now().date().isoformat()
+    rows = [
+        {"day": day, "stage": stage, "calls": calls, "seconds": seconds} for stage, (calls, seconds) in counts.items()
+    ]
+    try:
+        with transaction(engine) as session:
+            session.connection().execute(_ADD, sorted(rows, key=lambda row: str(row["stage"])))
+    except SQLAlchemyError:
+        with _lock:
+            for stage, (calls, seconds) in counts.items():
+                before = _counts.get(stage, (0, 0.0))
+                _counts[stage] = (before[0] + calls, before[1] + seconds)
+        raise
+
+
+def stage_times(session: Session, *, days: int | None = None) -> Sequence[StageTime]:
+    """Return the sums by stage, of the last `days` or of all time."""
+    chosen = select_any(StageTimeRow.stage, func.sum(StageTimeRow.calls), func.sum(StageTimeRow.seconds))
+    if days is not None:
+        first = (utc_now() - timedelta(days=days)).date().isoformat()
+        chosen = chosen.where(col(StageTimeRow.day) > first)
+    sums = {stage: (int(calls), float(took)) for stage, calls, took in session.execute(chosen.group_by("stage"))}
+    return tuple(StageTime(stage, *sums.get(stage, (0, 0.0))) for stage in STAGES)
