@@ -162,6 +162,9 @@ IDENTITY_FIELDS = (
     ),
     ContractField("driver", WHERE, "info", "text", "Version of the GPU driver."),
     ContractField(
+        "nodes", WHERE, "info", "text", "Nodes of the job, in Slurm's notation.", also=("nodelist", "hosts", "hostfile")
+    ),
+    ContractField(
         "container",
         SOFTWARE,
         "stack",

@@ -102,7 +102,9 @@ _STRENGTH: tuple[DocumentKind, ...] = (
     "golden values",
     "bridge configuration",
     "container image",
+    "node list",
     "job environment",
+    "slurm accounting",
     "launch command",
 )
 """Kinds of documents, weakest first: a command states what was started, a configuration only what was planned."""

@@ -18,6 +18,8 @@ DocumentKind = Literal[
     "bridge configuration",
     "launch command",
     "job environment",
+    "slurm accounting",
+    "node list",
     "container image",
 ]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from app.domain.contract.fields import PREFIX, VARIABLES
 from app.domain.contract.values import read_value
 from app.domain.documents.document import Document, is_secret, read_json
+from app.domain.documents.slurm import stated_nodes
 from app.domain.run import Stated
 from app.domain.text import one_line
 
@@ -302,6 +303,8 @@ def stated_by_variables(variables: Mapping[str, str], where: str) -> dict[str, S
             _state(stated, field, usable[name], f"{where}: {name} = {one_line(usable[name])[:MAX_VALUE]}")
     if "SLURM_CLUSTER_NAME" in usable:
         _state(stated, "cluster", usable["SLURM_CLUSTER_NAME"], f"{where}: SLURM_CLUSTER_NAME")
+    nodes = usable.get("SLURM_JOB_NODELIST", "") or usable.get("SLURM_NODELIST", "")
+    stated |= stated_nodes(nodes, f"{where}: SLURM_JOB_NODELIST")
     for name in _IMAGES:
         if name in usable and "container" not in stated:
             stated |= stated_by_image(usable[name], f"{where}: {name}")

@@ -14,6 +14,7 @@ from app.domain.documents.iteration_table import (
     recognise_iterations,
 )
 from app.domain.documents.launch_command import OVERRIDE, read_commands, read_launch_command
+from app.domain.documents.slurm import expand_nodes, read_node_list, read_slurm_accounting
 from app.domain.documents.tensorboard import HEADER_BYTES, masked_crc32c, read_tensorboard
 
 MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
@@ -26,6 +27,8 @@ _READERS: dict[DocumentKind, Callable[[bytes], Document]] = {
     "bridge configuration": read_bridge_config,
     "launch command": read_launch_command,
     "job environment": read_job_environment,
+    "slurm accounting": read_slurm_accounting,
+    "node list": read_node_list,
     "container image": read_container_image,
 }
 
@@ -61,6 +64,9 @@ _LAUNCHERS = re.compile(
     r"(?:^|[\s/;&(])(?:torchrun|srun|mpirun|accelerate|deepspeed|python3?|train\.sh|run_\w+\.(?:py|sh)|setup_experiment\.py)\s"
 )
 _IMAGE_NAMES = (".sqsh", ".squashfs")
+_ACCOUNTING = re.compile(rb'"jobs"\s*:\s*\[')
+_OF_ACCOUNTING = re.compile(rb'"(?:allocation_nodes|derived_exit_code)"\s*:')
+_NODE_LIST_NAMES = re.compile(r"node_?-?s?(list|file)|nodes|hosts?_?(list|file)|hostnames", re.IGNORECASE)
 
 
 def recognise(name: str, head: bytes) -> DocumentKind | None:
@@ -91,7 +97,9 @@ def recognise_long(head: bytes) -> DocumentKind | None:
     is_json = head.lstrip()[:1] == b"{"
     if is_json and _GOLDEN.search(head):
         return "golden values"
-    if (kind := recognise_iterations(head)) is not None or is_json:
+    is_accounting = is_json and _ACCOUNTING.search(head) and _OF_ACCOUNTING.search(head)
+    kind: DocumentKind | None = "slurm accounting" if is_accounting else recognise_iterations(head)
+    if kind is not None or is_json:
         return kind
     if _CONTAINER.search(head) or len({match[1] for match in _SECTION.finditer(head)}) >= 3:
         return "bridge configuration"
@@ -123,6 +131,8 @@ def _recognise_text(name: str, text: str) -> DocumentKind | None:
     variables = sum(bool(_VARIABLE.match(line.strip())) for line in lines)
     if variables >= 2 and variables * 2 > len(lines):
         return "job environment"
+    if _NODE_LIST_NAMES.search(name) and all(expand_nodes(line.split()[0]) for line in lines):
+        return "node list"
     if len(lines) == 1 and _is_image(name, lines[0].strip()):
         return "container image"
     return None

@@ -9,12 +9,20 @@ from app.domain.contract.fields import STACK_FIELDS
 from app.domain.contract.resolve import Contract, resolve
 from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
 from app.domain.documents.document import Document
+from app.domain.documents.slurm import ending_of
 from app.domain.logs.read import KNOWN_FORMATS
 from app.domain.logs.series import log_interval
 from app.domain.numbers import plural
 from app.domain.performance.availability import availability
 from app.domain.performance.figures import Figures
-from app.domain.performance.health import counts_of, explain_failures, fatal_event, is_unread, read_health
+from app.domain.performance.health import (
+    counts_of,
+    explain_failures,
+    fatal_event,
+    is_unread,
+    reached_the_end,
+    read_health,
+)
 from app.domain.performance.steady_state import (
     MIN_VALUES,
     SHORT_WINDOW,
@@ -26,6 +34,7 @@ from app.domain.performance.timers import read_timers, unfair_because
 from app.domain.run import (
     UNREADABLE_DOCUMENT,
     FloatArray,
+    LogEvent,
     Metadata,
     ParsedLog,
     Problem,
@@ -50,8 +59,20 @@ def with_documents(log: ParsedLog, documents: Sequence[Document]) -> ParsedLog:
     for document in documents:
         if "iteration" in document.columns and len(document.columns["iteration"]):
             log = _beside(log, document) if log.n else _instead(log, document)
+        if (ending := ending_of(document)) and log.line_count and not reached_the_end(log):
+            log = replace(log, events=(*log.events, _ended_by(ending, log)))
     problems = [Problem("document", f"{document.kind}: {text}") for document in documents for text in document.problems]
     return replace(log, problems=(*log.problems, *problems)) if problems else log
+
+
+def _ended_by(text: str, log: ParsedLog) -> LogEvent:
+    """Return the end that the scheduler states, at the last line of the last log."""
+    file = max(len(log.files) - 1, 0)
+    last = max((event.line for event in log.events if event.file == file), default=0)
+    line = log.line_count if len(log.files) < 2 else last
+    if log.n and len(log.files) < 2:
+        line = max(line, int(log.line_numbers[-1]) + 1)
+    return LogEvent("scheduler", line, text, file=file)
 
 
 def _instead(log: ParsedLog, document: Document) -> ParsedLog:
