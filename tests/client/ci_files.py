@@ -42,7 +42,8 @@ def play_action(folder: Path, inputs: Mapping[str, str], **env: str) -> Played:
     known = {f"inputs.{name}": str(item.get("default", "")) for name, item in action["inputs"].items()}
     known |= {f"inputs.{name}": text for name, text in inputs.items()}
     known |= {"github.action_path": str(ACTION.parent), "github.token": "no-token"}
-    played, summary = Played(), folder / "summary.md"
+    played, summary, on_path = Played(), folder / "summary.md", folder / "path"
+    on_path.touch()
     for number, step in enumerate(action["runs"]["steps"]):
         assert step["shell"] == "bash"
         assert "${{" not in step["run"], "what people wrote must not become a script"
@@ -50,8 +51,12 @@ def play_action(folder: Path, inputs: Mapping[str, str], **env: str) -> Played:
         script.write_text(step["run"])
         output.touch()
         stated = {name: _evaluated(str(text), known) for name, text in step["env"].items()}
-        files = {"GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary), "RUNNER_TEMP": str(folder)}
+        files = {
+            "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary), "GITHUB_PATH": str(on_path),
+            "RUNNER_TEMP": str(folder),
+        }  # fmt: skip
         job = environment(folder, GITHUB_ACTIONS="true", **files, **env) | stated
+        job["PATH"] = os.pathsep.join((*reversed(on_path.read_text().splitlines()), job["PATH"]))
         done = _run(["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)], folder, job)
         played.said += done.stdout + done.stderr
         outputs = dict(line.split("=", 1) for line in output.read_text().splitlines())

@@ -356,6 +356,14 @@ def inputs(server: Running, **more: str) -> dict[str, str]:
     return {"url": server.address, "token": "", "logs": "logs/*.log", "project": project, "github-token": APP, **more}
 
 
+def bare_path(folder: Path) -> str:
+    """A path with a Python that has no packages, and the programs of the system."""
+    python = folder / "bin" / "python3"
+    python.parent.mkdir()
+    python.symlink_to(Path(sys.base_prefix) / "bin/python3")
+    return os.pathsep.join((str(python.parent), "/usr/bin", "/bin"))
+
+
 def test_a_first_run_on_github_is_a_comment_and_a_neutral_check_and_fails_nobody(
     server: Running, tmp_path: Path
 ) -> None:
@@ -380,11 +388,13 @@ def test_a_first_run_on_github_is_a_comment_and_a_neutral_check_and_fails_nobody
 
 
 def test_the_outcomes_that_fail_the_job_are_the_users_choice(server: Running, tmp_path: Path) -> None:
+    """On a runner without the client, which comes from the service."""
     logs(tmp_path, "a.log")
     with running_github() as forge:
         strict = inputs(server, allow="", comment="false", key="nightly", wait="60")
-        played = play_action(tmp_path, strict, **github_job(tmp_path, forge.base))
-    assert (played.code, forge.comments) == (4, [])
+        played = play_action(tmp_path, strict, **github_job(tmp_path, forge.base), PATH=bare_path(tmp_path))
+    assert (played.code, forge.comments) == (4, []), played.said
+    assert (tmp_path / "threewalls-bin/threewalls.pyz").is_file()
     assert [check["name"] for check in forge.checks] == ["threewalls (nightly)"]
 
 
@@ -421,11 +431,8 @@ def test_a_command_that_is_missing_or_killed_fails_the_job(tmp_path: Path, comma
 
 def test_a_gitlab_job_takes_the_client_from_the_service(server: Running, tmp_path: Path) -> None:
     logs(tmp_path, "a.log")
-    python = tmp_path / "bin" / "python3"
-    python.parent.mkdir()
-    python.symlink_to(Path(sys.base_prefix) / "bin/python3")  # without the packages of this environment
     with running_gitlab() as forge:
-        job = gitlab_job(server, forge.base, OWN) | {"PATH": f"{python.parent}{os.pathsep}/usr/bin{os.pathsep}/bin"}
+        job = gitlab_job(server, forge.base, OWN) | {"PATH": bare_path(tmp_path)}
         played = play_template(tmp_path, **job)
     assert played.code == 4, played.said  # no baseline
     assert (tmp_path / "threewalls.pyz").is_file()
