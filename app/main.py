@@ -74,6 +74,7 @@ from app.references.api import router as references_api
 from app.references.pages import router as references_pages
 from app.regressions.api import router as regressions_api
 from app.regressions.api import verdict_router as verdict_api
+from app.regressions.bisect import router as bisect_api
 from app.regressions.feed import router as regression_feed
 from app.regressions.pages import router as regressions_pages
 from app.reports.api import router as reports_api
@@ -191,6 +192,7 @@ def _routes() -> list[BaseRoute]:
         matrix_api,
         regressions_api,
         verdict_api,
+        bisect_api,
         reports_api,
         commit_reports_api,
         suggestions_api,

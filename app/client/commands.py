@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from app.client import account, doctor, report, rerun
+from app.client import account, bisect, doctor, report, rerun
 from app.client.account import logged_in
 from app.client.delivery import sync
 from app.client.errors import FINE, NO_VERDICT, SERVICE, NotThreewalls, Unreachable, UsageError, apply_allow, failure
@@ -85,6 +85,11 @@ def run(options: argparse.Namespace, env: Mapping[str, str] | None = None) -> in
 def _rerun(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
     with Service(settings, say=_say) as service:
         return rerun.rerun(options, service, env)
+
+
+def _bisect(options: argparse.Namespace, settings: ClientSettings, _: Mapping[str, str]) -> int:
+    with Service(settings, say=_say) as service:
+        return bisect.bisect(options, service)
 
 
 def _sync(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
@@ -216,6 +221,7 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace, ClientSettings, Mapping[st
     "import": import_runs,
     "report": _report,
     "rerun": _rerun,
+    "bisect": _bisect,
     "runs": _runs,
     "correct": _correct,
     "token": _token,

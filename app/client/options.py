@@ -43,7 +43,7 @@ def _number(text: str) -> int:
 
 
 WAIT_SECONDS = 600
-COMMANDS = ("upload", "sync", "import", "report", "rerun", "runs", "correct", "token", "doctor")
+COMMANDS = ("upload", "sync", "import", "report", "rerun", "bisect", "runs", "correct", "token", "doctor")
 IMPORT_SOURCES = ("wandb", "mlflow", "tensorboard", "csv")
 
 
@@ -67,6 +67,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     action.add_argument("--exec", default="", metavar="CMD", help="run this shell command once for each rerun")
     rerun.add_argument("--json", action="store_true", help="print one JSON document")
     _add_wait(rerun)
+    _add_bisect(commands)
     _add_runs(commands)
     _add_correct(commands)
     token = commands.add_parser("token", help="show the scopes of THREEWALLS_TOKEN, or manage the tokens of a project")
@@ -152,6 +153,21 @@ def _add_upload(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     follow.add_argument(
         "--interval", type=_seconds, default=2.0, metavar="SECONDS", help="pause between reads (default: %(default)s)"
     )
+
+
+def _add_bisect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    search = commands.add_parser("bisect", help="say which commit to measure next to find the cause of a change")
+    search.add_argument("run", metavar="RUN", help="number or address of a run of the bad commit")
+    search.add_argument("--good", default="", metavar="COMMIT", help="last good commit (default: of the baseline)")
+    search.add_argument("--bad", default="", metavar="COMMIT", help="bad commit (default: of the run)")
+    search.add_argument(
+        "--repository",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="checkout of the history (default: this folder)",
+    )
+    search.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

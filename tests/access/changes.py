@@ -451,6 +451,7 @@ NO_RECORD: Mapping[str, str] = {
     "POST /upload/preview": "answers what a file shows, and stores nothing",
     "POST /api/v1/uploads/preview": "the same for the client",
     "POST /check": "the same as a form",
+    "POST /api/v1/runs/{run_id}/bisect": "answers a question and stores nothing",
     "POST /api/v1/projects/{slug}/deletions/preview": "answers what a deletion would do, and deletes nothing",
     "POST /api/v1/definitions/retry": "repeats the service's own work; nothing that a user stated changes",
     "POST /settings/definitions/retry": "the same as a form",

@@ -1,0 +1,86 @@
+"""`threewalls bisect RUN`: the commit to measure next, between a good commit and that of a run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from app.client.errors import FINE, UsageError
+from app.client.report import run_number
+from app.client.service import Service
+from app.client.terminal import one_line, out
+
+_GIT_SECONDS = 60
+_MOST_LISTED = 10
+
+
+def bisect(options: argparse.Namespace, service: Service) -> int:
+    """Print the next commit of the range in this checkout. Raises UsageError, Refused or Unreachable."""
+    run_id = run_number(options.run)
+    ends = service.get(f"/api/v1/runs/{run_id}/bisect").json()
+    good, bad = options.good or ends["good"], options.bad or ends["bad"]
+    if not good or not bad:
+        raise UsageError(f"Run {run_id} names no {'good' if not good else 'bad'} commit. Give --good and --bad.")
+    commits = commits_between(options.repository, good, bad)
+    answer = service.post(f"/api/v1/runs/{run_id}/bisect", json={"commits": commits}).json()
+    if options.json:
+        out(json.dumps({"schema": "bisect/1", **answer}))
+    else:
+        out(text_of(answer, commits, options.repository))
+    return FINE
+
+
+def commits_between(folder: Path, good: str, bad: str) -> list[str]:
+    """Return the full hashes from `good` to `bad`, oldest first, along first parents. Raises UsageError."""
+    first, last = (_git(folder, "rev-parse", "--verify", "--quiet", f"{end}^{{commit}}") for end in (good, bad))
+    between = _git(folder, "rev-list", "--reverse", "--first-parent", f"{first}..{last}").split()
+    if not between:
+        raise UsageError(f"{bad[:12]} does not follow {good[:12]} in this checkout. Give --good and --bad.")
+    return [first, *between]
+
+
+def text_of(answer: dict[str, Any], commits: list[str], folder: Path) -> str:
+    """Return what is known of the range, and what to run, in lines."""
+    lines = [f"{len(commits) - 1} commits, step time {answer['change_pct']:+.2f} %"]
+    for entry in answer["measured"]:
+        delta = "" if entry["delta_pct"] is None else f" {entry['delta_pct']:+.2f} %"
+        runs = ", ".join(f"#{run}" for run in entry["runs"])
+        lines.append(f"  {entry['commit'][:12]} {entry['state']}{delta} (run {runs})")
+    if answer["is_mixed"]:
+        lines.append("A good commit follows a bad one: there is more than one change. The first one is searched.")
+    if first := answer["first_bad"]:
+        return "\n".join([*lines, f"first bad commit: {first} {_subject(folder, first)}"])
+    lines.append(f"{answer['commits_left']} commits are left, {answer['steps']} to measure")
+    for commit in answer["left"] if answer["commits_left"] <= _MOST_LISTED else ():
+        lines.append(f"  {commit[:12]} {_subject(folder, commit)}")
+    if not answer["next"]:
+        return "\n".join([*lines, "None of them can be measured: their runs failed or stayed unclear."])
+    cost = f", {answer['gpu_hours_each']:.1f} GPU-hours each" if answer["gpu_hours_each"] else ""
+    plural = "s" if answer["launches"] > 1 else ""
+    lines.append(f"next: {answer['next']} {_subject(folder, answer['next'])}")
+    lines.append(f"  {answer['launches']} run{plural}{cost}; then ask again:")
+    lines.append(f"  git checkout {answer['next']}")
+    stated = f"--set commit={answer['next']} --purpose experiment --tag {answer['tag']}"
+    lines.append(f"  threewalls upload LOG {stated} --wait")
+    return "\n".join(lines)
+
+
+def _subject(folder: Path, commit: str) -> str:
+    return one_line(_git(folder, "show", "--no-patch", "--format=%s", commit))[:80]
+
+
+def _git(folder: Path, *words: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words],  # the user's own git
+            capture_output=True, text=True, errors="replace", timeout=_GIT_SECONDS, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"git could not be run: {error}") from error
+    if done.returncode:
+        said = one_line(done.stderr)[:200] or "it knows no such commit"
+        raise UsageError(f"git {words[0]} failed in {folder}: {said}. A shallow checkout lacks history; fetch it.")
+    return done.stdout.strip()

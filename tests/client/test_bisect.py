@@ -1,0 +1,75 @@
+"""`threewalls bisect` against a real service and a real git history, and what its call refuses."""
+
+import json
+import subprocess
+import uuid
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+from starlette.testclient import TestClient
+
+from app.cli import main
+from app.settings import Settings
+from tests.client.commands import threewalls
+from tests.embedded.processes import Running
+from tests.regressions.judging import arrive, judge_all, steady
+from tests.training_logs import training_log
+
+CONTRACT = ("--set", "gpu=H100", "--set", "gpus=16", "--set", "container=train:2026.10")
+SLOW_FROM = 5
+
+
+def history(folder: Path, commits: int) -> list[str]:
+    """A repository with empty commits, and their hashes, oldest first."""
+    folder.mkdir()
+    who = ("-c", "user.name=Ada", "-c", "user.email=ada@example.org")
+    script = " && ".join(f"git commit -q --allow-empty -m 'Change {number}'" for number in range(commits))
+    config = f"git init -q -b main && git config {who[1].replace('=', ' ')} && git config {who[3].replace('=', ' ')}"
+    subprocess.run(["sh", "-c", f"{config} && {script}"], cwd=folder, check=True)
+    listed = subprocess.run(["git", "rev-list", "--reverse", "HEAD"], cwd=folder, check=True, capture_output=True)
+    return listed.stdout.decode().split()
+
+
+def test_asking_again_after_each_upload_finds_the_commit(
+    server: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commits, project = history(tmp_path / "code", 9), f"bisect-{uuid.uuid4().hex[:8]}"
+
+    def measure(place: int) -> int:
+        log = tmp_path / f"{place}.log"
+        mark = f"INFO: {uuid.uuid4()}\n".encode()
+        log.write_bytes(mark + training_log(50, 480 if place >= SLOW_FROM else 400))
+        words = ("--set", f"project={project}", "--set", f"commit={commits[place]}", "--json", "--wait=120")
+        done = threewalls(server.address, tmp_path, "upload", str(log), *CONTRACT, *words, "--purpose", "experiment")
+        return int(done.document["id"])
+
+    measure(0)
+    run = str(measure(8))
+    asking = ["bisect", run, "--url", server.address, "--good", commits[0], "--repository", str(tmp_path / "code")]
+    for expected in (4, 6, 5):
+        assert main([*asking, "--json"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["next"] == commits[expected]
+        measure(expected)
+    assert main(asking) == 0
+    assert f"first bad commit: {commits[SLOW_FROM]} Change {SLOW_FROM}" in capsys.readouterr().out
+    assert main([*asking[:-2], "--repository", str(tmp_path)]) == 2
+    assert main([*asking, "--bad", commits[0]]) == 2
+
+
+def test_the_ends_are_those_of_the_verdict(engine: Engine, settings: Settings, client: TestClient) -> None:
+    for number, time in enumerate(steady(1000, 10)):
+        arrive(engine, time, number, f"{number:07x}")
+    run = arrive(engine, 1200.0, 10, "abcdef0")
+    judge_all(engine, settings)
+    address = f"/api/v1/runs/{run}/bisect"
+    assert client.get(address).json() == {"run": run, "good": "0000009", "bad": "abcdef0"}
+    full = ["0000009" + "0" * 33, "1" * 40, "2" * 40, "abcdef0" + "0" * 33]
+    answer = client.post(address, json={"commits": full}).json()
+    assert (answer["next"] in full[1:3], answer["commits_left"], answer["launches"]) == (True, 3, 1)
+    assert answer["change_pct"] == pytest.approx(20, abs=1)
+    assert answer["gpu_hours_each"] > 0
+    for commits in ([full[1], full[3]], [full[0], full[0], full[3]], [full[0]], ["x", full[3]]):
+        assert client.post(address, json={"commits": commits}).status_code == 422
+    assert client.get("/api/v1/runs/999/bisect").status_code == 404
