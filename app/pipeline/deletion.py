@@ -450,7 +450,7 @@ def continue_deletions(engine: Engine, seconds: float) -> None:
 
 
 def finish_deletions(engine: Engine) -> int:
-    """Make deletions final whose time to undo is over. Return how many."""
+    """Make deletions final whose undo period has ended. Return how many."""
     with transaction(engine) as session:
         over = select(DeletionRow).where(col(DeletionRow.state) == "done", col(DeletionRow.ends_at) < utc_now())
         rows = session.execute(over.order_by(col(DeletionRow.id)).limit(_BATCH).with_for_update()).scalars().all()

@@ -695,7 +695,7 @@ def _fail(engine: Engine, claim: RunClaim, reason: str) -> str | None:
         return "failed"
 
 
-# --- Figures of earlier versions of the definitions, computed again a few runs at a time, so that uploads go first.
+# --- Recomputation by new versions of the definitions: a few runs at a time, so that uploads go first.
 #
 # Nothing is planned ahead: each batch is chosen from the rows as they are, so that work resumes wherever it was killed.
 # What was read from the files is stored, so most runs need no log (`storage/readings.py`). The project with the newest
