@@ -75,15 +75,15 @@ def prepared(settings: Settings) -> tuple[FastAPI, str, str]:
         others = [ProjectRow(slug=f"p{number}") for number in range(99)]
         session.add_all(others)
         session.flush()
-        for one in (project, *(other.id or 0 for other in others)):
-            users.set_role(session, project_id=one, user_id=user.id, role=Role.VIEWER, by="bench")
-        made = tokens.make_token(session, project_id=project, name="ci", scopes=list(TokenScope), by="bench")[1]
-        return app, made, users.start_session(session, user.id, timedelta(hours=1))
+        for project_id in (project, *(other.id or 0 for other in others)):
+            users.set_role(session, project_id=project_id, user_id=user.id, role=Role.VIEWER, by="bench")
+        token = tokens.make_token(session, project_id=project, name="ci", scopes=list(TokenScope), by="bench")[1]
+        return app, token, users.start_session(session, user.id, timedelta(hours=1))
 
 
 async def measured(asks: dict[str, Ask]) -> dict[str, list[float]]:
     """Milliseconds of CPU a request, by name: one figure a round."""
-    found: dict[str, list[float]] = {name: [] for name in asks}
+    times_by_name: dict[str, list[float]] = {name: [] for name in asks}
     for ask in asks.values():
         await ask()
     for _ in range(ROUNDS):
@@ -91,8 +91,8 @@ async def measured(asks: dict[str, Ask]) -> dict[str, list[float]]:
             began = time.process_time()
             for _ in range(REQUESTS):
                 await ask()
-            found[name].append((time.process_time() - began) / REQUESTS * 1000)
-    return found
+            times_by_name[name].append((time.process_time() - began) / REQUESTS * 1000)
+    return times_by_name
 
 
 def main() -> None:
@@ -102,10 +102,10 @@ def main() -> None:
         migrate(settings)
         app, token, secret = prepared(settings)
         table = route_table(app)
-        kept = {"settings": settings, "table": table}
-        closed = AccessMiddleware(stub, engine=make_engine(settings), open_to=None, **kept)  # type: ignore[arg-type]
-        opened = AccessMiddleware(stub, engine=make_engine(settings), open_to=(), **kept)  # type: ignore[arg-type]
-        found = asyncio.run(
+        options = {"settings": settings, "table": table}
+        closed = AccessMiddleware(stub, engine=make_engine(settings), open_to=None, **options)  # type: ignore[arg-type]
+        opened = AccessMiddleware(stub, engine=make_engine(settings), open_to=(), **options)  # type: ignore[arg-type]
+        times_by_name = asyncio.run(
             measured({
                 "no check": asking(stub, {}, of=app),
                 "no log-ins": asking(opened, {}, of=app),
@@ -113,10 +113,10 @@ def main() -> None:
                 "session": asking(closed, {"Cookie": f"{NAME}={secret}"}, of=app),
             })
         )  # fmt: skip
-    bare = statistics.median(found["no check"])
+    bare = statistics.median(times_by_name["no check"])
     worst = 0.0
     print(f"{'':12}{'ms a request':>14}{'added ms':>12}{'of the limit':>14}   (limit {LIMIT_MS} ms)")
-    for name, times in found.items():
+    for name, times in times_by_name.items():
         added = statistics.median(times) - bare
         worst = max(worst, added)
         print(f"{name:12}{statistics.median(times):14.4f}{added:12.4f}{added / LIMIT_MS:13.0%}")

@@ -135,18 +135,18 @@ def with_reruns(
     families: dict[str, list[Estimated]] = defaultdict(list)
     for case in cases:
         families[case.case.family].append(case)
-    predictions, made = [], 0
+    predictions, total = [], 0
     for case, verdict in verdicts(cases):
         label, wanted = labels[case.case.id], reruns_wanted(verdict)
         if wanted and label.get("sigma_run"):
-            made += wanted
+            total += wanted
             again = [_rerun(case.case.candidate, label, draw, number) for number in range(wanted)]
             others = [other.baseline for other in families[case.case.family] if other is not case]
             again_judged = judge([case.candidate, *again], case.baseline, family_prior(others), looks=PLANNED_LOOKS)
             predictions.append(prediction(case, again_judged))
         else:
             predictions.append(prediction(case, verdict))
-    return predictions, made
+    return predictions, total
 
 
 def _rerun(candidate: np.ndarray, label: dict[str, Any], draw: np.random.Generator, number: int) -> RunEstimate:
@@ -160,12 +160,12 @@ def _rerun(candidate: np.ndarray, label: dict[str, Any], draw: np.random.Generat
 
 def print_reruns(folder: Path, cases: Sequence[Estimated], rounds: int) -> None:
     labels, draw = truth(folder), np.random.default_rng(7)
-    scored, made = [], 0
+    scored, total = [], 0
     for _ in range(rounds):
         predictions, reruns = with_reruns(cases, labels, draw)
         scored.append(score(folder, predictions))
-        made += reruns
-    print(f"with one batch of requested reruns, drawn {rounds} times; {made / rounds / len(cases):.2f} reruns a run")
+        total += reruns
+    print(f"with one batch of requested reruns, drawn {rounds} times; {total / rounds / len(cases):.2f} reruns a run")
     for key in ("fpr", "power_2pct_up", "false_no_change_3pct_up", "wrong_direction"):
         values = [row[key][0] if isinstance(row[key], list) else row[key] for row in scored]
         print(f"{ROWS[key]:44}{100 * np.mean(values):>10.1f} %  ({100 * min(values):.1f} to {100 * max(values):.1f})")

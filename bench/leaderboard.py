@@ -116,19 +116,19 @@ def _report(sizes: dict[str, tuple[int, int]], measured: dict[str, dict[str, Ans
     print(f"{'':20} {'runs':>8} {'stacks':>6}  median ms  highest ms  processor ms       kB")
     broken = []
     for what, answers in measured.items():
-        for name, one in answers.items():
+        for name, answer in answers.items():
             runs, stacks = sizes[name]
             print(
-                f"{what:20} {runs:8,} {stacks:6}  {one.median_ms:9.1f}  {one.highest_ms:10.1f}  {one.cpu_ms:12.1f}"
-                f"  {one.kilobytes:7.1f}"
+                f"{what:20} {runs:8,} {stacks:6}  {answer.median_ms:9.1f}  {answer.highest_ms:10.1f}"
+                f"  {answer.cpu_ms:12.1f}  {answer.kilobytes:7.1f}"
             )
         growth = answers["many"].median_ms / answers["few"].median_ms
         (few, stacks), (many, _) = sizes["few"], sizes["many"]
         print(f"{'':20} from {few:,} runs to {many:,}, {stacks} stacks: x {growth:.2f}")
         if what in LIMITED and (answers["many"].median_ms > LIMIT_MS or growth > LIMIT_GROWTH):
             broken.append(what)
-    told = f"broken by {', '.join(broken)}" if broken else "kept"
-    print(f"limits {LIMIT_MS} ms and x {LIMIT_GROWTH:.0f} for {', '.join(LIMITED)}: {told}")
+    outcome = f"broken by {', '.join(broken)}" if broken else "kept"
+    print(f"limits {LIMIT_MS} ms and x {LIMIT_GROWTH:.0f} for {', '.join(LIMITED)}: {outcome}")
     return int(bool(broken))
 
 

@@ -54,8 +54,8 @@ def processor_ms(call: Callable[[], object]) -> float:
 
 
 def grep(path: Path) -> None:
-    found = subprocess.run(["grep", "-c", KEY, str(path)], check=True, capture_output=True, text=True).stdout
-    assert int(found) == LARGE_ITERATIONS
+    output = subprocess.run(["grep", "-c", KEY, str(path)], check=True, capture_output=True, text=True).stdout
+    assert int(output) == LARGE_ITERATIONS
 
 
 def read(path: Path) -> None:
@@ -92,8 +92,8 @@ def small_ms(path: Path) -> float:
 
 def microseconds_a_line(path: Path) -> float:
     """What each iteration line costs: those of the large log alone, parsed together."""
-    found = subprocess.run(["grep", "-m", "2000", KEY, str(path)], check=True, capture_output=True).stdout
-    return statistics.median(processor_ms(lambda: parse_log([found])) for _ in range(31)) / 2000 * 1000
+    output = subprocess.run(["grep", "-m", "2000", KEY, str(path)], check=True, capture_output=True).stdout
+    return statistics.median(processor_ms(lambda: parse_log([output])) for _ in range(31)) / 2000 * 1000
 
 
 def row(name: str, today: float, first: float, cost: float, unit: str) -> str:

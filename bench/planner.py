@@ -48,11 +48,11 @@ def measure(fields: Mapping[str, object], rounds: int) -> tuple[float, int, int]
 def main() -> int:
     slow = 0
     for name, fields in ORDINARY.items():
-        slow += _told(name, fields, ROUNDS, LIMIT_MS)
-    return min(1, slow + _told("nearly the most allowed", WIDEST, 3, WIDEST_MS))
+        slow += _report(name, fields, ROUNDS, LIMIT_MS)
+    return min(1, slow + _report("nearly the most allowed", WIDEST, 3, WIDEST_MS))
 
 
-def _told(name: str, fields: Mapping[str, object], rounds: int, limit_ms: float) -> bool:
+def _report(name: str, fields: Mapping[str, object], rounds: int, limit_ms: float) -> bool:
     ms, tried, feasible = measure(fields, rounds)
     print(f"{name:30} {ms:8.1f} ms  {tried:9,} tried  {feasible:9,} feasible")
     return ms > limit_ms

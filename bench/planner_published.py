@@ -75,18 +75,18 @@ class Published:
 
 def recipes(corpus: Path) -> list[Published]:
     """Return the distinct recipes of known models with a complete layout."""
-    found: dict[tuple[object, ...], Published] = {}
+    published: dict[tuple[object, ...], Published] = {}
     for row, seconds in (*_released(corpus), *_configured(corpus)):
         recipe = _recipe(row, seconds)
         if recipe is None:
             continue
         r = recipe.request
         key = (r.model.name, r.gpu, r.gpus, r.seq_len, r.gbs, r.mbs, recipe.layout)
-        other = found.get(key)
+        other = published.get(key)
         faster = other is None or (recipe.seconds or math.inf) < (other.seconds or math.inf)
         best = recipe if faster or other is None else other
-        found[key] = replace(best, rows=1 + (other.rows if other is not None else 0))
-    return list(found.values())
+        published[key] = replace(best, rows=1 + (other.rows if other is not None else 0))
+    return list(published.values())
 
 
 def _released(corpus: Path) -> Iterator[tuple[dict[str, str], float | None]]:
@@ -147,11 +147,11 @@ def _records() -> tuple[Record, ...]:
 
 def place(recipe: Published, records: Iterable[Record]) -> tuple[int | None, int]:
     """Return the place of the recipe's degrees among all feasible layouts, None when infeasible; and their number."""
-    known = comparable(recipe.request, records)
-    request = replace(recipe.request, calibration=calibrate(recipe.request, known))
+    records_of_request = comparable(recipe.request, records)
+    request = replace(recipe.request, calibration=calibrate(recipe.request, records_of_request))
     options = candidates(request)
     feasible = np.flatnonzero(options.broken == 0)
-    ranked = best_first(request, options, feasible, known)
+    ranked = best_first(request, options, feasible, records_of_request)
     a, mesh = recipe.layout, options.mesh
     same = (mesh.tp == a.tp) & (mesh.cp == a.cp) & (mesh.pp == a.pp) & (mesh.ep == a.ep) & (mesh.etp == a.etp)
     at = np.flatnonzero(same[ranked])
@@ -165,9 +165,9 @@ def _of_other_work(recipe: Published) -> list[Record]:
     return [record for record in _records() if work(record.request) != work(recipe.request)]
 
 
-def print_places(found: Sequence[Published], *, rows: bool) -> None:
+def print_places(published: Sequence[Published], *, rows: bool) -> None:
     places: dict[str, list[int | None]] = {"alone": [], "others": []}
-    ordered = sorted(found, key=lambda item: item.name)
+    ordered = sorted(published, key=lambda item: item.name)
     for recipe in ordered:
         alone, feasible = place(recipe, ())
         others, _ = place(recipe, _of_other_work(recipe))
@@ -187,11 +187,11 @@ def print_places(found: Sequence[Published], *, rows: bool) -> None:
             for most in (FIRST, SHORT)
         )
         print(f"       {name:7} {sum(weights)} table rows: first {FIRST}: {first}, first {SHORT}: {short}")
-    _print_by_model(found, places["alone"], places["others"])
+    _print_by_model(published, places["alone"], places["others"])
 
 
-def _print_by_model(found: Sequence[Published], alone: Sequence[int | None], others: Sequence[int | None]) -> None:
-    ordered = sorted(found, key=lambda item: item.name)
+def _print_by_model(published: Sequence[Published], alone: Sequence[int | None], others: Sequence[int | None]) -> None:
+    ordered = sorted(published, key=lambda item: item.name)
     for model in dict.fromkeys(recipe.request.model.name for recipe in ordered):
         mine = [index for index, recipe in enumerate(ordered) if recipe.request.model.name == model]
         counts = [sum(1 for index in mine if (ranks[index] or 10**9) <= FIRST) for ranks in (alone, others)]
@@ -201,8 +201,8 @@ def _print_by_model(found: Sequence[Published], alone: Sequence[int | None], oth
 # --- Step time.
 
 
-def _timed(found: Sequence[Published]) -> list[tuple[Published, float]]:
-    return [(recipe, recipe.seconds) for recipe in found if recipe.seconds]
+def _timed(published: Sequence[Published]) -> list[tuple[Published, float]]:
+    return [(recipe, recipe.seconds) for recipe in published if recipe.seconds]
 
 
 def _predicted(recipe: Published) -> float | None:
@@ -217,9 +217,9 @@ def _predicted(recipe: Published) -> float | None:
     return prediction.step_time_s if prediction is not None else None
 
 
-def print_times(found: Sequence[Published], *, rows: bool) -> None:
+def print_times(published: Sequence[Published], *, rows: bool) -> None:
     ratios: list[tuple[str, float]] = []
-    for recipe, seconds in sorted(_timed(found), key=lambda item: item[0].name):
+    for recipe, seconds in sorted(_timed(published), key=lambda item: item[0].name):
         predicted = _predicted(recipe)
         if predicted is None:
             continue
@@ -230,13 +230,13 @@ def print_times(found: Sequence[Published], *, rows: bool) -> None:
                 f"x {predicted / seconds:.2f}"
             )
     print(f"step time, {_errors([ratio for _, ratio in ratios])}")
-    with_records = [ratio for recipe, seconds in _timed(found) if (ratio := _recorded(recipe, seconds)) is not None]
+    with_records = [ratio for recipe, seconds in _timed(published) if (ratio := _recorded(recipe, seconds)) is not None]
     print(f"step time with records of the same hardware in other work, {_errors(with_records)}")
 
 
-def print_pairs(found: Sequence[Published]) -> None:
+def print_pairs(published: Sequence[Published]) -> None:
     """Two layouts of one model on one GPU in one number format: predicted over published ratio of their times."""
-    timed = _timed(found)
+    timed = _timed(published)
     errors: list[float] = []
     for index, (first, seconds) in enumerate(timed):
         for second, others in timed[index + 1 :]:
@@ -256,11 +256,11 @@ def _per_token(recipe: Published, seconds: float | None) -> float:
 
 
 def _recorded(recipe: Published, seconds: float) -> float | None:
-    known = comparable(recipe.request, _of_other_work(recipe))
-    if not known:
+    records_of_request = comparable(recipe.request, _of_other_work(recipe))
+    if not records_of_request:
         return None
     predicted = _predicted(recipe)
-    return None if predicted is None else predicted * calibrate(recipe.request, known).time / seconds
+    return None if predicted is None else predicted * calibrate(recipe.request, records_of_request).time / seconds
 
 
 def _errors(ratios: Sequence[float]) -> str:
@@ -276,10 +276,10 @@ def _errors(ratios: Sequence[float]) -> str:
 # --- The one constant that is fitted: all models, and each model predicted by the constant of the others.
 
 
-def fit(found: Sequence[Published]) -> None:
+def fit(published: Sequence[Published]) -> None:
     ideal = [
         (recipe.request.model.name, predicted / STACK / seconds)
-        for recipe, seconds in _timed(found)
+        for recipe, seconds in _timed(published)
         if (predicted := _predicted(recipe)) is not None
     ]
     print(f"fitted on all models: {_stack(ideal):.2f}; the service has {STACK:g}")
@@ -384,11 +384,11 @@ NEAR_ENOUGH = 0.10
 
 def print_peaks() -> None:
     close = 0
-    for name, values, recipe, known in PEAKS:
+    for name, values, recipe, measured in PEAKS:
         predicted = peak_gb(values, recipe)
-        error = predicted / known - 1
+        error = predicted / measured - 1
         close += abs(error) <= NEAR_ENOUGH
-        print(f"  {name:50} {known:6.1f} GB measured, {predicted:6.1f} GB predicted, {error:+.1%}")
+        print(f"  {name:50} {measured:6.1f} GB measured, {predicted:6.1f} GB predicted, {error:+.1%}")
     print(f"memory: {close} of {len(PEAKS)} peaks within {NEAR_ENOUGH:.0%}")
 
 
@@ -409,13 +409,13 @@ def main() -> int:
     arguments.add_argument("--rows", action="store_true", help="print every recipe")
     arguments.add_argument("--fit", action="store_true", help="fit the constant of the time model")
     options = arguments.parse_args()
-    found = recipes(options.corpus)
+    published = recipes(options.corpus)
     if options.fit:
-        fit(found)
+        fit(published)
         return 0
-    print_places(found, rows=options.rows)
-    print_times(found, rows=options.rows)
-    print_pairs(found)
+    print_places(published, rows=options.rows)
+    print_times(published, rows=options.rows)
+    print_pairs(published)
     print_peaks()
     return 0
 

@@ -104,11 +104,11 @@ def read_all(address: str, readers: int, seconds: float, queue: "multiprocessing
 
 
 def read_until(address: str, number: int, until: float, answers: list[Answer]) -> None:
-    kept = connection(address)
+    open_connection = connection(address)
     for path in itertools.islice(itertools.cycle(PATHS), number, None):
         if time.monotonic() >= until:
             return
-        answers.append(ask(kept, path))
+        answers.append(ask(open_connection, path))
 
 
 def upload_until(address: str, until: float, answers: list[Answer]) -> None:
@@ -127,15 +127,15 @@ def connection(address: str) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
 
 
-def ask(kept: http.client.HTTPConnection, path: str) -> Answer:
+def ask(open_connection: http.client.HTTPConnection, path: str) -> Answer:
     began = time.monotonic()
     try:
-        kept.request("GET", path, headers={"Accept": "text/html" if not path.startswith("/api") else "*/*"})
-        answer = kept.getresponse()
+        open_connection.request("GET", path, headers={"Accept": "text/html" if not path.startswith("/api") else "*/*"})
+        answer = open_connection.getresponse()
         answer.read()
         status = answer.status
     except (OSError, http.client.HTTPException):
-        kept.close()
+        open_connection.close()
         status = 0
     return path, status, time.monotonic() - began
 

@@ -92,14 +92,22 @@ def main() -> int:
     worst = 0.0
     for name, facts in (("says little", LITTLE), ("whole", WHOLE)):
         times = milliseconds(lambda facts=facts: evaluate(facts, book), ROUNDS)  # type: ignore[misc]
-        told = evaluate(facts, book)
-        counts = f"{len(told.fired)} fire, {len(told.silent)} silent, {len(told.asks)} ask, {len(told.broken)} broken"
+        evaluation = evaluate(facts, book)
+        counts = ", ".join(
+            f"{len(rules)} {what}"
+            for what, rules in (
+                ("fire", evaluation.fired),
+                ("silent", evaluation.silent),
+                ("ask", evaluation.asks),
+                ("broken", evaluation.broken),
+            )
+        )
         median, high = statistics.median(times), times[int(0.95 * len(times))]
         print(f"{name:12} median {median:.2f} ms, 95 % under {high:.2f} ms: {counts}")
         worst = max(worst, median)
     for what, work in (
-        ("stepper", lambda: journey(told)),
-        ("all diffs", lambda: [change_of(one, told.facts, COMMAND) for one in told.fired]),
+        ("stepper", lambda: journey(evaluation)),
+        ("all diffs", lambda: [change_of(suggestion, evaluation.facts, COMMAND) for suggestion in evaluation.fired]),
     ):
         print(f"{what:12} median {statistics.median(milliseconds(work, ROUNDS)):.2f} ms")
     print(f"limit {LIMIT_MS:.0f} ms: {'kept' if worst <= LIMIT_MS else 'BROKEN'}")

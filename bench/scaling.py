@@ -51,10 +51,12 @@ def main() -> int:
         measured = {what: measure(houses, path, asked.rounds) for what, path in PAGES.items()}
     print(f"{'':8} {'':14}  median ms  highest ms  processor ms       kB")
     for what, answers in measured.items():
-        for name, one in answers.items():
-            figures = f"{one.median_ms:9.1f}  {one.highest_ms:10.1f}  {one.cpu_ms:12.1f}  {one.kilobytes:7.1f}"
+        for name, answer in answers.items():
+            figures = (
+                f"{answer.median_ms:9.1f}  {answer.highest_ms:10.1f}  {answer.cpu_ms:12.1f}  {answer.kilobytes:7.1f}"
+            )
             print(f"{what:8} {name:>14}  {figures}")
-    slowest = max(one.median_ms for one in measured["page"].values())
+    slowest = max(answer.median_ms for answer in measured["page"].values())
     print(f"limit {LIMIT_MS} ms for the page: {'kept' if slowest <= LIMIT_MS else 'broken'}")
     return int(slowest > LIMIT_MS)
 

@@ -107,7 +107,7 @@ def fill(engine: Engine, settings: Settings, runs: int, *, stacks: int | None = 
         templates = _templates(engine, settings)
     count = stacks or max(10, runs // RUNS_PER_STACK)
     with engine.execution_options(writes=True).begin() as connection:
-        made = _stacks(connection, templates, count, seed)
+        stacks = _stacks(connection, templates, count, seed)
     weights = np.arange(1, count + 1, dtype=float) ** -ZIPF
     order = rng.choice(count, size=runs, p=weights / weights.sum())
     totals = np.bincount(order, minlength=count)
@@ -116,19 +116,19 @@ def fill(engine: Engine, settings: Settings, runs: int, *, stacks: int | None = 
     for first in range(0, runs, BATCH):
         batch = _Batch(next_id, rng)
         for number in range(first, min(first + BATCH, runs)):
-            stack = made[order[number]]
+            stack = stacks[order[number]]
             detailed = totals[order[number]] - stack.runs <= DETAILED
             _add_run(batch, stack, start + number * step, number, runs=runs, detailed=bool(detailed))
         with engine.execution_options(writes=True).begin() as connection:
             batch.write(connection)
     with engine.execution_options(writes=True).begin() as connection:
-        _write_standings(connection, [stack for stack in made if stack.runs])
+        _write_standings(connection, [stack for stack in stacks if stack.runs])
         if connection.dialect.name == "postgresql":
             for name in next_id:  # the copies bring their own ids
                 sequence = func.setval(f"{name}_id_seq", select(func.max(table_of_name(name).c.id)).scalar_subquery())
                 connection.execute(select(sequence))
     _analyse(engine)
-    largest = sorted((stack for stack in made if stack.runs), key=lambda stack: -stack.runs)
+    largest = sorted((stack for stack in stacks if stack.runs), key=lambda stack: -stack.runs)
     return Seeded(runs, tuple((stack.project_id, stack.key, stack.runs) for stack in largest), time.monotonic() - began)
 
 
@@ -196,7 +196,7 @@ def _as_text(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _stacks(connection: Connection, templates: list[_Template], count: int, seed: int) -> list[_Stack]:
     projects = _projects(connection)
-    made = []
+    stacks = []
     for number in range(count):
         template = templates[number % len(templates)]
         slug = PROJECTS[number * 7 % len(PROJECTS)]
@@ -212,21 +212,21 @@ def _stacks(connection: Connection, templates: list[_Template], count: int, seed
             "contract": _json({name: asdict(entry) for name, entry in contract.items()}),
             **{name: value for name, value in values.items() if name != "container"},
         }
-        made.append(
+        stacks.append(
             _Stack(
                 projects[slug], stack_key(slug, contract), config_key(slug, contract), template, columns,
                 rng=np.random.default_rng(number),
             )
         )  # fmt: skip
-        made[-1].factor = float(made[-1].rng.uniform(0.5, 4.0))
-        made[-1].columns = columns | {"title": stack_title(contract, dispatcher=False)[:1000]}
-    return made
+        stacks[-1].factor = float(stacks[-1].rng.uniform(0.5, 4.0))
+        stacks[-1].columns = columns | {"title": stack_title(contract, dispatcher=False)[:1000]}
+    return stacks
 
 
 def _projects(connection: Connection) -> dict[str, int]:
     projects = table_of_name("project")
-    known = {row.slug: row.id for row in connection.execute(select(projects.c.slug, projects.c.id))}
-    missing = [slug for slug in PROJECTS if slug not in known]
+    ids = {row.slug: row.id for row in connection.execute(select(projects.c.slug, projects.c.id))}
+    missing = [slug for slug in PROJECTS if slug not in ids]
     for slug in missing:
         row = ProjectRow(slug=slug, badge_secret=hashlib.sha256(slug.encode()).hexdigest())
         connection.execute(insert(projects).values({k: v for k, v in row.model_dump().items() if v is not None}))

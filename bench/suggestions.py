@@ -81,19 +81,19 @@ def report(client: Any, logs: Path | None) -> int:
     real = {path.name: upload(client, path.read_bytes(), sidecar(path)) for path in paths}
     settle(client)
 
-    told = {
+    answers = {
         name: client.get(f"/api/v1/runs/{run_id}/suggestions").raise_for_status().json()
         for name, run_id in {**runs, **real}.items()
     }
-    bad = print_shares(told)
+    bad = print_shares(answers)
     print("\nFirst suggestions of the demo's runs")
-    firsts = Counter(" > ".join(row["rule"] for row in told[name]["suggestions"][:FIRST]) for name in runs)
+    firsts = Counter(" > ".join(row["rule"] for row in answers[name]["suggestions"][:FIRST]) for name in runs)
     for rules, count in firsts.most_common():
         print(f"{count:4} {rules}")
-    bad += print_regressions(client, runs, told)
+    bad += print_regressions(client, runs, answers)
     for name in real:
-        print(f"\n{name}: wall {told[name]['wall']['wall']} ({told[name]['wall']['certainty']})")
-        for number, row in enumerate(told[name]["suggestions"][:FIRST], 1):
+        print(f"\n{name}: wall {answers[name]['wall']['wall']} ({answers[name]['wall']['certainty']})")
+        for number, row in enumerate(answers[name]["suggestions"][:FIRST], 1):
             print(f"  {number}. {row['rule']} [{row['place']['group']}] {row['title']}: {row['why']}")
     return int(bad > 0)
 
@@ -103,19 +103,19 @@ def sidecar(path: Path) -> dict[str, Any]:
     meta: dict[str, Any] = {"project": "real", "name": path.name}
     beside = path.with_suffix(".json")
     hardware = json.loads(beside.read_text()).get("hardware", "") if beside.is_file() else ""
-    if found := re.fullmatch(r"(\d+)x (MI\d+X)\b.*", hardware):
-        meta |= {"gpu": found[2], "gpus": int(found[1]), "gpus_per_node": 8}
+    if match := re.fullmatch(r"(\d+)x (MI\d+X)\b.*", hardware):
+        meta |= {"gpu": match[2], "gpus": int(match[1]), "gpus_per_node": 8}
     return meta
 
 
-def print_shares(told: dict[str, Any]) -> int:
+def print_shares(answers: dict[str, Any]) -> int:
     """Share of runs for which each rule is suggested. Return how many are too common."""
     rules = built_in_rules().rules
-    shares = Counter(row["rule"] for answer in told.values() for row in answer["suggestions"])
+    shares = Counter(row["rule"] for answer in answers.values() for row in answer["suggestions"])
     bad = 0
-    print(f"Share of {len(told)} runs for which a rule is suggested")
+    print(f"Share of {len(answers)} runs for which a rule is suggested")
     for rule, count in shares.most_common(30):
-        share = count / len(told)
+        share = count / len(answers)
         is_bad = share > MOST_SHARE and not rules[rule].effect.evidence and rules[rule].hints.general is False
         print(
             f"{share:5.0%} {rule}{'  general' if rules[rule].hints.general else ''}{'  TOO COMMON' if is_bad else ''}"
@@ -124,16 +124,16 @@ def print_shares(told: dict[str, Any]) -> int:
     return bad
 
 
-def print_regressions(client: Any, runs: dict[str, int], told: dict[str, Any]) -> int:
+def print_regressions(client: Any, runs: dict[str, int], answers: dict[str, Any]) -> int:
     """The first suggestion of each run that is slower than its baseline. Return how many do not name the cause."""
     bad = 0
     print("\nRegressions of the demo")
     for name, run_id in runs.items():
         verdict = client.get(f"/api/v1/runs/{run_id}/verdict").json()
-        fires = [row for row in told[name]["suggestions"] if row["rule"] == "val-regression-cause"]
+        fires = [row for row in answers[name]["suggestions"] if row["rule"] == "val-regression-cause"]
         if verdict.get("verdict") != "regression" and not fires:
             continue
-        first = told[name]["suggestions"][0]
+        first = answers[name]["suggestions"][0]
         is_bad = first["rule"] != "val-regression-cause"
         bad += is_bad
         fields = ", ".join(f"{row['name']}: {row['before']} to {row['after']}" for row in first["changes"]["fields"])

@@ -108,15 +108,15 @@ def _ask(address: str, ready: Event, stop: Event, queue: "multiprocessing.Simple
     for number in range(_WARM_UP):
         _get(connection, PATHS[number % len(PATHS)])
     ready.set()
-    found = []
+    answers = []
     while not stop.is_set():
         for path in PATHS:
             began = time.monotonic()
             _get(connection, path)
-            found.append(Answer(path, began, 1000 * (time.monotonic() - began)))
+            answers.append(Answer(path, began, 1000 * (time.monotonic() - began)))
             time.sleep(PAUSE_SECONDS)
     connection.close()
-    queue.put(found)
+    queue.put(answers)
 
 
 def _get(connection: http.client.HTTPConnection, path: str) -> None:

@@ -58,15 +58,17 @@ Times = dict[str, tuple[float, float]]
 
 def measured(prepared: Sequence[Callable[[int], Steps]]) -> Times:
     """One round of each in turn, so that all of them see the same machine; what prepares a round does not count."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    times_by_name: dict[str, list[tuple[float, float]]] = {}
     for number in range(ROUNDS):
         for prepare in prepared:
             for name, act in prepare(number).items():
                 began, worked = time.perf_counter(), time.process_time()
                 act()
                 spent = 1000 * (time.perf_counter() - began), 1000 * (time.process_time() - worked)
-                found.setdefault(name, []).append(spent)
-    medians = {name: [statistics.median(side) for side in zip(*times, strict=True)] for name, times in found.items()}
+                times_by_name.setdefault(name, []).append(spent)
+    medians = {
+        name: [statistics.median(side) for side in zip(*times, strict=True)] for name, times in times_by_name.items()
+    }
     return {name: (clock, processor) for name, (clock, processor) in medians.items()}
 
 
@@ -94,19 +96,19 @@ def one_more(
         with transaction(engine) as session:
             session.execute(RunRow.__table__.delete().where(col(RunRow.name) == "candidate"))  # type: ignore[attr-defined]
             place = FIRST_PLACE + timedelta(days=runs, minutes=number)
-            made = make_stack(
+            candidates = make_stack(
                 session, [1001.0], project=project, started=place, judged=False, name="candidate", **other
             )
-            row = session.get_one(RunRow, made[0])
+            row = session.get_one(RunRow, candidates[0])
             work_id = stack_queue.request(session, row.project_id, row.stack_key, judge_from=place)
         claims: list[StackClaim] = []
 
         def verdict() -> None:
             with transaction(engine) as session:
-                held = stack_queue.claim(session, work_id, settings)
-            assert held is not None
-            assert give_verdicts(engine, settings, held) is not None
-            claims.append(held)
+                claim = stack_queue.claim(session, work_id, settings)
+            assert claim is not None
+            assert give_verdicts(engine, settings, claim) is not None
+            claims.append(claim)
 
         return {names[0]: verdict, names[1]: lambda: rank_again(engine, settings, claims[0])}
 
@@ -150,16 +152,16 @@ def compare(name: str, settings: Settings) -> float:
         for runs in HISTORIES
     ]
     alone = one_more(engine, settings, "of-20", 20, (NOTHING, "ranking one run"), fields={"seq_len": 8192})
-    found = measured([reading(engine, settings), *histories, alone])
+    times_by_name = measured([reading(engine, settings), *histories, alone])
     print(f"{name}; medians of {ROUNDS}")
     print(f"  {'':44}{'clock':>8} {'processor':>9} {'of reading':>11}")
-    for what in sorted(found, key=lambda what: (what.startswith("ranking"), what != READING)):
-        clock, processor = found[what]
-        print(f"  {what:44}{clock:8.1f} {processor:9.1f} {processor / found[READING][1]:10.2f}x")
+    for what in sorted(times_by_name, key=lambda what: (what.startswith("ranking"), what != READING)):
+        clock, processor = times_by_name[what]
+        print(f"  {what:44}{clock:8.1f} {processor:9.1f} {processor / times_by_name[READING][1]:10.2f}x")
     with read_session(engine) as session:
         assert session.exec(select(RunRow.verdict).where(col(RunRow.name) == "candidate")).all()
     engine.dispose()
-    return found["verdict, 200 earlier runs"][1]
+    return times_by_name["verdict, 200 earlier runs"][1]
 
 
 def main() -> int:

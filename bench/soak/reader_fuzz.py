@@ -102,8 +102,8 @@ def _repeat_lines(log: bytes, random: Random) -> bytes:
 def _shuffle_lines(log: bytes, random: Random) -> bytes:
     lines = log.splitlines(keepends=True)
     for _ in range(min(20, len(lines))):
-        one, other = random.randrange(len(lines)), random.randrange(len(lines))
-        lines[one], lines[other] = lines[other], lines[one]
+        first, second = random.randrange(len(lines)), random.randrange(len(lines))
+        lines[first], lines[second] = lines[second], lines[first]
     return b"".join(lines)
 
 

@@ -101,12 +101,12 @@ class Uploads:
             run = self._get(f"{address}/api/v1/runs/{upload.run_id}").json()
             iterations = (run.get("health") or {}).get("iterations", 0)
             try:
-                kept = self._get(f"{address}/api/v1/runs/{upload.run_id}/files/0").content
+                stored = self._get(f"{address}/api/v1/runs/{upload.run_id}/files/0").content
             except httpx2.TransportError:  # a download that is not whole breaks off
-                kept = b""
-            if run.get("status") != "ready" or iterations < upload.iterations or _hash(kept) != _hash(upload.log):
+                stored = b""
+            if run.get("status") != "ready" or iterations < upload.iterations or _hash(stored) != _hash(upload.log):
                 what = f"{run.get('status')}, {iterations} of {upload.iterations} iterations"
-                self.tally.count("lost", f"{what}, {len(kept):,} of {len(upload.log):,} bytes")
+                self.tally.count("lost", f"{what}, {len(stored):,} of {len(upload.log):,} bytes")
             elif iterations > upload.iterations:
                 self.tally.count("doubled", f"{iterations} of {upload.iterations} iterations")
         for name in (names - Counter(set(names))).elements():
