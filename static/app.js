@@ -211,7 +211,13 @@ document.addEventListener("input", ({ target }) => {
   const words = target.value.toLowerCase().split(/\s+/);
   const rows = $$(target.dataset.finds);
   for (const row of rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
-  $("#announce").textContent = `${rows.filter((row) => !row.hidden).length} of ${rows.length}`;
+  const matching = rows.filter((row) => !row.hidden);
+  $("#announce").textContent = `${matching.length} of ${rows.length}`;
+  if (!target.value) return;
+  for (const row of matching) {
+    for (let fold = row.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+    if (matching.length < 10) for (const fold of $$("details", row)) fold.open = true;
+  }
 });
 document.addEventListener("input", (event) => event.target.form?.classList.add("changed"));
 document.addEventListener("htmx:afterSettle", (event) => {

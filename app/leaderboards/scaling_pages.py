@@ -16,7 +16,7 @@ from app.domain.report.values import storable
 from app.errors import FieldError, InvalidQuery
 from app.leaderboards.scaling_charts import LOOKS, MARKS, MOST_DRAWN, scaling_chart
 from app.leaderboards.scaling_queries import ScalingQuery, Workloads, check_names, container_of, measure, workloads
-from app.leaderboards.scaling_views import KINDS, PointRow, Section, SeriesView, answer, sections
+from app.leaderboards.scaling_views import KINDS, PointRow, Section, SeriesView, answer, lead, sections
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.errors import documented
@@ -35,6 +35,7 @@ class ScalingPage:
     chosen: Workloads | None
     sections: tuple[Section, ...]
     answer: str
+    lead: str
 
     @property
     def container(self) -> str:
@@ -50,10 +51,10 @@ def scaling_page(session: Session, query: ScalingQuery) -> ScalingPage:
     offers = workloads(session)
     matching = [offer for offer in offers if _matches(offer, query)]
     if len(matching) != 1:
-        return ScalingPage(query, offers, None, (), _asked(offers, len(matching)))
+        return ScalingPage(query, offers, None, (), asked := _asked(offers, len(matching)), asked)
     chosen = matching[0]
     all_sections = sections(measure(session, chosen, query))
-    return ScalingPage(query, offers, chosen, all_sections, answer(all_sections))
+    return ScalingPage(query, offers, chosen, all_sections, answer(all_sections), lead(all_sections))
 
 
 def _matches(workloads: Workloads, query: ScalingQuery) -> bool:

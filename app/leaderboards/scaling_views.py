@@ -19,25 +19,32 @@ _WHOLE = Interval(100.0, 100.0, 100.0)
 
 @dataclass(frozen=True, slots=True)
 class KindWords:
-    """`axis`: the sizes. `meaning`: what grows, what stays constant, and what the efficiency counts."""
+    """`short`: the title within a sentence. `axis`: the sizes. `meaning`: what grows, what stays constant, and what the
+    efficiency counts.
+    """
 
     title: str
+    short: str
     axis: str
     unit: str
     meaning: str
 
 
 KINDS: Mapping[Kind, KindWords] = {
-    "weak": KindWords("Weak scaling", "GPUs", "GPUs", "GPUs and batch grow together: constant work per GPU."),
-    "strong": KindWords("Strong scaling", "GPUs", "GPUs", "GPUs grow, the batch is constant: less work per GPU."),
+    "weak": KindWords("Weak scaling", "weak", "GPUs", "GPUs", "GPUs and batch grow together: constant work per GPU."),
+    "strong": KindWords(
+        "Strong scaling", "strong", "GPUs", "GPUs", "GPUs grow, the batch is constant: less work per GPU."
+    ),
     "sequence_batch": KindWords(
         "Longer sequences, same batch size",
+        "same batch",
         "tokens per sequence",
         "tokens a sequence",
         "Sequences grow, the batch size is constant. Efficiency counts FLOPs: tokens of longer sequences cost more.",
     ),
     "sequence_tokens": KindWords(
         "Longer sequences, same tokens per step",
+        "long sequences",
         "tokens per sequence",
         "tokens a sequence",
         "Sequences grow, tokens per step are constant. Efficiency counts FLOPs: tokens of longer sequences cost more.",
@@ -193,6 +200,18 @@ def answer(sections: Sequence[Section]) -> str:
     if not sections:
         return "No workload has several comparable sizes."
     return " ".join(f"{section.words.title}: {section.series[0].sentence}" for section in sections)
+
+
+def lead(sections: Sequence[Section]) -> str:
+    """Return the efficiency at the largest size of each kind: `Efficiency: weak 92.1 % at 128 GPUs.`"""
+    parts = []
+    for section in sections:
+        series = section.series[0].series
+        value = efficiency(series.compared[-1]) if series.compared else None
+        if value is not None:
+            unit = " GPUs" if section.words.unit == "GPUs" else ""
+            parts.append(f"{section.words.short} {percent(value.value)} at {grouped(series.compared[-1].size)}{unit}")
+    return f"Efficiency: {', '.join(parts[:3])}." if parts else answer(sections)
 
 
 def _views(series: Sequence[ScalingSeries], measured: Measured) -> tuple[SeriesView, ...]:

@@ -4,17 +4,16 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from app.domain.naming import without_common
 from app.domain.numbers import change_text
 from app.upgrade.views import StackRow
 from app.web import charts
 
-SEPARATOR = " · "
-"""Between the parts of a stack's title."""
 ROW = 46
 """Pixels per stack: name above, dot and line below. Names next to the dots would leave a phone no room."""
 _WORDS = ("worse", "better", "no change", "inconclusive")
 _COLOURS = ("--regression", "--improvement", "--no-change", "--inconclusive")
-_SHAPES = ("triangle-down", "triangle-up", "square", "circle")
+_SHAPES = ("triangle-up", "triangle-down", "square", "circle")
 
 
 def chart_height(rows: Sequence[StackRow]) -> int:
@@ -25,21 +24,12 @@ def chart_height(rows: Sequence[StackRow]) -> int:
 def upgrade_chart(rows: Sequence[StackRow]) -> dict[str, Any]:
     """Return the Vega-Lite specification that charts.js embeds."""
     shown = [row for row in rows if row.time is not None]
-    drawn = [_row(row, name) for row, name in zip(shown, _names([row.title for row in shown]), strict=True)]
+    names = without_common([row.title for row in shown])
+    drawn = [_row(row, name) for row, name in zip(shown, names, strict=True)]
     spec = dict(_specification(chart_height(rows)))
     spec["datasets"] = {"stacks": drawn, "zero": [{"delta": 0}]}
     spec["description"] = f"Change of step time of {len(drawn)} stacks. The table has the same values."
     return spec
-
-
-def _names(titles: Sequence[str]) -> list[str]:
-    """Return titles without the part that all share: a phone has no room to repeat it."""
-    parts = [title.split(SEPARATOR) for title in titles]
-    common = set.intersection(*map(set, parts)) if len(parts) > 1 else set()
-    return [
-        SEPARATOR.join(part for part in own if part not in common) or title
-        for own, title in zip(parts, titles, strict=True)
-    ]
 
 
 def _row(row: StackRow, name: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
 from app.domain.contract.values import comparable, shown
-from app.domain.naming import stack_title
+from app.domain.naming import stack_title, without_common
 from app.domain.run import Stated
 from app.domain.verdict.discovery import Discovery
 from app.domain.verdict.record import RunRecord
@@ -20,9 +20,13 @@ _MOST_APART = 2
 
 @dataclass(frozen=True, slots=True)
 class StackRow:
-    """One stack on both sides. `cost` is None where unknown or zero; `is_slower` tells which."""
+    """One stack on both sides. `name`: its title without what all stacks share.
+
+    `cost` is None where unknown or zero; `is_slower` tells which.
+    """
 
     title: str
+    name: str
     stack_key: str
     word: Word
     time: StepTimeChange | None
@@ -62,7 +66,8 @@ class LonelyRow:
 def stack_rows(measured: MeasuredUpgrade) -> tuple[StackRow, ...]:
     pairs = measured.report.pairs
     titles = titles_of([pair.new for pair in pairs], measured.report.field)
-    return tuple(_stack_row(pair, title, measured) for pair, title in zip(pairs, titles, strict=True))
+    named = zip(pairs, titles, without_common(titles), strict=True)
+    return tuple(_stack_row(pair, title, name, measured) for pair, title, name in named)
 
 
 def near_rows(report: UpgradeReport) -> tuple[NearRow, ...]:
@@ -105,10 +110,11 @@ def _comparable(name: str, contract: Mapping[str, Stated]) -> object:
     return comparable(name, contract[name].value) if name in contract else None
 
 
-def _stack_row(pair: Pair, title: str, measured: MeasuredUpgrade) -> StackRow:
+def _stack_row(pair: Pair, title: str, name: str, measured: MeasuredUpgrade) -> StackRow:
     verdict = pair.measured
     return StackRow(
         title=title,
+        name=name,
         stack_key=pair.new.stack_key,
         word=pair.word,
         time=verdict.step_time,

@@ -192,6 +192,7 @@ def _type(schema: Mapping[str, Any]) -> tuple[str, str]:
 # --- `/glossary`: the terms of `docs/glossary.md` and the contract fields.
 
 _TERMS = re.compile(r"^## Terms\n(.*?)^## ", re.MULTILINE | re.DOTALL)
+_STRONG = re.compile(r"\*\*([^*]+)\*\*")
 _INLINE = re.compile(r"\*\*(?P<strong>[^*]+)\*\*|\*(?P<em>[^*]+)\*|`(?P<code>[^`]+)`")
 
 
@@ -204,13 +205,21 @@ def show_glossary(request: Request) -> HTMLResponse:
     return render(request, "web/glossary.html", terms=terms(), metrics=METRICS.values(), groups=groups, roles=ROLES)
 
 
+@dataclass(frozen=True, slots=True)
+class Term:
+    """An entry of the glossary. `text`: its definition as HTML, beginning with the term."""
+
+    name: str
+    text: Markup
+
+
 @lru_cache
-def terms() -> tuple[Markup, ...]:
-    """Return the definitions as HTML. The term is strong, and an anchor: `/glossary#stack-key`."""
+def terms() -> tuple[Term, ...]:
+    """Return the definitions. A term is strong, and an anchor: `/glossary#stack-key`."""
     section = _TERMS.search((RESOURCES / "docs" / "glossary.md").read_text(encoding="utf-8"))
     text = section[1] if section else ""
-    items = re.split(r"^- ", text, flags=re.MULTILINE)[1:]
-    return tuple(_html(" ".join(item.split())) for item in items)
+    items = [" ".join(item.split()) for item in re.split(r"^- ", text, flags=re.MULTILINE)[1:]]
+    return tuple(Term(", ".join(_STRONG.findall(item)), _html(item)) for item in items)
 
 
 def anchor(term: str) -> str:

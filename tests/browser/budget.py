@@ -69,13 +69,10 @@ class Over:
 
 
 OVER: dict[str, Over] = {
-    "/compare?a&b": Over(first=201, all=431, below="picture"),
-    "/compare?a&b&pick": Over(first=239, all=512, below="picture"),
+    "/compare?a&b&pick": Over(first=167, all=485),
     "/compare/profiles?a&b": Over(first=193),
-    "/docs/compare": Over(first=241, all=1068),
     "/experiments/N": Over(first=266, all=457, below="action"),
     "/experiments?project": Over(first=220),
-    "/glossary": Over(first=326, all=3671),
     "/leaderboards": Over(first=158),
     "/leaderboards/h100/qwen3-30b-a3b/matrix": Over(first=242),
     "/leaderboards/h100/qwen3-30b-a3b?evidence&project&rank": Over(first=208, all=1150, below="picture"),
@@ -87,7 +84,6 @@ OVER: dict[str, Over] = {
     "/references/nearest?run": Over(first=180),
     "/references/new": Over(first=216, all=498, below="action"),
     "/references?gpu&model": Over(first=441, all=483),
-    "/regressions/N": Over(below="picture"),
     "/regressions?project": Over(first=156),
     "/runs": Over(first=396),
     "/runs/N": Over(first=194, all=999, below="picture"),
@@ -95,12 +91,9 @@ OVER: dict[str, Over] = {
     "/runs/N?amend": Over(first=168, all=424, below="picture"),
     "/runs/N?line&view": Over(first=279, all=2141, below="picture"),
     "/runs/N?tab": Over(first=168, below="picture"),
-    "/scaling": Over(first=191, below="picture"),
-    "/scaling?family&hardware&project": Over(first=189, below="picture"),
     "/settings/projects/every": Over(first=219, all=418),
     "/settings/projects/every/notifications": Over(first=151),
     "/settings/projects/every/notifications/N": Over(first=182),
-    "/upgrade?field&from&project&to": Over(first=209),
     "/upload": Over(first=169, below="action"),
 }
 

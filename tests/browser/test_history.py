@@ -39,6 +39,10 @@ def drawn(page: Page) -> None:
     expect(page.locator("[data-chart][data-ready] canvas")).to_be_visible()
 
 
+def unfold(page: Page, part: str) -> None:
+    page.locator("details", has=page.locator(f"#{part}")).locator("summary").first.click()
+
+
 def drag(page: Page, start: float, end: float) -> None:
     """Over the chart, in shares of its width."""
     box = page.locator("[data-chart] canvas").bounding_box()
@@ -111,18 +115,21 @@ def test_the_keyboard_zooms_too(open_page: OpenPage, runs: list[int], address: s
 
 def test_without_script_there_is_the_table(open_page: OpenPage, runs: list[int], address: str) -> None:
     page = open_page(address, script=False)
+    unfold(page, "runs")
     expect(page.get_by_role("region", name="Runs, newest first").locator("tbody tr")).to_have_count(25)
     expect(page.locator("#changes")).to_contain_text("slower in configuration A since")
     page.get_by_label("From run", exact=True).fill(str(runs[-3]))
     page.get_by_role("button", name="Zoom").click()
     expect(page.get_by_role("region", name="Runs, newest first").locator("tbody tr")).to_have_count(3)
     page.get_by_role("link", name="Whole history").click()
+    unfold(page, "runs")
     page.get_by_role("link", name="Next").click()
     expect(page.locator("#history-runs")).to_contain_text("26–45 of 45")
 
 
 def test_a_golden_run_is_pinned_with_its_drift(open_page: OpenPage, runs: list[int], address: str) -> None:
     page = open_page(address)
+    unfold(page, "golden")
     for run in (runs[3], runs[-1]):
         form = page.locator("form").filter(has=page.get_by_role("heading", name="Pin a golden run"))
         form.get_by_label("Run number").fill(str(run))
