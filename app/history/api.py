@@ -13,7 +13,7 @@ from app.domain.numbers import UNITS
 from app.domain.run import Metric
 from app.domain.verdict.differences import Difference
 from app.errors import FieldError, InvalidQuery, NotFound
-from app.history.page import HistoryPage
+from app.history.page import HistoryPage, ProposalRow
 from app.history.queries import HistoryView, get_stack, matching_keys
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
@@ -38,6 +38,7 @@ def history_values(page: HistoryPage) -> dict[str, Any]:
         "configurations": [_configuration(page, index) for index in range(len(page.shown))],
         "change_points": _change_points(page),
         "golden_runs": [_golden(drift) for drift in page.drifts],
+        "golden_proposals": [_proposal(row) for row in page.proposals],
         "version_changes": [
             {
                 "run_id": history.runs[version.run].id,
@@ -126,6 +127,21 @@ def _golden(drift: Any) -> dict[str, Any]:
     }
 
 
+def _proposal(row: ProposalRow) -> dict[str, Any]:
+    proposal = row.proposal
+    return {
+        "run_id": proposal.run_id,
+        "state": proposal.state,
+        "proposed_by": proposal.proposed_by,
+        "proposed_at": proposal.proposed_at.isoformat(),
+        "note": proposal.note,
+        "decided_by": proposal.decided_by or None,
+        "decided_at": proposal.decided_at.isoformat() if proposal.decided_at else None,
+        "reason": proposal.reason,
+        "drift_since_golden_pct": row.drift.delta_pct if row.drift else None,
+    }
+
+
 def _difference(difference: Difference) -> dict[str, Any]:
     a, b = difference.a, difference.b
     return {"field": difference.field, "from": a.value if a else None, "to": b.value if b else None}
@@ -199,6 +215,7 @@ class HistoryOut(BaseModel):
     configurations: list[dict[str, Any]]
     change_points: list[dict[str, Any]]
     golden_runs: list[dict[str, Any]]
+    golden_proposals: list[dict[str, Any]]
     version_changes: list[dict[str, Any]]
     other_containers: list[dict[str, Any]]
     runs: list[dict[str, Any]]

@@ -19,10 +19,12 @@ from app.domain.text import commit_address
 from app.domain.verdict.history_view import (
     ELIGIBILITY_LABELS,
     Configuration,
+    Drift,
     Eligibility,
     PinDrift,
     VersionChange,
     answer,
+    drift,
     drifts,
     golden_text,
     level_text,
@@ -47,7 +49,7 @@ from app.history.queries import (
 )
 from app.history.views import BadgeOffer, ChangeRow, ConfigurationRow, badge_offer, change_rows, configuration_rows
 from app.history.workloads import ContainerStep, across_containers
-from app.pipeline.decisions import Pin, pin, unpin
+from app.pipeline.decisions import Pin, Proposal, pin, proposals, unpin
 from app.queue import JUDGE_STACK, enqueue
 from app.storage.database import ListPage, transaction
 from app.storage.stacks import StackRun
@@ -126,6 +128,14 @@ class TableRow:
     commit_address: str
     container: str
     pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalRow:
+    """A proposed golden run, with its drift since the golden run in force."""
+
+    proposal: Proposal
+    drift: Drift | None
 
 
 class HistoryPage:
@@ -332,6 +342,16 @@ class HistoryPage:
     @cached_property
     def drifts(self) -> tuple[PinDrift[Pin], ...]:
         return drifts(self.own.pins, self.own.runs, self.own.configurations)
+
+    @cached_property
+    def proposals(self) -> tuple[ProposalRow, ...]:
+        """Return the proposals of golden runs, newest first."""
+        by_id = {run.id: run for run in self.own.runs}
+        golden = next((by_id.get(pin.run_id) for pin in self.own.pins if pin.in_force), None)
+        return tuple(
+            ProposalRow(proposal, drift(by_id.get(proposal.run_id), golden))
+            for proposal in proposals(self._session, self.stack.project_id, self.stack.stack_key)
+        )
 
     @property
     def proposed_pin(self) -> str:

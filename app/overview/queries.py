@@ -24,7 +24,7 @@ from app.storage.runs import (
     filter_values,
     runs_by_id,
 )
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any
+from app.storage.tables import GoldenProposalRow, ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any
 from app.storage.upgrade_changes import UpgradeChange, upgrade_changes
 from app.web.lists import FilterQuery, OneOf
 from app.web.sparklines import Sparkline, recent_sparkline
@@ -246,6 +246,7 @@ class Overview:
     newest failed runs by cause. `leaders`: new leaders in it, `upgrades`: what upgrades in it changed, both on any
     branch. `branches` and `projects`: choices.
     `generated`: those of the shown projects whose logs are generated. `experiments`: number in each state, of any time.
+    `proposals`: number and name of the newest runs that are proposed as golden baselines.
     """
 
     total: int
@@ -264,6 +265,7 @@ class Overview:
     upgrades: tuple[UpgradeChange, ...]
     failures: tuple[FailureGroup, ...]
     experiments: Mapping[str, int]
+    proposals: tuple[tuple[int, str], ...]
 
 
 def overview(session: Session, query: OverviewQuery, now: datetime) -> Overview:
@@ -296,7 +298,19 @@ def overview(session: Session, query: OverviewQuery, now: datetime) -> Overview:
         ),
         failures=_by_cause(_latest(session, FAILED, *recent, badly)),
         experiments=find_experiments(session, ExperimentFilter(project=query.project), page_size=1).states,
+        proposals=_open_proposals(session, *of_project),
     )
+
+
+def _open_proposals(session: Session, *conditions: ColumnElement[bool]) -> tuple[tuple[int, str], ...]:
+    rows = session.execute(
+        select_any(RunRow.id, RunRow.name)
+        .join(GoldenProposalRow, col(GoldenProposalRow.run_id) == RunRow.id)
+        .where(col(GoldenProposalRow.state) == "open", *conditions)
+        .order_by(col(GoldenProposalRow.id).desc())
+        .limit(SHOWN)
+    )
+    return tuple((run_id, name) for run_id, name in rows)
 
 
 def read_overview_trend(session: Session, query: OverviewQuery) -> Trend:

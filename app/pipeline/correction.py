@@ -21,12 +21,14 @@ from app.storage.tables import (
     AvailabilityRow,
     ExperimentRow,
     ExperimentRunRow,
+    GoldenProposalRow,
     PinRow,
     ProjectRow,
     RegressionMemberRow,
     RegressionRow,
     RunAlarmRow,
     RunRow,
+    UpgradeChangeRow,
     VerdictRow,
     select_any,
 )
@@ -182,7 +184,7 @@ def _move(session: Session, run_id: int, row: RunRow, target: ProjectRow) -> set
     """Move a run to another project, without what it was in its old one. Return regressions that may be empty now."""
     members = select(col(RegressionMemberRow.regression_id)).where(col(RegressionMemberRow.run_id) == run_id)
     regressions = set(session.execute(members).scalars())
-    for kind in (RegressionMemberRow, RunAlarmRow, PinRow, VerdictRow):
+    for kind in (RegressionMemberRow, RunAlarmRow, PinRow, GoldenProposalRow, UpgradeChangeRow, VerdictRow):
         session.execute(delete(kind).where(col(kind.run_id) == run_id))
     session.execute(update(AvailabilityRow).where(col(AvailabilityRow.run_id) == run_id).values(project_id=target.id))
     row.project_id = target.id or 0

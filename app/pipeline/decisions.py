@@ -1,10 +1,10 @@
-"""Decisions of people about runs and stacks: quarantine, pins and baseline rules.
+"""Decisions of people about runs and stacks: quarantine, pins, their proposals, and baseline rules.
 
 Each function writes the decision and its audit record in one transaction, requests that the affected stacks are judged
 again, and returns the ids to pass to `enqueue(JUDGE_STACK, id)` after the commit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -13,11 +13,21 @@ from sqlmodel import Session, col
 
 from app.domain.text import one_line
 from app.errors import FieldError, InvalidChange, NotFound
+from app.pipeline.notify import notify_proposal
 from app.pipeline.work import stack_queue
 from app.storage import audit
 from app.storage.audit import AUTHOR_ERROR, MAX_AUTHOR, MAX_NOTE
 from app.storage.runs import aware
-from app.storage.tables import EVERYTHING, PinRow, ProjectRow, RunRow, StackWorkRow, select_any, utc_now
+from app.storage.tables import (
+    EVERYTHING,
+    GoldenProposalRow,
+    PinRow,
+    ProjectRow,
+    RunRow,
+    StackWorkRow,
+    select_any,
+    utc_now,
+)
 
 MAX_BRANCH = 300
 ANY_BRANCH = "*"
@@ -66,7 +76,10 @@ def release(session: Session, run_id: int, who: str, note: str = "") -> list[int
 
 
 def pin(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
-    """Make a run the golden baseline of its stack, replacing the previous one. Raises NotFound, InvalidChange."""
+    """Make a run the golden baseline of its stack, replacing the previous one. Raises NotFound, InvalidChange.
+
+    This decides all open proposals of the stack.
+    """
     who, note = checked(who, note)
     run = _run(session, run_id)
     if run.status != "ready" or not run.stack_key:
@@ -82,6 +95,8 @@ def pin(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
     for pin in others:
         pin.unpinned_by, pin.unpinned_at = who, utc_now()
     session.add(PinRow(project_id=run.project_id, stack_key=run.stack_key, run_id=run_id, pinned_by=who, note=note))
+    for proposal in _open_proposals(session, run):
+        _decide(proposal, "approved" if proposal.run_id == run_id else "superseded", who, note)
     _record(session, run, who, "pin", note, before=before, after={"pinned": [run_id]})
     return work_ids
 
@@ -101,6 +116,102 @@ def unpin(session: Session, pin_id: int, who: str, note: str = "") -> list[int]:
     pin.unpinned_by, pin.unpinned_at = who, utc_now()
     _record(session, run, who, "unpin", note, before={"pinned": [run.id]}, after={"pinned": []})
     return work_ids
+
+
+# --- Proposals of golden runs: a job or a user proposes, another user decides.
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A proposed golden run. `state` as in `GoldenProposalRow`; `decided_at` is None while it is open."""
+
+    id: int
+    run_id: int
+    run_name: str
+    state: str
+    proposed_by: str
+    proposed_at: datetime
+    note: str
+    decided_by: str
+    decided_at: datetime | None
+    reason: str
+
+
+def propose(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
+    """Propose a run as golden baseline, unless it is proposed or pinned. Raises NotFound, InvalidChange."""
+    who, note = checked(who, note)
+    run = _run(session, run_id)
+    if run.status != "ready" or not run.stack_key:
+        raise _refused("run", "has no figures yet, so it cannot be a baseline")
+    session.refresh(run, with_for_update=True)
+    pinned = [pin.run_id for pin in _in_force(session, run.project_id, run.stack_key)]
+    if run_id in pinned or any(other.run_id == run_id for other in _open_proposals(session, run)):
+        return []
+    proposal = GoldenProposalRow(
+        project_id=run.project_id, stack_key=run.stack_key, run_id=run_id, proposed_by=who, note=note
+    )
+    session.add(proposal)
+    _record(session, run, who, "propose_pin", note, before={"pinned": pinned}, after={"proposed": [run_id]})
+    session.flush()
+    notify_proposal(session, run, proposal.id or 0, who, note)
+    return []
+
+
+def approve(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
+    """Pin a run that another user proposed. Raises NotFound, InvalidChange."""
+    who, note = checked(who, note)
+    run = _run(session, run_id)
+    own = _open_proposal(session, run)
+    if own.proposed_by == who:
+        raise _refused("author", f"must be another than {who}, who proposed the run")
+    return pin(session, run_id, who, note or own.note)
+
+
+def decline(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
+    """Decline a proposed run, or withdraw an own proposal; a reason is required. Raises NotFound, InvalidChange."""
+    who, note = checked(who, note, needed=True)
+    run = _run(session, run_id)
+    _decide(_open_proposal(session, run), "declined", who, note)
+    _record(session, run, who, "decline_pin", note, before={"proposed": [run_id]}, after={"proposed": []})
+    return []
+
+
+def proposals(session: Session, project_id: int, stack_key: str) -> tuple[Proposal, ...]:
+    """Return all proposals that the stack ever had, newest first."""
+    rows = session.execute(
+        select_any(GoldenProposalRow, RunRow.name)
+        .join(RunRow, col(RunRow.id) == GoldenProposalRow.run_id)
+        .where(col(GoldenProposalRow.project_id) == project_id, col(GoldenProposalRow.stack_key) == stack_key)
+        .order_by(col(GoldenProposalRow.id).desc())
+    )
+    return tuple(
+        Proposal(
+            row.id, row.run_id, name, row.state, row.proposed_by, aware(row.proposed_at), row.note, row.decided_by,
+            aware(row.decided_at) if row.decided_at else None, row.reason,
+        )
+        for row, name in rows
+    )  # fmt: skip
+
+
+def _open_proposals(session: Session, run: RunRow) -> Sequence[GoldenProposalRow]:
+    """Return the open proposals of the run's stack."""
+    chosen = select(GoldenProposalRow).where(
+        col(GoldenProposalRow.project_id) == run.project_id,
+        col(GoldenProposalRow.stack_key) == run.stack_key,
+        col(GoldenProposalRow.state) == "open",
+    )
+    return session.execute(chosen).scalars().all()
+
+
+def _open_proposal(session: Session, run: RunRow) -> GoldenProposalRow:
+    for proposal in _open_proposals(session, run):
+        if proposal.run_id == run.id:
+            return proposal
+    raise _refused("run", "has no open proposal to be the golden baseline")
+
+
+def _decide(proposal: GoldenProposalRow, state: str, who: str, reason: str) -> None:
+    proposal.state, proposal.decided_by, proposal.decided_at, proposal.reason = state, who, utc_now(), reason
 
 
 def set_baseline_rules(

@@ -24,6 +24,7 @@ from app.domain.notifications.events import (
     failed_notification,
     is_fresh,
     limit_notification,
+    proposal_notification,
     regression_notification,
     rerun_notification,
     upgrade_notification,
@@ -163,6 +164,15 @@ class Notifier:
         )  # fmt: skip
         self._put(receivers, notification, f"upgrade:{row.run_id}", f"upgrade:{row.run_id}")
 
+    def proposal(self, run: RunRow, number: int, who: str, note: str) -> None:
+        """Report that a run is proposed as golden baseline. `number`: of the proposal."""
+        if receivers := self.wanted("golden.proposed", [run.stack_key]):
+            notification = proposal_notification(
+                project=self._slug(), run_id=run.id or 0, name=run.name, stack=(run.stack_key, self._name(run)),
+                commit=run.commit, who=who, note=note, at=utc_now(),
+            )  # fmt: skip
+            self._put(receivers, notification, f"golden_proposal:{number}", f"run:{run.id}")
+
     def failed(self, run_id: int) -> None:
         """Report a run that could not be read."""
         run = self._session.get_one(RunRow, run_id, populate_existing=True)
@@ -255,6 +265,10 @@ def notify_regression(session: Session, row: RegressionRow, event: str, cause: s
 
 def notify_upgrade(session: Session, row: UpgradeChangeRow) -> None:
     Notifier(session, row.project_id).upgrade(row)
+
+
+def notify_proposal(session: Session, run: RunRow, number: int, who: str, note: str) -> None:
+    Notifier(session, run.project_id).proposal(run, number, who, note)
 
 
 def notify_silent_stacks(session: Session, now: datetime) -> int:

@@ -190,14 +190,14 @@ def _refused(field: str, message: str) -> InvalidUpload:
     return InvalidUpload(f"{field} {message}. Nothing was saved.", (FieldError(field, message),))
 
 
-# --- `POST /api/v1/runs/{id}/quarantine`, `/release`, `/pin`, `/unpin`: decisions of users about a run.
+# --- `POST /api/v1/runs/{id}/quarantine`, `/release`, `/pin`, `/unpin`, `/propose`, `/approve`, `/decline`: decisions.
 
 
 class Decision(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     author: Author = author_field("Author of the decision.", MAX_AUTHOR)
-    note: str = Field("", max_length=MAX_NOTE, description="Reason. Required for a quarantine.")
+    note: str = Field("", max_length=MAX_NOTE, description="Reason. Required to quarantine and to decline.")
 
 
 _MEANINGS: Mapping[RunDecision, str] = {
@@ -205,11 +205,14 @@ _MEANINGS: Mapping[RunDecision, str] = {
     "release": "End the quarantine of the run: it counts again.",
     "pin": "Make the run the golden baseline of its stack, replacing the previous one.",
     "unpin": "End the pin of the run: its stack is judged against its own history again.",
+    "propose": "Propose the run as golden baseline of its stack. A token with scope `upload` may propose its own runs.",
+    "approve": "Pin the proposed run, by another user than its proposer. Other proposals of the stack are superseded.",
+    "decline": "Decline the proposal of the run, or withdraw an own one. Requires a `note` with the reason.",
 }
 
 
 def _route(action: RunDecision) -> Callable[..., RunOut]:
-    @requires(Action.CONTRIBUTE, of="run")
+    @requires(Action.CONTRIBUTE, of="run", own=Action.UPLOAD if action == "propose" else None)
     def decide_run(request: Request, engine: AppEngine, run_id: RunId, decision: Decision) -> RunOut:
         decide(engine, run_id, action, author=decision.author, note=decision.note)
         with read_session(engine) as session:
@@ -224,7 +227,7 @@ for _action, _meaning in _MEANINGS.items():
         _route(_action),
         methods=["POST"],
         name=f"{_action}_run",
-        description=f"{_meaning} Recorded with who and when; then the stack is judged again.",
+        description=f"{_meaning} Recorded with author and time; the stack is judged again when its baseline changes.",
         responses=documented(404, 422),
     )
 

@@ -1,7 +1,7 @@
 """Change an existing run: corrected contract fields, described step lines, decisions. Recorded, then read again."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import structlog
 from sqlalchemy import Engine
@@ -192,10 +192,10 @@ def quarantine_runs(engine: Engine, run_ids: Sequence[int], *, author: str, note
         enqueue(JUDGE_STACK, work)
 
 
-# --- Decisions of users about a run: quarantine and release, pin and unpin. Recorded, then judged again.
+# --- Decisions of users about a run: quarantine, pins and their proposals. Recorded, then judged again.
 
-RunDecision = Literal["quarantine", "release", "pin", "unpin"]
-RUN_DECISIONS: tuple[RunDecision, ...] = ("quarantine", "release", "pin", "unpin")
+RunDecision = Literal["quarantine", "release", "pin", "unpin", "propose", "approve", "decline"]
+RUN_DECISIONS: tuple[RunDecision, ...] = get_args(RunDecision)
 
 
 def decide(engine: Engine, run_id: int, action: RunDecision, *, author: str, note: str = "") -> None:
@@ -221,4 +221,7 @@ _DO: Mapping[RunDecision, Callable[[Session, int, str, str], list[int]]] = {
     "release": decisions.release,
     "pin": decisions.pin,
     "unpin": _unpin,
+    "propose": decisions.propose,
+    "approve": decisions.approve,
+    "decline": decisions.decline,
 }

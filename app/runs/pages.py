@@ -280,13 +280,13 @@ def _render_upload(
     )
 
 
-# --- `POST /runs/{id}/quarantine`, `/release`, `/pin`, `/unpin`: the forms of the run's page. They work without script.
+# --- `POST /runs/{id}/quarantine`, `/pin`, `/propose` and so on: the forms of the run's page. They work without script.
 
 
 def _route(action: RunDecision) -> Callable[..., Awaitable[Response]]:
     @requires(Action.CONTRIBUTE, of="run")
     async def decide_run(request: Request, engine: AppEngine, log_files: AppLogFiles, run_id: RunId) -> Response:
-        """Quarantine, release, pin or unpin like the API."""
+        """Carry out a decision like the API."""
 
         def act(form: DecisionForm) -> str:
             decide(engine, run_id, action, author=form.value("author"), note=form.value("note"))

@@ -27,7 +27,7 @@ from app.domain.run import Activity, FloatArray, LineExample, Metric, Slice, Sta
 from app.domain.verdict.history_view import Drift, drift, has_figure
 from app.domain.verdict.words import sides_text
 from app.errors import Unavailable
-from app.pipeline.decisions import Pin, pins
+from app.pipeline.decisions import Pin, Proposal, pins, proposals
 from app.runs import charts, log_view
 from app.runs.charts import Points, series_chart
 from app.runs.forms import AmendForm, DecisionForm, ReadAsForm
@@ -324,13 +324,19 @@ class PinView:
     """`pin` of this run, `other` of another run of its stack, both in force. Drifts are those of this run.
 
     `since_pin`: against the run pinned now, or last before this one; `since_release`: against the newest earlier
-    release. None: no such run, or no figure.
+    release. None: no such run, or no figure. `proposals`: those of this run, newest first.
     """
 
     pin: Pin | None
     other: Pin | None
     since_pin: Drift | None
     since_release: Drift | None
+    proposals: tuple[Proposal, ...]
+
+    @property
+    def proposed(self) -> Proposal | None:
+        """Return the open proposal of this run."""
+        return next((proposal for proposal in self.proposals if proposal.state == "open"), None)
 
 
 def pin_view(session: Session, run: RunDetail) -> PinView:
@@ -353,6 +359,7 @@ def pin_view(session: Session, run: RunDetail) -> PinView:
         other=next((pin for pin in in_force if pin.run_id != run.id), None),
         since_pin=drift(this, by_id.get(others[0].run_id)) if others else None,
         since_release=drift(this, _release_before(runs, run.id)),
+        proposals=tuple(item for item in proposals(session, run.project_id, run.stack_key) if item.run_id == run.id),
     )
 
 

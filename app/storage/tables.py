@@ -1017,6 +1017,27 @@ class PinRow(SQLModel, table=True):
     unpinned_at: datetime | None = Field(default=None, sa_column=time_column())
 
 
+class GoldenProposalRow(SQLModel, table=True):
+    """A request to make a run the golden baseline of its stack. `state`: open, approved, declined, or superseded when
+    another run was approved first. `decided_by` and `reason` are empty while it is open.
+    """
+
+    __tablename__ = "golden_proposal"
+    __table_args__ = (Index("ix_golden_proposal_stack", "project_id", "stack_key"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), nullable=False))
+    stack_key: str = Field(max_length=64)
+    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False, index=True))
+    state: str = Field(default="open", max_length=20)
+    proposed_by: str = Field(max_length=100)
+    proposed_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    note: str = Field(default="", max_length=1000)
+    decided_by: str = Field(default="", max_length=100)
+    decided_at: datetime | None = Field(default=None, sa_column=time_column())
+    reason: str = Field(default="", max_length=1000)
+
+
 class AuditEventRow(SQLModel, table=True):
     """An audit-log entry about a regression, run, stack or project. `who`: a user, or Threewalls itself."""
 

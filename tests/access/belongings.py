@@ -7,7 +7,7 @@ from sqlmodel import Session
 
 from app.domain.notifications.events import Notification
 from app.domain.references.published import published
-from app.pipeline.decisions import pin, quarantine
+from app.pipeline.decisions import pin, propose, quarantine
 from app.storage.database import transaction
 from app.storage.experiments import sweep_of
 from app.storage.groups import create_group, find_group
@@ -73,6 +73,7 @@ def make_belongings(session: Session, slug: str, *, whole: bool = False) -> Belo
         pin(session, slow.runs[0], f"{slug}-lead", f"{slug} golden")
         quarantine(session, slow.runs[1], f"{slug}-lead", f"{slug} bad node")
         session.get_one(RunRow, slow.runs[1]).status = "unread"
+        propose(session, slow.runs[2], f"{slug}-job", f"{slug} new baseline")
         add_availability(session, slow.runs[2], "deepep")
         session.get_one(RunRow, slow.runs[2]).tags = [f"{slug}-tag"]
     profile = ProfileRow(

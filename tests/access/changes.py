@@ -10,16 +10,18 @@ from sqlalchemy import func, select
 from sqlmodel import SQLModel, col
 from starlette.testclient import TestClient
 
-from app.storage.database import read_session
+from app.storage.database import read_session, transaction
 from app.storage.tables import (
     AuditEventRow,
     DeletionRow,
     ExperimentRow,
+    GoldenProposalRow,
     GroupRow,
     PinRow,
     ProfileRow,
     ReceiverRow,
     ReferencePointRow,
+    RunRow,
     ShareLinkRow,
     TokenRow,
 )
@@ -100,6 +102,18 @@ _NEW_TOKEN = {"name": "nightly", "scopes": ["read"], "expires_at": None}
 
 def _run(there: There) -> int:
     return there.owned.run
+
+
+def _other_proposed(there: There) -> str:
+    """Add a proposal of another run of the stack, without a record."""
+    with transaction(there.teams.engine) as session:
+        other = select(RunRow).where(col(RunRow.stack_key) == there.owned.stack, col(RunRow.id) != there.owned.run)
+        run = session.execute(other.limit(1)).scalar_one()
+        proposal = GoldenProposalRow(
+            project_id=run.project_id, stack_key=run.stack_key, run_id=run.id or 0, proposed_by="contributor"
+        )
+        session.add(proposal)
+        return str(run.id)
 
 
 def _plan(there: There) -> dict[str, Any]:
@@ -295,6 +309,12 @@ RUNS: Mapping[str, Change] = {
     "POST /history/{stack}/unpin": Change(
         "stack", "unpin", lambda there: {"pin": there.newest(PinRow)}, {}, {"pinned": []}
     ),
+    "POST /api/v1/runs/{run_id}/propose": Change("stack", "propose_pin", {}, {"pinned": []}, who="contributor"),
+    "POST /api/v1/runs/{run_id}/decline": Change("stack", "decline_pin", _NOTE),
+    "POST /runs/{run_id}/propose": Change("stack", "propose_pin", {}, {"pinned": []}, who="contributor"),
+    "POST /api/v1/runs/{run_id}/approve": Change("stack", "pin", {}, {"pinned": []}),
+    "POST /runs/{run_id}/decline": Change("stack", "decline_pin", _NOTE, of={"run_id": _other_proposed}),
+    "POST /runs/{run_id}/approve": Change("stack", "pin", {}, of={"run_id": _other_proposed}),
     "PATCH /api/v1/regressions/{regression_id}": Change(
         "regression", "changed", {"state": "acknowledged"}, {"state": "open"}, {"state": "acknowledged"}
     ),

@@ -155,7 +155,9 @@ class Town:
 
 
 def _states(session: Session, owned: Belongings) -> tuple[list[int], int]:
-    """Runs and a receiver in such states that their pages offer what undoes these: release, unpin, go on, try again."""
+    """Runs and a receiver in such states that their pages offer what undoes or decides these: release, unpin, approve,
+    go on, try again.
+    """
     project = session.get_one(RunRow, owned.run).project_id
     of_stack = select(RunRow).where(col(RunRow.project_id) == project, col(RunRow.stack_key) == owned.stack)
     runs = session.execute(of_stack.order_by(col(RunRow.id))).scalars().all()
@@ -167,7 +169,7 @@ def _states(session: Session, owned: Belongings) -> tuple[list[int], int]:
     )  # fmt: skip
     session.add(receiver)
     session.flush()
-    return [run.id or 0 for run in runs[:2]], receiver.id or 0
+    return [run.id or 0 for run in runs[:3]], receiver.id or 0
 
 
 @pytest.fixture

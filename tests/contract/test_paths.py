@@ -57,7 +57,7 @@ def test_from_an_upload_to_its_quarantine_and_no_further_than_the_team(held: Hel
     assert ask(job, "POST /api/v1/runs/{run_id}/logs", 200, **its, **more)["offset"] == len(LOG) + 8
     told = {"fields": {"cluster": "eos"}}
     ask(job, "PATCH /api/v1/runs/{run_id}/contract", 200, **its, body=told, media_type="application/json")
-    for label in ("pin", "unpin", "quarantine", "release"):
+    for label in ("propose", "decline", "pin", "unpin", "quarantine", "release"):
         note = {"body": {"note": "a bad node"}, "media_type": "application/json"}
         ask(job, f"POST /api/v1/runs/{{run_id}}/{label}", 200, **its, **note)
     with transaction(teams.engine) as session:

@@ -349,6 +349,40 @@ def test_a_golden_run_is_pinned_and_unpinned(client: TestClient, engine: Engine,
         assert [(row.who, row.action) for row in rows] == [("Ada", "pin"), ("Ada", "pin"), ("Grace", "unpin")]
 
 
+def test_a_golden_run_is_proposed_by_one_user_and_approved_by_another(
+    client: TestClient, engine: Engine, moved: list[int]
+) -> None:
+    def decide(run: int, action: str, author: str, note: str = "") -> int:
+        return client.post(f"/api/v1/runs/{run}/{action}", json={"author": author, "note": note}).status_code
+
+    history = f"/api/v1/history/{key_of(engine, moved[0])}"
+    assert decide(moved[2], "pin", "Ada") == 200
+    assert decide(moved[16], "approve", "Ada") == 422  # not proposed
+    assert decide(moved[16], "propose", "Ada", "the fused kernel costs this") == 200
+    assert decide(moved[16], "propose", "Bea") == 200  # changes nothing
+    assert decide(moved[20], "propose", "Cleo") == decide(moved[21], "propose", "Cleo") == 200
+    assert f'data-proposal="{moved[16]}"' in client.get("/").text
+    run_page = client.get(f"/runs/{moved[16]}?tab=record").text
+    assert 'id="approve"' in run_page
+    assert 'id="pin"' not in run_page
+    proposed = {item["run_id"]: item for item in client.get(history).json()["golden_proposals"]}
+    assert list(proposed) == [moved[21], moved[20], moved[16]]
+    assert 5 < proposed[moved[16]]["drift_since_golden_pct"] < 7
+    assert decide(moved[16], "approve", "Ada", "mine") == 422  # the one who proposed it
+    assert decide(moved[21], "decline", "Grace") == 422  # without a reason
+    assert decide(moved[21], "decline", "Grace", "noisy") == 200
+    assert decide(moved[16], "approve", "Grace") == 200
+    data = client.get(history).json()
+    assert [(item["state"], item["decided_by"], item["reason"]) for item in data["golden_proposals"]] == [
+        ("declined", "Grace", "noisy"), ("superseded", "Grace", "the fused kernel costs this"),
+        ("approved", "Grace", "the fused kernel costs this"),
+    ]  # fmt: skip
+    golden = [(pin["run_id"], pin["pinned_by"], pin["unpinned_by"]) for pin in data["golden_runs"]]
+    assert golden == [(moved[16], "Grace", None), (moved[2], "Ada", "Grace")]
+    assert "data-proposal" not in client.get("/").text
+    assert text_of(client.get(history.removeprefix("/api/v1")).text).count("proposed by Cleo") == 2
+
+
 @pytest.mark.parametrize(
     ("form", "told"),
     [

@@ -23,6 +23,7 @@ EVENTS: Mapping[str, str] = {
     "verdict.inconclusive": "The verdict of a run is inconclusive",
     "verdict.no_baseline": "A run has no baseline",
     "rerun.requested": "A verdict asks for reruns that would decide or confirm it",
+    "golden.proposed": "A run is proposed as golden baseline of its stack",
     "limit.broken": "A figure breaks a fixed limit of the project, or a stack has not run for too long",
 }
 """Meaning of each event, by name. Messages show it."""
@@ -210,6 +211,24 @@ def rerun_notification(
         data={
             "run": {"id": run_id, "name": name, "commit": request.commit, "stack": stack[0]},
             "rerun": asdict(request),
+        },
+    )
+
+
+def proposal_notification(
+    *, project: str, run_id: int, name: str, stack: tuple[str, str], commit: str, who: str, note: str, at: datetime
+) -> Notification:
+    """Return the notification that asks for a decision about a proposed golden run. `stack`: key and name."""
+    return Notification(
+        event="golden.proposed",
+        project=project,
+        title=_line(f"Golden baseline proposed: {name} in {project}"),
+        lines=_lines(f"{who} proposes this run{f': {note}' if note else '.'}", _where(stack[1], "", commit)),
+        path=f"/runs/{run_id}?tab=record#decisions",
+        at=at,
+        data={
+            "run": {"id": run_id, "name": name, "commit": commit, "stack": stack[0]},
+            "proposal": {"proposed_by": who, "note": note},
         },
     )
 
