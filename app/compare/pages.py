@@ -93,7 +93,7 @@ class ComparePage:
             [self.comparison.windows[int(run)] for run in side if run.isdigit()]
             for side in (measured.baseline_used, measured.candidates_used)
         ]
-        ends = bootstrap_interval(*used)
+        ends = bootstrap_interval(*used, measured.step_time.interval_p)
         return None if ends is None else change_text(measured.step_time.delta_pct, *ends)
 
     @cached_property

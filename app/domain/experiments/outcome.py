@@ -316,7 +316,7 @@ def _measured(
         verdict=verdict,
         metrics=metric_changes(verdict, {member.name: member.metrics for side in sides.values() for member in side}),
         gain=None if time is None else Gain(*throughput_pct(time)),
-        paired=paired_gain(old, new),
+        paired=None if time is None else paired_gain(old, new, time.interval_p),
         evidence_level=level,
         evidence_because=because,
         **_attribution(compared),
@@ -329,12 +329,12 @@ def _measured(
 
 
 FEWEST_PAIRS = 3
-PAIRED_P = 0.995
-"""Each end of the 99 % interval."""
 
 
-def paired_gain(baseline: Sequence[RunEstimate], candidate: Sequence[RunEstimate]) -> Gain | None:
+def paired_gain(baseline: Sequence[RunEstimate], candidate: Sequence[RunEstimate], p: float) -> Gain | None:
     """Return the gain from the pairs of an alternating order, the first runs of both sides together, and so on.
+
+    `p`: the certainty of each end of its interval, that of the test (`StepTimeChange.interval_p`).
 
     The runs of a pair are neighbours in time, so drift of the cluster cancels. Student's interval of the mean
     difference of ln(step time); it decides nothing, because the test was planned for independent runs.
@@ -343,7 +343,7 @@ def paired_gain(baseline: Sequence[RunEstimate], candidate: Sequence[RunEstimate
     if len(pairs) < FEWEST_PAIRS:
         return None
     shorter = [old.log_step_time - new.log_step_time for old, new in pairs]
-    half = t_quantile(PAIRED_P, len(pairs) - 1) * statistics.stdev(shorter) / math.sqrt(len(pairs))
+    half = t_quantile(p, len(pairs) - 1) * statistics.stdev(shorter) / math.sqrt(len(pairs))
     middle = statistics.fmean(shorter)
     return Gain(*(100 * math.expm1(value) for value in (middle, middle - half, middle + half)))
 

@@ -158,6 +158,11 @@ class StepTimeChange:
     relevant_pct: float = DEFAULTS.relevance_pct
     equal_pct: float = EQUAL_PCT
 
+    @property
+    def interval_p(self) -> float:
+        """The one-sided certainty of the interval, that of the test that decided: 0.995 for a 99 % interval."""
+        return _surer(_deciding_p(self.decision, self.shift), self.planned_looks)
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryChange:

@@ -111,6 +111,20 @@ def test_figures_of_a_change() -> None:
 
 
 @pytest.mark.parametrize(
+    ("shift", "m", "decision", "p"),
+    [
+        (0.05, 12, "regression", 0.995), (0.0, 12, "no_change", 0.95), (-0.05, 12, "improvement", 0.998),
+        (0.01, 1, "inconclusive", 0.995), (-0.01, 1, "inconclusive", 0.998),
+    ],
+)  # fmt: skip
+def test_an_interval_has_the_certainty_of_the_test_that_decided(shift: float, m: int, decision: str, p: float) -> None:
+    result = change(shift, [0.0] * m)
+    assert (result.decision, result.interval_p) == (decision, p)
+    half = t_quantile(p, result.degrees_of_freedom) * result.standard_error
+    assert result.ci_high_pct == pytest.approx(100 * math.expm1(shift + half))
+
+
+@pytest.mark.parametrize(
     ("shift", "m", "need", "becomes"),
     [
         (0.0212, 5, 1, "regression"),
