@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 DEFINITIONS: dict[str, int] = {
     "reading": 4,
-    "steady_state": 3,
+    "steady_state": 4,
     "intervals": 1,
     "flops": 2,
     "peaks": 1,
@@ -21,8 +21,8 @@ DEFINITIONS: dict[str, int] = {
 
 `reading`: 2 since logs of unknown trainers are `unread` and their step-like lines are kept, 3 since golden values state
 their test and a lost loss, 4 since torchtitan, MaxText, veRL, slime, DeepSpeed and progress bars are read.
-`steady_state`: 2 since a drift up to 7 % widens the interval and a declared
-window of a full run is not short, 3 since profiled iterations do not count. `flops`: 2 since the
+`steady_state`: 2 since a drift up to 7 % widens the interval and a declared window of a full run is not short, 3 since
+profiled iterations do not count, 4 since the limit of 7 % is the same in both directions. `flops`: 2 since the
 formula's figure replaces a printed one that was rounded from it. `keys`: 2 since captured CUDA graphs and HybridEP's
 fallback count as active, 3 since fields that a partial environment or a truncated dump leaves out stay unknown, 4
 since the optimizer, its instances and deterministic modes are knobs.
@@ -39,7 +39,7 @@ VERDICT_RULES: dict[str, int] = {
     "levels": 3,
     "suspects": 2,
     "sentences": 2,
-    "upgrades": 1,
+    "upgrades": 2,
 }
 """Rule -> version of what verdicts conclude from figures (`docs/verdicts.md`); a change recomputes no figure.
 
@@ -48,8 +48,8 @@ open nothing. `step_time`: 2 since contradicting reruns are inconclusive, 3 sinc
 4 degrees of freedom or more and at most 5 %, 4 since requested reruns are one look and their decision is final,
 5 since the interval is that of the test that decided.
 `levels`: 2 since the last run of a history is clipped like the others, 3 since reruns of a commit count once.
-`suspects`: 2 since `no_change` has none. `upgrades`: measured over the first five commits of a stack. `sentences`: the
-wording of stored reasons and notes."""
+`suspects`: 2 since `no_change` has none. `upgrades`: 1 measures over the first five commits of a stack, since 2 the
+old side counts as ended after them. `sentences`: the wording of stored reasons and notes."""
 
 VERDICT_VERSION = sum(VERDICT_RULES.values())
 

@@ -173,8 +173,8 @@ MEDIAN_EFFICIENCY = 1.2533
 """Standard error of a median over that of a mean, for normal data: sqrt(pi / 2)."""
 
 
-MOST_DRIFT = math.log(1.07)
-"""A run that drifts by more has no single step time. A smaller drift only widens the interval."""
+MOST_DRIFT = 0.07
+"""A run whose step time changes by a larger share has no single one. A smaller drift only widens the interval."""
 
 
 def reasons_not_steady(window: FloatArray, drift: float) -> tuple[str, ...]:
@@ -185,7 +185,7 @@ def reasons_not_steady(window: FloatArray, drift: float) -> tuple[str, ...]:
     reasons = []
     if mad(window) > MAX_SPREAD:
         reasons.append(f"step times scatter by {100 * math.expm1(mad(window)):.0f} %, as if the run had two speeds")
-    if abs(drift) > MOST_DRIFT:
+    if abs(math.expm1(drift)) > MOST_DRIFT:
         reasons.append(f"step times drift: the end is {_percent(drift)} than the start")
     return tuple(reasons)
 
@@ -389,7 +389,7 @@ def _describe(iterations: FloatArray | IntArray, part: _Part, span: _Span, notes
     half_width = math.hypot(T_BATCHES * se, Z95 * DRIFT_SE)
     threshold = y_hat + max(5 * mad(window), SPIKE_MARGIN)
     reasons = reasons_not_steady(window, drift)
-    if drift and abs(drift) <= MOST_DRIFT:
+    if drift and abs(math.expm1(drift)) <= MOST_DRIFT:
         drifts = f"Step times drift: the end of the window is {_percent(drift)} than its start."
         notes = (*notes, f"{drifts} The interval is widened by this.")
     last_iteration = int(iterations[rows[-1]])

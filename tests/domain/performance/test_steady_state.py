@@ -120,7 +120,7 @@ def test_under_fifteen_iterations_a_window_is_short(n: int, short: bool) -> None
     assert steady([9000.0] + [100.0] * (n - 1)).short == short
 
 
-@pytest.mark.parametrize("end", [103.0, 105.0, 97.0])
+@pytest.mark.parametrize("end", [103.0, 105.0, 97.0, 93.3])
 def test_a_drift_up_to_seven_percent_widens_the_interval_to_both_of_its_ends(end: float) -> None:
     drifting, level = steady([9000, *np.linspace(100, end, 50)]), steady([9000, *[100.0, 100.2] * 25])
     assert drifting.is_steady
@@ -242,7 +242,7 @@ def test_every_golden_run_gets_a_sane_window() -> None:
         assert len(finite) // 2 - 1 <= result.n < len(finite), row["run_id"]
         assert result.step_time_ms == pytest.approx(np.median(finite[len(finite) // 2 :]), rel=0.15), row["run_id"]
         steady_runs += result.is_steady
-    assert steady_runs == 470  # counted with this method; the rest drift by over 7 %, or run at two speeds
+    assert steady_runs == 477  # counted with this method; the rest drift by over 7 %, or run at two speeds
 
 
 def test_labelled_candidates_are_estimated_as_well_as_the_reference_method_states() -> None:
