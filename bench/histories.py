@@ -212,6 +212,11 @@ def compares_two_jobs(result: Result, run_id: int) -> bool:
     return any(result.by_id[other].history != history for other in result.compared_with(run_id))
 
 
+def compares_two_tests(result: Result, run_id: int) -> bool:
+    job = result.by_id[run_id].job
+    return any(result.by_id[other].job != job for other in result.compared_with(run_id))
+
+
 def is_side_by_side(result: Result, run_id: int) -> bool:
     """Whether the old side of an upgrade still had runs of that job after it."""
     against, run = result.compared_with(run_id), result.by_id[run_id]
@@ -238,7 +243,9 @@ def report(result: Result, changes: Sequence[Mapping[str, str]], *, list_all: bo
     )
     print("regressions: " + ", ".join(f"{count} {' '.join(key)}" for key, count in sorted(states.items())))
     wrong = [member["run_id"] for _, member in result.members if compares_two_jobs(result, member["run_id"])]
-    print(f"members: {len(result.members)}, of which {len(wrong)} compare two jobs")
+    tests = [run_id for run_id in wrong if compares_two_tests(result, run_id)]
+    elsewhere = f"{len(wrong) - len(tests)} one test on two platforms or environments"
+    print(f"members: {len(result.members)}, of which {len(tests)} compare two tests, and {elsewhere}")
     for run_id in wrong if list_all else wrong[:5]:
         other = result.compared_with(run_id)[-1]
         print(f"    {result.by_id[run_id].name} <- {result.by_id[other].name}")

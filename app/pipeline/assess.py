@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Select, and_, bindparam, func, or_, select
 from sqlmodel import Session, col
 
+from app.domain.contract.values import shown
 from app.domain.run import Metric, Stated
 from app.domain.verdict.assess import (
     UPGRADES,
@@ -80,6 +81,7 @@ _FROM = runs_where(_IS_LATER)
 _TO_JUDGE = runs_where(or_(_IS_UNJUDGED, _IS_LATER))
 _BEFORE = runs_where(_IS_EARLIER, newest=LOOK_BACK)
 _LIKE = runs_where(_IS_EARLIER, col(RunRow.config_key) == bindparam("config"), newest=LEAST_OF_CONFIGURATION)
+_UNTIL = runs_where(col(RunRow.ordered_at) <= bindparam("point"), newest=LOOK_BACK)
 _PINNED = runs_where(col(RunRow.id).in_(bindparam("pinned", expanding=True)))
 _RULES: Select[Any] = (
     select_any(ProjectRow.slug, ProjectRow.baseline_branch, ProjectRow.verdict_policy, PinRow.run_id)
@@ -143,7 +145,7 @@ class Concerns:
 class Stack:
     """The relevant part of a stack. `runs`: in order of the history; `to_judge`: oldest first.
 
-    `policy`, `reference_job`: what the project decided (`app/domain/verdict/policy.py`).
+    `policy`, `reference_job`, `upgrades`: what the project decided (`app/domain/verdict/policy.py`).
     """
 
     project_id: int
@@ -154,6 +156,7 @@ class Stack:
     to_judge: tuple[Candidate, ...]
     policy: StackPolicy = NO_POLICY
     reference_job: str = ""
+    upgrades: tuple[str, ...] = ()
     concerns: Concerns = field(default_factory=Concerns)
 
     def before(self, candidate: Candidate) -> list[StackRun]:
@@ -200,6 +203,7 @@ def read_stack(session: Session, claim: StackClaim | StackChange, newest: Sequen
         tuple(wanted),
         own,
         policy.reference_job,
+        policy.upgrades,
         concerns,
     )
 
@@ -471,7 +475,8 @@ MOST_LEFT_OUT = 20
 
 
 YOUNG = 5
-"""Commits in a stack within which the upgrade that it began with is measured."""
+"""Commits in a stack within which the upgrade that it began with is measured. If the side before does not run in that
+time, it has ended, and a later run there is a rollback or a check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,8 +507,9 @@ class Assessor:
         names = tuple(run.facts.run for run in candidate.runs)
         prior = self._prior(candidate)
         before = self._stack.before(candidate)
-        earlier = [run.facts for run in before]
         rules = self._rules(candidate, before)
+        before = self._until_branch_point(before, rules.branch_point)
+        earlier = [run.facts for run in before]
         selection = self._selection(candidate.newest.facts, earlier, prior, rules)
         candidates = self._reading.records([*names, *(run_facts.run for run_facts in selection.runs[-1:])])[
             : len(names)
@@ -536,6 +542,14 @@ class Assessor:
             reference=self._reference(candidate, candidates[-1]),
             branch_point="" if rules.branch_point is None else candidate.newest.row.merge_base,
         )
+
+    def _until_branch_point(self, before: list[StackRun], point: datetime | None) -> list[StackRun]:
+        """Add the newest runs up to a branch point that is older than most of the runs that were read."""
+        few = point is not None and sum(run.ordered_at <= point for run in before) < LEAST_OF_CONFIGURATION
+        if not few or len(before) < LOOK_BACK:
+            return before
+        older = read_runs(self._session, _UNTIL, (self._stack.project_id, self._stack.stack_key), point=point)
+        return sorted({run.id: run for run in (*older, *before)}.values(), key=history_position)
 
     def _branch_point(self, candidate: Candidate, before: Sequence[StackRun]) -> datetime | None:
         """Return the history position at which the branch of a change left its target; None if unknown, and on the
@@ -702,13 +716,21 @@ class Assessor:
         return OtherBranch(branch, branches, len(usable)) if usable else None
 
     def _still_runs(self, run: RunRecord, comparability: Comparability, candidate: Candidate) -> bool:
-        """Return whether the other side of a contrast ran after the candidate; another cluster, on the same commit."""
+        """Return whether the other side of a contrast ran after the candidate, before this stack had five commits.
+
+        Another cluster is in use, too, if it ran on the same commit. A declared upgrade always counts.
+        """
         is_later = col(RunRow.ordered_at) > candidate.place[0]
         field = changed_field(comparability)
+        if field.b is not None and shown(field.b.value) in self._stack.upgrades:
+            return False
         if field.field == "cluster":
             is_later = col(RunRow.ordered_at) >= candidate.place[0]
             if self._were_in_use_together(run, field):
                 return True
+        conditions = [is_later]
+        if (established := self._established_at(candidate)) is not None:
+            conditions.append(col(RunRow.ordered_at) < established)
         rows = self._session.execute(
             select(col(RunRow.job)).where(
                 col(RunRow.project_id) == self._stack.project_id,
@@ -716,10 +738,21 @@ class Assessor:
                 col(RunRow.purpose) == "ci",
                 col(RunRow.status) == "ready",
                 col(RunRow.quarantine) == "",
-                is_later,
+                *conditions,
             )
         ).scalars()
         return any(not (job and run.job) or job == run.job for job in rows)
+
+    def _established_at(self, candidate: Candidate) -> datetime | None:
+        """Return the history position at which the job and configuration of a candidate had five commits in this stack,
+        from the candidate on; None if they have fewer.
+        """
+        positions: dict[str, datetime] = {}
+        for run in self._stack.runs:
+            own = run.config_key == candidate.config_key and run.facts.is_of_job(candidate.newest.facts)
+            if own and run.makes_levels and history_position(run) >= candidate.place:
+                positions.setdefault(run.commit or run.facts.run, run.ordered_at)
+        return list(positions.values())[YOUNG - 1] if len(positions) >= YOUNG else None
 
     def _were_in_use_together(self, run: RunRecord, cluster: Difference) -> bool:
         """Return whether any job of the project ran on the new cluster before this one ended on the old cluster."""

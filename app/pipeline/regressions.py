@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from statistics import fmean
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, delete, or_, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, delete, func, or_, select, update
 from sqlmodel import Session, col
 
 from app.domain.performance.cost import total_cost
@@ -29,7 +29,7 @@ from app.domain.verdict.history import (
 )
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
 from app.domain.verdict.triage import NOT_CLOSED
-from app.pipeline.assess import Candidate, HistoryPosition, Stack, candidates, history_position
+from app.pipeline.assess import LOOK_BACK, YOUNG, Candidate, HistoryPosition, Stack, candidates, history_position
 from app.pipeline.notify import notify_regression
 from app.storage import audit
 from app.storage.json_text import from_json
@@ -633,8 +633,8 @@ def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged])
 
 
 def _take_back(session: Session, stack: Stack, members: Members) -> None:
-    """Take back the regressions of this stack that another one continues, when this one runs again: the job did not
-    move, so runs of the other stack say nothing about it.
+    """Take back the regressions of this stack that another one continues, when this one runs again before the other has
+    five commits: the job did not move, so runs of the other stack say nothing about it.
     """
     ended = [member for member in members.of_stack if member.row.proposal == "fixed"]
     for member in ended if stack.runs else ():
@@ -650,7 +650,10 @@ def _take_back(session: Session, stack: Stack, members: Members) -> None:
             continue
         first = session.get(RunRow, continued.after["run"])
         taken = session.get(RegressionMemberRow, (member.row.regression_id, continued.after["run"]))
-        if first is None or taken is None or not _ran_since(session, stack, stack.stack_key, aware(first.ordered_at)):
+        if first is None or taken is None:
+            continue
+        again = _next_run(session, stack, stack.stack_key, aware(first.ordered_at))
+        if again is None or _commits_until(session, first, again) >= YOUNG:
             continue
         session.delete(taken)
         members.propose(member, None)
@@ -680,7 +683,7 @@ def _take_over(session: Session, stack: Stack, judged: Sequence[Judged]) -> None
             continue
         before = session.execute(_STACK_OF_RUN, {"run": int(contrast.runs[-1])}).scalar_one()
         rows = session.execute(_ENDED_MEMBERS, {"project": stack.project_id, "stack": before}).all()
-        if rows and not _ran_since(session, stack, before, first.ordered_at):
+        if rows and _next_run(session, stack, before, first.ordered_at) is None:
             for member, job in rows:
                 if not (job and first.facts.job and job != first.facts.job):
                     _continue_in(session, stack, member, first)
@@ -720,15 +723,31 @@ _YOUNG = 4
 """Commits in a stack within which it takes over what its predecessor left."""
 
 
-def _ran_since(session: Session, stack: Stack, other: str, since: datetime) -> bool:
-    chosen = select(col(RunRow.id)).where(
+def _next_run(session: Session, stack: Stack, other: str, since: datetime) -> datetime | None:
+    """Return the history position of the first run of another stack since a position; None without one."""
+    chosen = select(func.min(col(RunRow.ordered_at))).where(
         col(RunRow.project_id) == stack.project_id,
         col(RunRow.stack_key) == other,
         col(RunRow.purpose) == "ci",
         col(RunRow.quarantine) == "",
         col(RunRow.ordered_at) >= since,
     )
-    return session.execute(chosen.limit(1)).first() is not None
+    place: datetime | None = session.execute(chosen).scalar_one()
+    return None if place is None else aware(place)
+
+
+def _commits_until(session: Session, first: RunRow, until: datetime) -> int:
+    """Return the number of commits that ran in a stack from a run up to a position, among the first 100 runs."""
+    chosen = select_any(RunRow.commit, RunRow.id).where(
+        col(RunRow.project_id) == first.project_id,
+        col(RunRow.stack_key) == first.stack_key,
+        col(RunRow.config_key) == first.config_key,
+        col(RunRow.purpose) == "ci",
+        col(RunRow.quarantine) == "",
+        col(RunRow.ordered_at) >= first.ordered_at,
+        col(RunRow.ordered_at) < until,
+    )
+    return len({row.commit or row.id for row in session.execute(chosen.limit(LOOK_BACK))})
 
 
 def _continue_in(session: Session, stack: Stack, old: RegressionMemberRow, first: StackRun) -> None:

@@ -187,6 +187,9 @@ class VerdictPolicyIn(StackPolicyIn):
     )
     budget: RerunBudgetIn = RerunBudgetIn()
     reference_job: str = Field("", description="Job whose slowdown shows that the machine changed; empty for none.")
+    upgrades: list[str] = Field(
+        [], max_length=100, description="Containers, drivers or clusters that replace those before them, in use or not."
+    )
     author: Author = author_field("Who sets it.", MAX_AUTHOR)
 
 
@@ -197,6 +200,7 @@ class VerdictPolicyOut(BaseModel):
     stacks: dict[str, dict[str, Any]]
     budget: dict[str, float | None]
     reference_job: str
+    upgrades: list[str]
     reruns: dict[str, Any] | None = Field(description="What reruns buy; null until a run was compared.")
     changes: list[RulesChange] = Field(description="Previous changes, newest first.")
 
@@ -210,6 +214,7 @@ class VerdictPolicyOut(BaseModel):
             stacks={key: dict(values) for key, values in policy.stacks.items()},
             budget=asdict(policy.budget),
             reference_job=policy.reference_job,
+            upgrades=list(policy.upgrades),
             reruns=value_json(rerun_value(session, own)),
             changes=[
                 RulesChange(who=event.who, at=event.at, before=dict(event.before), after=dict(event.after))

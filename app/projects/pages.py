@@ -195,7 +195,7 @@ async def save_rules(request: Request, engine: AppEngine, slug: Slug) -> Respons
 
 
 class PolicyForm(Form):
-    inputs = (*RANGES, "reruns_a_day", "gpu_hours_a_day", "reference_job", "limits", "author")
+    inputs = (*RANGES, "reruns_a_day", "gpu_hours_a_day", "reference_job", "upgrades", "limits", "author")
 
     def input_of(self, field: str) -> str:
         scope, _, name = field.partition(".")
@@ -216,6 +216,7 @@ class PolicyForm(Form):
             "thresholds": {name: self.number(name) for name in RANGES},
             "budget": {name: self.number(name) for name in ("reruns_a_day", "gpu_hours_a_day")},
             "reference_job": self.value("reference_job"),
+            "upgrades": self.value("upgrades").split(";"),
         }
 
 
@@ -223,7 +224,11 @@ def filled_policy_form(own: ProjectPolicy) -> PolicyForm:
     """Return the form with the current policy; thresholds that are the default stay empty."""
     stored = own.stored
     numbers = {**stored.get("every", {}).get("thresholds", {}), **stored.get("budget", {})}
-    texts = {"reference_job": own.policy.reference_job, "limits": limits_text(stored)}
+    texts = {
+        "reference_job": own.policy.reference_job,
+        "upgrades": "; ".join(own.policy.upgrades),
+        "limits": limits_text(stored),
+    }
     return PolicyForm({name: f"{value:g}" for name, value in numbers.items()} | texts)
 
 

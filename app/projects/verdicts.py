@@ -1,4 +1,4 @@
-"""What a project decides about verdicts: thresholds, fixed limits, reruns, reference job; and what its reruns buy."""
+"""What a project decides about verdicts: thresholds, limits, reruns, reference job, upgrades; what its reruns buy."""
 
 import math
 import statistics
@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 ACTION = "verdict_policy"
 MAX_JOB = 300
 MOST_STACKS = 100
+MOST_UPGRADES, MAX_UPGRADE = 20, 500
 _NEWEST = 100
 """Verdicts from which the spread of launches and the size of baselines are taken."""
 _RATE_DAYS = 14
@@ -63,7 +64,7 @@ def set_policy(engine: Engine, slug: str, stated: Mapping[str, Any], author: str
     """Replace the policy of a project; every stack is judged again when thresholds, limits or the job changed.
 
     `stated`: `thresholds` and `fixed` for every stack, `stacks` with both by stack key or its first digits, `budget`,
-    `reference_job`. Raises NotFound, and InvalidChange with an error for each invalid field.
+    `reference_job`, `upgrades`. Raises NotFound, and InvalidChange with an error for each invalid field.
     """
     author = one_line(author)
     with transaction(engine, durable=True) as session:
@@ -82,7 +83,7 @@ def set_policy(engine: Engine, slug: str, stated: Mapping[str, Any], author: str
             )  # fmt: skip
             session.flush()
             if set(changed) - {"budget"}:
-                because = "The thresholds, limits or reference job of the project were changed."
+                because = "The thresholds, limits, reference job or upgrades of the project were changed."
                 asked = judge_project_again(session, project.id or 0, because)
         policy = get_policy(session, slug)
     for work_id in asked:
@@ -114,6 +115,11 @@ def _checked(session: Session, project_id: int, stated: Mapping[str, Any], autho
         errors.append(FieldError("reference_job", f"must have at most {MAX_JOB} characters"))
     elif job:
         after["reference_job"] = job
+    upgrades = sorted({one_line(str(value)) for value in stated.get("upgrades") or []} - {""})
+    if len(upgrades) > MOST_UPGRADES or any(len(value) > MAX_UPGRADE for value in upgrades):
+        errors.append(FieldError("upgrades", f"must be at most {MOST_UPGRADES} values of {MAX_UPGRADE} characters"))
+    elif upgrades:
+        after["upgrades"] = upgrades
     if not 0 < len(author) <= MAX_AUTHOR:
         errors.append(FieldError("author", f"must name the author in 1 to {MAX_AUTHOR} characters"))
     if errors:

@@ -12,6 +12,7 @@ from sqlmodel import col, select
 from app.domain.verdict.baseline import AFTER_BRANCH_POINT
 from app.pipeline import decisions as people
 from app.pipeline import judge
+from app.pipeline.assess import LOOK_BACK
 from app.pipeline.judge import judge_run, judge_stack
 from app.pipeline.work import stack_queue
 from app.settings import Settings
@@ -97,6 +98,20 @@ def test_a_change_is_judged_against_runs_at_or_before_its_branch_point(
     assert document.branch_point == stated["merge_base"]
     reasons = {left_out.run: left_out.why for left_out in document.left_out}
     assert {reasons[str(run)] for run in new} == {AFTER_BRANCH_POINT}
+
+
+def test_a_branch_point_may_be_older_than_the_runs_that_judging_reads(engine: Engine, settings: Settings) -> None:
+    for number, time in enumerate(steady(1000, 8)):
+        old = arrive(engine, time, number)
+    for number, time in enumerate(steady(900, LOOK_BACK + 1)):
+        arrive(engine, time, 8 + number)
+    last = 9 + LOOK_BACK
+    change = arrive(engine, 1001.0, last, branch="change", merge_base="unseen", merge_base_time=day(7.5))
+    plain = arrive(engine, 1001.0, last + 1, branch="other")
+    judge_all(engine, settings)
+    document = document_of(engine, change)
+    assert (document.decision, len(document.baseline), document.baseline[-1]) == ("no_change", 8, str(old))
+    assert document_of(engine, plain).decision == "regression"
 
 
 def test_reruns_are_one_candidate_and_the_older_verdict_stays_in_the_record(engine: Engine, settings: Settings) -> None:

@@ -119,6 +119,19 @@ def test_a_stack_that_runs_again_takes_its_regression_back(engine: Engine, setti
     assert regressions_in(engine) == [("open", "fixed", [slow[0]])]
 
 
+def test_a_stack_that_runs_again_long_after_its_job_moved_takes_nothing_back(
+    engine: Engine, settings: Settings
+) -> None:
+    bring(engine, settings, steady(1000, 10), job="perf")
+    slow = bring(engine, settings, steady(1100, 4), 10, job="perf")
+    moved = bring(engine, settings, steady(1101, 5), 14, job="perf", fields=NEW_CONTAINER)
+    bring(engine, settings, [1102.0], 20, job="perf")  # a check
+    assert regressions_in(engine) == [("open", "", [slow[0], moved[0]])]
+    assert "taken_back" not in actions(engine)
+    bring(engine, settings, steady(1000, 2), 21, job="perf", fields=NEW_CONTAINER)
+    assert regressions_in(engine) == [("open", "fixed", [slow[0], moved[0]])]
+
+
 def test_a_regression_that_goes_on_in_the_next_container_stays_open(engine: Engine, settings: Settings) -> None:
     slow = bring(engine, settings, [*steady(1000, 10), *steady(1100, 4)], job="perf")[10]
     (first, *_) = bring(engine, settings, steady(1101, 4), 14, job="perf", fields=NEW_CONTAINER)
@@ -268,7 +281,11 @@ def test_an_upgrade_that_the_first_run_cannot_show_is_measured_over_the_first_ru
     later = bring(engine, settings, steady(1045, 4), 20, fields=NEW_CONTAINER)
     assert document_of(engine, later[-1]).since_upgrade is None
     assert len(regressions_in(engine)) == 1
-    bring(engine, settings, [1001.0], 30)  # the old container is still in use
+    bring(engine, settings, [1001.0], 30)  # a rollback or a check: the old container had ended
+    with read_session(engine) as session:
+        assert len(upgrade_changes(session)) == 1
+    assert [state for state, *_ in regressions_in(engine)] == ["open"]
+    bring(engine, settings, [1001.0], 12.5)  # it came late, and shows that the old container was still in use
     with read_session(engine) as session:
         assert upgrade_changes(session) == ()
     assert [state for state, *_ in regressions_in(engine)] == ["invalid"]

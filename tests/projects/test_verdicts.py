@@ -148,6 +148,18 @@ def test_when_the_budget_of_reruns_is_used_up_no_verdict_asks_for_more(
     assert all(power["with_reruns"] >= 0.0 for power in value["powers"])
 
 
+def test_a_declared_upgrade_counts_while_the_old_side_still_runs(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    bring(engine, settings, steady(1000, 10))
+    beside = bring(engine, settings, [1100.0], 11, fields={"container": "nvcr.io/nvidia/nemo:26.08"})
+    bring(engine, settings, [1001.0], 12)
+    assert regressions_in(engine) == [("invalid", "", beside)]
+    assert put(client, upgrades=["nvcr.io/nvidia/nemo:26.08", " "])["upgrades"] == ["nvcr.io/nvidia/nemo:26.08"]
+    judge_all(engine, settings)
+    assert [state for state, _, runs in regressions_in(engine) if runs == beside][-1] == "open"
+
+
 def test_the_page_shows_what_reruns_buy_and_saves_the_form(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
@@ -157,13 +169,13 @@ def test_the_page_shows_what_reruns_buy_and_saves_the_form(
     assert "With the requested reruns" in page
     form = {
         "relevance_pct": "2", "reruns_a_day": "6", "reference_job": "sentinel", "author": "Ada",
-        "limits": f"mfu_pct at least 30; {key} memory_pct 4",
+        "upgrades": "nemo:next; eos-2", "limits": f"mfu_pct at least 30; {key} memory_pct 4",
     }  # fmt: skip
     assert client.post("/settings/projects/moe-lab/verdicts", data=form, follow_redirects=False).status_code == 303
     policy = client.get(POLICY).json()
     assert policy["thresholds"]["relevance_pct"] == 2
     assert policy["budget"]["reruns_a_day"] == 6
-    assert policy["reference_job"] == "sentinel"
+    assert (policy["reference_job"], policy["upgrades"]) == ("sentinel", ["eos-2", "nemo:next"])
     assert policy["fixed"] == [{"metric": "mfu_pct", "bound": "at_least", "value": 30}]
     assert [own["thresholds"] for own in policy["stacks"].values()] == [{"memory_pct": 4}]
     assert f"mfu_pct at least 30; {key} memory_pct 4" in client.get("/settings/projects/moe-lab").text

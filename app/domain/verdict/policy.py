@@ -143,13 +143,15 @@ class ReferenceMove:
 class Policy:
     """The decisions of a project. `stacks`: what replaces or adds to `every` in a stack, by stack key.
 
-    `reference_job`: the job whose change shows that the machine changed; empty without one.
+    `reference_job`: the job whose change shows that the machine changed; empty without one. `upgrades`: values of a
+    container, driver or cluster that replace the value before, also while that is still in use.
     """
 
     every: Mapping[str, Any] = field(default_factory=dict)
     stacks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     budget: RerunBudget = RerunBudget()
     reference_job: str = ""
+    upgrades: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, stored: Mapping[str, Any] | None) -> "Policy":
@@ -160,6 +162,7 @@ class Policy:
             stacks=stored.get("stacks", {}),
             budget=RerunBudget(**stored.get("budget", {})),
             reference_job=stored.get("reference_job", ""),
+            upgrades=tuple(stored.get("upgrades", ())),
         )
 
     @property
