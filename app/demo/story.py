@@ -156,6 +156,7 @@ EXPERIMENTS = {
     11: ("A/B: EP overlap off", replace(CI_WORKLOAD, ep_overlap=False), OVERLAP_OFF),
     12: ("A/B: alltoall in place of HybridEP", replace(CI_WORKLOAD, dispatcher="alltoall"), 1.12),
     13: ("A/B: permute fusion off", replace(CI_WORKLOAD, permute_fusion=False), 1.045),
+    20: ("A/B: CUDA graphs off", replace(CI_WORKLOAD, cuda_graphs=False), 1.03),
     25: ("A/B: permute fusion off, new container", replace(CI_WORKLOAD, permute_fusion=False), 1.048),
 }
 """Night -> name, workload and slowdown factor of an experiment."""

@@ -1,7 +1,7 @@
 """Evaluate the rules for a stored run, with its facts and the A/Bs of its project."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -11,16 +11,20 @@ from app.domain.experiments.plan import effect_of
 from app.domain.experiments.values import Sizing
 from app.domain.numbers import gpu_hours, plural
 from app.domain.planning.forecast import LayoutForecaster
+from app.domain.rules.derive import PROFILE_SHARES
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate, rules_of_two
+from app.domain.rules.facts import FACTS
 from app.domain.rules.journey import Journey, journey
 from app.domain.rules.ranking import Likeness
 from app.domain.rules.rule import RuleBook, knob_of
 from app.domain.rules.run_facts import RunReading, memory_kinds
 from app.domain.verdict.comparability import compare_contracts
+from app.domain.verdict.step_time import DEFAULT_PRIOR
 from app.errors import NotReady
 from app.pipeline.sizing import JobVariation, job_variation, unplannable_because
 from app.settings import Settings
-from app.storage.profiles import MeasuredFacts
+from app.storage.faster_runs import faster_work
+from app.storage.profiles import MeasuredFacts, lent_facts
 from app.storage.readings import StatedFact, in_force
 from app.storage.rules import AdvisedRun, RulesInForce, pair_facts, read_pair, read_run, rules_in_force, window_of
 from app.storage.runs import RunDetail
@@ -157,14 +161,18 @@ class RunSuggestions:
 def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestions:
     """Evaluate the rules for a run. Raises NotFound, and NotReady until the run was read."""
     advised = read_run(session, run_id)
-    facts, run = advised.facts, advised.run
+    run, record = advised.run, full_record(session, run_id)
+    job = None if unplannable_because(record) else job_variation(session, record)
+    faster = faster_work(session, run, (DEFAULT_PRIOR if job is None else job.family).variance)
+    advised, lent = _with_lent_profile(session, advised)
+    facts = {**lent, **advised.facts, **faster.facts}
     peak_gb = facts.get("mem_alloc_peak_gb")
     ask = partial(
         evaluate,
         facts,
         rules.book,
         settings=rules.thresholds,
-        undo=advised.setbacks.undo,
+        taken={**advised.setbacks.taken, **faster.taken},
         forecast=LayoutForecaster(
             run.contract, peak_gb if isinstance(peak_gb, float) else None, rules.thresholds["T_headroom"]
         ),
@@ -173,7 +181,12 @@ def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestion
     own = measured_here(session, run, (*evaluation.fired, *evaluation.conditional))
     if own:
         evaluation = ask(own=[own_result.result for own_result in own])
-    record = full_record(session, run_id)
+    if lent:
+        because = (
+            f"{evaluation.wall.because} The profile of run #{advised.profile.run_id}, which has the same "
+            f"configuration, shows it."
+        )
+        evaluation = replace(evaluation, wall=replace(evaluation.wall, because=because))
     return RunSuggestions(
         advised,
         facts,
@@ -182,8 +195,26 @@ def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestion
         own,
         rules,
         _pair(session, advised, rules, evaluation),
-        None if unplannable_because(record) else job_variation(session, record),
+        job,
     )
+
+
+_OF_ONE_PROFILE = ("profiled_step_s", "unprofiled_step_s", "profile_rank")
+"""Facts about how a profile was taken."""
+
+
+def _with_lent_profile(session: Session, advised: AdvisedRun) -> tuple[AdvisedRun, Mapping[str, object]]:
+    """Return the run with the profile of another run of its configuration, and its facts, if it was not profiled."""
+    run = advised.run
+    if run.status != "ready" or any(name in advised.facts for name in PROFILE_SHARES):
+        return advised, {}
+    lent = lent_facts(session, run.id, run.project_id, run.config_key)
+    facts = {
+        name: value
+        for name, value in lent.values.items()
+        if name in FACTS and FACTS[name].section == "profile" and name not in _OF_ONE_PROFILE
+    }
+    return (replace(advised, profile=lent), facts) if facts else (advised, {})
 
 
 def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce, evaluation: Evaluation) -> PairSuggestions | None:
@@ -258,6 +289,8 @@ def expected_text(suggestion: Suggestion) -> str:
         )
     if forecast is not None and forecast.gain_pct is not None:
         texts.append(f"The planner predicts {_gain_text(forecast.gain_pct, *(forecast.gain_range_pct or ()))}.")
+    if forecast is not None and forecast.at_most_gb is not None:
+        texts.append(f"By the measured peak it needs at most about {forecast.at_most_gb:.0f}\u202fGB per GPU.")
     return " ".join(texts)
 
 

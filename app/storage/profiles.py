@@ -77,14 +77,17 @@ class StoredProfile:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredFacts:
-    """Facts of a run from its profiles. `profile_of` names the profile of each fact, `titles` describe the profiles."""
+    """Facts of run `run_id` from its profiles. `profile_of` names the profile of each fact, `titles` describe them."""
 
+    run_id: int = 0
     values: Mapping[str, Any] = field(default_factory=dict)
     profile_of: Mapping[str, int] = field(default_factory=dict)
     titles: Mapping[int, str] = field(default_factory=dict)
 
 
 NO_PROFILE = MeasuredFacts()
+_LENDERS = 3
+"""Profiled runs of the same configuration that are searched for facts."""
 
 
 def identity_of(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,7 +159,28 @@ def measured_facts(session: Session, run_id: int, contract: Mapping[str, Stated]
             if value is not None and name not in values:
                 values[name] = value
                 sources[name] = profile.id
-    return MeasuredFacts(values, sources, {profile.id: profile.title for profile in profiles})
+    return MeasuredFacts(run_id, values, sources, {profile.id: profile.title for profile in profiles})
+
+
+def lent_facts(session: Session, run_id: int, project_id: int, config_key: str) -> MeasuredFacts:
+    """Return the facts of the newest other run of the same configuration with a profile that counts."""
+    if not config_key:
+        return NO_PROFILE
+    rows = session.execute(
+        select_any(RunRow.id, RunResultRow.contract)
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+        .where(
+            col(RunRow.project_id) == project_id,
+            col(RunRow.config_key) == config_key,
+            col(RunRow.id) != run_id,
+            col(RunRow.quarantine) == "",
+            col(RunRow.id).in_(select(col(ProfileRow.run_id)).where(col(ProfileRow.status) == "ready")),
+        )
+        .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+        .limit(_LENDERS)
+    )
+    measured = (measured_facts(session, row.id, stored_contract(row.contract)) for row in rows)
+    return next((facts for facts in measured if facts.values), NO_PROFILE)
 
 
 # --- The profiles beside a change of the step time.

@@ -1,60 +1,69 @@
-"""What a run fell back from: its baseline if it is slower, or the last run that fitted if it ran out of memory.
+"""What a run fell back from: its baseline if it is slower, or the last run that worked if it failed.
 
 Each names what has changed since and how to revert it. The rules use both as facts.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
+from sqlalchemy import and_, or_
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.values import shown
+from app.domain.flags import FLAGS
+from app.domain.performance.failures import FROM_OUTSIDE
+from app.domain.rules.engine import Taken
 from app.domain.rules.rule import Setting
 from app.domain.run import Stated
-from app.domain.verdict.differences import Difference, axis_of, differing
+from app.domain.verdict.differences import Difference, axis_of, differing, differing_beside, differing_commit
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import change_pct, value_text
-from app.storage.runs import RunDetail, stored_contract
+from app.storage import readings
+from app.storage.runs import ENDED_BADLY, RunDetail, files_of, stored_contract
 from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import RunResultRow, RunRow, select_any
 from app.storage.verdicts import current_verdict, regressions_of
 
-REGRESSION_RULE, FITTED_RULE = "val-regression-cause", "fit-go-back"
+REGRESSION_RULE, FITTED_RULE, WORKED_RULE = "val-regression-cause", "fit-go-back", "fit-since-it-worked"
 """Rules about setbacks."""
 _CLOSED = ("expected", "invalid")
-_EARLIER = 30
-"""Earlier runs that are searched for one that fitted. A contract is 15 KB of JSON."""
+_EARLIER, _WITH_ARGUMENTS, _SHOWN = 30, 3, 6
+"""Earlier runs whose contracts are compared; the nearest of them whose arguments are read; changes in a sentence."""
 
 Facts = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Setbacks:
-    """Setbacks of a run. `undo`: the earlier values of contract fields, by rule."""
+    """Setbacks of a run. `taken`: what to take over from an earlier run, by rule."""
 
     facts: Facts = field(default_factory=dict)
-    undo: Mapping[str, Mapping[str, Setting]] = field(default_factory=dict)
+    taken: Mapping[str, Taken] = field(default_factory=dict)
 
 
 def setbacks_of(
     session: Session, run: RunDetail, document: VerdictDocument | None = None, *, in_regressions: bool = True
 ) -> Setbacks:
-    """Return the setbacks; empty if the run is neither slower than its baseline nor out of memory.
+    """Return the setbacks; empty if the run neither failed nor is slower than its baseline.
 
     `document`: its verdict, if it is in memory. `in_regressions` False: the run is known to be in no regression.
     """
     facts: dict[str, object] = {}
-    undo: dict[str, Mapping[str, Setting]] = {}
-    if any(failure.kind == "out_of_memory" for failure in run.failures) and (fitted := _fitted(session, run)):
-        run_id, differences = fitted
-        undo[FITTED_RULE] = _values_before(differences)
+    taken: dict[str, Taken] = {}
+    crash = _crash(run)
+    worked = _last_that_worked(session, run) if crash else None
+    if worked is not None and crash == "out_of_memory" and worked.names:
+        taken[FITTED_RULE] = Taken(values_of(worked.differences))
+        facts |= {"fitted_run": worked.run, "fitted_differs": worked.names, "fitted_undo": worked.undo}
+    elif worked is not None and crash != "out_of_memory":
+        taken[WORKED_RULE] = Taken(values_of(worked.differences))
         facts |= {
-            "fitted_run": run_id,
-            "fitted_differs": [difference.field for difference in differences],
-            "fitted_undo": _undo_text(differences),
+            "worked_run": worked.run,
+            "worked_changes": worked.changes or "no known field, argument or version",
+            "worked_undo": worked.undo or "Rerun the job on other nodes: nothing known changed.",
         }
     if document is None and (verdict := current_verdict(session, run.id)) is not None:
         document = verdict.document
@@ -64,10 +73,18 @@ def setbacks_of(
         certain = [cause for cause in causes if cause.is_certain]
         facts |= {
             "regression_cause": _cause_text(causes),
-            "regression_undo": _undo_text(certain) or "Rerun the job on other nodes, because no known field differs.",
+            "regression_undo": undo_text(certain) or "Rerun the job on other nodes, because no known field differs.",
         }
-        undo[REGRESSION_RULE] = _values_before(certain)
-    return Setbacks(facts, undo)
+        taken[REGRESSION_RULE] = Taken(values_of(certain))
+    return Setbacks(facts, taken)
+
+
+def _crash(run: RunDetail) -> str:
+    """Return the kind of failure that ended the run; empty without one, or for one from outside."""
+    kinds = [failure.kind for failure in run.failures if failure.kind not in FROM_OUTSIDE]
+    if "out_of_memory" in kinds:
+        return "out_of_memory"
+    return kinds[0] if kinds and run.health.get("outcome") in ENDED_BADLY else ""
 
 
 def _is_slower(session: Session, run: RunDetail, document: VerdictDocument, *, in_regressions: bool) -> bool:
@@ -108,8 +125,8 @@ def _side(value: Stated | None) -> str:
     return (text[:_SHORT_HASH] if _HASH.fullmatch(text) else text) or "not stated"
 
 
-def _undo_text(differences: Sequence[Difference]) -> str:
-    """Return how to revert, by the kind of each difference."""
+def undo_text(differences: Sequence[Difference], verb: str = "back to") -> str:
+    """Return how to get from side b to side a, by the kind of each difference."""
     sentences = []
     for difference in differences[:5]:
         before, now = _side(difference.a), _side(difference.b)
@@ -118,12 +135,12 @@ def _undo_text(differences: Sequence[Difference]) -> str:
         elif difference.axis == "place":
             sentences.append(f"Run on {difference.field} {before} again.")
         else:
-            sentences.append(f"Set {difference.field} back to {before}.")
+            sentences.append(f"Set {difference.field} {verb} {before}.")
     return " ".join(sentences)
 
 
-def _values_before(differences: Sequence[Difference]) -> dict[str, Setting]:
-    """Return the earlier values of fields that a launch can set; commit, container and node are not among them."""
+def values_of(differences: Sequence[Difference]) -> dict[str, Setting]:
+    """Return side a of the fields that a launch can set; commit, container and node are not among them."""
     return {
         difference.field: difference.a.value
         for difference in differences
@@ -131,20 +148,64 @@ def _values_before(differences: Sequence[Difference]) -> dict[str, Setting]:
     }
 
 
-def _fitted(session: Session, run: RunDetail) -> tuple[int, tuple[Difference, ...]] | None:
-    """Return the most similar earlier run of the same model and GPUs that fitted, with the differences."""
+# --- The last run of the same job that worked, and everything that changed since.
+
+
+class _Changed(NamedTuple):
+    """An argument of the trainer that is no contract field."""
+
+    name: str
+    before: object
+    now: object
+
+
+@dataclass(frozen=True, slots=True)
+class _Worked:
+    """An earlier run that worked. `differences`: of the contract; `beside`: versions, container digest and commit."""
+
+    run: int
+    differences: tuple[Difference, ...]
+    arguments: tuple[_Changed, ...] = ()
+    beside: tuple[Difference, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        return [*(item.field for item in self.differences), *(item.name for item in self.arguments)]
+
+    @property
+    def changes(self) -> str:
+        """Return what changed since, in words."""
+        texts = [f"{item.field} {_side(item.a)} to {_side(item.b)}" for item in (*self.differences, *self.beside)]
+        texts[len(self.differences) : len(self.differences)] = [
+            f"{item.name} {_short(item.before)} to {_short(item.now)}" for item in self.arguments
+        ]
+        more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+        return ", ".join(texts[:_SHOWN]) + more
+
+    @property
+    def undo(self) -> str:
+        """Return how to go back."""
+        arguments = [f"Set {item.name} back to {_short(item.before)}." for item in self.arguments[:_SHOWN]]
+        return " ".join(filter(None, [undo_text(self.differences), *arguments, undo_text(self.beside)]))
+
+
+def _last_that_worked(session: Session, run: RunDetail) -> _Worked | None:
+    """Return the most similar earlier run of the same job, or of the same model and GPUs, that worked."""
     model, gpu = run.contract.get("model"), run.contract.get("gpu")
-    if model is None or gpu is None or run.ordered_at is None:
+    if run.ordered_at is None or (not run.job and (model is None or gpu is None)):
         return None
+    is_same = [col(RunRow.job) == run.job] if run.job else []
+    if model is not None and gpu is not None:
+        is_same.append(and_(col(RunRow.model) == shown(model.value), col(RunRow.gpu) == shown(gpu.value)))
     rows = session.execute(
-        select_any(RunRow.id, RunResultRow.contract)
+        select_any(RunRow.id, RunRow.commit, RunResultRow.contract)
         .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         .where(
             col(RunRow.project_id) == run.project_id,
-            col(RunRow.model) == shown(model.value),
-            col(RunRow.gpu) == shown(gpu.value),
+            or_(*is_same),
             col(RunRow.status) == "ready",
             col(RunRow.is_steady).is_(True),
+            col(RunRow.outcome).not_in(ENDED_BADLY),
             col(RunRow.quarantine) == "",
             col(RunRow.ordered_at) < run.ordered_at,
             col(RunRow.id) != run.id,
@@ -152,17 +213,20 @@ def _fitted(session: Session, run: RunDetail) -> tuple[int, tuple[Difference, ..
         .order_by(col(RunRow.ordered_at).desc())
         .limit(_EARLIER)
     )
-    fewest: tuple[int, tuple[Difference, ...]] | None = None
+    worked = []
     for row in rows:
-        differences = _since(row.contract or {}, run.contract)
-        if differences and (fewest is None or len(differences) < len(fewest[1])):
-            fewest = row.id, differences
-    return fewest
+        contract = stored_contract(row.contract)
+        beside = (*differing_beside(contract, run.contract), *differing_commit(row.commit, run.commit))
+        worked.append(_Worked(row.id, _since(contract, run.contract), beside=beside))
+    nearest = sorted(worked, key=lambda earlier: len(earlier.differences))[:_WITH_ARGUMENTS]
+    now = _arguments(session, run.id) if nearest else {}
+    if now:
+        nearest = [replace(earlier, arguments=_changed(_arguments(session, earlier.run), now)) for earlier in nearest]
+    return min(nearest, key=lambda earlier: (len(earlier.names), len(earlier.beside)), default=None)
 
 
-def _since(earlier: Mapping[str, Any], now: Mapping[str, Stated]) -> tuple[Difference, ...]:
+def _since(before: Mapping[str, Stated], now: Mapping[str, Stated]) -> tuple[Difference, ...]:
     """Return known differences that a launch can revert, without those derived from other fields."""
-    before = stored_contract(earlier)
     names = dict.fromkeys((*STACK_FIELDS, *CONFIG_FIELDS))
     return tuple(
         difference
@@ -172,3 +236,35 @@ def _since(earlier: Mapping[str, Any], now: Mapping[str, Stated]) -> tuple[Diffe
         and difference.b is not None
         and difference.b.source != "derived"
     )
+
+
+def _arguments(session: Session, run_id: int) -> Mapping[str, Any]:
+    return readings.arguments_of(session, run_id, files_of(session, run_id))
+
+
+_OF_FIELDS = frozenset(
+    name for row in FLAGS.values() for names in (row, *row.words.values()) for name in names.arguments
+)
+"""Arguments that contract fields are read from: their differences are shown as those of the fields."""
+_OF_ONE_RUN = re.compile(
+    r"(^|_)(save|load|dir|path|name|id|uuid|user|host|port|addr|address|url|time|date|timestamp|rank|seed|wandb|mlflow|"
+    r"tensorboard|prefix|version|key|token|project|group|entity)(_|$)|^data_parallel_size$|_parallel_size$|_warmup_"
+)
+"""Names of arguments that differ between any two runs, or that follow from contract fields."""
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[_Changed, ...]:
+    """Return the arguments that both runs state differently, without those that name the run or its folders."""
+    return tuple(
+        _Changed(name, before[name], value)
+        for name, value in now.items()
+        if name in before
+        and before[name] != value
+        and name not in _OF_FIELDS
+        and not _OF_ONE_RUN.search(name)
+        and "/" not in f"{before[name]}{value}"
+    )
+
+
+def _short(value: object) -> str:
+    return shown(value)[:60]  # type: ignore[arg-type]  # arguments are plain values

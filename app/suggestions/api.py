@@ -11,7 +11,7 @@ from app.domain.access.principal import Action
 from app.domain.rules.change import Against, DiffLine, FrameworkChange, change_of, without_context
 from app.domain.rules.derive import WallReading
 from app.domain.rules.engine import CheckedRequirement, Met, Suggestion
-from app.domain.rules.evidence import LEVEL_NAMES, Statement
+from app.domain.rules.evidence import Statement
 from app.domain.rules.facts import SETTINGS, Fact
 from app.domain.rules.journey import State
 from app.domain.rules.ranking import Tier
@@ -387,7 +387,7 @@ def _evidence(advice: RunSuggestions, statement: Statement) -> EvidenceOut:
     measured = next((own_result for own_result in advice.own if own_result.result is statement.own), None)
     return EvidenceOut(
         level=statement.level,
-        strength=LEVEL_NAMES[statement.level],
+        strength=statement.strength,
         text=statement.text,
         setting="" if measured else statement.setting,
         source=statement.source,

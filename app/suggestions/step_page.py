@@ -11,7 +11,7 @@ from app.domain.contract.values import shown
 from app.domain.numbers import plural
 from app.domain.rules.change import ChangeDiff, FrameworkChange, change_of, without_context
 from app.domain.rules.engine import CheckedRequirement, Suggestion, base_facts
-from app.domain.rules.evidence import LEVEL_NAMES, Statement
+from app.domain.rules.evidence import Statement
 from app.domain.rules.expression import with_names
 from app.domain.rules.facts import FACTS
 from app.domain.rules.rule import Evidence, Recipe, Rule, Source
@@ -248,7 +248,7 @@ class StepPage:
             return [self._published("published", evidence, ()) for evidence in self.rule.effect.evidence]
         statements = self.suggestion.evidence.statements
         return [
-            self._published(LEVEL_NAMES[statement.level], statement, statement.expired)
+            self._published(statement.strength, statement, statement.expired)
             for statement in statements
             if statement.own is None
         ]

@@ -199,7 +199,7 @@ def gain_view(suggestion: Suggestion) -> GainView | None:
     expected, forecast = suggestion.place.expected, suggestion.forecast
     if expected is not None:
         own = expected.statement.own
-        evidence = "published" if own is None else f"{plural(own.n, 'A/B')} {_where(own)}"
+        evidence = expected.statement.name or "published" if own is None else f"{plural(own.n, 'A/B')} {_where(own)}"
         return GainView(expected.pct, expected.low, expected.high, evidence)
     if forecast is None or forecast.gain_pct is None:
         return None
@@ -220,6 +220,8 @@ def _where(own: OwnResult) -> str:
 _FAILURES = ("oom", "oom_phase", "oom_ranks", "import_error")
 _FIGURES = ("step_s", "tokens_s_gpu", "tflops_gpu", "window", "window_first", "window_last", "fits", "evidence_level")
 _CONTRACT = ("unknown_fields", "unknown_names")
+_OTHER_RUNS = ("fitted_run", "worked_run", "faster_run")
+"""Facts that are the number of another run."""
 _ACTIVITY = ("requested_dispatcher", "resolved_dispatcher", "backend_proof", "capture_proof")
 
 
@@ -258,6 +260,8 @@ def origin_of(advice: RunSuggestions, fact: Fact, evaluation: Evaluation | None 
     """Return the source of a fact of this run, or of the pair."""
     if fact.group == "compared" and advice.pair is not None and evaluation is advice.pair.evaluation:
         return Origin("comparison with the baseline runs", advice.pair.compare(advice.run.id))
+    if fact.name in _OTHER_RUNS:
+        return Origin("another run of this project", f"/runs/{advice.evaluation.facts[fact.name]}")
     if fact.name in advice.profile.profile_of:
         return _profiled(advice, fact)
     if fact.name in advice.stated:
@@ -276,8 +280,9 @@ def _profiled(advice: RunSuggestions, fact: Fact) -> Origin:
     by = advice.reading.stated.get(fact.name, advice.reading.extra.get(fact.name))
     differs = isinstance(by, int | float) and isinstance(value, float) and abs(by - value) > CONTRADICTION
     contradiction = f"; contradicts the stated {fact_text(by)}" if differs else ""
-    title = advice.profile.titles[profile]
-    return Origin(f"measured by {title}{contradiction}", f"{_page(advice)}/profiles/{profile}")
+    title, measured = advice.profile.titles[profile], advice.profile.run_id
+    whose = "" if measured == advice.run.id else f" of run #{measured}, which has the same configuration"
+    return Origin(f"measured by {title}{whose}{contradiction}", f"/runs/{measured}/profiles/{profile}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +303,7 @@ def rests_on(advice: RunSuggestions, names: Iterable[str]) -> tuple[RestsOn, ...
         if name in measured:
             numbers.setdefault(measured[name], []).append(f"{name} {fact_text(advice.profile.values[name])}")
     return tuple(
-        RestsOn(advice.profile.titles[profile], f"{_page(advice)}/profiles/{profile}", ", ".join(texts))
+        RestsOn(advice.profile.titles[profile], f"/runs/{advice.profile.run_id}/profiles/{profile}", ", ".join(texts))
         for profile, texts in numbers.items()
     )
 

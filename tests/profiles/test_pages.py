@@ -100,6 +100,18 @@ def test_a_profile_ends_its_phase_and_opens_retuning_until_it_is_removed(client:
     assert phases_of(client, run_id) == before
 
 
+def test_a_run_of_the_same_configuration_needs_no_profile_of_its_own(client: TestClient) -> None:
+    run_id, nightly, other = make_run(client), make_run(client, commit="b" * 40), make_run(client, ep=2)
+    profile = attached(client, run_id, trace("synthetic/seed-11/pair-before"))
+    client.post(f"/api/v1/runs/{run_id}/profiles/{profile['id']}/confirm", json={"author": "kim"})
+    told = client.get(f"/api/v1/runs/{nightly}/suggestions").json()
+    assert told["wall"]["certainty"] == "measured"
+    assert f"The profile of run #{run_id}, which has the same configuration, shows it." in told["wall"]["because"]
+    assert "profile-required" not in [row["rule"] for row in told["suggestions"]]
+    assert f'href="/runs/{run_id}/profiles/{profile["id"]}"' in page(client, f"/runs/{nightly}/next")
+    assert phases_of(client, other)["profile"] == "open"
+
+
 def test_suggestions_name_the_profile_and_the_numbers_that_they_rest_on(client: TestClient) -> None:
     run_id = make_run(client, exposed_comm_frac=0.5)
     profile = attached(client, run_id, trace("synthetic/seed-11/pair-before"))

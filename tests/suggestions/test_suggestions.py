@@ -407,6 +407,16 @@ JOB = {
 }
 
 
+DUMP = """------------------------ arguments ------------------------
+  save ............................................ /scratch/turbo-{turbo}/output
+  use_turbo_attention ............................. {turbo}
+-------------------- end of arguments ---------------------
+"""
+CRASH = (
+    b"[rank0]: RuntimeError: the kernel failed\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+)
+
+
 def rows_of(client: TestClient, run: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = client.get(f"/api/v1/runs/{run}/suggestions").json()["suggestions"]
     return rows
@@ -443,3 +453,64 @@ def test_after_running_out_of_memory_the_way_back_comes_first_and_nothing_is_tun
     assert "eo-enable" not in [row["rule"] for row in rows]
     client.patch(f"/api/v1/runs/{run}/facts", json={"facts": {"health_dismissed": True}, "author": "Ada"})
     assert "eo-enable" in [row["rule"] for row in rows_of(client, run)]
+
+
+def test_after_a_crash_everything_that_changed_since_the_job_worked_comes_first(client: TestClient) -> None:
+    def attempt(turbo: str, rest: bytes) -> int:
+        run = int(upload(client, DUMP.format(turbo=turbo).encode() + rest, meta=JOB).json()["id"])
+        process_run(run)
+        return run
+
+    worked = attempt("False", training_log(20))
+    run = attempt("True", CRASH)
+    first = rows_of(client, run)[0]
+    assert (first["rule"], first["place"]["group"]) == ("fit-since-it-worked", "health")
+    assert f"Run #{worked} of the same job worked" in first["why"]
+    assert "use_turbo_attention false to true" in first["why"]
+    assert "output" not in first["why"]  # a path names the run
+    assert "Set use_turbo_attention back to false." in first["changes"]["text"]
+
+
+# --- What does the same work faster; what cannot be judged yet.
+
+
+def test_a_faster_run_of_the_same_work_comes_first_with_its_settings(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        layout: dict[str, Any] = {"ep": 8, "dispatcher": "hybridep"}
+        faster = make_advised(session, fields=layout, ms=24_000.0, purpose="experiment")
+        make_advised(session, fields={**layout, "seq_len": 2048}, ms=12_000.0, purpose="experiment")  # other work
+        run = make_advised(session)
+    first = rows_of(client, run)[0]
+    assert (first["rule"], first["place"]["group"]) == ("own-faster-run", "measured")
+    assert f"Run #{faster} does the same work 30 % faster" in first["why"]
+    after = {field["name"]: field["after"] for field in first["changes"]["fields"]}
+    assert after == {"ep": "8", "dispatcher": "hybridep"}
+    gain = first["place"]["expected_gain"]
+    assert gain["low_pct"] < gain["pct"] < gain["high_pct"]
+    assert "ep" in gain["differs"]
+    assert f'href="/runs/{faster}"' in client.get(f"/runs/{run}/next/own-faster-run").text
+    assert "own-faster-run" not in [row["rule"] for row in rows_of(client, faster)]
+
+
+def test_noise_is_no_faster_run(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        make_advised(session, fields={"ep": 8}, ms=30_900.0, purpose="experiment")
+        run = make_advised(session)
+    assert "own-faster-run" not in [row["rule"] for row in rows_of(client, run)]
+
+
+@pytest.mark.parametrize(
+    ("meta", "steps", "rule"),
+    [
+        ({"gpu": None}, 20, "contract-gpu"),
+        ({"seq_len": 128, "mbs": 1, "cp": 1, "sp": False}, 20, "val-little-work"),
+        ({}, 3, "val-few-steps"),
+    ],
+)
+def test_what_cannot_be_judged_is_not_tuned(client: TestClient, meta: dict[str, Any], steps: int, rule: str) -> None:
+    stated = {name: value for name, value in {**JOB, **meta}.items() if value is not None}
+    run = int(upload(client, training_log(steps), meta=stated).json()["id"])
+    process_run(run)
+    told = suggestions(client, run)
+    assert (told["suggestions"][0]["rule"], told["suggestions"][0]["place"]["group"]) == (rule, "unjudged")
+    assert not [row for row in told["suggestions"] if row["phase"] in ("profile", "retune", "scale")]

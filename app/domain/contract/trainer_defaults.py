@@ -70,16 +70,15 @@ def _has(flag: str, release: tuple[int, int]) -> bool:
     return since is None or release >= since
 
 
-def newer_flags(version: object, names: Iterable[str]) -> list[str]:
-    """Return the flags that came after this release of Megatron Core, each with its first release.
+def newer_names(version: object, names: Iterable[str]) -> list[str]:
+    """Return which names of flags, with underscores, came after this release of Megatron Core.
 
-    `names`: of flags, with underscores. Empty if the version is unknown.
+    Empty if the version is unknown.
     """
     release = release_of(version)
-    if release is None:
-        return []
-    return [
-        f"--{name.replace('_', '-')} (since {_MEGATRON['since'][name]})"
-        for name in dict.fromkeys(names)
-        if not _has(name, release)
-    ]
+    return [] if release is None else [name for name in dict.fromkeys(names) if not _has(name, release)]
+
+
+def newer_flags(version: object, names: Iterable[str]) -> list[str]:
+    """Return the flags that came after this release of Megatron Core, each with its first release."""
+    return [f"--{name.replace('_', '-')} (since {_MEGATRON['since'][name]})" for name in newer_names(version, names)]

@@ -1,8 +1,10 @@
 """Predict what another layout changes for one run: memory and step time, relative to what the run measured."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from app.domain.planning.estimate import NEAR, Estimator, degrees_of, estimator_
 from app.domain.planning.memory import Degrees, Recipe
 from app.domain.planning.plan import given_layout
 from app.domain.planning.request import INPUTS, InvalidPlan, PlanRequest, read_request
+from app.domain.rules.derive import FACTS
 from app.domain.rules.engine import LAYOUT, Forecast
 from app.domain.rules.rule import Setting
 from app.domain.run import Stated, Value
@@ -84,6 +87,16 @@ def _recipe_in_use(estimator: Estimator, degrees: Degrees, peak_gb: float | None
     return estimator.ladder[int(np.argmin(peaks))]
 
 
+_DEGREES = ("tp", "pp", "cp", "ep", "etp")
+_MESHES = (("tp", "pp", "cp"), ("pp", "ep", "etp"))
+_SHARED = (("tp", "pp"), ("pp", "ep", "etp"), ("tp", "cp"))
+"""Degrees of the ranks that share dense weights, experts and activations."""
+
+
+def _ranks(degrees: Mapping[str, Any], group: tuple[str, ...]) -> int:
+    return math.prod(degrees[name] for name in group)
+
+
 class LayoutForecaster:
     """Predicts the effect of layouts for one run.
 
@@ -98,9 +111,9 @@ class LayoutForecaster:
     def __call__(self, settings: Mapping[str, Setting]) -> Forecast:
         """Return the forecast. `fits` is also False if the layout is not predicted to be faster."""
         now = self._now
-        if isinstance(now, str):
-            return Forecast(None, f"The planner cannot evaluate another layout: {now}.")
         changed = {name: value for name, value in settings.items() if name in LAYOUT}
+        if isinstance(now, str):
+            return self._by_peak(changed) or Forecast(None, f"The planner cannot evaluate another layout: {now}.")
         try:
             then = _request(self._contract | _without_stages(changed) | changed)
         except InvalidPlan as invalid:
@@ -112,8 +125,38 @@ class LayoutForecaster:
             return Forecast(False, f"The planner rules this layout out: {violations[0].text}")
         change = predict_change(now, then, peak_gb=self._peak_gb)
         if change is None:
-            return Forecast(None, "The planner cannot tell whether this layout fits: the model or the GPU is unknown.")
+            return self._by_peak(changed) or Forecast(
+                None, "The planner cannot tell whether this layout fits: the model or the GPU is unknown."
+            )
         return self._by_prediction(now, change)
+
+    def _by_peak(self, changed: Mapping[str, Setting]) -> Forecast | None:
+        """Return what the measured peak implies for a model or GPU that the planner does not know.
+
+        No part of the memory grows by more than the ranks that share it become fewer: dense weights by TP x PP,
+        experts by PP x EP x ETP, activations by TP x CP. None if the peak, the memory or a degree is unknown.
+        """
+        memory = FACTS["hbm_gb"](self._contract.get("gpu"))
+        before = {name: self._contract.get(name) or 1 for name in _DEGREES}
+        after = before | {name: value for name, value in changed.items() if name in _DEGREES}
+        gpus = self._contract.get("gpus")
+        counts = [gpus, *before.values(), *after.values()]
+        if (
+            self._peak_gb is None
+            or not isinstance(memory, float)
+            or not all(isinstance(count, int) and count > 0 for count in counts)
+            or any(name not in self._contract for name in ("tp", "pp", "cp"))
+            or self._contract.get("fsdp") not in (None, "none")
+        ):
+            return None
+        if any(gpus % _ranks(after, group) for group in _MESHES):  # type: ignore[operator]  # counts, as checked
+            return Forecast(False, "The GPUs do not divide by this layout.")
+        at_most = self._peak_gb * max(1.0, *(_ranks(before, group) / _ranks(after, group) for group in _SHARED))
+        if at_most > (1 - self._headroom) * memory:
+            return Forecast(
+                None, f"By the measured peak this layout may need {at_most:.0f} GB; the GPU has {memory:.0f} GB."
+            )
+        return Forecast(True, "", at_most_gb=at_most)
 
     @cached_property
     def _now(self) -> PlanRequest | str:

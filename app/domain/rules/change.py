@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from app.domain.contract.fields import FIELDS, PREFIX
+from app.domain.contract.trainer_defaults import newer_flags, newer_names
 from app.domain.rules.expression import fact_text
-from app.domain.rules.flags import Written, written
+from app.domain.rules.flags import Written, older_words, written
 from app.domain.rules.launch import OVERRIDE, Item, from_dump, name_of, read_command
 from app.domain.rules.rule import Setting
 from app.domain.run import Value
@@ -126,7 +127,7 @@ def change_of(
     own = read_command(launch)
     is_bridge = any(OVERRIDE.match(item.words[0]) or _is_harness(item) for item in own)
     spellings = {name: written(name, value, facts) for name, value in changed.items()}
-    lm = _megatron_edit(spellings, suggestion.megatron_lm)
+    lm = _for_release(_megatron_edit(spellings, suggestion.megatron_lm), facts)
     bridge = _bridge_edit(spellings, suggestion.bridge)
     environment = _environment(suggestion, changed, facts)
     return ChangeDiff(
@@ -170,6 +171,26 @@ def _megatron_edit(spellings: Mapping[str, Written], more: Sequence[str]) -> _Ed
         for item in read_command(flag):
             edit.wanted[item.name] = item.words
     return edit
+
+
+def _for_release(edit: _Edit, facts: Mapping[str, object]) -> _Edit:
+    """Spell flags as the run's release of Megatron Core does, where it has another name for them."""
+    for name in newer_names(facts.get("mcore_version"), edit.wanted):
+        words = older_words(name, edit.wanted[name], facts)
+        if words:
+            del edit.wanted[name]
+            edit.wanted[name_of(words[0])] = words
+    return edit
+
+
+def lacking_flags(change: Changing, facts: Mapping[str, object]) -> list[str]:
+    """Return the flags of a change that the run's release of Megatron Core lacks; empty if the release is unknown."""
+    if facts.get("mcore_version") is None:
+        return []
+    changed = {name: value for name, value in change.set.items() if not _is_so(name, value, facts)}
+    spellings = {name: written(name, value, facts) for name, value in changed.items()}
+    edit = _for_release(_megatron_edit(spellings, change.megatron_lm), facts)
+    return newer_flags(facts["mcore_version"], edit.wanted)
 
 
 def _bridge_edit(spellings: Mapping[str, Written], more: Sequence[str]) -> _Edit:

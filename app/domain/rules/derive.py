@@ -598,6 +598,10 @@ def _ran(values: Values) -> bool:
     return values.get("fits") is True and sound and values.get("steps_done") not in (None, 0)
 
 
+def _steady_steps(values: Values) -> object:
+    return values.get("window", 0 if "steps_done" in values else None)
+
+
 def _ample_memory(values: Values) -> bool:
     free, least = values.get("headroom_frac"), values.get("T_headroom")
     return isinstance(free, float) and isinstance(least, float) and free > 2 * least
@@ -748,9 +752,15 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("stage_ranks_listed", _stage_ranks(",")),
     ("amd", lambda values: str(values.get("gpu")).startswith("MI")),
     ("ran", _ran),
+    ("gpu_known", lambda values: values.get("gpu") is not None),
+    ("steady_steps", _steady_steps),
     ("failure", _nothing("")),
     ("regression_pct", _nothing(0.0)),
     ("fitted_differs", _nothing([])),
+    ("worked_changes", _nothing("")),
+    ("failure_text", _nothing("")),
+    ("faster_pct", _nothing(0.0)),
+    ("record_pct", _nothing(0.0)),
     ("differs_beside", _nothing([])),
 )
 """In the order of their dependencies."""

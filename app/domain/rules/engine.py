@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from app.domain.rules.change import OwnIdea, lacking_flags
 from app.domain.rules.derive import WallReading, derive, read_wall
-from app.domain.rules.evidence import OwnResult, RuleEvidence, rule_evidence
+from app.domain.rules.evidence import OwnResult, RuleEvidence, Statement, rule_evidence
 from app.domain.rules.expression import Expression, FactContext, RuleError, Unknown, filled
 from app.domain.rules.facts import FACTS, Fact
 from app.domain.rules.ranking import Place, expected_gain, follow, place_of
-from app.domain.rules.rule import Facts, Kind, Recipe, Requirement, Rule, RuleBook, Setting
+from app.domain.rules.rule import Facts, Kind, Recipe, Requirement, Rule, RuleBook, Setting, Urgency
 
 # --- Which suggestions are deferred, and why.
 
@@ -28,38 +29,67 @@ class Forecast:
     """The planner's prediction for another layout of this run.
 
     `fits` None: it cannot tell, and `why` gives the reason. `gain_pct`: predicted change of throughput, within
-    `gain_range_pct`; None without a prediction.
+    `gain_range_pct`; None without a prediction. `at_most_gb`: bound of the peak by the run's own, if none is predicted.
     """
 
     fits: bool | None
     why: str
     gain_pct: float | None = None
     gain_range_pct: tuple[float, float] | None = None
+    at_most_gb: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a rule takes over from another run or from a record: contract fields, and how much faster it was.
+
+    `needs_forecast`: it was not measured here, so another layout must be predicted to fit.
+    """
+
+    settings: Mapping[str, Setting]
+    statement: Statement | None = None
+    needs_forecast: bool = False
 
 
 Forecaster = Callable[[Mapping[str, Setting]], Forecast]
 
 
 def withheld_because(
-    rule: Rule, values: Mapping[str, object], evidence: RuleEvidence, *, blocked: bool = False, unhealthy: str = ""
+    rule: Rule,
+    values: Mapping[str, object],
+    evidence: RuleEvidence,
+    *,
+    blocked: bool = False,
+    unhealthy: str = "",
+    unjudged: str = "",
 ) -> str:
     """Return why a suggestion is deferred; empty if it is not.
 
-    `unhealthy`: title of the health rule that fires, or empty.
+    `unhealthy`, `unjudged`: title of a rule of that urgency that fires, or empty.
 
     Retuning needs a valid launch, a healthy run, and a profile or a matched A/B that was faster.
     """
     is_tuning = rule.kind in ("candidate", "sizing") or rule.phase == "profile"
-    if not is_tuning or rule.hints.bring_up or rule.hints.urgency:
+    is_proof = unjudged != "" and rule.phase == "validate" and rule.kind == "gate"
+    if not (is_tuning or is_proof) or rule.hints.bring_up or rule.hints.urgency in ("health", "unjudged", "regression"):
         return ""
     retunes = rule.kind == "candidate" and rule.phase == "retune"
-    if retunes and blocked:
-        return "Resolve the blockers first."
-    if unhealthy and not (values.get("oom") is True and rule.phase == "fit"):
-        return f"Make the run healthy first: {unhealthy}."
-    if retunes and not values.get("profiled") and not _is_strong(evidence, values):
-        return "Profile first: retuning needs a measured wall."
-    return ""
+    is_measured = rule.hints.urgency in ("measured", "evidence")
+    moves_speed = is_proof or rule.phase in ("scale", "retune") or rule.hints.blocks == "retune"
+    needs_profile = retunes and not is_measured and not values.get("profiled")
+    reasons = (
+        (retunes and blocked, "Resolve the blockers first."),
+        (
+            unhealthy and not (values.get("oom") is True and rule.phase == "fit"),
+            f"Make the run healthy first: {unhealthy}.",
+        ),
+        (unjudged and moves_speed and not is_measured, f"First: {unjudged}."),
+        (
+            needs_profile and not _is_strong(evidence, values),
+            "Profile first: retuning needs a measured wall.",
+        ),
+    )
+    return next((why for applies, why in reasons if applies), "")
 
 
 def _is_strong(evidence: RuleEvidence, values: Mapping[str, object]) -> bool:
@@ -295,20 +325,29 @@ def evaluate(
     *,
     own: Sequence[OwnResult] = (),
     settings: Mapping[str, float] | None = None,
-    undo: Mapping[str, Mapping[str, Setting]] | None = None,
+    taken: Mapping[str, Taken] | None = None,
     forecast: Forecaster | None = None,
 ) -> Evaluation:
     """Evaluate the rules for a run.
 
-    `own`: this project's matched A/Bs; `settings`: thresholds that differ from ours. `undo`: by rule, the earlier
-    values of contract fields to restore. `forecast`: predicts layouts; without it no layout is deferred. Raises
+    `own`: this project's matched A/Bs; `settings`: thresholds that differ from ours. `taken`: by rule, what
+    it takes over from another run. `forecast`: predicts layouts; without it no layout is deferred. Raises
     ValueError for an unknown fact or an invalid value.
     """
     context = FactContext(derive(facts, settings))
     answers = _ask_all(context, book)
     wall = read_wall(context.values)
     blocked = any(rule.kind == "blocker" and not ran_in_spite(rule, context.values) for rule in answers.fires)
-    asked = _Asked(context, wall, own, undo or {}, blocked, _unhealthy(answers.fires, context.values), forecast)
+    asked = _Asked(
+        context,
+        wall,
+        own,
+        taken or {},
+        blocked,
+        _unhealthy(answers.fires, context.values),
+        _first_of(answers.fires, "unjudged"),
+        forecast,
+    )
     suggestions = [asked.suggestion(rule) for rule in answers.fires]
     conditional = [asked.suggestion(rule, assumed) for rule, assumed in _if_profiled(answers.asks, context, wall)]
     promoted = [item for item in conditional if not item.withheld and _is_strong(item.evidence, context.values)]
@@ -340,7 +379,12 @@ def _unhealthy(fires: Sequence[Rule], values: Mapping[str, object]) -> str:
         return ""
     if values.get("oom") is True:
         return "it ran out of GPU memory"
-    return next((rule.title for rule in fires if rule.hints.urgency == "health"), "")
+    return _first_of(fires, "health")
+
+
+def _first_of(fires: Sequence[Rule], urgency: Urgency) -> str:
+    """Return the title of the first rule of an urgency that fires; empty without one."""
+    return next((rule.title for rule in fires if rule.hints.urgency == urgency), "")
 
 
 _PROFILE = tuple(fact for fact in FACTS.values() if fact.section == "profile" and fact.type == "double")
@@ -448,6 +492,9 @@ def base_facts(missing: Sequence[str], values: Mapping[str, object]) -> tuple[st
     return tuple(dict.fromkeys(bases))
 
 
+_NOTHING_TAKEN = Taken({})
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """The shared input of all suggestions of one run."""
@@ -455,22 +502,34 @@ class _Asked:
     context: FactContext
     wall: WallReading
     own: Sequence[OwnResult]
-    undo: Mapping[str, Mapping[str, Setting]]
+    taken: Mapping[str, Taken]
     blocked: bool
     unhealthy: str
+    unjudged: str
     forecast: Forecaster | None
 
     def suggestion(self, rule: Rule, assumed: tuple[str, ...] = ()) -> Suggestion:
         context, values = self.context, self.context.values
         settings, open_settings = _worked_out(rule.change.set, context)
-        settings |= self.undo.get(rule.id, {})
+        taken = self.taken.get(rule.id, _NOTHING_TAKEN)
+        settings |= taken.settings
         env, open_env = _worked_out(rule.change.env, context)
-        evidence = rule_evidence(rule, values, self.own)
-        withheld = withheld_because(rule, values, evidence, blocked=self.blocked, unhealthy=self.unhealthy)
-        forecast = None if withheld else self._forecast(rule, settings, open_settings)
+        evidence = rule_evidence(rule, values, self.own, taken.statement)
+        withheld = withheld_because(
+            rule, values, evidence, blocked=self.blocked, unhealthy=self.unhealthy, unjudged=self.unjudged
+        )
+        layout = LAYOUT & (settings if taken.needs_forecast else rule.change.set).keys()
+        forecast = self._forecast(rule, settings, open_settings) if layout and not withheld else None
         if forecast is not None and forecast.fits is not True:
             withheld = forecast.why
         gain = None if forecast is None else forecast.gain_pct
+        flags = tuple(filled(flag, values) for flag in rule.change.megatron_lm)
+        if (
+            rule.kind == "candidate"
+            and not withheld
+            and (lacking := lacking_flags(OwnIdea(settings, env, flags), values))
+        ):
+            withheld = f"Megatron Core {values['mcore_version']} lacks {', '.join(lacking)}: upgrade first."
         return Suggestion(
             rule=rule,
             why=_by_evidence(evidence, values) if assumed else filled(rule.why, values),
@@ -479,7 +538,7 @@ class _Asked:
             conflicts=tuple(check(conflict, context) for conflict in rule.conflicts),
             set=settings,
             env=env,
-            megatron_lm=tuple(filled(flag, values) for flag in rule.change.megatron_lm),
+            megatron_lm=flags,
             bridge=tuple(filled(flag, values) for flag in rule.change.bridge),
             open=(*open_settings, *open_env),
             evidence=evidence,
@@ -496,8 +555,6 @@ class _Asked:
     def _forecast(self, rule: Rule, settings: Mapping[str, Setting], unknown: tuple[str, ...]) -> Forecast | None:
         """Return the forecast for a candidate that changes the layout of a job that did not run out of memory."""
         if self.forecast is None or rule.kind != "candidate" or self.context.values.get("oom") is True:
-            return None
-        if not LAYOUT & rule.change.set.keys():
             return None
         if LAYOUT & set(unknown):
             return Forecast(None, f"The target layout depends on unknown facts: {', '.join(unknown)}.")

@@ -57,6 +57,7 @@ class Statement:
     """One piece of evidence with its level after expiry and the reasons.
 
     `gain`: lowest and highest published gain of throughput in percent, empty without a figure; `at`: its setting.
+    `name`: what kind of evidence it is, if not that of its level.
     """
 
     level: int
@@ -68,6 +69,12 @@ class Statement:
     own: OwnResult | None = None
     gain: tuple[float, ...] = ()
     at: Values = field(default_factory=dict)
+    name: str = ""
+
+    @property
+    def strength(self) -> str:
+        """Return what kind of evidence it is, in words."""
+        return self.name or LEVEL_NAMES[self.level]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +91,12 @@ class RuleEvidence:
     overridden: str = ""
 
 
-def rule_evidence(rule: Rule, values: Values, own: Sequence[OwnResult] = ()) -> RuleEvidence:
-    """Return the evidence of a rule for a run with these facts."""
-    statements = [_own(result, values) for result in own if result.rule == rule.id]
+def rule_evidence(
+    rule: Rule, values: Values, own: Sequence[OwnResult] = (), taken: Statement | None = None
+) -> RuleEvidence:
+    """Return the evidence of a rule for a run with these facts. `taken`: that of the run or record it takes over."""
+    statements = [taken] if taken is not None else []
+    statements += [_own(result, values) for result in own if result.rule == rule.id]
     statements += [_published(evidence, values) for evidence in rule.effect.evidence]
     ordered = tuple(sorted(statements, key=lambda statement: statement.level))
     level = ordered[0].level if ordered else _unmeasured(rule)

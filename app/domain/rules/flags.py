@@ -4,7 +4,7 @@ This is the inverse of the readers (`domain/logs/launch_args.py`); a test writes
 the table `domain/flags.toml`. Fields that several flags set together have functions here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.domain.contract.fields import FIELDS
@@ -192,3 +192,17 @@ _SPECIAL: Mapping[str, Callable[[Setting, Others], Written]] = {
     "routing_mode": _routing,
     "data_mode": _data,
 }
+
+
+# --- Earlier names of flags, for releases that lack the present one.
+
+
+def older_words(name: str, words: Sequence[str], others: Others) -> list[str]:
+    """Return a flag with its values under its earlier name; empty if it had none. `name`: with underscores."""
+    if name == "cuda_graph_modules":
+        return ["--cuda-graph-scope", *words[1:]]
+    if name == "moe_flex_dispatcher_num_sms" and others.get("dispatcher") in ("deepep", "hybridep"):
+        return [f"--moe-{others['dispatcher']}-num-sms", *words[1:]]
+    if name == "moe_flex_dispatcher_backend" and words[1:] == ["deepep"]:
+        return ["--moe-enable-deepep"]
+    return []

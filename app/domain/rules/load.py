@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar, cast, get_args
 
 import yaml
 
@@ -39,6 +39,7 @@ from app.domain.rules.rule import (
     RuleFileError,
     Setting,
     Source,
+    Urgency,
 )
 
 T = TypeVar("T", bound=str)
@@ -329,7 +330,7 @@ def _hints(row: Mapping[str, object]) -> Hints:
         blocks=str(row.get("blocks") or ""),
         unlocks=_texts(row, "unlocks"),
         hold=_texts(row, "hold"),
-        urgency=_one_of(row, "urgency", ("health", "regression")) if "urgency" in row else "",
+        urgency=_one_of(row, "urgency", get_args(Urgency)[1:]) if "urgency" in row else "",
         general=_general(row.get("general", False)),
         after=_texts(row, "after"),
     )

@@ -1,7 +1,8 @@
 """Rank suggestions, with the reasons as data.
 
-The order: what stops the run; what invalidates its figures; a regression with its cause; gains in the project's own
-matched A/Bs; expected gains by evidence (level x gain x likeness); the workflow by phase; everything else.
+The order: what stops the run; what invalidates its figures; a regression with its cause; what the figures lack to be
+judged; gains measured in this project; expected gains by evidence (level x gain x likeness); the workflow by phase;
+everything else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -97,12 +98,13 @@ def _likeness(statement: Statement, values: Values) -> Likeness:
 
 # --- The rank of a suggestion, with its reasons.
 
-Tier = Literal["stops", "health", "regression", "measured", "evidence", "workflow", "other"]
+Tier = Literal["stops", "health", "regression", "unjudged", "measured", "evidence", "workflow", "other"]
 TIERS: Mapping[Tier, str] = {
     "stops": "It stops the launch or makes its result wrong.",
     "health": "The run failed or is not healthy, so its figures support no tuning.",
     "regression": "The run is slower than its baseline, and this is the most likely cause.",
-    "measured": "Matched A/Bs of this project gained from it.",
+    "unjudged": "The run is too short, too small or too little known to be tuned.",
+    "measured": "This project measured that it is faster.",
     "evidence": "It moves the wall that was measured here, or a matched A/B on this model and GPU gained from it.",
     "workflow": "It is the next step of the workflow.",
     "other": "It applies to nearly every run, or moves another wall than the one that was measured.",
@@ -161,7 +163,7 @@ def place_of(
     # Within a tier: the remaining workflow by phase and kind; memory by its ladder, narrowest first; speed by worth,
     # without a figure last; then the number of the rule as a tie-breaker.
     by_phase = _phase(rule, values) if tier in ("workflow", "other") else 0
-    by_kind = _KINDS[rule.kind] if tier in ("health", "workflow", "other") else 0
+    by_kind = _KINDS[rule.kind] if tier in ("health", "unjudged", "workflow", "other") else 0
     is_ladder = rule.kind != "candidate" or rule.phase == "fit"
     by_worth = 0.0 if is_ladder else -round(worth, 3)
     key = (_TIER_ORDER[tier], by_phase, by_kind, by_worth, order, evidence.own_order, evidence.level, rule.id)
@@ -179,8 +181,10 @@ def _tier(
         (rule.kind == "blocker", "stops"),
         (rule.hints.urgency == "health", "health"),
         (candidate and values.get("oom") is True and rule.phase == "fit" and rule.wall == "memory", "health"),
+        (rule.hints.urgency == "unjudged", "unjudged"),
         (rule.hints.urgency == "regression", "regression"),
-        (candidate and evidence.own_order < 0, "measured"),
+        (rule.hints.urgency == "measured" or (candidate and evidence.own_order < 0), "measured"),
+        (rule.hints.urgency == "evidence", "evidence"),
         (general or (candidate and (loses or other_wall)), "other"),
         (candidate and values.get("steps_done") != 0 and _moves_the_wall(rule, wall, evidence, expected), "evidence"),
     )

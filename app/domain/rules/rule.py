@@ -16,6 +16,9 @@ Kind = Literal["blocker", "warning", "gate", "sizing", "candidate"]
 """blocker: the launch is invalid or unsafe. warning: a limit of a figure. gate: required before the next phase or a
 claim. sizing: a value to calculate. candidate: a change to try."""
 Confidence = Literal["high", "medium", "low"]
+Urgency = Literal["", "health", "unjudged", "regression", "measured", "evidence"]
+"""What a rule is about that precedes the workflow: the health of the run, figures that support no tuning, a regression,
+a faster run, a record."""
 Level = Literal["code", "matched_ab", "record", "seed", "heuristic"]
 """Published evidence, strongest first: enforced in code; a matched A/B; a record of several knobs; the founding
 documents; a rule of thumb."""
@@ -128,14 +131,14 @@ class Hints:
 
     `order`: order among similar rules, ascending; an expression if it depends on facts. `bring_up`: a default of the
     first bring-up, suggested before any profile. `blocks`: the phase, or `claim`, that an open gate holds up.
-    `unlocks`: rules that become possible afterwards. `hold`: further fields to hold fixed. `urgency`: a rule about the
-    run's health or regression, which precedes all tuning. `general`: it applies to nearly every run and has no
+    `unlocks`: rules that become possible afterwards. `hold`: further fields to hold fixed. `urgency`: what it is
+    about if it precedes the workflow. `general`: it applies to nearly every run and has no
     evidence, so it ranks last. `after`: rules that rank before it if they fire, too.
     """
 
     order: int | Expression = 50
     bring_up: bool = False
-    urgency: Literal["", "health", "regression"] = ""
+    urgency: Urgency = ""
     general: bool | Expression = False
     after: tuple[str, ...] = ()
     blocks: str = ""

@@ -172,7 +172,10 @@ def forecast(peak: float | None, settings: dict[str, Any], **changed: Any) -> Fo
         (78.0, {"ep": 8}, {}, False, "predicts"),
         (None, {"ep": 8}, {"gpu": "MI300X"}, None, "cannot tell"),
         (60.0, {"ep": 12}, {}, False, "rules this layout out"),
-        (60.0, {"ep": 8}, {"model": "a model of ours"}, None, "cannot evaluate"),
+        (None, {"ep": 8}, {"model": "a model of ours"}, None, "cannot evaluate"),
+        (60.0, {"ep": 8}, {"model": "a model of ours"}, None, "may need 120 GB"),
+        (30.0, {"ep": 8}, {"model": "a model of ours"}, True, ""),
+        (30.0, {"ep": 12}, {"model": "a model of ours"}, False, "do not divide"),
         (60.0, {"ep": 8}, {"fsdp": "megatron_fsdp"}, None, "uses FSDP"),
     ],
 )

@@ -134,9 +134,12 @@ OF_A_RUN = {
 """What `run_facts.py` reads from figures, health and activity."""
 OF_THE_SERVICE = {
     *("regression_pct", "regression_cause", "regression_undo"),
-    *("fitted_run", "fitted_differs", "fitted_undo"),
+    *("fitted_run", "fitted_differs", "fitted_undo", "worked_run", "worked_changes", "worked_undo"),
+    *("faster_run", "faster_pct", "faster_low_pct", "faster_high_pct"),
+    *("faster_changes", "faster_take", "faster_doubt"),
+    *("record_pct", "record_title", "record_changes", "record_take", "record_doubt"),
 }
-"""What `storage/setbacks.py` finds in earlier runs."""
+"""What `storage/setbacks.py` and `storage/faster_runs.py` find in other runs and in records."""
 OF_A_PAIR = set(facts_of_pair(["tp"], step_time_pct=1.0, windows=((1, 9), (1, 9)), memory=(frozenset({"a"}),) * 2))
 FOLLOWS = {name for name, _ in RULES}
 STATED = {*FIELDS, *STATEABLE, *OF_A_RUN, *OF_THE_SERVICE, *OF_A_PAIR, "env"}

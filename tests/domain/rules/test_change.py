@@ -50,6 +50,21 @@ def test_a_flag_is_replaced_in_place_and_a_new_one_added() -> None:
     assert found.from_own_command
 
 
+def test_flags_are_those_of_the_runs_release() -> None:
+    facts = {"dispatcher": "alltoall", "graph_impl": "none", "mcore_version": "0.15.3"}
+
+    found = diff("set: {dispatcher: deepep, graph_impl: transformer_engine, graph_modules: [attn]}", facts)
+    assert found.megatron_lm.paste == (
+        "--moe-token-dispatcher-type flex --cuda-graph-impl transformer_engine --moe-enable-deepep "
+        "--cuda-graph-scope attn"
+    )
+
+    change = book(rule("a-rule", "true", "change: {text: do it, set: {ep_overlap: true}}"))
+    (lacking,) = evaluate({"mcore_version": "0.13.1", "gpu_idle_frac": 0.5}, change).withheld
+    assert "--overlap-moe-expert-parallel-comm (since 0.14)" in lacking.withheld
+    assert evaluate({"mcore_version": "0.14.0", "gpu_idle_frac": 0.5}, change).withheld == ()
+
+
 def test_a_flag_is_taken_out() -> None:
     launch = f"{MEGATRON} --sequence-parallel --moe-flex-dispatcher-backend=deepep"
 

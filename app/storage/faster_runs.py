@@ -1,0 +1,326 @@
+"""Find what does the work of a run faster: another run of its project, or a published record.
+
+Both become facts, settings and evidence of a rule. Other work is never faster: model, GPUs, sequence length, batch and
+routing must be known to be equal.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from sqlalchemy import func
+from sqlmodel import Session, col
+
+from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
+from app.domain.contract.values import shown
+from app.domain.ranking.runs import family_of
+from app.domain.references.nearest import compare
+from app.domain.references.point import ReferencePoint
+from app.domain.rules.engine import Taken
+from app.domain.rules.evidence import Statement
+from app.domain.rules.ranking import LIKENESS
+from app.domain.run import Stated, Value
+from app.domain.verdict.differences import (
+    Difference,
+    differing,
+    differing_beside,
+    differing_commit,
+    differing_shape,
+    marked,
+)
+from app.domain.verdict.evidence import value_text
+from app.domain.verdict.step_time import RELEVANT_SHIFT
+from app.storage.references import references
+from app.storage.runs import RunDetail, stored_contract
+from app.storage.setbacks import undo_text, values_of
+from app.storage.tables import RunResultRow, RunRow, select_any
+
+RUN_RULE, RECORD_RULE = "own-faster-run", "published-faster"
+"""Rules that these findings feed."""
+
+# --- Another run of the project.
+
+_CONFIGURATIONS, _READ, _LAUNCHES = 40, 5, 5
+"""Faster configurations whose contracts are read; the fastest of them whose runs are read; runs of each."""
+_OTHER_RESULT = frozenset({
+    "model", "task", "data_mode", "seq_len", "gbs", "gpu", "gpus", "gpus_per_node", "cluster", "mtp", "routing_mode",
+    "capacity", "rank_capacity", "lb_type", "expert_bias", "optimizer", "deterministic",
+})  # fmt: skip
+"""Fields that change the work of a step, its place or what is learned: a run that differs there does other work."""
+_KNOWN_ON_BOTH = ("model", "gpu", "gpus", "seq_len", "gbs")
+_Z = 1.96
+_SHORT = "One of the two has a short window."
+
+
+@dataclass(frozen=True, slots=True)
+class FasterWork:
+    """What does the work of a run faster: facts, and what each rule takes over."""
+
+    facts: Mapping[str, object] = field(default_factory=dict)
+    taken: Mapping[str, Taken] = field(default_factory=dict)
+
+
+class _Rival(NamedTuple):
+    """A faster configuration of the same work. `low`, `high`: 95 % interval of the gain, in percent of throughput."""
+
+    run: int
+    name: str
+    differences: tuple[Difference, ...]
+    pct: float
+    low: float
+    high: float
+    launches: int
+    doubts: tuple[str, ...]
+    contract: Mapping[str, Stated]
+
+
+def faster_work(session: Session, run: RunDetail, variance: float) -> FasterWork:
+    """Return faster runs and records of the same work. `variance`: of ln(step time) between launches of this job."""
+    if run.status != "ready" or run.steady_state is None or not run.steady_state.is_steady:
+        return FasterWork()
+    facts: dict[str, object] = {}
+    taken: dict[str, Taken] = {}
+    rival = _best(list(_rivals(session, run, variance)))
+    if rival is not None:
+        changes = [item for item in rival.differences if not item.follows]
+        facts |= {
+            "faster_run": rival.run,
+            "faster_pct": rival.pct,
+            "faster_low_pct": rival.low,
+            "faster_high_pct": rival.high,
+            "faster_changes": _changes_text(changes),
+            "faster_take": undo_text(changes, "to"),
+            "faster_doubt": " ".join(("", *rival.doubts)),
+        }
+        taken[RUN_RULE] = Taken(values_of(rival.differences), _measured_statement(rival))
+    record = _record(session, run)
+    if record is not None:
+        facts |= record.facts
+        taken |= record.taken
+    return FasterWork(facts, taken)
+
+
+def _rivals(session: Session, run: RunDetail, variance: float) -> Iterator[_Rival]:
+    ours = run.steady_state
+    if ours is None or any(name not in run.contract for name in _KNOWN_ON_BOTH):
+        return
+    eligible = []
+    for row in _faster_configurations(session, run, ours.log_step_time):
+        contract = stored_contract(row.contract)
+        differences = _taken_over(contract, run.contract)
+        if any(not difference.follows for difference in differences):
+            eligible.append((row, contract, differences))
+    for row, contract, differences in eligible[:_READ]:
+        launches = _launches(session, run, row.stack_key, row.config_key)
+        n = len(launches)
+        shift = ours.log_step_time - math.fsum(item.log_step_time for item in launches) / n
+        errors = ours.se**2 + math.fsum(item.step_time_se**2 for item in launches) / n**2
+        error = _Z * math.sqrt(variance * (1 + 1 / n) + errors)
+        newest = launches[0]
+        yield _Rival(
+            newest.id,
+            newest.name,
+            differences,
+            *(_gain_pct(shift + sign * error) for sign in (0, -1, 1)),
+            n,
+            tuple(_doubts(run, newest, contract, is_short=ours.short or bool(newest.short))),
+            contract,
+        )
+
+
+def _faster_configurations(session: Session, run: RunDetail, log_step_time: float) -> Sequence[Any]:
+    """Return other configurations on the same model and GPUs with a faster run, fastest first, each with a contract."""
+    newest = func.max(RunRow.id).label("newest")
+    fastest = func.min(RunRow.log_step_time).label("fastest")
+    groups = (
+        select_any(RunRow.stack_key, RunRow.config_key, newest, fastest)
+        .where(*_usable(run), col(RunRow.config_key) != run.config_key)
+        .group_by(col(RunRow.stack_key), col(RunRow.config_key))
+        .having(fastest < log_step_time - RELEVANT_SHIFT)
+        .order_by(newest.desc())
+        .limit(_CONFIGURATIONS)
+        .subquery()
+    )
+    rows = session.execute(
+        select_any(groups.c.stack_key, groups.c.config_key, groups.c.fastest, RunResultRow.contract)
+        .join(RunResultRow, col(RunResultRow.run_id) == groups.c.newest)
+        .order_by(groups.c.fastest)
+    )
+    return rows.all()
+
+
+def _usable(run: RunDetail) -> tuple[Any, ...]:
+    """Return the conditions under which a run of the project may stand beside this one."""
+    model, gpu, gpus = (run.contract[name].value for name in ("model", "gpu", "gpus"))
+    return (
+        col(RunRow.project_id) == run.project_id,
+        col(RunRow.model) == shown(model),
+        col(RunRow.gpu) == shown(gpu),
+        col(RunRow.gpus) == gpus,
+        col(RunRow.status) == "ready",
+        col(RunRow.is_steady).is_(True),
+        col(RunRow.fair_for_timing).is_(True),
+        col(RunRow.not_finite) == 0,
+        col(RunRow.quarantine) == "",
+        col(RunRow.semantic_class) == run.semantic_class,
+        col(RunRow.definition_version) == run.definition_version,
+        col(RunRow.log_step_time).is_not(None),
+    )
+
+
+def _launches(session: Session, run: RunDetail, stack_key: str, config_key: str) -> Sequence[Any]:
+    """Return the newest runs of a configuration."""
+    columns = (RunRow.id, RunRow.name, RunRow.commit, RunRow.short, RunRow.log_step_time, RunRow.step_time_se)
+    rows = session.execute(
+        select_any(*columns)
+        .where(*_usable(run), col(RunRow.stack_key) == stack_key, col(RunRow.config_key) == config_key)
+        .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+        .limit(_LAUNCHES)
+    )
+    return rows.all()
+
+
+def _taken_over(theirs: Mapping[str, Stated], ours: Mapping[str, Stated]) -> tuple[Difference, ...]:
+    """Return what to take over from a run, from our value to theirs; empty if it does other work.
+
+    A field that only one of them states may differ, which does not make it other work but is doubtful.
+    """
+    if any(name not in theirs for name in _KNOWN_ON_BOTH) or any(True for _ in differing_shape(theirs, ours)):
+        return ()
+    found = [item for item in differing((*STACK_FIELDS, *CONFIG_FIELDS), theirs, ours) if item.is_certain]
+    if any(difference.field in _OTHER_RESULT for difference in found):
+        return ()
+    return tuple(
+        difference
+        for difference in marked(found)
+        if not (difference.a is not None and difference.a.source == "derived" and not difference.follows)
+    )
+
+
+def _doubts(run: RunDetail, other: Any, contract: Mapping[str, Stated], *, is_short: bool) -> Iterator[str]:
+    """Yield what else may explain the gain."""
+    if is_short:
+        yield _SHORT
+    beside = [
+        item.field for item in (*differing_beside(contract, run.contract), *differing_commit(other.commit, run.commit))
+    ]
+    if beside:
+        yield f"These differ, too: {', '.join(beside)}."
+    if contract["gbs"].source == "derived" or run.contract["gbs"].source == "derived":
+        yield "The batch is derived, not stated."
+
+
+def _best(rivals: Sequence[_Rival]) -> _Rival | None:
+    """Return the rival with the fewest changes among those that may be the fastest; None without a settled gain."""
+    settled = [rival for rival in rivals if rival.low > 0 and rival.pct > 100 * RELEVANT_SHIFT]
+    if not settled:
+        return None
+    best = max(settled, key=lambda rival: rival.pct)
+    near = [rival for rival in settled if rival.pct >= best.low]
+    return min(near, key=lambda rival: (sum(not item.follows for item in rival.differences), -rival.pct))
+
+
+def _measured_statement(rival: _Rival) -> Statement:
+    at = {name: rival.contract[name].value for name in LIKENESS if name in rival.contract}
+    runs = "1 run" if rival.launches == 1 else f"{rival.launches} runs"
+    return Statement(
+        level=4 if _SHORT in rival.doubts else 2,
+        text=f"{rival.pct:+.1f} % ({rival.low:+.1f} to {rival.high:+.1f} %, {runs} against this one)",
+        setting=f"run #{rival.run} {rival.name[:60]}",
+        source="measured here",
+        date="",
+        gain=(rival.low, rival.high),
+        at=at,
+        name="measured here, same work",
+    )
+
+
+def _gain_pct(shift: float) -> float:
+    return 100 * (math.exp(shift) - 1)
+
+
+def _changes_text(differences: Sequence[Difference], most: int = 6) -> str:
+    """Return the changes from this run to the other: `pp 2 to 1, ep 4 to 8`."""
+    texts = [f"{item.field} {value_text(item.b)[:60]} to {value_text(item.a)[:60]}" for item in differences]
+    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
+
+
+# --- A published record.
+
+RECORD_GAIN_PCT = 10.0
+"""Smaller gaps to another lab's figure mean little: nodes, software and the window differ. Our judgement."""
+FORCED_GAP_PCT = 25.0
+"""The same job was 8 to 20 % slower with natural routing, so a record with forced balance must be faster by more."""
+_MUST_EQUAL = ("task", "seq_len", "precision", "mtp")
+_NOT_TAKEN = frozenset((*_OTHER_RESULT, "container", "precision"))
+_FORCED = ("forced-balance", "forced-biased")
+
+
+def _record(session: Session, run: RunDetail) -> FasterWork | None:
+    """Return the fastest record of this model on as many of these GPUs that is clearly faster; None without one."""
+    ours = {name: stated.value for name, stated in run.contract.items()}
+    if not isinstance(ours.get("model"), str) or not isinstance(ours.get("gpus"), int):
+        return None
+    family = family_of(str(ours["model"]), ours)
+    best: tuple[float, Any] | None = None
+    for reference in references(session, run.project):
+        point = reference.point
+        if point.family != family or point.contract["gpu"] != ours.get("gpu") or point.contract["gpus"] != ours["gpus"]:
+            continue
+        gain = _record_gain(run, ours, point)
+        if gain is not None and _settings(ours, point) and (best is None or gain > best[0]):
+            best = gain, reference
+    if best is None:
+        return None
+    gain, reference = best
+    point = reference.point
+    settings = _settings(ours, point)
+    changes = ", ".join(f"{name} {shown(ours[name])} to {shown(value)}" for name, value in settings.items())
+    forced = point.contract.get("routing_mode") in _FORCED and ours.get("routing_mode") not in _FORCED
+    facts = {
+        "record_pct": gain,
+        "record_title": f"{point.measured_by}, {point.source}, {point.date}",
+        "record_changes": changes,
+        "record_take": " ".join(f"Set {name} to {shown(value)}." for name, value in settings.items()),
+        "record_doubt": " It forces balanced routing, which alone was worth 8 to 20 % elsewhere." if forced else "",
+    }
+    statement = Statement(
+        level=4,
+        text=f"{gain:+.0f} % throughput per GPU",
+        setting=f"{point.contract['gpus']} x {point.contract['gpu']}, {point.contract['precision']}",
+        source=point.source,
+        date=point.date,
+        gain=(0.0, gain),
+        at={name: point.contract[name] for name in LIKENESS if name in point.contract},
+    )
+    return FasterWork(facts, {RECORD_RULE: Taken(settings, statement, needs_forecast=True)})
+
+
+def _record_gain(run: RunDetail, ours: Mapping[str, Value], point: ReferencePoint) -> float | None:
+    """Return by how much a record of the same work is faster, in percent; None if it is not, or the work differs."""
+    certain = {difference.field: difference for difference in compare(ours, point) if difference.is_known}
+    if any(name in certain for name in _MUST_EQUAL) or "seq_len" not in point.contract:
+        return None
+    routing = certain.get("routing_mode")
+    is_ceiling = routing is not None and routing.theirs in _FORCED and routing.ours not in _FORCED
+    if routing is not None and not is_ceiling:
+        return None
+    for name, theirs in (
+        ("tokens_per_s_per_gpu", point.tokens_per_s_per_gpu),
+        ("tflops_per_gpu", point.tflops_per_gpu),
+    ):
+        mine = run.metrics.get(name)
+        if theirs and mine is not None and mine.value > 0:
+            gain = 100 * (theirs / mine.value - 1)
+            return gain if gain >= (FORCED_GAP_PCT if is_ceiling else RECORD_GAIN_PCT) else None
+    return None
+
+
+def _settings(ours: Mapping[str, Value], point: ReferencePoint) -> dict[str, Any]:
+    """Return the knobs that the record states differently."""
+    return {
+        difference.field: difference.theirs
+        for difference in compare(ours, point)
+        if difference.is_known and difference.field not in _NOT_TAKEN and PREFIX not in difference.field
+    }
