@@ -46,25 +46,27 @@ document.addEventListener("submit", ({ target, submitter }) => {
 });
 document.addEventListener("htmx:afterSwap", () => show());
 
-// The step times of the row under the pointer.
-let waiting;
+// The step times of the row under the pointer, or with the focus.
 const card = Object.assign(document.createElement("div"), { className: "spark-card", hidden: true });
 document.body.append(card);
-document.addEventListener("pointerover", ({ target, pointerType }) => {
+let waiting;
+function showSpark({ target, pointerType }) {
   clearTimeout(waiting);
   card.hidden = true;
-  const link = target.closest(".run-table .run-name a");
+  const link = target.closest?.(".run-table .run-name a");
   if (!link || pointerType === "touch") return;
   waiting = setTimeout(async () => {
     const answer = await fetch(`${link.pathname}/spark`).catch(() => null);
-    if (!answer?.ok || !link.matches(":hover")) return;
+    if (!answer?.ok || !link.matches(":hover, :focus")) return;
     card.innerHTML = await answer.text();
     const place = link.getBoundingClientRect();
     card.style.left = `${place.left + scrollX}px`;
     card.style.top = `${place.bottom + scrollY + 4}px`;
     card.hidden = false;
   }, 250);
-});
+}
+document.addEventListener("pointerover", showSpark);
+document.addEventListener("focusin", showSpark);
 
 // What may follow in the search field: names of filters, then their values.
 let asked;

@@ -383,7 +383,13 @@ class ExperimentPage:
         wait = " and ".join(
             f"{plural(n, 'run')} of {LETTERS[side]}" for side in LETTERS if (n := missing(self.slots, side))
         )
-        return f"{result.sentence + ' ' if result.gain else ''}{'Waits for ' + wait + '.' if wait else ''}".strip()
+        return f"Waits for {wait}." if wait else result.sentence if result.gain else ""
+
+    @property
+    def measured_on(self) -> str:
+        """Return how many runs of each side the result rests on."""
+        result = self.experiment.result
+        return f"{plural(len(result.baseline), 'run')} of A, {len(result.candidate)} of B"
 
     @property
     def advice(self) -> str:

@@ -134,9 +134,7 @@ def answer(plan: Plan) -> list[str]:
     if plan.given is not None:
         broken, name = plan.given.violations, degrees(plan.given.layout, experts=experts)
         reasons.append(
-            f"{name} violates {plural(len(broken), 'constraint')}: {'; '.join(v.constraint.title for v in broken)}."
-            if broken
-            else f"{name} satisfies every constraint."
+            f"{name} violates {plural(len(broken), 'constraint')}." if broken else f"{name} satisfies every constraint."
         )
     if not plan.offers:
         reasons.append(f"None of {plural(plan.tried, 'combination')} of degrees is feasible.")

@@ -510,7 +510,7 @@ def rule_of(rules: RulesInForce, name: str) -> Rule:
 
 router = APIRouter(include_in_schema=False)
 
-ROWS = 20
+ROWS = 10
 """Rules on a page of the list."""
 OPTIONS = {
     "phases": PHASES,

@@ -136,6 +136,8 @@ def _number(text: str) -> object:
 
 MAX_FIELDS = 300
 """More inputs than contract fields."""
+ROWS = 10
+"""Published figures on a page of the list."""
 
 router = APIRouter(include_in_schema=False)
 
@@ -148,7 +150,7 @@ ReferenceNumber = Annotated[int, Path(ge=1, lt=2**31)]
 def list_references(request: Request, session: ReadSession) -> HTMLResponse:
     query = ReferenceQuery.from_params(request.query_params)
     matching = find_references(session, query)
-    page = ListPage.cut(matching, query.page, query.page_size)
+    page = ListPage.cut(matching, query.page, ROWS)
     return render(
         request,
         "references/list.html",
@@ -156,6 +158,7 @@ def list_references(request: Request, session: ReadSession) -> HTMLResponse:
         address=query.address("/references"),
         page=page,
         rows=[views.point_row(item) for item in page.items],
+        lanes=views.lanes(matching),
         answer=list_summary(matching),
         filters=query,
         options=reference_options(session),

@@ -93,6 +93,50 @@ def point_row(reference: Reference) -> PointRow:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A figure on the axis of its GPU. `x`: from 0 to 1000."""
+
+    x: float
+    is_bf16: bool
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The published TFLOP/s/GPU on one GPU. `most`: the largest, as text."""
+
+    gpu: str
+    dots: tuple[Dot, ...]
+    most: str
+
+
+def lanes(matching: Sequence[Reference]) -> tuple[Lane, ...]:
+    """Return a lane for each GPU with figures in TFLOP/s/GPU, the fastest GPU first, all on one axis from zero."""
+    points: dict[str, list[tuple[float, ReferencePoint]]] = {}
+    for reference in matching:
+        figure = reference.point.figures["tflops_per_gpu"]
+        if figure is not None:
+            points.setdefault(str(reference.point.contract["gpu"]), []).append((figure, reference.point))
+    most = {gpu: max(figure for figure, _ in figures) for gpu, figures in points.items()}
+    limit = max(most.values(), default=1.0)
+    return tuple(
+        Lane(
+            gpu,
+            tuple(
+                Dot(round(1000 * figure / limit, 1), point.contract["precision"] == "bf16", _named(point))
+                for figure, point in points[gpu]
+            ),
+            _figure("tflops_per_gpu", most[gpu]),
+        )
+        for gpu in sorted(points, key=lambda gpu: -most[gpu])
+    )
+
+
+def _named(point: ReferencePoint) -> str:
+    return f"{title_of(point)}: {figures_text(point)}"
+
+
 def title_of(point: ReferencePoint) -> str:
     """Format the title: `Qwen3-30B-A3B · 16 × H100 · bf16`."""
     return f"{point.family.name} · {point.contract['gpus']} × {point.contract['gpu']} · {precision_of(point)}"

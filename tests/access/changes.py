@@ -270,6 +270,9 @@ RUNS: Mapping[str, Change] = {
     "PATCH /api/v1/runs": Change(
         "run", "correct", lambda there: {"runs": [_run(there)], "branch": "other"}, after={"branch": "other"}
     ),
+    "POST /runs": Change(
+        "run", "correct", lambda there: {"run": _run(there), "action": "tag", "tag": "seen"}, after={"tags": ["seen"]}
+    ),
     "POST /runs/{run_id}/correct": Change(
         "run", "correct", {"name": "renamed", "branch": "main", "notes": "slow *node*"}, {"branch": "other"},
         {"branch": "main", "name": "renamed"},
@@ -439,6 +442,12 @@ def _undo(there: There) -> dict[str, str]:
 _VIEW = {"name": lambda _: "slow ones"}
 
 DATA: Mapping[str, Change] = {
+    "POST /runs/views": Change(
+        "project",
+        "view_saved",
+        {"project": OURS, "name": "by form", "query": "status=failed"},
+        after={"view": "by form", "query": "status=failed"},
+    ),
     "PUT /api/v1/projects/{slug}/views/{name}": Change(
         "project", "view_saved", {"query": "verdict=regression"}, after={"view": "slow ones"}, of=_VIEW
     ),

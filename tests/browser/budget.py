@@ -1,6 +1,7 @@
 """What one screen may hold: words, the place of the main picture and of the primary action, and layout shifts.
 
-Pages over the budget are listed with what was measured. A change may shorten the list, not lengthen it.
+The lines of an opened log are data and are not counted. Pages over the budget are listed with what was measured. A
+change may shorten the list, not lengthen it.
 """
 
 import re
@@ -26,7 +27,7 @@ MEASURE = r"""async () => {
     const node = texts.currentNode
     const words = [...node.data.matchAll(/\S+/g)]
     const parent = node.parentElement
-    if (!words.length || !parent.checkVisibility() || parent.closest("script, style, option")) continue
+    if (!words.length || !parent.checkVisibility() || parent.closest("script, style, option, .log")) continue
     range.selectNodeContents(node)
     const rect = range.getBoundingClientRect()
     if (rect.width <= 1) continue

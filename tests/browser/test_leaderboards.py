@@ -44,6 +44,7 @@ def test_from_the_list_to_a_leaderboard(open_page: OpenPage) -> None:
 
 def test_filters_change_the_board_and_the_address(open_page: OpenPage, stacks: dict[str, str]) -> None:
     page = open_page(ADDRESS)
+    page.get_by_text("+ Filter").click()
     page.get_by_label("Precision").select_option("fp8")
     expect(page.locator(".stack-card")).to_have_count(1)
     expect(card(page, stacks["leader"])).to_be_visible()

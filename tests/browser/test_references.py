@@ -68,6 +68,7 @@ def drawn(page: Page) -> Page:
 
 def test_filters_narrow_the_list_and_stay_in_the_address(open_page: OpenPage) -> None:
     page = open_page("/references")
+    page.get_by_text("+ Filter").click()
     for label, value in (("Model", "Qwen3-30B-A3B"), ("GPU", "H100"), ("Routing", "dropless")):
         page.get_by_label(label, exact=True).select_option(value)
         expect(page).to_have_url(re.compile(f"{label.lower()}={value}"))

@@ -35,7 +35,7 @@ def test_filters_paging_and_the_back_button(open_page: OpenPage, house: House) -
     expect(page).to_have_url(re.compile(r"/runs\?project=many&dispatcher=deepep$"))
     expect(page.locator("#run-table")).to_contain_text("30 runs match")
     page.locator("#run-table").get_by_label("Select #").nth(2).check()
-    bar = page.locator("#to-compare")
+    bar = page.locator("#selection")
     expect(bar).to_contain_text("2 selected")
 
     page.get_by_label("Text").fill("run-0")

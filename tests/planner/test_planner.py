@@ -76,7 +76,7 @@ def test_a_broken_layout_has_each_constraint_named(client: TestClient) -> None:
     assert "24 GPUs are not divisible by experts on ETP x EP x PP = 1 x 8 x 2 = 16" in given["violations"][0]["text"]
     text = page(client, WRONG)
     assert "violates 1 constraint" in text
-    assert "GPUs are divisible by both meshes." in text
+    assert "GPUs are divisible by both meshes" in text
     assert "Other layouts for the same work" in text
 
 

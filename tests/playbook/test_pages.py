@@ -99,7 +99,7 @@ def test_fired_tried_and_paid_off_are_counted(client: TestClient, tried: dict[st
     page = client.get("/playbook/eo-enable").text
     assert f'href="/runs/{tried["run"]}/next/eo-enable"' in page
     assert "+25.2 % throughput" in page
-    assert "tried 1 time, paid off 1 time" in page
+    assert "1 of 1 try paid off" in page
 
 
 def test_what_was_measured_here_overrides_what_is_published(client: TestClient, engine: Engine) -> None:

@@ -1,0 +1,81 @@
+"""The list of runs as a page: columns in the address, changes and exports of the selected runs, saved views."""
+
+import csv
+import io
+import re
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from starlette.testclient import TestClient
+
+from app.storage.database import transaction
+from app.storage.log_files import LogFiles
+from tests.builders import make_run
+
+HTMX = {"HX-Request": "true"}
+PAGE = {"Accept": "text/html"}
+
+
+@pytest.fixture
+def runs(engine: Engine, log_files: LogFiles) -> list[int]:
+    with transaction(engine) as session:
+        rows: list[dict[str, Any]] = [{"tags": ["old"]}, {"tags": []}, {"tags": []}]
+        return [make_run(session, log_files=log_files, name=f"run-{k}", **row) for k, row in enumerate(rows)]
+
+
+def headings(text: str) -> list[str]:
+    head = text[text.index("<thead") : text.index("</thead")]
+    return [re.sub(r"<[^>]+>|\s+", " ", cell).strip() for cell in re.findall(r"<th [^>]*>(.*?)</th>", head, re.DOTALL)]
+
+
+def test_columns_are_chosen_in_the_address(client: TestClient, runs: list[int]) -> None:
+    usual = client.get("/runs").text
+    assert headings(usual) == ["Run", "Verdict", "Step time", "Model", "GPUs", "Dispatcher", "Uploaded"]
+    added = re.search(r'href="(/runs\?columns=[^"]*mfu_pct)"', usual)
+    assert added
+    assert headings(client.get(added[1]).text)[-1] == "MFU"
+    assert headings(client.get("/runs?columns=branch,step_time_ms&sort=name").text) == ["Run", "Step time", "Branch"]
+    assert client.get("/runs?columns=speed", headers=PAGE).status_code == 422
+
+
+def test_the_selected_runs_are_tagged_all_or_none(client: TestClient, runs: list[int]) -> None:
+    form = {"action": "tag", "tag": "night", "author": "mia", "run": runs[:2]}
+    answer = client.post("/runs?sort=name", data=form, headers=HTMX)
+    assert (answer.status_code, headings(answer.text)[0]) == (200, "Run")
+    tags = [client.get(f"/api/v1/runs/{run}").json()["tags"] for run in runs]
+    assert tags == [["old", "night"], ["night"], []]
+    assert client.post("/runs", data=form, follow_redirects=False).headers["location"] == "/runs"
+    assert client.get(f"/api/v1/runs/{runs[0]}").json()["tags"] == ["old", "night"]
+    for wrong in ({"run": [runs[2], 999]}, {"tag": ""}, {"run": []}, {"run": list(range(1, 300))}, {"author": ""}):
+        assert client.post("/runs", data=form | wrong, headers=PAGE).status_code in (400, 404, 422), wrong
+    assert client.get(f"/api/v1/runs/{runs[2]}").json()["tags"] == []
+
+
+def test_the_selected_runs_are_quarantined_with_a_reason(client: TestClient, runs: list[int]) -> None:
+    form = {"action": "quarantine", "note": "a bad node", "author": "mia", "run": runs[1:]}
+    assert client.post("/runs", data=form | {"note": ""}, headers=HTMX).status_code == 422
+    assert client.post("/runs", data=form, headers=HTMX).status_code == 200
+    states = [client.get(f"/api/v1/runs/{run}").json()["quarantine"] for run in runs]
+    assert [state and state["reason"] for state in states] == [None, "a bad node", "a bad node"]
+
+
+def test_the_selected_runs_alone_are_exported(client: TestClient, runs: list[int]) -> None:
+    text = client.get("/runs.csv", params={"run": runs[::2]}).text
+    assert {int(row["id"]) for row in csv.DictReader(io.StringIO(text))} == {runs[0], runs[2]}
+    assert client.get("/runs.csv?run=x").status_code == 422
+
+
+def test_filters_are_saved_as_a_view(client: TestClient, runs: list[int]) -> None:
+    project = client.get(f"/api/v1/runs/{runs[0]}").json()["project"]
+    form = {"project": project, "name": "fast", "query": f"project={project}&sort=step_time_ms", "author": "mia"}
+    answer = client.post("/runs/views", data=form | {"shared": "yes"}, follow_redirects=False)
+    assert answer.headers["location"] == f"/runs?{form['query']}"
+    assert f'href="/runs?project={project}&amp;view=fast"' in client.get(f"/runs?project={project}").text
+    assert client.post("/runs/views", data=form | {"query": "colour=red"}, headers=PAGE).status_code == 422
+
+
+def test_the_step_times_of_a_row_are_a_small_picture(client: TestClient, runs: list[int]) -> None:
+    picture = client.get(f"/runs/{runs[0]}/spark")
+    assert len(re.search(r'points="([^"]+)"', picture.text)[1].split()) > 20  # type: ignore[index]
+    assert client.get("/runs/999/spark").status_code == 404
