@@ -5,7 +5,7 @@ from alembic import op
 from sqlmodel.sql.sqltypes import UTCDateTime
 
 revision = "0071"
-down_revision = "0061"
+down_revision = "0062"
 branch_labels = None
 depends_on = None
 
