@@ -132,7 +132,7 @@ class Provider:
         endpoint = self._metadata().get("end_session_endpoint")
         if not isinstance(endpoint, str) or not is_secure_transport(endpoint):
             return ""
-        return add_params_to_uri(endpoint, {"client_id": self._client_id, "post_logout_redirect_uri": back})
+        return str(add_params_to_uri(endpoint, {"client_id": self._client_id, "post_logout_redirect_uri": back}))
 
     def _decoded(self, id_token: str) -> jwt.Token:
         """Return the token if one of the provider's keys signed it. Raises JoseError, ValueError, Unavailable."""

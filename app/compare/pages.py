@@ -89,11 +89,11 @@ class ComparePage:
         measured = self.comparison.sides.measured
         if measured is None or measured.step_time is None:
             return None
-        used = [
+        before, after = (
             [self.comparison.windows[int(run)] for run in side if run.isdigit()]
             for side in (measured.baseline_used, measured.candidates_used)
-        ]
-        ends = bootstrap_interval(*used, measured.step_time.interval_p)
+        )
+        ends = bootstrap_interval(before, after, measured.step_time.interval_p)
         return None if ends is None else change_text(measured.step_time.delta_pct, *ends)
 
     @cached_property

@@ -1,7 +1,7 @@
 """The list of runs: filters, chosen columns, saved views, exports, and changes of the selected runs."""
 
 from math import isfinite
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Path, Request
@@ -142,7 +142,7 @@ def _numbers(texts: tuple[str, ...] | list[str]) -> list[int]:
     return numbers
 
 
-def _table(request: Request, engine: AppEngine, kind: str) -> Response:
+def _table(request: Request, engine: AppEngine, kind: Literal["csv", "parquet"]) -> Response:
     selected = request.query_params.getlist("run")
     if not selected:
         rows = run_rows(engine, RunQuery.from_params(request.query_params))

@@ -152,7 +152,7 @@ def values_of(differences: Sequence[Difference]) -> dict[str, Setting]:
 
 
 class _Changed(NamedTuple):
-    """An argument of the trainer that is no contract field."""
+    """An argument of the trainer outside the contract."""
 
     name: str
     before: object
