@@ -1,14 +1,20 @@
-"""One Chromium for the pages of a process, and a real server beside it. No page may complain in its console."""
+"""One Chromium for the pages of a process, and the application beside it. No page may complain in its console."""
 
 import shutil
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
+import uvicorn
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, expect, sync_playwright
 from sqlalchemy import Engine
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.main import create_app
 from app.settings import Settings
 from app.storage.database import make_engine, transaction
 from app.storage.log_files import LogFiles
@@ -27,7 +33,8 @@ ARGUMENTS = [
     # Pages share one renderer, which compiles a script once: without it each opening of a page is a new process.
     "--renderer-process-limit=1",
     "--disable-site-isolation-trials",
-    "--disable-features=IsolateOrigins,site-per-process,SpareRendererForSitePerProcess,Translate,OptimizationHints",
+    # RenderDocument: a new frame in browser and renderer for every navigation, a fifth of what one costs.
+    "--disable-features=IsolateOrigins,site-per-process,SpareRendererForSitePerProcess,RenderDocument,Translate,OptimizationHints",
 ]
 
 PATIENCE_MS = 90_000
@@ -56,8 +63,36 @@ class House:
             return make_run(session, log_files=self.log_files, **columns)  # type: ignore[arg-type]
 
 
+class Door:
+    """An address of which each file of tests changes the service behind it: the browser keeps its scripts."""
+
+    app: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+
+
+@pytest.fixture(scope="package")
+def door() -> Iterator[tuple[Door, str]]:
+    door = Door()
+    with served(door) as address:
+        yield door, address
+
+
+@pytest.fixture(scope="module")
+def house(module_settings: Settings, door: tuple[Door, str]) -> Iterator[House]:
+    """A service without a worker, whose data no other file of tests changes: what its pages show is always the same."""
+    settings = module_settings.model_copy(update={"requests_per_minute": 0, "uploads_per_minute": 0})
+    app = create_app(settings, open_to=())
+    behind, address = door
+    behind.app = app
+    yield House(address, settings, app.state.engine, app.state.log_files)
+    app.state.engine.dispose()
+
+
 @pytest.fixture(scope="session")
-def house(server: Running) -> Iterator[House]:
+def working_house(server: Running) -> Iterator[House]:
+    """A service with a worker. Other files of tests use it, too: let each make its own project."""
     settings = Settings(data_dir=server.data)
     engine = make_engine(settings)
     yield House(server.address, settings, engine, LogFiles.from_settings(settings))
@@ -76,36 +111,45 @@ def running_chromium() -> Iterator[Browser]:
         browser.close()
 
 
+@contextmanager
+def served(app: ASGIApp) -> Iterator[str]:
+    """Give an application an address, without a worker, from a thread of this process."""
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     with running_chromium() as browser:
         yield browser
 
 
-def one_context(chromium: Browser, house: House, *, script: bool) -> Iterator[BrowserContext]:
-    context = chromium.new_context(base_url=house.address, reduced_motion="reduce", java_script_enabled=script)
-    context.set_default_timeout(PATIENCE_MS)
-    context.new_page()  # stays, and is the first page of every test: to open and close one takes a third of a second
-    yield context
-    context.close()
-
-
 @pytest.fixture(scope="package")
-def with_script(chromium: Browser, house: House) -> Iterator[BrowserContext]:
-    """One person's browser for the pages of all tests: what it has loaded once (Vega is 0.9 MB) it keeps."""
-    yield from one_context(chromium, house, script=True)
+def contexts(chromium: Browser) -> Callable[[str, bool], BrowserContext]:
+    """One person's browsers, with and without scripts, for the pages of all tests: what it has loaded once it keeps."""
 
+    @cache
+    def context(address: str, script: bool) -> BrowserContext:
+        context = chromium.new_context(base_url=address, reduced_motion="reduce", java_script_enabled=script)
+        context.set_default_timeout(PATIENCE_MS)
+        context.new_page()  # the first page of every test: to open and close one takes a third of a second
+        return context
 
-@pytest.fixture(scope="package")
-def without_script(chromium: Browser, house: House) -> Iterator[BrowserContext]:
-    yield from one_context(chromium, house, script=False)
+    return context
 
 
 @pytest.fixture
-def open_page(with_script: BrowserContext, without_script: BrowserContext, house: House) -> Iterator[OpenPage]:
+def open_page(contexts: Callable[[str, bool], BrowserContext], house: House) -> Iterator[OpenPage]:
     """Opens an address of the house in a page that knows nothing of the tests before; its console must stay silent."""
     complaints: list[str] = []
-    blank = {True: with_script.pages[0], False: without_script.pages[0]}
+    used: dict[bool, BrowserContext] = {}
 
     def note(message: ConsoleMessage) -> None:
         if any(words in message.text for words in _EXPECTED):
@@ -117,7 +161,11 @@ def open_page(with_script: BrowserContext, without_script: BrowserContext, house
         complaints.append(f"exception: {error}")
 
     def open_page(path: str, *, width: int = 1440, dark: bool = False, script: bool = True) -> Page:
-        page = blank.pop(script, None) or (with_script if script else without_script).new_page()
+        if script in used:
+            page = used[script].new_page()
+        else:
+            used[script] = contexts(house.address, script)
+            page = used[script].pages[0]
         page.set_viewport_size({"width": width, "height": 900 if width > 600 else 844})
         page.emulate_media(color_scheme="dark" if dark else "light")
         page.on("console", note)
@@ -126,11 +174,10 @@ def open_page(with_script: BrowserContext, without_script: BrowserContext, house
         return page
 
     yield open_page
-    for context, script in ((with_script, True), (without_script, False)):
-        if script not in blank:
-            context.pages[0].remove_listener("console", note)
-            context.pages[0].remove_listener("pageerror", note_exception)
-            forget(context, house.address)
+    for context in used.values():
+        context.pages[0].remove_listener("console", note)
+        context.pages[0].remove_listener("pageerror", note_exception)
+        forget(context)
     assert not complaints, "\n".join(complaints)
 
 
@@ -141,15 +188,16 @@ def sign(page: Page, name: str) -> None:
     dialog.get_by_role("button", name="Continue").click()
 
 
-def forget(context: BrowserContext, address: str) -> None:
-    """Clear what a test left behind: its pages, cookies, permissions, and what pages remember (the theme, a name)."""
+def forget(context: BrowserContext) -> None:
+    """Clear what a test left behind: its pages, cookies, permissions, and what pages remember (the theme, a name).
+
+    The first page stays where it is until the next test opens another address: an empty page between them takes longer.
+    """
     first, *others = context.pages
     for page in others:
         page.close()
-    first.goto("about:blank")
+    if first.url.startswith("http"):
+        first.evaluate("localStorage.clear(); sessionStorage.clear()")
     first.mouse.move(0, 0)
-    storage = {"origin": address, "storageTypes": "cookies,local_storage,indexeddb"}
-    session = context.new_cdp_session(first)
-    session.send("Storage.clearDataForOrigin", storage)
-    session.detach()
+    context.clear_cookies()
     context.clear_permissions()

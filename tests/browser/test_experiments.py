@@ -17,6 +17,7 @@ from app.storage.experiments import get_experiment
 from tests.browser.conftest import House, OpenPage, sign
 from tests.browser.looks import PHONE, assert_looks_well
 from tests.builders import make_stack, megatron_log, step_times
+from tests.cases import sized
 from tests.suggestions.advised import FIELDS, LAUNCH, PROFILED
 
 PROJECT = "in-the-browser"
@@ -30,6 +31,11 @@ PLACES = {
     "commit": "5eed0fbd5a1c4f6e9d3b2a10c8e7f6a5b4c3d2e1",
     "branch": "main",
 }
+
+
+@pytest.fixture(scope="module")
+def house(working_house: House) -> House:
+    return working_house
 
 
 def upload(address: str, log: str, meta: dict[str, Any]) -> int:
@@ -143,16 +149,14 @@ def ids(house: House) -> dict[str, int]:
 
 ADDRESSES = (
     "/experiments?project=experiments-shown",
-    "/experiments?state=withdrawn",
     "/experiments/{accepted}",
     "/experiments/{undecided}",
-    "/experiments/{waiting}",
     "/experiments/new?run=nothing",
     "/runs/{run}/experiments/new?field=dispatcher&value=deepep",
-    "/runs/{run}/next/eo-enable",
     "/runs/{run}/journey",
     "/runs/{run}/sweeps/new?field=mbs&values=1,4,8&runs_each=2",
     "/experiments/{sweep}/sweep",
+    *sized((), ("/experiments?state=withdrawn", "/experiments/{waiting}", "/runs/{run}/next/eo-enable")),
 )
 
 

@@ -1,17 +1,17 @@
 """A service with log-ins, from its first administrator to a revoked token, all in the browser, without a script."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import httpx2
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from app.main import create_app
 from app.settings import Settings
 from app.storage import users
-from app.storage.database import make_engine, migrate, transaction
-from tests.browser.conftest import House
-from tests.embedded.processes import running
+from app.storage.database import transaction
+from tests.browser.conftest import House, served
+from workers.tasks import process_run
 
 ROOT = "a password of the first"
 CHOSEN = "words that Viv has chosen"
@@ -20,17 +20,14 @@ Visit = Callable[[], Page]
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[str]:
+def guarded(settings: Settings) -> Iterator[str]:
     """The address of a service that has an administrator."""
-    data = tmp_path / "data"
-    settings = Settings(data_dir=data)
-    migrate(settings)
-    engine = make_engine(settings)
-    with transaction(engine) as session:
+    app = create_app(settings, open_to=())
+    with transaction(app.state.engine) as session:
         users.create_user(session, "root", by="test", password=ROOT, administrator=True)
-    engine.dispose()
-    with running("serve", data) as served:
-        yield served.address
+    with served(app) as address:
+        yield address
+    app.state.engine.dispose()
 
 
 @pytest.fixture
@@ -84,6 +81,7 @@ def test_a_project_a_member_and_a_token_from_the_first_to_the_last_day(guarded: 
     log = b"[2026-11-21 05:00:00] iteration 1/ 10 | elapsed time per iteration (ms): 412.0 |\n"
     sent = httpx2.post(f"{guarded}/api/v1/runs", headers=job, files={"log": ("train.log", log)})
     assert sent.status_code == 202, sent.text
+    process_run(sent.json()["id"])
     run = f"/runs/{sent.json()['id']}"
 
     viv = visit()

@@ -7,11 +7,12 @@ from playwright.sync_api import expect
 
 from tests.browser.conftest import House, OpenPage
 from tests.browser.looks import PHONE, assert_looks_well
+from tests.cases import sized
 
 DEEPSEEK = "/plan?model=DeepSeek-V3&mtp=1&gpu=H100&gpus=256&seq_len=4096&gbs=8192"
 BROKEN = "/plan?model=Qwen3-30B-A3B&gpu=H100&gpus=24&seq_len=4096&tp=3&pp=2&cp=1&ep=16"
 NOTHING = "/plan?model=Qwen3-30B-A3B&gpu=H100&gpus=30&seq_len=4096&gbs=7&pp=7"
-ADDRESSES = ("/plan", DEEPSEEK, BROKEN, NOTHING, "/plan?gpus=x")
+ADDRESSES = ("/plan", DEEPSEEK, BROKEN, *sized((), (NOTHING, "/plan?gpus=x")))
 
 
 @pytest.mark.parametrize("address", ADDRESSES)

@@ -9,14 +9,14 @@ from app.pipeline.rules import evaluate_next_runs
 from app.storage.database import transaction
 from tests.browser.conftest import House, OpenPage
 from tests.browser.looks import PHONE, assert_looks_well
+from tests.cases import sized
 from tests.suggestions.advised import PROFILED, make_advised
 
 ADDRESSES = (
     "/playbook",
-    "/playbook?only=paid_off",
     "/playbook?q=no-rule-says-this",
     "/playbook/eo-enable",
-    "/playbook/scale-long-seeds",
+    *sized((), ("/playbook?only=paid_off", "/playbook/scale-long-seeds")),
 )
 
 

@@ -20,6 +20,11 @@ HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</scrip
 
 
 @pytest.fixture(scope="module")
+def house(working_house: House) -> House:
+    return working_house
+
+
+@pytest.fixture(scope="module")
 def run(house: House) -> int:
     with transaction(house.engine) as session:
         return make_advised(session, fields={"dispatcher": None, "gpu": "H100", "gpus": 1}, name="profiled")

@@ -9,18 +9,19 @@ from app.storage.database import transaction
 from tests.browser.conftest import House, OpenPage, sign
 from tests.browser.looks import PHONE, assert_looks_well
 from tests.builders import make_stack
+from tests.cases import sized
 from tests.leaderboards.test_scaling import KNOWN, NOISE
 
 PROJECT = "scaling-house"
 SCALING = f"/scaling?project={PROJECT}&hardware=h100&family=qwen3-30b-a3b"
 ADDRESSES = (
     "/references?model=Qwen3-30B-A3B&gpu=H100",
-    "/references?q=nothing-like-it",
     "/references/new",
     "/references/{own}",
     "/references/nearest?run={run}",
     SCALING,
     "/scaling",
+    *sized((), ("/references?q=nothing-like-it",)),
 )
 
 

@@ -16,6 +16,11 @@ from tests.shared_papers import shared_folder
 
 
 @pytest.fixture(scope="module")
+def house(working_house: House) -> House:
+    return working_house
+
+
+@pytest.fixture(scope="module")
 def run(house: House) -> int:
     return house.make_run(project="charts", name="charted", iterations=300)
 

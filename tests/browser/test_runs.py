@@ -3,6 +3,7 @@
 import re
 from datetime import timedelta
 
+import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from app.queue import PROCESS_RUN, QUEUE, make_celery
@@ -10,6 +11,11 @@ from app.storage.database import transaction
 from app.storage.tables import RunRow, utc_now
 from tests.browser.conftest import House, OpenPage
 from tests.builders import megatron_log, step_times
+
+
+@pytest.fixture(scope="module")
+def house(working_house: House) -> House:
+    return working_house
 
 
 def names(page: Page) -> Locator:
