@@ -18,20 +18,23 @@ _prepared: dict[str, tuple[sqlite3.Connection, bytes]] = {}
 def prepared(engine: Engine, make: Callable[[], T]) -> T:
     """Return what `make` returned when it filled an empty database; `engine` then holds what it wrote.
 
-    Each `make` is known by its qualified name. It may write to the database of `engine` only, an empty SQLite file.
+    Each `make` is known by its qualified name. It may write to the database of `engine` only. In PostgreSQL it is
+    called each time.
     """
+    if engine.dialect.name != "sqlite":
+        return make()
     name = f"{make.__module__}.{make.__qualname__}"
     path = Path(str(engine.url.database))
     if name not in _prepared:
         value = make()
-        kept = sqlite3.connect(":memory:")
+        copy = sqlite3.connect(":memory:")
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as source:
-            source.backup(kept)
-        _prepared[name] = kept, pickle.dumps(value)
+            source.backup(copy)
+        _prepared[name] = copy, pickle.dumps(value)
         return value
-    kept, value_bytes = _prepared[name]
+    copy, value_bytes = _prepared[name]
     engine.dispose()
     with closing(sqlite3.connect(path)) as target:
-        kept.backup(target)
+        copy.backup(target)
     value_again: T = pickle.loads(value_bytes)  # noqa: S301  # our own, of a moment ago
     return value_again

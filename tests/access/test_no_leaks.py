@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from sqlalchemy import event, select
 from sqlmodel import SQLModel, col
 from starlette.testclient import TestClient
@@ -86,13 +87,13 @@ def world(module_settings: Settings) -> Iterator[World]:
     teams = make_teams(app)
     ours = add_work(teams, module_settings, OURS)
     work_again(teams)
-    before = {who: answers(teams.client(who), for_reader(who, addresses(teams, ours))) for who in READERS}
+    before = {who: answers(teams, who, for_reader(who, addresses(teams, ours))) for who in READERS}
     few = asked(teams.client("administrator"))
     theirs = add_work(teams, module_settings, THEIRS)
     work_again(teams)  # what workers made of ours is made in their presence
     unbounded: set[str] = set()
     with noted_statements(teams, unbounded):
-        after = {who: answers(teams.client(who), for_reader(who, addresses(teams, ours))) for who in READERS}
+        after = {who: answers(teams, who, for_reader(who, addresses(teams, ours))) for who in READERS}
     yield World(teams, ours, theirs, before, after, (few, asked(teams.client("administrator"))), unbounded)
     app.state.engine.dispose()
 
@@ -164,15 +165,28 @@ def for_reader(who: str, addresses: list[str]) -> list[str]:
     return addresses if who == "maintainer" else [address for address in addresses if address.startswith("/api/")]
 
 
-def answers(client: TestClient, asked: list[str]) -> Answers:
+def answers(teams: Teams, who: str, asked: list[str]) -> Answers:
     """What each address tells, as a page or as documents, without what is drawn or counted anew for each answer."""
-    told = {}
+    client, table, tables, told = teams.client(who), route_table(teams.app), csv_routes(teams.app), {}
     for address in dict.fromkeys(asked):
-        for headers in ({}, CSV) if address.startswith("/api/") else (PAGE,):
+        found = table.find("GET", address.partition("?")[0])
+        has_csv = found is not None and found.route.path in tables
+        for headers in ({}, CSV) if has_csv else ({},) if address.startswith("/api/") else (PAGE,):
             answer = client.get(address, headers=headers)
-            assert answer.status_code < 500, f"{address}: {answer.text[:300]}"  # a defect hides what it would tell
-            told[address, headers.get("Accept", "")] = f"{answer.status_code} {masked(answer.text)}"
+            text = answer.content.decode(errors="replace")
+            assert answer.status_code < 500, f"{address}: {text[:300]}"  # a defect hides what it would tell
+            told[address, headers.get("Accept", "")] = f"{answer.status_code} {masked(text)}"
     return told
+
+
+def csv_routes(app: FastAPI) -> set[str]:
+    """Return the calls of the API that answer with CSV, too, as its document says."""
+    calls = {path: methods.get("get", {}) for path, methods in app.openapi()["paths"].items()}
+    return {
+        path
+        for path, call in calls.items()
+        if "text/csv" in call.get("responses", {}).get("200", {}).get("content", {})
+    }
 
 
 def masked(text: str) -> str:

@@ -138,7 +138,7 @@ class Town:
             assert answer.status_code < 500, f"{address}: {answer.text[:300]}"
             if answer.status_code == 200 and answer.headers["Content-Type"].startswith("text/html"):
                 read[address] = Reader(address)
-                read[address].feed(answer.text)
+                read[address].feed(answer.content.decode())
         return read
 
     def regressions(self, project: int | None) -> set[int]:

@@ -1,22 +1,18 @@
 """Text that people and logs bring is an attack here: names, branches, links, notes, lines. Nowhere does it become more.
 
 Every address that answers to GET is asked, in a service whose every name holds markup, an expression, a formula; and
-every page is opened in a real browser, where nothing of it runs.
+pages are opened in a real browser, where nothing of it runs. `make soak` asks in every way and opens every page.
 """
 
 import csv
 import io
 import random
 import re
-import socket
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 import pytest
-import uvicorn
 from httpx2 import Response
 from playwright.sync_api import ConsoleMessage, Page, expect
 from sqlalchemy import update
@@ -33,7 +29,7 @@ from app.storage.database import transaction
 from app.storage.tables import RunFileRow, RunRow
 from tests.access.belongings import Belongings, make_belongings
 from tests.access.people import Teams, make_teams
-from tests.browser.conftest import running_chromium
+from tests.browser.conftest import running_chromium, served
 from tests.cases import sized
 from tests.experiments.planned import make_baseline
 from tests.hardening.markup import MARK, Markup, data_faults
@@ -46,7 +42,8 @@ pytestmark = pytest.mark.timeout(1_500)  # the service is filled for the first t
 TAGS = f"<img src=x onerror=window.{MARK}=1><svg onload=alert({MARK})>"
 SLUG = f"a\"'>{TAGS}<!--{{{{7*7}}}}"
 NAME = f"=a\"'></script></textarea></title><script>alert({MARK})</script>{TAGS}\r\nX-{MARK}: 1"
-PAGE = {"Accept": "text/html"}
+PAGE, CSV = {"Accept": "text/html"}, {"Accept": "text/csv"}
+BLOCK = PAGE | {"HX-Request": "true"}
 HOSTILE_LOG = (
     f"  wandb_project ................................... {TAGS}</script>\n"
     f"  tokenizer_model ................................. \"'>{TAGS}\n"
@@ -113,22 +110,24 @@ def addresses(teams: Teams, belongings: Belongings) -> Iterator[str]:
             yield re.sub(r":\w+}", "}", route.path).format(**params)
 
 
-def faults(answer: Response) -> list[str]:
-    """What came out of text on its way to a page, a chart, a table, a report."""
+def faults(answer: Response) -> tuple[list[str], str]:
+    """Return what came out of text on its way to a page, a chart, a table, a report; and what people read of a page."""
     result = [f"the header {name}" for name in answer.headers if MARK in name]
     media = answer.headers.get("content-type", "")
     if answer.status_code >= 500:
         result.append(str(answer.status_code))
+    text = answer.content.decode(errors="replace")
     if "html" in media or "svg" in media:
-        result += Markup(answer.text).wrong
-    elif "csv" in media:
-        cells = [cell for row in csv.reader(io.StringIO(answer.text)) for cell in row]
+        page = Markup(text)
+        return [*result, *page.wrong], page.text if "html" in media else ""
+    if "csv" in media:
+        cells = [cell for row in csv.reader(io.StringIO(text)) for cell in row]
         result += [f"the formula {cell}" for cell in cells if is_formula(cell)]
     elif "json" in media:
-        result += data_faults(answer.text)
-    elif "markdown" in media and "<img" in answer.text:
+        result += data_faults(text)
+    elif "markdown" in media and "<img" in text:
         result.append("markup in Markdown")
-    return result
+    return result, ""
 
 
 def is_formula(cell: str) -> bool:
@@ -137,16 +136,22 @@ def is_formula(cell: str) -> bool:
 
 
 def test_text_becomes_no_markup_script_formula_or_header_anywhere(hostile: Hostile) -> None:
-    client, asked, theirs, read = hostile.teams.client("administrator"), hostile.addresses, hostile.theirs, hostile.read
+    client, theirs, read = hostile.teams.client("administrator"), hostile.theirs, hostile.read
+    calls, pages = (
+        sorted(item for item in hostile.addresses if item.startswith("/api/") is is_call) for is_call in (True, False)
+    )
+    which = random.Random(2)  # noqa: S311  # which ways the suite asks besides
+    asked = [(page, PAGE) for page in pages]
+    asked += [(page, BLOCK) for page in which.sample(pages, sized(len(pages) // 3, len(pages)))]
+    asked += [(call, headers) for call in calls for headers in which.sample([PAGE, {}, CSV], sized(1, 3))]
     result: list[str] = []
     shown: set[str] = set()
-    for address in sorted(asked):
-        others = ({}, {"Accept": "text/csv"}) if address.startswith("/api/") else (PAGE | {"HX-Request": "true"},)
-        for headers in (PAGE, *others):
-            answer = client.get(address, headers=headers)
-            result += [f"{address}: {fault}" for fault in faults(answer)]
-            if "html" in answer.headers.get("content-type", "") and TAGS in Markup(answer.text).text:
-                shown.add(address)
+    for address, headers in asked:
+        answer = client.get(address, headers=headers)
+        wrong, text = faults(answer)
+        result += [f"{address}: {fault}" for fault in wrong]
+        if TAGS in text:
+            shown.add(address)
     assert not result, "\n".join(result)
     # And it is there, as the text that it is.
     lists = {"/", "/runs", "/regressions", "/experiments", "/references", "/leaderboards", "/settings/projects"}
@@ -176,20 +181,6 @@ RUNS = f"""() => {{
 }}"""
 
 
-@contextmanager
-def served(hostile: Hostile) -> Iterator[str]:
-    """The application at an address of its own."""
-    server = uvicorn.Server(uvicorn.Config(hostile.teams.app, log_config=None, access_log=False, lifespan="off"))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
 def test_nothing_of_it_runs_in_a_browser(hostile: Hostile) -> None:
     run, other = hostile.read.run, hostile.theirs.run
     pages = sorted(item for item in hostile.addresses if not NO_PAGES.search(item))
@@ -199,7 +190,7 @@ def test_nothing_of_it_runs_in_a_browser(hostile: Hostile) -> None:
     result: list[str] = []
     for chart in ("distributions", "series"):  # the first one imports much, longer than a browser may wait
         hostile.teams.client("administrator").get(f"/compare/{chart}?a={run}&b={other}")
-    with running_chromium() as chromium, served(hostile) as house:
+    with running_chromium() as chromium, served(hostile.teams.app) as house:
         context = chromium.new_context(base_url=house, reduced_motion="reduce")
         context.add_cookies([{"name": NAME_OF_COOKIE, "value": hostile.teams.session("administrator"), "url": house}])
         context.add_init_script(WATCH)
