@@ -5,6 +5,7 @@ The pages are those of the application's own table, read as a browser reads them
 a stub. And the reverse, so that a page that hides everything does not pass: whoever may is offered every form.
 """
 
+import random
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import NamedTuple
@@ -30,6 +31,7 @@ from app.storage.tables import ReceiverRow, RegressionRow, RunRow
 from app.web.access_rule import Open
 from tests.access.belongings import Belongings, make_belongings, measure_sweep
 from tests.access.people import OURS, PUBLIC, Teams, make_teams
+from tests.cases import sized
 
 TABS = ("?tab=config", "?tab=record")
 """Parts of the page of a run that offer changes."""
@@ -103,19 +105,21 @@ class Town:
         with transaction(self.teams.engine) as session:
             self.owned = [make_belongings(session, slug, whole=True) for slug in (OURS, PUBLIC)]
             states = [(item, *_states(session, item)) for item in self.owned]
-        self.addresses: list[str] = []
+        self.addresses: dict[str, list[str]] = {}
         for item, runs, receiver in states:
             wish = Wish(item.run, knobs={"ep_overlap": True}, title=f"{item.slug} tries overlap")
             planned = plan_experiment(self.teams.engine, unlimited, wish, f"{item.slug}-lead")
             params = item.params() | {"experiment_id": str(planned)}
-            self.addresses += [self._address(path, params) for path in self._pages()]
-            self.addresses += [f"/runs/{run}{tab}" for run in {item.run, *runs} for tab in ("", *TABS)]
-            self.addresses.append(f"/runs/{item.run}/experiments/new?field=ep_overlap&value=true")
-            self.addresses.append(f"/runs/{item.run}/sweeps/new?field=mbs&values=2,4,8")
             sweep = plan_sweep(self.teams.engine, unlimited, SweepWish(item.run, "mbs", ["2", "4", "8"], 2), "lead")
             measure_sweep(self.teams.engine, sweep, item.run, item.slug)
-            self.addresses.append(f"/experiments/{sweep}/sweep")
-            self.addresses.append(f"/settings/projects/{item.slug}/notifications/{receiver}")
+            self.addresses[item.slug] = [
+                *(self._address(path, params) for path in self._pages()),
+                *(f"/runs/{run}{tab}" for run in {item.run, *runs} for tab in ("", *TABS)),
+                f"/runs/{item.run}/experiments/new?field=ep_overlap&value=true",
+                f"/runs/{item.run}/sweeps/new?field=mbs&values=2,4,8",
+                f"/experiments/{sweep}/sweep",
+                f"/settings/projects/{item.slug}/notifications/{receiver}",
+            ]
 
     def _pages(self) -> list[str]:
         return [
@@ -131,9 +135,16 @@ class Town:
         return path.format(**params | {"name": "vega.js"})
 
     def read(self, who: str) -> dict[str, Reader]:
-        """Every page that the caller may read, by its address."""
+        """Every page that the caller may read, by its address.
+
+        Maintainers of ours are offered the most, so they read all pages of the other project; viewers, contributors
+        and administrators a third of them, in `make soak` all.
+        """
         client, read = self.teams.client(who), {}
-        for address in dict.fromkeys(self.addresses):
+        public = self.addresses[PUBLIC]
+        if who not in ("anonymous", "maintainer"):
+            public = random.Random(who).sample(public, sized(len(public) // 3, len(public)))  # noqa: S311  # which pages
+        for address in dict.fromkeys([*self.addresses[OURS], *public]):
             answer = client.get(address, headers=PAGE)
             assert answer.status_code < 500, f"{address}: {answer.text[:300]}"
             if answer.status_code == 200 and answer.headers["Content-Type"].startswith("text/html"):
