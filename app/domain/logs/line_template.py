@@ -131,8 +131,10 @@ class DescribedReader:
     def read(self, data: bytes, start: int, end: int, hit: int, line: int) -> int:
         text = text_around(data, start, end, hit, before=MAX_LINE, after=MAX_LINE)
         values = self._template.read(text)
-        if values is None:
-            return hit
+        if values is None:  # keys that follow closely have nearly the same text around them
+            limit = min(end, hit + MAX_LINE // 2)
+            overwritten = data.find(b"\r", hit, limit)
+            return limit if overwritten < 0 else overwritten
         self._count += 1
         iteration = values.pop("iteration", float(self._count))
         self._steps.add({"iteration": iteration} | values, line)

@@ -307,6 +307,13 @@ def test_a_description_that_cannot_work_is_refused_with_what_to_change(text: str
         read_template(text)
 
 
+def test_a_described_step_is_found_behind_its_words_in_a_long_or_overwritten_line() -> None:
+    template = read_template("aa {} took {step_time_s}")
+    words = "it took a while " * 400  # `took` is the key of the template
+    log = parse_text(f"{words}aa x took 2 \naa so far\raa x took 3 \n{words}\raa x took 4 \n", template)
+    assert column(log, "step_time_ms") == pytest.approx([2000, 3000, 4000])
+
+
 def test_a_description_cannot_make_a_log_expensive() -> None:
     template = read_template("aa" + " {} aa" * 10 + " {step_time_s}")
     log = parse_text(b"aa " * 400_000 + b"\n" + b"aa {} aa 1\n" * 10_000, template)
