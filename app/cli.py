@@ -34,6 +34,8 @@ STANDARD_INPUT = Path("-")
 INTERRUPTED = 130
 """Exit code of shells for a command that Ctrl-C stopped."""
 MOST_WEB_PROCESSES = 64
+OWNER_ONLY = 0o077
+"""The mask of files that others may not read."""
 EXTRA_OF_COMMAND = {"analyze": "analyze", "compare": "analyze", "profile": "analyze", "mcp": "mcp"}
 """The extra of the package that a command needs; `server` for all others except those of the client."""
 
@@ -86,6 +88,7 @@ def _mcp(options: argparse.Namespace) -> int:
 
 
 def _of_server(options: argparse.Namespace) -> int:
+    gc.set_threshold(100_000)  # collections during imports take a tenth of a short command
     _choose_data_folder(options)
     from app.settings import get_settings
 
@@ -95,9 +98,7 @@ def _of_server(options: argparse.Namespace) -> int:
         print(f"threewalls: invalid setting (docs/settings.md)\n{error}", file=sys.stderr)
         return USAGE
     if settings.embedded and hasattr(options, "data"):
-        from app.embedded.service import only_the_owner_reads
-
-        only_the_owner_reads()
+        os.umask(OWNER_ONLY)  # files that this process and its children write are private
     try:
         return _COMMANDS[options.command](options, settings) or FINE
     except ThreewallsError as error:

@@ -97,8 +97,6 @@ def raise_file_limit() -> None:
 
 log = structlog.get_logger(__name__)
 
-OWNER_ONLY = 0o077
-"""The umask of processes that write there: folders are 0700 and files 0600."""
 
 _OTHERS = 0o007
 
@@ -125,11 +123,6 @@ def keep_private(folder: Path) -> None:
             log.info("data_folder_closed", folder=str(folder), mode="0700", was=f"{stat.S_IMODE(mode):04o}")
             return
     log.warning("data_folder_is_open", folder=str(folder), hint="others of this machine can read it: chmod 0700")
-
-
-def only_the_owner_reads() -> None:
-    """Make files private that this process and its children write from now on."""
-    os.umask(OWNER_ONLY)
 
 
 @contextmanager
@@ -185,20 +178,20 @@ def serve(
     then answer on one port, this process among them. Raises Unavailable if the port is taken or the database has an
     earlier version, FolderInUse if another service owns the data folder, NoAdministrator, NoPublicAddress, NotScaled.
     """
-    if web_processes > 1 and settings.embedded:
-        raise NotScaled(
-            "--web-processes needs the scaled mode: set THREEWALLS_BROKER_URL and THREEWALLS_DATABASE_URL "
-            "(docs/deploy.md), or leave the option out."
-        )
-    raise_file_limit()
-    if not is_loopback(host) and not settings.public_url:
-        raise NoPublicAddress(
-            f"{host} can be reached from other machines, but THREEWALLS_PUBLIC_URL is not set. Links and the log-in "
-            "cookie depend on it. Set it to the address that users open, for example "
-            "https://threewalls.example.org, and start again."
-        )
     with _interrupted_quietly(), ExitStack() as stack:
         stack.callback(start.done)
+        if web_processes > 1 and settings.embedded:
+            raise NotScaled(
+                "--web-processes needs the scaled mode: set THREEWALLS_BROKER_URL and THREEWALLS_DATABASE_URL "
+                "(docs/deploy.md), or leave the option out."
+            )
+        raise_file_limit()
+        if not is_loopback(host) and not settings.public_url:
+            raise NoPublicAddress(
+                f"{host} can be reached from other machines, but THREEWALLS_PUBLIC_URL is not set. Links and the "
+                "log-in cookie depend on it. Set it to the address that users open, for example "
+                "https://threewalls.example.org, and start again."
+            )
         if settings.embedded:
             start.step("opening the data folder")
             record_owner = stack.enter_context(own(settings.data_dir.resolve()))

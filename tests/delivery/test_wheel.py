@@ -108,11 +108,25 @@ def test_what_the_service_reads_is_in_it(command: str, installed: Path) -> None:
     assert (missing, data) == ([], [])
 
 
+@pytest.fixture
+def training_repository(tmp_path: Path) -> Path:
+    """A checkout with packages called like ours and like what we need; importing any of them fails."""
+    for name in ("app", "workers", "httpx2", "celery", "sqlalchemy"):
+        (tmp_path / "repository" / name).mkdir(parents=True)
+        (tmp_path / "repository" / name / "__init__.py").write_text(f"raise RuntimeError('the {name} of the job')\n")
+    return tmp_path / "repository"
+
+
 @pytest.mark.server
-def test_migrate_and_serve(command: str, tmp_path: Path) -> None:
+def test_migrate_and_serve_beside_the_packages_of_a_job(
+    command: str, tmp_path: Path, training_repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(training_repository))  # the worker does not import them, either
+    monkeypatch.chdir(training_repository)
     subprocess.run([command, "migrate"], check=True, timeout=300)
-    assert (tmp_path / ".local/share/threewalls/data/threewalls.db").exists(), "data do not lie among the packages"
-    with running("serve", tmp_path / "data") as house:
+    data = tmp_path / ".local/share/threewalls/data"
+    assert (data / "threewalls.db").exists(), "data do not lie among the packages"
+    with running("serve", data) as house:
         files = {"log": ("train.log", training_log())}
         run = httpx2.post(f"{house.address}/api/v1/runs", files=files, timeout=300, verify=PLAIN_HTTP).json()["id"]
         report = httpx2.get(f"{house.address}/api/v1/runs/{run}/report?wait=120", timeout=300, verify=PLAIN_HTTP).json()
@@ -263,15 +277,6 @@ def test_the_documented_curl_line_ends_at_once_when_it_is_refused(
 COMMAND = Path(sys.executable).with_name("threewalls")
 
 
-@pytest.fixture
-def training_repository(tmp_path: Path) -> Path:
-    """A checkout with packages called like ours and like what we need; importing any of them fails."""
-    for name in ("app", "workers", "httpx2", "celery", "sqlalchemy"):
-        (tmp_path / "repository" / name).mkdir(parents=True)
-        (tmp_path / "repository" / name / "__init__.py").write_text(f"raise RuntimeError('the {name} of the job')\n")
-    return tmp_path / "repository"
-
-
 def test_packages_of_the_job_do_not_take_the_place_of_ours(training_repository: Path) -> None:
     (training_repository / "train.log").write_bytes(training_log())
     codes = {}
@@ -297,17 +302,3 @@ def test_a_broken_installation_is_70_and_never_a_regression(tmp_path: Path) -> N
         timeout=300, check=False,
     )  # fmt: skip
     assert (done.returncode, len(done.stderr.splitlines())) == (70, 1), done.stderr
-
-
-@pytest.mark.server
-def test_the_worker_of_a_service_finds_our_code_too(training_repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(training_repository))
-    monkeypatch.chdir(training_repository)
-    monkeypatch.setattr("tests.embedded.processes.COMMAND", [str(COMMAND)])
-    log = ("train.log", training_log())
-    with running("serve", training_repository / "data") as house:
-        run = httpx2.post(f"{house.address}/api/v1/runs", files={"log": log}, timeout=300, verify=PLAIN_HTTP).json()
-        report = httpx2.get(
-            f"{house.address}/api/v1/runs/{run['id']}/report?wait=120", timeout=300, verify=PLAIN_HTTP
-        ).json()
-    assert report["status"] == "judged", house.output

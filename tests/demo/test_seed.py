@@ -1,6 +1,7 @@
 """The demo, end to end: the command starts, the runs arrive by upload and are read, a second start keeps them."""
 
 import json
+import signal
 import urllib.request
 from collections import Counter
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from app.demo import public_ci
 from app.demo.story import SIZES, SUITES, story, trials
 from app.demo.studies import STUDIES, journey, studies
-from tests.embedded.processes import running, wait_for
+from tests.embedded.processes import processes_of_session, running, wait_for, worker_of
 
 pytestmark = pytest.mark.server
 
@@ -61,7 +62,10 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
         wait_for(lambda: are_done(again.address, [*STORY, *STUDIED, *TRIED]), "the story to be there still")
         assert {run["id"] for run in demo_runs(again.address)} == ids
         assert_public_runs_follow(again.address)
-        assert again.stop() == 0
+        worker = worker_of(again)
+        assert again.stop(signal.SIGINT) == 0
+        assert processes_of_session(worker) == []
+        assert "Traceback" not in again.output
 
 
 def assert_the_service_tells_the_story(address: str, ids: dict[str, int]) -> None:

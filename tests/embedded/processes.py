@@ -102,11 +102,35 @@ def start(command: str, data: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
-    """Until `condition` is true; fails after some minutes, so that a hang has a name."""
-    end = time.monotonic() + START_SECONDS
+    """Until `condition` is true; fails after some minutes, so that a hang has a name.
+
+    What takes long is asked for less often: requests of the asking are work of the same processors.
+    """
+    begin = time.monotonic()
     while not condition():
-        assert time.monotonic() < end, f"waited for {what}"
-        time.sleep(0.05)
+        waited = time.monotonic() - begin
+        assert waited < START_SECONDS, f"waited for {what}"
+        time.sleep(max(0.05, waited / 20))
+
+
+def worker_of(house: Running) -> int:
+    wait_for(lambda: house.worker_pid() is not None, "the worker")
+    pid = house.worker_pid()
+    assert pid is not None
+    return pid
+
+
+def processes_of_session(leader: int) -> list[int]:
+    """Processes of the session that `leader` leads: the worker and its pool."""
+    result = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if os.getsid(int(entry.name)) == leader and is_alive(int(entry.name)):
+                    result.append(int(entry.name))
+            except ProcessLookupError:
+                continue
+    return result
 
 
 def is_alive(pid: int) -> bool:

@@ -1,12 +1,12 @@
 """`threewalls serve`: start, stop, address, worker, embedded queue."""
 
 import errno
+import gc
 import os
 import signal
 import socket
-import subprocess
-import sys
 import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import httpx2
 import pytest
 from alembic import command
 
+from app.cli import main
 from app.embedded import worker
 from app.embedded.service import _listen
 from app.embedded.start_up import StartUp
@@ -21,29 +22,20 @@ from app.errors import Unavailable
 from app.queue import PROCESS_RUN, QUEUE, make_celery
 from app.settings import Settings
 from app.storage.database import alembic_config, make_engine, require_migrated
-from tests.embedded.processes import PLAIN_HTTP, START_SECONDS, Running, is_alive, running, start, wait_for
+from tests.conftest import forget_settings
+from tests.embedded.guarded import add_administrator
+from tests.embedded.processes import (
+    PLAIN_HTTP,
+    START_SECONDS,
+    Running,
+    processes_of_session,
+    running,
+    start,
+    wait_for,
+    worker_of,
+)
 from tests.services.postgres_server import Postgres
 from tests.services.redis_server import free_port
-
-
-def worker_of(house: Running) -> int:
-    wait_for(lambda: house.worker_pid() is not None, "the worker")
-    pid = house.worker_pid()
-    assert pid is not None
-    return pid
-
-
-def processes_of_session(leader: int) -> list[int]:
-    """Processes of the session that `leader` leads: the worker and its pool."""
-    result = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if os.getsid(int(entry.name)) == leader and is_alive(int(entry.name)):
-                    result.append(int(entry.name))
-            except ProcessLookupError:
-                continue
-    return result
 
 
 def test_it_answers_at_the_address_that_it_prints(server: Running) -> None:
@@ -52,47 +44,58 @@ def test_it_answers_at_the_address_that_it_prints(server: Running) -> None:
 
 
 def test_a_second_service_on_one_folder_is_refused_by_name(server: Running) -> None:
-    second = start("serve", server.data, "--port", "0")
-    output, _ = second.communicate(timeout=300)
+    second = start("serve", server.data, "--port", "0")  # a process, to see what it leaves its caller
+    output, _ = second.communicate(timeout=START_SECONDS)
     assert second.returncode == 3
     assert f"process {server.pid} at {server.address}" in output
     assert "Traceback" not in output
 
 
-def test_an_address_that_others_reach_needs_its_url_and_an_administrator_and_sigterm_stops_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+Refused = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Refused]:
+    """Exit code and output of a `threewalls serve` in this process: another one imports for two processor seconds."""
+    umask, threshold = os.umask(0), gc.get_threshold()
+    os.umask(umask)
+
+    def serve(data: Path, *options: str) -> tuple[int, str]:
+        monkeypatch.setenv("THREEWALLS_DATA_DIR", str(data))  # so that its own setting of it ends with the test
+        forget_settings()
+        code = main(["serve", "--data", str(data), *options])
+        output = "".join(capfd.readouterr())
+        assert "Traceback" not in output
+        return code, output
+
+    yield serve
+    os.umask(umask)
+    gc.set_threshold(*threshold)
+    gc.enable()
+    forget_settings()
+
+
+def test_an_address_that_others_reach_needs_its_url_and_an_administrator(
+    refused: Refused, migrated_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused() -> tuple[int, str]:
-        process = start("serve", tmp_path / "data", "--port", "0", "--host", "0.0.0.0")
-        told = process.communicate(timeout=START_SECONDS)[0]
-        return process.returncode, told
-
-    code, told = refused()
-    assert (code, "THREEWALLS_PUBLIC_URL" in told) == (3, True)
+    options = ("--port", "0", "--host", "0.0.0.0")
+    code, output = refused(migrated_data, *options)
+    assert (code, "THREEWALLS_PUBLIC_URL" in output) == (3, True)
     monkeypatch.setenv("THREEWALLS_PUBLIC_URL", "http://threewalls.example")
-    code, told = refused()
-    assert (code, "threewalls admin create NAME" in told) == (3, True)
-    monkeypatch.setenv("THREEWALLS_ADMIN_PASSWORD", "correct horse battery")
-    made = subprocess.run(
-        [sys.executable, "-m", "app.cli", "admin", "create", "root", "--data", str(tmp_path / "data")],
-        capture_output=True, text=True, check=True, timeout=START_SECONDS,
-    )  # fmt: skip
-    assert "root is now an administrator" in made.stdout
-    with running("serve", tmp_path / "data", "--host", "0.0.0.0") as house:
-        address = house.address.replace("0.0.0.0", "127.0.0.1")
-        assert httpx2.get(f"{address}/api/v1/runs", timeout=300, verify=PLAIN_HTTP).status_code == 401
-        leader = worker_of(house)
-        assert house.stop(signal.SIGTERM) == 0
-        assert processes_of_session(leader) == []
-        assert "Traceback" not in house.output
+    code, output = refused(migrated_data, *options)
+    assert (code, "threewalls admin create NAME" in output) == (3, True)
 
 
-def test_a_dead_worker_is_started_again_a_killed_server_takes_it_along_and_ctrl_c_stops_both(
+def test_a_dead_worker_is_started_again_a_killed_server_takes_it_along_and_sigterm_stops_both(
     tmp_path: Path, migrated_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (temporary := tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
-    with running("serve", migrated_data) as house:
+    monkeypatch.setenv("THREEWALLS_PUBLIC_URL", "http://threewalls.example")
+    add_administrator(migrated_data)
+    with running("serve", migrated_data, "--host", "0.0.0.0") as house:
+        address = house.address.replace("0.0.0.0", "127.0.0.1")
+        assert httpx2.get(f"{address}/api/v1/runs", timeout=300, verify=PLAIN_HTTP).status_code == 401
         first = worker_of(house)
         os.kill(first, signal.SIGKILL)
         wait_for(lambda: house.worker_pid() not in (None, first), "another worker")
@@ -107,7 +110,7 @@ def test_a_dead_worker_is_started_again_a_killed_server_takes_it_along_and_ctrl_
         wait_for(lambda: len(processes_of_session(leader)) > 1, "the worker's pool")
         folders = [path for path in (migrated_data / "temporary").iterdir() if path.is_dir()]
         assert len(folders) == 1, "what killed workers left is removed before the next starts"
-        assert again.stop(signal.SIGINT) == 0
+        assert again.stop(signal.SIGTERM) == 0
         assert processes_of_session(leader) == []
         assert "Traceback" not in again.output
 
@@ -122,7 +125,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again_until_it_can(
     def prepare() -> None:
         attempts.append(program.exists())
         if len(attempts) == 3:
-            program.write_text("#!/bin/sh\nread -r word\n")
+            program.write_text("#!/bin/sh\nexec head -c 1\n")
             program.chmod(0o700)
 
     with worker.Worker(before_start=prepare, sweep=lambda: None, sweep_seconds=60) as keeper:
@@ -130,23 +133,24 @@ def test_a_worker_that_cannot_be_started_is_tried_again_until_it_can(
     assert attempts == [False, False, False]
 
 
-def test_a_taken_port_is_named(tmp_path: Path) -> None:
+def test_a_taken_port_is_named(refused: Refused, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        process = start("serve", tmp_path / "data", "--port", str(port))
-        output, _ = process.communicate(timeout=300)
-    assert process.returncode == 3
-    assert f"Port {port} on 127.0.0.1 is in use" in output
-    assert "Traceback" not in output
+        code, output = refused(tmp_path, "--port", str(port))
+    assert (code, f"Port {port} on 127.0.0.1 is in use" in output) == (3, True)
 
 
-def test_a_setting_that_is_not_valid_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_embedded_service_has_one_web_process(refused: Refused, tmp_path: Path) -> None:
+    code, output = refused(tmp_path, "--web-processes", "2")
+    assert (code, "THREEWALLS_BROKER_URL" in output) == (3, True)
+
+
+def test_a_setting_that_is_not_valid_is_named(
+    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("THREEWALLS_MAX_UPLOAD_BYTES", "-1")
-    process = start("serve", tmp_path / "data")
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 2
-    assert "max_upload_bytes" in output
-    assert "Traceback" not in output
+    code, output = refused(tmp_path)
+    assert (code, "max_upload_bytes" in output) == (2, True)
 
 
 def test_answers_are_not_held_back_for_an_acknowledgement() -> None:
@@ -204,16 +208,14 @@ def test_a_message_that_does_not_fit_on_the_disk_leaves_no_file(
 
 
 def test_a_database_without_tables_is_named(
-    tmp_path: Path, postgres_server: Postgres, monkeypatch: pytest.MonkeyPatch
+    refused: Refused, tmp_path: Path, postgres_server: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("THREEWALLS_BROKER_URL", f"redis://127.0.0.1:{free_port()}/0")  # asked for the first upload only
     monkeypatch.setenv("THREEWALLS_DATABASE_URL", postgres_server.url(postgres_server.new_database()))
-    process = start("serve", tmp_path / "data", "--port", "0")
-    output, _ = process.communicate(timeout=START_SECONDS)
-    assert process.returncode == 3
+    code, output = refused(tmp_path, "--port", "0")
+    assert code == 3
     assert "The database has no tables yet" in output
     assert "threewalls migrate" in output
-    assert "Traceback" not in output
 
 
 def test_an_earlier_version_is_refused_and_a_later_one_will_do(settings: Settings) -> None:

@@ -2,14 +2,13 @@
 
 import os
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from tests.embedded.processes import COMMAND, PLAIN_HTTP, running, wait_for
+from tests.embedded.processes import PLAIN_HTTP, running, wait_for
 from tests.services.postgres_server import Postgres
 
 
@@ -49,10 +48,3 @@ def test_a_dead_web_process_is_replaced_and_all_end_together(
         house.process.terminate()
         house.process.wait(60)
         wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in second), "the end of all processes")
-
-
-def test_the_embedded_service_has_one_web_process(tmp_path: Path) -> None:
-    command = [*COMMAND, "serve", "--data", str(tmp_path / "data"), "--web-processes", "2"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert ended.returncode != 0
-    assert "THREEWALLS_BROKER_URL" in ended.stderr + ended.stdout
