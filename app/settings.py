@@ -146,6 +146,9 @@ class Settings(BaseSettings):
     profile_seconds: float = Field(
         600, gt=0, description="Processor time after which an Nsight export is given up, in seconds."
     )
+    kernel_classes: str = Field(
+        "", description="TOML file with your own classes of GPU kernels (`docs/profiles.md`). Empty: none."
+    )
     keep_profiles: bool = Field(False, description="Keep traces of PyTorch's profiler for download once they are read.")
     perfetto: bool = Field(
         False, description="Offer to open kept traces in ui.perfetto.dev: the browser passes them to that page."

@@ -15,6 +15,7 @@ from typing import IO, BinaryIO
 from urllib.parse import quote
 
 from app.domain.numbers import size
+from app.domain.profiles.kernels import ClassRow, class_rows
 from app.domain.profiles.kineto import read_kineto
 from app.domain.profiles.nsight import read_nsight
 from app.domain.profiles.nsys_stats import is_table, read_stats
@@ -77,6 +78,7 @@ class _Reading:
         self._seconds = settings.profile_seconds
         self._limits = Limits(settings.max_profile_bytes, settings.max_compression_ratio)
         self._progress = progress
+        self._rows = _class_rows(settings.kernel_classes)
 
     def read(self, file: OpenedFile) -> list[ProfileFile]:
         try:
@@ -122,7 +124,7 @@ class _Reading:
                     + _export_command("report.nsys-rep")
                 )
             is_stats = not is_json and is_table(first[:_TABLE_HEAD])
-            trace = (read_stats if is_stats else read_kineto)(_chain(first, stream))
+            trace = (read_stats if is_stats else read_kineto)(_chain(first, stream), self._rows)
         if chunks.cut and not trace.incomplete:
             trace.incomplete = f"The {chunks.cut} file ends early, after {size(chunks.size_bytes)} of text."
         return trace
@@ -135,7 +137,7 @@ class _Reading:
                 connection.execute("PRAGMA trusted_schema = OFF")
                 connection.execute("PRAGMA query_only = ON")
                 connection.execute("PRAGMA cache_size = -16000")
-                return read_nsight(connection, self._seconds, progress)
+                return read_nsight(connection, self._seconds, progress, self._rows)
             finally:
                 connection.close()
         except _DAMAGED as error:
@@ -224,6 +226,13 @@ def is_profile(name: str, file: BinaryIO) -> bool:
     if text.lstrip().startswith((b"{", b"[")):
         return b'"traceEvents"' in text or bool(_EVENT.search(text))
     return is_table(text[:_TABLE_HEAD])
+
+
+def _class_rows(path: str) -> tuple[ClassRow, ...]:
+    try:
+        return class_rows(Path(path).read_text("utf-8")) if path else ()
+    except (OSError, ValueError) as error:
+        raise InvalidProfile(f"THREEWALLS_KERNEL_CLASSES cannot be read: {error}.") from None
 
 
 def _head(path: Path) -> bytes:

@@ -19,6 +19,7 @@ from app.domain.profiles.trace import UnusableProfile
 from app.pipeline.profile_tables import write_export
 from tests.analysis.commands import threewalls
 from tests.cases import sized
+from tests.conftest import forget_settings
 from tests.domain.profiles.traces import corpus, differences, expected, trace_bytes
 
 
@@ -80,6 +81,24 @@ def test_a_bad_file_exits_with_2_and_names_itself(name: str) -> None:
     answer = threewalls("profile", corpus() / "bad" / name)
     assert answer.code == 2
     assert name in answer.errors
+
+
+def test_a_team_names_classes_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def classes() -> Any:
+        answer = threewalls("profile", traced("megatron-tp2-rank0"), "--json")
+        return next(iter(answer.document["devices"].values()))["class_union_ms"]
+
+    plain, rows = classes(), tmp_path / "kernels.toml"
+    monkeypatch.setenv("THREEWALLS_KERNEL_CLASSES", str(rows))
+    forget_settings()
+    rows.write_text("[[row]]\nclass = 'comm.ep'\nis = ['^ncclDevKernel_AllReduce']\n")
+    own = classes()
+    assert (own.pop("comm.ep"), own) == (plain.pop("comm.collective"), plain)
+    for wrong in ("[[row]]\nclass = 'mine'\nis = ['x']", "[[row]]\nclass = 'gemm'\nis = ['(']", "row = 3", "{"):
+        rows.write_text(wrong)
+        answer = threewalls("profile", traced("megatron-tp2-rank0"))
+        assert (answer.code, "THREEWALLS_KERNEL_CLASSES" in answer.errors) == (2, True), wrong
+    forget_settings()
 
 
 def test_a_report_of_nsight_gets_the_export_command(tmp_path: Path) -> None:

@@ -2,10 +2,11 @@
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 _PATH = Path(__file__).with_name("kernel_classes.toml")
 _KNOWN_NAMES = 65_536
@@ -31,21 +32,36 @@ class ClassRow:
     is_base: bool
 
 
-def _rows() -> tuple[ClassRow, ...]:
-    table = tomllib.loads(_PATH.read_text("utf-8"))
-    return tuple(
-        ClassRow(row["class"], re.compile("|".join(row["is"]), re.IGNORECASE), row["on"] == "base")
-        for row in table["row"]
-    )
+def _row(row: Mapping[str, Any]) -> ClassRow:
+    return ClassRow(row["class"], re.compile("|".join(row["is"]), re.IGNORECASE), row.get("on", "base") == "base")
 
 
-ROWS = _rows()
+ROWS = tuple(_row(row) for row in tomllib.loads(_PATH.read_text("utf-8"))["row"])
 CLASSES = (
     *dict.fromkeys(row.kernel_class for row in ROWS),
     *(COPY_HOST, COPY_PEER, GRAPH, OTHER),
 )
 """Every class once; its place is the number by which traces hold it."""
 NUMBER = {name: number for number, name in enumerate(CLASSES)}
+
+
+def class_rows(text: str) -> tuple[ClassRow, ...]:
+    """Read a team's rows, in the form of the built-in table. Raises ValueError, which names the row."""
+    rows, table = [], tomllib.loads(text).get("row", [])
+    if not isinstance(table, list) or not all(isinstance(row, dict) for row in table):
+        raise ValueError("rows must be tables [[row]]")
+    for number, row in enumerate(table, 1):
+        if row.get("class") not in NUMBER:
+            raise ValueError(f"row {number}: class must be one of {', '.join(CLASSES)}")
+        if row.get("on", "base") not in ("base", "full"):
+            raise ValueError(f'row {number}: on must be "base" or "full"')
+        if not isinstance(row.get("is"), list) or not all(isinstance(pattern, str) for pattern in row["is"]):
+            raise ValueError(f"row {number}: is must be a list of regular expressions")
+        try:
+            rows.append(_row(row))
+        except re.error as error:
+            raise ValueError(f"row {number}: {error}") from None
+    return tuple(rows)
 
 
 _LABELS = {
@@ -91,7 +107,7 @@ def base_name(name: str) -> str:
 
 
 @lru_cache(maxsize=_KNOWN_NAMES)
-def kernel_class(name: str, rows: Sequence[ClassRow] = ()) -> str:
+def kernel_class(name: str, rows: tuple[ClassRow, ...] = ()) -> str:
     """Return the class of a kernel; `rows` of a team count before the table."""
     base = base_name(name)
     for row in (*rows, *ROWS):

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from app.domain.profiles.kernels import EXPERT_COMMUNICATION, kernel_class
+from app.domain.profiles.kernels import EXPERT_COMMUNICATION, ClassRow, kernel_class
 from app.domain.profiles.trace import (
     MAX_NAME,
     HostCalls,
@@ -104,9 +104,9 @@ _decode_exactly = msgspec.json.Decoder(list[_ExactEvent]).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 
 
-def read_kineto(chunks: Iterable[bytes]) -> Trace:
-    """Read the decompressed bytes of a trace. Raises UnusableProfile."""
-    reader = _Reader()
+def read_kineto(chunks: Iterable[bytes], rows: tuple[ClassRow, ...] = ()) -> Trace:
+    """Read the decompressed bytes of a trace. `rows`: kernel classes of a team. Raises UnusableProfile."""
+    reader = _Reader(rows)
     chunks = iter(chunks)
     rest, array = _skip_head(reader, chunks)
     parts, size = [rest], len(rest)
@@ -147,7 +147,8 @@ def _sanitised(data: bytes) -> bytes:
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, rows: tuple[ClassRow, ...]) -> None:
+        self._rows = rows
         self.closed = False
         self._tail = b""
         self._events = self._timed = self._skipped = 0
@@ -368,7 +369,7 @@ class _Reader:
                 blocks[at] = _blocks(arg.grid)
                 if arg.collective is not None:
                     self._collectives[self._device_events + at] = _collective(arg)
-            elif arg.grid is not None and kernel_class(self._texts[name[at]]) == EXPERT_COMMUNICATION:
+            elif arg.grid is not None and kernel_class(self._texts[name[at]], self._rows) == EXPERT_COMMUNICATION:
                 blocks[at] = _blocks(arg.grid)
         graph = np.array([arg.graph_id is not None or arg.graph_node is not None for arg in args], np.bool_)
         self._device_columns.append((start, end, name, devices, streams, correlation, blocks, graph))
@@ -513,6 +514,7 @@ class _Reader:
                     ranges=[item for item in self._ranges if item.name.startswith("nccl:")],
                     steps=tuple(sorted((r for r in self._ranges if r.number is not None), key=lambda r: r.start)),
                     loading=tuple(r for r in self._ranges if r.name.startswith("enumerate")),
+                    rows=self._rows,
                     waits=waits,
                     sms=info[0],
                     gpu=info[1],

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from app.domain.profiles.kernels import COPY_DEVICE, COPY_HOST, COPY_PEER, GRAPH, MEMSET, kernel_class
+from app.domain.profiles.kernels import COPY_DEVICE, COPY_HOST, COPY_PEER, GRAPH, MEMSET, ClassRow, kernel_class
 from app.domain.profiles.trace import (
     MAX_NAME,
     HostCalls,
@@ -54,14 +54,20 @@ _NO_KERNELS = (
 
 
 def read_nsight(
-    connection: sqlite3.Connection, seconds: float = 600.0, progress: Callable[[float], None] = unreported
+    connection: sqlite3.Connection,
+    seconds: float = 600.0,
+    progress: Callable[[float], None] = unreported,
+    rows: tuple[ClassRow, ...] = (),
 ) -> Trace:
-    """Read the export within `seconds` of processor time, reporting the share done. Raises UnusableProfile."""
+    """Read the export within `seconds` of processor time, reporting the share done. Raises UnusableProfile.
+
+    `rows`: kernel classes of a team.
+    """
     stop = time.process_time() + seconds
     connection.text_factory = lambda data: data.decode("utf-8", "replace")
     connection.set_progress_handler(lambda: time.process_time() > stop, _STEP_INSTRUCTIONS)
     try:
-        return _Export(connection, progress).read()
+        return _Export(connection, progress, rows).read()
     except sqlite3.OperationalError as error:
         if "interrupted" in str(error):
             raise UnusableProfile("Reading the export takes too long. Export fewer steps.") from None
@@ -71,12 +77,15 @@ def read_nsight(
 
 
 class _Export:
-    def __init__(self, connection: sqlite3.Connection, progress: Callable[[float], None]) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, progress: Callable[[float], None], rows: tuple[ClassRow, ...]
+    ) -> None:
         self._connection = connection
         self._progress = progress
+        self._class_rows = rows
         self._rows_read = 0
-        rows = connection.execute("SELECT name, type FROM main.sqlite_schema WHERE type IN ('table', 'view')")
-        kinds = dict(rows.fetchmany(10_000))
+        schema = connection.execute("SELECT name, type FROM main.sqlite_schema WHERE type IN ('table', 'view')")
+        kinds = dict(schema.fetchmany(10_000))
         self._tables = {name for name, kind in kinds.items() if kind == "table"}
         self._copies: dict[str, int] = {}
         self._streams: list[str] = []
@@ -162,6 +171,7 @@ class _Export:
                         streams=self._streams,
                         calls=own,
                         classes=self._classes,
+                        rows=self._class_rows,
                         ranges=named,
                         steps=steps,
                         waits=make_waits(waits.get(process, ()), calls_correlation[of_process], own.start),
@@ -299,7 +309,7 @@ class _Export:
         numbers = [
             number
             for number, place in self._ids.items()
-            if isinstance(number, int) and kernel_class(self._texts[place]).startswith("comm.")
+            if isinstance(number, int) and kernel_class(self._texts[place], self._class_rows).startswith("comm.")
         ][:_MAX_NAMES]
         grid = " * ".join(f"CASE typeof({side}) WHEN 'integer' THEN min(max({side}, 0), 65536) ELSE 0 END" for side in (
             "gridX", "gridY", "gridZ"

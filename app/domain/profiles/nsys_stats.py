@@ -15,6 +15,7 @@ from app.domain.profiles.kernels import (
     COPY_HOST,
     COPY_PEER,
     MEMSET,
+    ClassRow,
     group_of,
     kernel_class,
 )
@@ -55,15 +56,15 @@ def _kind(columns: Iterable[str]) -> str:
     return ""
 
 
-def read_stats(chunks: Iterable[bytes]) -> Trace:
-    """Read the decompressed bytes of a table. Raises UnusableProfile."""
+def read_stats(chunks: Iterable[bytes], rows: tuple[ClassRow, ...] = ()) -> Trace:
+    """Read the decompressed bytes of a table. `rows`: kernel classes of a team. Raises UnusableProfile."""
     reader = csv.reader(_lines(chunks))
     try:
         for number, row in enumerate(reader):
             columns = [name.strip() for name in row]
             if kind := _kind(columns):
                 places = {name: at for at, name in reversed(list(enumerate(columns)))}
-                return _activities(reader, places) if kind == "trace" else _sums(reader, places, kind)
+                return _activities(reader, places, rows) if kind == "trace" else _sums(reader, places, kind, rows)
             if number > _HEADER_LINES:
                 break
     except csv.Error as error:
@@ -83,7 +84,7 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
         yield rest.decode("utf-8", "replace").translate(_CONTROLS)
 
 
-def _sums(rows: Iterable[list[str]], places: Mapping[str, int], kind: str) -> Trace:
+def _sums(rows: Iterable[list[str]], places: Mapping[str, int], kind: str, class_rows: tuple[ClassRow, ...]) -> Trace:
     trace = Trace("nsys stats", "sums of kernels" if kind == "kernels" else "sums of copies")
     sums = {"communication": 0, "copy": 0, "compute": 0}
     name = places["Name" if kind == "kernels" else "Operation"]
@@ -92,7 +93,7 @@ def _sums(rows: Iterable[list[str]], places: Mapping[str, int], kind: str) -> Tr
         if time is None or len(row) <= name:
             continue
         trace.events += 1
-        sums[group_of(_class(row[name][:MAX_NAME]))] += time
+        sums[group_of(_class(row[name][:MAX_NAME], class_rows))] += time
     if not sum(sums.values()):
         raise UnusableProfile("The table holds no times.")
     trace.sums = {f"{kind}.{group}": time for group, time in sums.items()}
@@ -103,16 +104,16 @@ def _sums(rows: Iterable[list[str]], places: Mapping[str, int], kind: str) -> Tr
     return trace
 
 
-def _class(name: str) -> str:
+def _class(name: str, rows: tuple[ClassRow, ...] = ()) -> str:
     """Return the class of a kernel or of an operation such as `[CUDA memcpy Host-to-Device]`."""
     text = name.lower()
     if not text.startswith("[cuda mem"):
-        return kernel_class(name)
+        return kernel_class(name, rows)
     direction = text.strip("[]").rpartition(" ")[2]
     return MEMSET if text.startswith("[cuda memset") else _COPY_CLASSES.get(direction, COPY_HOST)
 
 
-def _activities(rows: Iterable[list[str]], places: Mapping[str, int]) -> Trace:
+def _activities(rows: Iterable[list[str]], places: Mapping[str, int], class_rows: tuple[ClassRow, ...]) -> Trace:
     trace = Trace("nsys stats", "cuda_gpu_trace")
     names: dict[str, int] = {}
     devices: dict[str, list[tuple[int, int, int, int]]] = {}
@@ -145,7 +146,7 @@ def _activities(rows: Iterable[list[str]], places: Mapping[str, int]) -> Trace:
     texts = list(names)
     classes = {at: _class(text) for at, text in enumerate(texts) if text.lower().startswith("[cuda mem")}
     for where, activities in devices.items():
-        trace.devices.append(_device(where, activities, texts, list(streams), classes))
+        trace.devices.append(_device(where, activities, texts, list(streams), classes=classes, rows=class_rows))
     return trace
 
 
@@ -154,7 +155,7 @@ def _device(
     activities: list[tuple[int, int, int, int]],
     names: list[str],
     streams: list[str],
-    classes: dict[int, str],
+    **more: Any,
 ) -> Any:
     start, end, name, stream = np.array(activities, np.int64).T
     size = start.size
@@ -174,8 +175,8 @@ def _device(
         names=names,
         streams=streams,
         calls=HostCalls(empty, empty, ids, ids),
-        classes=classes,
         gpu=gpu,
+        **more,
     )
 
 

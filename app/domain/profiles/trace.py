@@ -153,20 +153,21 @@ def make_device(
     collectives: dict[int, dict[str, Any]] | None = None,
     classes: dict[int, str] | None = None,
     ranges: Sequence[HostRange] = (),
-    rows: Sequence[ClassRow] = (),
+    rows: tuple[ClassRow, ...] = (),
     **more: Any,
 ) -> DeviceTrace:
     """Sort the activities and give each its class.
 
-    `collectives`: by place in the columns. `classes`: by name id, where a category decides and not the name. `ranges`:
-    named calls of collectives; a point-to-point kernel launched inside one of an all-to-all serves the experts.
+    `collectives`: by place in the columns. `classes`: by name id, where a category decides and not the name. `rows`:
+    classes of a team, before the table. `ranges`: named calls of collectives; a point-to-point kernel launched inside
+    one of an all-to-all serves the experts.
     """
     order = np.lexsort((columns["end"], columns["start"]))
     sorted_columns = {name: columns.pop(name)[order] for name in list(columns)}  # each is freed once it is sorted
     table = np.full(len(names), -1, np.int16)
     for name in np.unique(sorted_columns["name"]):
         given = (classes or {}).get(int(name))
-        table[name] = NUMBER[given if given is not None else kernel_class(names[name], tuple(rows))]
+        table[name] = NUMBER[given if given is not None else kernel_class(names[name], rows)]
     by_name = table[sorted_columns["name"]]
     by_use = by_name.copy()
     place = np.empty_like(order)
