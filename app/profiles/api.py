@@ -21,7 +21,7 @@ from app.pipeline.profiles import SentProfileFile, accept_profile
 from app.profiles.queries import confirm, file_address, get_difference, get_profile, list_profiles, remove
 from app.storage.audit import MAX_AUTHOR
 from app.storage.database import read_session
-from app.storage.profiles import StoredProfile
+from app.storage.profiles import StoredProfile, profiled_runs
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk
 from app.web.errors import as_content, documented
@@ -33,6 +33,7 @@ router = APIRouter(prefix="/api/v1", tags=["profiles"])
 
 MAX_FILES = 64
 MAX_FIELDS = 2 * MAX_FILES + 8
+MOST_PROFILED = 50
 _MAX_NUMBER = 2**31 - 1
 
 RunId = Annotated[int, Path(ge=1, le=_MAX_NUMBER, description="Number of the run.")]
@@ -92,6 +93,18 @@ class ProfileDetailOut(ProfileOut):
 
 class ProfileListOut(BaseModel):
     items: list[ProfileOut]
+
+
+class ProfiledRunOut(BaseModel):
+    run: int
+    name: str
+    commit: str
+    at: datetime = Field(description="History position of the run.")
+    profile: ProfileOut
+
+
+class ProfiledRunsOut(BaseModel):
+    items: list[ProfiledRunOut]
 
 
 class DifferenceOut(BaseModel):
@@ -181,6 +194,23 @@ def _refused(name: str, message: str) -> InvalidUpload:
 def read_profiles(request: Request, session: ReadSession, run_id: RunId) -> ProfileListOut:
     """List the profiles of a run, newest first."""
     return ProfileListOut(items=[_out(request, profile) for profile in list_profiles(session, run_id)])
+
+
+@router.get("/history/{stack}/profiles", responses=documented(422))
+@requires(Action.READ)
+def read_profiles_of_stack(
+    request: Request, session: ReadSession, stack: Annotated[str, Path(max_length=64)]
+) -> ProfiledRunsOut:
+    """List the newest 50 runs of a stack (by its whole key) that have a usable profile, each with the newest one."""
+    runs = profiled_runs(session, stack, most=MOST_PROFILED)
+    return ProfiledRunsOut(
+        items=[
+            ProfiledRunOut(
+                run=row.run_id, name=row.name, commit=row.commit, at=row.ordered_at, profile=_out(request, row.profile)
+            )
+            for row in runs
+        ]
+    )
 
 
 @router.get("/profiles/{profile_id}", responses=documented(404, 422))

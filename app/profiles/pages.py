@@ -16,7 +16,7 @@ from app.domain.rules.engine import Evaluation
 from app.errors import NotFound, NotReady
 from app.pipeline.profiles import accept_profile
 from app.pipeline.suggest import suggest
-from app.profiles.api import MAX_FIELDS, MAX_FILES, sent_files
+from app.profiles.api import MAX_FIELDS, MAX_FILES, MOST_PROFILED, sent_files
 from app.profiles.charts import WALLS_HEIGHT, WALLS_TOP, WALLS_WIDTH, walls_png, walls_svg
 from app.profiles.queries import (
     confirm,
@@ -27,7 +27,7 @@ from app.profiles.queries import (
     remove,
 )
 from app.profiles.views import DifferencePage, ProfilePage, RunWalls
-from app.storage.profiles import nearest_profiles
+from app.storage.profiles import nearest_profiles, profiled_runs
 from app.storage.projects import find_project
 from app.storage.rules import RulesInForce
 from app.web.access_rule import requires
@@ -72,6 +72,14 @@ def show_on_run(request: Request, session: ReadSession, rules: Rules, run_id: Ru
         shown = ProfilePage(get_profile(session, counting.id, run_id), evaluation, profiles)
     walls = RunWalls(advice, shown)
     return render(request, "profiles/profiled.html", block="profiled", run=run, profiles=profiles, p=walls)
+
+
+@router.get("/history/{stack}/profiled")
+@requires(Action.READ)
+def show_on_history(request: Request, session: ReadSession, stack: Annotated[str, Path(max_length=64)]) -> HTMLResponse:
+    """Render the shares of profiled steps over the runs of a stack, as a part of its history. Empty without any."""
+    runs = profiled_runs(session, stack, most=MOST_PROFILED)
+    return render(request, "profiles/history.html", block="profiled_runs", runs=runs)
 
 
 @router.post(

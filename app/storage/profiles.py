@@ -183,6 +183,44 @@ def lent_facts(session: Session, run_id: int, project_id: int, config_key: str) 
     return next((facts for facts in measured if facts.values), NO_PROFILE)
 
 
+# --- The profiles of a stack.
+
+
+@dataclass(frozen=True, slots=True)
+class ProfiledRun:
+    """A run of a stack with its newest usable profile. `ordered_at`: its history position."""
+
+    run_id: int
+    name: str
+    commit: str
+    ordered_at: datetime
+    profile: StoredProfile
+
+
+def profiled_runs(session: Session, stack_key: str, *, most: int) -> tuple[ProfiledRun, ...]:
+    """Return up to `most` runs of a stack that have a usable profile, newest first."""
+    rows = session.execute(
+        select_any(RunRow.id, RunRow.name, RunRow.commit, RunRow.ordered_at, RunResultRow.contract)
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+        .where(
+            col(RunRow.stack_key) == stack_key,
+            col(RunRow.id).in_(select(col(ProfileRow.run_id)).where(col(ProfileRow.status) == "ready")),
+        )
+        .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+        .limit(most)
+    ).all()
+    return tuple(
+        ProfiledRun(row.id, row.name, row.commit or "", aware(row.ordered_at), profile)
+        for row in rows
+        if (profile := _usable(session, row)) is not None
+    )
+
+
+def _usable(session: Session, run: Any) -> StoredProfile | None:
+    profiles = profiles_of(session, run.id, stored_contract(run.contract))
+    return next((profile for profile in profiles if profile.counts), None)
+
+
 # --- The profiles beside a change of the step time.
 
 
@@ -211,15 +249,7 @@ def nearest_profiles(session: Session, run_id: int) -> tuple[int, int] | None:
 
 
 def _first_counting(session: Session, runs: Iterable[Any]) -> int | None:
-    return next(
-        (
-            profile.id
-            for run in runs
-            for profile in profiles_of(session, run.id, stored_contract(run.contract))
-            if profile.counts
-        ),
-        None,
-    )
+    return next((profile.id for run in runs if (profile := _usable(session, run)) is not None), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,6 +183,16 @@ def test_a_change_is_explained_by_the_profiles_nearest_to_it(client: TestClient)
     assert "expert dispatch and combine" in text
     assert "data-profiles" not in client.get(f"/compare/profiled?run={runs[0]}", headers=part).text
 
+    stack = client.get(f"/api/v1/runs/{runs[0]}").json()["stack_key"]
+    listed = client.get(f"/api/v1/history/{stack}/profiles").json()["items"]
+    assert [(row["run"], row["profile"]["id"]) for row in listed] == [
+        (runs[2], profiles["after"]), (runs[0], profiles["before"]),
+    ]  # fmt: skip
+    shown = client.get(f"/history/{stack}/profiled", headers=part).text
+    assert [int(run) for run in re.findall(r'data-profiled="(\d+)"', shown)] == [runs[2], runs[0]]
+    assert client.get(f"/history/{'0' * 64}/profiled", headers=part).text.strip() == ""
+    assert f'hx-get="/history/{stack}/profiled"' in page(client, f"/history/{stack}")
+
 
 def test_whole_graphs_and_failures_have_pages(client: TestClient) -> None:
     from tests.domain.profiles.traces import corpus  # noqa: PLC0415
