@@ -684,7 +684,9 @@ class RunPage:
     def lead(self) -> str:
         """Return the first sentence: the verdict with its cause, else the figure, or why there is none."""
         run = self.run
-        if run.status in _WAITING or run.status == "unread" or (run.status == "failed" and run.receiving):
+        if run.status == "unread":
+            return "The log was not read, which says nothing about the job."
+        if run.status in _WAITING or (run.status == "failed" and run.receiving):
             return answer(run)
         if self.ended_badly and run.failures:
             rank, iteration = run.failures[0].rank, run.failures[0].iteration
