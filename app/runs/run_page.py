@@ -500,7 +500,7 @@ def answer(run: RunDetail) -> str:
     if run.status in _WAITING:
         return _WAITING[run.status]
     if run.status == "unread":
-        return run.error or "The log format is not recognised."
+        return "The log was not read, which says nothing about the job."
     if run.status == "failed":
         if run.receiving:
             return "No iterations yet."
@@ -684,9 +684,7 @@ class RunPage:
     def lead(self) -> str:
         """Return the first sentence: the verdict with its cause, else the figure, or why there is none."""
         run = self.run
-        if run.status == "unread":
-            return "The log was not read, which says nothing about the job."
-        if run.status in _WAITING or (run.status == "failed" and run.receiving):
+        if run.status in _WAITING or run.status == "unread" or (run.status == "failed" and run.receiving):
             return answer(run)
         if self.ended_badly and run.failures:
             rank, iteration = run.failures[0].rank, run.failures[0].iteration
