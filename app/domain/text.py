@@ -87,3 +87,8 @@ _PATH_OF_IMAGE = re.compile(r"(?<!\S)(?:[\w.-]+(?::\d+)?/)+(?=[\w.-]+[:@])")
 def short_cause(cause: str) -> str:
     """Return a cause without the registries of its images: `Upgrade of the container: train:1 → train:2.`"""
     return _PATH_OF_IMAGE.sub("", cause).replace(" -> ", " → ")
+
+
+def listed_cause(cause: str) -> str:
+    """Return a cause as short as a list needs it: `train:1→train:2`."""
+    return short_cause(cause).removeprefix("Upgrade of the container: ").removesuffix(".").replace(" → ", "→")

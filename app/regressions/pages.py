@@ -16,7 +16,7 @@ from app.domain.contract.values import shown
 from app.domain.naming import common_parts, without_common
 from app.domain.numbers import change_text, plural, short_commit, step_time
 from app.domain.performance.cost import Cost
-from app.domain.text import short_cause
+from app.domain.text import listed_cause, short_cause
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.differences import AXES
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
@@ -434,7 +434,7 @@ def _render_list(
         feed=feed_url(session, project) if project in options.projects else "",
         choices={"metric": METRICS, "kind": KINDS, "axis": AXES, "state": STATES},
         what=words.what,
-        short_cause=short_cause,
+        listed_cause=listed_cause,
         spark_of=lambda item: _sparkline(session, item),
         form=form,
         selected={seen.split("@")[0] for seen in form.chosen.get("seen", ())},

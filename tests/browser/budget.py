@@ -90,7 +90,6 @@ OVER: dict[str, Over] = {
     "/references/nearest?run": Over(first=180),
     "/references/new": Over(first=216, all=498, below="action"),
     "/references?gpu&model": Over(first=441, all=483),
-    "/regressions?project": Over(first=156),
     "/runs?project": Over(first=396),
     "/runs/N": Over(first=194, all=999, below="picture"),
     "/runs/N/journey": Over(all=467),
@@ -99,10 +98,6 @@ OVER: dict[str, Over] = {
     "/runs/N?amend": Over(first=168, all=424, below="picture"),
     "/runs/N?line&view": Over(first=279, all=2141, below="picture"),
     "/runs/N?tab": Over(first=168, below="picture"),
-    "/settings/projects/every": Over(first=219, all=418),
-    "/settings/projects/every/notifications": Over(first=151),
-    "/settings/projects/every/notifications/N": Over(first=182),
-    "/upload": Over(first=169, below="action"),
 }
 
 
