@@ -210,8 +210,10 @@ class HistoryPage:
 
     @property
     def golden_note(self) -> str:
-        """Return the newest pinned run; empty without one."""
-        return " ".join(golden_text(self.own.pins, self.own.runs[-1].ordered_at))
+        """Return the newest pinned run and the number of open proposals; empty without any."""
+        to_decide = sum(row.proposal.state == "open" for row in self.proposals)
+        proposed = [f"{plural(to_decide, 'proposal')} to decide."] if to_decide else []
+        return " ".join([*golden_text(self.own.pins, self.own.runs[-1].ordered_at), *proposed])
 
     @property
     def facts(self) -> list[tuple[str, Any]]:

@@ -605,7 +605,7 @@ def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged])
     }
     if members.of_stack or any(raised for _, raised in alarms):
         members.lock()
-        _take_back(session, stack, members)
+        handed_over = _take_back(session, stack, members)
         priors = {candidate.config_key: document.verdict.prior for candidate, document in judged}
         decisions = {run: document.decision for candidate, document in judged for run in candidate.ids}
         stack_history = StackHistory(stack, _origins(session, stack, members), decisions, priors)
@@ -623,7 +623,8 @@ def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged])
                 for run in {*candidate.ids, *(decisions.keys() & first.ids)}:
                     explained.setdefault(run, {})[alarm.metric] = member.regression.id or 0
         for member in members.of_stack:
-            if member.row.config_key in priors and stack_history.position_of_run(member.row.run_id) is not None:
+            is_followed = member.row.config_key in priors and member not in handed_over
+            if is_followed and stack_history.position_of_run(member.row.run_id) is not None:
                 _follow(members, stack_history, member)
         members.write()
     keep_alarms(session, explained)
@@ -632,10 +633,13 @@ def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged])
 # --- A stack that ends, because its job moved to another container or cluster, hands its regressions over.
 
 
-def _take_back(session: Session, stack: Stack, members: Members) -> None:
+def _take_back(session: Session, stack: Stack, members: Members) -> list[StackMember]:
     """Take back the regressions of this stack that another one continues, when this one runs again before the other has
     five commits: the job did not move, so runs of the other stack say nothing about it.
+
+    Return the members that stay with the other stack: runs of this one say nothing about them any more.
     """
+    handed_over = []
     ended = [member for member in members.of_stack if member.row.proposal == "fixed"]
     for member in ended if stack.runs else ():
         continued = next(
@@ -654,6 +658,7 @@ def _take_back(session: Session, stack: Stack, members: Members) -> None:
             continue
         again = _next_run(session, stack, stack.stack_key, aware(first.ordered_at))
         if again is None or _commits_until(session, first, again) >= YOUNG:
+            handed_over.append(member)
             continue
         session.delete(taken)
         members.propose(member, None)
@@ -663,6 +668,7 @@ def _take_back(session: Session, stack: Stack, members: Members) -> None:
             after={"run": first.id, "stack": taken.stack_key},
             note="Its stack runs again, so the job did not move to the other one.",
         )  # fmt: skip
+    return handed_over
 
 
 def _take_over(session: Session, stack: Stack, judged: Sequence[Judged]) -> None:
