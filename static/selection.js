@@ -11,7 +11,7 @@ function show(selected = read()) {
   const here = boxes();
   for (const box of here) box.checked = selected.has(box.value);
   if (!form()) return;
-  document.querySelector("#selection").hidden = !selected.size;
+  document.querySelector("#selection").classList.toggle("no-js", !selected.size);
   form().querySelector("[data-selected-runs]").textContent = `${selected.size} selected`;
   form().querySelector("button[type=submit]").disabled = selected.size < 2;
   // Those of other pages of the list are sent, too.

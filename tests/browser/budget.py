@@ -77,27 +77,8 @@ class Over:
 OVER: dict[str, Over] = {
     "/compare?a&b&pick": Over(first=167, all=485),
     "/compare/profiles?a&b": Over(first=193),
-    "/experiments/N": Over(first=266, all=457, below="action"),
-    "/experiments?project": Over(first=220),
-    "/leaderboards": Over(first=158),
-    "/leaderboards/h100/qwen3-30b-a3b/matrix": Over(first=242),
-    "/leaderboards/h100/qwen3-30b-a3b?evidence&project&rank": Over(first=208, all=1150, below="picture"),
-    "/leaderboards/h100/qwen3-30b-a3b?project": Over(first=227, all=916, below="picture"),
-    "/plan?cp&ep&gpu&gpus&model&pp&seq_len&tp": Over(first=322),
-    "/playbook": Over(first=205),
-    "/playbook/eo-enable": Over(first=157),
-    "/playbook/scale-long-seeds": Over(first=225),
-    "/references/nearest?run": Over(first=180),
-    "/references/new": Over(first=216, all=498, below="action"),
-    "/references?gpu&model": Over(first=441, all=483),
-    "/runs?project": Over(first=396),
-    "/runs/N": Over(first=194, all=999, below="picture"),
     "/runs/N/journey": Over(all=467),
-    "/runs/N/sweeps/new?field&runs_each&values": Over(first=202, below="action"),
     "/runs/N?line": Over(first=229, all=3197),
-    "/runs/N?amend": Over(first=168, all=424, below="picture"),
-    "/runs/N?line&view": Over(first=279, all=2141, below="picture"),
-    "/runs/N?tab": Over(first=168, below="picture"),
 }
 
 
