@@ -36,7 +36,7 @@ _BASELINES: Mapping[str, str] = {
     "golden": "pinned as golden",
     "same_config": "of the same configuration",
     "last_config": "of the previous configuration of this stack",
-    "nearest": "closest comparable, not a baseline",
+    "nearest": "of the nearest configuration, not a baseline",
 }
 _MOST_LEFT_OUT = 8
 _MOST_OLDER = 50
