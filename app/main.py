@@ -81,6 +81,7 @@ from app.reports.api import router as reports_api
 from app.reports.commit import router as commit_reports_api
 from app.runs.api import router as runs_api
 from app.runs.list_pages import router as run_list
+from app.runs.nodes import router as nodes_api
 from app.runs.pages import router as runs_pages
 from app.runs.palette import router as palette
 from app.runs.saved_views import router as views_api
@@ -177,6 +178,7 @@ def _routes() -> list[BaseRoute]:
         account_api,
         whoami_api,
         runs_api,
+        nodes_api,
         views_api,
         profiles_api,
         projects_api,

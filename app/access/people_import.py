@@ -7,6 +7,7 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import structlog
 from fastapi import APIRouter, Request
@@ -68,9 +69,12 @@ class Imported:
 
 def read_lines(text: str) -> list[Line]:
     """Parse a file with a heading of COLUMNS, of which `name` is required. Raises InvalidChange with every problem."""
-    first = text.lstrip("\ufeff\r\n ").partition("\n")[0]
-    delimiter = max(",;\t", key=first.count)
-    rows = list(csv.reader(io.StringIO(text.lstrip("\ufeff\r\n ")), delimiter=delimiter))[: MAX_ROWS + 2]
+    text = text.lstrip("\ufeff\r\n ").replace("\r\n", "\n").replace("\r", "\n")
+    delimiter = max(",;\t", key=text.partition("\n")[0].count)
+    try:
+        rows = list(islice(csv.reader(io.StringIO(text), delimiter=delimiter), MAX_ROWS + 2))
+    except csv.Error as error:
+        raise _refused([f"it is no CSV: {error}"]) from None
     heading = [cell.strip().lower() for cell in rows[0]] if rows else []
     if "name" not in heading or set(heading) - set(COLUMNS) or len(set(heading)) != len(heading):
         raise _refused([f"the first line must name the columns, of {', '.join(COLUMNS)}; name is required"])

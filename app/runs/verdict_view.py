@@ -18,6 +18,7 @@ from app.domain.verdict.differences import COMMIT, Difference
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.lead import lead
+from app.domain.verdict.nodes import SlowNode
 from app.domain.verdict.words import (
     answer,
     baseline_words,
@@ -27,6 +28,7 @@ from app.domain.verdict.words import (
     sides_text,
     what_would_decide,
 )
+from app.runs.nodes import suspect_nodes
 from app.storage.runs import RunDetail
 from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import RunRow, select_any
@@ -113,6 +115,7 @@ class VerdictView:
     baseline_words: str
     left_out: tuple[LeftOut, ...]
     suspects: tuple[SuspectRow, ...]
+    slow_nodes: tuple[SlowNode, ...]
     misses: tuple[MissRow, ...]
     notes: tuple[str, ...]
     older: tuple[OlderVerdict, ...]
@@ -206,6 +209,7 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         baseline_words=baseline_words(document) if document.verdict.baseline_used else "",
         left_out=left_out,
         suspects=_suspects(run, document, ranked),
+        slow_nodes=suspect_nodes(session, run.id),
         misses=misses,
         notes=further_notes(document),
         older=_older(stored),

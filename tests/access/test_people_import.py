@@ -24,7 +24,7 @@ def test_a_file_creates_users_and_gives_roles_and_groups(teams: Teams) -> None:
     text = (
         "\ufeffName;E-mail;x\n",
         f"name;email;project;role;group\r\nada;ada@example.org;{OURS};Maintainer;perf\r\nada;;{PUBLIC};viewer;\r\n"
-        f"viewer;;{THEIRS};contributor;\r\n\r\n",
+        f"viewer;;{THEIRS};contributor;\r\r\n",
     )
     assert send(teams, text[0]).status_code == 422
     checked = send(teams, text[1], dry_run=True).json()
@@ -49,6 +49,7 @@ def test_a_file_creates_users_and_gives_roles_and_groups(teams: Teams) -> None:
         ("name,project,role\nada,alpha,chief\nbob,alpha,\n,alpha,viewer\neve,alpha,viewer,more", 4),
         ("name,project,role,group\nada,nowhere,viewer,\nbob,,,no such group\nVIEWER,,,\nada,nowhere,viewer,", 4),
         ("name\n", 1),
+        ('name\n"' + "a" * 140_000, 1),
         ("name\n" + "\n".join(f"user{number}" for number in range(101)), 1),
     ],
 )

@@ -15,6 +15,7 @@ from tests.access.test_check import (
     test_an_expired_token_opens_nothing,
     test_who_is_disabled_or_no_member_any_more_is_out_at_once,
 )
+from tests.access.test_groups import test_a_group_gives_its_users_the_highest_role_until_they_leave
 from tests.access.test_login import test_a_session_that_is_not_used_ends_and_use_prolongs_it
 from tests.access.test_members import (
     test_a_role_counts_from_the_next_request_on_and_ends_as_fast,
@@ -25,6 +26,7 @@ from tests.conftest import forget_settings
 from tests.projects.test_projects import test_only_an_administrator_sets_it_and_it_is_on_record
 
 __all__ = [
+    "test_a_group_gives_its_users_the_highest_role_until_they_leave",
     "test_a_public_project_is_read_by_anybody_and_written_by_nobody_else",
     "test_a_revoked_token_opens_nothing_at_once",
     "test_a_role_counts_from_the_next_request_on_and_ends_as_fast",

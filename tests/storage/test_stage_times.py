@@ -7,7 +7,8 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 from starlette.testclient import TestClient
 
-from app.storage.database import read_session
+from app.settings import Settings
+from app.storage.database import make_engine, read_session
 from app.storage.stage_times import StageTime, add_counts, stage_times, timed
 from app.storage.tables import StageTimeRow
 from tests.runs.uploading import LOG, upload
@@ -60,3 +61,13 @@ def test_counts_that_could_not_be_written_are_written_later(engine: Engine) -> N
         add_counts(engine)
     StageTimeRow.__table__.create(engine)  # type: ignore[attr-defined]
     assert sums(engine)["delete"].calls == 1
+
+
+def test_postgresql_adds_up_as_well(postgres_url: str, settings: Settings) -> None:
+    engine = make_engine(settings.model_copy(update={"database_url": postgres_url}))
+    before = sums(engine)["deliver"].calls
+    for expected in (1, 2):
+        with timed("deliver"):
+            pass
+        assert sums(engine)["deliver"].calls == before + expected
+    engine.dispose()

@@ -1,0 +1,115 @@
+"""Find nodes whose runs are slower than the runs beside them in the history.
+
+Each run is compared with the median of its neighbours, so that a change of the code, which moves all later runs, does
+not make the nodes suspect that happened to run afterwards.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+FEWEST_WITH, FEWEST_WITHOUT = 2, 5
+"""Runs with and without a node that a comparison needs."""
+NEIGHBOURS = 5
+"""Runs on each side that a run is compared with."""
+SMALLEST = math.log1p(0.01)
+"""A node that costs less than 1 % is not named."""
+MOST_NAMED = 5
+MOST_NODES = 1_000
+"""With more nodes in a history than this, none is named."""
+_ERRORS = 0.005
+"""Chance, over all nodes of a history, that a harmless node is named."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRun:
+    """A run with its nodes. `log_step_time`: ln ms."""
+
+    run: int
+    nodes: frozenset[str]
+    log_step_time: float
+
+
+@dataclass(frozen=True, slots=True)
+class SlowNode:
+    """`delta_pct`: how much slower runs with the node are than those without, each against its neighbours."""
+
+    node: str
+    runs: tuple[int, ...]
+    others: int
+    delta_pct: float
+
+
+def slow_nodes(history: Sequence[NodeRun], run: int, variance: float) -> tuple[SlowNode, ...]:
+    """Return the nodes of a run that make runs slower, slowest first.
+
+    `history`: runs of one configuration, oldest first. `variance`: of ln(step time) between launches. The clearest node
+    is named first, and its cost is taken off its runs, so that nodes that ran beside it are not named for it.
+    """
+    own = next((entry.nodes for entry in history if entry.run == run), frozenset[str]())
+    used = _places(history)
+    if not own or len(used) > MOST_NODES:
+        return ()
+    likely = statistics.NormalDist().inv_cdf(1 - _ERRORS / max(len(used), 1))
+    times = [entry.log_step_time for entry in history]
+    found: list[SlowNode] = []
+    while len(found) < MOST_NAMED:
+        residuals = _residuals(times)
+        costs = [_cost(node, places, history, residuals) for node, places in used.items()]
+        clear = [
+            cost
+            for cost in costs
+            if cost is not None
+            and cost.node not in {slow.node for slow in found}
+            and cost.log > max(SMALLEST, likely * math.sqrt(variance * (1 / len(cost.used) + 1 / cost.others)))
+        ]
+        if not clear:
+            break
+        worst = max(clear, key=lambda cost: cost.log * math.sqrt(len(cost.used)))
+        found.append(
+            SlowNode(
+                worst.node, tuple(history[place].run for place in worst.used), worst.others, 100 * math.expm1(worst.log)
+            )
+        )
+        for place in worst.used:
+            times[place] -= worst.log
+    return tuple(sorted((slow for slow in found if slow.node in own), key=lambda slow: -slow.delta_pct))
+
+
+def _places(history: Sequence[NodeRun]) -> dict[str, tuple[int, ...]]:
+    """Return the places of the runs with each node that enough runs have."""
+    places: dict[str, list[int]] = {}
+    for place, entry in enumerate(history):
+        for node in entry.nodes:
+            places.setdefault(node, []).append(place)
+    return {node: tuple(used) for node, used in sorted(places.items()) if len(used) >= FEWEST_WITH}
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """What the runs with a node cost more, as a difference of logarithms. `used`: their places."""
+
+    node: str
+    used: tuple[int, ...]
+    others: int
+    log: float
+
+
+def _cost(node: str, used: tuple[int, ...], history: Sequence[NodeRun], residuals: Sequence[float]) -> _Cost | None:
+    free = [place for place, entry in enumerate(history) if entry.nodes and node not in entry.nodes]
+    if len(free) < FEWEST_WITHOUT:
+        return None
+    usual = statistics.median(residuals[place] for place in free)
+    return _Cost(node, used, len(free), statistics.fmean(residuals[place] for place in used) - usual)
+
+
+def _residuals(times: Sequence[float]) -> list[float]:
+    """Return the distance of each run from the median of its neighbours."""
+    return [
+        time
+        - statistics.median([*times[max(place - NEIGHBOURS, 0) : place], *times[place + 1 : place + 1 + NEIGHBOURS]])
+        if len(times) > 1
+        else 0.0
+        for place, time in enumerate(times)
+    ]
