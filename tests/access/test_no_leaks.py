@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -232,6 +232,7 @@ class noted_statements:  # noqa: N801  a context manager
             self._found.add(statement)
 
 
+@cache  # requests run the same few statements thousands of times
 def unbounded(statement: str) -> list[str]:
     """The tables of somebody's rows that a compiled statement reads or changes without their criterion, by the name
     under which it knows them. A name that stands in two selects needs it in both."""
