@@ -46,7 +46,7 @@ MAY: Mapping[str, Mapping[str, set[Action]]] = {
 _RUN = "/api/v1/runs/{run_id}"
 OF_OWN_RUNS: Mapping[str, Action] = {
     f"POST {_RUN}/logs": U, f"GET {_RUN}/verdict": U, f"GET {_RUN}/report": U, f"GET {_RUN}/report.md": U,
-    f"POST {_RUN}/profiles": U,
+    f"POST {_RUN}/profiles": U, f"POST {_RUN}/propose": U,
 }  # fmt: skip
 """What a token may with runs that it began itself, and what it needs for that."""
 

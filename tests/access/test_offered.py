@@ -118,6 +118,7 @@ class Town:
                 f"/runs/{item.run}/experiments/new?field=ep_overlap&value=true",
                 f"/runs/{item.run}/sweeps/new?field=mbs&values=2,4,8",
                 f"/experiments/{sweep}/sweep",
+                f"/runs?project={item.slug}&status=ready",
                 f"/settings/projects/{item.slug}/notifications/{receiver}",
             ]
 
