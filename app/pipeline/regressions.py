@@ -715,12 +715,15 @@ _ENDED_MEMBERS: Select[Any] = (
 
 
 def _first_of_job(stack: Stack, candidate: Candidate) -> StackRun | None:
-    """Return the first run of the candidate's job and configuration; None unless it has just two to four commits."""
+    """Return the first run of the candidate's job and configuration; None unless it had two to four commits by then."""
     own = candidate.newest
     runs = [
         run
         for run in stack.runs
-        if run.config_key == own.config_key and run.facts.is_of_job(own.facts) and run.makes_levels
+        if run.config_key == own.config_key
+        and run.facts.is_of_job(own.facts)
+        and run.makes_levels
+        and history_position(run) <= history_position(own)
     ]
     return runs[0] if 2 <= len(_commits(runs)) <= _YOUNG else None
 
