@@ -161,6 +161,7 @@ def _knobs(workload: Workload) -> Mapping[str, object]:
         "delay_wgrad_compute": workload.delay_wgrad,
         "cuda_graph_impl": "transformer_engine" if workload.cuda_graphs else "none",
         "cuda_graph_modules": ["moe_router", "moe_preprocess"] if workload.cuda_graphs else [],
+        "te_rng_tracker": workload.cuda_graphs,
     }
 
 

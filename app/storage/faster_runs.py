@@ -124,7 +124,7 @@ def _rivals(session: Session, run: RunDetail, variance: float) -> Iterator[_Riva
             differences,
             *(_gain_pct(shift + sign * error) for sign in (0, -1, 1)),
             n,
-            tuple(_doubts(run, newest, contract, is_short=ours.short or bool(newest.short))),
+            tuple(_doubts(run, newest, contract, differences, is_short=ours.short or bool(newest.short))),
             contract,
         )
 
@@ -162,6 +162,7 @@ def _usable(run: RunDetail) -> tuple[Any, ...]:
         col(RunRow.is_steady).is_(True),
         col(RunRow.fair_for_timing).is_(True),
         col(RunRow.not_finite) == 0,
+        col(RunRow.skipped_share) == 0,
         col(RunRow.quarantine) == "",
         col(RunRow.semantic_class) == run.semantic_class,
         col(RunRow.definition_version) == run.definition_version,
@@ -198,10 +199,14 @@ def _taken_over(theirs: Mapping[str, Stated], ours: Mapping[str, Stated]) -> tup
     )
 
 
-def _doubts(run: RunDetail, other: Any, contract: Mapping[str, Stated], *, is_short: bool) -> Iterator[str]:
+def _doubts(
+    run: RunDetail, other: Any, contract: Mapping[str, Stated], differences: Sequence[Difference], *, is_short: bool
+) -> Iterator[str]:
     """Yield what else may explain the gain."""
     if is_short:
         yield _SHORT
+    if any(difference.field == "precision" for difference in differences):
+        yield "The precision differs, so compare the loss as well."
     beside = [
         item.field for item in (*differing_beside(contract, run.contract), *differing_commit(other.commit, run.commit))
     ]
@@ -252,37 +257,46 @@ RECORD_GAIN_PCT = 10.0
 """Smaller gaps to another lab's figure mean little: nodes, software and the window differ. Our judgement."""
 FORCED_GAP_PCT = 25.0
 """The same job was 8 to 20 % slower with natural routing, so a record with forced balance must be faster by more."""
-_MUST_EQUAL = ("task", "seq_len", "precision", "mtp")
+_MUST_EQUAL = ("task", "seq_len", "gbs", "precision", "mtp")
 _NOT_TAKEN = frozenset((*_OTHER_RESULT, "container", "precision"))
 _FORCED = ("forced-balance", "forced-biased")
 
 
 def _record(session: Session, run: RunDetail) -> FasterWork | None:
-    """Return the fastest record of this model on as many of these GPUs that is clearly faster; None without one."""
+    """Return the fastest record of this model on as many of these GPUs that is clearly faster; None without one.
+
+    A record with the same knobs comes before a slightly faster one with others, because then these do not explain it.
+    """
     ours = {name: stated.value for name, stated in run.contract.items()}
     if not isinstance(ours.get("model"), str) or not isinstance(ours.get("gpus"), int):
         return None
     family = family_of(str(ours["model"]), ours)
-    best: tuple[float, Any] | None = None
+    faster = []
     for reference in references(session, run.project):
         point = reference.point
         if point.family != family or point.contract["gpu"] != ours.get("gpu") or point.contract["gpus"] != ours["gpus"]:
             continue
         gain = _record_gain(run, ours, point)
-        if gain is not None and _settings(ours, point) and (best is None or gain > best[0]):
-            best = gain, reference
-    if best is None:
+        if gain is not None:
+            faster.append((gain, point, _settings(ours, point)))
+    if not faster:
         return None
-    gain, reference = best
-    point = reference.point
-    settings = _settings(ours, point)
-    changes = ", ".join(f"{name} {shown(ours[name])} to {shown(value)}" for name, value in settings.items())
+    most = max(gain for gain, _, _ in faster)
+    near = [item for item in faster if item[0] >= most - RECORD_GAIN_PCT]
+    gain, point, settings = min(near, key=lambda item: (len(item[2]), -item[0]))
+    changes = [f"{name} {shown(ours[name])} to {shown(value)}" for name, value in settings.items()]
+    changes += [
+        f"container {shown(difference.ours)} to {shown(difference.theirs)}"
+        for difference in compare(ours, point)
+        if difference.field == "container" and difference.is_known
+    ]
     forced = point.contract.get("routing_mode") in _FORCED and ours.get("routing_mode") not in _FORCED
+    take = " ".join(f"Set {name} to {shown(value)}." for name, value in settings.items())
     facts = {
         "record_pct": gain,
         "record_title": f"{point.measured_by}, {point.source}, {point.date}",
-        "record_changes": changes,
-        "record_take": " ".join(f"Set {name} to {shown(value)}." for name, value in settings.items()),
+        "record_changes": ", ".join(changes) or "none that it states",
+        "record_take": take or "Run the recipe of the record unchanged on these GPUs first.",
         "record_doubt": " It forces balanced routing, which alone was worth 8 to 20 % elsewhere." if forced else "",
     }
     statement = Statement(

@@ -502,14 +502,12 @@ def test_noise_is_no_faster_run(client: TestClient, engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("meta", "steps", "rule"),
     [
-        ({"gpu": None}, 20, "contract-gpu"),
         ({"seq_len": 128, "mbs": 1, "cp": 1, "sp": False}, 20, "val-little-work"),
         ({}, 3, "val-few-steps"),
     ],
 )
 def test_what_cannot_be_judged_is_not_tuned(client: TestClient, meta: dict[str, Any], steps: int, rule: str) -> None:
-    stated = {name: value for name, value in {**JOB, **meta}.items() if value is not None}
-    run = int(upload(client, training_log(steps), meta=stated).json()["id"])
+    run = int(upload(client, training_log(steps), meta={**JOB, **meta}).json()["id"])
     process_run(run)
     told = suggestions(client, run)
     assert (told["suggestions"][0]["rule"], told["suggestions"][0]["place"]["group"]) == (rule, "unjudged")

@@ -189,7 +189,9 @@ def accepted_changes(journey: Journey) -> tuple[AcceptedChange, ...]:
         before, after = nodes[edge.source].step_time_ms, nodes[edge.target].step_time_ms
         if not nodes[edge.target].on_path or before is None or after is None:
             continue
-        text = ", ".join(f"{knob.field} {knob.after_text}" for knob in edge.knobs) or edge.title
+        fields = {knob.field for knob in edge.knobs}
+        knobs = [knob for knob in edge.knobs if knob.field != "dispatcher_type" or "flex_backend" not in fields]
+        text = ", ".join(f"{knob.field} {knob.after_text}" for knob in knobs) or edge.title
         gain = None if edge.gain is None else edge.gain.pct
         cumulative = nodes[edge.target].gain_from_root_pct
         changes.append(AcceptedChange(edge.experiment_id, text, before, after, gain, cumulative))

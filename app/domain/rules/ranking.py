@@ -117,6 +117,7 @@ _BRING_UP = 1
 """First bring-up defaults rank between contract and fit, if they are needed."""
 DEFAULT_ORDER = 50
 """Order of a rule whose order depends on unknown facts."""
+_LEAST_WORTH = 0.001
 _SURE_LEVEL, _SURE_LIKENESS, _FAIR_LEVEL = 3, 0.6, 4
 
 Key = tuple[int, int, int, float, int, float, int, str]
@@ -166,6 +167,8 @@ def place_of(
     by_kind = _KINDS[rule.kind] if tier in ("health", "unjudged", "workflow", "other") else 0
     is_ladder = rule.kind != "candidate" or rule.phase == "fit"
     by_worth = 0.0 if is_ladder else -round(worth, 3)
+    if rule.hints.urgency == "evidence":  # a record changes several knobs: behind all figures of single ones
+        by_worth = max(by_worth, -_LEAST_WORTH)
     key = (_TIER_ORDER[tier], by_phase, by_kind, by_worth, order, evidence.own_order, evidence.level, rule.id)
     return Place(key, tier, worth, expected, _confidence(expected), forecast_gain_pct)
 

@@ -277,6 +277,8 @@ KNOWN_WITHOUT_BEING_STATED = {
     "profiler_on",  # otherwise no profile is known to have been written
     *("headroom_frac", "mem_alloc_peak_gb", "gpu"),  # without them memory is not known to be ample
     *("failure", "regression_pct", "fitted_differs", "differs_beside"),  # the service states them where there is one
+    *("worked_changes", "failure_text", "faster_pct", "record_pct"),
+    "window",  # without one no iteration is steady
 }
 
 

@@ -222,7 +222,9 @@ FULL = {
     "dsv2lite-fp8-mi355x-baseline.log": "profile-upload",
     "dsv4-p22-turbo-crash.log": "fit-crash",
     "dsv4-p35-triton-on-lines.log": "contract-complete",
-    "ut-deepseek-v3-mi300x.log": "profile-required",
+    "dense-llama3.1-8b-50iter.log": "contract-gpu",
+    "dsv4-smoke-ep8-pp1.log": "val-little-work",
+    "ut-deepseek-v3-mi300x.log": "contract-gpu",
 }
 """First suggestion of real full logs, as uploaded without metadata."""
 
