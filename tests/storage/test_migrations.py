@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from multiprocessing import get_context
@@ -34,6 +35,22 @@ def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
     return Settings(data_dir=tmp_path, database_url=server.url(server.new_database()))
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def migrated_database(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    """A copy of a database that was migrated once."""
+    if request.param == "sqlite":
+        shutil.copy(request.getfixturevalue("migrated_file"), tmp_path)
+        return Settings(data_dir=tmp_path)
+    return Settings(data_dir=tmp_path, database_url=request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def migrated_engine(migrated_database: Settings) -> Iterator[Engine]:
+    engine = make_engine(migrated_database)
+    yield engine
+    engine.dispose()
+
+
 @pytest.fixture
 def engine(empty_database: Settings) -> Iterator[Engine]:
     engine = make_engine(empty_database)
@@ -41,13 +58,13 @@ def engine(empty_database: Settings) -> Iterator[Engine]:
     engine.dispose()
 
 
-def test_models_and_migrations_agree(empty_database: Settings, engine: Engine) -> None:
+def test_models_and_migrations_agree_and_every_revision_can_be_taken_back(
+    empty_database: Settings, engine: Engine
+) -> None:
     migrate(empty_database)
     command.check(alembic_config(engine))
-
-
-def test_every_revision_can_be_taken_back_and_made_again(empty_database: Settings, engine: Engine) -> None:
-    migrate(empty_database)
+    migrate(empty_database)  # again: it changes nothing
+    command.check(alembic_config(engine))
     command.downgrade(alembic_config(engine), "base")
     assert set(inspect(engine).get_table_names()) <= {"alembic_version"}
     migrate(empty_database)
@@ -96,33 +113,35 @@ def test_runs_of_the_first_version_keep_their_files_and_their_work(empty_databas
         assert session.execute(text("SELECT object_key FROM run_file")).scalars().all() == ["ab/abc.zst"] * 3
 
 
-def test_of_earlier_runs_it_is_said_which_token_brought_them(empty_database: Settings, engine: Engine) -> None:
-    migrate(empty_database)
-    with transaction(engine) as session:
+def test_of_earlier_runs_it_is_said_which_token_brought_them(
+    migrated_database: Settings, migrated_engine: Engine
+) -> None:
+    with transaction(migrated_engine) as session:
         runs = [make_run(session, project="moe", name=name) for name in ("a", "b")]
         project = session.get_one(RunRow, runs[0]).project_id
         token, _ = make_token(session, project_id=project, name="n" * 100, scopes=[Scope.UPLOAD], by="mia")
         session.get_one(RunRow, runs[1]).token_id = token.id
-    command.downgrade(alembic_config(engine), "0016")
-    migrate(empty_database)
-    with read_session(engine) as session:
+    command.downgrade(alembic_config(migrated_engine), "0016")
+    migrate(migrated_database)
+    with read_session(migrated_engine) as session:
         rows = session.exec(select(RunRow.uploaded_by).order_by(col(RunRow.id))).all()
     assert list(rows) == ["", f"token {'n' * 94}"]
 
 
-def test_projects_that_differ_by_case_get_names_and_keys_of_their_own(empty_database: Settings, engine: Engine) -> None:
-    migrate(empty_database)
-    with transaction(engine) as session:
+def test_projects_that_differ_by_case_get_names_and_keys_of_their_own(
+    migrated_database: Settings, migrated_engine: Engine
+) -> None:
+    with transaction(migrated_engine) as session:
         runs = [make_run(session, project=slug) for slug in ("moe", "c", "other")]
         session.get_one(RunRow, runs[0]).idempotency_key = session.get_one(RunRow, runs[1]).idempotency_key = "job-1"
         session.get_one(RunRow, runs[1]).token_id = 7
-    command.downgrade(alembic_config(engine), "0017")
-    with transaction(engine) as session:
+    command.downgrade(alembic_config(migrated_engine), "0017")
+    with transaction(migrated_engine) as session:
         session.execute(text("UPDATE project SET slug = 'MoE' WHERE slug = 'c'"))
         session.execute(text("UPDATE project SET slug = 'MoE-2' WHERE slug = 'other'"))
         session.execute(text("UPDATE run SET definition_version = 1"))
-    migrate(empty_database)
-    with read_session(engine) as session:
+    migrate(migrated_database)
+    with read_session(migrated_engine) as session:
         rows = session.exec(
             select(ProjectRow.slug, RunRow.definition_version, RunRow.idempotency_key).join(RunRow)
         ).all()
@@ -132,27 +151,24 @@ def test_projects_that_differ_by_case_get_names_and_keys_of_their_own(empty_data
     assert told["MoE-2"][1] is None
 
 
-def test_migrating_again_changes_nothing(empty_database: Settings, engine: Engine) -> None:
-    migrate(empty_database)
-    migrate(empty_database)
-    assert "run" in inspect(engine).get_table_names()
-
-
-def test_processes_that_start_together_wait_for_the_first(empty_database: Settings) -> None:
-    process = get_context("spawn").Process(target=migrate_in_three_processes, args=(empty_database,))
+def test_processes_that_start_together_wait_for_the_first(tmp_path: Path, postgres_server: Postgres) -> None:
+    url = postgres_server.url(postgres_server.new_database())
+    databases = (Settings(data_dir=tmp_path), Settings(data_dir=tmp_path, database_url=url))
+    process = get_context("spawn").Process(target=migrate_in_three_processes, args=databases)
     process.start()
     process.join()
     assert process.exitcode == 0
 
 
-def migrate_in_three_processes(settings: Settings) -> None:
+def migrate_in_three_processes(*databases: Settings) -> None:
     """Fork them from a process that imported what each of them needs, and has no thread."""
-    processes = [get_context("fork").Process(target=migrate, args=(settings,)) for _ in range(3)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0, 0]
+    for settings in databases:
+        processes = [get_context("fork").Process(target=migrate, args=(settings,)) for _ in range(3)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        assert [process.exitcode for process in processes] == [0, 0, 0], settings.database_url
 
 
 # `version_0_1.json.gz` holds the rows of revision 0020 after version 0.1 received, processed and judged 12 uploads: a
@@ -222,10 +238,11 @@ def _with_present_names(board: dict[str, Any]) -> dict[str, Any]:
     return board | {"document": json.loads(document)}
 
 
-def test_every_row_is_kept_and_can_be_taken_back(
+def test_every_row_is_kept_read_as_before_and_can_be_taken_back(
     settings_of_0_1: Settings, engine_of_0_1: Engine, rows_of_0_1: Rows
 ) -> None:
     migrate(settings_of_0_1)
+    assert_runs_verdicts_and_tokens_are_read_as_before(engine_of_0_1, rows_of_0_1)
     with engine_of_0_1.connect() as connection:
         stored = {name: _stored(connection, SQLModel.metadata, name) for name in rows_of_0_1}
         results = {row.pop("run_id"): row for row in _stored(connection, SQLModel.metadata, "run_result")}
@@ -245,11 +262,8 @@ def test_every_row_is_kept_and_can_be_taken_back(
     migrate(settings_of_0_1)
 
 
-def test_runs_verdicts_and_tokens_are_read_as_before(
-    settings_of_0_1: Settings, engine_of_0_1: Engine, rows_of_0_1: Rows
-) -> None:
-    migrate(settings_of_0_1)
-    with read_session(engine_of_0_1) as session:
+def assert_runs_verdicts_and_tokens_are_read_as_before(engine: Engine, rows_of_0_1: Rows) -> None:
+    with read_session(engine) as session:
         listed = {run.id: run for run in find_runs(session, RunQuery(page_size=100)).items}
         for row in rows_of_0_1["run"]:
             run = get_run(session, row["id"])
