@@ -77,7 +77,6 @@ class Over:
 OVER: dict[str, Over] = {
     "/compare?a&b&pick": Over(first=167, all=485),
     "/compare/profiles?a&b": Over(first=193),
-    "/runs/N/journey": Over(all=467),
     "/runs/N?line": Over(first=229, all=3197),
 }
 
