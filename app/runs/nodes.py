@@ -10,7 +10,7 @@ from app.domain.verdict.nodes import NodeRun, SlowNode, slow_nodes
 from app.domain.verdict.step_time import DEFAULT_PRIOR
 from app.errors import NotFound
 from app.pipeline.rank import stored_priors
-from app.runs.api import RunId
+from app.runs.api_models import RunId
 from app.storage.tables import RunResultRow, RunRow, select_any
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
