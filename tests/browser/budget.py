@@ -77,7 +77,14 @@ class Over:
 OVER: dict[str, Over] = {
     "/compare?a&b&pick": Over(first=167, all=485),
     "/compare/profiles?a&b": Over(first=193),
+    "/experiments/N": Over(first=181),
+    "/plan?cp&ep&gpu&gpus&model&pp&seq_len&tp": Over(below="picture"),
+    "/runs/N": Over(first=170),
     "/runs/N?line": Over(first=229, all=3197),
+    "/runs/N?tab": Over(first=160),
+    "/runs?project": Over(first=155),
+    "/settings/projects/every/notifications": Over(first=158),
+    "/settings/projects/every/notifications/N": Over(first=200),
 }
 
 
