@@ -17,7 +17,7 @@ from app.pipeline.notify import notify_proposal
 from app.pipeline.work import stack_queue
 from app.storage import audit
 from app.storage.audit import AUTHOR_ERROR, MAX_AUTHOR, MAX_NOTE
-from app.storage.runs import aware
+from app.storage.runs import ENDED_BADLY, aware
 from app.storage.tables import (
     EVERYTHING,
     GoldenProposalRow,
@@ -143,6 +143,8 @@ def propose(session: Session, run_id: int, who: str, note: str = "") -> list[int
     run = _run(session, run_id)
     if run.status != "ready" or not run.stack_key:
         raise _refused("run", "has no figures yet, so it cannot be a baseline")
+    if run.outcome in ENDED_BADLY or run.quarantine:
+        raise _refused("run", "failed or is quarantined, so it is never part of a baseline")
     session.refresh(run, with_for_update=True)
     pinned = [pin.run_id for pin in _in_force(session, run.project_id, run.stack_key)]
     if run_id in pinned or any(other.run_id == run_id for other in _open_proposals(session, run)):

@@ -357,6 +357,9 @@ def test_a_golden_run_is_proposed_by_one_user_and_approved_by_another(
 
     history = f"/api/v1/history/{key_of(engine, moved[0])}"
     assert decide(moved[2], "pin", "Ada") == 200
+    with transaction(engine) as session:
+        session.get_one(RunRow, moved[5]).outcome = "out_of_memory"
+    assert decide(moved[5], "propose", "Ada") == 422  # never part of a baseline
     assert decide(moved[16], "approve", "Ada") == 422  # not proposed
     assert decide(moved[16], "propose", "Ada", "the fused kernel costs this") == 200
     assert decide(moved[16], "propose", "Bea") == 200  # changes nothing
