@@ -151,7 +151,7 @@ def _faster_configurations(session: Session, run: RunDetail, log_step_time: floa
 
 
 def _usable(run: RunDetail) -> tuple[Any, ...]:
-    """Return the conditions under which a run of the project may stand beside this one."""
+    """Return the conditions under which another run of the project counts."""
     model, gpu, gpus = (run.contract[name].value for name in ("model", "gpu", "gpus"))
     return (
         col(RunRow.project_id) == run.project_id,
