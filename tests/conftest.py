@@ -1,10 +1,12 @@
 """The service on a database that the migrations built, for every test that goes through its door."""
 
 import gc
+import importlib
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +44,24 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     if session.config.getoption("numprocesses", None):  # only its processes collect
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """In a clean checkout, let each process of xdist rewrite the asserts of its share of the files, not of all.
+
+    It takes eight processor seconds. Each begins at another file, and finds what the others wrote.
+    """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None:
+        return
+    root = session.config.rootpath
+    paths = [session.config.invocation_params.dir / argument.partition("::")[0] for argument in session.config.args]
+    files = sorted(file for path in paths for file in (path.rglob("test_*.py") if path.is_dir() else [path]))
+    begin = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for file in files[begin:] + files[:begin]:
+        with suppress(Exception, pytest.skip.Exception):  # the collection reports it
+            importlib.import_module(".".join(file.relative_to(root).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
