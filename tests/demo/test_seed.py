@@ -45,7 +45,7 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
         wait_for(lambda: are_done(house.address, [*STUDIED, *TRIED]), "the studies and the runs of the experiments")
         runs = {run["name"]: run for run in demo_runs(house.address)}
         ids = {run["id"] for run in runs.values()}
-        assert Counter(run["status"] for run in runs.values()) == {"ready": 196, "failed": 3}
+        assert Counter(run["status"] for run in runs.values()) == {"ready": 197, "failed": 3}
         detail = get(house.address, f"runs/{runs['dispatcher smoke, alltoall fallback']['id']}")
         assert detail["metrics"]["step_time_ms"]["value"] == pytest.approx(45_650, rel=0.005)
         assert_the_service_tells_the_story(house.address, {name: run["id"] for name, run in runs.items()})
