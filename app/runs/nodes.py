@@ -40,7 +40,7 @@ class NodesOut(BaseModel):
 @router.get("/runs/{run_id}/nodes", responses=documented(404, 422))
 @requires(Action.READ, of="run")
 def read_nodes(session: ReadSession, run_id: RunId) -> NodesOut:
-    """Return the nodes of a run, and those whose runs are slower than the runs beside them in the history."""
+    """Return the nodes of a run, and those whose runs are slower than neighbouring runs of the history."""
     names = nodes_of(session, run_id)
     suspects = [SlowNodeOut.model_validate(slow) for slow in suspect_nodes(session, run_id)]
     return NodesOut(run=run_id, nodes=list(names[:_MOST_LISTED]), suspects=suspects)
@@ -57,7 +57,7 @@ def nodes_of(session: Session, run_id: int) -> tuple[str, ...]:
 
 
 def suspect_nodes(session: Session, run_id: int) -> tuple[SlowNode, ...]:
-    """Return the nodes of a run that make the runs of its configuration slower, from the newest ones beside it."""
+    """Return the nodes of a run that make the runs of its configuration slower, by its newest neighbours."""
     if not nodes_of(session, run_id):
         return ()
     run = session.get_one(RunRow, run_id)
