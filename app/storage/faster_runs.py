@@ -118,13 +118,14 @@ def _rivals(session: Session, run: RunDetail, variance: float) -> Iterator[_Riva
         errors = ours.se**2 + math.fsum(item.step_time_se**2 for item in launches) / n**2
         error = _Z * math.sqrt(variance * (1 + 1 / n) + errors)
         newest = launches[0]
+        gain, low, high = (_gain_pct(shift + sign * error) for sign in (0, -1, 1))
         yield _Rival(
             newest.id,
             newest.name,
             differences,
-            _gain_pct(shift),
-            _gain_pct(shift - error),
-            _gain_pct(shift + error),
+            gain,
+            low,
+            high,
             n,
             tuple(_doubts(run, newest, contract, differences, is_short=ours.short or bool(newest.short))),
             contract,
@@ -153,7 +154,7 @@ def _faster_configurations(session: Session, run: RunDetail, log_step_time: floa
 
 
 def _usable(run: RunDetail) -> tuple[Any, ...]:
-    """Return the conditions under which another run of the project counts."""
+    """Return the conditions under which a run of the project may be compared with this one."""
     model, gpu, gpus = (run.contract[name].value for name in ("model", "gpu", "gpus"))
     return (
         col(RunRow.project_id) == run.project_id,
