@@ -202,6 +202,7 @@ document.addEventListener("htmx:oobBeforeSwap", (event) => {
   for (const opened of $$("details[id][open]", target)) fragment.querySelector(`#${opened.id}`)?.setAttribute("open", "");
 });
 document.addEventListener("change", ({ target }) => {
+  target.closest(".add-filter")?.removeAttribute("open"); // it would cover the chips
   if (!target.matches("[data-submits]")) return;
   const asked = new URLSearchParams([...new FormData(target.form)].filter(([, value]) => value));
   location.assign(`${target.form.getAttribute("action")}?${asked}`);

@@ -31,7 +31,6 @@ function keep(selected) {
 }
 
 document.addEventListener("change", ({ target }) => {
-  target.closest(".add-filter")?.removeAttribute("open"); // it would cover the chips
   if (!target.matches('input[name="run"][form="to-compare"]')) return;
   const selected = read();
   if (target.checked) selected.add(target.value);
@@ -45,6 +44,7 @@ document.addEventListener("submit", ({ target, submitter }) => {
   if (target === form() && !submitter?.matches("[data-keeps]")) sessionStorage.removeItem(KEY); // compared: the next selection starts empty
 });
 document.addEventListener("htmx:afterSwap", () => show());
+document.addEventListener("htmx:afterSettle", () => show()); // settling restores the class that hides the bar
 
 // The step times of the row under the pointer, or with the focus.
 const card = Object.assign(document.createElement("div"), { className: "spark-card", hidden: true });

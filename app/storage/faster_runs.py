@@ -268,7 +268,7 @@ _FORCED = ("forced-balance", "forced-biased")
 def _record(session: Session, run: RunDetail) -> FasterWork | None:
     """Return the fastest record of this model on as many of these GPUs that is clearly faster; None without one.
 
-    A record with the same knobs comes before a slightly faster one with others, because then these do not explain it.
+    None also if a record with the settings of the run is about as fast, because then other settings do not explain it.
     """
     ours = {name: stated.value for name, stated in run.contract.items()}
     if not isinstance(ours.get("model"), str) or not isinstance(ours.get("gpus"), int):
@@ -287,6 +287,8 @@ def _record(session: Session, run: RunDetail) -> FasterWork | None:
     most = max(gain for gain, _, _ in faster)
     near = [item for item in faster if item[0] >= most - RECORD_GAIN_PCT]
     gain, point, settings = min(near, key=lambda item: (len(item[2]), -item[0]))
+    if not settings:  # what it states is what this run does: it is no advice
+        return None
     changes = [f"{name} {shown(ours[name])} to {shown(value)}" for name, value in settings.items()]
     changes += [
         f"container {shown(difference.ours)} to {shown(difference.theirs)}"
@@ -298,8 +300,8 @@ def _record(session: Session, run: RunDetail) -> FasterWork | None:
     facts = {
         "record_pct": gain,
         "record_title": f"{point.measured_by}, {point.source}, {point.date}",
-        "record_changes": ", ".join(changes) or "none that it states",
-        "record_take": take or "Run the recipe of the record unchanged on these GPUs first.",
+        "record_changes": ", ".join(changes),
+        "record_take": take,
         "record_doubt": " It forces balanced routing, which alone was worth 8 to 20 % elsewhere." if forced else "",
     }
     statement = Statement(

@@ -271,7 +271,8 @@ RUNS: Mapping[str, Change] = {
         "run", "correct", lambda there: {"runs": [_run(there)], "branch": "other"}, after={"branch": "other"}
     ),
     "POST /runs": Change(
-        "run", "correct", lambda there: {"run": _run(there), "action": "tag", "tag": "seen"}, after={"tags": ["seen"]}
+        "run", "correct", lambda there: {"run": _run(there), "action": "tag", "tag": "seen"},
+        {"tags": ["overlap"]}, {"tags": ["overlap", "seen"]},
     ),
     "POST /runs/{run_id}/correct": Change(
         "run", "correct", {"name": "renamed", "branch": "main", "notes": "slow *node*"}, {"branch": "other"},

@@ -78,6 +78,7 @@ OVER: dict[str, Over] = {
     "/compare?a&b&pick": Over(first=167, all=485),
     "/compare/profiles?a&b": Over(first=193),
     "/experiments/N": Over(first=181),
+    "/playbook": Over(first=191),
     "/plan?cp&ep&gpu&gpus&model&pp&seq_len&tp": Over(below="picture"),
     "/runs/N": Over(first=170),
     "/runs/N?line": Over(first=229, all=3197),

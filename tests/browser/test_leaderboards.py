@@ -61,6 +61,7 @@ def test_filters_change_the_board_and_the_address(open_page: OpenPage, stacks: d
     expect(page.locator(".stack-card")).to_have_count(1)
     expect(card(page, stacks["leader"])).to_have_count(1)
     expect(page).to_have_url(re.compile("precision=fp8"))
+    page.get_by_text("+ Filter").click()
     page.get_by_label("Rank by").select_option("memory headroom")
     expect(card(page, stacks["leader"]).locator(".standings .dispatcher")).to_have_text(
         ["alltoall", "hybridep", "deepep"]

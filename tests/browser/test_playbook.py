@@ -37,6 +37,7 @@ def test_a_person_searches_a_flag_and_reads_what_became_of_the_rule(open_page: O
     page.get_by_text("+ Filter").click()
     page.get_by_label("Counted in").select_option("playbook")
     expect(page).to_have_url(re.compile("project=playbook"))
+    page.get_by_text("+ Filter").click()
     page.get_by_label("Only").select_option("paid off here")
     expect(page).to_have_url(re.compile("only=paid_off"))
     expect(page.locator(".rule-table tbody tr")).to_have_count(1)

@@ -46,7 +46,7 @@ def test_the_story_is_the_same_each_time() -> None:
 
 def test_names_are_distinct_and_tags_say_generated() -> None:
     jobs = [*story(), *studies(), *(job for trial in (*trials(), *journey()) for _, job in trial.jobs)]
-    assert len({job.key for job in jobs}) == len(jobs) == len(JOBS) == 199
+    assert len({job.key for job in jobs}) == len(jobs) == len(JOBS) == 200
     for job in jobs:
         metadata = job.metadata()
         assert metadata["project"] == "demo"
@@ -150,7 +150,10 @@ def test_enough_other_jobs_ran_to_learn_how_much_launches_vary() -> None:
 def test_an_experiment_turns_one_knob(name: str) -> None:
     usual, tried = (parsed(item).stated for item in ("nightly 2026-09-11", name))
     turned = {field for field in usual if usual[field].value != tried[field].value}
-    follows = {"dispatcher": {"dispatcher_type", "dispatch_sms", "flex_backend"}}
+    follows = {
+        "dispatcher": {"dispatcher_type", "dispatch_sms", "flex_backend"},
+        "graph_impl": {"graph_modules", "te_rng"},
+    }
     knobs = turned - set().union(*(follows.get(field, set()) for field in turned))
     assert len(knobs) == 1, turned
     assert JOBS[name].purpose == "experiment"

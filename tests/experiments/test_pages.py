@@ -74,8 +74,9 @@ def test_every_page_the_api_the_report_and_the_plan_ask_for_the_same_runs(client
         f"experiments/{planned['id']}",
     ):
         read = " ".join(re.sub(r"<[^>]+>", " ", text(client, f"/{path}")).split())
-        assert set(re.findall(r"(\d+) runs? per side", read)) == {str(runs)}, path
-        assert set(re.findall(r"about ([\d.,]+) GPU-hours", read)) == {gpu_hours(hours)}, path
+        # Later suggestions have figures of their own.
+        assert re.findall(r"(\d+) runs? per side", read)[:1] == [str(runs)], path
+        assert re.findall(r"about ([\d.,]+) GPU-hours", read)[:1] == [gpu_hours(hours)], path
 
 
 def test_a_form_without_a_name_comes_back_with_what_was_typed(client: TestClient, baseline: int) -> None:

@@ -440,7 +440,7 @@ def plain(text: str) -> str:
         ),
         (
             make_record(steady=False),
-            "No significant difference from the last 12 runs of this stack: the same (9.8 faster to 10.9 slower), too "
+            "No significant difference from the last 12 runs of this stack: the same (10.1 faster to 11.3 slower), too "
             "uncertain to call: the run is not steady, which widens the interval.",
         ),
         (
