@@ -61,6 +61,17 @@ def test_a_verdict_has_its_metrics_baseline_and_suspects(client: TestClient) -> 
     assert client.get(f"/api/v1/runs/{slow}").json()["verdict"] == "regression"
 
 
+def test_runs_with_a_declared_window_are_full_runs(client: TestClient) -> None:
+    """Iterations 41 to 50 of 50, as docs/ci.md advises: five of them are a baseline, and 10 % is seen."""
+    window = {"steady_window": [41, 50], "purpose": "ci"}
+    for number in range(1, 6):
+        processed(client, number, 400 + number % 3, **window)
+    result = verdict(client, processed(client, 6, 440, **window))
+    assert (result["verdict"], result["baseline"]["kind"], len(result["baseline"]["runs"])) == (
+        "regression", "same_config", 5,
+    )  # fmt: skip
+
+
 def test_before_it_was_judged_the_answer_says_what_it_waits_for(client: TestClient) -> None:
     run_id = upload(client, training_log(), meta=meta(1)).json()["id"]
     result = verdict(client, run_id)
