@@ -7,7 +7,7 @@ Repeats traces of the corpus until they are large, then measures processor secon
 process. Both tools answer the same questions of the same file: the breakdown of the step, and how much communication
 is hidden. Hidden communication must equal HTA's under HTA's own filter (`^nccl.*Kernel`, activities with a launch);
 HTA keeps the last step and does not round times to microseconds, which it does by default. Then exposed communication
-under that filter stands beside that of the classes of docs/profiles.md. Exits 1 when a target is missed.
+under that filter is compared with that under the classes of docs/profiles.md. Exits 1 when a target is missed.
 """
 
 import argparse

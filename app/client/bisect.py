@@ -81,6 +81,6 @@ def _git(folder: Path, *words: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"git could not be run: {error}") from error
     if done.returncode:
-        said = one_line(done.stderr)[:200] or "it knows no such commit"
-        raise UsageError(f"git {words[0]} failed in {folder}: {said}. A shallow checkout lacks history; fetch it.")
+        reason = one_line(done.stderr)[:200] or "no such commit"
+        raise UsageError(f"git {words[0]} failed in {folder}: {reason}. A shallow checkout lacks history; fetch it.")
     return done.stdout.strip()

@@ -276,8 +276,10 @@ class HistoryPage:
         of_stack: dict[str, list[int]] = {}
         for place in range(first, last + 1):
             of_stack.setdefault(self.history.runs[place].facts.stack_key, []).append(place)
-        found = [read_versions(self._session, self.history.runs, places) for places in of_stack.values()]
-        return tuple(sorted((change for own in found for change in own), key=lambda change: change.run))
+        changes = [
+            change for places in of_stack.values() for change in read_versions(self._session, self.history.runs, places)
+        ]
+        return tuple(sorted(changes, key=lambda change: change.run))
 
     @cached_property
     def drawing(self) -> Drawing:

@@ -22,6 +22,7 @@ _MOST_VALUE = 500
 
 def follow_upgrades(session: Session, stack: Stack, judged: Sequence[tuple[Candidate, VerdictDocument]]) -> None:
     """Write what each judged candidate shows of the upgrade that its stack began with; later ones replace earlier."""
+    may_have_changes = stack.concerns.moved
     for candidate, document in judged:
         if document.upgrade is None and document.decision != "no_baseline":
             continue
@@ -35,7 +36,7 @@ def follow_upgrades(session: Session, stack: Stack, judged: Sequence[tuple[Candi
         contrast = move_of(document, newest.purpose)
         time = None if contrast is None else contrast.measured.step_time
         if contrast is None or time is None:
-            if stack.concerns.moved:
+            if may_have_changes:
                 session.execute(delete(UpgradeChangeRow).where(*same))
             continue
         values = _values(session, stack, candidate, contrast, time)
@@ -47,6 +48,7 @@ def follow_upgrades(session: Session, stack: Stack, judged: Sequence[tuple[Candi
                 **values,
             )  # fmt: skip
             session.add(row)
+            may_have_changes = True
         elif document.comparability is None:
             row.sqlmodel_update(values)
         else:  # its first run may be unsteady, and none of those that are measured

@@ -154,4 +154,4 @@ def _fields(event: AuditEvent) -> Iterator[tuple[str, str, str]]:
 
 
 def _value(name: str, value: object) -> str:
-    return str(value) if value else {"assignee": "nobody"}.get(name, "none")
+    return str(value) if value else {"assignee": "unassigned"}.get(name, "none")

@@ -6,7 +6,7 @@ from sqlmodel import Session, col
 
 from app.domain.access.principal import Action
 from app.domain.documents.slurm import expand_nodes
-from app.domain.verdict.nodes import NodeRun, SlowNode, slow_nodes
+from app.domain.verdict.nodes import MOST_NODES, NodeRun, SlowNode, slow_nodes
 from app.domain.verdict.step_time import DEFAULT_PRIOR
 from app.errors import NotFound
 from app.pipeline.rank import stored_priors
@@ -42,7 +42,7 @@ class NodesOut(BaseModel):
 def read_nodes(session: ReadSession, run_id: RunId) -> NodesOut:
     """Return the nodes of a run, and those whose runs are slower than neighbouring runs of the history."""
     names = nodes_of(session, run_id)
-    suspects = [SlowNodeOut.model_validate(slow) for slow in suspect_nodes(session, run_id)]
+    suspects = [SlowNodeOut.model_validate(slow) for slow in suspect_nodes(session, run_id)] if names else []
     return NodesOut(run=run_id, nodes=list(names[:_MOST_LISTED]), suspects=suspects)
 
 
@@ -58,8 +58,6 @@ def nodes_of(session: Session, run_id: int) -> tuple[str, ...]:
 
 def suspect_nodes(session: Session, run_id: int) -> tuple[SlowNode, ...]:
     """Return the nodes of a run that make the runs of its configuration slower, by its newest neighbours."""
-    if not nodes_of(session, run_id):
-        return ()
     run = session.get_one(RunRow, run_id)
     chosen = (
         select_any(RunRow.id, RunRow.log_step_time, col(RunResultRow.contract)["nodes"]["value"].as_string())
@@ -75,7 +73,7 @@ def suspect_nodes(session: Session, run_id: int) -> tuple[SlowNode, ...]:
         .limit(MOST_RUNS)
     )
     history = [
-        NodeRun(number, frozenset(expand_nodes(nodes or "")), log_step_time)
+        NodeRun(number, frozenset(expand_nodes(nodes or "", MOST_NODES)), log_step_time)
         for number, log_step_time, nodes in reversed(session.execute(chosen).all())
     ]
     prior = stored_priors(session, run.project_id, run.gpu).of_class.get(run.semantic_class, DEFAULT_PRIOR)

@@ -209,7 +209,7 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         baseline_words=baseline_words(document) if document.verdict.baseline_used else "",
         left_out=left_out,
         suspects=_suspects(run, document, ranked),
-        slow_nodes=suspect_nodes(session, run.id),
+        slow_nodes=suspect_nodes(session, run.id) if "nodes" in run.contract else (),
         misses=misses,
         notes=further_notes(document),
         older=_older(stored),

@@ -192,12 +192,12 @@ def _taken_over(theirs: Mapping[str, Stated], ours: Mapping[str, Stated]) -> tup
     """
     if any(name not in theirs for name in _KNOWN_ON_BOTH) or any(True for _ in differing_shape(theirs, ours)):
         return ()
-    found = [item for item in differing((*STACK_FIELDS, *CONFIG_FIELDS), theirs, ours) if item.is_certain]
-    if any(difference.field in _OTHER_RESULT for difference in found):
+    certain = [item for item in differing((*STACK_FIELDS, *CONFIG_FIELDS), theirs, ours) if item.is_certain]
+    if any(difference.field in _OTHER_RESULT for difference in certain):
         return ()
     return tuple(
         difference
-        for difference in marked(found)
+        for difference in marked(certain)
         if not (difference.a is not None and difference.a.source == "derived" and not difference.follows)
     )
 

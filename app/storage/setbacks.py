@@ -266,5 +266,5 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[_Change
     )
 
 
-def _short(value: object) -> str:
-    return shown(value)[:60]  # type: ignore[arg-type]  # arguments are plain values
+def _short(value: Any) -> str:
+    return shown(value)[:60]

@@ -90,8 +90,8 @@ def test_what_is_wrong_is_told_and_no_secret_printed(guarded: Running, tmp_path:
     assert (wrong.code, wrong.out) == (3, "")
     assert f"{guarded.address}/settings/projects/switch/tokens" in wrong.err
     assert "a guess" not in wrong.err
-    nobody = threewalls(guarded.address, tmp_path, "token", "list", "--project", "switch")
-    assert (nobody.code, "--user" in nobody.err) == (2, True)
+    without_user = threewalls(guarded.address, tmp_path, "token", "list", "--project", "switch")
+    assert (without_user.code, "--user" in without_user.err) == (2, True)
     assert tokens(guarded, tmp_path, "create", "--name", "ci", "--expires", "soon").code == 2
     assert threewalls(guarded.address, tmp_path, "token", "list").code == 2
 

@@ -31,8 +31,10 @@ _ENDINGS = {
 """States that say why a job ended, in the words of Slurm's own messages in logs (`performance/failures.py`)."""
 
 
-def expand_nodes(nodelist: str) -> tuple[str, ...]:
-    """Return the names in a list such as `gb-nvl-[001-004,007],login1`; empty for a malformed or too long list."""
+def expand_nodes(nodelist: str, most: int = MAX_EXPANDED) -> tuple[str, ...]:
+    """Return the names in a list such as `gb-nvl-[001-004,007],login1`; empty if it is malformed, or if its ranges have
+    more than `most` names.
+    """
     text = nodelist.strip()
     names: list[str] = []
     if re.search(r"[\[\]]", _BRACKET.sub("", text)):  # a bracket without its other half
@@ -41,7 +43,7 @@ def expand_nodes(nodelist: str) -> tuple[str, ...]:
         expanded = [item]
         while match := _BRACKET.search(expanded[0]):
             numbers = _numbers(match[1])
-            if not numbers or len(numbers) * len(expanded) + len(names) > MAX_EXPANDED:
+            if not numbers or len(numbers) * len(expanded) + len(names) > most:
                 return ()
             expanded = [_BRACKET.sub(number, name, count=1) for name in expanded for number in numbers]
         names += expanded
@@ -145,8 +147,8 @@ def read_slurm_accounting(text: str | bytes) -> Document:
     if cluster := _text(last.get("cluster")):
         stated["cluster"] = Stated(cluster, "metadata", "Slurm accounting: cluster")
     stated |= stated_nodes(_text(last.get("nodes")), f"Slurm accounting: {_text(last.get('nodes'))[:MAX_VALUE]}")
-    kept = {name: value for name, value in facts.items() if value and value != "None"}
-    return Document("slurm accounting", stated, facts=kept, problems=tuple(problems))
+    facts = {name: value for name, value in facts.items() if value and value != "None"}
+    return Document("slurm accounting", stated, facts=facts, problems=tuple(problems))
 
 
 def ending_of(document: Document) -> str:

@@ -139,7 +139,7 @@ class LayoutForecaster:
         memory = FACTS["hbm_gb"](self._contract.get("gpu"))
         before = {name: self._contract.get(name) or 1 for name in _DEGREES}
         after = before | {name: value for name, value in changed.items() if name in _DEGREES}
-        gpus = self._contract.get("gpus")
+        gpus: Any = self._contract.get("gpus")
         counts = [gpus, *before.values(), *after.values()]
         if (
             self._peak_gb is None
@@ -149,7 +149,7 @@ class LayoutForecaster:
             or self._contract.get("fsdp") not in (None, "none")
         ):
             return None
-        if any(gpus % _ranks(after, group) for group in _MESHES):  # type: ignore[operator]  # counts, as checked
+        if any(gpus % _ranks(after, group) for group in _MESHES):
             return Forecast(False, "The GPUs do not divide by this layout.")
         at_most = self._peak_gb * max(1.0, *(_ranks(before, group) / _ranks(after, group) for group in _SHARED))
         if at_most > (1 - self._headroom) * memory:

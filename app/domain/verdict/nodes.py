@@ -53,28 +53,28 @@ def slow_nodes(history: Sequence[NodeRun], run: int, variance: float) -> tuple[S
         return ()
     likely = statistics.NormalDist().inv_cdf(1 - _ERRORS / max(len(used), 1))
     times = [entry.log_step_time for entry in history]
-    found: list[SlowNode] = []
-    while len(found) < MOST_NAMED:
+    named: list[SlowNode] = []
+    while len(named) < MOST_NAMED:
         residuals = _residuals(times)
         costs = [_cost(node, places, history, residuals) for node, places in used.items()]
         clear = [
             cost
             for cost in costs
             if cost is not None
-            and cost.node not in {slow.node for slow in found}
+            and cost.node not in {slow.node for slow in named}
             and cost.log > max(SMALLEST, likely * math.sqrt(variance * (1 / len(cost.used) + 1 / cost.others)))
         ]
         if not clear:
             break
         worst = max(clear, key=lambda cost: cost.log * math.sqrt(len(cost.used)))
-        found.append(
+        named.append(
             SlowNode(
                 worst.node, tuple(history[place].run for place in worst.used), worst.others, 100 * math.expm1(worst.log)
             )
         )
         for place in worst.used:
             times[place] -= worst.log
-    return tuple(sorted((slow for slow in found if slow.node in own), key=lambda slow: -slow.delta_pct))
+    return tuple(sorted((slow for slow in named if slow.node in own), key=lambda slow: -slow.delta_pct))
 
 
 def _places(history: Sequence[NodeRun]) -> dict[str, tuple[int, ...]]:
