@@ -316,16 +316,6 @@ def slim_columns(summary: RunSummary) -> dict[str, Any]:
     }
 
 
-def request_before(session: Session, run_id: int, stack_key: str = "") -> tuple[Before, list[int]]:
-    """Lock the stacks that a run leaves and joins and request their judging, before the run's row is written.
-
-    Also return the ids to enqueue. A run whose log is growing has no part in verdicts until it is complete.
-    `stack_key`: the run's new stack, if any.
-    """
-    before = _read_before(session, run_id)
-    return before, _request(session, before, stack_key)
-
-
 # Built once: building it takes as long as running it.
 _BEFORE: Select[Any] = (
     select_any(
@@ -337,7 +327,8 @@ _BEFORE: Select[Any] = (
 )  # fmt: skip
 
 
-def _read_before(session: Session, run_id: int) -> Before:
+def read_before(session: Session, run_id: int) -> Before:
+    """Return what a run was in verdicts before its row is written."""
     row = session.execute(_BEFORE, {"run_id": run_id}).one()
     return Before(
         run_id,
@@ -352,7 +343,12 @@ def _read_before(session: Session, run_id: int) -> Before:
     )
 
 
-def _request(session: Session, before: Before, stack_key: str) -> list[int]:
+def request_judging(session: Session, before: Before, stack_key: str) -> list[int]:
+    """Lock the stacks that a run leaves and joins and request their judging, before the run's row is written.
+
+    Return the ids to enqueue. A run whose log is growing has no part in verdicts until it is complete.
+    `stack_key`: the run's new stack, if any.
+    """
     if before.is_growing:
         return []
     keys = sorted({before.stack_key, stack_key} - {""})
@@ -534,9 +530,9 @@ def _write(session: Session, claim: RunClaim, computed: Computed, at_once: AtOnc
     """
     summary = computed.summary
     status = summary.status
-    before = computed.inputs.first or _read_before(session, claim.row_id)
+    before = computed.inputs.first or read_before(session, claim.row_id)
     change = None if at_once is None else _idle_stack(session, before, summary.stack_key)
-    requested = [] if change is not None else _request(session, before, summary.stack_key)
+    requested = [] if change is not None else request_judging(session, before, summary.stack_key)
     columns = _columns(computed)
     result = {name: columns.pop(name) for name in RESULT_COLUMNS & columns.keys()}
     work = run_queue.finish(session, claim, status=status, **columns)
@@ -558,7 +554,7 @@ def _write(session: Session, claim: RunClaim, computed: Computed, at_once: AtOnc
         notify_failed(session, claim.row_id)
     is_judged = change is not None and at_once is not None and not has_moved and at_once(session, change, computed)
     if change is not None and not is_judged:
-        _request(session, before, summary.stack_key)
+        request_judging(session, before, summary.stack_key)
     log.info(
         "run_processed",
         run_id=claim.row_id,

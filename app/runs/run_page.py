@@ -1028,10 +1028,6 @@ class RunPage:
         )
 
     @property
-    def lies_outside(self) -> bool:
-        return charts.outside(self.points, self.scale) > 0
-
-    @property
     def chart(self) -> Mapping[str, Any]:
         return series_chart(self.drawn, self.scale, self.run.steady_state, self.view.iteration, self.baseline_band)
 

@@ -165,13 +165,6 @@ def usage_of(session: Session, project_id: int) -> Usage:
     return Usage(_bytes_of(session, project_id), session.execute(today).scalar_one())
 
 
-def check_room_in(session: Session, settings: Settings, slug: str, new_bytes: int) -> None:
-    """Check the quota before anything is stored. A project that does not exist yet has room for one upload."""
-    project_id = session.execute(select_any(ProjectRow.id).where(col(ProjectRow.slug_lower) == slug.lower())).scalar()
-    if project_id is not None:
-        check_room(session, settings, project_id, new_bytes, new_run=True)
-
-
 def check_room(session: Session, settings: Settings, project_id: int, new_bytes: int, *, new_run: bool) -> None:
     """Check the quota before the rows of an upload are written, in their transaction. Raises OverQuota, TooManyRuns."""
     project = session.get_one(ProjectRow, project_id)

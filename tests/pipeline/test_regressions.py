@@ -13,7 +13,7 @@ from app.domain.notifications.events import Subscription
 from app.domain.run import Metric, Value
 from app.domain.verdict.triage import FIX_CLAIMED
 from app.pipeline import decisions
-from app.pipeline.process import request_before
+from app.pipeline.process import read_before, request_judging
 from app.pipeline.regression_costs import costs_of, refresh_costs
 from app.pipeline.work import ELSEWHERE
 from app.regressions import words
@@ -559,7 +559,7 @@ def test_a_run_that_left_its_stack_counts_no_more(engine: Engine, settings: Sett
     assert str(last) in contrast(engine, upgraded)
     with transaction(engine) as session:
         keys = session.get_one(RunRow, other)
-        request_before(session, last, keys.stack_key)
+        request_judging(session, read_before(session, last), keys.stack_key)
         row = session.get_one(RunRow, last)
         row.stack_key, row.config_key = keys.stack_key, keys.config_key
         row.result.contract = keys.result.contract

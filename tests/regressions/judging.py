@@ -9,7 +9,7 @@ from sqlmodel import Session, col, select
 
 from app.domain.verdict.document import VerdictDocument
 from app.pipeline.judge import judge_stack
-from app.pipeline.process import request_before, take_place
+from app.pipeline.process import read_before, request_judging, take_place
 from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, StackWorkRow
@@ -29,7 +29,8 @@ def arrive(engine: Engine, step_time_ms: float, at: float, commit: str = "", **c
     with transaction(engine) as session:
         stack = make_stack(session, [step_time_ms], started=day(at), commits=[commit], judged=False, **columns)
         row = session.get_one(RunRow, stack[0])
-        before, _ = request_before(session, stack[0], row.stack_key)
+        before = read_before(session, stack[0])
+        request_judging(session, before, row.stack_key)
         take_place(session, before, row.stack_key, row.config_key)
     return stack[0]
 

@@ -11,8 +11,6 @@ from app.domain.run import Metric
 
 # --- Thresholds: how much has to change before it matters, in percent.
 
-ThresholdName = Literal["relevance_pct", "memory_pct", "loss_pct"]
-
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:

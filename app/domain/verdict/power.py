@@ -18,7 +18,6 @@ from app.domain.verdict.step_time import MOST_BASELINE_RUNS, MOST_TEST_DF, PLANN
 
 _DRAWS = 20_000
 _MOST_LAUNCHES = 500
-WANTED_POWER = 0.9
 
 
 @dataclass(frozen=True, slots=True)
