@@ -22,6 +22,8 @@ from app.access.guards import (
     OverloadMiddleware,
     SlowBodyMiddleware,
 )
+from app.access.invitations import api as invitations_api
+from app.access.invitations import router as invitation_pages
 from app.access.limits import Counting, Guesses
 from app.access.members_api import router as members_api
 from app.access.members_api import users_router as users_api
@@ -185,6 +187,7 @@ def _routes() -> list[BaseRoute]:
         data_api,
         members_api,
         groups_api,
+        invitations_api,
         people_api,
         users_api,
         audit_api,
@@ -224,6 +227,7 @@ def _routes() -> list[BaseRoute]:
         data_pages,
         members_pages,
         group_pages,
+        invitation_pages,
         share_links,
         people_pages,
         users_pages,

@@ -82,6 +82,8 @@ _PAGES = {
     "group": "/settings/groups",
     "token": "/settings/projects/{project}/tokens",
     "receiver": "/settings/projects/{project}/notifications",
+    "share link": "/settings/projects/{project}/share-links",
+    "invitation": "/settings/projects/{project}/invitations",
 }
 _LONGEST = 120
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")

@@ -44,7 +44,7 @@ from app.web.identity import (
     request_author,
 )
 
-_NO_STORE = ("/api/", "/settings/", "/account/", "/login", "/logout")
+_NO_STORE = ("/api/", "/settings/", "/account/", "/login", "/logout", "/invite/")
 _WRITING = ("POST", "PUT", "PATCH", "DELETE")
 _CHANGE_PASSWORD = "/account/password"  # noqa: S105
 _ADD_SECOND_FACTOR = "/account/second-factor"

@@ -25,6 +25,7 @@ Subject = Literal[
     "token",
     "receiver",
     "share link",
+    "invitation",
 ]
 
 MAX_AUTHOR = 100

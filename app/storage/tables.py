@@ -769,6 +769,29 @@ class ShareLinkRow(SQLModel, table=True):
     revoked_by: str = Field(default="", max_length=100)
 
 
+class InvitationRow(SQLModel, table=True):
+    """An invitation to a project, valid for one person until `expires_at` or `revoked_at`.
+
+    `digest` is the SHA-256 of the secret in its link; `email` says whom it is for and may be empty.
+    """
+
+    __tablename__ = "invitation"
+    __table_args__ = (UniqueConstraint("digest"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), nullable=False, index=True))
+    role: str = Field(max_length=20)
+    email: str = Field(default="", max_length=300)
+    digest: str = Field(max_length=64)
+    created_by: str = Field(max_length=100)
+    created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+    expires_at: datetime = Field(sa_column=time_column(nullable=False))
+    accepted_at: datetime | None = Field(default=None, sa_column=time_column())
+    accepted_by: str = Field(default="", max_length=100)
+    revoked_at: datetime | None = Field(default=None, sa_column=time_column())
+    revoked_by: str = Field(default="", max_length=100)
+
+
 # --- Tables of experiments, and of the rules that fired.
 #
 # No `from __future__ import annotations` here: it breaks SQLModel relationships.

@@ -54,6 +54,7 @@ HTTPS_ONLY = "max-age=31536000"
 """Strict-Transport-Security over https: browsers use nothing else for a year."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_SECRET_FOLLOWS = ("/s/", "/invite/")
 _QUIET_ROUTES = ("/healthz", "/readyz", "/metrics", "/static", "/assets/{name}")
 
 
@@ -88,7 +89,7 @@ class RequestFrameMiddleware:
             try:
                 await self._app(scope, receive, framed)
             except ClientDisconnect:
-                log.info("client_went_away", path=scope["path"])
+                log.info("client_went_away", path=_logged_path(scope))
             except Exception as error:
                 # Starlette would answer outside this middleware, without its headers and metrics.
                 response = unexpected(Request(scope), error)
@@ -103,7 +104,14 @@ class RequestFrameMiddleware:
         self._metrics.requests.labels(method, route, status).inc()
         self._metrics.seconds.labels(method, route).observe(seconds)
         write = log.debug if route in _QUIET_ROUTES and status < 500 else log.info
-        write("request", method=method, path=scope["path"], status=status, ms=round(seconds * 1000, 1))
+        write("request", method=method, path=_logged_path(scope), status=status, ms=round(seconds * 1000, 1))
+
+
+def _logged_path(scope: Scope) -> str:
+    """Return the path without the secret of a share link or an invitation."""
+    path: str = scope["path"]
+    prefix = next((prefix for prefix in _SECRET_FOLLOWS if path.startswith(prefix)), "")
+    return f"{prefix}..." if prefix else path
 
 
 def _request_id(scope: Scope) -> str:

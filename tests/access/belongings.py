@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Engine
 from sqlmodel import Session
 
+from app.domain.access.principal import Role
 from app.domain.notifications.events import Notification
 from app.domain.references.published import published
 from app.pipeline.decisions import pin, propose, quarantine
 from app.storage.database import transaction
 from app.storage.experiments import sweep_of
 from app.storage.groups import create_group, find_group
+from app.storage.invitations import create_invitation
 from app.storage.json_text import to_json
 from app.storage.profiles import pack
 from app.storage.share_links import make_share_link
@@ -43,6 +45,7 @@ class Belongings:
             "part": "runs",
             "rule": "eo-enable", "position": "0", "kind": "svg", "hardware": "h100", "family": "qwen3-30b-a3b",
             "user_id": "1", "group_id": "1", "token_id": "1", "deletion_id": "1", "name": "slow ones", "link_id": "1",
+            "invitation_id": "1",
             "secret": "0" * 43, "key": "0" * 16, "commit": "0" * 40,
         }  # fmt: skip
 
@@ -69,6 +72,10 @@ def make_belongings(session: Session, slug: str, *, whole: bool = False) -> Belo
         session.flush()
     else:
         make_leaderboard(session, slug)
+        create_invitation(
+            session, project=make_project(session, slug), role=Role.VIEWER, email=f"ada@{slug}.example", days=7,
+            by=f"{slug}-lead",
+        )  # fmt: skip
         make_share_link(session, project_id=project, page=f"/runs/{slow.runs[0]}", days=7, by=f"{slug}-lead")
         pin(session, slow.runs[0], f"{slug}-lead", f"{slug} golden")
         quarantine(session, slow.runs[1], f"{slug}-lead", f"{slug} bad node")

@@ -10,13 +10,17 @@ from sqlalchemy import func, select
 from sqlmodel import SQLModel, col
 from starlette.testclient import TestClient
 
+from app.domain.access.principal import Role
 from app.storage.database import read_session, transaction
+from app.storage.invitations import create_invitation
+from app.storage.projects import find_project
 from app.storage.tables import (
     AuditEventRow,
     DeletionRow,
     ExperimentRow,
     GoldenProposalRow,
     GroupRow,
+    InvitationRow,
     PinRow,
     ProfileRow,
     ReceiverRow,
@@ -88,6 +92,7 @@ _TOKEN, _EXPERIMENT = _of("token_id", TokenRow), _of("experiment_id", Experiment
 _PROFILE = _of("profile_id", ProfileRow)
 _GROUP = _of("group_id", GroupRow)
 _SHARE_LINK = _of("link_id", ShareLinkRow)
+_INVITATION = _of("invitation_id", InvitationRow)
 _RECEIVER, _FIGURE = _of("receiver_id", ReceiverRow), _of("number", ReferencePointRow)
 _HOOK = {"name": "pager", "kind": "webhook", "target": "https://1.1.1.1/hook", "events": ["regression.opened"]}
 _POINT = {"measured_by": "a lab", "source": "a paper", "date": "2026-08", "project": OURS}
@@ -114,6 +119,13 @@ def _other_proposed(there: There) -> str:
         )
         session.add(proposal)
         return str(run.id)
+
+
+def _invited(there: There) -> str:
+    """Return the secret of an invitation that the caller created."""
+    with transaction(there.teams.engine) as session:
+        project = find_project(session, OURS)
+        return create_invitation(session, project=project, role=Role.VIEWER, email="", days=7, by="outsider")[1]
 
 
 def _plan(there: There) -> dict[str, Any]:
@@ -256,6 +268,15 @@ ACCESS: Mapping[str, Change] = {
         "share link", "created", lambda there: {"page": f"/runs/{_run(there)}", "days": "7"}
     ),
     "POST /settings/projects/{slug}/share-links/{link_id}/revoke": Change("share link", "revoked", of=_SHARE_LINK),
+    "POST /api/v1/projects/{slug}/invitations": Change(
+        "invitation", "created", {"role": "viewer", "email": "ada@example.org"}, after={"role": "viewer"}
+    ),
+    "DELETE /api/v1/projects/{slug}/invitations/{invitation_id}": Change("invitation", "revoked", of=_INVITATION),
+    "POST /settings/projects/{slug}/invitations": Change("invitation", "created", {"role": "viewer", "days": "7"}),
+    "POST /settings/projects/{slug}/invitations/{invitation_id}/revoke": Change(
+        "invitation", "revoked", of=_INVITATION
+    ),
+    "POST /invite/{secret}": Change("invitation", "accepted", who="outsider", of={"secret": _invited}),
     "POST /badges/{stack}/renew": Change("project", "renew_badges"),
 }  # fmt: skip
 

@@ -101,6 +101,18 @@ def test_the_first_log_in_makes_an_account_of_no_project_and_leads_back(teams: T
     assert done == ["logged in", "created"]
 
 
+def test_an_invited_person_comes_by_the_provider_and_needs_no_password(teams: Teams, browser: TestClient) -> None:
+    project = f"/api/v1/projects/{THEIRS}"
+    invited = teams.client("outsider").post(f"{project}/invitations", json={"role": "viewer"}).json()
+    link = urlsplit(invited["link"]).path
+    tried = {"name": "ada", "password": "a horse, a battery", "again": "a horse, a battery"}
+    assert browser.post(link, data=tried).status_code == 422
+    assert browser.get(leave(browser, link)).headers["Location"] == link
+    assert browser.get(f"{project}/rules").status_code == 404
+    assert browser.post(link).status_code == 303
+    assert browser.get(f"{project}/rules").status_code == 200
+
+
 def test_the_person_is_the_subject_and_not_the_name_or_the_address(
     teams: Teams, browser: TestClient, provider: str
 ) -> None:

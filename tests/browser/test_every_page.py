@@ -39,6 +39,7 @@ ADDRESSES = (
     "/settings/projects/every/members",
     "/settings/projects/every/tokens",
     "/settings/projects/every/share-links",
+    "/settings/projects/every/invitations",
     "/settings/users",
     "/settings/audit",
     "/settings/projects/every/notifications",

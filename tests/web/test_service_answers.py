@@ -226,6 +226,10 @@ def test_logs_hold_no_body_and_no_secret(client: TestClient) -> None:
     assert request["path"] == "/api/v1/runs"
     assert "tw_secret" not in str(lines)
     assert "body-of-the-log" not in str(lines)
+    with capture_logs() as lines:
+        assert {client.get(f"/{link}/the-secret").status_code for link in ("s", "invite")} == {200, 404}
+    assert [line["path"] for line in lines if line["event"] == "request"] == ["/s/...", "/invite/..."]
+    assert "the-secret" not in str(lines)
 
 
 __all__ = ["teams"]
