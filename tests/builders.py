@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from types import EllipsisType
 from typing import Any
 
@@ -35,6 +36,7 @@ from app.storage.tables import (
     RunRow,
     SegmentRow,
     SeriesRow,
+    utc_now,
 )
 
 GLOBAL_BATCH, SEQUENCE, GPUS = 1024, 4096, 16
@@ -108,21 +110,48 @@ def make_run(
 ) -> int:
     """Insert a run and return its id. `columns` overrides any column of RunRow; `log_files` also stores a log."""
     owner = make_project(session, project, generated=generated)
-    content = hashlib.sha256(repr((project, step_time_ms, iterations, status, columns)).encode()).hexdigest()
-    times = step_times(step_time_ms, iterations)
-    if "health" in columns:
-        columns.setdefault("outcome", columns["health"].get("outcome", ""))
-    stored = _stated() | _outcome(status) | (_result(times) if status == "ready" else {}) | columns
-    row = run_row(project_id=owner.id or 0, content_key=content, **stored)
-    session.add(row)
+    new = _Run(project, step_time_ms, iterations, status, columns)
+    (run_id,) = _insert(session, owner.id or 0, [new], log_files)
+    return run_id
+
+
+class _Run:
+    """Columns of a run that is to be inserted, and its step times."""
+
+    def __init__(
+        self, project: str, step_time_ms: float, iterations: int, status: str, columns: Mapping[str, Any]
+    ) -> None:
+        content = repr((project, step_time_ms, iterations, status, columns)).encode()
+        self.times = step_times(step_time_ms, iterations)
+        self.is_ready = status == "ready"
+        columns = (
+            {"outcome": columns.get("health", {}).get("outcome", "")} | columns if "health" in columns else columns
+        )
+        stored = _stated() | _outcome(status) | (_result(self.times) if self.is_ready else {}) | columns
+        now = utc_now()
+        self.columns = _defaults() | {"created_at": now, "ordered_at": now} | stored
+        self.columns["content_key"] = hashlib.sha256(content).hexdigest()
+
+
+def _insert(session: Session, project_id: int, runs: Sequence[_Run], log_files: Any = None) -> list[int]:
+    """Insert runs with their series. It makes no objects of the tables: they cost more than their rows."""
     session.flush()
-    assert row.id is not None
-    if status == "ready":
-        session.add_all(_series_rows(row.id, times))
+    ids = insert_runs(session, [run.columns | {"project_id": project_id} for run in runs])
+    series = [row for id_, run in zip(ids, runs, strict=True) if run.is_ready for row in _series_rows(id_, run.times)]
+    if series:
+        session.execute(insert(SeriesRow), series)
     if log_files is not None:
-        _store_log(session, log_files, row.id, times)
-    session.flush()
-    return row.id
+        for id_, run in zip(ids, runs, strict=True):
+            _store_log(session, log_files, id_, run.times)
+    return ids
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    """Return the columns of a run that states nothing, without what differs between runs."""
+    row = run_row()
+    run = row.model_dump(exclude={"id", "project_id", "content_key", "created_at", "ordered_at"})
+    return run | row.result.model_dump(exclude={"run_id"})
 
 
 def run_row(**columns: Any) -> RunRow:
@@ -164,7 +193,11 @@ def make_stack(
     """
     stated = _contract(fields or {})
     keys = {"stack_key": stack_key(project, stated), "config_key": config_key(project, stated)}
-    result = []
+    listed = _listed(stated)
+    of_all = {name: columns[name] for name in ("iterations", "status", "log_files", "generated") if name in columns}
+    own = {name: value for name, value in columns.items() if name not in of_all}
+    owner = make_project(session, project, generated=of_all.get("generated", False)).id or 0
+    runs = []
     for number, time in enumerate(step_times_ms):
         place = started + number * every
         commit = commits[number] if commits else hashlib.sha1(repr((place, columns)).encode()).hexdigest()  # noqa: S324
@@ -173,11 +206,13 @@ def make_stack(
             "ordered_at": place,
             "commit_time": place,
             "metadata_stated": {"commit_time": place.isoformat()},
-            **_listed(stated),
+            **listed,
             **keys,
-        } | columns
-        result.append(make_run(session, project=project, step_time_ms=time, **facts))
-        settle_places(session, make_project(session, project).id or 0, keys["config_key"], commit)
+        } | own
+        runs.append(_Run(project, time, of_all.get("iterations", 50), of_all.get("status", "ready"), facts))
+    result = _insert(session, owner, runs, of_all.get("log_files"))
+    for commit in dict.fromkeys(run.columns["commit"] for run in runs):
+        settle_places(session, owner, keys["config_key"], commit)
     if judged:
         judge(session, project, keys["stack_key"])
     return result
@@ -340,6 +375,7 @@ def megatron_log(times: FloatArray, *, tail: str = "") -> str:
     return "\n".join([*head, *lines, tail, ""])
 
 
+@cache
 def _arguments() -> list[tuple[str, object]]:
     return sorted((detail, value) for value, source, detail in CONTRACT.values() if source == "arguments")
 
@@ -347,6 +383,14 @@ def _arguments() -> list[tuple[str, object]]:
 def _detail(value: object, source: str, detail: str) -> str:
     """Where a value comes from, as the parser says it: the arguments begin on line 3 of the log."""
     return f"line {_arguments().index((detail, value)) + 3}: {detail} = {value}" if source == "arguments" else detail
+
+
+@cache
+def _stated_contract() -> dict[str, Any]:
+    return {
+        name: {"value": value, "source": source, "detail": _detail(value, source, detail)}
+        for name, (value, source, detail) in CONTRACT.items()
+    }
 
 
 def _stated() -> dict[str, Any]:
@@ -379,10 +423,7 @@ def _result(times: FloatArray) -> dict[str, Any]:
     return {
         "attempts": 1,
         "trainer": "megatron-lm",
-        "contract": {
-            name: {"value": value, "source": source, "detail": _detail(value, source, detail)}
-            for name, (value, source, detail) in CONTRACT.items()
-        },
+        "contract": _stated_contract(),
         "unknown": ["cluster", "pp_layout", "attention"],
         "warnings": ["gpus_per_node: the metadata say 8, the log shows 16 ranks on one host. The metadata win."],
         "stack_key": hashlib.sha256(b"stack").hexdigest()[:16],
@@ -469,14 +510,25 @@ def _losses(n: int) -> FloatArray:
     return 12.1 - 4 * (1 - np.exp(-np.arange(n) / 30))
 
 
-def _series_rows(run_id: int, times: FloatArray) -> list[SeriesRow]:
+def _series_rows(run_id: int, times: FloatArray) -> list[dict[str, Any]]:
     n = len(times)
+    packed = {
+        "step_time_ms": (step_time := _packed(times)),
+        "step_time_true_ms": step_time,
+        "tokens_per_s_per_gpu": _packed(GLOBAL_BATCH * SEQUENCE * 1000 / GPUS / times),
+        "tflops_per_gpu": _packed(np.round(_tflops(times), 1)),
+        **_same_series(n),
+    }
+    return [
+        {"run_id": run_id, "metric": name, "unit": unit, "n": n, "blob": packed[name]} for name, unit in UNITS.items()
+    ]
+
+
+@cache
+def _same_series(n: int) -> dict[str, bytes]:
+    """Return the packed columns that are the same in all runs of `n` iterations."""
     columns = {
         "iteration": np.arange(1, n + 1),
-        "step_time_ms": times,
-        "step_time_true_ms": times,
-        "tokens_per_s_per_gpu": GLOBAL_BATCH * SEQUENCE * 1000 / GPUS / times,
-        "tflops_per_gpu": np.round(_tflops(times), 1),
         "lm_loss": _losses(n),
         "learning_rate": np.full(n, 1e-5),
         "global_batch_size": np.full(n, GLOBAL_BATCH),
@@ -485,12 +537,11 @@ def _series_rows(run_id: int, times: FloatArray) -> list[SeriesRow]:
         "nan_iterations": np.zeros(n),
         "log_line": FIRST_LINE + np.arange(1, n + 1),
     }
-    return [
-        SeriesRow(
-            run_id=run_id, metric=name, unit=UNITS[name], n=n, blob=readings.pack_series(values.astype(np.float64))
-        )
-        for name, values in columns.items()
-    ]
+    return {name: _packed(values) for name, values in columns.items()}
+
+
+def _packed(values: FloatArray) -> bytes:
+    return readings.pack_series(values.astype(np.float64))
 
 
 def _store_log(session: Session, log_files: Any, run_id: int, times: FloatArray) -> None:
