@@ -23,7 +23,7 @@ from starlette.testclient import TestClient
 from app.main import create_app
 from app.settings import Settings
 from app.storage.database import make_engine, migrate, read_session
-from app.storage.tables import RegressionRow, RunRow, StandingRow, select_any
+from app.storage.tables import RegressionRow, RunRow, StackRow, StandingRow, select_any
 from app.storage.visible import see_every_project
 from bench import options
 from bench.seed import fill
@@ -110,7 +110,10 @@ def page_addresses(engine: Engine) -> Mapping[str, str]:
         sizes = session.execute(stacks.group_by(col(RunRow.stack_key)).order_by(func.count().desc())).all()
         usual, long, longest = (min(sizes, key=lambda row: abs(row.n - n)).stack_key for n in (50, 1000, 5000))
         run = session.execute(select(func.max(col(RunRow.id)))).scalar_one()
-        regression = session.execute(select(func.max(col(RegressionRow.id)))).scalar_one()
+        regression, regressions = session.execute(select(func.max(col(RegressionRow.id)), func.count())).one()
+        histories = session.execute(
+            select(func.count()).select_from(StackRow).where(col(StackRow.runs) > 0)
+        ).scalar_one()
         board = session.execute(
             select_any(StandingRow.hardware_slug, StandingRow.family_slug, func.count())
             .group_by(StandingRow.hardware_slug, StandingRow.family_slug)
@@ -131,6 +134,9 @@ def page_addresses(engine: Engine) -> Mapping[str, str]:
         "runs, one branch": "/runs?branch=main",
         "runs, model and verdict": "/runs?model=DeepSeek-V3&verdict=regression",
         "runs, three filters": "/runs?model=DeepSeek-V3&gpu=H100&dispatcher=deepep",
+        "runs, a commit": "/runs?commit=0123",
+        "runs, last week": "/runs?since=7d",
+        "runs, a contract field": "/runs?q=tp:1",
         "search, frequent word": "/runs?q=DeepSeek",
         "search, two words": "/runs?q=DeepSeek+release",
         "search, a number": f"/runs?q={run - 7}",
@@ -138,15 +144,19 @@ def page_addresses(engine: Engine) -> Mapping[str, str]:
         "palette": "/search?q=DeepSeek",
         "palette, no match": "/search?q=nothing-has-this-name",
         "API: runs": "/api/v1/runs",
+        "API: runs, deep": f"/api/v1/runs?after={run // 2}",
         "API: search": "/api/v1/runs?q=nothing-has-this-name",
+        "API: filters": "/api/v1/run-filters?field=model&q=D",
         "run": f"/runs/{run}",
         "compare": f"/compare?a={run}&b={run - 1}",
         "history: stacks": "/history",
+        "history: stacks, last": f"/history?page={-(-histories // 25)}",
         "history: stacks, model": "/history?model=DeepSeek-V3",
         "history: stacks, verdict": "/history?verdict=regression",
         "history: search": "/history?q=nothing-has-this-name",
         "history of 50 runs": f"/history/{usual}",
         "history of 50, chart": f"/history/{usual}/chart",
+        "API: history of 50": f"/api/v1/history/{usual}",
         "history of 1,000 runs": f"/history/{long}",
         "history of 1,000, chart": f"/history/{long}/chart",
         "history of 5,000 runs": f"/history/{longest}",
@@ -155,13 +165,22 @@ def page_addresses(engine: Engine) -> Mapping[str, str]:
         "upgrade, driver": "/upgrade?project=kernels&field=driver",
         "regressions": "/regressions",
         "regressions, any state": "/regressions?state=any",
+        "regressions, last page": f"/regressions?state=any&page={-(-regressions // 50)}",
+        "API: regressions": "/api/v1/regressions",
         "regression": f"/regressions/{regression}",
+        "API: upgrades": "/api/v1/upgrades",
+        "API: upgrade": "/api/v1/upgrade?project=kernels",
         "leaderboards": "/leaderboards",
         "leaderboard": f"/leaderboards/{board[0]}/{board[1]}" if board else "/leaderboards",
+        "API: leaderboards": "/api/v1/leaderboards",
+        "leaderboard of one": f"/leaderboards/{board[0]}/{board[1]}/leaders" if board else "/leaderboards",
         "scaling": "/scaling",
+        "API: scaling": "/api/v1/scaling",
         "experiments": "/experiments",
         "new experiment": "/experiments/new",
         "availability": "/availability",
+        "API: availability": "/api/v1/availability",
+        "usage": "/settings/usage",
         "metrics": "/metrics",
     }
 
