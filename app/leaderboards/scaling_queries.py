@@ -8,9 +8,19 @@ from typing import Annotated, Any
 from sqlmodel import Session, col
 
 from app.domain.ranking.runs import DISPATCHERS
-from app.domain.ranking.scaling import KINDS, ScalingRuns, ScalingSeries, may_scale, most_sizes, scaling_series
+from app.domain.ranking.scaling import (
+    KINDS,
+    ScalingRuns,
+    ScalingSeries,
+    Sizes,
+    may_scale,
+    most_sizes,
+    scaling_series,
+    sizes_of,
+)
 from app.domain.run import Value
 from app.storage.json_text import from_json
+from app.storage.remembered import UntilRankedAgain
 from app.storage.runs import frozen
 from app.storage.standings import check_project, hardware_and_families, leaderboards_named
 from app.storage.tables import ProjectRow, StandingRow, select_any
@@ -76,18 +86,51 @@ class Measured:
     stack_keys: Mapping[str, str]
 
 
+_HEADS = (
+    select_any(
+        StandingRow.project_id, StandingRow.stack_key, StandingRow.hardware, StandingRow.hardware_slug,
+        StandingRow.family, StandingRow.family_slug, StandingRow.container, ProjectRow.slug,
+    )
+    .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
+    .order_by(col(StandingRow.newest_at).desc(), col(StandingRow.stack_key))
+)  # fmt: skip
+
+
+_workloads_of: UntilRankedAgain[tuple[Workloads, ...]] = UntilRankedAgain(32)
+
+
 def workloads(session: Session) -> tuple[Workloads, ...]:
     """Return all workloads by project, family and hardware."""
+    return _workloads_of.get(session, (), lambda: _read_workloads(session))
+
+
+def _read_workloads(session: Session) -> tuple[Workloads, ...]:
     groups: dict[tuple[str, str, str], list[Any]] = {}
-    for row in session.execute(_heads()):
+    for row in session.execute(_HEADS):
         groups.setdefault((row.slug, row.family_slug, row.hardware_slug), []).append(row)
-    all_workloads = (_workloads(rows) for _, rows in sorted(groups.items()))
+    sizes = _sizes(session, [row.stack_key for rows in groups.values() for row in rows])
+    all_workloads = (_workloads(rows, sizes) for _, rows in sorted(groups.items()))
     return tuple(workload for workload in all_workloads if workload.containers)
 
 
-def _workloads(rows: Sequence[Any]) -> Workloads:
+_sizes_by_key: dict[str, Sizes] = {}
+_AT_ONCE = 500
+
+
+def _sizes(session: Session, stack_keys: Sequence[str]) -> Mapping[str, Sizes]:
+    """Return the sizes of stacks. They are remembered, because they follow from the key: only new stacks are read."""
+    new = [key for key in stack_keys if key not in _sizes_by_key]
+    for start in range(0, len(new), _AT_ONCE):
+        about = select_any(StandingRow.stack_key, StandingRow.about).where(
+            col(StandingRow.stack_key).in_(new[start : start + _AT_ONCE])
+        )
+        _sizes_by_key.update({row.stack_key: sizes_of(_values(row.about)) for row in session.execute(about)})
+    return _sizes_by_key
+
+
+def _workloads(rows: Sequence[Any], sizes_by_key: Mapping[str, Sizes]) -> Workloads:
     """Return the workloads of one project, family and hardware; the rows are newest first."""
-    values = {row.stack_key: _values(row.about) for row in rows}
+    values = {row.stack_key: sizes_by_key.get(row.stack_key, ()) for row in rows}
     keys = may_scale(values)
     containers: dict[str, list[str]] = {}
     for row in rows:
@@ -136,19 +179,6 @@ def container_of(chosen: Workloads, query: ScalingQuery) -> str:
 
 def _asked_for(series: ScalingSeries, query: ScalingQuery) -> bool:
     return query.kind in ("", series.kind) and query.dispatcher in ("", series.dispatcher or "unknown")
-
-
-def _heads() -> Any:
-    columns = (
-        StandingRow.project_id, StandingRow.stack_key, StandingRow.hardware,
-        StandingRow.hardware_slug, StandingRow.family, StandingRow.family_slug, StandingRow.container,
-        StandingRow.about, ProjectRow.slug,
-    )  # fmt: skip
-    return (
-        select_any(*columns)
-        .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
-        .order_by(col(StandingRow.newest_at).desc(), col(StandingRow.stack_key))
-    )
 
 
 def _values(about: Mapping[str, Any]) -> dict[str, Value]:

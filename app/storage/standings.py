@@ -1,11 +1,9 @@
 """Stored standings for pages and the API: documents of one page of stacks, summaries of all."""
 
 import re
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from threading import Lock
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, func, select
@@ -19,10 +17,10 @@ from app.domain.run import Value
 from app.errors import FieldError, InvalidQuery, NotFound
 from app.storage.database import ListPage
 from app.storage.json_text import from_json
+from app.storage.remembered import UntilRankedAgain
 from app.storage.runs import aware, frozen
 from app.storage.stacks import names_of_titles
 from app.storage.tables import ProjectRow, StandingBoardRow, StandingRow, select_any
-from app.storage.visible import visible_projects
 
 PAGE_SIZE = 25
 DEFAULT_FLOOR = "screen"
@@ -175,21 +173,20 @@ class _Matching:
     options: FilterOptions
 
 
-_REMEMBERED = 32
-_remembered: OrderedDict[tuple[object, ...], _Matching] = OrderedDict()
-_remembering = Lock()
+_matching_of: UntilRankedAgain[_Matching] = UntilRankedAgain(32)
 
 
 def _matching(session: Session, hardware_slug: str, family_slug: str, filters: StandingsFilters) -> _Matching:
-    """Return what matches, remembered until a stack is ranked again: thousands of boards take half a second to read."""
-    newest = select(func.count(), func.max(col(StandingRow.updated_at))).select_from(StandingRow)
-    state = session.execute(newest.where(*_of_leaderboard(hardware_slug, family_slug))).one()
-    asked = (str(session.get_bind().engine.url), visible_projects(), hardware_slug, family_slug, filters)
-    key = (*asked, *state)
-    with _remembering:
-        if key in _remembered:
-            _remembered.move_to_end(key)
-            return _remembered[key]
+    """Return what matches, remembered because thousands of boards take half a second to read."""
+    return _matching_of.get(
+        session,
+        (hardware_slug, family_slug, filters),
+        lambda: _read_matching(session, hardware_slug, family_slug, filters),
+        *_of_leaderboard(hardware_slug, family_slug),
+    )
+
+
+def _read_matching(session: Session, hardware_slug: str, family_slug: str, filters: StandingsFilters) -> _Matching:
     rows = _slim_rows(session, hardware_slug, family_slug, filters.floor)
     stacks: dict[Key, list[Row[Any]]] = {}
     for row in rows:
@@ -198,7 +195,7 @@ def _matching(session: Session, hardware_slug: str, family_slug: str, filters: S
     keys = sorted(
         (key for key, group in matching_rows.items() if group), key=lambda key: not _ranks(matching_rows[key])
     )
-    matching = _Matching(
+    return _Matching(
         hardware=rows[0].hardware if rows else "",
         family=rows[0].family if rows else "",
         keys=tuple(keys),
@@ -208,13 +205,6 @@ def _matching(session: Session, hardware_slug: str, family_slug: str, filters: S
         ),
         options=_options(rows),
     )
-    with _remembering:
-        for other in [other for other in _remembered if other[: len(asked)] == asked]:
-            del _remembered[other]
-        _remembered[key] = matching
-        while len(_remembered) > _REMEMBERED:
-            _remembered.popitem(last=False)
-    return matching
 
 
 def _of_leaderboard(hardware_slug: str, family_slug: str) -> list[ColumnElement[bool]]:
@@ -231,8 +221,15 @@ def stack_standings(session: Session, stack_key: str, floor: str = DEFAULT_FLOOR
     return documents[0] if documents else None
 
 
+_index_of: UntilRankedAgain[tuple[HardwareFamily, ...]] = UntilRankedAgain(32)
+
+
 def hardware_and_families(session: Session, project: str = "") -> tuple[HardwareFamily, ...]:
     """Return the existing leaderboards by names of hardware and family."""
+    return _index_of.get(session, (project,), lambda: _read_index(session, project))
+
+
+def _read_index(session: Session, project: str) -> tuple[HardwareFamily, ...]:
     ranked = (
         select_any(StandingBoardRow.project_id, StandingBoardRow.stack_key)
         .where(col(StandingBoardRow.floor) == DEFAULT_FLOOR, col(StandingBoardRow.is_ranking))

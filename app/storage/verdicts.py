@@ -441,6 +441,7 @@ class Costs:
         if key not in self._positions:
             own = [col(RunRow.project_id) == project_id, col(RunRow.stack_key).in_(stacks)]
             own += [col(RunRow.branch) == branch] if branch is not None else []
+            own.append(col(RunRow.ordered_at) <= here)
             since = here - timedelta(days=RATE_DAYS)
             times = select_any(RunRow.ordered_at).where(*own, col(RunRow.ordered_at) >= since)
             earlier = select_any(RunRow.ordered_at).where(*own, col(RunRow.ordered_at) < since).limit(1)

@@ -21,6 +21,7 @@ from app.storage.tables import (
     RegressionRow,
     RunResultRow,
     RunRow,
+    StackRow,
     select_any,
     utc_now,
 )
@@ -29,8 +30,8 @@ from app.storage.verdicts import SHOWN_STATE, Costs
 ANY_BRANCH = "*"
 MOST_CONFIGURATIONS = 100
 """Configurations with the newest usable runs that are compared; contracts of more would take seconds to read."""
-MOST_CONTRACTS = 2000
-"""Newest usable runs that are read for a field that is part of no key: each value is in a contract of its own."""
+MOST_READ = 2000
+"""Newest usable runs in which configurations are looked for, and values of a field that is part of no key."""
 MOST_RUNS = 100
 """Newest runs of a configuration that are compared; matching takes fewer."""
 _EVER = datetime.min.replace(tzinfo=UTC)
@@ -91,10 +92,11 @@ def values_of(session: Session, project: ProjectRow, field: str) -> tuple[SideVa
     if FIELDS[field].role == "info":  # not part of a key, so runs of one configuration may differ in it
         value: ColumnElement[Any] = col(RunResultRow.contract)[field]["value"].as_string()
         grouped = grouped.join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
-        grouped = grouped.where(col(RunRow.id).in_(_newest_usable(project)), value.is_not(None))
+        grouped = grouped.where(col(RunRow.id).in_(_newest_usable(project, RunRow.id)), value.is_not(None))
         grouped = grouped.group_by(col(RunRow.config_key), value)
     else:
-        grouped = grouped.group_by(col(RunRow.config_key))
+        configurations = col(RunRow.config_key).in_(_newest_configurations(session, project))
+        grouped = grouped.where(configurations).group_by(col(RunRow.config_key))
     rows = session.execute(grouped.order_by(newest.desc()).limit(MOST_CONFIGURATIONS))
     counts: dict[int, tuple[int, datetime]] = {run: (n, aware(first)) for run, n, first in rows}
     sides: dict[str, list[RunRecord]] = {}
@@ -121,9 +123,29 @@ def _usable(project: ProjectRow) -> tuple[Any, ...]:
     return (col(RunRow.project_id) == project.id, text(USABLE))
 
 
-def _newest_usable(project: ProjectRow) -> Select[Any]:
-    newest = select_any(RunRow.id).where(*_usable(project)).order_by(col(RunRow.ordered_at).desc())
-    return newest.limit(MOST_CONTRACTS)
+def _newest_usable(project: ProjectRow, column: Any) -> Select[Any]:
+    newest = select_any(column).where(*_usable(project)).order_by(col(RunRow.ordered_at).desc())
+    return newest.limit(MOST_READ)
+
+
+def _newest_configurations(session: Session, project: ProjectRow) -> set[str]:
+    """Return the configurations of the newest runs and, if they are few, those of the newest run of each stack.
+
+    Grouping all runs would take time in proportion to them.
+    """
+    keys = set(session.execute(_newest_usable(project, RunRow.config_key)).scalars())
+    if len(keys) < MOST_CONFIGURATIONS:
+        newest = (
+            select_any(RunRow.config_key)
+            .where(col(RunRow.project_id) == StackRow.project_id, col(RunRow.stack_key) == StackRow.stack_key)
+            .order_by(col(RunRow.ordered_at).desc())
+            .limit(1)
+            .scalar_subquery()
+        )
+        stacks = select_any(newest).where(col(StackRow.project_id) == project.id, col(StackRow.runs) > 0)
+        newest_stacks = stacks.order_by(col(StackRow.last_at).desc()).limit(MOST_CONFIGURATIONS)
+        keys.update(session.execute(newest_stacks).scalars())
+    return keys
 
 
 def _side(value: str, configs: Sequence[RunRecord], counts: Mapping[int, tuple[int, datetime]]) -> SideValue:

@@ -436,8 +436,32 @@ class ScalingSeries:
         return tuple(point for point in self.points if point.compared)
 
 
-def may_scale(stacks: Mapping[Key, Mapping[str, Value]]) -> frozenset[Key]:
-    """Return the stacks of one project that exist in another size, judged by their known fields.
+Sizes = tuple[tuple[int, int], ...]
+"""For each kind of series: what must be equal, as a hash, and the size. Empty when a number is unknown."""
+
+
+def sizes_of(fields: Mapping[str, Value]) -> Sizes:
+    """Return the sizes of a stack by its known fields. They follow from its key."""
+    gpus, gbs, seq_len = (_count(fields.get(field)) for field in ("gpus", "gbs", "seq_len"))
+    if gpus is None or gbs is None or seq_len is None:
+        return ()
+    values = {field: known_value(fields, field) for field in STACK_FIELDS}
+    return tuple(
+        (
+            hash((kind, _invariant(kind, gpus, gbs, seq_len), *(values[field] for field in _equal_fields(kind)))),
+            gpus if _ALONG[kind] == "gpus" else seq_len,
+        )
+        for kind in KINDS
+    )
+
+
+@cache
+def _equal_fields(kind: Kind) -> tuple[str, ...]:
+    return tuple(field for field in STACK_FIELDS if field not in _FREE[kind])
+
+
+def may_scale(stacks: Mapping[Key, Sizes]) -> frozenset[Key]:
+    """Return the stacks of one project that exist in another size.
 
     A first filter by stack keys; their configurations decide whether they form a series.
     """
@@ -445,23 +469,17 @@ def may_scale(stacks: Mapping[Key, Mapping[str, Value]]) -> frozenset[Key]:
     return frozenset(name for names in several for name in names)
 
 
-def most_sizes(stacks: Sequence[Mapping[str, Value]]) -> int:
+def most_sizes(stacks: Sequence[Sizes]) -> int:
     """Return the most sizes that a series of these stacks can have, by the same filter."""
     return max((len(sizes) for sizes in _by_size(dict(enumerate(stacks)))), default=0)
 
 
-def _by_size(stacks: Mapping[Key, Mapping[str, Value]]) -> Iterable[Mapping[int, Sequence[Key]]]:
+def _by_size(stacks: Mapping[Key, Sizes]) -> Iterable[Mapping[int, Sequence[Key]]]:
     """Return, for each kind of series, stacks by size in which everything else is equal."""
-    sizes: dict[tuple[object, ...], dict[int, list[Key]]] = {}
-    for name, fields in stacks.items():
-        gpus, gbs, seq_len = (_count(fields.get(field)) for field in ("gpus", "gbs", "seq_len"))
-        if gpus is None or gbs is None or seq_len is None:
-            continue
-        values = {field: known_value(fields, field) for field in STACK_FIELDS}
-        for kind in KINDS:
-            members = (value for field, value in values.items() if field not in _FREE[kind])
-            key = (kind, _invariant(kind, gpus, gbs, seq_len), *members)
-            sizes.setdefault(key, {}).setdefault(gpus if _ALONG[kind] == "gpus" else seq_len, []).append(name)
+    sizes: dict[int, dict[int, list[Key]]] = {}
+    for name, of_stack in stacks.items():
+        for key, size in of_stack:
+            sizes.setdefault(key, {}).setdefault(size, []).append(name)
     return sizes.values()
 
 

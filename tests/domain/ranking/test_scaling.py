@@ -4,8 +4,16 @@ from typing import Any
 
 import pytest
 
-from app.domain.ranking.scaling import ScalingRuns, ScalingSeries, most_sizes, scaling_runs, scaling_series
-from app.domain.run import Stated, Value
+from app.domain.ranking.scaling import (
+    ScalingRuns,
+    ScalingSeries,
+    Sizes,
+    most_sizes,
+    scaling_runs,
+    scaling_series,
+    sizes_of,
+)
+from app.domain.run import Stated
 from tests.domain.ranking.runs import make_run
 
 BASE: dict[str, Any] = {
@@ -198,8 +206,8 @@ def test_runs_far_apart_say_so() -> None:
 
 
 def test_the_most_sizes_that_one_kind_of_series_may_have() -> None:
-    def known(gpus: int, seq_len: int) -> dict[str, Value]:
-        return BASE | {"gpus": gpus, "seq_len": seq_len}
+    def known(gpus: int, seq_len: int) -> Sizes:
+        return sizes_of(BASE | {"gpus": gpus, "seq_len": seq_len})
 
     assert most_sizes([known(8, 4096)]) == 1
     assert most_sizes([known(8, 4096), known(16, 4096), known(8, 8192), known(8, 16384)]) == 3
