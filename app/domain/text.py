@@ -90,5 +90,5 @@ def short_cause(cause: str) -> str:
 
 
 def listed_cause(cause: str) -> str:
-    """Return a cause as short as a list needs it: `train:1→train:2`."""
-    return short_cause(cause).removeprefix("Upgrade of the container: ").removesuffix(".").replace(" → ", "→")
+    """Return a cause as short as a list needs it: `train:1 → train:2`."""
+    return short_cause(cause).removeprefix("Upgrade of the container: ").removesuffix(".")

@@ -1,5 +1,6 @@
 """The first page: the trend, regressions by cost, failures by cause, and what waits."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from app.storage.runs import (
 from app.storage.tables import GoldenProposalRow, ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any
 from app.storage.upgrade_changes import UpgradeChange, upgrade_changes
 from app.web.lists import FilterQuery, OneOf
-from app.web.sparklines import Sparkline, recent_sparkline
+from app.web.sparklines import Sparkline, regression_sparkline
 
 # --- Regressions that need action, the most expensive first.
 
@@ -135,8 +136,8 @@ def _on_branch(branch: str) -> list[ColumnElement[bool]]:
 def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, ...]:
     members: dict[int, list[Row[Any]]] = {}
     columns = (
-        RegressionMemberRow.regression_id, RegressionMemberRow.stack_key, RunRow.id, RunRow.branch,
-        RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher,
+        RegressionMemberRow.regression_id, RegressionMemberRow.stack_key, RegressionMemberRow.usual_level,
+        RunRow.id, RunRow.branch, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher,
     )  # fmt: skip
     wanted: Select[Any] = select_any(*columns)
     members_of_rows = session.execute(
@@ -161,7 +162,8 @@ def _item(session: Session, row: RegressionRow, project: str, members: list[Row[
         }
         since |= {"gpus": first.gpus, "dispatcher": first.dispatcher}
         if row.metric == "step_time_ms":
-            since["spark"] = recent_sparkline(session, row.project_id, first.stack_key)
+            usual_ms = None if first.usual_level is None else math.exp(first.usual_level)
+            since["spark"] = regression_sparkline(session, row.project_id, first.stack_key, first.id, usual_ms)
     return OverviewRegression(
         id=row.id or 0,
         project_id=row.project_id,

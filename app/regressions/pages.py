@@ -16,7 +16,7 @@ from app.domain.contract.values import shown
 from app.domain.naming import common_parts, without_common
 from app.domain.numbers import change_text, plural, short_commit, step_time
 from app.domain.performance.cost import Cost
-from app.domain.text import listed_cause, short_cause
+from app.domain.text import short_cause
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.differences import AXES
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
@@ -57,7 +57,7 @@ from app.web.dependencies import AppEngine, ReadSession, reading
 from app.web.forms import answer_form, status_of
 from app.web.identity import Access, access_of
 from app.web.pictures import Kind, Picture, Strip, Theme, picture_response, strips_body
-from app.web.sparklines import Sparkline, recent_sparkline
+from app.web.sparklines import Sparkline, regression_sparkline
 from app.web.tables import table_answer
 from app.web.templating import Toast, render, shown_params, wants_fragment
 
@@ -434,7 +434,6 @@ def _render_list(
         feed=feed_url(session, project) if project in options.projects else "",
         choices={"metric": METRICS, "kind": KINDS, "axis": AXES, "state": STATES},
         what=words.what,
-        listed_cause=listed_cause,
         spark_of=lambda item: _sparkline(session, item),
         form=form,
         selected={seen.split("@")[0] for seen in form.chosen.get("seen", ())},
@@ -445,7 +444,7 @@ def _render_list(
 def _sparkline(session: Session, item: Regression) -> Sparkline | None:
     if item.metric != "step_time_ms" or item.since is None:
         return None
-    return recent_sparkline(session, item.project_id, item.since.stack_key)
+    return regression_sparkline(session, item.project_id, item.since.stack_key, item.since.run_id, item.since.usual)
 
 
 def _render_regression(

@@ -7,7 +7,7 @@ from pydantic import Field
 from sqlalchemy import ColumnElement, Engine, Row, Select, exists, false, func, or_, select
 from sqlmodel import Session, col
 
-from app.domain.naming import stack_title
+from app.domain.naming import SEPARATOR, field_words, stack_title
 from app.domain.run import Stated
 from app.domain.verdict.differences import AXES
 from app.domain.verdict.triage import ACTIVE, STATES
@@ -261,7 +261,10 @@ def _title(row: Row[Any], members: Sequence[Row[Any]]) -> str:
     title = stack_title(_named(row))
     alike = [member for member in members if stack_title(_named(member)) == title]
     apart = [name for name in _SETTING_APART if len({getattr(member, name) for member in alike}) > 1]
-    return " · ".join([title, *(f"{name} {getattr(row, name) or 'unknown'}" for name in apart)])
+    values = ((name, getattr(row, name)) for name in apart)
+    return SEPARATOR.join(
+        [title, *(field_words(name, value) if value else f"{name} unknown" for name, value in values)]
+    )
 
 
 def _named(row: Row[Any]) -> dict[str, Stated]:

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
-from app.domain.contract.values import comparable, shown
-from app.domain.naming import stack_title, without_common
+from app.domain.contract.values import comparable
+from app.domain.naming import SEPARATOR, field_words, stack_title, without_common
 from app.domain.run import Stated
 from app.domain.verdict.discovery import Discovery
 from app.domain.verdict.record import RunRecord
@@ -95,7 +95,7 @@ def titles_of(runs: Sequence[RunRecord], field: str) -> list[str]:
         alike.setdefault(title, []).append(contract)
     apart = {title: _apart(group) for title, group in alike.items()}
     return [
-        " · ".join([title, *(f"{name} {shown(contract[name].value)}" for name in apart[title] if name in contract)])
+        SEPARATOR.join([title, *(field_words(name, contract[name].value) for name in apart[title] if name in contract)])
         for contract, title in zip(contracts, titles, strict=True)
     ]
 

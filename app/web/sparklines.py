@@ -9,6 +9,7 @@ from sqlmodel import Session, col
 
 from app.domain.numbers import plural, step_time
 from app.storage.tables import ProjectRow, RunRow, select_any
+from app.storage.verdicts import current_verdict
 
 WIDTH, HEIGHT, EDGE = 120, 28, 3
 _LEAST_RANGE = 0.02
@@ -66,10 +67,32 @@ OF_STACK: Select[Any] = (
 RECENT = OF_STACK.where(READ).limit(SPARK_RUNS)
 
 
-def recent_sparkline(session: Session, project_id: int, stack_key: str) -> Sparkline | None:
-    """Return the newest step times of the stack's leading configuration; None for fewer than two."""
+def regression_sparkline(
+    session: Session, project_id: int, stack_key: str, run_id: int, usual_ms: float | None
+) -> Sparkline | None:
+    """Return the newest step times of a regression's stack; None for fewer than two. `run_id`: its first slow run.
+
+    After an upgrade the stack has no faster runs: those of the other container come first, else the level before.
+    """
     rows = session.execute(RECENT, {"project_id": project_id, "stack_key": stack_key}).all()
-    return sparkline(leading_values(rows)) if rows else None
+    if not rows:
+        return None
+    verdict = current_verdict(session, run_id)
+    upgrade = verdict.document.upgrade if verdict else None
+    compared = (*(verdict.document.baseline if verdict else ()), *(upgrade.runs if upgrade else ()))
+    earlier = (
+        select_any(RunRow.step_time_ms)
+        .where(
+            col(RunRow.id).in_([int(run) for run in compared]),
+            col(RunRow.stack_key) != stack_key,
+            col(RunRow.step_time_ms).is_not(None),
+        )
+        .order_by(RunRow.ordered_at, RunRow.id)
+    )
+    own, before = leading_values(rows), list(session.execute(earlier).scalars())
+    if not before and usual_ms and own and own[0] > usual_ms:
+        before = [usual_ms]
+    return sparkline([*before, *own])
 
 
 def leading_values(rows: Sequence[Any]) -> list[float]:

@@ -36,7 +36,7 @@ from app.domain.numbers import (
     step_time,
 )
 from app.domain.run import evidence_label
-from app.domain.text import commit_address, range_address
+from app.domain.text import commit_address, listed_cause, range_address
 from app.settings import RESOURCES
 from app.storage.verdicts import open_regressions
 from app.web.assets import asset_url
@@ -101,6 +101,7 @@ _FILTERS = (
     range_address,
     ago,
     absolute,
+    listed_cause,
     coded,
     contract_value,
     plural,

@@ -158,6 +158,11 @@ def test_a_member_without_runs_of_its_own_before_shows_those_of_the_other_contai
         session.execute(update(RegressionMemberRow).values(stack_key=moved))
     roles = Counter(row["role"] for row in spec_of(client, f"/regressions/{number}/chart")["points"])
     assert roles == {"another stack": 13, "first slow run": 1, "after": 7}
+    spark = re.search(r'<polyline points="([^"]+)"', client.get("/regressions", headers=HTML).text)
+    assert spark is not None
+    heights = [float(point.partition(",")[2]) for point in spark[1].split()]  # 0 is the slowest
+    assert len(heights) == 21, "13 runs of the other container come before the 8 of its own"
+    assert max(heights[13:17]) < min(heights[:13]), "slower runs must stand above the earlier ones"
 
 
 def test_stacks_of_one_name_are_told_apart(client: TestClient, engine: Engine, make: Make) -> None:
@@ -168,8 +173,8 @@ def test_stacks_of_one_name_are_told_apart(client: TestClient, engine: Engine, m
         ]
     number = make(stacks)
     for text in (client.get("/regressions").text, client.get(f"/regressions/{number}").text):
-        assert "seq_len 4096" in text
-        assert "seq_len 8192" in text
+        assert "seq 4096" in text
+        assert "seq 8192" in text
 
 
 def test_a_proposal_is_answered_with_one_click(

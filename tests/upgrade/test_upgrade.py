@@ -65,7 +65,7 @@ def test_every_stack_is_measured_named_or_missing(client: TestClient, session: S
         .startswith("2 of 3 stacks are slower by 6.0 to 9.0 %, 1 shows no change; under 0.1 GPU-hours")
     )
     slowest = result["stacks"][0]
-    assert slowest["title"].endswith("seq_len 8192")
+    assert slowest["title"].endswith("seq 8192")
     assert slowest["step_time"]["ci_low_pct"] < 9.0 < slowest["step_time"]["ci_high_pct"]
     assert slowest["p_value"] <= slowest["q_value"] < 0.001
     assert slowest["memory"]["decision"] == "no_change"
