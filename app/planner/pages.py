@@ -1,10 +1,12 @@
 """The planner's page. All of a plan is in its address, so that it can be shared."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Request
+from sqlmodel import Session
 from starlette.responses import HTMLResponse
 
 from app.domain.access.principal import Action
@@ -56,12 +58,13 @@ class Used:
 
 
 class PlanPage:
-    """The data of the template. Without a plan: an empty form, or a refused one."""
+    """The data of the template. Without a plan: a refused form. `start`: what is planned without a request."""
 
-    def __init__(self, form: PlanForm, plan: Plan | None = None, used: tuple[Used, ...] = ()) -> None:
+    def __init__(self, form: PlanForm, plan: Plan | None = None, used: tuple[Used, ...] = (), start: str = "") -> None:
         self.form = form
         self.plan = plan
         self.used = used
+        self.start = start
         self.inputs = {name: FIELDS[name].meaning for name in INPUTS}
         self.models = named_models()
         self.gpus = tuple(dict.fromkeys([*GPUS, *filter(None, [form.value("gpu")])]))
@@ -197,16 +200,28 @@ router = APIRouter(include_in_schema=False)
 def show_plan(request: Request, session: ReadSession) -> HTMLResponse:
     values = asked(request.query_params)
     if not is_asked(values):
-        return render(request, "planner/plan.html", p=PlanPage(PlanForm({"mbs": "1", "precision": "bf16"})), unknown=())
+        return render(request, "planner/plan.html", p=_first_plan(session), unknown=())
     try:
-        offered = planned(session, values)
+        page = _page(session, values)
     except InvalidQuery as error:
         errors = {field_error.field: field_error.message for field_error in error.errors}
         unknown = tuple(name[:60] for name in errors if name not in INPUTS)
         page = PlanPage(PlanForm(values, errors))
         return render(request, "planner/plan.html", status=422, p=page, unknown=unknown)
-    page = PlanPage(PlanForm(values), offered.plan, _used(offered.nearby, values))
     return render(request, "planner/plan.html", p=page, unknown=())
+
+
+def _first_plan(session: Session) -> PlanPage:
+    """Return the plan for the work of the newest run, else for the first example."""
+    if newest := queries.newest_work(session):
+        with suppress(InvalidQuery):  # the run's facts contradict each other
+            return _page(session, newest[1], start=f"#{newest[0]}")
+    return _page(session, dict(parse_qsl(EXAMPLES[0][1])), start=EXAMPLES[0][0])
+
+
+def _page(session: Session, values: dict[str, str], start: str = "") -> PlanPage:
+    offered = planned(session, values)
+    return PlanPage(PlanForm(values), offered.plan, _used(offered.nearby, values), start)
 
 
 def _used(nearby: tuple[tuple[UsedLayout, tuple[str, ...]], ...], values: dict[str, str]) -> tuple[Used, ...]:

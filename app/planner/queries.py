@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlsplit
 
 from sqlmodel import Session, col
 
@@ -10,7 +11,17 @@ from app.domain.planning.estimate import NEAR, SPREAD, Prediction, recipe_words,
 from app.domain.planning.layout import SHARD_CEILING, SHARD_FLOOR, Layout
 from app.domain.planning.plan import Offer, Plan, make_plan
 from app.domain.planning.records import UsedLayout, nearest_layouts, records_of
-from app.domain.planning.request import INPUTS, InvalidPlan, PlanRequest, read_request
+from app.domain.planning.request import (
+    DEGREES,
+    INPUTS,
+    RECIPE,
+    REQUIRED,
+    InvalidPlan,
+    PlanRequest,
+    named_models,
+    plan_address,
+    read_request,
+)
 from app.domain.ranking.runs import family_of
 from app.errors import FieldError, InvalidQuery
 from app.storage.references import references
@@ -73,6 +84,29 @@ def _runs(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
             step_time_s=row.step_time_ms / 1000 if row.step_time_ms else None,
             peak_gb=row.peak_memory_gib * _GB_PER_GIB if row.peak_memory_gib else None,
         )
+
+
+def newest_work(session: Session) -> tuple[int, dict[str, str]] | None:
+    """Return the newest run of a model that the planner knows, and its work as inputs; None without such a run."""
+    row = session.execute(
+        select_any(RunRow.id, RunResultRow.contract)
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+        .where(
+            col(RunRow.model).in_(named_models()),
+            col(RunRow.gpu).is_not(None),
+            col(RunRow.status) == "ready",
+            col(RunRow.quarantine) == "",
+        )
+        .order_by(col(RunRow.id).desc())
+        .limit(1)
+    ).first()
+    if row is None:
+        return None
+    values = {name: frozen(entry["value"]) for name, entry in (row.contract or {}).items()}
+    if not all(values.get(name) for name in REQUIRED):
+        return None
+    address = plan_address(values, free=(*DEGREES, "pp_layout", "pp_account", *RECIPE))
+    return row.id, dict(parse_qsl(urlsplit(address).query))
 
 
 # --- A plan from query parameters, shared by page and API.

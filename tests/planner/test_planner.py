@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
+from app.planner.pages import EXAMPLES
 from app.storage.database import transaction
 from tests.builders import make_run
 from tests.runs.uploading import assert_problem
@@ -98,11 +99,19 @@ def test_what_cannot_be_understood_is_refused_by_field(client: TestClient) -> No
     assert '<a href="/plan" aria-current="page">Planner</a>' in answer.text
 
 
-def test_the_empty_page_says_how_to_begin_and_its_examples_work(client: TestClient) -> None:
+def test_the_page_begins_with_the_newest_run_else_with_an_example(client: TestClient, engine: Engine) -> None:
     text = page(client, {})
-    assert "No plan yet" in text
-    for address in re.findall(r'<a href="(/plan\?[^"]+)"', text):
-        assert 'id="offers"' in client.get(address).text
+    assert 'id="offers"' in text
+    assert re.search(r'name="model"\s+value="DeepSeek-V3"', text)
+    examples = [re.search(rf'href="(/plan\?[^"]+)">{re.escape(label)}<', text) for label, _ in EXAMPLES]
+    assert all(link and 'id="offers"' in client.get(link[1]).text for link in examples)
+    with transaction(engine) as session:
+        make_run(session, name="older", gpus=32)
+        newest = make_run(session, name="newest")
+    text = page(client, {})
+    assert f">#{newest}</summary>" in text
+    assert re.search(r'name="model"\s+value="Qwen3-30B-A3B"', text)
+    assert 'id="given"' not in text, "its work is planned anew, its layout is not fixed"
 
 
 def test_where_nothing_is_feasible_the_closest_layouts_say_why(client: TestClient) -> None:
