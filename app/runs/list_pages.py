@@ -1,5 +1,7 @@
 """The list of runs: filters, chosen columns, saved views, exports, and changes of the selected runs."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isfinite
 from typing import Annotated, Literal
 from urllib.parse import parse_qsl
@@ -9,7 +11,7 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.access.principal import Action
-from app.domain.numbers import plural
+from app.domain.numbers import change_text, plural
 from app.domain.verdict.words import DECISIONS
 from app.errors import Conflict, FieldError, InvalidChange, InvalidQuery, NotFound, ThreewallsError
 from app.runs.commands import quarantine_runs, tag_runs
@@ -28,6 +30,7 @@ from app.runs.queries import (
     selected_rows,
 )
 from app.runs.saved_views import ViewIn, query_of_view, save_view, views_of
+from app.storage.runs import RunListItem
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, reading
 from app.web.forms import Form, answer_form, status_of
@@ -61,6 +64,67 @@ class SelectionForm(Form):
 class ViewForm(Form):
     inputs = ("project", "name", "query", "shared", "author")
     longest = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A run in the picture above the list. `x` in percent, `y` in pixels; `text`: its change if it is off the scale."""
+
+    run_id: int
+    x: float
+    y: float
+    decision: str
+    title: str
+    text: str = ""
+
+
+MOST_SHOWN_PCT = 12.0
+"""Largest change on the picture's scale; larger ones stand at its edge with their value as text."""
+_MIDDLE, _HALF, _LANE = 44, 34, 100
+_PAGE_SIZE = 40
+_STRIP_RUNS = 3
+
+
+def verdict_dots(runs: Sequence[RunListItem]) -> tuple[Dot, ...]:
+    """Return the runs from the oldest on by their change against the baseline, slower above; () for too few.
+
+    Runs without a change stand in a lane below.
+    """
+    changes = {run.id: _change(run) for run in runs}
+    judged = [change for change in changes.values() if change is not None]
+    if len(judged) < _STRIP_RUNS:
+        return ()
+    limit = min(MOST_SHOWN_PCT, max(2.0, *map(abs, judged)))
+    dots = []
+    for place, run in enumerate(sorted(runs, key=lambda run: (run.created_at, run.id))):
+        change = changes[run.id]
+        has_failed = "failed" in (run.status, run.verdict)
+        decision = "failed" if has_failed else run.verdict.replace("_", "-") if change is not None else "no-baseline"
+        words = change_text(change).text if change is not None else "failed" if has_failed else "no change measured"
+        height = _LANE if change is None else _MIDDLE - _HALF * max(-1.0, min(1.0, change / limit))
+        is_off = change is not None and abs(change) > limit
+        dots.append(
+            Dot(
+                run.id, round(1 + 98 * (place + 0.5) / len(runs), 2), round(height, 1), decision,
+                f"#{run.id} {run.name}: {words}", change_text(change).figure if change is not None and is_off else "",
+            )
+        )  # fmt: skip
+    return tuple(dots)
+
+
+def _change(run: RunListItem) -> float | None:
+    """Return the change of step time that the verdict is about; a run of an experiment has its effect there."""
+    is_side = run.experiment_id is not None and run.purpose == "experiment"
+    return None if is_side or run.verdict in ("", "no_baseline", "failed") else run.verdict_delta_pct
+
+
+def list_answer(runs: Sequence[RunListItem]) -> str:
+    """Return what the shown runs have in common: `3 of 40 runs shown are slower than before, 2 failed.`"""
+    slower = sum(run.verdict == "regression" and _change(run) is not None for run in runs)
+    failed = sum("failed" in (run.status, run.verdict) for run in runs)
+    verb = "is" if slower == 1 else "are"
+    end = f", {failed} failed" if failed else ""
+    return f"{slower or 'None'} of {plural(len(runs), 'run')} shown {verb} slower than before{end}."
 
 
 @router.get("/runs")
@@ -157,8 +221,8 @@ def _table(request: Request, engine: AppEngine, kind: Literal["csv", "parquet"])
 def _render(
     request: Request, session: Session, form: SelectionForm, *, status: int = 200, toast: Toast | None = None
 ) -> HTMLResponse:
-    query = RunQuery.from_params(request.query_params)
-    options = filter_options(session)
+    query = RunQuery.from_params(request.query_params).model_copy(update={"page_size": _PAGE_SIZE})
+    page, options = find_runs(session, query), filter_options(session)
     return render(
         request,
         "runs/list.html",
@@ -166,7 +230,9 @@ def _render(
         address=query.address("/runs"),
         status=status,
         toast=toast,
-        page=find_runs(session, query),
+        page=page,
+        answer=list_answer(page.items),
+        dots=verdict_dots(page.items),
         filters=query,
         columns=query.shown_columns,
         all_columns=LIST_COLUMNS,

@@ -93,7 +93,7 @@ LIST_COLUMNS: Mapping[str, str] = {
     "peak_memory_gib": "Memory", "evidence": "Evidence", "purpose": "Purpose", "branch": "Branch",
 }  # fmt: skip
 """Columns of the list as a page, besides the name."""
-DEFAULT_COLUMNS = ("verdict", "step_time_ms", "model", "gpus", "dispatcher", "created")
+DEFAULT_COLUMNS = ("verdict", "step_time_ms", "gpus", "created")
 
 
 def _columns_problem(value: str) -> str:

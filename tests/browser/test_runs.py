@@ -33,7 +33,7 @@ def test_filters_paging_and_the_back_button(open_page: OpenPage, house: House) -
 
     page.get_by_role("link", name="Next").click()
     expect(page).to_have_url(re.compile(r"/runs\?project=many&after=\d+&page=2$"))
-    expect(names(page)).to_have_count(10)
+    expect(names(page)).to_have_count(20)
 
     page.locator("#run-table").get_by_label("Select #").first.check()
     page.get_by_text("+ Filter").click()
@@ -76,6 +76,16 @@ def test_filters_work_without_script(open_page: OpenPage, house: House) -> None:
     page.get_by_text("+ Filter").click()
     page.get_by_label("Project").select_option("scriptless")
     page.get_by_role("button", name="Apply").click()
+    expect(names(page)).to_have_text(["only"])
+    page.get_by_label("Select #").check()
+    page.get_by_text("Tag or quarantine").click()
+    page.get_by_label("Your name").fill("Ada")
+    page.get_by_role("button", name="Quarantine").click()
+    expect(page.locator("#selection .error").first).to_be_visible()  # a reason is missing
+    expect(page.get_by_label("Select #")).to_be_checked()
+    page.get_by_label("Tag", exact=True).fill("checked")
+    page.get_by_role("button", name="Tag", exact=True).click()
+    page.goto("/runs?q=tag:checked")
     expect(names(page)).to_have_text(["only"])
 
 

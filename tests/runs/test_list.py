@@ -9,6 +9,8 @@ import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
+from app.runs.list_pages import verdict_dots
+from app.runs.queries import RunQuery, find_runs
 from app.storage.database import transaction
 from app.storage.log_files import LogFiles
 from tests.builders import make_run
@@ -31,12 +33,34 @@ def headings(text: str) -> list[str]:
 
 def test_columns_are_chosen_in_the_address(client: TestClient, runs: list[int]) -> None:
     usual = client.get("/runs").text
-    assert headings(usual) == ["Run", "Verdict", "Step time", "Model", "GPUs", "Dispatcher", "Uploaded"]
+    assert headings(usual) == ["Run", "Verdict", "Step time", "GPUs", "Uploaded"]
     added = re.search(r'href="(/runs\?columns=[^"]*mfu_pct)"', usual)
     assert added
     assert headings(client.get(added[1]).text)[-1] == "MFU"
     assert headings(client.get("/runs?columns=branch,step_time_ms&sort=name").text) == ["Run", "Step time", "Branch"]
     assert client.get("/runs?columns=speed", headers=PAGE).status_code == 422
+
+
+def test_every_dot_stands_at_its_change_or_names_it(client: TestClient, engine: Engine) -> None:
+    changes = {"regression": 5.0, "improvement": -2.5, "no_change": 0.0, "inconclusive": 40.0, "no_baseline": None}
+    with transaction(engine) as session:
+        for verdict, change in changes.items():
+            make_run(session, name=verdict, purpose="ci", verdict=verdict, verdict_delta_pct=change)
+        make_run(session, name="broken", status="failed")
+        dots = {dot.decision: dot for dot in verdict_dots(find_runs(session, RunQuery()).items)}
+    heights = {name: dots[name].y for name in ("improvement", "no-change", "regression", "inconclusive")}
+    assert heights["no-change"] - heights["regression"] == pytest.approx(
+        2 * (heights["improvement"] - heights["no-change"])
+    )
+    assert [name for name, dot in dots.items() if dot.text] == ["inconclusive"], "beyond the scale"
+    assert dots["inconclusive"].text.startswith("40.0")
+    assert dots["no-baseline"].y == dots["failed"].y > heights["improvement"]
+    assert sorted(dot.x for dot in dots.values()) == [
+        dot.x for dot in sorted(dots.values(), key=lambda dot: dot.run_id)
+    ]
+    text = client.get("/runs").text
+    assert "1 of 6 runs shown is slower than before, 1 failed." in text
+    assert text.count("<circle class=") == 5
 
 
 def test_the_selected_runs_are_tagged_all_or_none(client: TestClient, runs: list[int]) -> None:
