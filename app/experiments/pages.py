@@ -580,7 +580,7 @@ def _answer(states: Mapping[str, int]) -> str:
     wait, decide = states.get("planned", 0) + states.get("waiting", 0), states.get("done", 0)
     parts = []
     if decide:
-        parts.append(f"{plural(decide, 'experiment has its runs', 'experiments have their runs')}; decide.")
+        parts.append(f"Decide {plural(decide, 'experiment')}.")
     if wait:
         parts.append(f"{plural(wait, 'experiment waits', 'experiments wait')} for runs.")
     return " ".join(parts) or "Every experiment is decided."

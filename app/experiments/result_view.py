@@ -15,7 +15,7 @@ _SECONDS_FROM_MS = 10_000
 _LOSS_WORDS = {"worse": "regression", "no_worse": "no_change", "not_finite": "failed"}
 _TICKS = (0.5, 1, 2, 5, 10, 20, 50, 100)
 """Distances of the marks on the axis, in percent."""
-_MOST_TICKS = 10
+_MOST_TICKS = 6
 _ROOM = 0.05
 """Free share of the axis at each end."""
 

@@ -230,7 +230,7 @@ def summary_of_list(items: Sequence[RuleItem], rules: RulesInForce) -> str:
     fired, tried, paid = (sum(map(test, items)) for test in (_fired, _tried, _paid_off))
     which = plural(len(items), "rule")
     of = "" if len(items) == len(rules.book.rules) else f" of {len(rules.book.rules)}"
-    return f"{which}{of}{whose}. {fired} fired in stored runs, {tried} were tried, {paid} paid off."
+    return f"{which}{of}{whose}. {fired} fired in stored runs, {tried} tried, {paid} paid off."
 
 
 def _item(rule: Rule, rules: RulesInForce, fired: Mapping[str, int], results: Mapping[str, RuleResults]) -> RuleItem:
@@ -510,7 +510,7 @@ def rule_of(rules: RulesInForce, name: str) -> Rule:
 
 router = APIRouter(include_in_schema=False)
 
-ROWS = 10
+ROWS = 8
 """Rules on a page of the list."""
 OPTIONS = {
     "phases": PHASES,

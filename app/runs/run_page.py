@@ -1040,9 +1040,9 @@ class RunPage:
         """Return what a reader of the chart must know but cannot see."""
         notes = []
         if outside := charts.outside(self.points, self.scale):
-            notes.append(f"{plural(outside, 'iteration')} off scale, in the lane on top.")
+            notes.append(f"{plural(outside, 'iteration')} off scale, on top.")
         if not self.scale.log and self.scale.low > 0:
-            notes.append("The axis does not start at zero.")
+            notes.append("Axis not from zero.")
         if len(self.drawn.iterations) < np.isfinite(self.points.values).sum():
             notes.append(f"{len(self.drawn.iterations):,} of {len(self.points.iterations):,} points are drawn.")
         return notes

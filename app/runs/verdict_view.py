@@ -37,7 +37,7 @@ from app.storage.verdicts import RunRegression, StoredVerdict, regressions_of, r
 _BASELINES: Mapping[str, str] = {
     "golden": "pinned as golden",
     "same_config": "of the same configuration",
-    "last_config": "of the previous configuration of this stack",
+    "last_config": "of the previous configuration",
     "nearest": "of the nearest configuration, not a baseline",
 }
 _MOST_LEFT_OUT = 8

@@ -57,7 +57,7 @@ def test_a_form_attaches_a_profile_and_leads_to_it(client: TestClient) -> None:
 def test_the_page_of_the_run_shows_its_profile_in_small(client: TestClient) -> None:
     run_id = make_run(client)
     assert f'hx-get="/runs/{run_id}/profiled"' in page(client, f"/runs/{run_id}")
-    assert "profile to know" in client.get(f"/runs/{run_id}/profiled", headers={"HX-Request": "true"}).text
+    assert '<a class="unknown" href' in client.get(f"/runs/{run_id}/profiled", headers={"HX-Request": "true"}).text
     profile = attached(client, run_id, trace("synthetic/seed-11/pair-before"))
     client.post(f"/api/v1/runs/{run_id}/profiles/{profile['id']}/confirm", json={"author": "kim"})
     part = client.get(f"/runs/{run_id}/profiled", headers={"HX-Request": "true"}).text

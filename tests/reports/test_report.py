@@ -52,7 +52,7 @@ def test_line_1_is_the_verdict_line_2_the_baseline_then_what_moved_then_a_link(c
         "| --- | ---: | ---: | ---: | ---: | --- |",
     ]
     assert lines[5].startswith("| Step time | 399.9 ms | 437.7 ms | +9.4 % | +6.7 % to +12.3 % |")
-    assert lines[7].startswith("Only one launch shows this")
+    assert lines[7].startswith("One launch, perhaps on a slow node")
     assert lines[9] == "<details><summary>1 suspect</summary>"
     assert lines[-5:-1] == ["</details>", "", f"[nightly slow (run {slow})](http://testserver/runs/{slow})", ""]
     assert lines[-1].startswith("Next step: [")

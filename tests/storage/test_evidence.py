@@ -53,7 +53,7 @@ def test_other_stacks_at_the_same_commit_speak_for_or_against_the_code(session: 
     assert commit.elsewhere is not None
     assert [move.run for move in commit.elsewhere.moved] == [str(slow[1])]
     assert commit.elsewhere.n == 2
-    assert commit.evidence[-1].startswith("Of 2 other stacks with the same change, 1 moved as well and")
+    assert commit.evidence[-1].startswith("1 of 2 other stacks with the same change moved as well")
 
 
 def test_a_stack_that_moved_inside_the_range_of_commits_counts(session: Session) -> None:
@@ -82,7 +82,7 @@ def test_past_a_bs_on_the_knob_support_it_in_both_directions(session: Session) -
     assert knob.past.median_pct == pytest.approx(10.0, abs=0.3)
     assert knob.past.low_pct <= knob.past.median_pct <= knob.past.high_pct
     assert knob.support == "supported"
-    assert knob.evidence[0].startswith("Measured before in 2 A/Bs on 2 stacks: 9.9")
+    assert knob.evidence[0].startswith("Median of 2 A/Bs on 2 stacks: 9.9")
 
 
 def test_reruns_are_one_a_b_and_a_quarantined_run_is_none(session: Session) -> None:

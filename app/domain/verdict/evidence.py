@@ -186,13 +186,13 @@ def _past_sentence(past: PastResults) -> str:
     where = f"on {plural(len(past.stacks), 'stack')}"
     if past.n == 1:
         return f"Measured once before, {where}: {change.figure}."
-    return f"Measured before in {past.n} A/Bs {where}: {change.figure} (median; {change.interval})."
+    return f"Median of {past.n} A/Bs {where}: {change.figure} ({change.interval})."
 
 
 def _stacks_sentence(elsewhere: OtherStacks) -> str:
-    moved, still = len(elsewhere.moved), len(elsewhere.still)
+    moved = len(elsewhere.moved)
     if elsewhere.n == 1:
-        what = "moved as well" if moved else "did not move" if still else "is undecided"
+        what = "moved as well" if moved else "did not move" if elsewhere.still else "is undecided"
         return f"1 other stack went through the same change: it {what}."
     tail = f", {elsewhere.undecided} undecided" if elsewhere.undecided else ""
-    return f"Of {elsewhere.n} other stacks with the same change, {moved} moved as well and {still} did not{tail}."
+    return f"{moved} of {elsewhere.n} other stacks with the same change moved as well{tail}."

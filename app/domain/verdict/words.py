@@ -323,10 +323,10 @@ def rerun_text(request: RerunRequest, decision: str, run: str) -> str:
     commit = f" of commit {short_commit(request.commit)}" if request.commit else ""
     reruns = f"{plural(request.runs, 'rerun')}{commit}"
     if decision == "regression":
-        why = f"Only one launch shows this, and a slow node would look the same: {reruns} can confirm it"
+        why = f"One launch, perhaps on a slow node: {reruns} can confirm it"
     else:
         why = f"{reruns} would decide if the difference stays the same"
-    return f"{why}. Start {plural(request.runs, 'it', 'them', number=False)} with `threewalls rerun {run} --exec CMD`."
+    return f"{why}. Start with `threewalls rerun {run} --exec CMD`."
 
 
 def reference_text(reference: ReferenceMove, label: Label = as_named) -> str:
