@@ -253,7 +253,7 @@ def make_leaderboard(session: Session, project: str = "moe-lab") -> dict[str, st
     `directional`: short runs with forced balance. `other`: the leader of another machine and model.
     """
     natural: dict[str, Value | EllipsisType] = {"force_balance": False, "routing_mode": "dropless", "data_mode": "real"}
-    made: dict[str, dict[str, Value | EllipsisType]] = {
+    fields_of_stack: dict[str, dict[str, Value | EllipsisType]] = {
         "tie": natural,
         "leader": natural | {"precision": "fp8", "fp8_recipe": "mxfp8", "ep": 64, "gpus": 64, "dp": 64},
         "only": natural | {"container": "nvcr.io/nvidia/nemo:26.02"},
@@ -262,11 +262,11 @@ def make_leaderboard(session: Session, project: str = "moe-lab") -> dict[str, st
     }
 
     def add(stack: str, dispatcher: str, times: Sequence[float], **columns: Any) -> list[int]:
-        fields = made[stack] | {"dispatcher": dispatcher}
+        fields = fields_of_stack[stack] | {"dispatcher": dispatcher}
         training = {"semantic_class": "training_equivalent"} if stack != "directional" else {}
-        told = {"activity": stated_activity(dispatcher), "evidence_level": "validated"} | training | columns
+        facts = {"activity": stated_activity(dispatcher), "evidence_level": "validated"} | training | columns
         started = FIRST_PLACE + timedelta(minutes=len(dispatcher))
-        return make_stack(session, times, project=project, fields=fields, judged=False, started=started, **told)
+        return make_stack(session, times, project=project, fields=fields, judged=False, started=started, **facts)
 
     add("tie", "alltoall", [400.0, 402.0, 399.0])
     add("tie", "deepep", [340.0, 341.5, 339.5], peak_memory_gib=66.0)
@@ -290,7 +290,7 @@ def make_leaderboard(session: Session, project: str = "moe-lab") -> dict[str, st
         add("directional", dispatcher, [time], window_length=6, short=True, evidence_level="smoke")
     for dispatcher, time in (("alltoall", 9_000.0), ("hybridep", 7_400.0)):
         add("other", dispatcher, [time, time * 1.002])
-    keys = {name: stack_key(project, _contract(fields)) for name, fields in made.items()}
+    keys = {name: stack_key(project, _contract(fields)) for name, fields in fields_of_stack.items()}
     for key in keys.values():
         judge(session, project, key)
     settle_standings(session)
@@ -299,8 +299,8 @@ def make_leaderboard(session: Session, project: str = "moe-lab") -> dict[str, st
 
 def settle_standings(session: Session) -> None:
     """Rank again what the sweep of the service would, until nothing is left."""
-    while asked := request_next_rankings(session):
-        for work_id in asked:
+    while work_ids := request_next_rankings(session):
+        for work_id in work_ids:
             judge_and_rank(session, work_id)
     session.expire_all()
 

@@ -40,7 +40,7 @@ def make_stack_run(
     values |= {name: value for name, (value, _, _) in CONTRACT.items()} | {"cluster": "eos", "routing_mode": "dropless"}
     values |= {"force_balance": False, "data_mode": "real"} | dict(fields or {})
     contract = {name: {"value": value, "source": "metadata", "detail": ""} for name, value in values.items()}
-    known = {name: stated(entry) for name, entry in contract.items()}
+    stated_fields = {name: stated(entry) for name, entry in contract.items()}
     facts: dict[str, Any] = {
         "name": f"nightly-{place}",
         "purpose": "ci",
@@ -49,8 +49,8 @@ def make_stack_run(
         "contract": contract,
         "unknown": [],
         "provisional": False,
-        "stack_key": stack_key(project, known),
-        "config_key": config_key(project, known),
+        "stack_key": stack_key(project, stated_fields),
+        "config_key": config_key(project, stated_fields),
         "semantic_class": "training_equivalent",
         "outcome": "completed",
         "log_step_time": float(np.log(USUAL_MS) + slower),

@@ -45,7 +45,7 @@ LINK = "https://walls.example/regressions/7"
 HOSTILE = "<!channel> <https://evil.example|click> & [x](https://evil.example) **b** {{DATE(2020-01-01T00:00:00Z)}}"
 
 
-def made(cause: str = "Code: 0f3c2a9d -> 77aa01bc.", project: str = "moe") -> Notification:
+def make_notification(cause: str = "Code: 0f3c2a9d -> 77aa01bc.", project: str = "moe") -> Notification:
     return regression_notification(
         "regression.opened", project=project, number=7, metric="step_time_ms", cause=cause, delta_pct=3.4,
         hours_per_day=41.0, stacks=[("ab" * 32, "Qwen3-30B-A3B · 16 × H100")], note="", at=NOW,
@@ -53,7 +53,7 @@ def made(cause: str = "Code: 0f3c2a9d -> 77aa01bc.", project: str = "moe") -> No
 
 
 def test_a_message_says_what_happened_and_what_it_rests_on() -> None:
-    notification = made()
+    notification = make_notification()
     assert notification.title == "Regression: step time 3.4 % slower in moe"
     assert notification.lines == (
         "Cause: Code: 0f3c2a9d -> 77aa01bc.",
@@ -65,7 +65,7 @@ def test_a_message_says_what_happened_and_what_it_rests_on() -> None:
 
 
 def test_slack_gets_blocks_in_which_nothing_is_markup_that_we_did_not_write() -> None:
-    body = json.loads(messages.slack_body(made(HOSTILE), LINK))
+    body = json.loads(messages.slack_body(make_notification(HOSTILE), LINK))
     header, section, foot = body["blocks"]
     assert header["text"]["type"] == "plain_text"
     assert section["text"]["type"] == "mrkdwn"
@@ -73,11 +73,13 @@ def test_slack_gets_blocks_in_which_nothing_is_markup_that_we_did_not_write() ->
     assert "&lt;!channel&gt; &lt;https://evil.example|click&gt; &amp;" in words
     assert "<" not in words
     assert foot["elements"][0]["text"].startswith(f"<{LINK}|Open in Threewalls>")
-    assert len(json.loads(messages.slack_body(made("x" * 5000), LINK))["blocks"][1]["text"]["text"]) <= 3000
+    assert (
+        len(json.loads(messages.slack_body(make_notification("x" * 5000), LINK))["blocks"][1]["text"]["text"]) <= 3000
+    )
 
 
 def test_teams_gets_a_card_in_which_nothing_is_markdown_that_we_did_not_write() -> None:
-    body = json.loads(messages.teams_body(made(HOSTILE, project="a_b*[c](d)"), LINK))
+    body = json.loads(messages.teams_body(make_notification(HOSTILE, project="a_b*[c](d)"), LINK))
     attachment = body["attachments"][0]
     assert (body["type"], attachment["contentType"]) == ("message", "application/vnd.microsoft.card.adaptive")
     card = attachment["content"]
@@ -124,8 +126,8 @@ def test_a_signature_covers_the_body_the_time_and_the_delivery() -> None:
     sent = headers(secret, "delivery-1", 1_700_000_000, body)
     key = base64.b64decode(secret.split("_", 1)[1])
     assert len(key) == 32
-    told = hmac.new(key, b"delivery-1.1700000000." + body, hashlib.sha256).digest()
-    assert sent["webhook-signature"] == "v1," + base64.b64encode(told).decode()
+    digest = hmac.new(key, b"delivery-1.1700000000." + body, hashlib.sha256).digest()
+    assert sent["webhook-signature"] == "v1," + base64.b64encode(digest).decode()
     others = {
         signature(secret, "delivery-2", 1_700_000_000, body),
         signature(secret, "delivery-1", 1_700_000_001, body),

@@ -127,8 +127,8 @@ def test_runs_of_a_sentence_are_links_and_nothing_else_is() -> None:
 TITLE = "Qwen3-30B-A3B · 16 × H100"
 
 
-def stack(key: str, title: str = TITLE, project: str = "lab", **known: Value) -> TitledStack:
-    return TitledStack(key, title, project, known)
+def stack(key: str, title: str = TITLE, project: str = "lab", **fields: Value) -> TitledStack:
+    return TitledStack(key, title, project, fields)
 
 
 def test_a_stack_without_neighbours_has_its_title() -> None:
@@ -151,8 +151,8 @@ def test_other_fields_are_told_as_far_as_they_tell_more_apart() -> None:
             stack("c", task="sft", precision="fp8", cluster="y", pp=1),
         ]
     )
-    told = {key: name.removeprefix(f"{TITLE} · ") for key, name in named.items()}
-    assert told == {"a": "task pretrain · cluster x", "b": "task sft · cluster x", "c": "task sft · cluster y"}
+    endings = {key: name.removeprefix(f"{TITLE} · ") for key, name in named.items()}
+    assert endings == {"a": "task pretrain · cluster x", "b": "task sft · cluster x", "c": "task sft · cluster y"}
 
 
 def test_what_is_unknown_is_called_so() -> None:

@@ -27,8 +27,8 @@ def make_document(
 ) -> VerdictDocument:
     candidates = [candidate] if isinstance(candidate, RunRecord) else list(candidate)
     assessment = assess(candidates, earlier, prior=prior, rules=BaselineRules("main", pinned))
-    metrics: dict[str, dict[str, None]] = {one.run: {} for one in (*candidates, *earlier)}
-    return verdict_document(assessment, tuple(one.run for one in candidates), metrics, definition_version=1)
+    metrics: dict[str, dict[str, None]] = {record.run: {} for record in (*candidates, *earlier)}
+    return verdict_document(assessment, tuple(record.run for record in candidates), metrics, definition_version=1)
 
 
 __all__ = ["DEFAULT_PRIOR", "SURE", "make_baseline", "make_document", "make_record"]

@@ -59,16 +59,16 @@ def add_runs(
 ) -> list[int]:
     """Uploads of a side, as its command would make them; judged, so that they join. `side` "": no tag says it."""
     turned: Fields = {"ep_overlap": True} if side == "candidate" and fields is None else dict(fields or {})
-    found = []
+    run_ids = []
     for number, time in enumerate(times_ms):
-        facts: dict[str, Any] = {"purpose": "experiment", "tags": [one for one in (tag, side) if one]}
+        facts: dict[str, Any] = {"purpose": "experiment", "tags": [label for label in (tag, side) if label]}
         facts |= {"name": f"{side} {number} {time}", "started": CAME + timedelta(days=21)} | columns
         with transaction(engine) as session:
-            found += make_stack(
+            run_ids += make_stack(
                 session, [time], project=PROJECT, fields={**FIELDS, **turned},
                 commits=[facts.pop("commit", COMMIT)], **facts,
             )  # fmt: skip
-    return found
+    return run_ids
 
 
 def read(engine: Engine, experiment: int) -> Experiment:

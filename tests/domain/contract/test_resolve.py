@@ -368,7 +368,7 @@ def dump(upto: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "known"),
+    ("text", "has_defaults"),
     [
         (dump("world_size") + END, True),
         (dump("world_size"), True),  # only the line that ends it is missing
@@ -379,11 +379,11 @@ def dump(upto: str) -> str:
         (SUMMARY.partition("  num_moe")[0], False),
     ],
 )
-def test_only_a_dump_with_an_end_has_defaults(text: str, known: bool) -> None:
+def test_only_a_dump_with_an_end_has_defaults(text: str, has_defaults: bool) -> None:
     summary = summarise(parse_text(text + LINES), make_metadata())
-    assert ("attention" in summary.contract) is known
-    assert ("routing_mode" in summary.contract) is known
-    assert ("routing_mode" in summary.unknown) is not known
+    assert ("attention" in summary.contract) is has_defaults
+    assert ("routing_mode" in summary.contract) is has_defaults
+    assert ("routing_mode" in summary.unknown) is not has_defaults
     experts = summary.contract.get("num_experts")
     assert experts is None or experts.value == 128
     assert not str(summary.contract["model"].value if "model" in summary.contract else "").endswith("dense")
@@ -396,10 +396,10 @@ def test_a_finished_section_of_a_cut_summary_keeps_its_defaults() -> None:
     assert (stated["attention"].value, stated["attention"].source) == ("auto", "default")
 
 
-@pytest.mark.parametrize(("problems", "known"), [((), True), ((CUT,), False)])
-def test_the_readers_remark_decides(problems: tuple[Problem, ...], known: bool) -> None:
+@pytest.mark.parametrize(("problems", "has_defaults"), [((), True), ((CUT,), False)])
+def test_the_readers_remark_decides(problems: tuple[Problem, ...], has_defaults: bool) -> None:
     log = make_log([100.0] * 5, stated={"num_layers": 2}, problems=problems)
-    assert ("attention" in summarise(log, make_metadata()).contract) is known
+    assert ("attention" in summarise(log, make_metadata()).contract) is has_defaults
 
 
 def test_each_field_of_the_keys_has_a_default_or_is_known_to_have_none() -> None:
@@ -491,8 +491,8 @@ def test_a_run_that_stopped_before_its_first_iteration_shows_no_active_dispatche
     ],
 )
 def test_captured_graphs_are_those_that_count(text: str, impl: str) -> None:
-    asked: dict[str, Value] = OVERLAP_CASE | {"graph_impl": "none"}
-    summary = summary_of(log_of(asked, LogEvent("graph_captured", 90, text)))
+    fields: dict[str, Value] = OVERLAP_CASE | {"graph_impl": "none"}
+    summary = summary_of(log_of(fields, LogEvent("graph_captured", 90, text)))
     assert summary.activity["graph_impl"].agrees is False
     assert summary.contract["graph_impl"].value == impl
     assert f"The CUDA-graph implementation none was requested, but {impl} was active (line 90: {text})." in " ".join(

@@ -176,7 +176,7 @@ def test_layouts(layout: str, count: int, layers: int, mtp: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "pp", "said"),
+    ("layout", "pp", "message"),
     [
         ("Etm|tL", 2, "has a layer after"),
         ("Et|tm|mL", 3, "over several stages"),
@@ -185,10 +185,10 @@ def test_layouts(layout: str, count: int, layers: int, mtp: int) -> None:
         ("Et|tm||L", None, None),
     ],
 )
-def test_multi_token_prediction_layers_of_a_layout_come_last(layout: str, pp: int | None, said: str | None) -> None:
+def test_multi_token_prediction_layers_of_a_layout_come_last(layout: str, pp: int | None, message: str | None) -> None:
     problem = layout_problem(layout, pp, None, None)
 
-    assert problem is None if said is None else said in (problem or "")
+    assert problem is None if message is None else message in (problem or "")
 
 
 @pytest.mark.parametrize("layout", ["", "Et(t|", "Ex", "E(t(t)*2)*2L", "Et*99999L", "E(" + "t" * 99 + ")*9999L"])

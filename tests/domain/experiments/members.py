@@ -53,9 +53,9 @@ def sides(baseline: tuple[float, ...], candidate: tuple[float, ...]) -> list[Mem
     ]
 
 
-def with_figures(one: Member, memory_bytes: float, loss: float) -> Member:
-    estimate = replace(one.run.estimate, peak_memory_bytes=memory_bytes, loss=loss)
-    return replace(one, applicant=replace(one.applicant, run=replace(one.run, estimate=estimate)))
+def with_figures(member: Member, memory_bytes: float, loss: float) -> Member:
+    estimate = replace(member.run.estimate, peak_memory_bytes=memory_bytes, loss=loss)
+    return replace(member, applicant=replace(member.applicant, run=replace(member.run, estimate=estimate)))
 
 
 def rules(runs_each: int = 2, extensions: int = 0) -> Rules:

@@ -51,9 +51,9 @@ def test_the_smallest_effect_is_the_limit_of_the_test_and_what_its_power_adds(
     df = min(prior.degrees_of_freedom + runs - 1, 12)
     assert t_quantile(0.998, df) == pytest.approx(t_limit, abs=0.002)
     assert t_quantile(POWER, df) == pytest.approx(t_power, abs=0.0002)
-    found = size([], prior, runs_each=runs)
-    assert found.smallest_pct == pytest.approx(smallest, abs=0.003)
-    assert found.smallest_pct == pytest.approx(smallest_pct(found, runs))
+    sizing = size([], prior, runs_each=runs)
+    assert sizing.smallest_pct == pytest.approx(smallest, abs=0.003)
+    assert sizing.smallest_pct == pytest.approx(smallest_pct(sizing, runs))
 
 
 def test_nothing_below_one_per_cent_is_ever_promised() -> None:
@@ -64,13 +64,13 @@ def test_nothing_below_one_per_cent_is_ever_promised() -> None:
 
 def test_own_launches_are_drawn_together_with_the_prior() -> None:
     """Eight launches that vary by 0.1 % (sd): (4 * 1.5 %^2 + 7 * 0.1 %^2) / 11 = 0.908 %^2."""
-    shifts = [0.001 * one for one in (-1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0)]
-    own = sum((one - 0.0) ** 2 for one in shifts) / 7
-    found = size(make_runs(shifts))
-    assert found.prior.variance == pytest.approx((4 * 0.015**2 + 7 * own) / 11)
-    assert found.prior.degrees_of_freedom == 11
-    assert (found.spread_from, found.spread_runs) == ("series", 8)
-    assert found.spread_pct == pytest.approx(0.908, abs=0.005)
+    shifts = [0.001 * sigma for sigma in (-1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0)]
+    own = sum((shift - 0.0) ** 2 for shift in shifts) / 7
+    sizing = size(make_runs(shifts))
+    assert sizing.prior.variance == pytest.approx((4 * 0.015**2 + 7 * own) / 11)
+    assert sizing.prior.degrees_of_freedom == 11
+    assert (sizing.spread_from, sizing.spread_runs) == ("series", 8)
+    assert sizing.spread_pct == pytest.approx(0.908, abs=0.005)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_whose_spread_it_is_is_told(own: int, family: Prior, source: str) -> Non
 
 
 def test_what_varies_too_much_is_capped_and_told() -> None:
-    found = size([], DEFAULT_PRIOR)
-    assert (found.needed, found.runs_each) == (None, MOST_EACH)
-    assert found.smallest_pct > found.effect_pct
+    sizing = size([], DEFAULT_PRIOR)
+    assert (sizing.needed, sizing.runs_each) == (None, MOST_EACH)
+    assert sizing.smallest_pct > sizing.effect_pct
 
 
 def test_more_runs_see_smaller_effects() -> None:
@@ -100,7 +100,7 @@ def test_the_order_is_balanced(runs_each: int) -> None:
     for end in range(1, len(order) + 1):
         ahead = order[:end].count("baseline") - order[:end].count("candidate")
         assert abs(ahead) <= 1
-    places = {side: [place for place, one in enumerate(order) if one == side] for side in ("baseline", "candidate")}
+    places = {side: [place for place, arm in enumerate(order) if arm == side] for side in ("baseline", "candidate")}
     apart = sum(places["candidate"]) - sum(places["baseline"])
     assert apart == (0 if runs_each % 2 == 0 else 1)
 
@@ -137,8 +137,8 @@ def test_what_follows_from_a_knob_is_worked_out_again(
 ) -> None:
     after = change(before, **knobs)
     for name, value in fields.items():
-        found = after.get(name)
-        assert (None if found is None else found.value) == value, name
+        resolved = after.get(name)
+        assert (None if resolved is None else resolved.value) == value, name
 
 
 def test_the_key_of_the_change_is_that_of_a_run_that_states_it() -> None:
@@ -163,19 +163,19 @@ def test_values_that_only_a_log_shows_stay() -> None:
 
 
 def test_what_a_log_derived_still_says_which_knobs_are_in_use() -> None:
-    known = {
+    before = {
         "precision": Stated("bf16", "derived", "line 11: bf16 = True"),
         "param_gather_lp": Stated(None, "derived", "not in use: the precision is not a low one (stated: false)"),
         "delay_wgrad": Stated(value=False, source="arguments", detail="line 12"),
     }
-    assert change(known, delay_wgrad=True)["param_gather_lp"].value is None
+    assert change(before, delay_wgrad=True)["param_gather_lp"].value is None
 
 
 def test_knobs_are_read_into_canonical_values() -> None:
     (knob,) = read_knobs({"ep_overlap": "on"}, ALLTOALL)
     assert (knob.before, knob.after, knob.known, knob.before_text) == (None, True, False, "unknown")
-    (known,) = read_knobs({"dispatcher": "DeepEP"}, ALLTOALL)
-    assert (known.before_text, known.after_text) == ("alltoall", "deepep")
+    (dispatcher,) = read_knobs({"dispatcher": "DeepEP"}, ALLTOALL)
+    assert (dispatcher.before_text, dispatcher.after_text) == ("alltoall", "deepep")
 
 
 # --- What is pasted for a planned change.
@@ -196,16 +196,16 @@ def test_the_gain_and_its_interval() -> None:
 
     df 12, moderated variance (20 * 0.4 %^2 + 0) / 21, SE 0.39036 % * sqrt(2/2), t(0.998, 12) = 3.5495: half 1.3856 %.
     """
-    found = outcome(sides((0.0, 0.0), (-0.05, -0.05)), ENROLMENT, rules())
-    assert found.gain is not None
+    result = outcome(sides((0.0, 0.0), (-0.05, -0.05)), ENROLMENT, rules())
+    assert result.gain is not None
     half = 3.5495 * math.sqrt(20 / 21) * 0.004
-    assert found.gain.pct == pytest.approx(100 * math.expm1(0.05), abs=1e-6)
-    assert found.gain.low_pct == pytest.approx(100 * math.expm1(0.05 - half), abs=0.002)
-    assert found.gain.high_pct == pytest.approx(100 * math.expm1(0.05 + half), abs=0.002)
-    assert (found.winner, found.finished, found.early, found.looks) == ("candidate", True, False, 3)
-    assert (found.attributed_to, found.from_value, found.to_value) == ("dispatcher", "alltoall", "deepep")
-    assert found.evidence_level == "validated"
-    assert found.sentence.startswith("The change is faster: +5.1")
+    assert result.gain.pct == pytest.approx(100 * math.expm1(0.05), abs=1e-6)
+    assert result.gain.low_pct == pytest.approx(100 * math.expm1(0.05 - half), abs=0.002)
+    assert result.gain.high_pct == pytest.approx(100 * math.expm1(0.05 + half), abs=0.002)
+    assert (result.winner, result.finished, result.early, result.looks) == ("candidate", True, False, 3)
+    assert (result.attributed_to, result.from_value, result.to_value) == ("dispatcher", "alltoall", "deepep")
+    assert result.evidence_level == "validated"
+    assert result.sentence.startswith("The change is faster: +5.1")
 
 
 @pytest.mark.parametrize(
@@ -218,9 +218,9 @@ def test_the_gain_and_its_interval() -> None:
     ],
 )
 def test_who_wins(candidate: tuple[float, ...], winner: str, word: str) -> None:
-    found = outcome(sides((0.0, 0.001), candidate), ENROLMENT, rules())
-    assert (found.winner, found.finished) == (winner, True)
-    assert word in found.sentence
+    result = outcome(sides((0.0, 0.001), candidate), ENROLMENT, rules())
+    assert (result.winner, result.finished) == (winner, True)
+    assert word in result.sentence
 
 
 def test_an_early_look_asks_for_more_certainty() -> None:
@@ -245,14 +245,14 @@ def test_changing_the_number_of_runs_afterwards_asks_for_more_certainty() -> Non
 
 
 def test_memory_and_loss_are_guards() -> None:
-    def made(memory: float, loss: float) -> list[Member]:
+    def members_with(memory: float, loss: float) -> list[Member]:
         figures = {"baseline": (60e9, 2.0), "candidate": (memory, loss)}
-        return [with_figures(one, *figures[one.side]) for one in sides((0.0, 0.0), (-0.05, -0.05))]
+        return [with_figures(arm, *figures[arm.side]) for arm in sides((0.0, 0.0), (-0.05, -0.05))]
 
-    more_memory = outcome(made(70e9, 2.0), ENROLMENT, rules())
+    more_memory = outcome(members_with(70e9, 2.0), ENROLMENT, rules())
     assert more_memory.winner == "baseline"
     assert "memory" in more_memory.sentence
-    worse = outcome(made(60e9, 2.2), ENROLMENT, rules())
+    worse = outcome(members_with(60e9, 2.2), ENROLMENT, rules())
     assert worse.winner == ""
     assert "loss is clearly worse" in worse.sentence
 
@@ -268,24 +268,24 @@ def test_memory_and_loss_are_guards() -> None:
     ],
 )
 def test_the_evidence_is_no_better_than_its_runs(change: dict[str, object], level: str, because: str) -> None:
-    made = [*sides((0.0, 0.0), ()), *(member(f"c{place}", "candidate", -0.05, **change) for place in range(2))]  # type: ignore[arg-type]
-    found = outcome(made, ENROLMENT, rules())
-    assert found.evidence_level == level
-    assert because in found.evidence_because
+    arms = [*sides((0.0, 0.0), ()), *(member(f"c{place}", "candidate", -0.05, **change) for place in range(2))]  # type: ignore[arg-type]
+    result = outcome(arms, ENROLMENT, rules())
+    assert result.evidence_level == level
+    assert because in result.evidence_because
 
 
 def test_no_run_counts_on_two_sides_and_the_order_of_what_does_not_count_is_nothing() -> None:
     fell_back = Activity(Stated("deepep", "arguments"), Stated("alltoall", "log line", "line 9"), agrees=False)
     stranger = member("x", "candidate", -0.9, activity={"dispatcher": fell_back})
-    made = sides((0.0, 0.001), (-0.05, -0.049))
-    first = outcome([*made, stranger], ENROLMENT, rules())
-    second = outcome([stranger, *made], ENROLMENT, rules())
+    arms = sides((0.0, 0.001), (-0.05, -0.049))
+    first = outcome([*arms, stranger], ENROLMENT, rules())
+    second = outcome([stranger, *arms], ENROLMENT, rules())
     assert first.baseline == second.baseline == ("b0", "b1")
     assert first.candidate == second.candidate == ("c0", "c1")
     assert not set(first.baseline) & set(first.candidate)
     assert "`dispatcher` = deepep was requested, but alltoall was active (line 9)" in first.left_out[-1].why
-    assert first.gain == second.gain == outcome(made, ENROLMENT, rules()).gain
-    assert outcome(made, ENROLMENT, rules()) == outcome(list(made), ENROLMENT, rules())
+    assert first.gain == second.gain == outcome(arms, ENROLMENT, rules()).gain
+    assert outcome(arms, ENROLMENT, rules()) == outcome(list(arms), ENROLMENT, rules())
 
 
 def test_the_planned_number_has_the_planned_power() -> None:
@@ -294,8 +294,10 @@ def test_the_planned_number_has_the_planned_power() -> None:
     sizing = size([], prior, runs_each=5)
     effect = -math.log1p(-sizing.smallest_pct / 100)
     draws = np.random.default_rng(5).normal(0, 0.01 * math.sqrt(2 / 5), 4000) - effect
-    found = sum(Comparison(shift, prior.variance, prior, 0.0, 0.0).decide(5, 5) == "improvement" for shift in draws)
-    assert 0.76 < found / len(draws) < 0.86
+    improvements = sum(
+        Comparison(shift, prior.variance, prior, 0.0, 0.0).decide(5, 5) == "improvement" for shift in draws
+    )
+    assert 0.76 < improvements / len(draws) < 0.86
 
 
 def test_looking_after_every_run_does_not_make_winners() -> None:
@@ -309,16 +311,16 @@ def test_looking_after_every_run_does_not_make_winners() -> None:
             Comparison(b[:k].mean() - a[:k].mean(), prior.variance, prior, 0.0, 0.0).decide(k, k, 1 if k == 5 else 9)
             for k in range(1, 6)
         ]
-        first = next((one for one in decided if one in ("improvement", "regression")), "")
+        first = next((verdict for verdict in decided if verdict in ("improvement", "regression")), "")
         wins, losses = wins + (first == "improvement"), losses + (first == "regression")
     assert wins / 4_000 < 0.004
     assert losses / 4_000 < 0.01
 
 
 def test_the_prior_of_the_plan_is_the_one_of_the_result() -> None:
-    found = outcome(sides((0.0,), (-0.05,)), ENROLMENT, rules(1))
-    assert found.verdict is not None
-    assert found.verdict.prior == SURE
+    result = outcome(sides((0.0,), (-0.05,)), ENROLMENT, rules(1))
+    assert result.verdict is not None
+    assert result.verdict.prior == SURE
 
 
 # --- A journey is a tree from its root; its texts quote what came from outside.
@@ -347,14 +349,16 @@ def test_gains_on_the_way_multiply() -> None:
 def test_where_nothing_is_accepted_the_journey_stands_at_its_root() -> None:
     tree = make_journey(1, "moe", ROOT, [step(1, None, -3.0, "rejected"), step(2, 99, None, "planned")])
     assert tree.current_run_id == 1
-    assert [(one.source, one.target) for one in tree.edges] == [("root", "experiment-1"), ("root", "experiment-2")]
+    assert [(edge.source, edge.target) for edge in tree.edges] == [("root", "experiment-1"), ("root", "experiment-2")]
 
 
 def test_texts_for_other_tools_are_quoted() -> None:
     hostile = 'x"]; click n0 call evil() <b>\\'
     knobs = (KnobChange("env.NVTE_FUSED_ATTN", "1", 'a"|b'),)
-    one = step(1, None, 5.0, "accepted", hostile)
-    tree = make_journey(1, "moe", ROOT, [JourneyStep(1, None, "t", knobs, one.state, one.gain, "", "", one.candidate)])
+    first = step(1, None, 5.0, "accepted", hostile)
+    tree = make_journey(
+        1, "moe", ROOT, [JourneyStep(1, None, "t", knobs, first.state, first.gain, "", "", first.candidate)]
+    )
     lines = mermaid(tree).splitlines()
     assert lines[0] == "flowchart TD"
     assert lines[1].startswith('    n0["run 1: root<br/>')
@@ -399,8 +403,8 @@ def test_a_sweep_drops_the_worst_once_all_values_have_their_runs() -> None:
 
 
 def test_values_that_a_person_rejects_leave_the_others_in_a_later_round() -> None:
-    found = sweep_progress([trial("16", 1, 2.0), trial("24", 1, 5.0), trial("32", 0, state="rejected")], 3)
-    assert (found.number, found.behind, found.may_go_on, found.drop) == (1, True, True, ())
+    progress = sweep_progress([trial("16", 1, 2.0), trial("24", 1, 5.0), trial("32", 0, state="rejected")], 3)
+    assert (progress.number, progress.behind, progress.may_go_on, progress.drop) == (1, True, True, ())
 
 
 def test_a_sweep_costs_less_than_an_ab_of_each_value() -> None:
@@ -411,8 +415,8 @@ def test_a_sweep_costs_less_than_an_ab_of_each_value() -> None:
 
 def test_a_paired_interval_leaves_out_drift_that_both_sides_share() -> None:
     drift = (0.0, 0.03, 0.06, 0.09)
-    made = sides(drift, tuple(slower - 0.1 for slower in drift))
-    result = outcome(made, ENROLMENT, rules(4))
+    arms = sides(drift, tuple(slower - 0.1 for slower in drift))
+    result = outcome(arms, ENROLMENT, rules(4))
     assert result.paired is not None
     assert result.paired.pct == pytest.approx(10.5, abs=0.1)
     assert result.gain is not None

@@ -261,7 +261,7 @@ def test_a_value_that_no_field_takes_is_told() -> None:
 GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "corpus" / "golden"
 
 
-def found(args: object) -> dict[str, Value]:
+def values_of(args: object) -> dict[str, Value]:
     fields, warnings = stated_by_launch_args(args)  # type: ignore[arg-type]
     assert warnings == []
     assert {stated.source for stated in fields.values()} <= {"metadata"}
@@ -303,7 +303,7 @@ def found(args: object) -> dict[str, Value]:
     ],
 )  # fmt: skip
 def test_flags_state_fields(args: object, fields: dict[str, Value]) -> None:
-    assert found(args) == fields
+    assert values_of(args) == fields
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_flags_state_fields(args: object, fields: dict[str, Value]) -> None:
     ],
 )
 def test_the_dispatcher_of_flags(args: str, dispatcher: str) -> None:
-    assert found(args)["dispatcher"] == dispatcher
+    assert values_of(args)["dispatcher"] == dispatcher
 
 
 def test_where_a_value_comes_from_is_told() -> None:

@@ -162,7 +162,7 @@ def no_shared(inputs: Inputs) -> Inputs:
 
 
 @pytest.mark.parametrize(
-    ("told", "real", "explanation"),
+    ("stated", "real", "explanation"),
     [
         (DEEPSEEK, replace(DEEPSEEK, shape=deepseek_v3(0)), "`mtp` is 0"),
         (replace(DEEPSEEK, shape=deepseek_v3(0)), DEEPSEEK, "`mtp` is 1"),
@@ -175,8 +175,8 @@ def no_shared(inputs: Inputs) -> Inputs:
         (NANO, replace(NANO, shape=replace(NANO.shape, hybrid=None)), "as those of a plain transformer"),
     ],
 )
-def test_the_input_that_is_wrong_is_named(told: Inputs, real: Inputs, explanation: str) -> None:
-    sentence = explain_difference(flops(real) / 1e12, flops(told) / 1e12, told, digit=0.0)
+def test_the_input_that_is_wrong_is_named(stated: Inputs, real: Inputs, explanation: str) -> None:
+    sentence = explain_difference(flops(real) / 1e12, flops(stated) / 1e12, stated, digit=0.0)
     assert sentence is not None
     assert explanation in sentence
 
@@ -190,9 +190,9 @@ def test_a_wrong_number_of_gpus_is_named(factor: float, words: str) -> None:
 
 def test_padding_of_a_small_model_s_vocabulary_is_named() -> None:
     small = ModelShape(1, 256, 10000, 256, False, GroupedQueryAttention(2, 2, 64))
-    told = Inputs(small, 64, discount_window=False, tp=4)
-    real = replace(told, shape=replace(small, vocabulary=pad_vocabulary(10000, 128, 4)))
-    sentence = explain_difference(flops(real), flops(told), told, digit=0.0)
+    stated = Inputs(small, 64, discount_window=False, tp=4)
+    real = replace(stated, shape=replace(small, vocabulary=pad_vocabulary(10000, 128, 4)))
+    sentence = explain_difference(flops(real), flops(stated), stated, digit=0.0)
     assert sentence is not None
     assert "`vocab_size` is 10240 (padded to 128 x" in sentence
 
@@ -327,12 +327,12 @@ def test_skipped_steps_and_lost_losses_are_shown_with_their_iterations() -> None
                  "nan_iterations": [0.0, 1.0, 0.0, 0.0], "grad_norm": [NAN, NAN, 1.0, NAN]},
         total_iterations=4,
     )  # fmt: skip
-    told = {failure.kind: failure for failure in explain_failures(log)}
-    assert set(told) == {"loss_not_finite", "skipped_iterations", "nan_iterations"}
-    assert told["loss_not_finite"].iteration == 4
-    assert told["skipped_iterations"].explanation.endswith("Here: 2 between iterations 1 and 2.")
-    assert told["nan_iterations"].evidence[0].line == 102
-    assert told["loss_not_finite"].evidence[0].text == (
+    failures = {failure.kind: failure for failure in explain_failures(log)}
+    assert set(failures) == {"loss_not_finite", "skipped_iterations", "nan_iterations"}
+    assert failures["loss_not_finite"].iteration == 4
+    assert failures["skipped_iterations"].explanation.endswith("Here: 2 between iterations 1 and 2.")
+    assert failures["nan_iterations"].evidence[0].line == 102
+    assert failures["loss_not_finite"].evidence[0].text == (
         "iteration 4, lm_loss not a number, grad_norm not a number, skipped_iterations 0, nan_iterations 0"
     )
 

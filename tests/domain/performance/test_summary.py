@@ -336,8 +336,8 @@ def test_any_step_times_give_finite_positive_figures_or_none(times: list[float])
 )
 def test_step_times_that_are_left_out_are_counted(times: list[float], printed: list[float] | None, words: str) -> None:
     log = make_log(printed or times, true_times_ms=times)
-    told = [warning for warning in summarise(log, make_metadata()).warnings if "left out" in warning]
-    assert told == ([words] if words else [])
+    warnings = [warning for warning in summarise(log, make_metadata()).warnings if "left out" in warning]
+    assert warnings == ([words] if words else [])
 
 
 def test_short_and_unsteady_windows_are_told_in_words() -> None:

@@ -32,9 +32,9 @@ WORST_PEAK = 0.12
 
 
 def estimator(**fields: object) -> Estimator:
-    found = estimator_of(request(DEEPSEEK, **fields))
-    assert found is not None
-    return found
+    estimate = estimator_of(request(DEEPSEEK, **fields))
+    assert estimate is not None
+    return estimate
 
 
 def test_known_shapes_have_their_published_parameters_and_flops() -> None:
@@ -53,7 +53,7 @@ def test_known_shapes_have_their_published_parameters_and_flops() -> None:
 
 
 def test_published_peaks_are_predicted() -> None:
-    errors = [abs(peak_gb(values, recipe) / known - 1) for _, values, recipe, known in PEAKS]
+    errors = [abs(peak_gb(values, recipe) / peak - 1) for _, values, recipe, peak in PEAKS]
     assert max(errors) < WORST_PEAK
     assert sum(error <= NEAR_ENOUGH for error in errors) >= 9
 
@@ -71,10 +71,10 @@ def test_published_peaks_are_predicted() -> None:
     ],
 )
 def test_each_measure_saves_in_its_own_part(recipe: Recipe, part: str) -> None:
-    asked = estimator(gbs=8192)
-    degrees = degrees_of(asked.request, Layout(1, 1, 8, 32, 1, 4))
+    deepseek = estimator(gbs=8192)
+    degrees = degrees_of(deepseek.request, Layout(1, 1, 8, 32, 1, 4))
     assert degrees is not None
-    plain, less = asked.memory(degrees, Recipe()), asked.memory(degrees, recipe)
+    plain, less = deepseek.memory(degrees, Recipe()), deepseek.memory(degrees, recipe)
     assert getattr(less, part)[0] < getattr(plain, part)[0]
     for other in {"weights", "optimizer", "activations", "logits"} - {part}:
         assert getattr(less, other)[0] == getattr(plain, other)[0]
@@ -82,63 +82,63 @@ def test_each_measure_saves_in_its_own_part(recipe: Recipe, part: str) -> None:
 
 def test_the_up_projections_of_latent_attention_are_a_quarter_of_what_deepseek_keeps() -> None:
     """The paper attributes 30.4 GB to them; per layer: 128 heads x (2 x 192 + 128) elements of 2 bytes a token."""
-    asked = estimator(gbs=8192)
-    degrees = degrees_of(asked.request, Layout(1, 1, 1, 256, 1))
+    deepseek = estimator(gbs=8192)
+    degrees = degrees_of(deepseek.request, Layout(1, 1, 1, 256, 1))
     assert degrees is not None
     saved = (
-        asked.memory(degrees, Recipe()).activations
-        - asked.memory(degrees, Recipe(recompute=frozenset({"mla_up_proj"}))).activations
+        deepseek.memory(degrees, Recipe()).activations
+        - deepseek.memory(degrees, Recipe(recompute=frozenset({"mla_up_proj"}))).activations
     )
     assert saved[0] == pytest.approx(4096 * 62 * 128 * (2 * 192 + 128) * 2 / 1e9)
 
 
 def test_a_dispatched_token_costs_more_over_the_network_than_inside_nvlink() -> None:
-    asked = estimator_of(request(QWEN_30B, gbs=1024))
-    assert asked is not None
-    wide, narrow = (degrees_of(asked.request, Layout(1, 1, 1, ep)) for ep in (16, 8))
+    qwen = estimator_of(request(QWEN_30B, gbs=1024))
+    assert qwen is not None
+    wide, narrow = (degrees_of(qwen.request, Layout(1, 1, 1, ep)) for ep in (16, 8))
     assert wide is not None
     assert narrow is not None
     flex = Recipe(dispatcher="hybridep")
-    inside, across = asked.time(narrow, flex).dispatch[0], asked.time(wide, flex).dispatch[0]
+    inside, across = qwen.time(narrow, flex).dispatch[0], qwen.time(wide, flex).dispatch[0]
     assert across > 1.5 * inside
-    assert asked.time(wide, Recipe()).dispatch[0] > across  # alltoall sends a copy for each expert
+    assert qwen.time(wide, Recipe()).dispatch[0] > across  # alltoall sends a copy for each expert
 
 
 def test_bubbles_shrink_with_vpp_and_the_last_stage_waits_for_its_logits() -> None:
-    asked = estimator_of(request(QWEN_30B, gbs=1024))
-    assert asked is not None
+    qwen = estimator_of(request(QWEN_30B, gbs=1024))
+    assert qwen is not None
     plain, virtual = (
-        asked.time(degrees, Recipe())
+        qwen.time(degrees, Recipe())
         for vpp in (1, 4)
-        if (degrees := degrees_of(asked.request, Layout(1, 1, 4, 4, 1, vpp))) is not None
+        if (degrees := degrees_of(qwen.request, Layout(1, 1, 4, 4, 1, vpp))) is not None
     )
     assert virtual.bubble[0] == pytest.approx(plain.bubble[0] / 4, rel=0.01)
     assert plain.head[0] > 0
 
 
 def test_records_correct_the_prediction_and_bound_it() -> None:
-    alone, known = plan(QWEN_30B, gbs=1024), plan(QWEN_30B, gbs=1024, records=published_records("Qwen3-30B-A3B"))
+    alone, calibrated = plan(QWEN_30B, gbs=1024), plan(QWEN_30B, gbs=1024, records=published_records("Qwen3-30B-A3B"))
     assert (alone.request.calibration.time, alone.request.calibration.time_records) == (1.0, 0)
-    used = known.request.calibration
+    used = calibrated.request.calibration
     assert used.time_records >= 1
-    first = known.offers[0].prediction
+    first = calibrated.offers[0].prediction
     assert first is not None
     assert first.step_time_s == pytest.approx(20.15, rel=0.16)  # the published record, bounded by 15 %
 
 
 def test_an_own_peak_corrects_activations_and_never_the_static_part() -> None:
-    asked = request(QWEN_30B, gbs=1024, recompute_granularity="none", dispatcher="alltoall", ep_overlap="false")
+    plan_request = request(QWEN_30B, gbs=1024, recompute_granularity="none", dispatcher="alltoall", ep_overlap="false")
     layout = Layout(1, 1, 1, 16)
-    found, degrees = estimator_of(asked), degrees_of(asked, layout)
-    assert found is not None
+    estimate, degrees = estimator_of(plan_request), degrees_of(plan_request, layout)
+    assert estimate is not None
     assert degrees is not None
-    predicted = found.memory(degrees, found.ladder[0])
+    predicted = estimate.memory(degrees, estimate.ladder[0])
     rest = float(predicted.total[0] - predicted.static[0])
-    record = Record(layout, asked, None, "own", peak_gb=float(predicted.static[0]) + 1.25 * rest)
+    record = Record(layout, plan_request, None, "own", peak_gb=float(predicted.static[0]) + 1.25 * rest)
     assert residuals(record) == (None, pytest.approx(1.25))
     corrected = estimator_of(plan(QWEN_30B, gbs=1024, records=(record,)).request)
     assert corrected is not None
-    after = corrected.memory(degrees, found.ladder[0])
+    after = corrected.memory(degrees, estimate.ladder[0])
     assert after.static[0] == predicted.static[0]
     assert after.total[0] == pytest.approx(record.peak_gb)
 
@@ -210,10 +210,10 @@ def test_a_layout_that_the_planner_refuses_is_deferred_with_its_reason() -> None
 
 
 def test_arrays_and_single_layouts_agree() -> None:
-    asked = estimator(gbs=8192)
+    deepseek = estimator(gbs=8192)
     layouts = [Layout(1, 1, 8, 32, 1, 4), Layout(2, 1, 8, 16, 1, 2), Layout(1, 1, 16, 8)]
-    for layout, together in zip(layouts, asked.predict(layouts), strict=True):
-        (alone,) = asked.predict([layout])
+    for layout, together in zip(layouts, deepseek.predict(layouts), strict=True):
+        (alone,) = deepseek.predict([layout])
         assert together is not None
         assert alone is not None
         assert together.recipe == alone.recipe

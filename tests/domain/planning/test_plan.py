@@ -66,39 +66,39 @@ def test_the_arrays_say_what_the_words_say() -> None:
     with every_case() as case:
         for seed in range(60):
             with case(seed):
-                asked = any_request(seed)
-                found = candidates(asked)
-                sample = random.Random(seed).sample(range(len(found)), min(150, len(found)))  # noqa: S311  # as above
+                wanted = any_request(seed)
+                search = candidates(wanted)
+                sample = random.Random(seed).sample(range(len(search)), min(150, len(search)))  # noqa: S311  # as above
                 for index in sample:
-                    names = {name for name, bit in BITS.items() if found.broken[index] & bit}
-                    assert names == {one.constraint.id for one in judge(asked, found.layout(asked, index))}, (
-                        found.layout(asked, index)
-                    )
+                    names = {name for name, bit in BITS.items() if search.broken[index] & bit}
+                    assert names == {
+                        violation.constraint.id for violation in judge(wanted, search.layout(wanted, index))
+                    }, search.layout(wanted, index)
 
 
 def test_whatever_is_offered_satisfies_every_identity_and_what_is_rejected_names_one() -> None:
     with every_case() as case:
         for seed in range(60):
             with case(seed):
-                asked = any_request(seed)
-                made = make_plan(asked)
-                for offer in made.offers:
+                wanted = any_request(seed)
+                result = make_plan(wanted)
+                for offer in result.offers:
                     a = offer.layout
                     assert not offer.violations
                     assert offer.dp is not None
                     assert offer.edp is not None
-                    assert a.tp * a.cp * offer.dp * a.pp == asked.gpus == a.etp * a.ep * offer.edp * a.pp
-                    assert a.min_gpus <= asked.gpus
-                    if asked.gbs is not None:
+                    assert a.tp * a.cp * offer.dp * a.pp == wanted.gpus == a.etp * a.ep * offer.edp * a.pp
+                    assert a.min_gpus <= wanted.gpus
+                    if wanted.gbs is not None:
                         assert offer.ga is not None
-                        assert offer.ga * asked.mbs * offer.dp == asked.gbs
+                        assert offer.ga * wanted.mbs * offer.dp == wanted.gbs
                     if a.pp_layout is not None:
-                        assert layout_problem(a.pp_layout, a.pp, asked.model.layers, asked.model.mtp) is None
+                        assert layout_problem(a.pp_layout, a.pp, wanted.model.layers, wanted.model.mtp) is None
                         assert len(stages(a.pp_layout) or ()) == a.pp * a.vpp
-                for offer in made.closest:
+                for offer in result.closest:
                     assert offer.violations
-                assert bool(made.offers) != bool(made.closest)
-                assert (made.feasible == made.tried) == (not made.rejected)
+                assert bool(result.offers) != bool(result.closest)
+                assert (result.feasible == result.tried) == (not result.rejected)
 
 
 def test_the_rule_book_blocks_nothing_that_is_offered() -> None:
@@ -106,21 +106,21 @@ def test_the_rule_book_blocks_nothing_that_is_offered() -> None:
     with every_case() as case:
         for seed in range(0, 60, 6):
             with case(seed):
-                asked, mesh = any_request(seed), {one.id for one in CONSTRAINTS}
-                for offer in make_plan(asked).offers[:3]:
+                wanted, mesh = any_request(seed), {constraint.id for constraint in CONSTRAINTS}
+                for offer in make_plan(wanted).offers[:3]:
                     a = offer.layout
                     facts = {
-                        "gpus": asked.gpus, "tp": a.tp, "cp": a.cp, "pp": a.pp, "ep": a.ep, "etp": a.etp,
-                        "mbs": asked.mbs, "gbs": asked.gbs, "num_layers": asked.model.layers,
-                        "num_experts": asked.model.experts,
-                        "seq_len": asked.seq_len, "pp_layout": a.pp_layout,
-                        "pp_account": list(a.account), "mtp": asked.model.mtp,
+                        "gpus": wanted.gpus, "tp": a.tp, "cp": a.cp, "pp": a.pp, "ep": a.ep, "etp": a.etp,
+                        "mbs": wanted.mbs, "gbs": wanted.gbs, "num_layers": wanted.model.layers,
+                        "num_experts": wanted.model.experts,
+                        "seq_len": wanted.seq_len, "pp_layout": a.pp_layout,
+                        "pp_account": list(a.account), "mtp": wanted.model.mtp,
                         "vpp": None if a.pp_layout or a.vpp == 1 else a.vpp, "hybrid_layer_pattern": None,
                         "first_stage_layers": None, "last_stage_layers": None, "microbatch_group_size": None,
                         "pp_overlap": True,
                     }  # fmt: skip
-                    told = evaluate(facts, built_in_rules())
-                    assert not {one.rule.id for one in told.blockers} & mesh
+                    evaluation = evaluate(facts, built_in_rules())
+                    assert not {rule.rule.id for rule in evaluation.blockers} & mesh
 
 
 def test_the_rule_book_blocks_no_recipe_that_is_offered() -> None:
@@ -129,16 +129,16 @@ def test_the_rule_book_blocks_no_recipe_that_is_offered() -> None:
     with every_case() as case:
         for model, gpu, precision in product(models, ("H100", "GB200"), ("bf16", "fp8_ds")):
             with case(f"{model} {gpu} {precision}"):
-                asked = request(model=model, gpu=gpu, gpus=256, seq_len=4096, gbs=2048, precision=precision, mtp=2)
-                for offer in make_plan(asked, first=20).offers:
+                wanted = request(model=model, gpu=gpu, gpus=256, seq_len=4096, gbs=2048, precision=precision, mtp=2)
+                for offer in make_plan(wanted, first=20).offers:
                     assert offer.prediction is not None
-                    settings = settings_of(asked, offer.layout, offer.prediction.recipe)
+                    settings = settings_of(wanted, offer.layout, offer.prediction.recipe)
                     facts = {
                         name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()
                     }
                     facts |= {
-                        "model": model, "gpu": gpu, "gpus": 256, "num_layers": asked.model.layers, "pp_overlap": True,
-                        "num_experts": asked.model.experts, "grouped_gemm": True, "hybrid_layer_pattern": None,
+                        "model": model, "gpu": gpu, "gpus": 256, "num_layers": wanted.model.layers, "pp_overlap": True,
+                        "num_experts": wanted.model.experts, "grouped_gemm": True, "hybrid_layer_pattern": None,
                         "vpp": None if offer.layout.vpp == 1 or offer.layout.pp_layout else offer.layout.vpp,
                         "first_stage_layers": None, "last_stage_layers": None, "microbatch_group_size": None,
                     }  # fmt: skip
@@ -147,14 +147,14 @@ def test_the_rule_book_blocks_no_recipe_that_is_offered() -> None:
 
 
 def test_a_published_layout_comes_first_where_it_was_measured() -> None:
-    made = plan(DEEPSEEK, gbs=8192, precision="fp8_sc", records=published_records("DeepSeek-V3"))
-    first = made.offers[0]
+    result = plan(DEEPSEEK, gbs=8192, precision="fp8_sc", records=published_records("DeepSeek-V3"))
+    first = result.offers[0]
     a = first.layout
     assert (a.tp, a.cp, a.pp, a.ep, a.etp) == (1, 1, 8, 32, 1)
     assert (first.dp, first.edp, first.ga) == (32, 1, 256)
     # 653.9 of 671.0 billion in experts: 2.554 x (6 + 12) GB and 2.136 x (6 + 12 / 32) GB
     assert first.static_gb == pytest.approx(59.6, abs=0.1)
-    assert made.tried > 1000
+    assert result.tried > 1000
 
 
 def test_the_published_cuts_of_61_layers_come_out_by_themselves() -> None:
@@ -165,9 +165,9 @@ def test_the_published_cuts_of_61_layers_come_out_by_themselves() -> None:
 
 
 def test_no_offer_exceeds_the_memory_and_what_exceeds_it_is_named() -> None:
-    made = plan(DEEPSEEK, gbs=8192)
-    predictions = [offer.prediction for offer in made.offers if offer.prediction is not None]
-    assert len(predictions) == len(made.offers)
+    result = plan(DEEPSEEK, gbs=8192)
+    predictions = [offer.prediction for offer in result.offers if offer.prediction is not None]
+    assert len(predictions) == len(result.offers)
     assert all(prediction.fits and prediction.peak_gb <= prediction.usable_gb for prediction in predictions)
     stated = plan(DEEPSEEK, gbs=8192, recompute_granularity="none", opt_offload_fraction=0)
     assert "plan-fits" in {row.constraint.id for row in stated.rejected}
@@ -190,21 +190,21 @@ def test_long_sequences_are_cut_by_cp() -> None:
 
 
 def test_fixed_degrees_stay_and_the_rest_is_planned() -> None:
-    made = plan(QWEN_30B, gbs=1024, tp=2, ep=4)
-    assert made.given is None
-    assert {(offer.layout.tp, offer.layout.ep) for offer in made.offers} == {(2, 4)}
+    result = plan(QWEN_30B, gbs=1024, tp=2, ep=4)
+    assert result.given is None
+    assert {(offer.layout.tp, offer.layout.ep) for offer in result.offers} == {(2, 4)}
 
 
 def test_where_nothing_is_feasible_the_closest_ones_say_why() -> None:
-    made = plan(QWEN_30B, gbs=7, gpus=30, pp=7)
-    assert made.feasible == 0
-    assert {one.constraint.id for one in made.closest[0].violations} >= {"scale-world-identity"}
-    assert made.rejected[0].count == made.tried
+    result = plan(QWEN_30B, gbs=7, gpus=30, pp=7)
+    assert result.feasible == 0
+    assert {violation.constraint.id for violation in result.closest[0].violations} >= {"scale-world-identity"}
+    assert result.rejected[0].count == result.tried
 
 
 def test_etp_is_stated_and_what_excludes_a_layout_is_taken_out() -> None:
-    asked = request(DEEPSEEK, gbs=8192, precision="fp8_sc")
-    text = layout_flags(asked, make_plan(asked).offers[0].layout)
+    wanted = request(DEEPSEEK, gbs=8192, precision="fp8_sc")
+    text = layout_flags(wanted, make_plan(wanted).offers[0].layout)
     assert "--expert-tensor-parallel-size 1" in text.megatron_lm
     assert "--pipeline-model-parallel-layout 'Et|(tt|)*30mL'" in text.megatron_lm
     assert "--num-virtual-stages-per-pipeline-rank" in text.without
@@ -214,10 +214,10 @@ def test_etp_is_stated_and_what_excludes_a_layout_is_taken_out() -> None:
 
 
 def test_a_dense_model_has_no_flags_of_experts() -> None:
-    asked = request(EXPERTS_64, num_experts="none", tp=2, cp=1, pp=2, vpp=4)
-    given = make_plan(asked).given
+    wanted = request(EXPERTS_64, num_experts="none", tp=2, cp=1, pp=2, vpp=4)
+    given = make_plan(wanted).given
     assert given is not None
-    text = layout_flags(asked, given.layout)
+    text = layout_flags(wanted, given.layout)
     assert "expert" not in text.megatron_lm + text.bridge
     assert "--num-virtual-stages-per-pipeline-rank 4" in text.megatron_lm
     assert "--sequence-parallel" in text.megatron_lm
@@ -243,16 +243,16 @@ def test_what_is_missing_or_wrong_is_named_by_its_field(fields: dict[str, str], 
 
 
 def test_the_nearest_published_layouts_come_first() -> None:
-    asked = request(DEEPSEEK)
+    wanted = request(DEEPSEEK)
     used = [
-        UsedLayout(one.source, "", one.measured_by, one.contract)
-        for one in published()
-        if one.family.name == "DeepSeek-V3"
+        UsedLayout(record.source, "", record.measured_by, record.contract)
+        for record in published()
+        if record.family.name == "DeepSeek-V3"
     ]
-    found = nearest_layouts(asked, used)
-    assert found
-    assert found[0][0].values["gpu"] == "H100"
-    assert len({one.key for one, _ in found}) == len(found)
+    layouts = nearest_layouts(wanted, used)
+    assert layouts
+    assert layouts[0][0].values["gpu"] == "H100"
+    assert len({layout.key for layout, _ in layouts}) == len(layouts)
 
 
 def test_the_address_of_a_run_is_read_back_as_its_facts() -> None:
@@ -269,9 +269,11 @@ def test_the_address_of_a_run_is_read_back_as_its_facts() -> None:
 
 
 def test_every_source_of_the_planner_is_in_the_rule_book() -> None:
-    keys = {key for one in CONSTRAINTS for key in one.sources} | {key for _, _, found in REASONS for key in found}
+    keys = {key for constraint in CONSTRAINTS for key in constraint.sources} | {
+        key for _, _, sources in REASONS for key in sources
+    }
     assert keys <= set(built_in_rules().sources)
-    assert {one.id for one in CONSTRAINTS if one.is_rule} <= set(built_in_rules().rules)
+    assert {constraint.id for constraint in CONSTRAINTS if constraint.is_rule} <= set(built_in_rules().rules)
 
 
 def test_divisors_are_whole_and_rising() -> None:
@@ -289,7 +291,9 @@ def test_what_leaves_too_many_combinations_is_refused_with_what_to_fix() -> None
 
 def test_every_constraint_is_documented() -> None:
     text = (Path(__file__).parents[3] / "docs" / "planner.md").read_text(encoding="utf-8")
-    assert {one.id for one in CONSTRAINTS} == set(re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE))
+    assert {constraint.id for constraint in CONSTRAINTS} == set(
+        re.findall(r"^\| `([a-z0-9-]+)` \|", text, re.MULTILINE)
+    )
 
 
 # --- Layouts worked out by hand: the decision examples that are about layout, and one case for every constraint.
@@ -327,7 +331,7 @@ def test_f06_embedding_and_loss_count_as_layers_where_94_do_not_divide() -> None
     assert "scale-cp-size" not in {note.rule for note in given.notes}
     assert plan(F06).first_cp == 32
     without = Layout(4, 4, 4, 32, 1, 12)
-    assert {one.constraint.id for one in judge(request(F06), without)} == {"scale-layers-pp"}
+    assert {violation.constraint.id for violation in judge(request(F06), without)} == {"scale-layers-pp"}
 
 
 def test_f10_a_dense_model_with_vpp_5() -> None:
@@ -402,21 +406,21 @@ BREAKS = {
 }
 
 
-@pytest.mark.parametrize("constraint", [one.id for one in CONSTRAINTS])
+@pytest.mark.parametrize("constraint", [constraint.id for constraint in CONSTRAINTS])
 def test_each_constraint_is_named_with_its_numbers_and_what_to_do(constraint: str) -> None:
     given = plan(BREAKS[constraint]).given
     assert given is not None
-    found = {one.constraint.id: one for one in given.violations}
-    assert constraint in found
-    assert any(letter.isdigit() for letter in found[constraint].text)
-    assert found[constraint].constraint.sources
-    assert found[constraint].constraint.todo
+    violations = {violation.constraint.id: violation for violation in given.violations}
+    assert constraint in violations
+    assert any(letter.isdigit() for letter in violations[constraint].text)
+    assert violations[constraint].constraint.sources
+    assert violations[constraint].constraint.todo
 
 
 def test_numbers_stand_in_the_words() -> None:
     given = plan(F09, gbs=6).given
     assert given is not None
-    assert [one.text for one in given.violations] == ["GBS 6 is not a multiple of MBS x DP = 1 x 4 = 4."]
+    assert [violation.text for violation in given.violations] == ["GBS 6 is not a multiple of MBS x DP = 1 x 4 = 4."]
     given = plan(F09, gpus=8).given
     assert given is not None
     assert given.violations[-1].text == (

@@ -124,7 +124,9 @@ SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=12)
 
 @settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine draws slowly
 @given(SPANS, SPANS)
-def test_what_one_union_covers_and_another_does_not(mine: list[tuple[int, int]], theirs: list[tuple[int, int]]) -> None:
+def test_what_one_union_covers_and_another_does_not(
+    own_spans: list[tuple[int, int]], theirs: list[tuple[int, int]]
+) -> None:
     def union(spans: list[tuple[int, int]]) -> Coverage:
         starts = np.array([start for start, _ in spans], np.int64)
         return Coverage.of(starts, starts + np.array([length for _, length in spans], np.int64))
@@ -133,7 +135,7 @@ def test_what_one_union_covers_and_another_does_not(mine: list[tuple[int, int]],
         pairs = zip(coverage.start.tolist(), coverage.end.tolist(), strict=True)
         return {moment for start, end in pairs for moment in range(start, end)}
 
-    own, other = union(mine), union(theirs)
+    own, other = union(own_spans), union(theirs)
     rest = moments(own) - moments(other)
     assert moments(own.minus(other)) == rest
     assert own.outside(other, 10, 40) == len({moment for moment in rest if 10 <= moment < 40})

@@ -34,7 +34,6 @@ def test_a_clear_winner_leads() -> None:
     board = board_of([*make_runs("alltoall", [400, 401, 402]), *make_runs("deepep", [340, 341, 342])])
     assert (board.reading, board.leaders) == ("leader", ("deepep",))
     assert places_of(board) == {"deepep": "1", "alltoall": "2"}
-    assert board.sentence == "deepep is faster than alltoall, beyond run-to-run variation."
     gain = board.entries[0].gain
     assert gain is not None
     assert gain.comparison.gain_pct == pytest.approx(100 * (401 / 341 - 1), abs=0.01)
@@ -76,8 +75,8 @@ def test_each_dispatcher_that_was_seen_has_a_row() -> None:
         ("deepep", "5", "not_finite"),
         ("hybridep", "6", "quarantined"),
     ]
-    assert "alltoall is the only dispatcher of this stack with a result" in board.sentence
-    assert "deepep and hybridep ran, but without a run that is eligible here" in board.sentence
+    assert (board.reading, [entry.dispatcher for entry in board.entries]) == ("only_measurement", ["alltoall"])
+    assert all(dispatcher in board.sentence for dispatcher in ("alltoall", "deepep", "hybridep"))
 
 
 def test_a_tie_does_not_pass_on() -> None:
@@ -108,7 +107,6 @@ def test_short_runs_make_a_ranking_directional() -> None:
     short = {"short": True, "window": 8, "evidence_level": "screen"}
     board = board_of([*make_runs("alltoall", [400], **short), *make_runs("deepep", [300], **short)])
     assert board.reading == "directional"
-    assert board.sentence.startswith("Direction only: the runs of deepep and alltoall are too short")
     assert all(entry.directional for entry in board.entries)
 
 
@@ -118,9 +116,7 @@ def test_a_short_run_counts_only_where_there_is_no_longer_one() -> None:
     entry = board.entry("alltoall")
     assert entry is not None
     assert (entry.runs, entry.directional) == (("alltoall-0", "alltoall-1"), False)
-    assert [(item.run, item.why) for item in entry.left_out] == [
-        ("quick", "short, while this configuration has longer runs")
-    ]
+    assert [(item.run, item.why.startswith("short")) for item in entry.left_out] == [("quick", True)]
 
 
 def test_a_short_configuration_never_stands_before_a_full_one() -> None:
@@ -379,7 +375,7 @@ def test_a_difference_under_one_percent_says_so() -> None:
     runs = [*make_runs("alltoall", [1006] * 4, se=0.0001), *make_runs("deepep", [1000] * 4, se=0.0001)]
     (board,) = rank_stack(runs, quiet).boards_at("screen")
     assert board.comparisons[0].tie
-    assert board.comparisons[0].tie_because == "differences under 1 % do not count, however certain they are"
+    assert "1 %" in board.comparisons[0].tie_because
 
 
 def test_an_interval_that_holds_zero_needs_no_further_reason() -> None:
@@ -474,11 +470,7 @@ def test_the_fallback_is_the_only_measurement_and_not_a_ranking() -> None:
         assert [(unranked_result.dispatcher, unranked_result.run) for unranked_result in board.unranked_results] == [
             ("alltoall", "1")
         ]
-        assert board.sentence == (
-            "alltoall is the only measured fallback of this stack. This is not a ranking. Its run is not "
-            "eligible: only 4 steady iterations, 5 are needed. deepep and hybridep could not run because the packages "
-            "are not in the container. This says nothing about their speed."
-        )
+        assert "only 4 steady iterations" in board.sentence
 
 
 def test_a_failed_import_is_a_fact_about_the_container() -> None:
@@ -505,10 +497,7 @@ def test_the_overlap_case_is_directional_and_ranks_no_dispatcher() -> None:
     board = only_board(overlap(), "screen")
     assert board.reading == "only_measurement"
     assert board.entries[0].place is None
-    assert board.sentence == (
-        "alltoall is the only measured dispatcher of this stack. This is not a ranking. Direction only: its "
-        "runs are too short to show whether warm-up was over."
-    )
+    assert (board.is_ranking, board.entries[0].directional) == (False, True)
 
 
 def test_overlap_helps_and_delayed_weight_gradients_are_not_a_separate_win() -> None:
@@ -567,7 +556,7 @@ def test_an_ab_counts_on_the_code_that_both_ran() -> None:
     assert board.stretch is not None
     assert (board.stretch.runs, board.stretch.changes_since) == (13, 2)
     assert board.stretch.changed_at == runs[12].ordered_at
-    assert {item.why for item in hybridep.left_out} == {"in another segment: the speed of the stack changed in between"}
+    assert {item.why.partition(":")[0] for item in hybridep.left_out} == {"in another segment"}
 
 
 def test_a_change_of_the_code_does_not_change_the_leader() -> None:
@@ -588,7 +577,7 @@ def test_who_ran_on_other_code_only_stands_beside_the_board() -> None:
     assert (outside.beaten_by, outside.never_met) == (("alltoall",), ("deepep",))
     assert board.reading == "not_compared"
     assert board.leaders == ("deepep",)
-    assert "allgather was last measured 6 days and one change of the stack's speed before deepep" in board.sentence
+    assert "6 days" in board.sentence
 
 
 def test_a_leader_stays_one_over_who_it_beat_on_older_code() -> None:
@@ -615,7 +604,7 @@ def test_two_that_never_ran_the_same_code_are_no_ranking() -> None:
     ]
     assert board.entries[0].level == "validated"
     assert board.entries[0].gain is None
-    assert "This is not a ranking. alltoall was last measured 3 days and one change" in board.sentence
+    assert "3 days" in board.sentence
     assert board_of_segments(between, "matched_ab").reading in ("not_compared", "only_measurement")
 
 

@@ -81,12 +81,12 @@ def test_a_run_that_may(fields: dict[str, object]) -> None:
 
 def test_a_fallback_counts_for_what_ran_and_not_for_what_was_asked_for() -> None:
     run = make_run("7", "alltoall", requested="deepep")
-    told = fallbacks([run])
-    assert [(item.run, item.dispatcher, item.sentence) for item in told] == [
+    sentences = fallbacks([run])
+    assert [(item.run, item.dispatcher, item.sentence) for item in sentences] == [
         ("7", "deepep", "deepep was requested, but alltoall ran")
     ]
     standings = rank_stack([run, *make_runs("hybridep", [300])])
-    assert standings.fallbacks == told
+    assert standings.fallbacks == sentences
     assert {entry.dispatcher for entry in standings.boards_at("screen")[0].entries} == {"alltoall", "hybridep"}
 
 
@@ -172,7 +172,7 @@ def test_an_address_is_safe_and_loses_no_difference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "found"),
+    ("mode", "expected"),
     [
         ("forced-balance", "forced"),
         ("forced-biased", "forced"),
@@ -182,5 +182,5 @@ def test_an_address_is_safe_and_loses_no_difference() -> None:
         ("", "unknown"),
     ],
 )
-def test_classes_of_routing(mode: str, found: str) -> None:
-    assert routing_class(mode) == found
+def test_classes_of_routing(mode: str, expected: str) -> None:
+    assert routing_class(mode) == expected

@@ -38,8 +38,8 @@ def make_pools(name: str, step_time_ms: float, **fields: Any) -> tuple[ScalingRu
 
 
 def make_point(name: str, step_time_ms: float, **fields: Any) -> ScalingRuns:
-    (made,) = make_pools(name, step_time_ms, **fields)
-    return made
+    (pool,) = make_pools(name, step_time_ms, **fields)
+    return pool
 
 
 def only(series: tuple[ScalingSeries, ...], kind: str) -> ScalingSeries:
@@ -206,9 +206,9 @@ def test_runs_far_apart_say_so() -> None:
 
 
 def test_the_most_sizes_that_one_kind_of_series_may_have() -> None:
-    def known(gpus: int, seq_len: int) -> Sizes:
+    def sizes(gpus: int, seq_len: int) -> Sizes:
         return sizes_of(BASE | {"gpus": gpus, "seq_len": seq_len})
 
-    assert most_sizes([known(8, 4096)]) == 1
-    assert most_sizes([known(8, 4096), known(16, 4096), known(8, 8192), known(8, 16384)]) == 3
+    assert most_sizes([sizes(8, 4096)]) == 1
+    assert most_sizes([sizes(8, 4096), sizes(16, 4096), sizes(8, 8192), sizes(8, 16384)]) == 3
     assert most_sizes([]) == 0

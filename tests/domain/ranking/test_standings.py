@@ -59,10 +59,10 @@ def _changes(runs: Sequence[RankedRun], last_heads: Sequence[Head] = ()) -> tupl
 
 
 def test_a_ranking_that_is_gone_is_told() -> None:
-    known = [Head("dropless", "training_equivalent", "leader", ("deepep",))]
+    heads = [Head("dropless", "training_equivalent", "leader", ("deepep",))]
     for left in (make_run("1", "alltoall"), make_run("1", "alltoall", quarantined="bad node")):
-        assert [change.sentence for change in _changes([left], known)] == ["from deepep to no ranking"]
-    after = [change.after for change in _changes([make_run("1", "alltoall", quarantined="bad node")], known)]
+        assert [change.sentence for change in _changes([left], heads)] == ["from deepep to no ranking"]
+    after = [change.after for change in _changes([make_run("1", "alltoall", quarantined="bad node")], heads)]
     assert _changes([make_run("1", "alltoall", quarantined="bad node")], after) == ()
 
 
@@ -91,7 +91,7 @@ def test_heads_are_those_of_the_usual_floor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fresh", "kept"),
+    ("fresh", "kept_prior"),
     [
         (Prior(0.0031**2, 4, 10), True),
         (Prior(0.004**2, 4, 10), False),
@@ -99,12 +99,12 @@ def test_heads_are_those_of_the_usual_floor() -> None:
         (DEFAULT_PRIOR, False),
     ],
 )
-def test_the_prior_is_kept_until_it_moved(fresh: Prior, kept: bool) -> None:
-    assert prior_to_keep(QUIET, fresh) is (QUIET if kept else fresh)
+def test_the_prior_is_kept_until_it_moved(fresh: Prior, kept_prior: bool) -> None:
+    assert prior_to_keep(QUIET, fresh) is (QUIET if kept_prior else fresh)
     assert prior_to_keep(None, fresh) is fresh
 
 
-def told(
+def explanation(
     before: Sequence[RankedRun], after: Sequence[RankedRun], newest: str = "", *, other_rules: bool = False
 ) -> Head:
     """What a change from the board of some runs to that of others is explained with; its head is another one."""
@@ -114,8 +114,8 @@ def told(
     head = heads_of(rank_stack(after, QUIET))[0]
     other = Head(head.routing_mode, head.semantic_class, "tie", ("nobody",))
     places = {run.name: run.ordered_at for run in (*before, *after)}
-    kept = StoredState(was, newest or newest_run([was] if was else [], ()), other_rules)
-    return explained(HeadChange(other if was else None, head), kept, now, places).after
+    stored = StoredState(was, newest or newest_run([was] if was else [], ()), other_rules)
+    return explained(HeadChange(other if was else None, head), stored, now, places).after
 
 
 SLOW = [make_run(name, "alltoall", 400, hour=9) for name in ("134", "137")]
@@ -124,27 +124,27 @@ FAST = [make_run(name, "deepep", 300, hour=hour) for name, hour in (("135", 9.0)
 
 def test_the_first_ranking_is_made_by_the_run_that_completes_the_pair() -> None:
     """Runs of one commit stand at one place of the history: the one that arrived last made it."""
-    head = told([], [*SLOW, *FAST])
+    head = explanation([], [*SLOW, *FAST])
     assert (head.run, head.because) == ("135", "Run 135 was added.")
 
 
 def test_a_run_that_was_known_counts_again_and_does_not_come_in() -> None:
-    head = told(SLOW, [*SLOW, *FAST], newest="137")
+    head = explanation(SLOW, [*SLOW, *FAST], newest="137")
     assert (head.run, head.because) == ("136", "Runs 135 and 136 count again.")
-    head = told(SLOW, [*SLOW, *FAST], newest="135")
+    head = explanation(SLOW, [*SLOW, *FAST], newest="135")
     assert (head.run, head.because) == ("136", "Run 136 was added, and run 135 counts again.")
 
 
 def test_a_run_that_left_is_the_one_that_made_the_change() -> None:
-    head = told([*SLOW, *FAST], [*SLOW, FAST[0]])
+    head = explanation([*SLOW, *FAST], [*SLOW, FAST[0]])
     assert (head.run, head.because, head.by_runs) == ("136", "Run 136 no longer counts.", True)
 
 
 def test_a_change_without_a_run_says_what_did_it() -> None:
     runs = [*SLOW, *FAST]
-    assert told(runs, runs).because.startswith("The estimate of run-to-run variation improved;")
-    assert told(runs, runs, other_rules=True).because.startswith("The ranking rules changed;")
-    assert (told(runs, runs).run, told(runs, runs).by_runs) == ("", False)
+    assert explanation(runs, runs).because.startswith("The estimate of run-to-run variation improved;")
+    assert explanation(runs, runs, other_rules=True).because.startswith("The ranking rules changed;")
+    assert (explanation(runs, runs).run, explanation(runs, runs).by_runs) == ("", False)
 
 
 # --- Counts and ranges over stacks; nothing is averaged.
@@ -163,8 +163,8 @@ def stack(name: str, alltoall: float, deepep: float, **other: object) -> list[Ra
     ]
 
 
-def tally(one: ClassSummary, dispatcher: str) -> Tally:
-    return next(row for row in one.overall.tallies if row.dispatcher == dispatcher)
+def tally(summary: ClassSummary, dispatcher: str) -> Tally:
+    return next(row for row in summary.overall.tallies if row.dispatcher == dispatcher)
 
 
 def test_won_tied_lost_and_the_range_of_gains() -> None:

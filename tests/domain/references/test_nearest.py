@@ -132,13 +132,13 @@ def test_likely_causes(theirs: dict[str, Any], ours: dict[str, Any], field: str,
 
 
 @pytest.mark.parametrize(
-    ("ours", "told"), [(23.0, ""), (23.1, ""), (23.3, "FLOP counts per token differ"), (46.0, "a factor of two")]
+    ("ours", "sentence"), [(23.0, ""), (23.1, ""), (23.3, "FLOP counts per token differ"), (46.0, "a factor of two")]
 )
-def test_another_convention_of_flops_is_told_before_all_else(ours: float, told: str) -> None:
+def test_another_convention_of_flops_is_told_before_all_else(ours: float, sentence: str) -> None:
     point = make_point(tokens_per_s_per_gpu=10_000.0, tflops_per_gpu=230.0)
     causes = nearest(OurFigures(10_000.0, ours * 10), (point,)).causes
-    assert [cause.field for cause in causes][:1] == (["flops"] if told else [])
-    assert not told or told in causes[0].sentence
+    assert [cause.field for cause in causes][:1] == (["flops"] if sentence else [])
+    assert not sentence or sentence in causes[0].sentence
 
 
 def test_a_container_is_the_same_by_any_address() -> None:

@@ -61,13 +61,13 @@ def test_the_release_tables_are_restated_without_a_slip() -> None:
 
 def test_other_conventions_of_flops_show_in_the_published_tables() -> None:
     """GPT-OSS-120B on GB300: 27 GFLOP a token up to release 26.04.01, 33 from 26.06 on. That is no speed-up."""
-    known = {
+    gflops = {
         str(point.contract["container"]).rpartition(":")[2]: round(point.gflops_per_token)
         for point in published()
         if point.contract["model"] == "GPT-OSS-120B" and point.contract["gpu"] == "GB300" and point.gflops_per_token
     }
-    assert known["26.04.01"] == 27
-    assert known["26.06.01"] == 33
+    assert gflops["26.04.01"] == 27
+    assert gflops["26.06.01"] == 33
 
 
 def card_items() -> Iterator[dict[str, Any]]:
@@ -104,13 +104,13 @@ def test_figures_of_one_point_agree_with_each_other() -> None:
     [("Qwen3-30B-A3B", 4096, 23.006), ("Qwen3-235B-A22B", 4096, 148.035)],
 )
 def test_the_throughputs_of_a_model_imply_one_number_of_flops(model: str, seq_len: int, gflops: float) -> None:
-    known = [
+    per_token = [
         point.gflops_per_token
         for point in published()
         if (point.contract["model"], point.contract.get("seq_len")) == (model, seq_len) and point.gflops_per_token
     ]
-    close = [value for value in known if abs(value / gflops - 1) < 0.03]
-    assert len(close) >= 0.9 * len(known) > 0
+    close = [value for value in per_token if abs(value / gflops - 1) < 0.03]
+    assert len(close) >= 0.9 * len(per_token) > 0
 
 
 VALID: dict[str, Any] = {

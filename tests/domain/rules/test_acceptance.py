@@ -41,9 +41,9 @@ def cases() -> dict[str, Any]:
     shared_folder("corpus")
     paper = (SHARED / "KNOWLEDGE.md").read_text()
     section = paper[paper.index("# F. Decision examples") :]
-    found = re.search(r"```json\n(.*?)```", section, re.DOTALL)
-    assert found is not None
-    return {case["id"]: case for case in json.loads(found[1])}
+    match = re.search(r"```json\n(.*?)```", section, re.DOTALL)
+    assert match is not None
+    return {case["id"]: case for case in json.loads(match[1])}
 
 
 def contract_of(run: Mapping[str, Any]) -> tuple[Mapping[str, Stated], tuple[str, ...], dict[str, object]]:
@@ -80,7 +80,9 @@ def facts_of_case(case: Mapping[str, Any]) -> dict[str, object]:
 
 def differing_fields(a: Mapping[str, Stated], b: Mapping[str, Stated]) -> list[str]:
     """Fields of the keys that both runs state, differently."""
-    return [one.field for one in differing((*STACK_FIELDS, *CONFIG_FIELDS), a, b) if one.is_certain]
+    return [
+        difference.field for difference in differing((*STACK_FIELDS, *CONFIG_FIELDS), a, b) if difference.is_certain
+    ]
 
 
 def facts_of_runs(runs: list[dict[str, Any]]) -> dict[str, object]:
@@ -88,35 +90,39 @@ def facts_of_runs(runs: list[dict[str, Any]]) -> dict[str, object]:
     return facts_of(RunReading(b, unknown=unknown)) | facts_of_pair(differing_fields(a, b))
 
 
-def told(name: str) -> tuple[Evaluation, Mapping[str, Any]]:
+def evaluate_case(name: str) -> tuple[Evaluation, Mapping[str, Any]]:
     case = cases()[name]
     return evaluate(facts_of_case(case), built_in_rules()), case["expect"]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_blockers_and_warnings_fire(name: str) -> None:
-    found, expected = told(name)
+    evaluation, expected = evaluate_case(name)
 
-    assert set(expected["blockers"]) <= {one.rule.id for one in found.blockers}
-    assert set(expected.get("warnings", [])) <= {one.rule.id for one in found.warnings}
+    assert set(expected["blockers"]) <= {rule.rule.id for rule in evaluation.blockers}
+    assert set(expected.get("warnings", [])) <= {warning.rule.id for warning in evaluation.warnings}
     if not expected["blockers"]:
-        assert [one.rule.id for one in found.blockers] == []
+        assert [rule.rule.id for rule in evaluation.blockers] == []
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_suggestions_stand_in_order(name: str) -> None:
-    found, expected = told(name)
+    evaluation, expected = evaluate_case(name)
     ranked = expected.get("ranked", [])
 
-    order = [one.rule.id for one in found.suggestions]
-    assert [one for one in order if one in ranked] == ranked
+    order = [suggestion.rule.id for suggestion in evaluation.suggestions]
+    assert [rule for rule in order if rule in ranked] == ranked
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_first_thing_to_try_is_one_of_the_expected(name: str) -> None:
-    found, expected = told(name)
-    tried = [one.rule for one in found.suggestions if one.rule.kind == "candidate" and one.rule.phase != "profile"]
-    wanted = [one for one in expected.get("ranked", []) if built_in_rules().rules[one] in tried]
+    evaluation, expected = evaluate_case(name)
+    tried = [
+        suggestion.rule
+        for suggestion in evaluation.suggestions
+        if suggestion.rule.kind == "candidate" and suggestion.rule.phase != "profile"
+    ]
+    wanted = [rule for rule in expected.get("ranked", []) if built_in_rules().rules[rule] in tried]
 
     assert [rule.id for rule in tried][:1] == wanted[:1]
 
@@ -137,33 +143,33 @@ EVEN_SPLIT = dict.fromkeys(("pp_layout", "first_stage_layers", "last_stage_layer
 def test_what_the_notes_of_the_cases_say_would_block(name: str, changed: dict[str, object], blocker: str) -> None:
     case = cases()[name]
 
-    found = evaluate(facts_of_case({**case, "run": {**case["run"], **changed}}), built_in_rules())
+    evaluation = evaluate(facts_of_case({**case, "run": {**case["run"], **changed}}), built_in_rules())
 
-    assert blocker in {one.rule.id for one in found.blockers}
+    assert blocker in {rule.rule.id for rule in evaluation.blockers}
 
 
 def test_offloading_the_optimizer_is_warned_of_once_it_is_on() -> None:
     case = cases()["F11-offload-choice"]
 
-    found = evaluate(facts_of_case({**case, "run": {**case["run"], "opt_offload": True}}), built_in_rules())
+    evaluation = evaluate(facts_of_case({**case, "run": {**case["run"], "opt_offload": True}}), built_in_rules())
 
-    assert "ov-opt-offload-cost" in {one.rule.id for one in found.warnings}
+    assert "ov-opt-offload-cost" in {warning.rule.id for warning in evaluation.warnings}
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_must_not_appear_does_not(name: str) -> None:
-    found, expected = told(name)
+    evaluation, expected = evaluate_case(name)
 
-    shown = {one.rule.id for one in (*found.blockers, *found.warnings, *found.suggestions)}
+    shown = {suggestion.rule.id for suggestion in (*evaluation.blockers, *evaluation.warnings, *evaluation.suggestions)}
     assert shown & set(expected.get("absent", [])) == set()
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_derived_facts(name: str) -> None:
-    found, expected = told(name)
+    evaluation, expected = evaluate_case(name)
 
     for fact, value in expected.get("derived", {}).items():
-        assert found.facts[{"mfu_fp8": "mfu"}.get(fact, fact)] == pytest.approx(value, rel=0.005)
+        assert evaluation.facts[{"mfu_fp8": "mfu"}.get(fact, fact)] == pytest.approx(value, rel=0.005)
 
 
 def test_the_cases_are_all_here() -> None:
@@ -177,8 +183,12 @@ def test_a_gain_of_ones_own_comes_before_every_prior_where_all_facts_of_a_run_ar
     gain = OwnResult("eo-enable", 1, 18.7, 17.9, 19.5, ("stack",), "2026-11-01", {"ep": 16, "pp": 1})
 
     def candidates(*own: OwnResult) -> list[str]:
-        found = evaluate(facts, built_in_rules(), own=own).suggestions
-        return [one.rule.id for one in found if one.rule.kind == "candidate" and not one.rule.hints.bring_up]
+        suggestions = evaluate(facts, built_in_rules(), own=own).suggestions
+        return [
+            suggestion.rule.id
+            for suggestion in suggestions
+            if suggestion.rule.kind == "candidate" and not suggestion.rule.hints.bring_up
+        ]
 
     assert candidates(gain)[0] == "eo-enable"
     assert {"scale-hot-local", "scale-pp-multinode", "profile-comm"} <= set(candidates(gain)[1:])

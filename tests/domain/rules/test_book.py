@@ -28,7 +28,7 @@ def test_a_rule_is_read_with_its_condition_and_change() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (("phase: scale", "phase: later"), "phase must be one of contract, fit"),
         (("kind: blocker", "kind: idea"), "kind must be one of blocker"),
@@ -38,16 +38,16 @@ def test_a_rule_is_read_with_its_condition_and_change() -> None:
         (("text: Raise PP or drop VPP., set", "texts: x, set"), "change has unknown keys: texts"),
     ],
 )
-def test_a_mistake_of_the_form_names_the_file_and_the_rule(change: tuple[str, str], said: str) -> None:
-    with pytest.raises(RuleError, match=r"scale\.yaml:2: scale-vpp-small: .*" + said):
+def test_a_mistake_of_the_form_names_the_file_and_the_rule(change: tuple[str, str], message: str) -> None:
+    with pytest.raises(RuleError, match=r"scale\.yaml:2: scale-vpp-small: .*" + message):
         scale_book(GOOD.replace(*change))
 
 
 def test_all_mistakes_are_told_at_once() -> None:
-    with pytest.raises(RuleError) as told:
+    with pytest.raises(RuleError) as error:
         scale_book(GOOD.replace("phase: scale", "phase: later") + GOOD.replace("kind: blocker", "kind: idea"))
 
-    assert len(str(told.value).splitlines()) == 2
+    assert len(str(error.value).splitlines()) == 2
 
 
 def test_a_rule_stands_once() -> None:
@@ -67,9 +67,9 @@ def test_a_rule_is_sound_and_its_examples_do_what_they_say() -> None:
     with every_case() as case:
         for name in list(built_in_rules().rules):
             with case(name):
-                known = built_in_rules()
+                book = built_in_rules()
 
-                assert mistakes_of(known.rules[name], known) == []
+                assert mistakes_of(book.rules[name], book) == []
 
 
 def test_a_rule_file_holds_at_most_300_lines() -> None:
@@ -80,12 +80,12 @@ def test_contradictions_name_rules_and_sources_that_exist() -> None:
     book = built_in_rules()
 
     assert len(contradictions()) == 34
-    for one in contradictions():
-        assert set(one.rules) <= book.rules.keys(), one
-        assert {*one.older_sources, *one.newer_sources} <= book.sources.keys(), one
-        assert one.older
-        assert one.newer
-        assert one.kept
+    for contradiction in contradictions():
+        assert set(contradiction.rules) <= book.rules.keys(), contradiction
+        assert {*contradiction.older_sources, *contradiction.newer_sources} <= book.sources.keys(), contradiction
+        assert contradiction.older
+        assert contradiction.newer
+        assert contradiction.kept
 
 
 def test_a_good_rule_has_no_mistakes() -> None:
@@ -93,7 +93,7 @@ def test_a_good_rule_has_no_mistakes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (("sources: [M-arg]", "sources: []"), "has no source"),
         (("sources: [M-arg]", "sources: [M-none]"), "M-none is not in sources.yaml"),
@@ -115,13 +115,13 @@ def test_a_good_rule_has_no_mistakes() -> None:
         (("examples: {fires: {vpp: 2", "examples: {fires: {vppp: 2"), "vppp is not a known fact"),
     ],
 )
-def test_each_mistake_is_said(change: tuple[str, str], said: str) -> None:
+def test_each_mistake_is_said(change: tuple[str, str], message: str) -> None:
     text = GOOD.replace(*change)
 
     assert text != GOOD
-    found = mistakes(scale_book(text))
-    assert said in "\n".join(map(str, found))
-    assert found
+    problems = mistakes(scale_book(text))
+    assert message in "\n".join(map(str, problems))
+    assert problems
 
 
 # --- Every rule can fire for an upload: its facts come from a log, metadata, a profile, the database or a person.
@@ -202,16 +202,16 @@ def team(texts: dict[str, str], sources: str = WIKI) -> TeamRules:
 
 
 def test_a_teams_rules_stand_beside_the_services_own() -> None:
-    found = team({"ours.yaml": OURS})
+    team_rules = team({"ours.yaml": OURS})
 
-    assert found.mistakes == ()
-    assert len(found.book.rules) == len(built_in_rules().rules) + 1
-    assert (found.book.rules["ours-vpp-small"].origin, found.book.rules["ours-vpp-small"].line) == ("team", 2)
-    assert found.book.sources["wiki-12"].title == "Pipeline notes"
+    assert team_rules.mistakes == ()
+    assert len(team_rules.book.rules) == len(built_in_rules().rules) + 1
+    assert (team_rules.book.rules["ours-vpp-small"].origin, team_rules.book.rules["ours-vpp-small"].line) == ("team", 2)
+    assert team_rules.book.sources["wiki-12"].title == "Pipeline notes"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (OURS.replace("pp == 1", "stages == 1"), "ours.yaml:2: ours-vpp-small: `vpp != null && vpp > 1 && stages"),
         (OURS.replace("[wiki-12]", "[wiki-13]"), "wiki-13 is not in sources.yaml: add it there with title, where and"),
@@ -227,41 +227,44 @@ def test_a_teams_rules_stand_beside_the_services_own() -> None:
         ("# " + "x" * 1_000_000, "is longer than 1,000,000 characters"),
     ],
 )  # fmt: skip
-def test_a_file_with_a_mistake_is_left_out_and_says_where_and_why(text: str, said: str) -> None:
+def test_a_file_with_a_mistake_is_left_out_and_says_where_and_why(text: str, message: str) -> None:
     other = OURS.replace("ours-vpp-small", "ours-other")
 
-    found = team({"ours.yaml": text, "other.yaml": other})
+    team_rules = team({"ours.yaml": text, "other.yaml": other})
 
-    assert said in "\n".join(map(str, found.mistakes))
-    assert found.files_left_out == ("ours.yaml",)
-    assert {one.id for one in found.book.rules.values() if one.origin == "team"} == {"ours-other"}
-    assert found.book.rules["scale-sp-needs-tp"].origin == "built-in"
+    assert message in "\n".join(map(str, team_rules.mistakes))
+    assert team_rules.files_left_out == ("ours.yaml",)
+    assert {rule.id for rule in team_rules.book.rules.values() if rule.origin == "team"} == {"ours-other"}
+    assert team_rules.book.rules["scale-sp-needs-tp"].origin == "built-in"
 
 
 def test_what_rests_on_a_file_that_is_left_out_is_left_out_too() -> None:
     leading = OURS.replace("ours-vpp-small", "ours-first") + "  unlocks: [ours-vpp-small]\n"
 
-    found = team({"a.yaml": leading, "b.yaml": OURS.replace("phase: scale", "phase: later")})
+    team_rules = team({"a.yaml": leading, "b.yaml": OURS.replace("phase: scale", "phase: later")})
 
-    assert sorted(found.files_left_out) == ["a.yaml", "b.yaml"]
+    assert sorted(team_rules.files_left_out) == ["a.yaml", "b.yaml"]
 
 
 def test_a_rule_of_the_service_is_replaced_only_with_a_reason() -> None:
     text = OURS.replace("ours-vpp-small", "scale-sp-needs-tp") + "  overrides: Our trainer allows it.\n"
 
-    found = team({"ours.yaml": text})
+    team_rules = team({"ours.yaml": text})
 
-    assert found.mistakes == ()
-    assert (found.book.rules["scale-sp-needs-tp"].origin, found.book.rules["scale-sp-needs-tp"].overrides) == (
+    assert team_rules.mistakes == ()
+    assert (
+        team_rules.book.rules["scale-sp-needs-tp"].origin,
+        team_rules.book.rules["scale-sp-needs-tp"].overrides,
+    ) == (
         "team",
         "Our trainer allows it.",
     )
-    assert found.replaced["scale-sp-needs-tp"].origin == "built-in"
-    assert len(found.book.rules) == len(built_in_rules().rules)
+    assert team_rules.replaced["scale-sp-needs-tp"].origin == "built-in"
+    assert len(team_rules.book.rules) == len(built_in_rules().rules)
 
 
 @pytest.mark.parametrize(
-    ("sources", "said"),
+    ("sources", "message"),
     [
         (WIKI.replace(', date: "2026-09"', ""), "sources.yaml:1: wiki-12: lacks date"),
         (WIKI + 'M-arg: {title: "x", where: "y", date: "z"}', "M-arg: is already a built-in source"),
@@ -269,8 +272,8 @@ def test_a_rule_of_the_service_is_replaced_only_with_a_reason() -> None:
         ("{", "sources.yaml:2: is not valid YAML"),
     ],
 )
-def test_a_wrong_source_is_named_and_the_services_own_are_never_replaced(sources: str, said: str) -> None:
-    found = team({"ours.yaml": OURS}, sources)
+def test_a_wrong_source_is_named_and_the_services_own_are_never_replaced(sources: str, message: str) -> None:
+    team_rules = team({"ours.yaml": OURS}, sources)
 
-    assert said in "\n".join(map(str, found.mistakes))
-    assert found.book.sources["M-arg"] == built_in_rules().sources["M-arg"]
+    assert message in "\n".join(map(str, team_rules.mistakes))
+    assert team_rules.book.sources["M-arg"] == built_in_rules().sources["M-arg"]

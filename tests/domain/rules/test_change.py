@@ -19,8 +19,10 @@ from tests.domain.rules.builders import book, rule
 
 
 def diff(change: str, facts: Mapping[str, object], launch: object = None) -> ChangeDiff:
-    told = evaluate({**facts, "gpu_idle_frac": 0.5}, book(rule("a-rule", "true", f"change: {{text: do it, {change}}}")))
-    return change_of(told.suggestions[0], told.facts, launch)
+    evaluation = evaluate(
+        {**facts, "gpu_idle_frac": 0.5}, book(rule("a-rule", "true", f"change: {{text: do it, {change}}}"))
+    )
+    return change_of(evaluation.suggestions[0], evaluation.facts, launch)
 
 
 def signed(lines: tuple[DiffLine, ...], *signs: str) -> list[str]:
@@ -34,9 +36,9 @@ MEGATRON = (
 
 
 def test_a_flag_is_replaced_in_place_and_a_new_one_added() -> None:
-    found = diff("set: {dispatcher: hybridep}", {"dispatcher": "alltoall"}, MEGATRON)
+    changed = diff("set: {dispatcher: hybridep}", {"dispatcher": "alltoall"}, MEGATRON)
 
-    assert signed(found.megatron_lm.lines) == [
+    assert signed(changed.megatron_lm.lines) == [
         " torchrun",
         " --nproc_per_node 8 pretrain_gpt.py",
         " --tensor-model-parallel-size 2",
@@ -45,16 +47,16 @@ def test_a_flag_is_replaced_in_place_and_a_new_one_added() -> None:
         " --bf16",
         "+--moe-flex-dispatcher-backend hybridep",
     ]
-    stated, _ = stated_by_launch_args(found.megatron_lm.command)
+    stated, _ = stated_by_launch_args(changed.megatron_lm.command)
     assert (stated["dispatcher"].value, stated["tp"].value, stated["precision"].value) == ("hybridep", 2, "bf16")
-    assert found.from_own_command
+    assert changed.from_own_command
 
 
 def test_flags_are_those_of_the_runs_release() -> None:
     facts = {"dispatcher": "alltoall", "graph_impl": "none", "mcore_version": "0.15.3"}
 
-    found = diff("set: {dispatcher: deepep, graph_impl: transformer_engine, graph_modules: [attn]}", facts)
-    assert found.megatron_lm.paste == (
+    changed = diff("set: {dispatcher: deepep, graph_impl: transformer_engine, graph_modules: [attn]}", facts)
+    assert changed.megatron_lm.paste == (
         "--moe-token-dispatcher-type flex --cuda-graph-impl transformer_engine --moe-enable-deepep "
         "--cuda-graph-scope attn"
     )
@@ -68,14 +70,14 @@ def test_flags_are_those_of_the_runs_release() -> None:
 def test_a_flag_is_taken_out() -> None:
     launch = f"{MEGATRON} --sequence-parallel --moe-flex-dispatcher-backend=deepep"
 
-    found = diff("set: {sp: false, dispatcher: alltoall}", {"sp": True, "dispatcher": "deepep"}, launch)
+    changed = diff("set: {sp: false, dispatcher: alltoall}", {"sp": True, "dispatcher": "deepep"}, launch)
 
-    assert signed(found.megatron_lm.lines, "-", "+") == [
+    assert signed(changed.megatron_lm.lines, "-", "+") == [
         "---sequence-parallel",
         "---moe-flex-dispatcher-backend=deepep",
     ]
-    assert "--sequence-parallel" not in found.megatron_lm.command
-    assert found.megatron_lm.remove == ("--sequence-parallel", "--moe-flex-dispatcher-backend=deepep")
+    assert "--sequence-parallel" not in changed.megatron_lm.command
+    assert changed.megatron_lm.remove == ("--sequence-parallel", "--moe-flex-dispatcher-backend=deepep")
 
 
 def test_the_same_change_for_bridge_is_made_of_overrides() -> None:
@@ -83,72 +85,74 @@ def test_the_same_change_for_bridge_is_made_of_overrides() -> None:
         "python run_recipe.py --recipe qwen3 model.tensor_model_parallel_size=2 comm_overlap.delay_wgrad_compute=true"
     )
 
-    found = diff("set: {ep_overlap: true, delay_wgrad: false}", {"ep_overlap": False, "delay_wgrad": True}, launch)
+    changed = diff("set: {ep_overlap: true, delay_wgrad: false}", {"ep_overlap": False, "delay_wgrad": True}, launch)
 
-    assert signed(found.bridge.lines, "-", "+") == [
+    assert signed(changed.bridge.lines, "-", "+") == [
         "-comm_overlap.delay_wgrad_compute=true",
         "+comm_overlap.delay_wgrad_compute=false",
         "+comm_overlap.overlap_moe_expert_parallel_comm=true",
     ]
-    assert found.megatron_lm.command == ""
-    assert signed(found.megatron_lm.lines) == ["---delay-wgrad-compute", "+--overlap-moe-expert-parallel-comm"]
+    assert changed.megatron_lm.command == ""
+    assert signed(changed.megatron_lm.lines) == ["---delay-wgrad-compute", "+--overlap-moe-expert-parallel-comm"]
 
 
 def test_the_harness_flag_that_turns_two_knobs_is_taken_out() -> None:
     launch = "python setup_experiment.py -g h100 --moe_a2a_overlap true -pp 4"
 
-    found = diff("set: {delay_wgrad: false, pp: 8}", {"delay_wgrad": True, "pp": 4}, launch)
+    changed = diff("set: {delay_wgrad: false, pp: 8}", {"delay_wgrad": True, "pp": 4}, launch)
 
-    assert "---moe_a2a_overlap true" in signed(found.bridge.lines)
-    assert signed(found.bridge.lines)[3:5] == ["--pp 4", "+-pp 8"]
+    assert "---moe_a2a_overlap true" in signed(changed.bridge.lines)
+    assert signed(changed.bridge.lines)[3:5] == ["--pp 4", "+-pp 8"]
 
 
 def test_without_a_command_the_contract_stands_in() -> None:
-    found = diff("set: {graph_modules: [moe_router, moe_preprocess]}", {"graph_modules": ["attn"]})
+    changed = diff("set: {graph_modules: [moe_router, moe_preprocess]}", {"graph_modules": ["attn"]})
 
-    assert signed(found.megatron_lm.lines) == [
+    assert signed(changed.megatron_lm.lines) == [
         "---cuda-graph-modules attn",
         "+--cuda-graph-modules moe_router moe_preprocess",
     ]
-    assert signed(found.bridge.lines) == [
+    assert signed(changed.bridge.lines) == [
         "-'model.cuda_graph_modules=[attn]'",
         "+'model.cuda_graph_modules=[moe_router,moe_preprocess]'",
     ]
-    assert (found.megatron_lm.command, found.from_own_command) == ("", False)
+    assert (changed.megatron_lm.command, changed.from_own_command) == ("", False)
 
 
 def test_what_the_run_has_already_is_said_and_not_pasted() -> None:
-    found = diff("set: {te_rng: true, cp: 4}", {"te_rng": True})
+    changed = diff("set: {te_rng: true, cp: 4}", {"te_rng": True})
 
-    assert found.already == ("te_rng",)
-    assert [(one.name, one.before, one.after) for one in found.fields] == [("cp", None, "4")]
-    assert found.megatron_lm.paste == "--context-parallel-size 4"
+    assert changed.already == ("te_rng",)
+    assert [(field.name, field.before, field.after) for field in changed.fields] == [("cp", None, "4")]
+    assert changed.megatron_lm.paste == "--context-parallel-size 4"
 
 
 def test_a_mapping_of_flags_is_a_command_too() -> None:
-    found = diff("set: {cp: 4}", {"cp": 2}, {"context-parallel-size": 2, "bf16": True})
+    changed = diff("set: {cp: 4}", {"cp": 2}, {"context-parallel-size": 2, "bf16": True})
 
-    assert signed(found.megatron_lm.lines) == ["---context-parallel-size 2", "+--context-parallel-size 4", " --bf16"]
+    assert signed(changed.megatron_lm.lines) == ["---context-parallel-size 2", "+--context-parallel-size 4", " --bf16"]
 
 
 def test_variables_of_the_environment_are_exported() -> None:
     change = "env: {NVLINK_DOMAIN_SIZE: '= nvlink_domain', USE_MNNVL: null, NCCL_NVLS_ENABLE: 0}"
-    found = diff(change, {"gpu": "GB200", "env": {"USE_MNNVL": "1", "NCCL_NVLS_ENABLE": "0"}})
+    changed = diff(change, {"gpu": "GB200", "env": {"USE_MNNVL": "1", "NCCL_NVLS_ENABLE": "0"}})
 
-    assert signed(found.environment) == ["+NVLINK_DOMAIN_SIZE=72", "-USE_MNNVL=1"]
-    assert found.export == "export NVLINK_DOMAIN_SIZE=72"
+    assert signed(changed.environment) == ["+NVLINK_DOMAIN_SIZE=72", "-USE_MNNVL=1"]
+    assert changed.export == "export NVLINK_DOMAIN_SIZE=72"
 
 
 def test_a_command_that_is_hostile_or_cut_is_still_a_list_of_words() -> None:
-    found = diff("set: {cp: 4}", {"cp": 2}, "pretrain.py --x '; rm -rf / --context-parallel-size 2")
+    changed = diff("set: {cp: 4}", {"cp": 2}, "pretrain.py --x '; rm -rf / --context-parallel-size 2")
 
-    assert "+--context-parallel-size 4" in signed(found.megatron_lm.lines)
+    assert "+--context-parallel-size 4" in signed(changed.megatron_lm.lines)
 
 
 def test_the_arguments_of_the_log_stand_in_for_a_command() -> None:
     change = "set: {recompute_modules: [], cp: 4}, megatron_lm: [--calculate-per-token-loss, --ckpt-format x]"
     facts = {"recompute_modules": ["moe_act"], "recompute_granularity": "selective", "cp": 2}
-    told = evaluate({**facts, "gpu_idle_frac": 0.5}, book(rule("a-rule", "true", f"change: {{text: do it, {change}}}")))
+    evaluation = evaluate(
+        {**facts, "gpu_idle_frac": 0.5}, book(rule("a-rule", "true", f"change: {{text: do it, {change}}}"))
+    )
     arguments: dict[str, Value] = {
         "recompute_modules": ("moe_act", "core_attn"),
         "context_parallel_size": 2,
@@ -156,29 +160,31 @@ def test_the_arguments_of_the_log_stand_in_for_a_command() -> None:
         "ckpt_format": None,
     }
 
-    found = change_of(told.suggestions[0], told.facts, None, arguments).megatron_lm
+    fragment = change_of(evaluation.suggestions[0], evaluation.facts, None, arguments).megatron_lm
 
-    assert found.against == "arguments"
-    assert sorted(signed(found.lines)) == [
+    assert fragment.against == "arguments"
+    assert sorted(signed(fragment.lines)) == [
         "+--ckpt-format x",
         "+--context-parallel-size 4",
         "---context-parallel-size 2",
         "---recompute-modules moe_act core_attn",
     ]
-    assert found.paste == "--context-parallel-size 4 --ckpt-format x"
+    assert fragment.paste == "--context-parallel-size 4 --ckpt-format x"
 
 
 def test_a_flag_that_a_person_fills_in_is_in_no_text_to_paste() -> None:
-    found = diff("""set: {cp: 4}, megatron_lm: ['--pipeline-model-parallel-layout "<layout>"']""", {"cp": 2}, MEGATRON)
+    changed = diff(
+        """set: {cp: 4}, megatron_lm: ['--pipeline-model-parallel-layout "<layout>"']""", {"cp": 2}, MEGATRON
+    )
 
-    assert found.megatron_lm.fill == ("--pipeline-model-parallel-layout '<layout>'",)
-    assert (found.megatron_lm.paste, found.megatron_lm.command) == ("--context-parallel-size 4", "")
+    assert changed.megatron_lm.fill == ("--pipeline-model-parallel-layout '<layout>'",)
+    assert (changed.megatron_lm.paste, changed.megatron_lm.command) == ("--context-parallel-size 4", "")
 
 
 def test_an_empty_list_is_a_flag_that_is_not_there() -> None:
-    found = diff("set: {graph_modules: []}", {"graph_modules": ["attn"]}, f"{MEGATRON} --cuda-graph-modules attn")
+    changed = diff("set: {graph_modules: []}", {"graph_modules": ["attn"]}, f"{MEGATRON} --cuda-graph-modules attn")
 
-    assert signed(found.megatron_lm.lines, "-", "+") == ["---cuda-graph-modules attn"]
+    assert signed(changed.megatron_lm.lines, "-", "+") == ["---cuda-graph-modules attn"]
     assert signed(diff("set: {graph_modules: [attn]}", {"graph_modules": []}).megatron_lm.lines) == [
         "+--cuda-graph-modules attn"
     ]
@@ -186,13 +192,13 @@ def test_an_empty_list_is_a_flag_that_is_not_there() -> None:
 
 def test_what_every_rule_has_to_paste_is_a_fragment_of_a_command() -> None:
     with every_case() as case:
-        for found in built_in_rules().rules.values():
-            with case(found.id):
-                for example in found.examples.fires:
-                    told = evaluate(example, built_in_rules())
-                    suggestion = told.find(found.id)
+        for built_in in built_in_rules().rules.values():
+            with case(built_in.id):
+                for example in built_in.examples.fires:
+                    evaluation = evaluate(example, built_in_rules())
+                    suggestion = evaluation.find(built_in.id)
                     assert suggestion is not None
-                    change = change_of(suggestion, told.facts)
+                    change = change_of(suggestion, evaluation.facts)
                     for item in read_command(change.megatron_lm.paste):
                         assert re.fullmatch(r"--[a-z][a-z0-9_-]*", item.words[0]), item.text
                         assert not {"", "None", "none", "null", "unknown", "[]"} & set(item.words[1:]) or item.words[
@@ -246,7 +252,7 @@ VALUES = [
     ("tp_overlap", True),
     ("pp_overlap", False),
     ("attention", "flash"),
-    *(("precision", one) for one in ("bf16", "fp16", "fp8_ds", "fp8_cs", "fp8_sc", "fp8_mx", "nvfp4")),
+    *(("precision", precision) for precision in ("bf16", "fp16", "fp8_ds", "fp8_cs", "fp8_sc", "fp8_mx", "nvfp4")),
     ("param_gather_lp", True),
     ("recompute_granularity", "selective"),
     ("recompute_granularity", "full"),
@@ -274,10 +280,10 @@ def test_flags_are_read_back() -> None:
     with every_case() as case:
         for name, value in VALUES:
             with case((name, value)):
-                found, warnings = stated_by_launch_args(command(name, value))
+                stated, warnings = stated_by_launch_args(command(name, value))
 
                 assert warnings == []
-                assert same_value(name, read_value(name, found[name].value), read_value(name, value))
+                assert same_value(name, read_value(name, stated[name].value), read_value(name, value))
 
 
 def test_overrides_are_read_back() -> None:
@@ -290,19 +296,19 @@ def test_overrides_are_read_back() -> None:
                     assert read_value("precision", overrides["mixed_precision"]) == value
                     continue
 
-                found = read_launch_command(f"torchrun pretrain.py {text}").stated
+                stated = read_launch_command(f"torchrun pretrain.py {text}").stated
 
-                assert same_value(name, read_value(name, found[name].value), read_value(name, value))
+                assert same_value(name, read_value(name, stated[name].value), read_value(name, value))
 
 
 def test_modules_are_read_back_beside_their_switch() -> None:
     graphs = f"{command('graph_impl', 'transformer_engine')} {command('graph_modules', ('attn', 'moe_router'))}"
     recompute = f"{command('recompute_granularity', 'selective')} {command('recompute_modules', ('moe_act', 'mlp'))}"
 
-    found, _ = stated_by_launch_args(f"{graphs} {recompute}")
+    stated, _ = stated_by_launch_args(f"{graphs} {recompute}")
 
-    assert read_value("graph_modules", found["graph_modules"].value) == ("attn", "moe_router")
-    assert read_value("recompute_modules", found["recompute_modules"].value) == ("mlp", "moe_act")
+    assert read_value("graph_modules", stated["graph_modules"].value) == ("attn", "moe_router")
+    assert read_value("recompute_modules", stated["recompute_modules"].value) == ("mlp", "moe_act")
 
 
 def test_unset_means_that_the_flag_is_not_there() -> None:

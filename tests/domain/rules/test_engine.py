@@ -20,12 +20,15 @@ def test_an_unknown_fact_makes_a_rule_ask_only_where_it_matters() -> None:
         rule("d-unset", "vpp == null"),
     )
 
-    told = evaluate({"tp": 2, "profiled": True}, rules)
+    evaluation = evaluate({"tp": 2, "profiled": True}, rules)
 
-    assert [one.rule.id for one in told.suggestions] == ["a-fires"]
-    assert [one.id for one in told.silent] == ["b-silent"]
-    assert {one.rule.id: one.missing for one in told.asks} == {"c-asks": ("ep",), "d-unset": ("vpp",)}
-    assert [one.id for one in evaluate({"tp": 2, "vpp": 4}, rules).silent] == ["b-silent", "d-unset"]
+    assert [suggestion.rule.id for suggestion in evaluation.suggestions] == ["a-fires"]
+    assert [silent.id for silent in evaluation.silent] == ["b-silent"]
+    assert {question.rule.id: question.missing for question in evaluation.asks} == {
+        "c-asks": ("ep",),
+        "d-unset": ("vpp",),
+    }
+    assert [silent.id for silent in evaluate({"tp": 2, "vpp": 4}, rules).silent] == ["b-silent", "d-unset"]
 
 
 def test_out_of_memory_a_model_with_latent_attention_recomputes_its_up_projection_first_and_offloads_last() -> None:
@@ -33,8 +36,8 @@ def test_out_of_memory_a_model_with_latent_attention_recomputes_its_up_projectio
 
     def order(model: str, recomputed: list[str], **facts: object) -> list[str]:
         how = {"recompute_granularity": "selective" if recomputed else "none", "recompute_modules": recomputed}
-        found = evaluate({**out, **how, "model": model, **facts}, built_in_rules()).suggestions
-        return [item.rule.id for item in found if item.rule.phase == "fit"]
+        suggestions = evaluate({**out, **how, "model": model, **facts}, built_in_rules()).suggestions
+        return [item.rule.id for item in suggestions if item.rule.phase == "fit"]
 
     first = ["fit-rc-mla-up", "fit-selective-first"]
     assert order("DeepSeek-V3", [], pp=4) == [*first, "fit-fine-offload", "fit-more-tp-last"]
@@ -50,9 +53,9 @@ def test_what_is_missing_is_told_as_what_somebody_can_supply() -> None:
         rule("a-shape", "dp == 1"), rule("b-comm", "exposed_comm_frac > 0.1"), rule("c-env", 'env.USE_MNNVL == "1"')
     )
 
-    told = evaluate({"gpus": 16, "tp": 2, "pp": 1}, rules)
+    evaluation = evaluate({"gpus": 16, "tp": 2, "pp": 1}, rules)
 
-    missing = {one.fact.name: one for one in told.missing}
+    missing = {gap.fact.name: gap for gap in evaluation.missing}
     assert set(missing) == {"cp", "exposed_comm_frac", "env.USE_MNNVL"}
     assert missing["cp"].alone == ("a-shape",)
     assert "metadata" in missing["cp"].fact.supply
@@ -62,9 +65,9 @@ def test_what_is_missing_is_told_as_what_somebody_can_supply() -> None:
 def test_a_fact_that_unlocks_more_by_itself_is_told_first() -> None:
     rules = book(rule("a-one", "tp > 1 && cp > 1"), rule("b-two", "ep > 1"), rule("c-three", "ep > 2"))
 
-    told = evaluate({}, rules)
+    evaluation = evaluate({}, rules)
 
-    assert [(one.fact.name, one.alone, one.together) for one in told.missing] == [
+    assert [(gap.fact.name, gap.alone, gap.together) for gap in evaluation.missing] == [
         ("ep", ("b-two", "c-three"), ()),
         ("cp", (), ("a-one",)),
         ("tp", (), ("a-one",)),
@@ -82,11 +85,15 @@ def test_blockers_hold_retuning_back_and_so_does_a_missing_profile() -> None:
     blocked = evaluate({"tp": 2, "cp": 2, "gpu_idle_frac": 0.2}, rules)
     free = evaluate({"tp": 2, "cp": 1, "gpu_idle_frac": 0.2}, rules)
 
-    assert [(one.rule.id, one.withheld[:13]) for one in no_profile.withheld] == [("a-tune", "Profile first")]
-    assert [one.rule.id for one in no_profile.suggestions] == ["b-bring-up"]
-    assert [one.rule.id for one in blocked.blockers] == ["c-blocked"]
-    assert [(one.rule.id, one.withheld) for one in blocked.withheld] == [("a-tune", "Resolve the blockers first.")]
-    assert [one.rule.id for one in free.suggestions] == ["b-bring-up", "a-tune"]
+    assert [(suggestion.rule.id, suggestion.withheld[:13]) for suggestion in no_profile.withheld] == [
+        ("a-tune", "Profile first")
+    ]
+    assert [suggestion.rule.id for suggestion in no_profile.suggestions] == ["b-bring-up"]
+    assert [blocker.rule.id for blocker in blocked.blockers] == ["c-blocked"]
+    assert [(suggestion.rule.id, suggestion.withheld) for suggestion in blocked.withheld] == [
+        ("a-tune", "Resolve the blockers first.")
+    ]
+    assert [suggestion.rule.id for suggestion in free.suggestions] == ["b-bring-up", "a-tune"]
 
 
 def test_a_blocker_in_a_run_that_ran_is_in_doubt() -> None:
@@ -104,20 +111,20 @@ def test_a_blocker_that_the_run_ran_in_spite_of_is_a_warning_and_holds_nothing_b
     )
     ran = {"tp": 2, "cp": 2, "gpu_idle_frac": 0.2, "fits": True, "oom": False, "steps_done": 50, "window": 40}
 
-    told = evaluate({**ran, "import_error": None}, rules)
-    (warning,) = told.warnings
-    assert (told.blockers, warning.kind, warning.rule.kind) == ((), "warning", "blocker")
+    evaluation = evaluate({**ran, "import_error": None}, rules)
+    (warning,) = evaluation.warnings
+    assert (evaluation.blockers, warning.kind, warning.rule.kind) == ((), "warning", "blocker")
     assert warning.doubt.startswith("The run completed 50 iterations, 40 of them steady")
-    assert [one.rule.id for one in told.suggestions] == ["a-tune"]
+    assert [suggestion.rule.id for suggestion in evaluation.suggestions] == ["a-tune"]
     late = evaluate({**ran, "import_error": None, "oom": True, "fits": False}, rules)
-    assert [one.rule.id for one in late.warnings] == ["c-blocked"]  # the launch was accepted all the same
+    assert [warning.rule.id for warning in late.warnings] == ["c-blocked"]  # the launch was accepted all the same
     failing: tuple[dict[str, object], ...] = ({"steps_done": 2, "oom": True, "fits": False}, {"loss_finite": False})
     for wrong in failing:
-        assert [one.rule.id for one in evaluate({**ran, "import_error": None, **wrong}, rules).blockers] == [
+        assert [blocker.rule.id for blocker in evaluate({**ran, "import_error": None, **wrong}, rules).blockers] == [
             "c-blocked"
         ]
     lost = evaluate({**ran, "import_error": "deep_ep"}, rules)
-    assert [one.rule.id for one in lost.blockers] == ["d-lost"]
+    assert [blocker.rule.id for blocker in lost.blockers] == ["d-lost"]
 
 
 def test_after_a_crash_neither_sizes_nor_a_profile_are_suggested() -> None:
@@ -139,7 +146,7 @@ def test_only_what_somebody_could_act_upon_is_worth_asking() -> None:
     )
 
     def decides(**facts: object) -> dict[str, tuple[str, ...]]:
-        return {one.fact.name: one.decides for one in evaluate(facts, rules).missing}
+        return {gap.fact.name: gap.decides for gap in evaluate(facts, rules).missing}
 
     ran: dict[str, object] = {"fits": True, "oom": False, "steps_done": 50}
     assert decides() == {"exposed_comm_frac": ("b-tune",), "cp": ("c-blocked",), "nan": ("d-gate",), "graph_impl": ()}
@@ -158,12 +165,12 @@ def test_candidates_for_the_measured_wall_come_before_gates_before_sizing_before
         rule("g-claim", "true", phase="validate", kind="gate"),
     )
 
-    told = evaluate({"gpu_idle_frac": 0.3, "exposed_comm_frac": 0.05}, rules)
+    evaluation = evaluate({"gpu_idle_frac": 0.3, "exposed_comm_frac": 0.05}, rules)
 
-    assert [one.rule.id for one in told.suggestions] == [
+    assert [suggestion.rule.id for suggestion in evaluation.suggestions] == [
         *("b-host", "e-first", "d-gate", "c-size", "g-claim", "f-scale", "a-other")
     ]
-    assert (told.wall.wall, told.wall.certainty) == ("host", "measured")
+    assert (evaluation.wall.wall, evaluation.wall.certainty) == ("host", "measured")
 
 
 def test_an_order_may_depend_on_facts() -> None:
@@ -183,13 +190,17 @@ def test_an_order_may_depend_on_facts() -> None:
 def test_a_change_is_worked_out_and_says_what_it_cannot_know() -> None:
     change = 'change: {text: do it, set: {cp: "= cp0", ep: "= gpus", te_rng: true}, megatron_lm: ["--x {tp}"]}'
     requirements = "needs: [{text: n, when: tp == 2}]\n  conflicts: [{text: c, when: pp > 1}, {text: look}]"
-    found = evaluate(
+    evaluation = evaluate(
         {"seq_len": 32768, "tp": 2, "profiled": True}, book(rule("a-cp", "true", f"{change}\n  {requirements}"))
     )
 
-    one = found.suggestions[0]
-    assert (dict(one.set), one.open, one.megatron_lm) == ({"cp": 8, "te_rng": True}, ("ep",), ("--x 2",))
-    assert [(two.text, two.state, two.missing) for two in (*one.needs, *one.conflicts)] == [
+    suggestion = evaluation.suggestions[0]
+    assert (dict(suggestion.set), suggestion.open, suggestion.megatron_lm) == (
+        {"cp": 8, "te_rng": True},
+        ("ep",),
+        ("--x 2",),
+    )
+    assert [(two.text, two.state, two.missing) for two in (*suggestion.needs, *suggestion.conflicts)] == [
         ("n", "met", ()),
         ("c", "unknown", ("pp",)),
         ("look", "unknown", ()),
@@ -197,12 +208,12 @@ def test_a_change_is_worked_out_and_says_what_it_cannot_know() -> None:
 
 
 def test_a_rule_that_does_not_suit_its_facts_is_told_and_stops_nothing() -> None:
-    told = evaluate(
+    evaluation = evaluate(
         {"vpp": None, "tp": 2, "profiled": True}, book(rule("a-broken", "vpp > 1"), rule("b-good", "tp > 1"))
     )
 
-    assert [(one.id, "cannot be evaluated" in why) for one, why in told.broken] == [("a-broken", True)]
-    assert [one.rule.id for one in told.suggestions] == ["b-good"]
+    assert [(broken.id, "cannot be evaluated" in why) for broken, why in evaluation.broken] == [("a-broken", True)]
+    assert [suggestion.rule.id for suggestion in evaluation.suggestions] == ["b-good"]
 
 
 PUBLISHED = (
@@ -219,11 +230,11 @@ def test_what_was_measured_here_outranks_what_is_published_and_hides_nothing() -
     rules = book(rule("a-published", "true", PUBLISHED), rule("b-plain", "true"), rule("c-gain", "true"))
     facts = {"gpu": "H100", "profiled": True}
 
-    told = evaluate(facts, rules, own=[own("a-published", -2.0), own("c-gain", 5.0)])
+    evaluation = evaluate(facts, rules, own=[own("a-published", -2.0), own("c-gain", 5.0)])
 
-    assert [one.rule.id for one in told.suggestions] == ["c-gain", "b-plain", "a-published"]
-    lost = told.suggestions[-1].evidence
-    assert [one.level for one in lost.statements] == [2, 3]
+    assert [suggestion.rule.id for suggestion in evaluation.suggestions] == ["c-gain", "b-plain", "a-published"]
+    lost = evaluation.suggestions[-1].evidence
+    assert [statement.level for statement in lost.statements] == [2, 3]
     assert lost.overridden.startswith("Measured here it lost 2.0 % (n = 4), which outranks matched A/B")
 
 
@@ -241,10 +252,13 @@ def test_evidence_of_an_older_container_drops_a_level_and_no_longer_decides() ->
     rules = book(rule("a-plain", "true"), rule("b-older", "true"))
     older = own("b-older", 9.0, contract={"container": "nemo:25.11", "tp": 1})
 
-    told = evaluate({"container": "nemo:26.06", "tp": 1, "profiled": True}, rules, own=[older])
+    evaluation = evaluate({"container": "nemo:26.06", "tp": 1, "profiled": True}, rules, own=[older])
 
-    assert [one.rule.id for one in told.suggestions] == ["b-older", "a-plain"]  # its level still orders
-    evidence = told.suggestions[0].evidence
+    assert [suggestion.rule.id for suggestion in evaluation.suggestions] == [
+        "b-older",
+        "a-plain",
+    ]  # its level still orders
+    evidence = evaluation.suggestions[0].evidence
     assert (evidence.level, evidence.own_order) == (3, 0.0)
     assert evidence.statements[0].expired == ("container was nemo:25.11, now it is nemo:26.06",)
     assert changed_since({"container": "nemo:26.04"}, {"container": "nemo:26.06"}) == ()
@@ -286,13 +300,13 @@ def test_leaving_a_fact_out_makes_a_rule_ask_or_changes_nothing() -> None:
     with every_case() as case:
         for name in list(built_in_rules().rules):
             with case(name):
-                one = built_in_rules().rules[name]
-                for examples, answer in ((one.examples.fires, True), (one.examples.silent, False)):
+                built_in = built_in_rules().rules[name]
+                for examples, answer in ((built_in.examples.fires, True), (built_in.examples.silent, False)):
                     for example in examples:
                         for left_out in example.keys() - KNOWN_WITHOUT_BEING_STATED:
                             less = {fact: value for fact, value in example.items() if fact != left_out}
-                            told = FactContext(derive(less)).ask(one.when)
-                            assert isinstance(told, Unknown) or told is answer, left_out
+                            without = FactContext(derive(less)).ask(built_in.when)
+                            assert isinstance(without, Unknown) or without is answer, left_out
 
 
 def test_names_in_texts_and_bound_names_are_no_facts() -> None:
@@ -315,57 +329,60 @@ def of(**facts: object) -> Journey:
     return journey(evaluate(facts, book(*RULES)))
 
 
-def states(found: Journey) -> list[str]:
-    return [step.state for step in found.steps]
+def states(progress: Journey) -> list[str]:
+    return [step.state for step in progress.steps]
 
 
 def test_a_run_that_nobody_started_is_open_at_its_contract() -> None:
-    found = of()
+    progress = of()
 
-    assert states(found) == ["open", "open", "blocked", "blocked", "blocked", "blocked"]
-    assert found.current == "contract"
+    assert states(progress) == ["open", "open", "blocked", "blocked", "blocked", "blocked"]
+    assert progress.current == "contract"
 
 
 def test_a_run_that_fits_is_to_be_profiled() -> None:
-    found = of(**FITS, ep=8, gpu="H100")
+    progress = of(**FITS, ep=8, gpu="H100")
 
-    assert states(found) == ["done", "done", "done", "open", "blocked", "open"]
-    assert found.current == "profile"
-    assert (found.wall.wall, found.wall.certainty) == ("communication", "inferred")
+    assert states(progress) == ["done", "done", "done", "open", "blocked", "open"]
+    assert progress.current == "profile"
+    assert (progress.wall.wall, progress.wall.certainty) == ("communication", "inferred")
 
 
 def test_a_profiled_run_is_to_be_retuned() -> None:
-    found = of(**FITS, ep=8, exposed_comm_frac=0.3)
+    progress = of(**FITS, ep=8, exposed_comm_frac=0.3)
 
-    assert found.step("profile").because.startswith("30% of the step is exposed communication")
-    assert found.step("retune").state == "open"
-    assert found.step("retune").rules == ("eo-tune",)
+    assert progress.step("profile").because.startswith("30% of the step is exposed communication")
+    assert progress.step("retune").state == "open"
+    assert progress.step("retune").rules == ("eo-tune",)
 
 
 def test_a_blocker_blocks_its_phase_and_retuning() -> None:
-    found = of(**FITS | {"fits": False}, ep=8, exposed_comm_frac=0.3, tp=3)
+    progress = of(**FITS | {"fits": False}, ep=8, exposed_comm_frac=0.3, tp=3)
 
-    assert (found.step("scale").state, found.step("scale").because) == ("blocked", "scale-bad-mesh.")
-    assert (found.step("retune").state, found.step("retune").because) == ("blocked", "Resolve the blockers first.")
+    assert (progress.step("scale").state, progress.step("scale").because) == ("blocked", "scale-bad-mesh.")
+    assert (progress.step("retune").state, progress.step("retune").because) == (
+        "blocked",
+        "Resolve the blockers first.",
+    )
 
 
 def test_a_blocker_that_the_run_ran_in_spite_of_blocks_nothing() -> None:
-    found = of(**FITS, ep=8, exposed_comm_frac=0.3, tp=3)
+    progress = of(**FITS, ep=8, exposed_comm_frac=0.3, tp=3)
 
-    assert (found.step("scale").state, found.step("retune").state) == ("done", "open")
+    assert (progress.step("scale").state, progress.step("retune").state) == ("done", "open")
 
 
 def test_memory_comes_before_everything_that_follows() -> None:
-    found = of(unknown_fields=2, oom=True, oom_phase="warmup", steps_done=1)
+    progress = of(unknown_fields=2, oom=True, oom_phase="warmup", steps_done=1)
 
-    assert states(found)[:3] == ["open", "open", "blocked"]
-    assert found.step("fit").because == "The job ran out of GPU memory during warmup."
+    assert states(progress)[:3] == ["open", "open", "blocked"]
+    assert progress.step("fit").because == "The job ran out of GPU memory during warmup."
 
 
 def test_a_long_healthy_run_like_real_training_is_through() -> None:
-    found = of(**{**FITS, "steps_done": 60}, exposed_comm_frac=0.02, gpu_idle_frac=0.01, headroom_frac=0.4,
+    progress = of(**{**FITS, "steps_done": 60}, exposed_comm_frac=0.02, gpu_idle_frac=0.01, headroom_frac=0.4,
                evidence_level="validated", semantic_class="training_equivalent")  # fmt: skip
 
-    assert states(found) == ["done"] * 6
-    assert found.current is None
-    assert found.wall.wall == "compute"
+    assert states(progress) == ["done"] * 6
+    assert progress.current is None
+    assert progress.wall.wall == "compute"

@@ -53,9 +53,9 @@ def test_a_run_gets_the_profiler_commands_of_its_trainer_and_version(
     trainer: str, arguments: dict[str, Value], titles: set[str]
 ) -> None:
     facts = facts_of(RunReading({}, trainer=trainer, arguments=arguments)) | {"steps_done": 50, "gpu": "H100"}
-    asked = evaluate(derive(facts), built_in_rules()).find("profile-required")
-    assert asked is not None
-    shown = {recipe.title for recipe in asked.recipes}
+    profile_rule = evaluate(derive(facts), built_in_rules()).find("profile-required")
+    assert profile_rule is not None
+    shown = {recipe.title for recipe in profile_rule.recipes}
     assert len(shown) == len(titles)
     assert all(any(recipe.endswith(title) for recipe in shown) for title in titles), shown
 
@@ -99,8 +99,8 @@ def test_a_log_gives_steps_memory_and_figures() -> None:
     assert (facts["mem_alloc_peak_gb"], facts["mem_reserved_peak_gb"]) == (62.0, 66.0)
     assert facts["nccl_ub"] is True
     assert "exposed_comm_frac" not in facts
-    known = derive(facts)
-    assert (known["fragmentation_gb"], known["profiled"], known["dp"]) == (4.0, False, 16)
+    derived = derive(facts)
+    assert (derived["fragmentation_gb"], derived["profiled"], derived["dp"]) == (4.0, False, 16)
     assert evaluate(facts, built_in_rules()).broken == ()
 
 
@@ -119,17 +119,17 @@ def test_a_failure_in_the_fused_permutation_is_a_fact_and_the_next_step_starts_w
     text = "ValueError: fused_permute_with_probs is not available. Please install TE >= 2.1.0."
     log = make_log([], stated=OVERLAP_CASE | {"permute_fusion": True}, events=(LogEvent("error", 7, text),))
     facts = facts_of(reading_of(summarise(log, make_metadata(PLACE))))
-    told = evaluate(facts, built_in_rules())
+    evaluation = evaluate(facts, built_in_rules())
     assert facts["permute_fusion_failed"] is True
-    assert (told.suggestions[0].rule.id, dict(told.suggestions[0].set)) == (
+    assert (evaluation.suggestions[0].rule.id, dict(evaluation.suggestions[0].set)) == (
         "comp-permute-fallback",
         {"permute_fusion": False},
     )
 
 
 def test_a_pair_is_known_by_what_differs_its_gain_and_its_windows() -> None:
-    found = facts_of_pair(["dispatcher"], step_time_pct=25.0, windows=((11, 50), (12, 50)))
-    assert found == {
+    pair_facts = facts_of_pair(["dispatcher"], step_time_pct=25.0, windows=((11, 50), (12, 50)))
+    assert pair_facts == {
         "compared": True,
         "differs": ["dispatcher"],
         "differs_beside": [],
@@ -201,17 +201,19 @@ def _told(path: Path) -> Evaluation:
 
 def test_no_check_stops_a_real_job_that_ran() -> None:
     logs = shared_folder("corpus") / "logs"
-    found = {
+    evaluations = {
         path.name: _told(path)
         for folder in ("real-full", "real-excerpts")
         for path in sorted((logs / folder).iterdir())
         if path.suffix in (".log", ".txt", ".out")
     }
-    ran = {name: one for name, one in found.items() if one.facts.get("steps_done")}
+    ran = {name: evaluation for name, evaluation in evaluations.items() if evaluation.facts.get("steps_done")}
 
     assert len(ran) > 10
-    assert {name: [b.rule.id for b in one.blockers] for name, one in ran.items() if one.blockers} == {}
-    assert {name: one.broken for name, one in found.items() if one.broken} == {}
+    assert {
+        name: [b.rule.id for b in evaluation.blockers] for name, evaluation in ran.items() if evaluation.blockers
+    } == {}
+    assert {name: evaluation.broken for name, evaluation in evaluations.items() if evaluation.broken} == {}
 
 
 # --- The built-in rules over the shared logs: none is broken by a real contract, and the stepper has its reasons.
@@ -234,8 +236,8 @@ def test_a_contract_is_asked_for_first_only_where_the_log_says_little() -> None:
     for name, first in FULL.items():
         log = parse_log([(folder / name).read_bytes()])
         summary = summarise(log, read_metadata({}))
-        told = evaluate(facts_of(reading_of(summary, arguments=log.arguments)), built_in_rules())
-        assert (*told.blockers, *told.suggestions)[0].rule.id == first, name
+        evaluation = evaluate(facts_of(reading_of(summary, arguments=log.arguments)), built_in_rules())
+        assert (*evaluation.blockers, *evaluation.suggestions)[0].rule.id == first, name
         if log.arguments and "mi355x" in name:
             assert log.stated["gpu"].value == "MI355X"
 
@@ -249,15 +251,15 @@ def logs() -> Iterator[ParsedLog]:
 def test_no_rule_is_broken_by_a_real_contract() -> None:
     for log in logs():
         summary = summarise(log, read_metadata({}))
-        told = evaluate(facts_of(reading_of(summary, arguments=log.arguments)), built_in_rules())
+        evaluation = evaluate(facts_of(reading_of(summary, arguments=log.arguments)), built_in_rules())
 
-        assert told.broken == ()
-        assert all(one.doubt for one in told.blockers if log.n)
-        for one in told.fired:
-            assert set(places(one.rule.why)) <= told.facts.keys(), one.rule.id
-        assert all(step.because.endswith(".") for step in journey(told).steps)
-        for one in told.fired:
-            assert change_of(one, told.facts).megatron_lm.command == ""
+        assert evaluation.broken == ()
+        assert all(blocker.doubt for blocker in evaluation.blockers if log.n)
+        for suggestion in evaluation.fired:
+            assert set(places(suggestion.rule.why)) <= evaluation.facts.keys(), suggestion.rule.id
+        assert all(step.because.endswith(".") for step in journey(evaluation).steps)
+        for suggestion in evaluation.fired:
+            assert change_of(suggestion, evaluation.facts).megatron_lm.command == ""
 
 
 # --- Facts as people state them: read by kind, refused with what to do instead.
@@ -285,7 +287,7 @@ def test_a_value_is_read_by_its_kind(name: str, raw: object, value: object) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "raw", "said"),
+    ("name", "raw", "message"),
     [
         ("exposed_comm_frac", "18", "between 0 and 1"),
         ("exposed_comm_frac", "-0.1", "not be negative"),
@@ -302,10 +304,10 @@ def test_a_value_is_read_by_its_kind(name: str, raw: object, value: object) -> N
         ("oom_phase", "x" * 600, "at most 500"),
     ],
 )
-def test_what_is_wrong_is_said(name: str, raw: object, said: str) -> None:
-    found, (error,) = read_facts({name: raw}, "facts")
-    assert (found, error.field) == ({}, f"facts.{name}")
-    assert said in error.message
+def test_what_is_wrong_is_said(name: str, raw: object, message: str) -> None:
+    accepted, (error,) = read_facts({name: raw}, "facts")
+    assert (accepted, error.field) == ({}, f"facts.{name}")
+    assert message in error.message
 
 
 def test_no_field_of_the_contract_no_threshold_and_nothing_of_two_runs_is_stated() -> None:
@@ -326,7 +328,7 @@ def dispute(older: str, newer: str, *, measurable: bool = True) -> Contradiction
 
 
 @pytest.mark.parametrize(
-    ("older", "newer", "own", "side", "said"),
+    ("older", "newer", "own", "side", "message"),
     [
         ("S4", "U-disp", (), "newer", "published evidence outranks a founding document"),
         ("U-off", "M-arg", (), "newer", "what is enforced in code outranks published evidence"),
@@ -345,12 +347,12 @@ def dispute(older: str, newer: str, *, measurable: bool = True) -> Contradiction
     ],
 )
 def test_the_stronger_statement_counts(
-    older: str, newer: str, own: tuple[OwnResult, ...], side: str, said: str
+    older: str, newer: str, own: tuple[OwnResult, ...], side: str, message: str
 ) -> None:
-    found = overruling(dispute(older, newer), SOURCES, own)
+    decision = overruling(dispute(older, newer), SOURCES, own)
 
-    assert found.side == side
-    assert said in found.because
+    assert decision.side == side
+    assert message in decision.because
 
 
 def test_an_ab_says_nothing_about_what_it_does_not_measure() -> None:
@@ -362,12 +364,12 @@ def test_a_readme_and_recipes_enforce_nothing() -> None:
 
 
 def test_every_contradiction_has_a_ruling_and_some_can_be_measured() -> None:
-    assert all(overruling(one, SOURCES).because for one in contradictions())
-    assert sum(one.measurable for one in contradictions()) == 9
+    assert all(overruling(contradiction, SOURCES).because for contradiction in contradictions())
+    assert sum(contradiction.measurable for contradiction in contradictions()) == 9
 
 
 def test_step_times_of_profiled_iterations_are_a_fact_only_where_they_count() -> None:
     arguments: dict[str, Value] = {"profile": True, "profile_step_start": 1, "profile_step_end": 5}
     few, many = make_log([500.0] * 6, arguments=arguments), make_log([500.0] * 30, arguments=arguments)
     facts = [facts_of(reading_of(summarise(log, make_metadata(PLACE)), arguments=arguments)) for log in (few, many)]
-    assert [known["time_from_profile"] for known in facts] == [True, False]
+    assert [fact["time_from_profile"] for fact in facts] == [True, False]

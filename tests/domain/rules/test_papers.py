@@ -32,16 +32,16 @@ LEAST = 114
 def _named(words: list[str]) -> set[str]:
     """The rules that a list of names and patterns stands for; a name without a rule stands for itself."""
     rules = built_in_rules().rules
-    found: set[str] = set()
+    keys: set[str] = set()
     for word in words:
         matches = {name for name, rule in rules.items() if rule.kind == "candidate" and fnmatch(name, word)}
-        found |= matches or {word}
-    return found
+        keys |= matches or {word}
+    return keys
 
 
 def test_a_statement_of_the_founding_documents_has_its_rules() -> None:
     with every_case() as case:
-        for document, statement in [(name, said) for name, rows in COVERAGE.items() for said in rows]:
+        for document, statement in [(name, row) for name, rows in COVERAGE.items() for row in rows]:
             with case((document, statement)):
                 missing = _named(COVERAGE[document][statement]) - set(built_in_rules().rules)
 
@@ -60,11 +60,11 @@ def _section(start: str, end: str) -> str:
 
 
 def test_every_rule_that_the_fact_base_traces_is_traced_here() -> None:
-    told = set(_ID.findall(_section("# G. Coverage", "# H. ")))
+    covered = set(_ID.findall(_section("# G. Coverage", "# H. ")))
     ours = {word for rows in COVERAGE.values() for words in rows.values() for word in words}
 
-    assert {word for word in told - ours if "*" not in word} == set()
-    assert {word for word in told - ours if _named([word]) - _named(list(ours))} == set()
+    assert {word for word in covered - ours if "*" not in word} == set()
+    assert {word for word in covered - ours if _named([word]) - _named(list(ours))} == set()
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,10 @@ def test_every_candidate_of_the_papers_is_here_as_they_have_it() -> None:
     }
 
     rules = {rule.id: rule for rule in built_in_rules().rules.values() if rule.kind == "candidate"}
-    found = {name: (rule.phase, rule.wall, rule.confidence, rule.valid) for name, rule in rules.items()}
+    properties = {name: (rule.phase, rule.wall, rule.confidence, rule.valid) for name, rule in rules.items()}
 
     assert len(listed) == 80
-    assert {name: found.get(name) for name in listed} == listed
+    assert {name: properties.get(name) for name in listed} == listed
 
 
 def test_a_proposed_change_brings_no_blocker() -> None:
@@ -129,11 +129,11 @@ def test_a_change_of_fields_can_be_pasted() -> None:
         for rule in TUNING:
             with case(rule.id):
                 example = rule.examples.fires[0]
-                told = evaluate(example, built_in_rules())
-                suggestion = told.find(rule.id)
+                evaluation = evaluate(example, built_in_rules())
+                suggestion = evaluation.find(rule.id)
                 assert suggestion is not None
 
-                diff = change_of(suggestion, told.facts)
+                diff = change_of(suggestion, evaluation.facts)
 
                 for framework in (diff.megatron_lm, diff.bridge):
                     assert "{" not in framework.paste
@@ -153,31 +153,35 @@ def test_with_a_flex_backend_installed_dispatchers_come_before_overlap() -> None
 
 
 def test_nothing_is_retuned_without_a_profile_but_the_bring_up_goes_on() -> None:
-    told = evaluate({**BASE, "dispatcher": None, "steps_done": 0, "graph_impl": "none"}, built_in_rules())
+    evaluation = evaluate({**BASE, "dispatcher": None, "steps_done": 0, "graph_impl": "none"}, built_in_rules())
 
-    retune = [one.rule.id for one in told.suggestions if one.rule.phase == "retune" and one.rule.kind == "candidate"]
+    retune = [
+        suggestion.rule.id
+        for suggestion in evaluation.suggestions
+        if suggestion.rule.phase == "retune" and suggestion.rule.kind == "candidate"
+    ]
     assert retune == ["disp-alltoall-first"]
 
 
 def test_memory_that_suffices_asks_for_no_recomputation() -> None:
     facts = {**BASE, "oom": False, "mem_alloc_peak_gb": 40.0, "recompute_granularity": "none"}
 
-    told = order(evaluate(facts, built_in_rules()))
+    suggested = order(evaluate(facts, built_in_rules()))
 
-    assert [name for name in told if name.startswith("fit-rc") or name == "fit-selective-first"] == []
-
-
-def order(told: Evaluation) -> list[str]:
-    return [one.rule.id for one in told.suggestions]
+    assert [name for name in suggested if name.startswith("fit-rc") or name == "fit-selective-first"] == []
 
 
-def blockers(told: Evaluation) -> set[str]:
-    return {one.rule.id for one in told.blockers}
+def order(evaluation: Evaluation) -> list[str]:
+    return [suggestion.rule.id for suggestion in evaluation.suggestions]
 
 
-def changed(facts: Facts, told: Evaluation, rule: str) -> dict[str, object]:
+def blockers(evaluation: Evaluation) -> set[str]:
+    return {blocker.rule.id for blocker in evaluation.blockers}
+
+
+def changed(facts: Facts, evaluation: Evaluation, rule: str) -> dict[str, object]:
     """The facts after the change of a rule; what follows from them is worked out anew, unless the facts state it."""
-    suggestion = told.find(rule)
+    suggestion = evaluation.find(rule)
     assert suggestion is not None
     new = dict(facts) | {name: list(v) if isinstance(v, tuple) else v for name, v in suggestion.set.items()}
     if suggestion.set.keys() & {"dispatcher", "dispatcher_type"}:

@@ -93,14 +93,14 @@ MAIN = BaselineRules(branch="main")
 
 
 def names(runs: Sequence[RunFacts]) -> list[str]:
-    return [one.run for one in runs]
+    return [run.run for run in runs]
 
 
 def test_runs_of_the_same_configuration_come_before_newer_ones_of_another() -> None:
     earlier = [make_record("a"), make_record("b"), make_record("other knobs", {"tp": 4})]
-    found = choose_baseline(make_record(), earlier, MAIN)
-    assert (found.kind, names(found.runs)) == ("same_config", ["a", "b"])
-    assert [(out.run, out.why) for out in found.left_out] == [("other knobs", "different configuration: `tp`")]
+    choice = choose_baseline(make_record(), earlier, MAIN)
+    assert (choice.kind, names(choice.runs)) == ("same_config", ["a", "b"])
+    assert [(out.run, out.why) for out in choice.left_out] == [("other knobs", "different configuration: `tp`")]
 
 
 def test_without_them_the_configuration_that_the_stack_used_last_counts() -> None:
@@ -110,10 +110,10 @@ def test_without_them_the_configuration_that_the_stack_used_last_counts() -> Non
         make_record("older", {"tp": 2}),
         make_record("newest", {"tp": 4}),
     ]
-    found = choose_baseline(make_record(), earlier, MAIN)
-    assert (found.kind, names(found.runs)) == ("last_config", ["last", "newest"])
-    assert found.comparability is not None
-    assert found.comparability.attributed_to == "tp"
+    choice = choose_baseline(make_record(), earlier, MAIN)
+    assert (choice.kind, names(choice.runs)) == ("last_config", ["last", "newest"])
+    assert choice.comparability is not None
+    assert choice.comparability.attributed_to == "tp"
 
 
 def test_a_pinned_run_comes_first_with_the_reruns_of_its_commit() -> None:
@@ -122,8 +122,8 @@ def test_a_pinned_run_comes_first_with_the_reruns_of_its_commit() -> None:
         make_record("its rerun", {"tp": 4}, commit="c0ffee"),
         make_record("newer"),
     ]
-    found = choose_baseline(make_record(), earlier, BaselineRules("main", frozenset({"golden"})))
-    assert (found.kind, names(found.runs)) == ("golden", ["golden", "its rerun"])
+    choice = choose_baseline(make_record(), earlier, BaselineRules("main", frozenset({"golden"})))
+    assert (choice.kind, names(choice.runs)) == ("golden", ["golden", "its rerun"])
 
 
 NEVER = [
@@ -146,15 +146,15 @@ NEVER = [
 
 @pytest.mark.parametrize(("facts", "why"), NEVER)
 def test_some_runs_are_never_a_baseline(facts: dict[str, object], why: str) -> None:
-    found = choose_baseline(make_record(), [make_record("a"), make_record("bad", **facts)], MAIN)  # type: ignore[arg-type]
-    assert names(found.runs) == ["a"]
-    assert [(out.run, out.why) for out in found.left_out] == [("bad", why)]
+    choice = choose_baseline(make_record(), [make_record("a"), make_record("bad", **facts)], MAIN)  # type: ignore[arg-type]
+    assert names(choice.runs) == ["a"]
+    assert [(out.run, out.why) for out in choice.left_out] == [("bad", why)]
 
 
 @pytest.mark.parametrize("bad", [facts for facts, _ in NEVER[:8]])
 def test_a_pin_does_not_make_a_bad_run_good(bad: dict[str, object]) -> None:
-    found = choose_baseline(make_record(), [make_record("bad", **bad)], BaselineRules(None, frozenset({"bad"})))  # type: ignore[arg-type]
-    assert found.kind == "none"
+    choice = choose_baseline(make_record(), [make_record("bad", **bad)], BaselineRules(None, frozenset({"bad"})))  # type: ignore[arg-type]
+    assert choice.kind == "none"
 
 
 @pytest.mark.parametrize("fields", [{"routing_mode": "forced-balance"}, {"data_mode": "mock"}, {"data_mode": ...}])
@@ -167,9 +167,9 @@ def test_forced_balance_and_made_up_data_are_no_baseline_for_natural_routing(fie
 def test_only_the_newest_20_runs_of_the_current_level_count() -> None:
     slow = [make_record(f"slow {i}", slower=0.2 + i % 3 * 0.001) for i in range(30)]
     fast = [make_record(f"fast {i}", slower=i % 3 * 0.001) for i in range(25)]
-    found = choose_baseline(make_record(), [*slow, *fast], MAIN)
-    assert names(found.runs) == [f"fast {i}" for i in range(5, 25)]
-    assert len(found.left_out) == 35
+    choice = choose_baseline(make_record(), [*slow, *fast], MAIN)
+    assert names(choice.runs) == [f"fast {i}" for i in range(5, 25)]
+    assert len(choice.left_out) == 35
 
 
 def test_a_run_is_no_baseline_of_its_own() -> None:
@@ -185,23 +185,23 @@ def test_near_misses_differ_in_the_fewest_fields_and_are_one_a_stack() -> None:
         make_record("cut", outcome="truncated"),
         make_record("far", {"container": "old", "cluster": "east", "gpus": 64}),
     ]
-    found = nearest_misses(make_record(), earlier)
-    assert [(miss.run, miss.fields, miss.alike) for miss in found] == [
+    misses = nearest_misses(make_record(), earlier)
+    assert [(miss.run, miss.fields, miss.alike) for miss in misses] == [
         ("cut", (), 1),
         ("old container again", ("container",), 2),
         ("elsewhere", ("cluster", "container"), 1),
     ]
-    assert found[0].never_a_baseline_because == "its log ends before the training does"
+    assert misses[0].never_a_baseline_because == "its log ends before the training does"
 
 
 def test_a_slow_run_is_judged_and_its_knob_is_the_first_suspect() -> None:
     earlier = [make_record(f"run {i}", {"tp": 4}, slower=i % 3 * 0.001) for i in range(6)]
-    found = assess([make_record(slower=0.1)], earlier, rules=MAIN)
-    assert (found.choice.kind, found.verdict.decision) == ("last_config", "regression")
-    assert not found.raises_regression  # an A/B against other knobs is no regression of the code
-    assert found.verdict.step_time is not None
-    assert "certain enough" in certainty(found.verdict.step_time)
-    assert [(one.axis, one.field) for one in found.suspects] == [("recipe", "tp"), ("code", "commit")]
+    assessment = assess([make_record(slower=0.1)], earlier, rules=MAIN)
+    assert (assessment.choice.kind, assessment.verdict.decision) == ("last_config", "regression")
+    assert not assessment.raises_regression  # an A/B against other knobs is no regression of the code
+    assert assessment.verdict.step_time is not None
+    assert "certain enough" in certainty(assessment.verdict.step_time)
+    assert [(suspect.axis, suspect.field) for suspect in assessment.suspects] == [("recipe", "tp"), ("code", "commit")]
 
 
 def test_a_difference_over_several_knobs_is_never_certain_enough_to_act_on() -> None:
@@ -215,33 +215,33 @@ def test_jobs_with_the_same_flags_are_histories_of_their_own() -> None:
     muon = [make_record(f"muon {i}", slower=i % 3 * 0.001, job="muon") for i in range(6)]
     adam = [make_record(f"adam {i}", slower=0.2 + i % 3 * 0.001, job="adam") for i in range(6)]
     earlier = [run for pair in zip(muon, adam, strict=True) for run in pair]
-    found = assess([make_record(slower=0.2, job="adam")], earlier, rules=MAIN)
-    assert [run.run for run in found.choice.runs] == [run.run for run in adam]
-    assert found.choice.left_out[0].why == "it belongs to another job: muon"
+    assessment = assess([make_record(slower=0.2, job="adam")], earlier, rules=MAIN)
+    assert [run.run for run in assessment.choice.runs] == [run.run for run in adam]
+    assert assessment.choice.left_out[0].why == "it belongs to another job: muon"
     assert assess([make_record(slower=0.2, job="sgd")], earlier, rules=MAIN).verdict.decision == "no_baseline"
 
 
 def test_a_change_is_judged_against_main_though_its_job_has_another_name() -> None:
     earlier = [make_record(f"run {i}", slower=i % 3 * 0.001, job="nightly/perf") for i in range(6)]
-    found = assess([make_record(slower=0.1, job="changes/perf", branch="a-change")], earlier, rules=MAIN)
-    assert (found.verdict.decision, found.raises_regression) == ("regression", False)
+    assessment = assess([make_record(slower=0.1, job="changes/perf", branch="a-change")], earlier, rules=MAIN)
+    assert (assessment.verdict.decision, assessment.raises_regression) == ("regression", False)
 
 
 def test_an_experiment_raises_no_regression() -> None:
     earlier = [make_record(f"run {i}", {"tp": 4}, slower=i % 3 * 0.001) for i in range(6)]
-    found = assess([make_record(slower=0.1, purpose="experiment")], earlier, rules=MAIN)
-    assert (found.verdict.decision, found.raises_regression) == ("regression", False)
+    assessment = assess([make_record(slower=0.1, purpose="experiment")], earlier, rules=MAIN)
+    assert (assessment.verdict.decision, assessment.raises_regression) == ("regression", False)
 
 
 def test_a_new_container_is_measured_against_the_old_one_without_a_verdict() -> None:
     earlier = [make_record(f"run {i}", {"container": "old"}, slower=i % 3 * 0.001) for i in range(6)]
-    found = assess([make_record(slower=0.1)], earlier, rules=MAIN)
-    assert found.verdict.decision == "no_baseline"
-    assert found.contrast is not None
-    assert found.contrast.comparability.attributed_to == "container"
-    assert found.contrast.measured.step_time is not None
-    assert found.contrast.measured.step_time.decision == "regression"
-    assert len(found.contrast.runs) == 6
+    assessment = assess([make_record(slower=0.1)], earlier, rules=MAIN)
+    assert assessment.verdict.decision == "no_baseline"
+    assert assessment.contrast is not None
+    assert assessment.contrast.comparability.attributed_to == "container"
+    assert assessment.contrast.measured.step_time is not None
+    assert assessment.contrast.measured.step_time.decision == "regression"
+    assert len(assessment.contrast.runs) == 6
 
 
 def test_a_contrast_without_other_knobs_is_taken_before_a_newer_one_with() -> None:
@@ -262,14 +262,14 @@ def test_a_failed_run_gets_no_speed_and_one_failed_rerun_is_left_out() -> None:
 
 
 def test_where_nothing_is_known_to_differ_the_nodes_are_suspected() -> None:
-    found = assess([make_record(commit="same")], [make_record("a", commit="same")], rules=MAIN)
-    assert [(one.axis, one.field) for one in found.suspects] == [("place", "")]
+    assessment = assess([make_record(commit="same")], [make_record("a", commit="same")], rules=MAIN)
+    assert [(suspect.axis, suspect.field) for suspect in assessment.suspects] == [("place", "")]
 
 
 def test_a_container_that_was_pushed_again_is_a_suspect() -> None:
     old, new = {"container_digest": "sha256:a"}, {"container_digest": "sha256:b"}
-    found = assess([make_record(fields=new, commit="c")], [make_record("a", old, commit="c")], rules=MAIN)
-    assert [(one.axis, one.field) for one in found.suspects] == [("container", "container_digest")]
+    assessment = assess([make_record(fields=new, commit="c")], [make_record("a", old, commit="c")], rules=MAIN)
+    assert [(suspect.axis, suspect.field) for suspect in assessment.suspects] == [("container", "container_digest")]
 
 
 def test_losses_are_compared_over_iterations_that_all_runs_have() -> None:
@@ -286,9 +286,9 @@ def test_one_or_two_runs_that_stand_out_are_no_baseline_until_a_third_confirms_t
     usual = [make_record(f"usual {i}", slower=i % 3 * 0.001) for i in range(14)]
     slow = [make_record(f"slow {i}", slower=0.08 + i % 2 * 0.001) for i in range(3)]
     for many in (1, 2):
-        found = choose_baseline(make_record(), [*usual, *slow[:many]], MAIN)
-        assert names(found.runs) == names(tuple(usual))
-        assert {out.why for out in found.left_out} == {UNCONFIRMED}
+        choice = choose_baseline(make_record(), [*usual, *slow[:many]], MAIN)
+        assert names(choice.runs) == names(tuple(usual))
+        assert {out.why for out in choice.left_out} == {UNCONFIRMED}
     assert names(choose_baseline(make_record(), [*usual, *slow], MAIN).runs) == names(tuple(slow))
 
 
@@ -298,8 +298,8 @@ def test_an_odd_run_counts_again_when_the_next_one_is_as_usual() -> None:
 
 
 def test_an_unstated_branch_is_not_the_baseline_branch() -> None:
-    found = choose_baseline(make_record(), [make_record("a", branch="")], MAIN)
-    assert [out.why for out in found.left_out] == ["it states no branch; the baseline branch is main"]
+    choice = choose_baseline(make_record(), [make_record("a", branch="")], MAIN)
+    assert [out.why for out in choice.left_out] == ["it states no branch; the baseline branch is main"]
 
 
 NEAREST_CASES = [
@@ -318,8 +318,8 @@ def test_an_experiment_without_a_baseline_takes_the_nearest_run(
     earlier: list[tuple[str, dict[str, object], dict[str, object]]], chosen: list[str]
 ) -> None:
     runs = [make_record(name, fields, purpose="experiment", **facts) for name, fields, facts in earlier]  # type: ignore[arg-type]
-    found = choose_baseline(make_record(purpose="experiment"), runs, MAIN)
-    assert (found.kind, names(found.runs)) == ("nearest" if chosen else "none", chosen)
+    choice = choose_baseline(make_record(purpose="experiment"), runs, MAIN)
+    assert (choice.kind, names(choice.runs)) == ("nearest" if chosen else "none", chosen)
     assert choose_baseline(make_record(), runs, MAIN).kind == "none"
 
 
@@ -331,14 +331,18 @@ def test_an_experiment_prefers_a_ci_run_with_more_other_knobs() -> None:
 @pytest.mark.parametrize(("short", "rests_on"), [((True, True), 50), ((True, False), 50), ((False, False), None)])
 def test_an_ab_on_short_runs_is_a_direction(short: tuple[bool, bool], rests_on: int | None) -> None:
     other = make_record("other", {"tp": 4}, purpose="experiment", short=short[0])
-    found = assess([make_record(purpose="experiment", short=short[1], slower=0.3)], [other], rules=MAIN)
-    assert (found.rests_on, found.raises_regression, found.verdict.decision) == (rests_on, False, "regression")
+    assessment = assess([make_record(purpose="experiment", short=short[1], slower=0.3)], [other], rules=MAIN)
+    assert (assessment.rests_on, assessment.raises_regression, assessment.verdict.decision) == (
+        rests_on,
+        False,
+        "regression",
+    )
 
 
 def test_a_quarantined_run_is_judged_and_raises_nothing() -> None:
     earlier = [make_record(f"run {i}", slower=i % 3 * 0.001) for i in range(6)]
-    found = assess([make_record(slower=0.1, quarantined="bad node")], earlier, rules=MAIN)
-    assert (found.verdict.decision, found.raises_regression) == ("regression", False)
+    assessment = assess([make_record(slower=0.1, quarantined="bad node")], earlier, rules=MAIN)
+    assert (assessment.verdict.decision, assessment.raises_regression) == ("regression", False)
 
 
 def test_an_upgrade_is_measured_against_the_same_job_before_it() -> None:
@@ -362,10 +366,10 @@ def test_a_run_that_was_passed_over_has_the_reason_that_is_true(
     shifts: list[float], pinned: frozenset[str], why: str
 ) -> None:
     earlier = [make_record(str(k), slower=shift + k % 3 * 0.001) for k, shift in enumerate(shifts)]
-    found = choose_baseline(make_record(), earlier, BaselineRules("main", pinned))
-    assert found.left_out[0].why == why
+    choice = choose_baseline(make_record(), earlier, BaselineRules("main", pinned))
+    assert choice.left_out[0].why == why
     if pinned:
-        assert {one.why for one in found.left_out} == {why}
+        assert {run.why for run in choice.left_out} == {why}
 
 
 # --- Runs that are no reference for others, and what a run that skipped steps or lost its loss may show.
@@ -379,10 +383,10 @@ def test_a_second_run_with_more_memory_is_a_regression_like_the_first() -> None:
     baseline = make_runs([0.001 * (run % 3) for run in range(8)], peak_memory_bytes=60.0 * GIB)
     odd = make_run("odd", peak_memory_bytes=66.0 * GIB)
     for earlier in (baseline, [*baseline, odd]):
-        found = judge([make_run("slow", peak_memory_bytes=66.0 * GIB)], earlier, FAMILY)
-        assert found.decision == "regression"
-        assert found.memory is not None
-        assert found.memory.alarm_pct == 1.0
+        verdict = judge([make_run("slow", peak_memory_bytes=66.0 * GIB)], earlier, FAMILY)
+        assert verdict.decision == "regression"
+        assert verdict.memory is not None
+        assert verdict.memory.alarm_pct == 1.0
 
 
 def test_three_runs_with_more_memory_are_a_level() -> None:
@@ -393,30 +397,30 @@ def test_three_runs_with_more_memory_are_a_level() -> None:
 
 def test_a_run_with_a_worse_loss_is_no_reference() -> None:
     baseline = make_runs([0.001 * (run % 3) for run in range(8)], loss=2.0)
-    found = judge([make_run("next", loss=2.0)], [*baseline, make_run("bad", loss=2.4)], FAMILY)
-    assert "bad" not in found.baseline_used
-    assert any(dropped.why.startswith("its loss is 20.0") for dropped in found.dropped)
+    verdict = judge([make_run("next", loss=2.0)], [*baseline, make_run("bad", loss=2.4)], FAMILY)
+    assert "bad" not in verdict.baseline_used
+    assert any(dropped.why.startswith("its loss is 20.0") for dropped in verdict.dropped)
 
 
 def test_a_loss_far_below_its_reference_warns() -> None:
     baseline = make_runs([0.001 * (run % 3) for run in range(8)], loss=2.0)
-    found = judge([make_run("odd", loss=1.2)], baseline, FAMILY)
-    assert "The loss is 40.0 % lower: check the data and the labels." in found.notes
+    verdict = judge([make_run("odd", loss=1.2)], baseline, FAMILY)
+    assert "The loss is 40.0 % lower: check the data and the labels." in verdict.notes
 
 
 def test_a_run_that_skipped_steps_says_so_and_is_no_improvement() -> None:
     baseline = make_runs([0.001 * (run % 3) for run in range(8)])
-    found = judge([make_run("fast", -0.2, skipped_share=0.04)], baseline, FAMILY)
-    assert found.decision == "inconclusive"
-    assert found.notes[0] == "It skipped 4.0 % of its optimizer steps."
+    verdict = judge([make_run("fast", -0.2, skipped_share=0.04)], baseline, FAMILY)
+    assert verdict.decision == "inconclusive"
+    assert verdict.notes[0] == "It skipped 4.0 % of its optimizer steps."
     skipping = make_runs([0.001 * (run % 3) for run in range(8)], skipped_share=0.04)
     assert judge([make_run("fast", -0.2, skipped_share=0.04)], skipping, FAMILY).decision == "improvement"
 
 
 def test_a_run_that_skipped_many_steps_is_no_reference() -> None:
     baseline = make_runs([0.001 * (run % 3) for run in range(8)])
-    found = judge([make_run("next")], [*baseline, make_run("skips", skipped_share=0.5)], FAMILY)
-    assert "skips" not in found.baseline_used
+    verdict = judge([make_run("next")], [*baseline, make_run("skips", skipped_share=0.5)], FAMILY)
+    assert "skips" not in verdict.baseline_used
 
 
 def golden(losses: list[float | None], times: list[float | None]) -> RunSummary:
@@ -447,9 +451,9 @@ def test_the_step_time_is_that_of_steps_that_did_their_work() -> None:
         f"lm loss: 3.0E+00 | number of skipped iterations: {int(n % 4 == 0):3d} | number of nan iterations:   0 |"
         for n in range(1, 51)
     ]
-    found = summarise(parse_log([line.encode() for line in lines]), Metadata(), [], {})
-    assert found.steady_state is not None
-    assert np.isclose(found.steady_state.step_time_ms, 401, atol=1)
+    summary = summarise(parse_log([line.encode() for line in lines]), Metadata(), [], {})
+    assert summary.steady_state is not None
+    assert np.isclose(summary.steady_state.step_time_ms, 401, atol=1)
 
 
 # --- The level that a run is measured against in histories that are too young for change points: never two of them.
@@ -484,7 +488,7 @@ YOUNG = [
 @pytest.mark.parametrize(("shifts", "chosen"), YOUNG)
 def test_a_young_history_has_levels_of_three(shifts: list[float], chosen: list[int]) -> None:
     runs = [make_record(str(place), slower=shift + place % 3 * 0.001) for place, shift in enumerate(shifts)]
-    assert [int(one.run) for one in confirmed_level(runs, LEARNED)] == chosen
+    assert [int(run.run) for run in confirmed_level(runs, LEARNED)] == chosen
 
 
 @pytest.mark.parametrize("prior", [LEARNED, DEFAULT_PRIOR])
@@ -495,21 +499,21 @@ def test_the_baseline_is_of_one_level_at_every_run_of_a_change(before: int, prio
     shifts = [chance.normal(0.12 * (place >= before), 0.004) for place in range(before + 12)]
     runs = [make_record(str(place), slower=shift) for place, shift in enumerate(shifts)]
     for seen in range(before, len(runs)):
-        chosen = {int(one.run) >= before for one in confirmed_level(runs[:seen], prior)}
+        chosen = {int(run.run) >= before for run in confirmed_level(runs[:seen], prior)}
         assert chosen == {seen - before >= 3}, seen
 
 
 def test_a_confirmed_regression_does_not_turn_inconclusive_by_a_mixed_baseline() -> None:
     runs = [make_record(str(k), slower=shift + k % 2 * 0.002) for k, shift in enumerate([F] * 4 + [S] * 7)]
-    found = [assess([run], runs[:place], prior=LEARNED).verdict for place, run in enumerate(runs)]
-    assert [one.decision for one in found[4:7]] == ["regression"] * 3
-    assert all(abs(one.step_time.delta_pct) < 0.5 for one in found[7:] if one.step_time)
-    assert all(one.baseline_used[0] == "4" for one in found[7:])
+    verdicts = [assess([run], runs[:place], prior=LEARNED).verdict for place, run in enumerate(runs)]
+    assert [verdict.decision for verdict in verdicts[4:7]] == ["regression"] * 3
+    assert all(abs(verdict.step_time.delta_pct) < 0.5 for verdict in verdicts[7:] if verdict.step_time)
+    assert all(verdict.baseline_used[0] == "4" for verdict in verdicts[7:])
 
 
 def test_a_measured_contrast_rests_on_one_level_too() -> None:
     runs = [make_record(str(place), slower=shift) for place, shift in enumerate([F] * 4 + [S] * 4)]
-    assert [one.run for one in current_level(runs, LEARNED)] == ["4", "5", "6", "7"]
+    assert [run.run for run in current_level(runs, LEARNED)] == ["4", "5", "6", "7"]
 
 
 def test_noise_makes_no_level() -> None:

@@ -26,13 +26,13 @@ def test_the_commit_is_found_wherever_it_is() -> None:
             with case(place):
                 source = random.Random(place)  # noqa: S311  noise
                 launches, steps = ends(), 0
-                while (found := bisect(COMMITS, launches, SPREAD**2)).next:
+                while (search := bisect(COMMITS, launches, SPREAD**2)).next:
                     steps += 1
                     assert steps <= 7
-                    measured = COMMITS.index(found.next)
+                    measured = COMMITS.index(search.next)
                     launches.append(launch(10 + steps, measured, bad_from=place, noise=source.gauss(0, SPREAD / 3)))
-                assert found.first_bad == COMMITS[place]
-                assert found.gpu_hours_each == 2.0
+                assert search.first_bad == COMMITS[place]
+                assert search.gpu_hours_each == 2.0
 
 
 def test_a_commit_within_the_noise_is_measured_again_and_one_that_fails_is_avoided() -> None:
@@ -50,15 +50,15 @@ def test_a_commit_within_the_noise_is_measured_again_and_one_that_fails_is_avoid
 
 def test_a_second_change_is_said_and_the_first_one_searched() -> None:
     launches = [*ends(), launch(3, 8, bad_from=4), launch(4, 20, bad_from=30)]
-    found = bisect(COMMITS, launches, SPREAD**2)
-    assert (found.is_mixed, found.left[-1]) == (True, COMMITS[8])
+    search = bisect(COMMITS, launches, SPREAD**2)
+    assert (search.is_mixed, search.left[-1]) == (True, COMMITS[8])
 
 
 def test_faster_is_searched_as_well() -> None:
     launches = [launch(1, 0, bad_from=1, change=-0.05), launch(2, 32, bad_from=1, change=-0.05)]
-    found = bisect(COMMITS, [*launches, launch(3, 16, bad_from=10, change=-0.05)], SPREAD**2)
-    assert found.change_pct == pytest.approx(-5)
-    assert found.left == tuple(COMMITS[1:17])
+    search = bisect(COMMITS, [*launches, launch(3, 16, bad_from=10, change=-0.05)], SPREAD**2)
+    assert search.change_pct == pytest.approx(-5)
+    assert search.left == tuple(COMMITS[1:17])
 
 
 def test_what_cannot_be_bisected_is_refused() -> None:

@@ -35,11 +35,11 @@ CASES = [
 def test_what_differs_decides_what_two_runs_are_good_for(
     fields: Fields, kind: str, differ: tuple[str, ...], attributed: str | None
 ) -> None:
-    found = compare_contracts(make_record("a", commit="c"), make_record("b", fields, commit="c"))
-    assert found.kind == kind
-    assert tuple(one.field for one in (*found.stack, *found.knobs)) == differ
-    assert found.attributed_to == attributed
-    assert not found.provisional
+    comparison = compare_contracts(make_record("a", commit="c"), make_record("b", fields, commit="c"))
+    assert comparison.kind == kind
+    assert tuple(difference.field for difference in (*comparison.stack, *comparison.knobs)) == differ
+    assert comparison.attributed_to == attributed
+    assert not comparison.provisional
 
 
 FOLLOWING_CASES = [
@@ -61,15 +61,15 @@ FOLLOWING_CASES = [
 def test_a_knob_without_meaning_on_one_side_follows_the_one_that_differs(
     a: Fields, b: Fields, attributed: str | None
 ) -> None:
-    found = compare_contracts(make_record("a", a), make_record("b", b))
-    assert (found.kind, found.attributed_to) == ("matched_ab" if attributed else "side_by_side", attributed)
+    comparison = compare_contracts(make_record("a", a), make_record("b", b))
+    assert (comparison.kind, comparison.attributed_to) == ("matched_ab" if attributed else "side_by_side", attributed)
 
 
 def test_graphs_that_are_switched_on_are_one_contrast_with_all_that_belongs_to_them() -> None:
     off: Fields = {"graph_impl": "none", "graph_modules": None, "graph_warmup": None}
-    found = compare_contracts(make_record("a", off), make_record("b", {"graph_impl": "transformer_engine"}))
-    assert (found.kind, found.attributed_to) == ("contrast", "graph_impl")
-    assert [one.field for one in found.following] == ["graph_modules", "graph_warmup"]
+    comparison = compare_contracts(make_record("a", off), make_record("b", {"graph_impl": "transformer_engine"}))
+    assert (comparison.kind, comparison.attributed_to) == ("contrast", "graph_impl")
+    assert [difference.field for difference in comparison.following] == ["graph_modules", "graph_warmup"]
 
 
 OFF: dict[str, Value] = {
@@ -107,20 +107,20 @@ UNKNOWN_CASES = [
 
 @pytest.mark.parametrize(("a", "b", "kind", "supply"), UNKNOWN_CASES)
 def test_what_nobody_states_is_never_silently_equal(a: Fields, b: Fields, kind: str, supply: tuple[str, ...]) -> None:
-    found = compare_contracts(make_record("a", a), make_record("b", b))
-    assert (found.kind, found.provisional, found.unknown) == (kind, True, supply)
-    assert found.attributed_to is None
+    comparison = compare_contracts(make_record("a", a), make_record("b", b))
+    assert (comparison.kind, comparison.provisional, comparison.unknown) == (kind, True, supply)
+    assert comparison.attributed_to is None
 
 
 def test_an_environment_that_neither_run_shows_makes_nothing_provisional() -> None:
     silent: Fields = {name: ... for name in CONTRACT if name.startswith(PREFIX)}
-    found = compare_contracts(make_record("a", silent), make_record("b", silent))
-    assert (found.kind, found.provisional, found.unknown) == ("verdict", False, ())
+    comparison = compare_contracts(make_record("a", silent), make_record("b", silent))
+    assert (comparison.kind, comparison.provisional, comparison.unknown) == ("verdict", False, ())
 
 
 def test_other_projects_are_other_stacks() -> None:
-    found = compare_contracts(make_record("a"), make_record("b", project="other"))
-    assert (found.kind, [one.field for one in found.stack]) == ("contrast", ["project"])
+    comparison = compare_contracts(make_record("a"), make_record("b", project="other"))
+    assert (comparison.kind, [difference.field for difference in comparison.stack]) == ("contrast", ["project"])
 
 
 def test_differences_are_grouped_by_axis_and_versions_stand_beside_the_keys() -> None:
@@ -128,7 +128,10 @@ def test_differences_are_grouped_by_axis_and_versions_stand_beside_the_keys() ->
     b = make_record(
         "b", {"nccl_version": "2.28", "driver": "580", "container": "new", "tp": 4, "seq_len": 16}, commit="b"
     )
-    groups = {axis: [one.field for one in found] for axis, found in compare_contracts(a, b).by_axis().items()}
+    groups = {
+        axis: [difference.field for difference in differences]
+        for axis, differences in compare_contracts(a, b).by_axis().items()
+    }
     assert groups == {
         "workload": ["seq_len"],
         "container": ["container", "nccl_version"],
@@ -173,37 +176,40 @@ def test_the_order_of_the_two_runs_changes_nothing_but_the_sides(a: RunRecord, b
         back.unknown,
         back.attributed_to,
     )
-    assert there.differences == tuple(one.turned() for one in back.differences)
+    assert there.differences == tuple(difference.turned() for difference in back.differences)
 
 
 @given(records("a"), records("b"))
 def test_there_is_never_a_verdict_across_keys(a: RunRecord, b: RunRecord) -> None:
-    found = compare_contracts(a, b)
+    comparison = compare_contracts(a, b)
     if a.stack_key != b.stack_key:
-        assert found.kind in ("contrast", "incomparable")
+        assert comparison.kind in ("contrast", "incomparable")
     if a.config_key != b.config_key:
-        assert found.kind != "verdict"
+        assert comparison.kind != "verdict"
 
 
 @given(records("a"), records("b"))
 def test_the_members_that_differ_are_those_by_which_the_keys_differ(a: RunRecord, b: RunRecord) -> None:
-    found = compare_contracts(a, b)
+    comparison = compare_contracts(a, b)
     if a.stack_key == b.stack_key:
-        assert [one.field for one in found.stack] in ([], ["model"])  # the model's shape is in no key
+        assert [difference.field for difference in comparison.stack] in (
+            [],
+            ["model"],
+        )  # the model's shape is in no key
     else:
-        assert found.stack
-    if a.stack_key == b.stack_key and not found.stack:
-        assert bool(found.knobs) == (a.config_key != b.config_key)
+        assert comparison.stack
+    if a.stack_key == b.stack_key and not comparison.stack:
+        assert bool(comparison.knobs) == (a.config_key != b.config_key)
 
 
 @given(records("a"), records("b"))
 def test_nothing_is_attributed_to_a_field_that_somebody_left_unknown(a: RunRecord, b: RunRecord) -> None:
-    found = compare_contracts(a, b)
-    uncertain = [one for one in (*found.stack, *found.knobs) if not one.is_certain]
-    assert {one.to_supply for one in uncertain} <= set(found.unknown)
+    comparison = compare_contracts(a, b)
+    uncertain = [difference for difference in (*comparison.stack, *comparison.knobs) if not difference.is_certain]
+    assert {difference.to_supply for difference in uncertain} <= set(comparison.unknown)
     if uncertain:
-        assert found.provisional
-        assert found.attributed_to is None
+        assert comparison.provisional
+        assert comparison.attributed_to is None
 
 
 @given(records("a"))
@@ -231,6 +237,6 @@ CONTAINER = make_record("old container", {"container": "train:2026.08"})
 
 @pytest.mark.parametrize("other", [{"seq_len": 8192}, {"model": "Mixtral-8x7B"}, {"data_mode": "mock"}])
 def test_an_upgrade_comes_before_another_workload_however_new(other: dict[str, str]) -> None:
-    found = assess([make_record()], [CONTAINER, make_record("newer", other)])
-    assert found.contrast is not None
-    assert found.contrast.comparability.attributed_to == "container"
+    assessment = assess([make_record()], [CONTAINER, make_record("newer", other)])
+    assert assessment.contrast is not None
+    assert assessment.contrast.comparability.attributed_to == "container"

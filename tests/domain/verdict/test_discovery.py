@@ -26,11 +26,11 @@ def test_q_values_are_those_of_benjamini_and_hochberg() -> None:
         *(0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344),
         *(0.0459, 0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 0.9999),
     ]
-    found = [discovery for discovery in discoveries([change(p) for p in reversed(p_values)]) if discovery][::-1]
-    assert [discovery.p_value for discovery in found] == pytest.approx(p_values, rel=1e-6)
-    assert sum(not discovery.may_be_chance for discovery in found) == 4
-    assert found[3].q_value == pytest.approx(0.0095 * 15 / 4)
-    assert [discovery.q_value for discovery in found] == sorted(discovery.q_value for discovery in found)
+    significant = [discovery for discovery in discoveries([change(p) for p in reversed(p_values)]) if discovery][::-1]
+    assert [discovery.p_value for discovery in significant] == pytest.approx(p_values, rel=1e-6)
+    assert sum(not discovery.may_be_chance for discovery in significant) == 4
+    assert significant[3].q_value == pytest.approx(0.0095 * 15 / 4)
+    assert [discovery.q_value for discovery in significant] == sorted(discovery.q_value for discovery in significant)
 
 
 def test_a_change_that_is_clear_alone_may_be_chance_among_many() -> None:

@@ -113,10 +113,10 @@ def test_one_slow_run_at_the_end_is_no_level() -> None:
 def test_figures_of_a_change_point() -> None:
     # Levels of alternating +-0.004: nothing is clipped, the means are exact.
     y = [6 + 0.004 * (-1) ** i + (0.05 if i >= 12 else 0) for i in range(24)]
-    found = find_changes(y, Prior(0.004**2, 4))
-    (point,) = found.change_points
-    assert found.segments == (Segment(0, 12, pytest.approx(6.0)), Segment(12, 24, pytest.approx(6.05)))
-    assert found.current == found.segments[-1]
+    changes = find_changes(y, Prior(0.004**2, 4))
+    (point,) = changes.change_points
+    assert changes.segments == (Segment(0, 12, pytest.approx(6.0)), Segment(12, 24, pytest.approx(6.05)))
+    assert changes.current == changes.segments[-1]
     assert (point.run, point.shift) == (12, pytest.approx(0.05))
     assert point.delta_pct == pytest.approx(100 * math.expm1(0.05))
     # v = (4 x 16e-6 + 1.15 x 24 x 16e-6) / 26, t = 0.05 / sqrt(v / 6) = 27.1 with 26 degrees of freedom
@@ -130,13 +130,13 @@ def test_a_boundary_must_be_certain_under_the_family_s_variation() -> None:
 
 
 def test_a_step_of_two_kinds_is_kept_where_the_larger_is() -> None:
-    found = find_changes(history(5, (20, 6.0), (20, 6.004), (20, 6.06)), FAMILY)
-    assert [point.run for point in found.change_points] == [40]
+    changes = find_changes(history(5, (20, 6.0), (20, 6.004), (20, 6.06)), FAMILY)
+    assert [point.run for point in changes.change_points] == [40]
 
 
 def test_a_constant_history_has_one_level() -> None:
-    found = find_changes([6.0] * 40)
-    assert found.segments == (Segment(0, 40, 6.0),)
+    changes = find_changes([6.0] * 40)
+    assert changes.segments == (Segment(0, 40, 6.0),)
 
 
 def test_a_single_run_is_a_history() -> None:
@@ -162,30 +162,30 @@ def test_winsorising_clips_one_odd_run_and_keeps_a_step() -> None:
 def test_the_unit_of_time_does_not_matter(values: list[float], scale: float) -> None:
     # Rounded, so that moving the series cannot break ties between equal divisions in another way.
     y = np.round(np.array(values) + 0.001 * np.sin(np.arange(len(values)) ** 2), 6)
-    one, other = find_changes(y, FAMILY), find_changes(y + scale, FAMILY)
-    assert [p.run for p in other.change_points] == [p.run for p in one.change_points]
+    original, other = find_changes(y, FAMILY), find_changes(y + scale, FAMILY)
+    assert [p.run for p in other.change_points] == [p.run for p in original.change_points]
 
 
 @given(st.lists(st.sampled_from([0.0, 0.03, 0.1]), min_size=4, max_size=6), st.integers(0, 99))
 @settings(max_examples=40, deadline=None)
 def test_faster_is_slower_in_the_mirror(levels: list[float], seed: int) -> None:
     y = history(seed, *[(8, level) for level in levels])
-    one, other = find_changes(y, FAMILY), find_changes(-y, FAMILY)
-    assert [(p.run, pytest.approx(-p.shift)) for p in one.change_points] == [
+    original, other = find_changes(y, FAMILY), find_changes(-y, FAMILY)
+    assert [(p.run, pytest.approx(-p.shift)) for p in original.change_points] == [
         (p.run, p.shift) for p in other.change_points
     ]
 
 
 def test_simulated_changes_are_found_soon_and_nothing_else() -> None:
     draw = np.random.default_rng(8)
-    found = late = false = 0
+    detected = late = false = 0
     for _ in range(60):
         y = 6 + 0.006 * draw.standard_t(4, 50) / math.sqrt(2)
         false += len(find_changes(y, FAMILY).change_points)
         y[30:] += 0.02
-        found += any(abs(p.run - 30) <= 2 for p in find_changes(y, FAMILY).change_points)
+        detected += any(abs(p.run - 30) <= 2 for p in find_changes(y, FAMILY).change_points)
         late += any(abs(p.run - 30) <= 2 for p in find_changes(y[:34], FAMILY).change_points)
-    assert found >= 57
+    assert detected >= 57
     assert late >= 45
     assert false <= 2
 
@@ -225,8 +225,8 @@ def levels(*parts: tuple[int, float]) -> list[float]:
     ],
 )
 def test_state(parts: list[tuple[int, float]], state: str, run: int) -> None:
-    found = follow_up(OPENED, find_changes(levels(*parts), FAMILY))
-    assert (found.state, found.run) == (state, run)
+    followed = follow_up(OPENED, find_changes(levels(*parts), FAMILY))
+    assert (followed.state, followed.run) == (state, run)
 
 
 def test_noise_does_not_reopen() -> None:
@@ -284,9 +284,9 @@ CASES = [
 def test_levels_at_either_side_of_the_slow_run(
     values: list[float], run: int, expected: tuple[float, float] | None
 ) -> None:
-    found = settled_levels(OpenedRegression(run, 0.0, SEEN), find_changes(values))
+    segments = settled_levels(OpenedRegression(run, 0.0, SEEN), find_changes(values))
     if expected is None:
-        assert found is None
+        assert segments is None
     else:
-        assert found is not None
-        assert np.allclose(found, expected, atol=0.005)
+        assert segments is not None
+        assert np.allclose(segments, expected, atol=0.005)

@@ -56,13 +56,13 @@ def eligibilities(runs: list[Run]) -> list[str]:
 def test_a_change_lies_between_the_runs_that_count() -> None:
     runs = history((12, 400), (12, 424))
     runs[12] = replace(runs[12], is_steady=False)
-    (found,) = configurations(runs, eligibilities(runs))  # type: ignore[arg-type]
-    (change,) = found.changes
+    (configuration,) = configurations(runs, eligibilities(runs))  # type: ignore[arg-type]
+    (change,) = configuration.changes
     assert (change.before, change.run) == (11, 13)
     assert change.delta_pct == pytest.approx(6.0, abs=0.1)
-    assert [(level.first, level.last, level.n) for level in found.levels] == [(0, 11, 12), (13, 23, 11)]
-    assert found.now is not None
-    assert found.now.step_time_ms == pytest.approx(424, rel=0.001)
+    assert [(level.first, level.last, level.n) for level in configuration.levels] == [(0, 11, 12), (13, 23, 11)]
+    assert configuration.now is not None
+    assert configuration.now.step_time_ms == pytest.approx(424, rel=0.001)
 
 
 def test_each_configuration_has_levels_of_its_own() -> None:
@@ -78,8 +78,8 @@ def test_each_configuration_has_levels_of_its_own() -> None:
 
 def test_a_configuration_of_which_no_run_counts_has_no_level() -> None:
     runs = [replace(run, short=True) for run in history((3, 400))]
-    (found,) = configurations(runs, eligibilities(runs))  # type: ignore[arg-type]
-    assert (found.levels, found.changes, found.now) == ((), (), None)
+    (configuration,) = configurations(runs, eligibilities(runs))  # type: ignore[arg-type]
+    assert (configuration.levels, configuration.changes, configuration.now) == ((), (), None)
 
 
 @pytest.mark.parametrize(("index", "text"), [(0, "A"), (25, "Z"), (26, "AA"), (51, "AZ"), (52, "BA"), (701, "ZZ")])
@@ -135,52 +135,55 @@ def stated(**values: str) -> dict[str, Stated]:
     ],
 )
 def test_versions(contracts: list[dict[str, Stated]], changes: list[tuple[int, int, object]]) -> None:
-    found = changed_versions([VersionProbe(place, contract) for place, contract in enumerate(contracts)])
-    assert [(one.run, one.before) for one in found] == [(run, before) for run, before, _ in changes]
-    for one, (_, _, fields) in zip(found, changes, strict=True):
-        names = [difference.field for difference in one.differences]
+    versions = changed_versions([VersionProbe(place, contract) for place, contract in enumerate(contracts)])
+    assert [(version.run, version.before) for version in versions] == [(run, before) for run, before, _ in changes]
+    for version, (_, _, fields) in zip(versions, changes, strict=True):
+        names = [difference.field for difference in version.differences]
         assert names == fields or len(names) == fields
 
 
-def said(runs: list[Run], pins: tuple[Pinned, ...] = (), chosen: int = -1) -> str:
-    found = configurations(runs, eligibilities(runs))  # type: ignore[arg-type]
-    return answer(runs, eligibilities(runs), found[chosen], found, pins).replace("\u202f", " ")  # type: ignore[arg-type]
+def answer_text(runs: list[Run], pins: tuple[Pinned, ...] = (), chosen: int = -1) -> str:
+    segments = configurations(runs, eligibilities(runs))  # type: ignore[arg-type]
+    return answer(runs, eligibilities(runs), segments[chosen], segments, pins).replace("\u202f", " ")  # type: ignore[arg-type]
 
 
 def test_the_answer() -> None:
     pins = (Pinned(3, BEGIN, in_force=False), Pinned(4, BEGIN + timedelta(days=4)))
-    assert said(history((20, 19_710), (10, 20_990)), pins) == (
+    assert answer_text(history((20, 19_710), (10, 20_990)), pins) == (
         "20.99 s per step now, 6.5 % slower since 21 September; 1 change point in 30 runs. "
         "Golden run #4, pinned on 5 September by Ada."
     )
 
 
 def test_the_answer_of_a_level_history() -> None:
-    assert said(history((20, 400))) == "400.0 ms per step now, unchanged since 1 September; no change point in 20 runs."
+    assert (
+        answer_text(history((20, 400)))
+        == "400.0 ms per step now, unchanged since 1 September; no change point in 20 runs."
+    )
 
 
 def test_the_answer_of_a_young_history() -> None:
-    assert said(history((1, 400))).startswith(
+    assert answer_text(history((1, 400))).startswith(
         "400.8 ms per step now, over 1 eligible run. Changes are detected from 12"
     )
 
 
 def test_the_answer_when_nothing_counts() -> None:
     runs = [replace(Run(1), short=True), replace(Run(2), outcome="failed"), replace(Run(3), short=True)]
-    assert said(runs) == "No run of this stack counts yet: 2 short, 1 failed."
+    assert answer_text(runs) == "No run of this stack counts yet: 2 short, 1 failed."
 
 
 def test_the_answer_names_the_configuration_it_speaks_of() -> None:
     runs = in_order(history((14, 400), config_key="a"), history((20, 300), config_key="b", first=8))
-    assert said(runs).endswith("This is configuration B of 2 configurations, the most recent one.")
-    assert said(runs, chosen=0).endswith("This is configuration A of 2 configurations, chosen above the chart.")
+    assert answer_text(runs).endswith("This is configuration B of 2 configurations, the most recent one.")
+    assert answer_text(runs, chosen=0).endswith("This is configuration A of 2 configurations, chosen above the chart.")
 
 
 def test_another_year_is_named() -> None:
     runs = history((30, 400), (40, 380))
-    assert "faster since 1 October;" in said(runs)
+    assert "faster since 1 October;" in answer_text(runs)
     runs[-1] = replace(runs[-1], ordered_at=runs[-1].ordered_at + timedelta(days=200))
-    assert "faster since 1 October 2026;" in said(runs)
+    assert "faster since 1 October 2026;" in answer_text(runs)
 
 
 SLOWER = SegmentChange(run=20, before=19, delta_pct=5.0, p_value=0, from_ms=400, to_ms=420)
@@ -188,7 +191,7 @@ FASTER = replace(SLOWER, delta_pct=-5.0)
 
 
 @pytest.mark.parametrize(
-    ("change", "alarms", "found"),
+    ("change", "alarms", "alarm"),
     [
         (SLOWER, [], None),
         (SLOWER, [PlacedAlarm(1, 20)], 1),
@@ -201,9 +204,9 @@ FASTER = replace(SLOWER, delta_pct=-5.0)
     ],
 )
 def test_the_regression_that_a_change_belongs_to(
-    change: SegmentChange, alarms: list[PlacedAlarm], found: int | None
+    change: SegmentChange, alarms: list[PlacedAlarm], alarm: int | None
 ) -> None:
-    assert alarm_of(change, 30, alarms) == found
+    assert alarm_of(change, 30, alarms) == alarm
 
 
 @pytest.mark.parametrize(
@@ -225,19 +228,19 @@ def test_two_jobs_of_one_configuration_are_two_histories() -> None:
     muon = [replace(run, job="muon") for run in history((14, 400))]
     adam = [replace(run, job="adam") for run in history((14, 480), first=20)]
     runs = in_order(muon, adam)
-    found = configurations(runs, ["counts"] * len(runs))
-    assert [(own.job, len(own.runs), len(own.changes)) for own in found] == [("muon", 14, 0), ("adam", 14, 0)]
-    assert found[1].is_named_by(found[1].address)
-    assert not found[0].is_named_by(found[1].address)
+    segments = configurations(runs, ["counts"] * len(runs))
+    assert [(own.job, len(own.runs), len(own.changes)) for own in segments] == [("muon", 14, 0), ("adam", 14, 0)]
+    assert segments[1].is_named_by(segments[1].address)
+    assert not segments[0].is_named_by(segments[1].address)
     alone = configurations(muon, ["counts"] * 14)
     assert [(own.job, own.address) for own in alone] == [("", "config")]
 
 
 def test_reruns_of_one_commit_count_once_in_a_level() -> None:
     runs = [replace(run, commit="same") if k >= 14 else run for k, run in enumerate(history((14, 400), (4, 440)))]
-    (found,) = configurations(runs, ["counts"] * len(runs))
-    assert found.changes == ()
-    assert sum(level.n for level in found.levels) == 18
+    (configuration,) = configurations(runs, ["counts"] * len(runs))
+    assert configuration.changes == ()
+    assert sum(level.n for level in configuration.levels) == 18
 
 
 def test_a_night_on_a_slow_node_is_an_outlier_and_in_no_segment() -> None:
@@ -245,7 +248,7 @@ def test_a_night_on_a_slow_node_is_an_outlier_and_in_no_segment() -> None:
     counts: list[Eligibility] = ["counts"] * len(runs)
     marked = with_outliers(runs, counts)
     assert [place for place, why in enumerate(marked) if why == "outlier"] == [14]
-    (found,) = configurations(runs, marked)
-    assert 14 not in found.counted
+    (configuration,) = configurations(runs, marked)
+    assert 14 not in configuration.counted
     change = history((14, 400), (10, 440))
     assert "outlier" not in with_outliers(change, ["counts"] * len(change))

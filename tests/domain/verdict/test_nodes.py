@@ -22,9 +22,9 @@ def history(slow: str = "", *, cost: float = 0.05, step_at: int = 1000, seed: in
 def test_the_slow_node_alone_is_named_with_its_cost() -> None:
     runs = history("n07")
     run = next(entry.run for entry in runs if "n07" in entry.nodes)
-    (found,) = slow_nodes(runs, run, SPREAD**2)
-    assert (found.node, found.runs) == ("n07", tuple(entry.run for entry in runs if "n07" in entry.nodes))
-    assert 3 < found.delta_pct < 7
+    (node,) = slow_nodes(runs, run, SPREAD**2)
+    assert (node.node, node.runs) == ("n07", tuple(entry.run for entry in runs if "n07" in entry.nodes))
+    assert 3 < node.delta_pct < 7
     other = next(entry.run for entry in runs if "n07" not in entry.nodes)
     assert slow_nodes(runs, other, SPREAD**2) == ()
 

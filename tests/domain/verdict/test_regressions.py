@@ -16,7 +16,7 @@ CAUSE = Cause("run", "code:c", "Code.")
 
 
 def document(run: RunRecord, earlier: list[RunRecord]) -> VerdictDocument:
-    metrics = {one.run: {} for one in (*earlier, run)}
+    metrics = {record.run: {} for record in (*earlier, run)}
     return verdict_document(assess([run], earlier, rules=MAIN), (run.run,), metrics, 1)
 
 
@@ -45,10 +45,10 @@ CAUSES = [
 
 @pytest.mark.parametrize(("run", "key", "text"), CAUSES)
 def test_the_cause_is_what_differs_beside_the_keys(run: RunRecord, key: str, text: str) -> None:
-    found = alarms(run, usual())
-    assert [alarm.metric for alarm in found] == ["step_time_ms"]
-    assert found[0].cause.key.startswith(key)
-    assert found[0].cause.text == text
+    raised = alarms(run, usual())
+    assert [alarm.metric for alarm in raised] == ["step_time_ms"]
+    assert raised[0].cause.key.startswith(key)
+    assert raised[0].cause.text == text
 
 
 NO_ALARM = [

@@ -33,9 +33,9 @@ def comparison(shift: float, prior: Prior, noise: float = 0.0) -> Comparison:
 
 
 def change(slower: float, baseline: list[float], prior: Prior = MIDDLE) -> StepTimeChange:
-    found = judge([make_run(slower=slower)], make_runs(baseline), prior).step_time
-    assert found is not None
-    return found
+    step_time = judge([make_run(slower=slower)], make_runs(baseline), prior).step_time
+    assert step_time is not None
+    return step_time
 
 
 @pytest.mark.parametrize(
@@ -97,17 +97,23 @@ def test_noise_inside_the_runs_counts_when_it_is_the_larger_part() -> None:
 
 
 def test_figures_of_a_change() -> None:
-    found = change(0.05, [0.0, 0.0])
+    step_time_change = change(0.05, [0.0, 0.0])
     # v = 5/6 of the prior's, SE = 0.006 sqrt(5/6) sqrt(3/2), df 6, t(0.995) = 3.7074
-    assert found.standard_error == pytest.approx(0.006 * math.sqrt(1.25))
-    assert found.degrees_of_freedom == 6
-    assert found.delta_pct == pytest.approx(100 * math.expm1(0.05))
-    assert found.ci_low_pct == pytest.approx(100 * math.expm1(0.05 - 3.7074280213 * found.standard_error))
-    assert found.ci_high_pct == pytest.approx(100 * math.expm1(0.05 + 3.7074280213 * found.standard_error))
-    assert found.smallest_callable_pct == pytest.approx(100 * math.expm1(3.7074280213 * found.standard_error))
-    assert found.baseline_ms == pytest.approx(USUAL_MS)
-    assert found.candidate_ms == pytest.approx(USUAL_MS * math.exp(0.05))
-    assert found.run_to_run_sd == pytest.approx(0.006 * math.sqrt(5 / 6))
+    assert step_time_change.standard_error == pytest.approx(0.006 * math.sqrt(1.25))
+    assert step_time_change.degrees_of_freedom == 6
+    assert step_time_change.delta_pct == pytest.approx(100 * math.expm1(0.05))
+    assert step_time_change.ci_low_pct == pytest.approx(
+        100 * math.expm1(0.05 - 3.7074280213 * step_time_change.standard_error)
+    )
+    assert step_time_change.ci_high_pct == pytest.approx(
+        100 * math.expm1(0.05 + 3.7074280213 * step_time_change.standard_error)
+    )
+    assert step_time_change.smallest_callable_pct == pytest.approx(
+        100 * math.expm1(3.7074280213 * step_time_change.standard_error)
+    )
+    assert step_time_change.baseline_ms == pytest.approx(USUAL_MS)
+    assert step_time_change.candidate_ms == pytest.approx(USUAL_MS * math.exp(0.05))
+    assert step_time_change.run_to_run_sd == pytest.approx(0.006 * math.sqrt(5 / 6))
 
 
 @pytest.mark.parametrize(
@@ -134,23 +140,27 @@ def test_an_interval_has_the_certainty_of_the_test_that_decided(shift: float, m:
     ],
 )
 def test_need_runs_is_the_first_number_that_decides(shift: float, m: int, need: int, becomes: str) -> None:
-    asked = comparison(shift, MIDDLE)
-    assert asked.need_runs(1, m) == need
-    assert asked.decide(1 + need, m) == becomes
-    assert all(asked.decide(1 + fewer, m) == "inconclusive" for fewer in range(need))
+    at_middle = comparison(shift, MIDDLE)
+    assert at_middle.need_runs(1, m) == need
+    assert at_middle.decide(1 + need, m) == becomes
+    assert all(at_middle.decide(1 + fewer, m) == "inconclusive" for fewer in range(need))
 
 
 def test_where_the_baseline_limits_a_larger_one_is_proposed() -> None:
     # t(0.995, 4) x 0.015 sqrt(1/21 + 1) = 0.0707 > 0.05, so reruns never do. With 4 baseline runs and 2 of this commit:
     # t(0.995, 7) = 3.4995, SE = 0.015 sqrt(1/2 + 1/4), together 0.0455; three new ones with 2 baseline runs do not.
-    found = change(0.05, [0.0], DEFAULT_PRIOR)
-    assert (found.decision, found.need_runs) == ("inconclusive", None)
-    assert found.alternative == RunsNeeded(reruns=1, baseline_runs=4)
+    step_time_change = change(0.05, [0.0], DEFAULT_PRIOR)
+    assert (step_time_change.decision, step_time_change.need_runs) == ("inconclusive", None)
+    assert step_time_change.alternative == RunsNeeded(reruns=1, baseline_runs=4)
 
 
 def test_a_decided_comparison_needs_nothing() -> None:
-    found = change(0.05, [0.0] * 5)
-    assert (found.decision, found.need_runs, found.alternative) == ("regression", None, None)
+    step_time_change = change(0.05, [0.0] * 5)
+    assert (step_time_change.decision, step_time_change.need_runs, step_time_change.alternative) == (
+        "regression",
+        None,
+        None,
+    )
 
 
 def test_a_regression_on_a_short_run_needs_confirmation() -> None:
@@ -160,17 +170,17 @@ def test_a_regression_on_a_short_run_needs_confirmation() -> None:
         ([make_run(slower=0.05)], False),
         ([make_run(slower=-0.05, short=True)], False),
     ):
-        found = judge(candidates, baseline, MIDDLE).step_time
-        assert found is not None
-        assert found.needs_confirmation is needs
+        step_time = judge(candidates, baseline, MIDDLE).step_time
+        assert step_time is not None
+        assert step_time.needs_confirmation is needs
 
 
 def test_throughput_is_the_same_change_turned_over() -> None:
-    found = change(math.log(1.25), [0.0] * 5)
-    delta, low, high = throughput_pct(found)
+    step_time_change = change(math.log(1.25), [0.0] * 5)
+    delta, low, high = throughput_pct(step_time_change)
     assert delta == pytest.approx(-20)
-    assert low == pytest.approx(100 * (100 / (100 + found.ci_high_pct) - 1))
-    assert high == pytest.approx(100 * (100 / (100 + found.ci_low_pct) - 1))
+    assert low == pytest.approx(100 * (100 / (100 + step_time_change.ci_high_pct) - 1))
+    assert high == pytest.approx(100 * (100 / (100 + step_time_change.ci_low_pct) - 1))
     assert low < delta < high
 
 
@@ -183,41 +193,41 @@ BASELINES = st.lists(st.floats(-0.02, 0.02), min_size=1, max_size=12)
 def test_the_order_of_the_runs_does_not_matter(slower: float, baseline: list[float], dice: object) -> None:
     shuffled = list(baseline)
     dice.shuffle(shuffled)  # type: ignore[attr-defined]
-    one, other = change(slower, baseline), change(slower, shuffled)
-    assert other.shift == pytest.approx(one.shift, abs=1e-12)
-    assert other.standard_error == pytest.approx(one.standard_error)
+    original, other = change(slower, baseline), change(slower, shuffled)
+    assert other.shift == pytest.approx(original.shift, abs=1e-12)
+    assert other.standard_error == pytest.approx(original.standard_error)
 
 
 @given(SHIFTS, BASELINES, st.floats(-6, 6))
 @settings(max_examples=60, deadline=None)
 def test_the_unit_of_time_does_not_matter(slower: float, baseline: list[float], scale: float) -> None:
-    one, other = change(slower, baseline), change(slower + scale, [b + scale for b in baseline])
-    assert other.shift == pytest.approx(one.shift, abs=1e-9)
-    assert other.ci_low_pct == pytest.approx(one.ci_low_pct, abs=1e-6)
-    assert other.candidate_ms == pytest.approx(one.candidate_ms * math.exp(scale))
+    original, other = change(slower, baseline), change(slower + scale, [b + scale for b in baseline])
+    assert other.shift == pytest.approx(original.shift, abs=1e-9)
+    assert other.ci_low_pct == pytest.approx(original.ci_low_pct, abs=1e-6)
+    assert other.candidate_ms == pytest.approx(original.candidate_ms * math.exp(scale))
 
 
 @given(SHIFTS, BASELINES)
 @settings(max_examples=60, deadline=None)
 def test_faster_is_slower_in_the_mirror(slower: float, baseline: list[float]) -> None:
-    one, other = change(slower, baseline), change(-slower, [-b for b in baseline])
-    assert other.shift == pytest.approx(-one.shift, abs=1e-12)
-    if one.decision == other.decision == "no_change":  # faster is tested at a stricter level than slower
-        assert other.ci_low_pct == pytest.approx(100 * (100 / (100 + one.ci_high_pct) - 1), abs=1e-6)
-    if one.decision == "improvement":  # the stricter bound implies the other
+    original, other = change(slower, baseline), change(-slower, [-b for b in baseline])
+    assert other.shift == pytest.approx(-original.shift, abs=1e-12)
+    if original.decision == other.decision == "no_change":  # faster is tested at a stricter level than slower
+        assert other.ci_low_pct == pytest.approx(100 * (100 / (100 + original.ci_high_pct) - 1), abs=1e-6)
+    if original.decision == "improvement":  # the stricter bound implies the other
         assert other.decision == "regression"
 
 
 @given(SHIFTS, BASELINES)
 @settings(max_examples=60, deadline=None)
 def test_a_regression_is_what_its_figures_say(slower: float, baseline: list[float]) -> None:
-    found = change(slower, baseline)
-    callable_shift = math.log1p(found.smallest_callable_pct / 100)
-    if abs(found.shift - callable_shift) > 1e-9:
-        assert (found.decision == "regression") == (found.shift > callable_shift)
-    assert found.ci_low_pct < found.delta_pct < found.ci_high_pct
-    if found.decision == "no_change":
-        assert abs(found.shift) < 0.02
+    step_time_change = change(slower, baseline)
+    callable_shift = math.log1p(step_time_change.smallest_callable_pct / 100)
+    if abs(step_time_change.shift - callable_shift) > 1e-9:
+        assert (step_time_change.decision == "regression") == (step_time_change.shift > callable_shift)
+    assert step_time_change.ci_low_pct < step_time_change.delta_pct < step_time_change.ci_high_pct
+    if step_time_change.decision == "no_change":
+        assert abs(step_time_change.shift) < 0.02
 
 
 def test_reruns_of_the_candidate_buy_power_and_no_false_alarms() -> None:

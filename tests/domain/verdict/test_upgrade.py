@@ -31,20 +31,20 @@ def report(old: Sequence[ConfigRuns], new: Sequence[ConfigRuns], field: str = "c
     return compare_sides(field, OLD, NEW, old, new)
 
 
-def told(found: UpgradeReport, hours: float | None = None) -> str:
-    return upgrade_sentence(found, hours).replace(THIN, " ")
+def sentence(upgrade: UpgradeReport, hours: float | None = None) -> str:
+    return upgrade_sentence(upgrade, hours).replace(THIN, " ")
 
 
 def test_each_stack_on_both_sides_is_measured_the_slowest_first() -> None:
     changes = {1024: 0.0, 2048: 0.06, 4096: -0.08, 8192: 0.09}
     old = [config(OLD, {"seq_len": n}, first=100 * k) for k, n in enumerate(changes, 1)]
     new = [config(NEW, {"seq_len": n}, slower=d, first=100 * k + 50) for k, (n, d) in enumerate(changes.items(), 1)]
-    found = report(old, new)
-    assert [pair.new.contract["seq_len"].value for pair in found.pairs] == [8192, 2048, 1024, 4096]
-    assert [pair.word for pair in found.pairs] == ["worse", "worse", "no change", "better"]
-    assert all(pair.comparability.attributed_to == "container" for pair in found.pairs)
-    assert (found.near, found.only_old, found.only_new) == ((), (), ())
-    assert told(found, 57.4) == (
+    upgrade = report(old, new)
+    assert [pair.new.contract["seq_len"].value for pair in upgrade.pairs] == [8192, 2048, 1024, 4096]
+    assert [pair.word for pair in upgrade.pairs] == ["worse", "worse", "no change", "better"]
+    assert all(pair.comparability.attributed_to == "container" for pair in upgrade.pairs)
+    assert (upgrade.near, upgrade.only_old, upgrade.only_new) == ((), (), ())
+    assert sentence(upgrade, 57.4) == (
         "2 of 4 stacks are slower by 6.2 to 9.4 %, 1 is faster by 7.7 %, 1 shows no change; about 57 GPU-hours a day."
     )
 
@@ -55,59 +55,59 @@ def test_each_stack_on_both_sides_is_measured_the_slowest_first() -> None:
 )
 def test_any_place_or_version_may_be_the_upgrade(field: str, old: str, new: str) -> None:
     sides = [config(old, field=field)], [config(new, field=field, slower=0.1, first=50)]
-    found = compare_sides(field, old, new, *sides)
-    assert [pair.word for pair in found.pairs] == ["worse"]
-    assert told(found) == "The only stack is slower by 10.5 %."
-    assert found.cause_key == f"upgrade:{field}:{old}:{new}"
+    upgrade = compare_sides(field, old, new, *sides)
+    assert [pair.word for pair in upgrade.pairs] == ["worse"]
+    assert sentence(upgrade) == "The only stack is slower by 10.5 %."
+    assert upgrade.cause_key == f"upgrade:{field}:{old}:{new}"
 
 
 def test_a_stack_on_one_side_only_says_what_is_missing() -> None:
-    found = report([config(OLD)], [])
-    assert [run.run for run in found.only_old] == ["6"]
-    assert told(found) == "No stack can be compared on both sides: also run a stack with container train:2026.10."
-    found = report([], [config(NEW)])
-    assert [run.run for run in found.only_new] == ["6"]
-    assert told(found) == "No stack can be compared on both sides: also run a stack with container train:2026.09."
+    upgrade = report([config(OLD)], [])
+    assert [run.run for run in upgrade.only_old] == ["6"]
+    assert sentence(upgrade) == "No stack can be compared on both sides: also run a stack with container train:2026.10."
+    upgrade = report([], [config(NEW)])
+    assert [run.run for run in upgrade.only_new] == ["6"]
+    assert sentence(upgrade) == "No stack can be compared on both sides: also run a stack with container train:2026.09."
 
 
 def test_a_stack_that_differs_in_more_is_named_with_the_fields_and_not_measured() -> None:
     old = [config(OLD), config(OLD, {"model": "DeepSeek-V3", "gpu": "B200", "gpus": 256, "seq_len": 8192}, first=20)]
-    found = report(old, [config(NEW, {"gpu": "GB200"}, slower=0.1, first=50)])
-    assert not found.pairs
-    assert [[one.field for one in near.differences] for near in found.near] == [["gpu"]]
-    assert [run.run for run in found.only_old] == ["25"]
-    assert told(found).startswith(
+    upgrade = report(old, [config(NEW, {"gpu": "GB200"}, slower=0.1, first=50)])
+    assert not upgrade.pairs
+    assert [[difference.field for difference in near.differences] for near in upgrade.near] == [["gpu"]]
+    assert [run.run for run in upgrade.only_old] == ["25"]
+    assert sentence(upgrade).startswith(
         "No stack can be compared on both sides: 1 near match with more than container different"
     )
 
 
 def test_a_knob_that_was_turned_as_well_is_no_contrast() -> None:
-    found = report([config(OLD)], [config(NEW, {"dispatcher": "deepep"}, slower=0.1, first=50)])
-    assert not found.pairs
-    assert [[one.field for one in near.differences] for near in found.near] == [["dispatcher"]]
+    upgrade = report([config(OLD)], [config(NEW, {"dispatcher": "deepep"}, slower=0.1, first=50)])
+    assert not upgrade.pairs
+    assert [[difference.field for difference in near.differences] for near in upgrade.near] == [["dispatcher"]]
 
 
 def test_of_several_configurations_the_one_without_another_knob_is_the_counterpart() -> None:
     old = [config(OLD, {"dispatcher": "alltoall"}), config(OLD, {"dispatcher": "deepep"}, first=20, slower=-0.2)]
-    found = report(old, [config(NEW, {"dispatcher": "alltoall"}, slower=0.1, first=50)])
-    assert [(pair.old.run, pair.word) for pair in found.pairs] == [("6", "worse")]
+    upgrade = report(old, [config(NEW, {"dispatcher": "alltoall"}, slower=0.1, first=50)])
+    assert [(pair.old.run, pair.word) for pair in upgrade.pairs] == [("6", "worse")]
 
 
 def test_only_the_current_level_of_either_side_counts() -> None:
     """A slowdown that was there before the upgrade is none of it."""
     before, after = config(OLD, slower=-0.1), config(OLD, first=7)
     old = ConfigRuns(after.newest, (*before.runs, *after.runs))
-    found = report([old], [config(NEW, first=50)])
-    assert found.pairs[0].word == "no change"
-    assert set(found.pairs[0].measured.baseline_used) == {run.run for run in after.runs}
+    upgrade = report([old], [config(NEW, first=50)])
+    assert upgrade.pairs[0].word == "no change"
+    assert set(upgrade.pairs[0].measured.baseline_used) == {run.run for run in after.runs}
 
 
 def test_one_odd_run_on_the_new_side_is_no_part_of_it() -> None:
     new = config(NEW, slower=0.05, first=50)
     odd = make_record("99", {"container": NEW}, slower=0.25)
-    found = report([config(OLD)], [ConfigRuns(odd, (*new.runs, odd))])
-    assert found.pairs[0].measured.step_time is not None
-    assert found.pairs[0].measured.step_time.delta_pct == pytest.approx(5.1, abs=0.3)
+    upgrade = report([config(OLD)], [ConfigRuns(odd, (*new.runs, odd))])
+    assert upgrade.pairs[0].measured.step_time is not None
+    assert upgrade.pairs[0].measured.step_time.delta_pct == pytest.approx(5.1, abs=0.3)
 
 
 def test_stacks_that_share_all_but_the_field_are_counted() -> None:
@@ -117,6 +117,6 @@ def test_stacks_that_share_all_but_the_field_are_counted() -> None:
 
 
 def test_nothing_on_either_side_says_so() -> None:
-    assert told(report([], [])) == (
+    assert sentence(report([], [])) == (
         "No stack can be compared on both sides: no CI run has container train:2026.09 or train:2026.10."
     )

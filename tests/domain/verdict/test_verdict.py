@@ -77,10 +77,9 @@ def test_decision(slower: float, candidate: dict[str, object], decision: str) ->
 
 @pytest.mark.parametrize("baseline", [[], [make_run("old", is_steady=False)], [make_run("old", short=True)]])
 def test_never_green_without_a_baseline(baseline: list[RunEstimate]) -> None:
-    found = judge([make_run()], baseline)
-    assert found.decision == "no_baseline"
-    assert found.reason == "No usable run to compare with."
-    assert [d.run for d in found.dropped] == [run.run for run in baseline]
+    judgement = judge([make_run()], baseline)
+    assert judgement.decision == "no_baseline"
+    assert [d.run for d in judgement.dropped] == [run.run for run in baseline]
 
 
 def test_a_verdict_needs_a_run() -> None:
@@ -89,11 +88,11 @@ def test_a_verdict_needs_a_run() -> None:
 
 
 def test_an_unsteady_run_asks_for_no_reruns() -> None:
-    found = verdict(0.05, is_steady=False, not_steady_reasons=("step times drift",))
-    assert "too uncertain to call: the run is not steady" in found.reason
-    assert found.reason.endswith("It is not steady: step times drift.")
-    assert found.step_time is not None
-    assert found.step_time.ci_low_pct < 0 < found.step_time.ci_high_pct
+    judged = verdict(0.05, is_steady=False, not_steady_reasons=("step times drift",))
+    assert "step times drift" in judged.reason
+    assert judged.step_time is not None
+    assert (judged.decision, judged.step_time.need_runs) == ("inconclusive", None)
+    assert judged.step_time.ci_low_pct < 0 < judged.step_time.ci_high_pct
     assert verdict(0.5, is_steady=False).decision == "regression"  # beyond what a drift can explain
     assert verdict(0.5, is_steady=False, se=0.2).decision == "inconclusive"  # two speeds
     assert verdict(0.0, is_steady=False).decision == "inconclusive"
@@ -101,14 +100,12 @@ def test_an_unsteady_run_asks_for_no_reruns() -> None:
 
 def test_reruns_are_pooled_and_those_that_never_settled_left_out() -> None:
     reruns = [make_run("c0", 0.02), make_run("c1", 0.04), make_run("c2", 0.5, is_steady=False)]
-    found = judge(reruns, BASELINE, FAMILY, looks=2)
-    assert found.candidates_used == ("c0", "c1")
-    assert found.step_time is not None
-    assert found.step_time.shift == pytest.approx(0.03)
-    assert "Left out: c2 (not steady)." in found.notes
-    assert (
-        "This commit was judged 2 times. Each judgement needs the certainty that 2 looks need together." in found.notes
-    )
+    judgement = judge(reruns, BASELINE, FAMILY, looks=2)
+    assert judgement.candidates_used == ("c0", "c1")
+    assert judgement.step_time is not None
+    assert judgement.step_time.shift == pytest.approx(0.03)
+    assert [(run.run, run.why) for run in judgement.dropped] == [("c2", "not steady")]
+    assert judgement.looks == 2
 
 
 # Five equal baseline runs: v = 5/9 of 0.006^2, SE = 0.004899, t(0.995, 9) = 3.2498, together 0.01592.
@@ -197,9 +194,10 @@ def test_where_the_baseline_limits_the_notes_say_what_would_do() -> None:
 
 
 def test_an_outlier_of_the_baseline_is_named() -> None:
-    found = judge([make_run()], make_runs([0.0, 0.001, -0.001, 0.2]), FAMILY)
-    assert found.baseline_used == ("run 0", "run 1", "run 2")
-    assert "Left out: run 3 (22.1 % slower than the other baseline runs)." in found.notes
+    judgement = judge([make_run()], make_runs([0.0, 0.001, -0.001, 0.2]), FAMILY)
+    assert judgement.baseline_used == ("run 0", "run 1", "run 2")
+    (dropped,) = judgement.dropped
+    assert (dropped.run, dropped.why.startswith("22.1")) == ("run 3", True)
 
 
 APART = [
@@ -217,29 +215,27 @@ APART = [
 
 @pytest.mark.parametrize(("slower", "decision"), APART)
 def test_reruns_that_contradict_each_other_decide_nothing(slower: list[float], decision: str) -> None:
-    found = judge([make_run(f"c{k}", shift) for k, shift in enumerate(slower)], BASELINE, FAMILY)
-    assert found.decision == decision
-    assert found.step_time is not None
-    apart = found.step_time.reruns_apart_pct
+    judgement = judge([make_run(f"c{k}", shift) for k, shift in enumerate(slower)], BASELINE, FAMILY)
+    assert judgement.decision == decision
+    assert judgement.step_time is not None
+    apart = judgement.step_time.reruns_apart_pct
     assert (apart is None) == (decision != "inconclusive")
     if apart is not None:
         assert apart == pytest.approx(100 * math.expm1(max(slower) - min(slower)))
-        assert "but its runs lie" in found.reason
-        assert found.notes[0].startswith("Reruns that differ this much were not the same job")
-        assert found.step_time.need_runs is None
+        assert judgement.step_time.need_runs is None
 
 
 def test_a_family_that_varies_more_allows_reruns_further_apart() -> None:
     reruns = [make_run("c0", 0.0), make_run("c1", 0.10)]
-    found = judge(reruns, make_runs([0.0] * 5), Prior(0.03**2, 20, 7))
-    assert found.step_time is not None
-    assert found.step_time.reruns_apart_pct is None
+    judgement = judge(reruns, make_runs([0.0] * 5), Prior(0.03**2, 20, 7))
+    assert judgement.step_time is not None
+    assert judgement.step_time.reruns_apart_pct is None
 
 
 def test_a_verdict_that_memory_decides_asks_for_no_more_runs() -> None:
-    found = verdict(0.013, **MORE_MEMORY)
-    assert found.decision == "regression"
-    assert not any("would decide" in note for note in found.notes)
+    judged = verdict(0.013, **MORE_MEMORY)
+    assert judged.decision == "regression"
+    assert not any("would decide" in note for note in judged.notes)
 
 
 CERTAINTY = [
@@ -263,13 +259,13 @@ def test_certainty_explains_an_interval_of_one_direction(
 
 def test_what_is_shown_to_be_the_same_contradicts_no_interval() -> None:
     """The interval is that of the test that decided, so it lies within the limits of equality."""
-    found = verdict(0.009)
-    time = found.step_time
+    judged = verdict(0.009)
+    time = judged.step_time
     assert time is not None
     assert time.decision == "no_change"
     assert -2 <= time.ci_low_pct < time.ci_high_pct <= 2.05
     assert certainty(time).replace(THIN, " ") == "shown to be within 2 %"
-    assert "within 2 %: 0.90 % slower (" in found.reason.replace(THIN, " ")
+    assert "within 2 %: 0.90 % slower (" in judged.reason.replace(THIN, " ")
 
 
 @pytest.mark.parametrize(
@@ -294,10 +290,10 @@ def test_the_verdict_of_the_handbook_by_hand() -> None:
     """The worked example of `docs/verdicts.md`."""
     baseline = [RunEstimate(f"{ms}", math.log(ms), 0.001, 50) for ms in (400.0, 401.2, 399.1, 400.6, 400.3)]
     candidate = RunEstimate("candidate", math.log(409.0), 0.002, 50)
-    found = judge([candidate], baseline, Prior(0.006**2, 5, 8))
-    time = found.step_time
+    judgement = judge([candidate], baseline, Prior(0.006**2, 5, 8))
+    time = judgement.step_time
     assert time is not None
-    assert found.decision == "regression"
+    assert judgement.decision == "regression"
     assert 100 * time.shift == pytest.approx(2.16, abs=0.005)
     assert 100 * time.standard_error == pytest.approx(0.510, abs=0.0005)
     assert time.degrees_of_freedom == 9
@@ -326,17 +322,17 @@ def test_the_verdict_of_the_handbook_by_hand() -> None:
 )
 def test_memory(baseline: list[float], candidate: float, decision: str, alarm_pct: float) -> None:
     old = [make_run(f"run {i}", peak_memory_bytes=gib * GIB) for i, gib in enumerate(baseline)]
-    found = compare_memory([make_run(peak_memory_bytes=candidate * GIB)], old)
-    assert found is not None
-    assert found.decision == decision
-    assert found.alarm_pct == pytest.approx(alarm_pct, abs=1e-3)
+    memory = compare_memory([make_run(peak_memory_bytes=candidate * GIB)], old)
+    assert memory is not None
+    assert memory.decision == decision
+    assert memory.alarm_pct == pytest.approx(alarm_pct, abs=1e-3)
 
 
 def test_reruns_are_compared_by_their_median() -> None:
     reruns = [make_run(f"c{i}", peak_memory_bytes=gib * GIB) for i, gib in enumerate((60, 60, 70))]
-    found = compare_memory(reruns, [make_run("b", peak_memory_bytes=60 * GIB)])
-    assert found is not None
-    assert (found.decision, found.delta_pct) == ("no_change", 0)
+    memory = compare_memory(reruns, [make_run("b", peak_memory_bytes=60 * GIB)])
+    assert memory is not None
+    assert (memory.decision, memory.delta_pct) == ("no_change", 0)
 
 
 @pytest.mark.parametrize(("new", "old"), [(None, 60.0), (60.0, None), (0.0, 60.0), (float("nan"), 60.0)])
@@ -355,15 +351,15 @@ def test_unknown_memory_is_not_compared(new: float | None, old: float | None) ->
     ],
 )
 def test_loss(baseline: list[float], candidate: float, decision: str) -> None:
-    found = compare_loss([make_run(loss=candidate)], [make_run(f"b{i}", loss=x) for i, x in enumerate(baseline)])
-    assert found is not None
-    assert found.decision == decision
+    loss = compare_loss([make_run(loss=candidate)], [make_run(f"b{i}", loss=x) for i, x in enumerate(baseline)])
+    assert loss is not None
+    assert loss.decision == decision
 
 
 def test_one_iteration_without_a_finite_loss_is_enough() -> None:
-    found = compare_loss([make_run("c0", loss=2.0), make_run("c1", loss=2.0, not_finite_iterations=3)], [])
-    assert found is not None
-    assert (found.decision, found.not_finite_iterations) == ("not_finite", 3)
+    loss = compare_loss([make_run("c0", loss=2.0), make_run("c1", loss=2.0, not_finite_iterations=3)], [])
+    assert loss is not None
+    assert (loss.decision, loss.not_finite_iterations) == ("not_finite", 3)
 
 
 def test_unknown_loss_is_not_compared() -> None:
@@ -492,7 +488,8 @@ def test_a_pinned_baseline_says_so() -> None:
 def test_unknown_fields_make_it_provisional() -> None:
     unknown = {"cluster": ..., "pp_layout": ...}
     document = make_document(make_record(fields=unknown, slower=0.05), make_baseline(fields=unknown))
-    assert plain(answer(document)).endswith("Provisional: cluster, pp_layout are not known on both sides.")
+    provisional = plain(answer(document)).partition("Provisional: ")[2]
+    assert all(name in provisional for name in unknown)
 
 
 def test_memory_that_counts_as_a_regression_comes_first() -> None:
@@ -502,18 +499,16 @@ def test_memory_that_counts_as_a_regression_comes_first() -> None:
     earlier = [holding(record, 60.0) for record in make_baseline()]
     document = make_document(holding(make_record(slower=-0.05), 63.0), earlier)
     first, second = plain(answer(document)).split(". ")
-    assert first == "5.0 % more peak memory than the last 12 runs of this stack (limit 1.0 %)"
-    assert second.startswith("4.9 % faster than the last 12 runs")
+    assert (first.startswith("5.0 % more peak memory"), "limit 1.0 %" in first) == (True, True)
+    assert second.startswith("4.9 % faster")
 
 
 def test_an_inconclusive_verdict_says_what_would_decide_and_says_it_once() -> None:
     document = make_document(make_record(slower=0.03), make_baseline(2), prior=DEFAULT_PRIOR)
-    assert plain(answer(document)) == (
-        "No significant difference from the last 2 runs of this stack: 3.1 % slower (3.5 faster to 10.2 slower), too "
-        "uncertain to call."
-    )
-    told = what_would_decide(document)
-    assert "would" in told
+    assert document.decision == "inconclusive"
+    assert "3.1 % slower (3.5 faster to 10.2 slower)" in plain(answer(document))
+    advice = what_would_decide(document)
+    assert "would" in advice
     assert not any("would decide" in note or note.startswith("Left out") for note in further_notes(document))
     assert any("smallest slowdown" in note for note in further_notes(document))
     assert what_would_decide(make_document(make_record(slower=0.03), make_baseline())) == ""
@@ -554,7 +549,9 @@ def test_requested_reruns_are_one_look_and_nothing_is_decided_before_all_are_in(
     assert wanted == 2
     some = planned(0.015, 0.015, spread=0.008)
     assert (some.decision, some.looks) == ("inconclusive", 2)
-    assert decide.what_would_decide(some).startswith("Still missing: 1 requested rerun of this commit.")
+    assert some.step_time is not None
+    assert some.step_time.awaits == 1
+    assert "1 requested rerun" in decide.what_would_decide(some)
     all_of_them = planned(0.015, 0.015, 0.015, spread=0.008)
     assert (all_of_them.looks, all_of_them.step_time and all_of_them.step_time.awaits) == (2, 0)
 
