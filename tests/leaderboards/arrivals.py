@@ -63,8 +63,8 @@ NIGHTS = [
 """Three runs of each of twelve configurations in four stacks: enough to learn how much launches vary."""
 
 
-def decide(client: Client, run_id: int, action: str, **said: str) -> None:
-    answer = client.post(f"/api/v1/runs/{run_id}/{action}", json={"author": "mara", **said})
+def decide(client: Client, run_id: int, action: str, **statement: str) -> None:
+    answer = client.post(f"/api/v1/runs/{run_id}/{action}", json={"author": "mara", **statement})
     assert answer.status_code == 200, answer.text
 
 

@@ -29,19 +29,19 @@ def session(engine: Engine) -> Iterator[Session]:
 
 def stack(session: Session, ms: float, fields: dict[str, Any], **columns: Any) -> list[int]:
     columns = {"activity": stated_activity(fields["dispatcher"])} | columns if "dispatcher" in fields else columns
-    found = make_stack(session, [ms * (1 + change / 1000) for change in NOISE], fields=fields, **columns)
+    run_ids = make_stack(session, [ms * (1 + change / 1000) for change in NOISE], fields=fields, **columns)
     session.commit()
-    return found
+    return run_ids
 
 
 def matrix(client: TestClient) -> dict[str, Any]:
-    (found,) = client.get("/api/v1/leaderboards/matrix", params=OF).json()["matrices"]
-    assert isinstance(found, dict)
-    return found
+    (only_matrix,) = client.get("/api/v1/leaderboards/matrix", params=OF).json()["matrices"]
+    assert isinstance(only_matrix, dict)
+    return only_matrix
 
 
-def cell(found: dict[str, Any], dispatcher: str, ep: int) -> dict[str, Any]:
-    (row,) = (row for row in found["cells"] if (row["dispatcher"], row["ep"]) == (dispatcher, ep))
+def cell(table: dict[str, Any], dispatcher: str, ep: int) -> dict[str, Any]:
+    (row,) = (row for row in table["cells"] if (row["dispatcher"], row["ep"]) == (dispatcher, ep))
     assert isinstance(row, dict)
     return row
 
@@ -54,13 +54,13 @@ def test_each_ep_degree_compares_at_equal_knobs_and_empty_cells_are_suggestions(
     stack(session, 31_310.0, {"ep": 8})
     stack(session, 31_340.0, HYBRIDEP | {"ep": 8})
     last = stack(session, 29_000.0, HYBRIDEP | {"ep": 4})
-    found = matrix(client)
-    assert (found["eps"], found["dispatchers"]) == ([4, 8, 16], ["alltoall", "hybridep"])
-    assert found["at_equal_knobs"].startswith("At equal knobs: EP8: hybridep and alltoall tie; EP16: hybridep +17.7")
-    assert cell(found, "hybridep", 16)["runs"] == fast
-    equal = cell(found, "hybridep", 16)["at_equal_knobs"]
+    table = matrix(client)
+    assert (table["eps"], table["dispatchers"]) == ([4, 8, 16], ["alltoall", "hybridep"])
+    assert table["at_equal_knobs"].startswith("At equal knobs: EP8: hybridep and alltoall tie; EP16: hybridep +17.7")
+    assert cell(table, "hybridep", 16)["runs"] == fast
+    equal = cell(table, "hybridep", 16)["at_equal_knobs"]
     assert equal["low_pct"] < 17.7 < equal["high_pct"]
-    (empty,) = found["empty"]
+    (empty,) = table["empty"]
     assert (empty["suggestion"], empty["why"]) == ("Run alltoall at EP4", "not_run")
     assert empty["from_run"] in last
     page = client.get(f"{PAGE}/matrix").text
@@ -100,17 +100,17 @@ def test_a_matrix_from_ci_opens_no_regression(client: TestClient, engine: Engine
             waiting = session.exec(select(StackWorkRow.id).where(StackWorkRow.work != "")).all()
         for work_id in waiting:
             judge_stack(work_id or 0)
-    found = client.get("/api/v1/leaderboards/matrix", params=OF | {"project": PROJECT}).json()["matrices"]
-    assert [(row["eps"], len(row["cells"]), row["empty"]) for row in found] == [([4, 8, 16], 9, [])]
+    matrices = client.get("/api/v1/leaderboards/matrix", params=OF | {"project": PROJECT}).json()["matrices"]
+    assert [(row["eps"], len(row["cells"]), row["empty"]) for row in matrices] == [([4, 8, 16], 9, [])]
     assert client.get(f"/api/v1/regressions?project={PROJECT}").json()["items"] == []
 
 
 def test_the_ledger_of_graphs_says_what_fits_gains_and_was_not_captured(client: TestClient, session: Session) -> None:
     none: dict[str, Any] = {"graph_impl": "none", "graph_modules": None}
-    asked = {"graph_impl": {"requested": {"value": TE["graph_impl"], "source": "arguments"}, "active": None,
+    activity = {"graph_impl": {"requested": {"value": TE["graph_impl"], "source": "arguments"}, "active": None,
                             "agrees": None}}  # fmt: skip
     stack(session, 31_310.0, none, peak_memory_gib=60.0)
-    stack(session, 29_000.0, TE, peak_memory_gib=64.5, activity=asked)
+    stack(session, 29_000.0, TE, peak_memory_gib=64.5, activity=activity)
     failures = [
         {"kind": "out_of_memory"},
         {"kind": "exception", "title": "operation not permitted when stream is capturing"},

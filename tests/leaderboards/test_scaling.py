@@ -31,9 +31,9 @@ def stack(
     session: Session, ms: float, *, project: str = "moe-lab", started: datetime = FIRST_PLACE, **fields: Any
 ) -> list[int]:
     times = [ms * (1 + change / 1000) for change in NOISE]
-    made = make_stack(session, times, project=project, started=started, fields=KNOWN | fields)
+    run_ids = make_stack(session, times, project=project, started=started, fields=KNOWN | fields)
     session.commit()
-    return made
+    return run_ids
 
 
 def weak(session: Session, *efficiencies: float, **fields: Any) -> list[list[int]]:

@@ -64,11 +64,11 @@ def test_a_page_has_the_stacks_of_one_hardware_and_family(session: Session) -> N
     gain = next(entry for entry in tie.entries if entry.dispatcher == "deepep").gain
     assert gain is not None
     assert "more memory" in gain.sentence
-    kept = stack_standings(session, leaderboard["tie"])
-    assert kept is not None
-    assert [item.why for item in kept.standings.refused] == ["too_short", "quarantined"]
-    assert (kept.runs, kept.gpus, kept.container) == (10, 16, "nvcr.io/nvidia/nemo:26.06")
-    assert kept.about["seq_len"] == 4096
+    standings = stack_standings(session, leaderboard["tie"])
+    assert standings is not None
+    assert [item.why for item in standings.standings.refused] == ["too_short", "quarantined"]
+    assert (standings.runs, standings.gpus, standings.container) == (10, 16, "nvcr.io/nvidia/nemo:26.06")
+    assert standings.about["seq_len"] == 4096
 
 
 def test_summaries_are_of_all_stacks_however_few_are_shown(session: Session) -> None:
@@ -222,11 +222,11 @@ def test_no_ranking_that_is_kept_mixes_what_must_not_be(module_engine: Engine, r
         settle_standings(session)
     with read_session(module_engine) as session:
         for key in keys:
-            kept = stack_standings(session, key, floor="")
-            if kept is None:
+            standings = stack_standings(session, key, floor="")
+            if standings is None:
                 rows = session.exec(select(RunRow.reception).where(RunRow.stack_key == key)).all()
                 assert set(rows) == {"receiving"}
                 continue
-            assert difference(session, rank(session, kept.project_id, key, learn=False)) == ()
-            for board in kept.standings.boards:
+            assert difference(session, rank(session, standings.project_id, key, learn=False)) == ()
+            for board in standings.standings.boards:
                 check(session, key, board)
