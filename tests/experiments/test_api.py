@@ -24,9 +24,9 @@ def planned(client: TestClient, run: int, **body: Any) -> dict[str, Any]:
     sent = {"run": run, "author": "mara"} | ({"rule": "eo-enable"} if "knobs" not in body else {}) | body
     answer = client.post(API, json=sent)
     assert answer.status_code == 201, answer.text
-    found: dict[str, Any] = answer.json()
-    assert answer.headers["location"] == f"{API}/{found['id']}"
-    return found
+    document: dict[str, Any] = answer.json()
+    assert answer.headers["location"] == f"{API}/{document['id']}"
+    return document
 
 
 @pytest.fixture
@@ -54,22 +54,24 @@ def baseline_slow(engine: Engine) -> int:
 
 def test_an_experiment_is_planned_and_read_again(client: TestClient, engine: Engine) -> None:
     run = make_baseline(engine)
-    made = planned(client, run, runs_each=3)
-    assert client.get(f"{API}/{made['id']}").json() == made
-    assert (made["state"], made["rule"], made["baseline_run"]) == ("planned", "eo-enable", run)
-    assert made["knobs"] == [{"field": "ep_overlap", "before": False, "after": True, "known": True}]
-    assert made["sequence"] == ["baseline", "candidate", "candidate", "baseline", "baseline", "candidate"]
-    assert [one["side"] for one in made["plan"]["uploads"]] == ["baseline", "candidate"]
-    upload = made["plan"]["uploads"][1]
-    assert upload["meta"]["tags"] == [made["tag"], "candidate"]
+    created = planned(client, run, runs_each=3)
+    assert client.get(f"{API}/{created['id']}").json() == created
+    assert (created["state"], created["rule"], created["baseline_run"]) == ("planned", "eo-enable", run)
+    assert created["knobs"] == [{"field": "ep_overlap", "before": False, "after": True, "known": True}]
+    assert created["sequence"] == ["baseline", "candidate", "candidate", "baseline", "baseline", "candidate"]
+    assert [upload["side"] for upload in created["plan"]["uploads"]] == ["baseline", "candidate"]
+    upload = created["plan"]["uploads"][1]
+    assert upload["meta"]["tags"] == [created["tag"], "candidate"]
     assert upload["command"].endswith("/api/v1/runs")
-    assert made["plan"]["sizing"]["spread_from"] == "default"
+    assert created["plan"]["sizing"]["spread_from"] == "default"
 
 
 def test_an_idea_of_ones_own_is_planned_by_its_knobs(client: TestClient, engine: Engine) -> None:
-    made = planned(client, make_baseline(engine), knobs={"recompute_modules": ["moe_act"]}, title="Less recomputation")
-    assert (made["title"], made["rule"]) == ("Less recomputation", "")
-    assert made["knobs"][0]["after"] == ["moe_act"]
+    created = planned(
+        client, make_baseline(engine), knobs={"recompute_modules": ["moe_act"]}, title="Less recomputation"
+    )
+    assert (created["title"], created["rule"]) == ("Less recomputation", "")
+    assert created["knobs"][0]["after"] == ["moe_act"]
 
 
 def test_what_cannot_be_planned_is_a_problem(client: TestClient, engine: Engine) -> None:
@@ -88,7 +90,7 @@ def test_the_list_has_filters(client: TestClient, engine: Engine, done: int) -> 
     other = plan(engine, read(engine, done).baseline_run_id, knobs={"dispatcher": "deepep"})
 
     def ids(query: str) -> list[int]:
-        return [one["id"] for one in client.get(f"{API}?{query}").json()["items"]]
+        return [item["id"] for item in client.get(f"{API}?{query}").json()["items"]]
 
     assert ids("") == [other, done]
     assert ids("state=done") == [done]
@@ -119,35 +121,35 @@ def test_the_rules_about_two_runs_speak_of_the_runs_of_an_experiment(client: Tes
 
 def test_accepting_leads_to_the_next_steps_of_the_winner(client: TestClient, engine: Engine, done: int) -> None:
     answer = client.patch(f"{API}/{done}", json={"author": "kai", "state": "accepted", "note": "into the recipe"})
-    found = answer.json()
+    body = answer.json()
     winner = read(engine, done).side("candidate")[-1].run_id
-    assert (found["state"], found["decided_by"], found["winner_run"]) == ("accepted", "kai", winner)
-    assert found["next_url"].endswith(f"/runs/{winner}/next")
+    assert (body["state"], body["decided_by"], body["winner_run"]) == ("accepted", "kai", winner)
+    assert body["next_url"].endswith(f"/runs/{winner}/next")
     assert_problem(client.patch(f"{API}/{done}", json={"author": "kai", "state": "rejected", "note": "no"}), 422)
     with read_session(engine) as session:
         events = audit.events(session, "experiment", done)
-    assert [(one.action, one.who) for one in events] == [("accepted", "kai"), ("plan", "mara")]
+    assert [(event.action, event.who) for event in events] == [("accepted", "kai"), ("plan", "mara")]
 
 
 def test_rejecting_needs_a_note(client: TestClient, engine: Engine, done: int) -> None:
     assert_problem(client.patch(f"{API}/{done}", json={"author": "kai", "state": "rejected"}), 422, field="note")
-    found = client.patch(f"{API}/{done}", json={"author": "kai", "state": "rejected", "note": "too much memory"}).json()
-    assert (found["state"], found["winner_run"]) == ("rejected", read(engine, done).side("baseline")[-1].run_id)
+    body = client.patch(f"{API}/{done}", json={"author": "kai", "state": "rejected", "note": "too much memory"}).json()
+    assert (body["state"], body["winner_run"]) == ("rejected", read(engine, done).side("baseline")[-1].run_id)
 
 
 def test_what_has_no_candidate_cannot_be_accepted_but_withdrawn(client: TestClient, engine: Engine) -> None:
-    made = planned(client, make_baseline(engine))
-    address = f"{API}/{made['id']}"
+    created = planned(client, make_baseline(engine))
+    address = f"{API}/{created['id']}"
     assert_problem(client.patch(address, json={"author": "kai", "state": "accepted", "note": "sure"}), 422)
     assert client.patch(address, json={"author": "kai", "state": "withdrawn"}).json()["state"] == "withdrawn"
-    add_runs(engine, made["tag"], [25_000.0])
+    add_runs(engine, created["tag"], [25_000.0])
     assert len(client.get(address).json()["runs"]) == 1
 
 
 def test_more_runs_ask_for_more_certainty(client: TestClient, engine: Engine, done: int) -> None:
-    found = client.patch(f"{API}/{done}", json={"author": "kai", "runs_each": 4}).json()
-    assert (found["runs_each"], len(found["sequence"])) == (4, 8)
-    assert any("the test is stricter" in text for text in found["result"]["warnings"])
+    body = client.patch(f"{API}/{done}", json={"author": "kai", "runs_each": 4}).json()
+    assert (body["runs_each"], len(body["sequence"])) == (4, 8)
+    assert any("the test is stricter" in text for text in body["result"]["warnings"])
     assert_problem(client.patch(f"{API}/{done}", json={"author": "kai"}), 422, field="state")
     assert_problem(client.patch(f"{API}/{done}", json={"author": "kai", "runs_each": 99}), 422, field="runs_each")
 
@@ -165,7 +167,7 @@ def test_a_journey_is_a_tree_that_goes_on_from_the_winner(client: TestClient, en
         assert [node["depth"] for node in tree["nodes"]] == [0, 1, 2, 1]
         assert [node["mark"] for node in tree["nodes"]] == ["root", "current", "", ""]
         assert tree["current_run"] == winner
-        assert [(one["source"], one["target"]) for one in tree["edges"]][:2] == [
+        assert [(edge["source"], edge["target"]) for edge in tree["edges"]][:2] == [
             ("root", f"experiment-{done}"),
             (f"experiment-{done}", f"experiment-{following['id']}"),
         ]
@@ -188,29 +190,34 @@ def test_a_run_without_experiments_is_a_journey_of_one(client: TestClient, engin
 def test_a_plan_from_a_suggestion_turns_its_one_knob(engine: Engine) -> None:
     make_history(engine)
     run = make_baseline(engine)
-    found = read(engine, plan(engine, run))
-    assert (found.state, found.rule_id, found.project, found.created_by) == ("planned", "eo-enable", PROJECT, "mara")
-    assert [(one.field, one.before, one.after) for one in found.knobs] == [("ep_overlap", False, True)]
-    assert found.tag == f"exp-eo-enable-{run}"
-    assert [(one.run_id, one.side, one.joined_by, one.counts) for one in found.runs] == [
+    experiment = read(engine, plan(engine, run))
+    assert (experiment.state, experiment.rule_id, experiment.project, experiment.created_by) == (
+        "planned",
+        "eo-enable",
+        PROJECT,
+        "mara",
+    )
+    assert [(knob.field, knob.before, knob.after) for knob in experiment.knobs] == [("ep_overlap", False, True)]
+    assert experiment.tag == f"exp-eo-enable-{run}"
+    assert [(run.run_id, run.side, run.joined_by, run.counts) for run in experiment.runs] == [
         (run, "baseline", "plan", True)
     ]
-    sides = list(found.sequence)
+    sides = list(experiment.sequence)
     assert sides[:4] == ["baseline", "candidate", "candidate", "baseline"][: len(sides)]
-    assert sides.count("baseline") == sides.count("candidate") == found.runs_each
-    assert found.plan.verify
-    assert ("container", "nvcr.io/nvidia/nemo:26.06") in found.plan.hold
+    assert sides.count("baseline") == sides.count("candidate") == experiment.runs_each
+    assert experiment.plan.verify
+    assert ("container", "nvcr.io/nvidia/nemo:26.06") in experiment.plan.hold
     with read_session(engine) as session:
-        assert [one.action for one in audit.events(session, "experiment", found.id)] == ["plan"]
+        assert [event.action for event in audit.events(session, "experiment", experiment.id)] == ["plan"]
 
 
 def test_the_candidates_key_is_that_of_the_run_that_follows_the_plan(engine: Engine) -> None:
-    found = read(engine, plan(engine, make_baseline(engine)))
+    experiment = read(engine, plan(engine, make_baseline(engine)))
     (run,) = add_runs(engine, "no tag of ours", [31_000.0], side="")
     (turned,) = add_runs(engine, "no tag of ours", [25_000.0])
     with read_session(engine) as session:
-        assert session.get_one(RunRow, run).config_key == found.baseline_key
-        assert session.get_one(RunRow, turned).config_key == found.candidate_key
+        assert session.get_one(RunRow, run).config_key == experiment.baseline_key
+        assert session.get_one(RunRow, turned).config_key == experiment.candidate_key
 
 
 def test_a_large_expected_effect_takes_one_run_a_side(engine: Engine) -> None:
@@ -227,22 +234,22 @@ def test_the_spread_is_that_of_the_series_where_it_is_known(engine: Engine) -> N
     sizing = read(engine, plan(engine, run, effect_pct=2.0)).plan.sizing
     assert (sizing.spread_from, sizing.spread_runs, sizing.spread_pct) == ("default", 0, pytest.approx(1.5))
     make_history(engine)
-    known = read(engine, plan(engine, run, effect_pct=2.0)).plan.sizing
-    assert (known.spread_from, known.spread_runs) == ("series", 8)
-    assert known.spread_pct < 1
-    assert known.runs_each < sizing.runs_each
-    assert known.smallest_pct <= known.effect_pct == 2
+    with_effect = read(engine, plan(engine, run, effect_pct=2.0)).plan.sizing
+    assert (with_effect.spread_from, with_effect.spread_runs) == ("series", 8)
+    assert with_effect.spread_pct < 1
+    assert with_effect.runs_each < sizing.runs_each
+    assert with_effect.smallest_pct <= with_effect.effect_pct == 2
 
 
 def test_what_to_paste_is_the_runs_own_command_with_and_without_the_change(engine: Engine) -> None:
-    found = read(engine, plan(engine, make_baseline(engine)))
-    (commands,) = (one for one in found.plan.change.commands if one.trainer == "Megatron-LM")
+    experiment = read(engine, plan(engine, make_baseline(engine)))
+    (commands,) = (command for command in experiment.plan.change.commands if command.trainer == "Megatron-LM")
     assert commands.diff == ("+ --overlap-moe-expert-parallel-comm",)
     assert "--overlap-moe-expert-parallel-comm" in commands.candidate
     assert "--overlap-moe-expert-parallel-comm" not in commands.baseline
     assert "0123456789abcdef" not in commands.baseline + commands.candidate
-    meta = tagged(found.plan.meta["candidate"], found.tag, "candidate")
-    assert meta["tags"] == [found.tag, "candidate"]
+    meta = tagged(experiment.plan.meta["candidate"], experiment.tag, "candidate")
+    assert meta["tags"] == [experiment.tag, "candidate"]
     assert (meta["purpose"], meta["project"], meta["gpu"]) == ("experiment", PROJECT, "H100")
     words = shlex.split(upload_command(meta, "http://here"))
     assert words[-1] == "http://here/api/v1/runs"
@@ -250,14 +257,14 @@ def test_what_to_paste_is_the_runs_own_command_with_and_without_the_change(engin
 
 
 def test_an_idea_of_ones_own_needs_no_rule(engine: Engine) -> None:
-    found = read(engine, plan(engine, make_baseline(engine), knobs={"ep_overlap": "true", "dispatcher": "deepep"}))
-    assert {one.field: (one.before, one.after) for one in found.knobs} == {
+    experiment = read(engine, plan(engine, make_baseline(engine), knobs={"ep_overlap": "true", "dispatcher": "deepep"}))
+    assert {knob.field: (knob.before, knob.after) for knob in experiment.knobs} == {
         "ep_overlap": (False, True),
         "dispatcher": ("alltoall", "deepep"),
     }
-    assert found.title == "ep_overlap: false to true, dispatcher: alltoall to deepep"
-    assert any("cannot be attributed" in text for text in found.plan.warnings)
-    assert "--moe-flex-dispatcher-backend deepep" in found.plan.change.commands[0].add
+    assert experiment.title == "ep_overlap: false to true, dispatcher: alltoall to deepep"
+    assert any("cannot be attributed" in text for text in experiment.plan.warnings)
+    assert "--moe-flex-dispatcher-backend deepep" in experiment.plan.change.commands[0].add
 
 
 @pytest.mark.parametrize(
@@ -274,7 +281,7 @@ def test_what_is_no_knob_is_refused_by_its_name(engine: Engine, knobs: dict[str,
     run = make_baseline(engine)
     with pytest.raises(InvalidChange) as refused:
         plan(engine, run, knobs=knobs)
-    assert field in [one.field for one in refused.value.errors]
+    assert field in [error.field for error in refused.value.errors]
 
 
 def test_a_rule_that_does_not_fire_or_is_none_plans_nothing(engine: Engine) -> None:
@@ -311,14 +318,14 @@ def sweep(client: TestClient, run: int, **body: Any) -> dict[str, Any]:
     sent = {"run": run, "field": "mbs", "values": [1, 4, 8], "runs_each": 2, "author": "mara"} | body
     answer = client.post("/api/v1/sweeps", json=sent)
     assert answer.status_code == 201, answer.text
-    found: dict[str, Any] = answer.json()
-    assert answer.headers["location"] == f"{API}/{found['id']}/sweep"
-    return found
+    document: dict[str, Any] = answer.json()
+    assert answer.headers["location"] == f"{API}/{document['id']}/sweep"
+    return document
 
 
-def upload_values(engine: Engine, found: dict[str, Any], **ms: float) -> None:
+def upload_values(engine: Engine, experiment: dict[str, Any], **ms: float) -> None:
     """One more run of each named value: `mbs_4=25_000`."""
-    tags = {trial["value"]: trial["tag"] for trial in found["trials"]}
+    tags = {trial["value"]: trial["tag"] for trial in experiment["trials"]}
     for name, time in ms.items():
         value = name.removeprefix("mbs_")
         add_runs(engine, tags[value], [time], fields={"mbs": int(value)})
@@ -326,32 +333,32 @@ def upload_values(engine: Engine, found: dict[str, Any], **ms: float) -> None:
 
 def test_a_sweep_halves_its_values_and_confirms_the_last_one(client: TestClient, engine: Engine) -> None:
     make_history(engine)
-    found = sweep(client, make_baseline(engine))
-    address = f"{API}/{found['id']}/sweep"
-    assert [(item["values"], item["runs_each"]) for item in found["rounds"]] == [(3, 1), (2, 2), (1, 2)]
-    assert (found["may_go_on"], {trial["place"] for trial in found["trials"]}) == (False, {"needs 1 more"})
+    created = sweep(client, make_baseline(engine))
+    address = f"{API}/{created['id']}/sweep"
+    assert [(item["values"], item["runs_each"]) for item in created["rounds"]] == [(3, 1), (2, 2), (1, 2)]
+    assert (created["may_go_on"], {trial["place"] for trial in created["trials"]}) == (False, {"needs 1 more"})
     assert_problem(client.patch(address, json={"author": "mara"}), 422, field="state")
-    upload_values(engine, found, mbs_1=31_000.0, mbs_4=25_000.0, mbs_8=27_000.0)
+    upload_values(engine, created, mbs_1=31_000.0, mbs_4=25_000.0, mbs_8=27_000.0)
     now = client.get(address).json()
     assert (now["may_go_on"], now["keep"], now["drop"]) == (True, ["4", "8"], ["1"])
     second = client.patch(address, json={"author": "mara"}).json()
     assert (second["round"], second["may_go_on"]) == (2, False)
     assert {trial["value"]: trial["state"] for trial in second["trials"]}["1"] == "rejected"
     assert {trial["value"]: trial["planned"] for trial in second["trials"]} == {"4": 2, "8": 2, "1": 1}
-    upload_values(engine, found, mbs_4=25_050.0, mbs_8=27_050.0)
+    upload_values(engine, created, mbs_4=25_050.0, mbs_8=27_050.0)
     last = client.patch(address, json={"author": "mara"}).json()
     assert (last["round"], last["may_go_on"], last["drop"]) == (3, False, [])
     best = next(trial for trial in last["trials"] if trial["value"] == "4")
     add_runs(engine, best["tag"], [31_280.0], side="baseline")
     result = client.get(f"{API}/{best['experiment']}").json()
-    assert (result["result"]["winner"], result["sweep"]) == ("candidate", found["id"])
+    assert (result["result"]["winner"], result["sweep"]) == ("candidate", created["id"])
     client.patch(f"{API}/{best['experiment']}", json={"author": "mara", "state": "accepted"})
     assert client.get(address).json()["sentence"].startswith("4 was accepted with +25")
 
 
 def test_the_value_that_the_run_has_needs_no_trial(client: TestClient, engine: Engine) -> None:
-    found = sweep(client, make_baseline(engine), values=[1, 2, 4])
-    assert {trial["value"] for trial in found["trials"]} == {"1", "4"}
+    created = sweep(client, make_baseline(engine), values=[1, 2, 4])
+    assert {trial["value"] for trial in created["trials"]} == {"1", "4"}
 
 
 def test_a_sweep_refuses_what_is_none(client: TestClient, engine: Engine) -> None:

@@ -43,8 +43,8 @@ def judge_again(engine: Engine, run: int) -> None:
 
 
 def why_not(engine: Engine, experiment: int, run: int) -> str:
-    (found,) = (one for one in read(engine, experiment).runs if one.run_id == run)
-    return found.why_not
+    (joined,) = (member for member in read(engine, experiment).runs if member.run_id == run)
+    return joined.why_not
 
 
 def test_uploads_with_the_tag_join_and_the_state_follows(engine: Engine, planned: int) -> None:
@@ -52,13 +52,13 @@ def test_uploads_with_the_tag_join_and_the_state_follows(engine: Engine, planned
     candidates = add_runs(engine, tag, [31_000.0], fields={"ep_overlap": True})
     waiting = read(engine, planned)
     assert (waiting.state, waiting.result.finished) == ("waiting", False)
-    assert [one.run_id for one in waiting.side("candidate")] == candidates
+    assert [run.run_id for run in waiting.side("candidate")] == candidates
     assert "So far" in waiting.result.sentence
     add_runs(engine, tag, [31_010.0], fields={"ep_overlap": True})
     add_runs(engine, tag, [31_300.0], side="baseline")
     done = read(engine, planned)
     assert (done.state, done.result.early) == ("done", False)
-    assert {one.joined_by for one in done.runs} == {"plan", "tag"}
+    assert {run.joined_by for run in done.runs} == {"plan", "tag"}
     assert done.counted == {"baseline": 2, "candidate": 2}
 
 
@@ -66,14 +66,14 @@ def test_uploads_without_the_tag_join_by_what_they_are(engine: Engine, planned: 
     (fast,) = add_runs(engine, "", [25_000.0], fields={"ep_overlap": True}, side="")
     (usual,) = add_runs(engine, "", [31_300.0], side="")
     (other,) = add_runs(engine, "", [31_300.0], fields={"dispatcher": "deepep"}, side="")
-    joined = {one.run_id: (one.side, one.joined_by) for one in read(engine, planned).runs}
+    joined = {run.run_id: (run.side, run.joined_by) for run in read(engine, planned).runs}
     assert (joined[fast], joined[usual]) == (("candidate", "config"), ("baseline", "config"))
     assert other not in joined
 
 
 def test_nightly_runs_of_the_same_configuration_do_not_join(engine: Engine, planned: int) -> None:
     nightly = add_runs(engine, "", [31_300.0], side="", purpose="ci", commit="another")
-    assert not {one.run_id for one in read(engine, planned).runs} & set(nightly)
+    assert not {run.run_id for run in read(engine, planned).runs} & set(nightly)
 
 
 def test_reading_a_run_again_changes_nothing(engine: Engine, planned: int) -> None:
@@ -121,10 +121,10 @@ def test_a_run_that_did_not_activate_the_knob_does_not_count(engine: Engine) -> 
     planned = plan(engine, make_baseline(engine), knobs={"dispatcher": "deepep"}, runs_each=1)
     tag = read(engine, planned).tag
     (fell_back,) = add_runs(engine, tag, [31_300.0], side="", activity=stated_activity("deepep", "alltoall"))
-    found = read(engine, planned)
-    assert [one.run_id for one in found.side("candidate")] == [fell_back]
+    experiment = read(engine, planned)
+    assert [run.run_id for run in experiment.side("candidate")] == [fell_back]
     assert "`dispatcher` = deepep was requested, but alltoall was active" in why_not(engine, planned, fell_back)
-    assert found.state == "waiting"
+    assert experiment.state == "waiting"
 
 
 def test_a_run_of_another_configuration_does_not_count(engine: Engine, planned: int) -> None:
@@ -142,22 +142,22 @@ def test_quarantine_takes_a_run_out_of_the_result_and_release_brings_it_back(eng
     assert read(engine, planned).state == "done"
     change_run(engine, runs[1], quarantine="a bad node")
     judge_again(engine, runs[1])
-    found = read(engine, planned)
-    assert found.counted["candidate"] == 1
-    assert found.result.candidate == (str(runs[0]),)
+    experiment = read(engine, planned)
+    assert experiment.counted["candidate"] == 1
+    assert experiment.result.candidate == (str(runs[0]),)
     change_run(engine, runs[1], quarantine="")
     judge_again(engine, runs[1])
     assert read(engine, planned).counted["candidate"] == 2
 
 
 def test_runs_of_a_commit_that_ran_on_one_side_only_do_not_count(engine: Engine, planned: int) -> None:
-    found = read(engine, planned)
-    add_runs(engine, found.tag, [25_000.0], commit="newer")
+    experiment = read(engine, planned)
+    add_runs(engine, experiment.tag, [25_000.0], commit="newer")
     different = read(engine, planned)
     assert any("different commits" in text for text in different.result.warnings)
     assert (different.result.attributed_to, different.result.evidence_level) == ("", "screen")
-    add_runs(engine, found.tag, [31_300.0], side="baseline", commit="newer")
-    assert "the other side has no run at its commit" in why_not(engine, planned, found.baseline_run_id)
+    add_runs(engine, experiment.tag, [31_300.0], side="baseline", commit="newer")
+    assert "the other side has no run at its commit" in why_not(engine, planned, experiment.baseline_run_id)
     assert read(engine, planned).result.attributed_to == "ep_overlap"
 
 
@@ -171,28 +171,28 @@ def test_what_comes_after_the_planned_runs_does_not_count(engine: Engine, planne
 def test_a_run_is_never_on_two_sides(engine: Engine, planned: int) -> None:
     tag = read(engine, planned).tag
     (run,) = add_runs(engine, tag, [25_000.0], tags=[tag, "baseline", "candidate"])
-    found = read(engine, planned)
-    assert [one.side for one in found.runs if one.run_id == run] == ["candidate"]
-    assert not set(found.result.baseline) & set(found.result.candidate)
+    experiment = read(engine, planned)
+    assert [member.side for member in experiment.runs if member.run_id == run] == ["candidate"]
+    assert not set(experiment.result.baseline) & set(experiment.result.candidate)
 
 
 def test_other_projects_and_earlier_runs_are_not_asked(engine: Engine) -> None:
     (earlier,) = add_runs(engine, "", [25_000.0], fields={"ep_overlap": True}, side="")
     planned = plan(engine, make_baseline(engine), runs_each=2)
     judge_again(engine, earlier)
-    found = read(engine, planned)
-    assert len(found.runs) == 1
-    assert any("ran before" in text for text in found.plan.warnings)
+    experiment = read(engine, planned)
+    assert len(experiment.runs) == 1
+    assert any("ran before" in text for text in experiment.plan.warnings)
 
 
 def test_an_empty_result_reads_as_one(engine: Engine, planned: int) -> None:
-    found = read(engine, planned)
-    assert found.result.verdict is None
-    assert isinstance(found.result, ExperimentResult)
-    assert found.result.sentence == "No run of the candidate counts yet; 2 per side are planned."
-    assert found.winner_run_id is None
+    experiment = read(engine, planned)
+    assert experiment.result.verdict is None
+    assert isinstance(experiment.result, ExperimentResult)
+    assert experiment.result.sentence == "No run of the candidate counts yet; 2 per side are planned."
+    assert experiment.winner_run_id is None
     with read_session(engine) as session:
-        assert session.get_one(RunRow, found.baseline_run_id).step_time_ms == pytest.approx(USUAL_MS, rel=0.01)
+        assert session.get_one(RunRow, experiment.baseline_run_id).step_time_ms == pytest.approx(USUAL_MS, rel=0.01)
 
 
 # --- An experiment as a client meets it: a run, a plan, the uploads that the plan writes, the A/B; on both databases.
@@ -217,24 +217,24 @@ def test_the_uploads_that_a_plan_writes_are_its_ab(client: TestClient, engine: E
     sent = {"run": run, "knobs": {"ep_overlap": True}, "runs_each": 2, "author": "mara"}
     planned = client.post("/api/v1/experiments", json=sent)
     assert planned.status_code == 201, planned.text
-    metas = {one["side"]: one["meta"] for one in planned.json()["plan"]["uploads"]}
+    metas = {planned_upload["side"]: planned_upload["meta"] for planned_upload in planned.json()["plan"]["uploads"]}
     address = f"/api/v1/experiments/{planned.json()['id']}"
     runs = [processed(client, 300.0, metas["candidate"]), processed(client, 301.0, metas["candidate"])]
     early = client.get(address).json()
     assert (early["state"], early["result"]["early"]) == ("done", True)
     runs.append(processed(client, 401.0, metas["baseline"]))
-    found = client.get(address).json()
-    assert [one["why_not"] for one in found["runs"]] == [""] * 4
-    assert [one["run_id"] for one in found["runs"]] == [run, *runs]
-    assert (found["state"], found["result"]["winner"], found["result"]["early"]) == ("done", "candidate", False)
-    assert found["result"]["gain"]["pct"] == pytest.approx(33.3, abs=0.5)
-    assert found["result"]["attributed_to"] == "ep_overlap"
+    body = client.get(address).json()
+    assert [run["why_not"] for run in body["runs"]] == [""] * 4
+    assert [run["run_id"] for run in body["runs"]] == [run, *runs]
+    assert (body["state"], body["result"]["winner"], body["result"]["early"]) == ("done", "candidate", False)
+    assert body["result"]["gain"]["pct"] == pytest.approx(33.3, abs=0.5)
+    assert body["result"]["attributed_to"] == "ep_overlap"
     quarantine = {"author": "kai", "note": "a bad node"}
     assert client.post(f"/api/v1/runs/{runs[0]}/quarantine", json=quarantine).status_code == 200
     judge_all(engine, settings)
     after = client.get(address).json()
     assert after["result"]["candidate"] == [runs[1]]
-    assert "quarantined: a bad node" in next(one["why_not"] for one in after["runs"] if one["run_id"] == runs[0])
+    assert "quarantined: a bad node" in next(run["why_not"] for run in after["runs"] if run["run_id"] == runs[0])
 
 
 def test_a_configuration_that_cannot_start_is_planned_with_the_rule_that_says_so(client: TestClient) -> None:
@@ -242,9 +242,9 @@ def test_a_configuration_that_cannot_start_is_planned_with_the_rule_that_says_so
     sent = {"run": run, "knobs": {"ep": 3}, "runs_each": 1, "author": "mara"}
     planned = client.post("/api/v1/experiments", json=sent)
     assert planned.status_code == 201, planned.text
-    said = " ".join(planned.json()["plan"]["warnings"])
-    assert "scale-expert-divisible" in said
-    assert "scale-world-identity" in said
+    warnings = " ".join(planned.json()["plan"]["warnings"])
+    assert "scale-expert-divisible" in warnings
+    assert "scale-world-identity" in warnings
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -273,9 +273,9 @@ def test_both_databases_plan_join_and_measure(either: Engine) -> None:
 
 
 def evidence(client: TestClient, run: int) -> list[dict[str, Any]]:
-    told = client.get(f"/api/v1/runs/{run}/suggestions").json()
-    (overlap,) = (one for one in told["suggestions"] if one["rule"] == "eo-enable")
-    return [one for one in overlap["evidence"] if one["measured_here"]]
+    body = client.get(f"/api/v1/runs/{run}/suggestions").json()
+    (overlap,) = (suggestion for suggestion in body["suggestions"] if suggestion["rule"] == "eo-enable")
+    return [result for result in overlap["evidence"] if result["measured_here"]]
 
 
 @pytest.fixture
@@ -292,11 +292,11 @@ def waiting(engine: Engine) -> int:
 def test_a_finished_experiment_is_one_result_and_its_runs_are_no_others(
     client: TestClient, engine: Engine, waiting: int
 ) -> None:
-    found = read(engine, waiting)
+    experiment = read(engine, waiting)
     with read_session(engine) as session:
         (verdict,) = matched_abs(session, ["ep_overlap"])
     assert verdict.experiment_id is None
-    add_runs(engine, found.tag, [31_290.0], side="baseline")
+    add_runs(engine, experiment.tag, [31_290.0], side="baseline")
     with read_session(engine) as session:
         (result,) = matched_abs(session, ["ep_overlap"])
         assert matched_abs(session, ["dispatcher"]) == []
@@ -305,10 +305,14 @@ def test_a_finished_experiment_is_one_result_and_its_runs_are_no_others(
     assert time is not None
     assert time.step_time is not None
     assert result.delta_pct == pytest.approx(time.step_time.delta_pct)
-    (told,) = evidence(client, found.baseline_run_id)
-    assert (told["level"], told["measured_here"]["n"], told["measured_here"]["runs"]) == (2, 1, [result.run_id])
-    assert told["measured_here"]["experiments"] == [waiting]
-    for path in (f"/runs/{found.baseline_run_id}/next/eo-enable", "/playbook/eo-enable"):
+    (measured,) = evidence(client, experiment.baseline_run_id)
+    assert (measured["level"], measured["measured_here"]["n"], measured["measured_here"]["runs"]) == (
+        2,
+        1,
+        [result.run_id],
+    )
+    assert measured["measured_here"]["experiments"] == [waiting]
+    for path in (f"/runs/{experiment.baseline_run_id}/next/eo-enable", "/playbook/eo-enable"):
         page = client.get(path).text
         assert f'<a href="/experiments/{waiting}">experiment #{waiting}</a>; verdicts of its own runs' in page
 
@@ -319,4 +323,4 @@ def test_an_experiment_that_is_withdrawn_leaves_the_verdicts_of_its_runs(
     add_runs(engine, read(engine, waiting).tag, [31_290.0], side="baseline")
     client.patch(f"{API}/{waiting}", json={"author": "kai", "state": "withdrawn"})
     with read_session(engine) as session:
-        assert [one.experiment_id for one in matched_abs(session, ["ep_overlap"])] == [None]
+        assert [pair.experiment_id for pair in matched_abs(session, ["ep_overlap"])] == [None]

@@ -36,14 +36,14 @@ def test_each_mistake_is_a_line_with_file_line_rule_and_what_to_do(
 ) -> None:
     (folder / "ours.yaml").write_text(OURS.replace("[wiki]", "[]").replace("pp == 1", "stages == 1"))
     assert main(["check-rules", str(folder)]) == 2
-    told = capsys.readouterr()
-    first, *_ = told.out.splitlines()
+    output = capsys.readouterr()
+    first, *_ = output.out.splitlines()
     assert (
         first
         == f"{folder}/ours.yaml:2: ours-vpp-small: has no source: list at least one key of sources.yaml under `sources`"
     )
-    assert "which is not a known fact" in told.out
-    assert "in 1 file; the service would ignore it." in told.err
+    assert "which is not a known fact" in output.out
+    assert "in 1 file; the service would ignore it." in output.err
 
 
 def test_the_folder_of_the_setting_is_checked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def make_advised(
 ) -> int:
     """One judged run of the overlap case, with its launch arguments and no profile."""
     stated: dict[str, Any] = {"launch_args": LAUNCH} | columns.pop("metadata_stated", {})
-    found = make_stack(
+    run_ids = make_stack(
         session, [ms], project=project, fields=FIELDS | (fields or {}), metadata_stated=stated, **columns
     )
-    return found[0]
+    return run_ids[0]

@@ -71,9 +71,9 @@ def peak_gb(run: Mapping[str, Any], facts: Mapping[str, Any]) -> float:
 
 def upload_case(client: TestClient, name: str, run: Mapping[str, Any], facts: Mapping[str, Any]) -> int:
     """Upload one run of a case, and state what its log does not show."""
-    known = {field: value for field, value in facts.items() if field in FIELDS}
+    contract_facts = {field: value for field, value in facts.items() if field in FIELDS}
     stated: dict[str, Any] = OFF | {
-        RENAMED.get(field, field): value for field, value in {**run, **known}.items() if field != "id"
+        RENAMED.get(field, field): value for field, value in {**run, **contract_facts}.items() if field != "id"
     }
     if "env" in stated:
         stated["env"] = dict.fromkeys(VARIABLES) | stated["env"]
@@ -98,7 +98,7 @@ def upload_case(client: TestClient, name: str, run: Mapping[str, Any], facts: Ma
     return run_id
 
 
-def told(client: TestClient, name: str) -> tuple[dict[str, list[str]], Mapping[str, Any]]:
+def answer_case(client: TestClient, name: str) -> tuple[dict[str, list[str]], Mapping[str, Any]]:
     """What the API answers, as ids of rules; of a case with two runs also what the comparison says."""
     case = cases()[name]
     runs = case.get("runs", [case.get("run", {"gpus": 16})])
@@ -126,14 +126,14 @@ def also(row: Mapping[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_complete_upload_is_answered_as_the_papers_expect(client: TestClient, name: str) -> None:
-    found, expected = told(client, name)
-    assert set(expected["blockers"]) <= set(found["blockers"])
-    assert expected["blockers"] or found["blockers"] == []
-    assert set(expected.get("warnings", ())) <= set(found["warnings"])
+    answer, expected = answer_case(client, name)
+    assert set(expected["blockers"]) <= set(answer["blockers"])
+    assert expected["blockers"] or answer["blockers"] == []
+    assert set(expected.get("warnings", ())) <= set(answer["warnings"])
     ranked = expected.get("ranked", [])
-    assert [rule for rule in found["suggestions"] if rule in ranked] == ranked
-    assert not {*found["blockers"], *found["warnings"], *found["suggestions"]} & set(expected.get("absent", ()))
-    assert found["tried"][:1] == [rule for rule in ranked if rule in found["tried"]][:1]
+    assert [rule for rule in answer["suggestions"] if rule in ranked] == ranked
+    assert not {*answer["blockers"], *answer["warnings"], *answer["suggestions"]} & set(expected.get("absent", ()))
+    assert answer["tried"][:1] == [rule for rule in ranked if rule in answer["tried"]][:1]
 
 
 def test_overlap_with_its_matched_ab_on_this_model_and_gpu_comes_first(client: TestClient) -> None:

@@ -128,7 +128,7 @@ def test_a_version_that_no_key_holds_is_compared_run_by_run(client: TestClient, 
     make_stack(session, [1.08 * time for time in times], fields={**KNOWN, "driver": "580.2"}, started=LATER)
     session.commit()
     result = report(client, **{"field": "driver", "from": "570.1", "to": "580.2"})
-    assert result["summary"].replace(THIN, " ").startswith("The only stack is slower by 8.0 %")
+    assert "slower by 8.0 %" in result["summary"].replace(THIN, " ")
 
 
 def test_runs_that_cannot_be_a_baseline_are_on_no_side(client: TestClient, session: Session) -> None:
@@ -145,17 +145,16 @@ def test_without_a_choice_it_offers_what_has_runs_on_both_sides(client: TestClie
     moved(session)
     assert report(client)["offers"] == [{"from": OLD, "to": NEW, "stacks": 3}]
     page = client.get("/upgrade").text
-    assert "Choose the old and the new container." in page
     assert "from=nvcr.io%2Fnvidia%2Fnemo%3A26.06&amp;to=nvcr.io%2Fnvidia%2Fnemo%3A26.09" in page
-    nobody = client.get("/upgrade?field=cudnn_version").text
-    assert "No usable CI run has cudnn_version" in nobody
+    assert report(client, field="cudnn_version")["offers"] == []
+    assert "cudnn_version" in client.get("/upgrade?field=cudnn_version").text
 
 
 def test_a_value_without_runs_says_so(client: TestClient, session: Session) -> None:
     stack(session, OLD, 400.0)
     session.commit()
     result = report(client, **{"from": "a:1", "to": "b:<i>2"})
-    assert result["summary"] == "No stack can be compared on both sides: no CI run has container a:1 or b:<i>2."
+    assert (result["stacks"], "a:1 or b:<i>2" in result["summary"]) == ([], True)
     assert "<i>" not in client.get("/upgrade?from=a:1&to=b:<i>2").text
 
 
