@@ -22,6 +22,7 @@ from app.profiles.queries import confirm, file_address, get_difference, get_prof
 from app.storage.audit import MAX_AUTHOR
 from app.storage.database import read_session
 from app.storage.profiles import StoredProfile, profiled_runs
+from app.storage.stacks import is_stack
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk
 from app.web.errors import as_content, documented
@@ -196,13 +197,15 @@ def read_profiles(request: Request, session: ReadSession, run_id: RunId) -> Prof
     return ProfileListOut(items=[_out(request, profile) for profile in list_profiles(session, run_id)])
 
 
-@router.get("/history/{stack}/profiles", responses=documented(422))
+@router.get("/history/{stack}/profiles", responses=documented(404, 422))
 @requires(Action.READ)
 def read_profiles_of_stack(
     request: Request, session: ReadSession, stack: Annotated[str, Path(max_length=64)]
 ) -> ProfiledRunsOut:
     """List the newest 50 runs of a stack (by its whole key) that have a usable profile, each with the newest one."""
     runs = profiled_runs(session, stack, most=MOST_PROFILED)
+    if not runs and not is_stack(session, stack):
+        raise NotFound("No stack has this key. The list of stacks is at /api/v1/history.")
     return ProfiledRunsOut(
         items=[
             ProfiledRunOut(

@@ -226,6 +226,11 @@ class StackRun:
         return self.purpose == "ci" and not self.facts.never_a_baseline_because
 
 
+def is_stack(session: Session, stack_key: str) -> bool:
+    """Return whether a visible run belongs to the stack with this whole key."""
+    return session.execute(select_any(RunRow.id).where(col(RunRow.stack_key) == stack_key).limit(1)).first() is not None
+
+
 def stack_runs(
     session: Session,
     project_id: int,

@@ -184,6 +184,7 @@ def test_a_change_is_explained_by_the_profiles_nearest_to_it(client: TestClient)
     assert "data-profiles" not in client.get(f"/compare/profiled?run={runs[0]}", headers=part).text
 
     stack = client.get(f"/api/v1/runs/{runs[0]}").json()["stack_key"]
+    assert client.get(f"/api/v1/history/{'0' * 64}/profiles").status_code == 404
     listed = client.get(f"/api/v1/history/{stack}/profiles").json()["items"]
     assert [(row["run"], row["profile"]["id"]) for row in listed] == [
         (runs[2], profiles["after"]), (runs[0], profiles["before"]),
