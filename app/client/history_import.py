@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from app.client.delivery import DeliveredRun, deliver
 from app.client.errors import FINE, SERVICE, UsageError, failure
@@ -333,20 +333,61 @@ def _answer(url: str, token: str, body: Mapping[str, object] | None = None) -> d
     return document if isinstance(document, dict) else {}
 
 
-# --- W&B: exported folders (`config.json` and `history.jsonl` or `history.csv`), and its own files of offline runs.
+# --- W&B: a project of a server, exported folders (`config.json`, `history.jsonl` or `history.csv`), and files of its
+# offline runs.
 
 
-def _wandb(where: str, _: Mapping[str, str]) -> Iterator[SourceRun]:
+def _wandb(where: str, env: Mapping[str, str]) -> Iterator[SourceRun]:
     if where.startswith(("http://", "https://")):
-        raise UsageError(
-            "W&B servers are not read. Name the folder of offline runs (`wandb/`), or export each run to a folder with "
-            "config.json and history.jsonl (docs/cli.md)."
-        )
+        yield from _wandb_server(where, env)
+        return
     root = _existing(where)
     for folder in sorted({file.parent for name in _HISTORIES for file in root.rglob(name)}):
         yield from _exported(folder)
     for file in sorted(root.rglob("run-*.wandb")):
         yield _offline_run(file)
+
+
+def _wandb_server(where: str, env: Mapping[str, str]) -> Iterator[SourceRun]:
+    """Read the runs of a project with W&B's own library. `where`: `https://wandb.ai/ENTITY/PROJECT`."""
+    parts = urlsplit(where)
+    path = parts.path.strip("/")
+    if path.count("/") != 1:
+        raise UsageError(f"{where} is not the address of a W&B project: https://wandb.ai/ENTITY/PROJECT.")
+    try:
+        wandb = importlib.import_module("wandb")
+    except ImportError:
+        raise UsageError("W&B servers are read with W&B's own library: pip install wandb, then import again.") from None
+    host = "api.wandb.ai" if parts.netloc == "wandb.ai" else parts.netloc
+    try:
+        api = wandb.Api({"base_url": f"{parts.scheme}://{host}"}, api_key=env.get("WANDB_API_KEY"))
+        for run in api.runs(path, lazy=False):
+            yield _server_run(run)
+    except (OSError, ValueError, wandb.Error) as error:
+        raise UsageError(f"The W&B server at {where} gave no runs: {one_line(str(error))}.") from None
+
+
+def _server_run(run: Any) -> SourceRun:
+    columns: Columns = {}
+    for index, row in enumerate(run.scan_history()):
+        if index >= MAX_STEPS:
+            break
+        _add_history(columns, row, float(index))
+    metadata = run.metadata or {}
+    commit = str((metadata.get("git") or {}).get("commit", ""))
+    return SourceRun(run.id, run.name or run.id, dict(run.config), str(run.created_at or ""), commit, columns)
+
+
+def _add_history(columns: Columns, row: Mapping[str, object], index: float) -> None:
+    """Add a row of a history. Its step is `_step`, else `index`; names with `_` at the start are W&B's own."""
+    stated = _number(row.get("_step"))
+    for key, value in row.items():
+        if (
+            isinstance(value, (int, float))
+            and not key.startswith("_")
+            and (key in columns or len(columns) < MAX_METRICS)
+        ):
+            columns.setdefault(key, {})[index if stated is None else stated] = float(value)
 
 
 def _exported(folder: Path) -> Iterator[SourceRun]:
@@ -384,10 +425,7 @@ def _offline_run(file: Path) -> SourceRun:
         elif kind == "history" and steps < MAX_STEPS:
             steps += 1
             row = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
-            step = float(row.get("_step", record.history.step.num))
-            for key, value in row.items():
-                if isinstance(value, (int, float)) and not key.startswith("_") and len(columns) < MAX_METRICS:
-                    columns.setdefault(key, {})[step] = float(value)
+            _add_history(columns, row, float(record.history.step.num))
     config.pop("_wandb", None)
     return SourceRun(file.stem, name, config, started, commit, columns)
 

@@ -111,7 +111,8 @@ def test_a_metric_of_another_name_is_mapped_and_a_refusal_is_said(server: Runnin
     assert (refused.code, "step_time_s" in refused.document["runs"][0]["error"]) == (3, True)
     done = threewalls(server.address, tmp_path, *words, "--column", "perf/iter=step_time_s")
     assert (done.code, done.document["runs"][0]["created"]) == (0, True)
-    for wrong in (("wandb", "https://wandb.example"), ("csv", "nowhere"), ("csv", str(where), "--map", "x")):
+    servers = (("wandb", "https://wandb.example"), ("wandb", "http://127.0.0.1:9/team/moe"))
+    for wrong in (*servers, ("csv", "nowhere"), ("csv", str(where), "--map", "x")):
         assert threewalls(server.address, tmp_path, "import", *wrong).code == 2
 
 
