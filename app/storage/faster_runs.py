@@ -7,6 +7,7 @@ routing must be known to be equal.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import func
@@ -50,6 +51,7 @@ _OTHER_RESULT = frozenset({
 """Fields that change the work of a step, its place or what is learned: a run that differs there does other work."""
 _KNOWN_ON_BOTH = ("model", "gpu", "gpus", "seq_len", "gbs")
 _Z = 1.96
+_SHARED = " Test the changes one by one, too: the gain may be that of one of them."
 _SHORT = "One of the two has a short window."
 
 
@@ -62,17 +64,40 @@ class FasterWork:
 
 
 class _Rival(NamedTuple):
-    """A faster configuration of the same work. `low`, `high`: 95 % interval of the gain, in percent of throughput."""
+    """A faster configuration of the same work. `low`, `high`: 95 % interval of the gain, in percent of throughput.
+
+    `differences`: what to take over; `software`: what differs in the container, whether it is taken over or not;
+    `beside`: versions and commit that differ.
+    """
 
     run: int
     name: str
     differences: tuple[Difference, ...]
+    software: tuple[Difference, ...]
+    beside: tuple[str, ...]
     pct: float
     low: float
     high: float
     launches: int
     doubts: tuple[str, ...]
     contract: Mapping[str, Stated]
+
+    @property
+    def changes(self) -> tuple[Difference, ...]:
+        """Return what to take over, without what follows from another change."""
+        return tuple(difference for difference in self.differences if not difference.follows)
+
+    @property
+    def is_matched(self) -> bool:
+        """Return whether it is one side of an A/B: one change, with the same container, versions and commit."""
+        return len(self.changes) == 1 and not self.software and not self.beside
+
+    @property
+    def level(self) -> int:
+        """Return the level of the evidence (`domain/rules/evidence.py`)."""
+        if _SHORT in self.doubts or self.software or self.beside:
+            return 4
+        return 2 if self.is_matched else 3
 
 
 def faster_work(session: Session, run: RunDetail, variance: float) -> FasterWork:
@@ -81,17 +106,19 @@ def faster_work(session: Session, run: RunDetail, variance: float) -> FasterWork
         return FasterWork()
     facts: dict[str, object] = {}
     taken: dict[str, Taken] = {}
-    rival = _best(list(_rivals(session, run, variance)))
+    rivals = list(_rivals(session, run, variance))
+    rival = _best(rivals)
     if rival is not None:
-        changes = [item for item in rival.differences if not item.follows]
         facts |= {
             "faster_run": rival.run,
             "faster_pct": rival.pct,
             "faster_low_pct": rival.low,
             "faster_high_pct": rival.high,
-            "faster_changes": _changes_text(changes),
-            "faster_take": undo_text(changes, "to"),
+            "faster_changes": _changes_text(rival.changes),
+            "faster_take": undo_text(rival.changes, "to") + (_SHARED if len(rival.changes) > 1 else ""),
             "faster_doubt": " ".join(("", *rival.doubts)),
+            "faster_same_code": not rival.software and not rival.beside,
+            "faster_also": _faster_still(rival, rivals),
         }
         taken[RUN_RULE] = Taken(values_of(rival.differences), _measured_statement(rival))
     record = _record(session, run)
@@ -109,9 +136,15 @@ def _rivals(session: Session, run: RunDetail, variance: float) -> Iterator[_Riva
     for row in _faster_configurations(session, run, ours.log_step_time):
         contract = stored_contract(row.contract)
         differences = _taken_over(contract, run.contract)
-        if any(not difference.follows for difference in differences):
-            eligible.append((row, contract, differences))
-    for row, contract, differences in eligible[:_READ]:
+        software = tuple(difference for difference in differences if difference.axis == "container")
+        if software and run.ordered_at is not None and row.latest is not None and row.latest < run.ordered_at:
+            # The job has left that container: its settings may be taken over, not the container itself.
+            differences = tuple(difference for difference in differences if difference.axis != "container")
+        choices = sum(not difference.follows for difference in differences)
+        if choices:
+            eligible.append((bool(software), choices > 1, row, contract, differences, software))
+    eligible.sort(key=itemgetter(0, 1))  # the fastest of each kind first, as the database returns them
+    for _, _, row, contract, differences, software in eligible[:_READ]:
         launches = _launches(session, run, row.stack_key, row.config_key)
         n = len(launches)
         shift = ours.log_step_time - math.fsum(item.log_step_time for item in launches) / n
@@ -119,25 +152,29 @@ def _rivals(session: Session, run: RunDetail, variance: float) -> Iterator[_Riva
         error = _Z * math.sqrt(variance * (1 + 1 / n) + errors)
         newest = launches[0]
         gain, low, high = (_gain_pct(shift + sign * error) for sign in (0, -1, 1))
+        others = (*differing_beside(contract, run.contract), *differing_commit(newest.commit, run.commit))
+        beside = tuple(item.field for item in others)
         yield _Rival(
             newest.id,
             newest.name,
             differences,
+            software,
+            beside,
             gain,
             low,
             high,
             n,
-            tuple(_doubts(run, newest, contract, differences, is_short=ours.short or bool(newest.short))),
+            tuple(_doubts(run, contract, differences, beside, is_short=ours.short or bool(newest.short))),
             contract,
         )
 
 
 def _faster_configurations(session: Session, run: RunDetail, log_step_time: float) -> Sequence[Any]:
     """Return other configurations on the same model and GPUs with a faster run, fastest first, each with a contract."""
-    newest = func.max(RunRow.id).label("newest")
+    newest, latest = func.max(RunRow.id).label("newest"), func.max(RunRow.ordered_at).label("latest")
     fastest = func.min(RunRow.log_step_time).label("fastest")
     groups = (
-        select_any(RunRow.stack_key, RunRow.config_key, newest, fastest)
+        select_any(RunRow.stack_key, RunRow.config_key, newest, latest, fastest)
         .where(*_usable(run), col(RunRow.config_key) != run.config_key)
         .group_by(col(RunRow.stack_key), col(RunRow.config_key))
         .having(fastest < log_step_time - RELEVANT_SHIFT)
@@ -146,7 +183,7 @@ def _faster_configurations(session: Session, run: RunDetail, log_step_time: floa
         .subquery()
     )
     rows = session.execute(
-        select_any(groups.c.stack_key, groups.c.config_key, groups.c.fastest, RunResultRow.contract)
+        select_any(groups.c.stack_key, groups.c.config_key, groups.c.latest, RunResultRow.contract)
         .join(RunResultRow, col(RunResultRow.run_id) == groups.c.newest)
         .order_by(groups.c.fastest)
     )
@@ -203,44 +240,70 @@ def _taken_over(theirs: Mapping[str, Stated], ours: Mapping[str, Stated]) -> tup
 
 
 def _doubts(
-    run: RunDetail, other: Any, contract: Mapping[str, Stated], differences: Sequence[Difference], *, is_short: bool
+    run: RunDetail,
+    contract: Mapping[str, Stated],
+    differences: Sequence[Difference],
+    beside: Sequence[str],
+    *,
+    is_short: bool,
 ) -> Iterator[str]:
     """Yield what else may explain the gain."""
     if is_short:
         yield _SHORT
     if any(difference.field == "precision" for difference in differences):
         yield "The precision differs, so compare the loss as well."
-    beside = [
-        item.field for item in (*differing_beside(contract, run.contract), *differing_commit(other.commit, run.commit))
-    ]
     if beside:
         yield f"These differ, too: {', '.join(beside)}."
+    names = {difference.field for difference in differences}
+    for item in differing(STACK_FIELDS, contract, run.contract):
+        if item.axis == "container" and item.is_certain and item.field not in names:
+            yield f"It ran in {item.field} {value_text(item.a)[:60]}, which may explain the gain: repeat it in yours."
     if contract["gbs"].source == "derived" or run.contract["gbs"].source == "derived":
         yield "The batch is derived, not stated."
 
 
 def _best(rivals: Sequence[_Rival]) -> _Rival | None:
-    """Return the rival with the fewest changes among those that may be the fastest; None without a settled gain."""
+    """Return the rival with the strongest evidence; None without a settled gain.
+
+    A matched A/B comes first, then runs of the same container, then those of others. Of several changes it is the
+    rival with the fewest among those that may be the fastest.
+    """
     settled = [rival for rival in rivals if rival.low > 0 and rival.pct > 100 * RELEVANT_SHIFT]
-    if not settled:
+    matched = [rival for rival in settled if rival.is_matched]
+    if matched:
+        return max(matched, key=lambda rival: rival.pct)
+    rest = [rival for rival in settled if not rival.software] or settled
+    if not rest:
         return None
-    best = max(settled, key=lambda rival: rival.pct)
-    near = [rival for rival in settled if rival.pct >= best.low]
-    return min(near, key=lambda rival: (sum(not item.follows for item in rival.differences), -rival.pct))
+    best = max(rest, key=lambda rival: rival.pct)
+    near = [rival for rival in rest if rival.pct >= best.low]
+    return min(near, key=lambda rival: (len(rival.changes), -rival.pct))
+
+
+def _faster_still(best: _Rival, rivals: Sequence[_Rival]) -> str:
+    """Return the fastest rival in words, if it is clearly faster than the one with the strongest evidence."""
+    fastest = max(rivals, key=lambda rival: rival.pct)
+    if fastest.low <= best.pct:
+        return ""
+    software = "".join(f", in {item.field} {value_text(item.a)[:60]}" for item in fastest.software[:1])
+    return (
+        f" Run #{fastest.run} is {fastest.pct:.0f} % faster ({fastest.low:.0f} to {fastest.high:.0f} %){software}, "
+        f"with these changes: {_changes_text(fastest.changes)}."
+    )
 
 
 def _measured_statement(rival: _Rival) -> Statement:
     at = {name: rival.contract[name].value for name in LIKENESS if name in rival.contract}
     runs = "1 run" if rival.launches == 1 else f"{rival.launches} runs"
     return Statement(
-        level=4 if _SHORT in rival.doubts else 2,
+        level=rival.level,
         text=f"{rival.pct:+.1f} % ({rival.low:+.1f} to {rival.high:+.1f} %, {runs} against this one)",
         setting=f"run #{rival.run} {rival.name[:60]}",
         source="measured here",
         date="",
         gain=(rival.low, rival.high),
         at=at,
-        name="measured here, same work",
+        name="measured here, one change" if rival.is_matched else "measured here, same work",
     )
 
 

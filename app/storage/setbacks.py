@@ -25,7 +25,7 @@ from app.storage import readings
 from app.storage.runs import ENDED_BADLY, RunDetail, files_of, stored_contract
 from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import RunResultRow, RunRow, select_any
-from app.storage.verdicts import current_verdict, regressions_of
+from app.storage.verdicts import current_verdict, regressions_of, slow_member
 
 REGRESSION_RULE, FITTED_RULE, WORKED_RULE = "val-regression-cause", "fit-go-back", "fit-since-it-worked"
 """Rules about setbacks."""
@@ -67,11 +67,13 @@ def setbacks_of(
         }
     if document is None and (verdict := current_verdict(session, run.id)) is not None:
         document = verdict.document
-    if document is not None and _is_slower(session, run, document, in_regressions=in_regressions):
-        facts |= {"regression_pct": max(change_pct(document) or 0.0, 0.01)}
-        causes = _causes(session, run, document)
+    slowdown = None if document is None else _slowdown(session, run, document, in_regressions=in_regressions)
+    if slowdown is not None:
+        causes = _causes(session, slowdown.run, slowdown.document)
         certain = [cause for cause in causes if cause.is_certain]
         facts |= {
+            "regression_pct": slowdown.pct,
+            "regression_text": slowdown.text,
             "regression_cause": _cause_text(causes),
             "regression_undo": undo_text(certain) or "Rerun the job on other nodes, because no known field differs.",
         }
@@ -87,18 +89,44 @@ def _crash(run: RunDetail) -> str:
     return kinds[0] if kinds and run.health.get("outcome") in ENDED_BADLY else ""
 
 
-def _is_slower(session: Session, run: RunDetail, document: VerdictDocument, *, in_regressions: bool) -> bool:
-    """Return whether its verdict or a regression says so; expected and invalid regressions do not count."""
+class _Slowdown(NamedTuple):
+    """A slower step: by how much, in words, and the run whose verdict shows its cause."""
+
+    pct: float
+    text: str
+    run: int
+    document: VerdictDocument
+
+
+_LEAST_PCT = 0.01
+
+
+def _slowdown(session: Session, run: RunDetail, document: VerdictDocument, *, in_regressions: bool) -> _Slowdown | None:
+    """Return the slowdown that its verdict or a regression shows; expected and invalid regressions do not count.
+
+    A run that continues a regression is as fast as its own baseline, so the run that opened it shows size and cause.
+    """
     of_run = regressions_of(session, run.id) if in_regressions else ()
     regressions = [item for item in of_run if item.metric == "step_time_ms"]
-    if regressions:
-        return any(item.shown_state not in _CLOSED for item in regressions)
-    return document.decision == "regression" and (document.verdict.step_time is not None)
+    ongoing = [item for item in regressions if item.shown_state not in _CLOSED]
+    slower = document.decision == "regression" and document.verdict.step_time is not None
+    if (slower and (ongoing or not regressions)) or any(item.made_by_it for item in ongoing):
+        pct = max(change_pct(document) or 0.0, _LEAST_PCT)
+        return _Slowdown(pct, f"The step takes {pct:.1f} % longer than its baseline.", run.id, document)
+    for regression in ongoing:
+        member = slow_member(session, regression.id, run.stack_key, run.config_key)
+        first = None if member is None else current_verdict(session, member.run_id)
+        if member is not None and first is not None and (member.delta_pct or 0.0) > 0 and member.proposal != "fixed":
+            pct = member.delta_pct or 0.0
+            since = f"Since run #{member.run_id} the step takes {pct:.1f} % longer"
+            text = f"{since}: regression #{regression.id} is {regression.shown_state}."
+            return _Slowdown(pct, text, member.run_id, first.document)
+    return None
 
 
-def _causes(session: Session, run: RunDetail, document: VerdictDocument) -> tuple[Difference, ...]:
+def _causes(session: Session, run_id: int, document: VerdictDocument) -> tuple[Difference, ...]:
     """Return the most likely suspect, with all knobs that changed together with it."""
-    ranked = suspects_with_evidence(session, run.id, document)
+    ranked = suspects_with_evidence(session, run_id, document)
     differences = [item.suspect.difference for item in ranked if item.support != "unlikely"]
     differing = [difference for difference in differences if difference is not None]
     if not differing:

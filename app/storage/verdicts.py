@@ -339,6 +339,14 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
     )
 
 
+def slow_member(session: Session, regression_id: int, stack_key: str, config_key: str) -> RegressionMemberRow | None:
+    """Return the member of a regression that slowed a stack: of its configuration if there is one, else of any."""
+    of_it = select(RegressionMemberRow).where(col(RegressionMemberRow.regression_id) == regression_id)
+    own = [member for member in session.execute(of_it).scalars() if member.stack_key == stack_key]
+    exact = [member for member in own if member.config_key == config_key]
+    return next(iter(exact or own), None)
+
+
 def keep_alarms(session: Session, alarms: Mapping[int, Mapping[str, int]]) -> None:
     """Store the regressions that explain alarms, by run and metric. Runs without alarms have an empty entry."""
     runs = sorted(alarms)

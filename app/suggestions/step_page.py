@@ -188,7 +188,7 @@ class StepPage:
     @property
     def unknown(self) -> tuple[str, ...]:
         """Return the unknown contract fields, for the rule that asks for them."""
-        return self.run.unknown if self.suggestion is not None and self.rule.when.names == ("unknown_fields",) else ()
+        return self.run.unknown if self.suggestion is not None and "{unknown_names}" in self.rule.why else ()
 
     def lacks(self, requirement: CheckedRequirement) -> list[Lacking]:
         """Return the missing facts of a prerequisite."""

@@ -122,7 +122,7 @@ none, and the plan works its own out."""
 
 
 def test_every_number_of_a_step_leads_to_its_source(open_page: OpenPage, ids: dict[str, int]) -> None:
-    steps = ("eo-enable", "fit-expandable", "val-50-steps", "contract-complete", "scale-pp-multinode")
+    steps = ("eo-enable", "fit-expandable", "val-50-steps", "contract-fields", "scale-pp-multinode")
     for address in (f"/runs/{ids['run']}/next/{rule}" for rule in steps):
         page = open_page(address)
         page.evaluate("for (const folded of document.querySelectorAll('main details')) folded.open = true")

@@ -53,7 +53,9 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
             house.address, {name: run["id"] for name, run in runs.items()}
         )
         assert_scaling_is_as_it_was_made(house.address)
-        assert_runs_stand_before_different_walls(house.address, {name: run["id"] for name, run in runs.items()})
+        ids = {name: run["id"] for name, run in runs.items()}
+        assert_runs_stand_before_different_walls(house.address, ids)
+        assert_slow_runs_are_told_the_cause(house.address, ids)
         assert_every_experiment_is_in_its_state(house.address)
         assert_the_studies_rank_their_dispatchers(house.address)
         assert house.stop() == 0
@@ -191,6 +193,21 @@ def assert_runs_stand_before_different_walls(address: str, ids: dict[str, int]) 
         assert (advice["wall"]["wall"], advice["wall"]["certainty"]) == (wall, "measured")
         rules = [item["rule"] for item in advice["suggestions"] if item["kind"] == "candidate"]
         assert [rule for rule in rules if rule not in FASTER_WORK][:1] == [first]
+
+
+def assert_slow_runs_are_told_the_cause(address: str, ids: dict[str, int]) -> None:
+    """The first runs of a regression and those that continue it; the latter are as fast as their own baseline."""
+    for name, cause in (
+        ("nightly 2026-09-14", "commit"),
+        ("nightly 2026-09-15", "commit"),
+        ("nightly 2026-09-22", "container"),
+        ("nightly 2026-09-24", "container"),
+        ("A/B: permute fusion off", "permute_fusion"),
+    ):
+        first = get(address, f"runs/{ids[name]}/suggestions")["suggestions"][0]
+        assert (name, first["rule"]) == (name, "val-regression-cause")
+        assert f"Most likely cause: {cause} " in first["why"]
+        assert " 0.0 % longer" not in first["why"]
 
 
 def assert_scaling_is_as_it_was_made(address: str) -> None:

@@ -87,7 +87,7 @@ def test_a_form_without_a_name_comes_back_with_what_was_typed(client: TestClient
 
 
 def test_a_rule_that_changes_nothing_offers_no_plan(client: TestClient, baseline: int) -> None:
-    assert f'action="/runs/{baseline}/experiments"' not in text(client, f"/runs/{baseline}/next/contract-complete")
+    assert f'action="/runs/{baseline}/experiments"' not in text(client, f"/runs/{baseline}/next/contract-fields")
     assert f'action="/runs/{baseline}/experiments"' in text(client, f"/runs/{baseline}/next/eo-enable")
 
 

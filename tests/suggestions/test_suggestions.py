@@ -275,13 +275,9 @@ def test_fields_of_the_contract_that_are_unknown_are_named_where_to_fill_them_in
     client: TestClient, plain: int
 ) -> None:
     unknown = client.get(f"/api/v1/runs/{plain}").json()["unknown"]
-    contract_rule = next(
-        suggestion
-        for suggestion in suggestions(client, plain)["suggestions"]
-        if suggestion["rule"] == "contract-complete"
-    )
-    assert f"{len(unknown)} contract fields are unknown: {unknown[0]}" in contract_rule["why"]
-    page = client.get(f"/runs/{plain}/next/contract-complete").text
+    contract_rule = named(suggestions(client, plain), "contract-fields")
+    assert contract_rule["why"].startswith(f"Unknown: {unknown[0]}")
+    page = client.get(f"/runs/{plain}/next/contract-fields").text
     for name in unknown:
         assert f'href="/runs/{plain}#a-field.{name}"' in page
 
@@ -497,6 +493,43 @@ def test_a_faster_run_of_the_same_work_comes_first_with_its_settings(client: Tes
     assert "ep" in gain["differs"]
     assert f'href="/runs/{faster}"' in client.get(f"/runs/{run}/next/own-faster-run").text
     assert "own-faster-run" not in [row["rule"] for row in rows_of(client, faster)]
+
+
+def test_a_matched_ab_comes_before_a_faster_run_with_more_changes(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        overlap: dict[str, Any] = {"ep_overlap": True}
+        code: dict[str, Any] = {"commits": ["a" * 40]}
+        matched = make_advised(session, fields=overlap, ms=27_000.0, purpose="experiment", **code)
+        fields = {**overlap, "ep": 8, "dispatcher": "hybridep"}
+        fastest = make_advised(session, fields=fields, ms=20_000.0, purpose="experiment", **code)
+        run = make_advised(session, **code)
+    first = rows_of(client, run)[0]
+    assert "own-faster-run" in {row["rule"] for row in (first, *first["also"])}
+    assert [field["name"] for field in first["changes"]["fields"]] == ["ep_overlap"]
+    step = client.get(f"/runs/{run}/next/own-faster-run").text
+    assert f'href="/runs/{matched}"' in step
+    assert re.search(rf"Run #{fastest} is .* faster .* ep 16 to 8", step)
+
+
+def test_a_run_of_a_container_that_was_left_does_not_bring_it_back(client: TestClient, engine: Engine) -> None:
+    """A faster run of the own container comes first; of a former one only the settings are taken over."""
+    former: dict[str, Any] = {"container": "nemo:26.01"}
+    later = FIRST_PLACE + timedelta(days=30)
+    with transaction(engine) as session:
+        make_advised(session, fields=former, ms=25_000.0, purpose="experiment")
+        run = make_advised(session, started=later)
+    assert "own-faster-run" not in [row["rule"] for row in rows_of(client, run)]  # the upgrade is all that differs
+    with transaction(engine) as session:
+        old = make_advised(session, fields={**former, "ep": 8}, ms=20_000.0, purpose="experiment")
+    first = named(suggestions(client, run), "own-faster-run")
+    assert f"Run #{old} does" in first["why"]
+    assert [field["name"] for field in first["changes"]["fields"]] == ["ep"]
+    assert "It ran in container nemo:26.01" in first["why"]
+    with transaction(engine) as session:
+        own = make_advised(session, fields={"ep": 8}, ms=24_000.0, started=later, purpose="experiment")
+    first = named(suggestions(client, run), "own-faster-run")
+    assert f"Run #{own} does" in first["why"]
+    assert f"Run #{old} is" in first["why"]
 
 
 def test_noise_is_no_faster_run(client: TestClient, engine: Engine) -> None:

@@ -66,6 +66,9 @@ ENDS = frozenset({"training_done", "exit_duration", "exit_signal", "exit_iterati
 
 _AT_ITERATION = re.compile(r"iteration[ #]{1,10}(\d{1,12})")
 _RANK = re.compile(r"\b[Rr]ank (\d{1,7})\b")
+_REPORTED_RANK = re.compile(rb"\brank {1,12}: (\d{1,7})\b")
+_REPORT = 300
+"""Bytes before an exit code in which torchrun's report names the host and rank of the process."""
 
 # The first matching text decides, so a text that is part of another one comes after it.
 _TEXTS: tuple[tuple[str, str], ...] = (
@@ -166,7 +169,7 @@ class EventReader:
                 kind,
                 line,
                 unwrapped.text.strip()[:MAX_TEXT],
-                rank=_rank(unwrapped.text, unwrapped.rank),
+                rank=_reported_rank(data, start) if kind == "exit_code" else _rank(unwrapped.text, unwrapped.rank),
                 iteration=int(at[1]) if at else None,
             )
             if kind in ("training_started", "checkpoint_loaded"):
@@ -187,6 +190,12 @@ def _kind(text: str) -> str | None:
         if wanted in text:
             return kind
     return "error" if _ERROR.search(text) else None
+
+
+def _reported_rank(data: bytes, start: int) -> int | None:
+    """Return the rank that torchrun's report names in the lines before an exit code."""
+    ranks = _REPORTED_RANK.findall(data, max(0, start - _REPORT), start)
+    return int(ranks[-1]) if ranks else None
 
 
 def _rank(text: str, from_prefix: int | None) -> int | None:

@@ -207,7 +207,7 @@ KINDS: dict[str, Kind] = {
     "process_failed": Kind(
         "A process failed without a known reason",
         "torchrun reports a process that ended with an error; the process's own output is not in this log.",
-        "Upload the log of the rank that torchrun names under Root Cause. Exit code -9 means that the process was "
+        "Upload the output of the rank that torchrun names under Root Cause. Exit code -9 means that the process was "
         "killed, usually because the host ran out of memory; -11 is a crash inside a library.",
     ),
     "time_limit": Kind(

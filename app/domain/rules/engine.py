@@ -76,6 +76,7 @@ def withheld_because(
     retunes = rule.kind == "candidate" and rule.phase == "retune"
     is_measured = rule.hints.urgency in ("measured", "evidence")
     moves_speed = is_proof or rule.phase in ("scale", "retune") or rule.hints.blocks == "retune"
+    moves_speed |= rule.kind == "candidate" and not LAYOUT.isdisjoint(rule.change.set) and not values.get("oom")
     needs_profile = retunes and not is_measured and not values.get("profiled")
     reasons = (
         (retunes and blocked, "Resolve the blockers first."),
@@ -83,7 +84,7 @@ def withheld_because(
             unhealthy and not (values.get("oom") is True and rule.phase == "fit"),
             f"Make the run healthy first: {unhealthy}.",
         ),
-        (unjudged and moves_speed and not is_measured, f"First: {unjudged}."),
+        (unjudged and moves_speed, f"First: {unjudged}."),
         (
             needs_profile and not _is_strong(evidence, values),
             "Profile first: retuning needs a measured wall.",

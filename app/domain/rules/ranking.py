@@ -107,9 +107,11 @@ TIERS: Mapping[Tier, str] = {
     "measured": "This project measured that it is faster.",
     "evidence": "It moves the wall that was measured here, or a matched A/B on this model and GPU gained from it.",
     "workflow": "It is the next step of the workflow.",
-    "other": "It applies to nearly every run, or moves another wall than the one that was measured.",
+    "other": "It applies to nearly every run.",
 }
 """The tiers in order, each with its reason."""
+_LOSES = "The strongest evidence shows no gain."
+_OTHER_WALL = "It moves another wall than the one that was measured."
 _TIER_ORDER: Mapping[Tier, int] = {tier: place for place, tier in enumerate(TIERS)}
 _KINDS = {"blocker": 0, "warning": 1, "gate": 2, "sizing": 3, "candidate": 4}
 _PHASES = {phase: 2 * place for place, phase in enumerate(PHASES)}
@@ -128,8 +130,8 @@ class Place:
     """The rank of a suggestion and its reason.
 
     `key`: sort key, ascending. `expected`: None without a figure. `worth`: level x gain x likeness, 0 without a figure.
-    `confidence`: in the expected gain, not in the rule. `forecast_gain_pct`: the planner's prediction for another
-    layout.
+    `confidence`: in the expected gain, not in the rule. `because`: the reason of the tier.
+    `forecast_gain_pct`: the planner's prediction for another layout.
     """
 
     key: Key
@@ -137,11 +139,8 @@ class Place:
     worth: float
     expected: Expected | None
     confidence: Confidence
+    because: str
     forecast_gain_pct: float | None = None
-
-    @property
-    def because(self) -> str:
-        return TIERS[self.tier]
 
 
 def place_of(
@@ -159,7 +158,7 @@ def place_of(
     worth = forecast_gain_pct or 0.0
     if expected is not None:
         worth = STRENGTH[expected.statement.level] * expected.pct * expected.likeness.score
-    tier = _tier(rule, context, wall, evidence, expected)
+    tier, because = _tier(rule, context, wall, evidence, expected)
 
     # Within a tier: the remaining workflow by phase and kind; memory by its ladder, narrowest first; speed by worth,
     # without a figure last; then the number of the rule as a tie-breaker.
@@ -170,12 +169,13 @@ def place_of(
     if rule.hints.urgency == "evidence":  # a record changes several knobs: behind all figures of single ones
         by_worth = max(by_worth, -_LEAST_WORTH)
     key = (_TIER_ORDER[tier], by_phase, by_kind, by_worth, order, evidence.own_order, evidence.level, rule.id)
-    return Place(key, tier, worth, expected, _confidence(expected), forecast_gain_pct)
+    return Place(key, tier, worth, expected, _confidence(expected), because, forecast_gain_pct)
 
 
 def _tier(
     rule: Rule, context: FactContext, wall: WallReading, evidence: RuleEvidence, expected: Expected | None
-) -> Tier:
+) -> tuple[Tier, str]:
+    """Return the tier and why."""
     values, candidate = context.values, rule.kind == "candidate"
     general = rule.hints.general if isinstance(rule.hints.general, bool) else context.ask(rule.hints.general) is True
     loses = expected is not None and expected.pct <= 0 and rule.phase != "fit"
@@ -191,7 +191,10 @@ def _tier(
         (general or (candidate and (loses or other_wall)), "other"),
         (candidate and values.get("steps_done") != 0 and _moves_the_wall(rule, wall, evidence, expected), "evidence"),
     )
-    return next((tier for applies, tier in tiers if applies), "workflow")
+    tier = next((tier for applies, tier in tiers if applies), "workflow")
+    if tier != "other" or general:
+        return tier, TIERS[tier]
+    return tier, _LOSES if loses else _OTHER_WALL
 
 
 def _moves_the_wall(rule: Rule, wall: WallReading, evidence: RuleEvidence, expected: Expected | None) -> bool:

@@ -202,6 +202,8 @@ def _from_figures(run: RunReading) -> dict[str, object]:
             "window": run.steady.n,
             "window_first": run.steady.first_iteration,
             "window_last": run.steady.last_iteration,
+            "slow_iterations": round(run.steady.spike_share * run.steady.n),
+            "slow_loss_frac": max(1 - run.steady.step_time_ms / run.steady.mean_step_time_ms, 0.0),
         }
     shares = [timer.share_of_step for timer in run.timers if timer.name in _COMMUNICATION_TIMERS]
     if shares:
@@ -269,7 +271,8 @@ def _failure(run: RunReading) -> dict[str, object]:
     failure = next((failure for failure in run.failures if failure.kind not in _NO_FAILURE_OF_THE_RUN), None)
     if failure is None:
         return {}
-    return {"failure": failure.kind, "failure_text": f"{failure.title}. {failure.advice}"}
+    rank = "" if failure.rank is None else f" (rank {failure.rank})"
+    return {"failure": failure.kind, "failure_text": f"{failure.title}{rank}. {failure.advice}"}
 
 
 def _oom_phase(run: RunReading, oom: Failure) -> str:

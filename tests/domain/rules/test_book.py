@@ -128,15 +128,26 @@ def test_each_mistake_is_said(change: tuple[str, str], message: str) -> None:
 
 OF_A_RUN = {
     *("framework", "semantic_class", "evidence_level", "fair_for_timing", "unknown_fields", "unknown_names"),
-    *("is_baseline", "steps_done", "window", "window_first", "window_last", "fits", "step_s", "tokens_s_gpu"),
+    *(
+        "is_baseline",
+        "steps_done",
+        "window",
+        "slow_iterations",
+        "slow_loss_frac",
+        "window_first",
+        "window_last",
+        "fits",
+        "step_s",
+        "tokens_s_gpu",
+    ),
     *("tflops_gpu", "comm_timer_frac", "failure", "failure_text", "time_from_profile", "headroom_frac"),
 }
 """What `run_facts.py` reads from figures, health and activity."""
 OF_THE_SERVICE = {
-    *("regression_pct", "regression_cause", "regression_undo"),
+    *("regression_pct", "regression_text", "regression_cause", "regression_undo"),
     *("fitted_run", "fitted_differs", "fitted_undo", "worked_run", "worked_changes", "worked_undo"),
     *("faster_run", "faster_pct", "faster_low_pct", "faster_high_pct"),
-    *("faster_changes", "faster_take", "faster_doubt"),
+    *("faster_changes", "faster_take", "faster_doubt", "faster_also", "faster_same_code"),
     *("record_pct", "record_title", "record_changes", "record_take", "record_doubt"),
 }
 """What `storage/setbacks.py` and `storage/faster_runs.py` find in other runs and in records."""

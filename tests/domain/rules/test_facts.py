@@ -222,8 +222,13 @@ LOGS = 20
 FULL = {
     "dense-1b-plangraph-baseline.log": "profile-upload",
     "dsv2lite-fp8-mi355x-baseline.log": "profile-upload",
+    "dsv2lite-fp8-mi355x-smoke.log": "profile-upload",
+    "dsv4-p22-eager-pp2-ep4.log": "val-little-work",
     "dsv4-p22-turbo-crash.log": "fit-crash",
+    "dsv4-p35-triton-off-lines.log": "contract-complete",
     "dsv4-p35-triton-on-lines.log": "contract-complete",
+    "dsv4-p36-triton-off-tail.log": "contract-complete",
+    "dsv4-p36-triton-on-tail.log": "contract-complete",
     "dense-llama3.1-8b-50iter.log": "contract-gpu",
     "dsv4-smoke-ep8-pp1.log": "val-little-work",
     "ut-deepseek-v3-mi300x.log": "contract-gpu",
