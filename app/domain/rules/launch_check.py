@@ -39,9 +39,17 @@ OTHER_DEFAULTS: Mapping[str, Value] = {
     "moe_router_score_function": "softmax",
 }
 """Defaults of Megatron-LM (`megatron/training/arguments.py`, `transformer_config.py`)."""
-OF_A_MEASUREMENT = ("contract-directional", "contract-complete", "contract-semantic-class", "contract-benchmark-only")
+OF_A_MEASUREMENT = (
+    "contract-directional",
+    "contract-complete",
+    "contract-fields",
+    "contract-semantic-class",
+    "contract-benchmark-only",
+)
 """Rules about the quality of figures, which a launch does not have yet."""
 _PRIMUS = ("modules", "work_group", "exp_name")
+_PRIMUS_LAUNCHER = re.compile(r"\bprimus-cli\b|\bprimus/cli/|\brun_(?:slurm_|local_)?pretrain\.sh\b")
+"""Launchers of Primus: a preset decides what their command omits, the model above all."""
 _WHERE = "the configuration"
 
 
@@ -177,7 +185,8 @@ def _read(text: str) -> tuple[Trainer, Document, Mapping[str, Value] | None, str
     flags = [flag for command in read_commands(expanded)[0] for flag in read_flags(command.words)[0]]
     if any(OVERRIDE.fullmatch(word) for word in expanded.split()) or "recipe" in read.facts:
         return "Megatron-Bridge", read, None, expanded
-    return "Megatron-LM", read, _arguments(flags), expanded
+    trainer: Trainer = "Primus" if _PRIMUS_LAUNCHER.search(expanded) else "Megatron-LM"
+    return trainer, read, _arguments(flags), expanded
 
 
 def _yaml(text: str) -> Mapping[object, object] | None:
@@ -243,6 +252,8 @@ def _plain(arguments: Mapping[str, object]) -> dict[str, Value]:
 
 
 def _number(text: str) -> Value:
+    if text in ("True", "False"):
+        return text == "True"
     return int(text) if re.fullmatch(r"-?\d{1,18}", text) else text
 
 

@@ -54,13 +54,22 @@ def test_variables_arrays_and_continuations_are_filled_in() -> None:
             "--cuda-graph-impl transformer_engine --cuda-graph-modules moe moe_router",
             {"cg-scope-exclusive", "cg-te-rng"},
         ),
-        ("--sequence-parallel", {"scale-sp-needs-tp"}),
         ("--global-batch-size 1000", {"scale-gbs-divisible"}),
         ("--recompute-granularity full", {"fit-recompute-full-fields"}),
     ],
 )
 def test_blockers_are_named_before_the_job_queues(flags: str, blockers: set[str]) -> None:
     assert blockers <= ids(SCRIPT.replace("FLAGS", flags))[0]
+
+
+def test_a_launcher_of_primus_leaves_the_model_to_its_preset() -> None:
+    """Its switches have values. Like Megatron-LM, it turns sequence parallelism off where TP is 1."""
+    command = "export EXP=qwen3_30B_A3B.yaml\nbash ./examples/run_slurm_pretrain.sh --seq_length 4096 --mock_data True "
+    command += "--expert_model_parallel_size 16 --pipeline_model_parallel_size 8 --sequence_parallel True"
+    check = checked(command, gpus=128)
+    assert (check.trainer, check.blockers) == ("Primus", ())
+    assert "num_experts" not in check.contract.fields
+    assert "scale-gpus-below-min" in {item.rule.id for item in checked(command, gpus=64).blockers}
 
 
 def test_flags_that_are_left_out_have_the_defaults_of_the_trainer() -> None:
