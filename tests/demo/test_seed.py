@@ -53,9 +53,8 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
             house.address, {name: run["id"] for name, run in runs.items()}
         )
         assert_scaling_is_as_it_was_made(house.address)
-        ids = {name: run["id"] for name, run in runs.items()}
-        assert_runs_stand_before_different_walls(house.address, ids)
-        assert_slow_runs_are_told_the_cause(house.address, ids)
+        assert_runs_stand_before_different_walls(house.address, {name: run["id"] for name, run in runs.items()})
+        assert_slow_runs_are_told_the_cause(house.address, {name: run["id"] for name, run in runs.items()})
         assert_every_experiment_is_in_its_state(house.address)
         assert_the_studies_rank_their_dispatchers(house.address)
         assert house.stop() == 0

@@ -191,7 +191,7 @@ def _tier(
         (general or (candidate and (loses or other_wall)), "other"),
         (candidate and values.get("steps_done") != 0 and _moves_the_wall(rule, wall, evidence, expected), "evidence"),
     )
-    tier = next((tier for applies, tier in tiers if applies), "workflow")
+    tier: Tier = next((tier for applies, tier in tiers if applies), "workflow")
     if tier != "other" or general:
         return tier, TIERS[tier]
     return tier, _LOSES if loses else _OTHER_WALL
