@@ -143,8 +143,8 @@ def test_an_exit_code_has_the_rank_that_its_report_names() -> None:
     report = (
         "  host      : node-1\n  rank      : {0} (local_rank: 1)\n  exitcode  : {1} (pid: 7)\n  error_file: <N/A>\n"
     )
-    found = parse_text(report.format(9, -15) + "Root Cause (first observed failure):\n" + report.format(6, 1)).events
-    assert [(event.kind, event.rank) for event in found] == [("exit_code", 9), ("exit_code", 6)]
+    reported = parse_text(report.format(9, -15) + "Root Cause (first observed failure):\n" + report.format(6, 1)).events
+    assert [(event.kind, event.rank) for event in reported] == [("exit_code", 9), ("exit_code", 6)]
 
 
 def test_every_kind_is_described_and_tried_here() -> None:
