@@ -64,7 +64,25 @@ def pytest_collection(session: pytest.Session) -> None:
             importlib.import_module(".".join(file.relative_to(root).with_suffix("").parts))
 
 
+LONG_FILES = (
+    "soak/test_samples.py",
+    "storage/test_migrations.py",
+    "services/test_scaled_mode.py",
+    "services/test_recompute.py",
+    "demo/test_seed.py",
+    "delivery/test_ci_job.py",
+    "web/test_plans.py",
+    "contract/test_api.py",
+    "pipeline/test_regressions.py",
+    "storage/test_backup.py",
+    "storage/test_upgrade.py",
+)
+"""Files of which each takes a process 20 seconds and more: they begin first, so that the processes end together."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    begins = {name: number for number, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: begins.get("/".join(item.path.parts[-2:]), len(begins)))
     for item in items:
         if SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker("server")

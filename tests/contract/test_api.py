@@ -30,7 +30,7 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-EXAMPLES = {"anonymous": 1, "token:all": sized(4, 40), "administrator": sized(5, 40)}
+EXAMPLES = {"anonymous": 1, "token:all": sized(2, 40), "administrator": sized(3, 40)}
 """Of a call, one in five against its document."""
 
 DONE = {

@@ -1,7 +1,6 @@
 """Profiles through the API: attach, read, facts, confirm, remove, compare."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +12,11 @@ from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.log_files import LogFiles
 from app.storage.rules import read_run
+from tests.cases import every_case
 from tests.domain.profiles.traces import corpus, differences, expected
 from tests.profiles.attaching import attach, attached, make_run, trace
 from tests.runs.uploading import assert_problem
+from workers.tasks import process_profile
 
 
 def facts_of(engine: Engine, run_id: int) -> Mapping[str, object]:
@@ -83,17 +84,18 @@ def test_a_broken_file_fails_with_its_cause(client: TestClient) -> None:
     assert profile["document"] is None
 
 
-@pytest.mark.parametrize("path", sorted((corpus() / "bad").iterdir()) if (corpus() / "bad").is_dir() else [], ids=str)
-def test_no_bad_file_leaves_a_profile_unsettled(client: TestClient, path: Path) -> None:
-    data = path.read_bytes()
-    answer = attach(client, make_run(client), data, name=path.name)
-    if not data:
-        assert_problem(answer, 422, "is empty")
-        return
-    from workers.tasks import process_profile  # noqa: PLC0415
-
-    process_profile(answer.json()["id"])
-    assert client.get(f"/api/v1/profiles/{answer.json()['id']}").json()["status"] in ("ready", "failed")
+def test_no_bad_file_leaves_a_profile_unsettled(client: TestClient) -> None:
+    run_id = make_run(client)
+    with every_case() as case:
+        for path in sorted((corpus() / "bad").iterdir()):
+            with case(path.name):
+                answer = attach(client, run_id, path.read_bytes(), name=path.name)
+                if not path.stat().st_size:
+                    assert_problem(answer, 422, "is empty")
+                    continue
+                process_profile(answer.json()["id"])
+                settled = client.get(f"/api/v1/profiles/{answer.json()['id']}").json()
+                assert settled["status"] in ("ready", "failed")
 
 
 def test_the_files_are_dropped_once_they_are_read(client: TestClient, engine: Engine, settings: Settings) -> None:

@@ -10,7 +10,7 @@ from tests.embedded.processes import running
 from tests.services.scaled import CALM
 from tests.training_logs import training_log
 
-BLOCKS = sized(5, 10)
+BLOCKS = sized(3, 10)
 BLOCK_BYTES = 30_000_000
 ALLOWED_GROWTH_MIB = 64
 

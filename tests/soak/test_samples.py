@@ -1,6 +1,7 @@
-"""A few events of every campaign of `bench/soak`: nothing acknowledged is lost or doubled, nothing is left over.
+"""A few events of campaigns of `bench/soak`: nothing acknowledged is lost or doubled, nothing is left over.
 
-Each is the same every time but for what the machine's speed decides. `make soak` runs them for minutes or hours.
+Each is the same every time but for what the machine's speed decides. `make test` takes one of the embedded service, one
+of the scaled mode and the readers. `make soak` takes one of each, and runs them for minutes or hours.
 """
 
 import os
@@ -11,6 +12,7 @@ import pytest
 from bench.soak import damaged_objects, database_away, disk_full, embedded_kill, mixed_load, reader_fuzz, scaled_kill
 from bench.soak.__main__ import CAMPAIGNS
 from bench.soak.campaign import Tally, perform, table
+from tests.cases import sized
 
 EVENTS = {
     embedded_kill: 1,
@@ -23,7 +25,14 @@ EVENTS = {
 }
 
 
-@pytest.mark.parametrize("campaign", EVENTS, ids=lambda campaign: campaign.__name__.rpartition(".")[2])
+IN_EVERY_RUN = (embedded_kill, database_away, reader_fuzz)
+"""Each of the others takes 7 to 14 processor seconds. Tests of one fault at a time hold what they are about, too:
+`services/test_scaled_mode`, `runs/test_damaged_logs`, `runs/test_bad_uploads`, `hardening/test_overload`."""
+
+
+@pytest.mark.parametrize(
+    "campaign", sized(IN_EVERY_RUN, tuple(EVENTS)), ids=lambda campaign: campaign.__name__.rpartition(".")[2]
+)
 def test_a_sample_of_each_campaign_holds(campaign: ModuleType) -> None:
     if campaign is disk_full and os.geteuid() != 0:
         pytest.skip("a small disk is mounted by root only")

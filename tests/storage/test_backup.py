@@ -17,6 +17,7 @@ from app.storage.database import make_engine, transaction
 from app.storage.log_files import LogFiles
 from app.storage.tables import HeartbeatRow, utc_now
 from tests.builders import make_run, make_stack
+from tests.cases import sized
 from tests.conftest import OPEN_TO, forget_settings
 from tests.pages import PageClient
 from tests.services.postgres_server import Postgres
@@ -52,12 +53,19 @@ def use(monkeypatch: pytest.MonkeyPatch, **variables: object) -> Settings:
     return get_settings()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+PLACES = ("backup.tar", "backups", "s3")
+DATABASES = ("sqlite", "postgresql")
+EVERY_PAIR = [(database, place) for database in DATABASES for place in PLACES]
+SAMPLE = [("sqlite", "s3"), ("sqlite", "backups"), ("postgresql", "backup.tar")]
+"""Each database, and each place: what is written does not depend on where it is written to."""
+
+
+@pytest.fixture
 def service(
-    request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    database: str, request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Settings, Engine]]:
     """A service with runs, and an engine of it."""
-    if request.param == "postgresql":
+    if database == "postgresql":
         settings = use(monkeypatch, database_url=request.getfixturevalue("postgres_url"))
     engine = make_engine(settings)
     fill(engine, LogFiles.from_settings(settings))
@@ -73,7 +81,7 @@ def empty_machine(settings: Settings, folder: Path, monkeypatch: pytest.MonkeyPa
     return use(monkeypatch, **new)
 
 
-@pytest.mark.parametrize("target", ["backup.tar", "backups", "s3"])
+@pytest.mark.parametrize(("database", "target"), sized(SAMPLE, EVERY_PAIR))
 def test_a_restored_service_gives_equal_answers(
     service: tuple[Settings, Engine], target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,

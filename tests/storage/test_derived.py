@@ -18,6 +18,7 @@ from app.storage.database import alembic_config, make_engine, migrate, read_sess
 from app.storage.search import mentioned
 from app.storage.tables import RunRow, RunValueRow, StackRow
 from tests.builders import make_run
+from tests.cases import sized
 
 DAY = datetime(2026, 11, 1, tzinfo=UTC)
 CHOICES = {
@@ -103,7 +104,7 @@ def expected_stacks(runs: list[RunRow]) -> dict[tuple[int, str], tuple[object, .
     return expected
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(sized(1, 3)))
 def test_derived_rows_follow_every_change_of_a_run(engine: Engine, seed: int) -> None:
     change_runs(engine, seed, changes=150)
     with read_session(engine) as session:
@@ -126,7 +127,7 @@ def test_derived_rows_follow_every_change_of_a_run(engine: Engine, seed: int) ->
     assert present <= values
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(sized(1, 2)))
 def test_the_index_of_the_search_answers_as_reading_every_run_does(engine: Engine, seed: int) -> None:
     change_runs(engine, seed, changes=80)
     with read_session(engine) as session:

@@ -59,16 +59,14 @@ def engine(empty_database: Settings) -> Iterator[Engine]:
 
 
 def test_models_and_migrations_agree_and_every_revision_can_be_taken_back(
-    empty_database: Settings, engine: Engine
+    migrated_database: Settings, migrated_engine: Engine
 ) -> None:
-    migrate(empty_database)
-    command.check(alembic_config(engine))
-    migrate(empty_database)  # again: it changes nothing
-    command.check(alembic_config(engine))
-    command.downgrade(alembic_config(engine), "base")
-    assert set(inspect(engine).get_table_names()) <= {"alembic_version"}
-    migrate(empty_database)
-    command.check(alembic_config(engine))
+    command.check(alembic_config(migrated_engine))
+    command.downgrade(alembic_config(migrated_engine), "base")
+    assert set(inspect(migrated_engine).get_table_names()) <= {"alembic_version"}
+    migrate(migrated_database)
+    migrate(migrated_database)  # again: it changes nothing
+    command.check(alembic_config(migrated_engine))
 
 
 def test_runs_of_the_first_version_keep_their_files_and_their_work(empty_database: Settings, engine: Engine) -> None:
