@@ -447,29 +447,41 @@ class Costs:
         any."""
         key = (project_id, stacks, branch)
         if key not in self._positions:
-            own = [col(RunRow.project_id) == project_id, col(RunRow.stack_key).in_(stacks)]
-            own += [col(RunRow.branch) == branch] if branch is not None else []
-            own.append(col(RunRow.ordered_at) <= here)
-            since = here - timedelta(days=RATE_DAYS)
-            times = select_any(RunRow.ordered_at).where(*own, col(RunRow.ordered_at) >= since)
-            earlier = select_any(RunRow.ordered_at).where(*own, col(RunRow.ordered_at) < since).limit(1)
-            rows = [*self._session.execute(times).scalars(), *self._session.execute(earlier).scalars()]
+            times, earlier = (_TIMES, _EARLIER_TIME) if branch is None else (_TIMES_ON_BRANCH, _EARLIER_ON_BRANCH)
+            values = {"project": project_id, "stacks": sorted(stacks), "here": here, "branch": branch}
+            values["since"] = here - timedelta(days=RATE_DAYS)
+            rows = [*self._session.execute(times, values).scalars(), *self._session.execute(earlier, values).scalars()]
             self._positions[key] = [aware(time) for time in rows]
         return self._positions[key]
 
     def _clock(self, project_id: int, *, is_replay: bool) -> datetime:
         if project_id not in self._clocks:
-            own = col(RunRow.project_id) == project_id
-            past = select(func.max(col(RunRow.ordered_at))).where(own, col(RunRow.ordered_at) <= self._now)
-            upload = select(func.max(col(RunRow.created_at))).where(own)
-            place = self._session.execute(past).scalar_one()
-            newest = self._session.execute(upload).scalar_one()
+            place, newest = self._session.execute(_NEWEST, {"project": project_id, "now": self._now}).one()
             self._clocks[project_id] = clock(
                 place and aware(place), newest and aware(newest), self._now, is_replay=is_replay
             )
         return self._clocks[project_id]
 
 
+# Built once: building a statement takes longer than running it.
+_OF_STACKS = (
+    select_any(RunRow.ordered_at)
+    .where(col(RunRow.project_id) == bindparam("project"))
+    .where(col(RunRow.stack_key).in_(bindparam("stacks", expanding=True)))
+)
+_TIMES: Select[Any] = _OF_STACKS.where(
+    col(RunRow.ordered_at) >= bindparam("since"), col(RunRow.ordered_at) <= bindparam("here")
+)
+_EARLIER_TIME: Select[Any] = _OF_STACKS.where(col(RunRow.ordered_at) < bindparam("since")).limit(1)
+_IS_ON_BRANCH = col(RunRow.branch) == bindparam("branch")
+_TIMES_ON_BRANCH, _EARLIER_ON_BRANCH = _TIMES.where(_IS_ON_BRANCH), _EARLIER_TIME.where(_IS_ON_BRANCH)
+_IN_PROJECT = col(RunRow.project_id) == bindparam("project")
+_NEWEST: Select[Any] = select_any(
+    select(func.max(col(RunRow.ordered_at)))
+    .where(_IN_PROJECT, col(RunRow.ordered_at) <= bindparam("now"))
+    .scalar_subquery(),
+    select(func.max(col(RunRow.created_at))).where(_IN_PROJECT).scalar_subquery(),
+)
 _SLOW_RUN: Select[Any] = (
     select_any(
         RunRow.project_id, RunRow.branch, RunRow.commit, RunRow.config_key, RunRow.gpus,
