@@ -14,7 +14,7 @@ from app.domain.verdict.triage import ACTIVE, STATES
 from app.errors import NotFound
 from app.regressions.regression import Member, Options, Regression, axis_of_cause, figure_of, has_axis
 from app.storage.database import ListPage, read_session
-from app.storage.runs import aware
+from app.storage.runs import aware, filter_values
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow
 from app.web.lists import ListQuery, OneOf
 from app.web.tables import Kind
@@ -121,21 +121,17 @@ def get_regression(session: Session, regression_id: int) -> Regression:
 
 
 def options_of(session: Session) -> Options:
-    """Return the values that occur among regressions, sorted, for select boxes."""
-    of_runs = [
-        _distinct(
-            session,
-            select(column).join(RegressionMemberRow, col(RegressionMemberRow.run_id) == RunRow.id).distinct(),
-        )
-        for column in (col(RunRow.gpu), col(RunRow.model))
-    ]
-    projects = select(col(ProjectRow.slug)).join(RegressionRow, col(RegressionRow.project_id) == ProjectRow.id)
-    assignees = select(col(RegressionRow.assignee)).distinct()
-    return Options(_distinct(session, projects.distinct()), _distinct(session, assignees), of_runs[0], of_runs[1])
-
-
-def _distinct(session: Session, wanted: Select[Any]) -> tuple[str, ...]:
-    return tuple(sorted(value for value in session.execute(wanted).scalars() if value))
+    """Return the values for select boxes, sorted: GPUs and models of all runs, because members are many."""
+    of_runs = filter_values(session, "gpu", "model")
+    has_any = exists(select(col(RegressionRow.id)).where(col(RegressionRow.project_id) == ProjectRow.id))
+    projects = select(col(ProjectRow.slug)).where(has_any).order_by(col(ProjectRow.slug))
+    assignees = select(col(RegressionRow.assignee)).distinct().where(col(RegressionRow.assignee) != "")
+    return Options(
+        tuple(session.execute(projects).scalars()),
+        tuple(sorted(session.execute(assignees).scalars())),
+        of_runs["gpu"],
+        of_runs["model"],
+    )
 
 
 def _joined(wanted: Any) -> Select[Any]:

@@ -1,5 +1,6 @@
 """Evidence about the suspects of a verdict: earlier A/Bs of the project, and its other stacks."""
 
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,6 +40,7 @@ from app.storage.tables import (
     VerdictRow,
     select_any,
 )
+from app.storage.visible import EVERY_PROJECT, seeing, visible_projects
 
 MOST_EVIDENCE = 200
 """Maximum number of A/Bs of a field and of runs of other stacks that are read, newest first."""
@@ -453,6 +455,40 @@ class ContainerDispatcher:
         return self.available and bool(self.evidence) and all(line.inferred for line in self.evidence)
 
 
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """Runs of a project, container and dispatcher: the newest, how many show it available, and all."""
+
+    newest: int
+    runs_with: int
+    runs: int
+
+    def __add__(self, other: "_Counted") -> "_Counted":
+        return _Counted(max(self.newest, other.newest), self.runs_with + other.runs_with, self.runs + other.runs)
+
+
+_Group = tuple[int, str, str]
+"""Project, container and dispatcher."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    """Counts of the runs up to number `last`, used until the time `ends_at`."""
+
+    last: int
+    ends_at: float
+    groups: Mapping[_Group, _Counted]
+
+
+_SHORT_SECONDS = 0.02
+_TIMES = 100
+"""A count that took longer is used again for this many times as long, with the runs since then. Older runs that change
+in that time are still counted as before."""
+_UNSETTLED = 1000
+"""Newest runs that are counted each time, because runs are not read in the order of their numbers."""
+_remembered: dict[str, _Remembered] = {}
+
+
 def find_availability(
     session: Session, *, containers: Collection[str] | None = None, project: str = ""
 ) -> tuple[ContainerDispatcher, ...]:
@@ -460,22 +496,47 @@ def find_availability(
     container."""
     if containers is not None and not containers:
         return ()
-    group = (col(AvailabilityRow.container), col(AvailabilityRow.dispatcher))
-    newest = func.max(col(AvailabilityRow.run_id)).label("run_id")
-    with_it = func.sum(case((col(AvailabilityRow.available), 1), else_=0)).label("runs_with")
-    # Counted in an index: a row has its evidence as JSON, and only the newest is shown.
-    chosen = select_any(*group, newest, with_it, func.count().label("runs")).group_by(*group)
-    if containers is not None:
-        chosen = chosen.where(col(AvailabilityRow.container).in_(containers))
-    if project:
-        number = select_any(ProjectRow.id).where(col(ProjectRow.slug) == project)
-        chosen = chosen.where(col(AvailabilityRow.project_id) == number.scalar_subquery())
-    counts = session.execute(chosen).all()
-    newest_rows = _availability_rows(session, {(row.run_id, row.dispatcher) for row in counts})
+    visible = visible_projects()
+    chosen = select_any(ProjectRow.id).where(*([col(ProjectRow.slug) == project] if project else []))
+    projects = set(session.execute(chosen).scalars()) if project or visible is not None else None
+    counts: dict[tuple[str, str], _Counted] = {}
+    for (project_id, container, dispatcher), counted in _count_availability(session).items():
+        if (projects is None or project_id in projects) and (containers is None or container in containers):
+            before = counts.get((container, dispatcher))
+            counts[container, dispatcher] = counted if before is None else before + counted
+    newest_rows = _availability_rows(session, {(counted.newest, name) for (_, name), counted in counts.items()})
     return tuple(
-        _joined(row, newest_rows[row.run_id, row.dispatcher])
-        for row in sorted(counts, key=lambda row: (row.container == "", row.container, row.dispatcher))
+        _joined(counted, newest_rows[counted.newest, dispatcher])
+        for (container, dispatcher), counted in sorted(counts.items(), key=lambda item: (item[0][0] == "", item[0]))
+        if (counted.newest, dispatcher) in newest_rows  # else it was deleted since
     )
+
+
+def _count_availability(session: Session) -> Mapping[_Group, _Counted]:
+    url = str(session.get_bind().engine.url)
+    remembered = _remembered.get(url)
+    with seeing(EVERY_PROJECT):
+        if remembered is None or time.monotonic() >= remembered.ends_at:
+            newest = session.execute(select(func.max(col(AvailabilityRow.run_id)))).scalar() or 0
+            began = time.monotonic()
+            groups = _groups(session, col(AvailabilityRow.run_id) <= newest - _UNSETTLED)
+            took = time.monotonic() - began
+            ends_at = time.monotonic() + _TIMES * took if took > _SHORT_SECONDS else 0.0
+            remembered = _remembered[url] = _Remembered(newest - _UNSETTLED, ends_at, groups)
+        groups = dict(remembered.groups)
+        for group, counted in _groups(session, col(AvailabilityRow.run_id) > remembered.last).items():
+            before = groups.get(group)
+            groups[group] = counted if before is None else before + counted
+    return groups
+
+
+def _groups(session: Session, *conditions: ColumnElement[bool]) -> dict[_Group, _Counted]:
+    group = (col(AvailabilityRow.project_id), col(AvailabilityRow.container), col(AvailabilityRow.dispatcher))
+    with_it = func.sum(case((col(AvailabilityRow.available), 1), else_=0))
+    # Counted in an index: a row has its evidence as JSON, and only the newest is shown.
+    counted = select_any(*group, func.max(col(AvailabilityRow.run_id)), with_it, func.count()).where(*conditions)
+    rows = session.execute(counted.group_by(*group))
+    return {(project, container, name): _Counted(*figures) for project, container, name, *figures in rows}
 
 
 _AT_ONCE = 400
@@ -491,7 +552,7 @@ def _availability_rows(session: Session, keys: Collection[tuple[int, str]]) -> d
     return rows
 
 
-def _joined(counts: Row[Any], newest: AvailabilityRow) -> ContainerDispatcher:
+def _joined(counts: _Counted, newest: AvailabilityRow) -> ContainerDispatcher:
     """Combine the counts of one container and dispatcher with what the newest run shows."""
     return ContainerDispatcher(
         container=newest.container or None,
