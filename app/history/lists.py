@@ -1,5 +1,6 @@
 """The list of stacks, newest runs first: fields, number of runs and current state."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -8,7 +9,7 @@ from typing import Annotated, Any
 from sqlalchemy import ColumnElement, Row, func, select
 from sqlmodel import Session, col
 
-from app.domain.contract.fields import FIELDS
+from app.domain.contract.fields import FIELDS, STACK_FIELDS
 from app.domain.contract.keys import workload
 from app.domain.naming import SEPARATOR, TitledStack, container_tag, stack_names, stack_title
 from app.domain.numbers import contract_value
@@ -25,6 +26,11 @@ from app.web.sparklines import OF_STACK, READ, RECENT, Sparkline, leading_values
 
 UNKNOWN = "unknown"
 """Value of the model, gpu and dispatcher filters for unknown."""
+
+
+MOST_STACKS = 2000
+"""Newest stacks that the list groups by workload; filters reach the older ones."""
+_AT_ONCE = 500
 
 
 class StackQuery(ListQuery):
@@ -48,7 +54,7 @@ _TOLD = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "pp_layout", "gr
 
 @dataclass(frozen=True, slots=True)
 class StackItem:
-    """One row of the list. `container` empty, `model` etc. None: unknown. `also`: further distinguishing fields.
+    """One row of the list. `model` etc. None: unknown. `also`: further distinguishing fields.
 
     `group`: what it shares with its neighbours in the list: model, GPUs, routing; `name`: parts that distinguish it.
     `last_run`: the newest in history order; `verdict`: that of the last judged run. `earlier`: key and container of
@@ -64,8 +70,6 @@ class StackItem:
     model: str | None
     gpu: str | None
     gpus: int | None
-    container: str
-    workload: tuple[str, ...]
     also: tuple[tuple[str, Any], ...]
     dispatchers: tuple[str, ...]
     runs: int
@@ -77,10 +81,6 @@ class StackItem:
     step_time_ms: float | None
     spark: Sparkline | None
     earlier: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def tag(self) -> str:
-        return self.container.partition("@")[0].rpartition("/")[2] or "unknown container"
 
     @property
     def fields_text(self) -> str:
@@ -99,18 +99,22 @@ class StackOptions:
 
 
 def find_stacks(session: Session, query: StackQuery) -> ListPage[StackItem]:
-    """Return the matching stacks. A page past the end is empty, with the true total."""
-    conditions = _conditions(session, query)
-    total = session.execute(select(func.count(col(StackRow.stack_key))).where(*conditions)).scalar_one()
+    """Return the newest stack of each matching workload. A page past the end is empty, with the true total."""
     wanted = (
-        select(StackRow)
-        .where(*conditions)
+        select_any(StackRow.stack_key, StackRow.project_id, StackRow.model, StackRow.gpu, StackRow.gpus)
+        .where(*_conditions(session, query))
         .order_by(col(StackRow.last_at).desc(), col(StackRow.stack_key).desc())
-        .limit(query.page_size)
-        .offset((query.page - 1) * query.page_size)
+        .limit(MOST_STACKS)
     )
-    stacks = session.execute(wanted).scalars().all()
-    return ListPage(_by_workload(_items(session, stacks)), total, query.page, query.page_size)
+    groups = _by_workload(session, session.execute(wanted).all())
+    page = ListPage.cut(groups, query.page, query.page_size)
+    earlier = {newest: others for newest, *others in page.items}
+    works = _works(session, [key for others in earlier.values() for key in others])
+    items = tuple(
+        replace(item, earlier=tuple((key, works[key][1] or "unknown container") for key in earlier[item.stack_key]))
+        for item in stacks_of(session, list(earlier))
+    )
+    return ListPage(items, page.total, page.page, page.page_size)
 
 
 def stack_options(session: Session) -> StackOptions:
@@ -141,19 +145,41 @@ def _items(session: Session, stacks: Sequence[StackRow]) -> list[StackItem]:
     return sorted(items, key=lambda item: order.index((item.project, item.group)))
 
 
-def _by_workload(items: Sequence[StackItem]) -> tuple[StackItem, ...]:
-    """Return the newest stack of each workload; its earlier containers are part of it."""
-    together: dict[tuple[Any, ...], list[StackItem]] = {}
-    for item in items:
-        own = together.setdefault((item.project, item.workload), [])
-        if any(item.container == other.container for other in own):
-            together[item.stack_key,] = [item]  # such stacks differ in more than their fields
-        else:
-            own.append(item)
-    return tuple(
-        replace(newest, earlier=tuple((item.stack_key, item.tag) for item in others))
-        for newest, *others in together.values()
-    )
+def _by_workload(session: Session, rows: Sequence[Row[Any]]) -> list[list[str]]:
+    """Return the keys of each workload's stacks. The rows are sorted, so its newest stack is the first."""
+    hardware = Counter(row[1:] for row in rows)
+    # Most stacks share their hardware with others; contracts of those that do not are not read.
+    works = _works(session, [row.stack_key for row in rows if hardware[row[1:]] > 1])
+    together: dict[object, list[str]] = {}
+    containers: dict[object, set[str]] = {}
+    for row in rows:
+        work, container = works.get(row.stack_key, (row.stack_key, ""))
+        own = row.project_id, work
+        if container in containers.setdefault(own, set()):
+            own = row.project_id, row.stack_key  # such stacks differ in more than their fields
+        containers.setdefault(own, set()).add(container)
+        together.setdefault(own, []).append(row.stack_key)
+    return list(together.values())
+
+
+def _works(session: Session, keys: Sequence[str]) -> dict[str, tuple[object, str]]:
+    """Return workload and container of each stack, as its newest run states them."""
+    works: dict[str, tuple[object, str]] = {}
+    for start in range(0, len(keys), _AT_ONCE):
+        newest = (
+            select_any(func.max(RunRow.id))
+            .where(READ, col(RunRow.stack_key).in_(keys[start : start + _AT_ONCE]))
+            .group_by(col(RunRow.project_id), col(RunRow.stack_key))
+        )
+        contracts = session.execute(
+            select_any(RunRow.stack_key, RunResultRow.contract)
+            .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+            .where(col(RunRow.id).in_(newest))
+        )
+        for stack_key, stored in contracts:
+            contract = stored_contract({name: stored[name] for name in STACK_FIELDS if name in stored})
+            works[stack_key] = workload(contract), container_tag(contract)
+    return works
 
 
 def _group(contract: Mapping[str, Stated]) -> str:
@@ -191,7 +217,6 @@ def _item(rows: Sequence[Any], stack: StackRow, contract: dict[str, Stated], jud
     """Return the row of a stack, still without its name. `rows`: its newest runs, newest first."""
     newest = rows[0]
     values = leading_values(rows)
-    container = contract.get("container")
     return StackItem(
         stack_key=newest.stack_key,
         title=stack_title(contract, dispatcher=False),
@@ -202,8 +227,6 @@ def _item(rows: Sequence[Any], stack: StackRow, contract: dict[str, Stated], jud
         model=newest.model,
         gpu=newest.gpu,
         gpus=newest.gpus,
-        container=str(container.value) if container and container.value is not None else "",
-        workload=workload(contract),
         also=tuple((name, contract[name].value) for name in _TOLD if name in contract and FIELDS[name].role == "stack"),
         dispatchers=tuple(sorted(name for name in stack.dispatchers.split(",") if name not in ("", NO_NAME))),
         runs=stack.runs,

@@ -247,7 +247,8 @@ def _name(member: Member, name: str, shown: float, metric: str) -> dict[str, Any
     parts = [] if member.delta_pct is None else [change_text(member.delta_pct, metric=metric).figure]
     if member.gpu_hours_per_day is not None:
         parts.append(f"{gpu_hours(member.gpu_hours_per_day)} GPU-h/day")
-    return {"shown": shown, "name": name, "figures": " · ".join(parts), "href": f"/history/{member.stack_key}"}
+    texts = {"name": name, "figures": " · ".join(parts), "change": parts[0] if parts else ""}
+    return {"shown": shown, **texts, "href": f"/history/{member.stack_key}"}
 
 
 def _mark(point: Point, place: int, metric: str) -> dict[str, Any]:
@@ -294,8 +295,9 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
         "values": [_text(alt, "values", "label", align="right", dx=-6).encode(x=alt.value(0), y=y)],
         "names": [
             _text(alt, "names", "name", align="left", color=charts.TEXT, fontWeight=600).encode(x=alt.value(0), y=y),
+            # On a phone the cost would stand on the name; the table below has it.
             _text(alt, "names", "figures", align="right", color=charts.SPIKE, fontWeight=600).encode(
-                x=alt.value("width"), y=y
+                x=alt.value("width"), y=y, text=alt.when("width < 420").then("change:N").otherwise("figures:N")
             ),
         ],
         "changes": [

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Request
 from sqlmodel import Session
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.naming import without_common
@@ -15,6 +15,7 @@ from app.domain.numbers import change_text
 from app.domain.verdict.upgrade import UPGRADE_FIELDS, shared_stacks, upgrade_sentence
 from app.errors import FieldError, InvalidQuery, NotFound
 from app.storage.projects import find_project
+from app.storage.upgrade_changes import upgrade_changes
 from app.upgrade.charts import chart_height, upgrade_chart
 from app.upgrade.queries import MeasuredUpgrade, SideValue, measure, projects, values_of
 from app.upgrade.views import StackRow, lonely_rows, near_rows, stack_rows
@@ -134,7 +135,10 @@ Page = Annotated[UpgradePage, Depends(get_page)]
 
 @router.get("/upgrade")
 @requires(Action.READ)
-def show_upgrade(request: Request, page: Page) -> HTMLResponse:
+def show_upgrade(request: Request, session: ReadSession, page: Page) -> Response:
+    """Show an upgrade; without a question the newest one that changed a stack."""
+    if not request.query_params and (newest := upgrade_changes(session, most=1)):
+        return RedirectResponse(f"/upgrade?{newest[0].query}", status_code=303)
     return _render(request, page)
 
 

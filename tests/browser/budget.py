@@ -27,7 +27,7 @@ MEASURE = r"""() => {
     const node = texts.currentNode
     const words = [...node.data.matchAll(/(?:\S|\u202f)+/g)].filter(([word]) => /[\p{L}\p{N}]/u.test(word))
     const parent = node.parentElement
-    if (!words.length || !parent.checkVisibility() || parent.closest("script, style, option, .log")) continue
+    if (!words.length || !parent.checkVisibility() || parent.closest("script, style, option, .log, .visually-hidden")) continue
     range.selectNodeContents(node)
     const rect = range.getBoundingClientRect()
     if (rect.width <= 1) continue

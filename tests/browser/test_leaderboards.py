@@ -119,6 +119,7 @@ def test_what_could_not_run_is_named_with_its_run(open_page: OpenPage, stacks: d
     page.locator("#availability > summary").click()
     table = page.get_by_role("region", name="Dispatchers by container")
     expect(table.get_by_text("not available")).to_have_count(2)
+    page.locator(".ranking-cards > summary").click()
     rows.first.get_by_role("link", name=re.compile("^run #")).click()
     expect(page).to_have_url(re.compile(r"/runs/\d+$"))
 

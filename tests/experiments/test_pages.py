@@ -187,7 +187,7 @@ def test_an_own_idea_begins_at_a_run(client: TestClient, engine: Engine, baselin
 
 
 def test_a_journey_goes_on_from_the_winner(client: TestClient, engine: Engine, baseline: int) -> None:
-    assert "No journey yet" in text(client, f"/runs/{baseline}/journey")
+    assert "No experiment started from this run yet" in text(client, f"/runs/{baseline}/journey")
     first = plan(engine, baseline, runs_each=1)
     (won,) = add_runs(engine, read(engine, first).tag, FAST[:1], name="overlap <on>")
     accept(engine, first, "mara")

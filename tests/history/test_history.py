@@ -493,6 +493,20 @@ def test_the_list_pages_on_the_server(client: TestClient, engine: Engine) -> Non
     assert block.headers["HX-Push-Url"] == "/history?q=r1"
 
 
+def test_a_workload_is_one_row_on_all_pages(client: TestClient, engine: Engine, make: Make) -> None:
+    make([400.0], fields={"container": "nemo:26.04"}, started=FIRST_PLACE)
+    make([400.0], fields={"container": "nemo:26.06"}, started=FIRST_PLACE + timedelta(days=90))
+    with transaction(engine) as session:
+        for number in range(26):
+            place = FIRST_PLACE + timedelta(days=1 + number)
+            make_run(session, name=f"r{number}", stack_key=f"{number:08x}", ordered_at=place)
+    pages = [client.get(f"/history?page={number}").text for number in (1, 2)]
+    rows = [len(re.findall(r'<a class="parts"', page)) for page in pages]
+    assert rows == [25, 2]
+    assert re.search(r'before\s*<a href="/history/[0-9a-f]{64}">nemo:26.04</a>', pages[0])
+    assert "nemo:26.04" not in pages[1]
+
+
 @pytest.mark.parametrize("query", ["verdict=good", "page=0", "q=%00", "model=" + "m" * 301])
 def test_a_list_that_means_nothing_is_refused(client: TestClient, query: str) -> None:
     answer = client.get(f"/history?{query}", headers=HTML)
