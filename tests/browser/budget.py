@@ -21,13 +21,14 @@ MEASURE = r"""() => {
   scrollTo(0, 0)
   const isIn = (rect) => rect.width > 1 && rect.height > 1 && rect.top < height && rect.left < innerWidth
   let first = 0, all = 0
+  const UNSEEN = "script, style, option, .log, .visually-hidden"
   const texts = document.createTreeWalker(main, NodeFilter.SHOW_TEXT)
   const range = document.createRange()
   while (texts.nextNode()) {
     const node = texts.currentNode
     const words = [...node.data.matchAll(/(?:\S|\u202f)+/g)].filter(([word]) => /[\p{L}\p{N}]/u.test(word))
     const parent = node.parentElement
-    if (!words.length || !parent.checkVisibility() || parent.closest("script, style, option, .log, .visually-hidden")) continue
+    if (!words.length || !parent.checkVisibility() || parent.closest(UNSEEN)) continue
     range.selectNodeContents(node)
     const rect = range.getBoundingClientRect()
     if (rect.width <= 1) continue
