@@ -117,8 +117,8 @@ def test_over_http_each_request_needs_its_own_token(house: House) -> None:
     with subprocess.Popen(command, env=env, cwd=Path(__file__).parents[2], stderr=subprocess.PIPE) as process:
         try:
             wait_for(answers, "the HTTP server")
-            found = asyncio.run(ask({"Authorization": f"Bearer {house.tokens['read']}"}))
-            assert [run["id"] for run in found["runs"]] == [house.run]
+            results = asyncio.run(ask({"Authorization": f"Bearer {house.tokens['read']}"}))
+            assert [run["id"] for run in results["runs"]] == [house.run]
             assert "401" in asyncio.run(ask({}))  # not with the token of the process
             assert "403" in asyncio.run(ask({"Authorization": f"Bearer {house.tokens['upload']}"}))
             stranger = {"Host": "evil.example.org", "Accept": "application/json"}

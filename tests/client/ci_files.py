@@ -29,7 +29,7 @@ class Played:
     """`code` is that of the first step that failed; `outputs` by name of the step."""
 
     code: int = 0
-    said: str = ""
+    printed: str = ""
     outputs: dict[str, dict[str, str]] = field(default_factory=dict)
     summary: str = ""
 
@@ -39,9 +39,9 @@ def play_action(folder: Path, inputs: Mapping[str, str], **env: str) -> Played:
     action: dict[str, Any] = yaml.safe_load(ACTION.read_text())
     unknown = inputs.keys() - action["inputs"].keys()
     assert not unknown, unknown
-    known = {f"inputs.{name}": str(item.get("default", "")) for name, item in action["inputs"].items()}
-    known |= {f"inputs.{name}": text for name, text in inputs.items()}
-    known |= {"github.action_path": str(ACTION.parent), "github.token": "no-token"}
+    context = {f"inputs.{name}": str(item.get("default", "")) for name, item in action["inputs"].items()}
+    context |= {f"inputs.{name}": text for name, text in inputs.items()}
+    context |= {"github.action_path": str(ACTION.parent), "github.token": "no-token"}
     played, summary, on_path = Played(), folder / "summary.md", folder / "path"
     on_path.touch()
     for number, step in enumerate(action["runs"]["steps"]):
@@ -50,7 +50,7 @@ def play_action(folder: Path, inputs: Mapping[str, str], **env: str) -> Played:
         script, output = folder / f"step-{number}.sh", folder / f"output-{number}"
         script.write_text(step["run"])
         output.touch()
-        stated = {name: _evaluated(str(text), known) for name, text in step["env"].items()}
+        stated = {name: _evaluated(str(text), context) for name, text in step["env"].items()}
         files = {
             "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary), "GITHUB_PATH": str(on_path),
             "RUNNER_TEMP": str(folder),
@@ -58,11 +58,11 @@ def play_action(folder: Path, inputs: Mapping[str, str], **env: str) -> Played:
         job = environment(folder, GITHUB_ACTIONS="true", **files, **env) | stated
         job["PATH"] = os.pathsep.join((*reversed(on_path.read_text().splitlines()), job["PATH"]))
         done = _run(["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)], folder, job)
-        played.said += done.stdout + done.stderr
+        played.printed += done.stdout + done.stderr
         outputs = dict(line.split("=", 1) for line in output.read_text().splitlines())
         if name := step.get("id"):
             played.outputs[name] = outputs
-            known |= {f"steps.{name}.outputs.{key}": text for key, text in outputs.items()}
+            context |= {f"steps.{name}.outputs.{key}": text for key, text in outputs.items()}
         if done.returncode:
             played.code = done.returncode
             break
@@ -70,9 +70,11 @@ def play_action(folder: Path, inputs: Mapping[str, str], **env: str) -> Played:
     return played
 
 
-def _evaluated(text: str, known: Mapping[str, str]) -> str:
+def _evaluated(text: str, context: Mapping[str, str]) -> str:
     """An output that no step has set is empty; any other name that is not known is a mistake."""
-    return EXPRESSION.sub(lambda item: known.get(item[1], "") if item[1].startswith("steps.") else known[item[1]], text)
+    return EXPRESSION.sub(
+        lambda item: context.get(item[1], "") if item[1].startswith("steps.") else context[item[1]], text
+    )
 
 
 def play_template(folder: Path, **env: str) -> Played:

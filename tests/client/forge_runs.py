@@ -5,7 +5,7 @@ from app.client.forge import RunReport
 SLOWER = "regression: step time 9.4 % slower (6.7 to 12.3); certain enough to act on"
 
 
-def said(run_id: int = 41, headline: str = SLOWER, exit_code: int | None = 1, key: str = "1a2b3c4d5e6f") -> RunReport:
+def judged(run_id: int = 41, headline: str = SLOWER, exit_code: int | None = 1, key: str = "1a2b3c4d5e6f") -> RunReport:
     url = f"https://threewalls.example.org/runs/{run_id}"
     lines = (
         f"**↘ {headline}**  ",
@@ -23,8 +23,8 @@ def said(run_id: int = 41, headline: str = SLOWER, exit_code: int | None = 1, ke
 
 
 def fine(run_id: int = 40, key: str = "9f8e7d6c5b4a") -> RunReport:
-    return said(run_id, "no change: step time within noise", 0, key)
+    return judged(run_id, "no change: step time within noise", 0, key)
 
 
 def undecided(run_id: int = 39, key: str = "77aa77aa77aa") -> RunReport:
-    return said(run_id, "no baseline: this is the first run of its stack", 4, key)
+    return judged(run_id, "no baseline: this is the first run of its stack", 4, key)

@@ -371,12 +371,12 @@ def test_a_first_run_on_github_is_a_comment_and_a_neutral_check_and_fails_nobody
     evil = '$(touch pwned) `touch pwned` "; touch pwned #'
     with running_github() as forge:
         job = github_job(tmp_path, forge.base)
-        said = inputs(server, name=evil, set=f"container={evil}\ngpu=H100", wait="60")
-        played = play_action(tmp_path, said, **job)
-        again = play_action(tmp_path, said, **job)
+        given_inputs = inputs(server, name=evil, set=f"container={evil}\ngpu=H100", wait="60")
+        played = play_action(tmp_path, given_inputs, **job)
+        again = play_action(tmp_path, given_inputs, **job)
         assert forge.wrong == []
-    assert played.code == 0, played.said
-    assert played.outputs["report"]["outcome"] == "no-baseline", played.said
+    assert played.code == 0, played.printed
+    assert played.outputs["report"]["outcome"] == "no-baseline", played.printed
     run = played.outputs["upload"]["run"]
     assert played.outputs["upload"]["url"] == f"{server.address}/runs/{run}"
     assert not (tmp_path / "pwned").exists()
@@ -393,7 +393,7 @@ def test_the_outcomes_that_fail_the_job_are_the_users_choice(server: Running, tm
     with running_github() as forge:
         strict = inputs(server, allow="", comment="false", key="nightly", wait="60")
         played = play_action(tmp_path, strict, **github_job(tmp_path, forge.base), PATH=bare_path(tmp_path))
-    assert (played.code, forge.comments) == (4, []), played.said
+    assert (played.code, forge.comments) == (4, []), played.printed
     assert (tmp_path / "threewalls-bin/threewalls.pyz").is_file()
     assert [check["name"] for check in forge.checks] == ["threewalls (nightly)"]
 
@@ -405,15 +405,15 @@ def test_a_job_that_may_not_write_still_has_its_result(server: Running, tmp_path
         job = github_job(tmp_path, forge.base)
         played = play_action(tmp_path, inputs(server, **{"github-token": token, "wait": "60"}), **job)
     assert (played.code, played.outputs["report"]["outcome"]) == (0, "no-baseline")
-    assert played.said.count("::warning title=Threewalls::") == 2
-    assert token not in played.said
+    assert played.printed.count("::warning title=Threewalls::") == 2
+    assert token not in played.printed
     assert played.summary.startswith("**◌ no baseline")
 
 
 def test_a_missing_log_fails_the_job_before_anything_is_said(server: Running, tmp_path: Path) -> None:
     with running_github() as forge:
         played = play_action(tmp_path, inputs(server), **github_job(tmp_path, forge.base))
-    assert played.code == 2, played.said
+    assert played.code == 2, played.printed
     assert forge.asked == []
 
 
@@ -424,8 +424,8 @@ def test_a_command_that_is_missing_or_killed_fails_the_job(tmp_path: Path, comma
     fake.write_text(f'#!/bin/sh\n[ "$1" = {command} ] && exit {code}\necho \'{{"id": 7, "url": "http://a/runs/7"}}\'\n')
     fake.chmod(0o755)
     path = {"PATH": f"{fake.parent}{os.pathsep}{os.environ['PATH']}"}
-    said = {"url": "http://127.0.0.1:1", "token": "", "logs": "*.log"}
-    assert play_action(tmp_path, said, **path).code == code
+    given_inputs = {"url": "http://127.0.0.1:1", "token": "", "logs": "*.log"}
+    assert play_action(tmp_path, given_inputs, **path).code == code
     assert play_template(tmp_path, THREEWALLS_LOGS="a.log", **path).code == code
 
 
@@ -434,7 +434,7 @@ def test_a_gitlab_job_takes_the_client_from_the_service(server: Running, tmp_pat
     with running_gitlab() as forge:
         job = gitlab_job(server, forge.base, OWN) | {"PATH": bare_path(tmp_path)}
         played = play_template(tmp_path, **job)
-    assert played.code == 4, played.said  # no baseline
+    assert played.code == 4, played.printed  # no baseline
     assert (tmp_path / "threewalls.pyz").is_file()
 
 
@@ -450,7 +450,7 @@ def test_a_service_that_is_away_fails_only_those_who_want_it_and_the_log_is_kept
         job = github_job(tmp_path, forge.base) | {"GITHUB_JOB": "perf"}
         lenient = inputs(server, url=nowhere.url, allow="no-baseline,no-verdict", wait="60")
         away = play_action(tmp_path, lenient, **job)
-        assert (away.code, away.outputs["report"]["outcome"]) == (0, "no-verdict"), away.said
+        assert (away.code, away.outputs["report"]["outcome"]) == (0, "no-verdict"), away.printed
         assert [(check["name"], check["conclusion"]) for check in forge.checks] == [("threewalls (perf)", "neutral")]
         assert forge.checks[0]["output"]["title"].startswith("no verdict:")
         assert away.summary.startswith("**… no verdict")
@@ -472,7 +472,7 @@ def test_a_service_that_is_away_is_a_status_on_gitlab_and_the_log_an_artifact(se
         job = gitlab_job(server, forge.base, OWN) | {"THREEWALLS_URL": nowhere.url}
         played = play_template(tmp_path, **job, CI_JOB_NAME="perf")
         assert forge.wrong == []
-    assert played.code == 3, played.said
+    assert played.code == 3, played.printed
     assert {name: item["status"] for name, item in forge.statuses.items()} == {"threewalls (perf)": "skipped"}
     assert [item.name for item in (tmp_path / "threewalls-spool").glob("*/upload.json")] == ["upload.json"]
 
@@ -493,7 +493,7 @@ def test_a_first_run_on_gitlab_is_a_note_and_a_status_that_is_not_green(server: 
     with running_gitlab() as forge:
         played = play_template(tmp_path, **gitlab_job(server, forge.base, OWN))
         assert forge.wrong == []
-    assert played.code == 4, played.said
+    assert played.code == 4, played.printed
     assert [entry["state"] for entry in forge.statuses.values()] == ["skipped"]
     assert forge.notes[0]["body"].splitlines()[1].startswith("**◌ no baseline")
 
@@ -503,7 +503,7 @@ def test_with_the_token_of_the_job_alone_gitlab_shows_the_result_in_the_job(serv
     with running_gitlab() as forge:
         played = play_template(tmp_path, **gitlab_job(server, forge.base, JOB))
     assert (played.code, forge.notes, forge.statuses) == (4, [], {})
-    assert "project access token with the scope api" in played.said
+    assert "project access token with the scope api" in played.printed
 
 
 def test_several_runs_of_a_job_are_one_comment_with_a_table(server: Running, tmp_path: Path) -> None:
@@ -531,8 +531,8 @@ def test_a_report_before_the_verdict_becomes_the_report_of_the_verdict(server: R
         env = github_job(tmp_path, forge.base) | {"GITHUB_TOKEN": APP, "GITHUB_ACTIONS": "true"}
 
         def begun(**stated: str) -> str:
-            made = service.post("/runs", params={"complete": "false"}, files={"meta": (None, json.dumps(stated))})
-            return str(made.raise_for_status().json()["id"])
+            answer = service.post("/runs", params={"complete": "false"}, files={"meta": (None, json.dumps(stated))})
+            return str(answer.raise_for_status().json()["id"])
 
         def report(run: str, *options: str, **more: str) -> Done:
             return threewalls(server.address, tmp_path, "report", run, "--github", "--json", *options, **env | more)

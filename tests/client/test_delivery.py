@@ -53,15 +53,15 @@ def run_answer(run_id: int, *, created: bool = True) -> Answer:
 @given(files=st.dictionaries(NAMES, st.binary(max_size=200), min_size=1, max_size=3), meta=META, job=st.text())
 def test_what_is_kept_comes_back_as_it_was(files: dict[str, bytes], meta: dict[str, object], job: str) -> None:
     with tempfile.TemporaryDirectory() as place_of_both:
-        folder, kept = Path(place_of_both) / "logs", Path(place_of_both) / "spool"
+        folder, spool_folder = Path(place_of_both) / "logs", Path(place_of_both) / "spool"
         folder.mkdir()
         for name, content in files.items():
             (folder / name).write_bytes(content)
         upload = read_upload(logs=[folder / name for name in files], meta=meta, job_key=job)
-        place = spool.put(kept, upload, URL)
+        place = spool.put(spool_folder, upload, URL)
         for file in folder.iterdir():
             file.unlink()  # the workspace of a job goes away
-        (result,), strange = spool.waiting(kept)
+        (result,), strange = spool.waiting(spool_folder)
         assert (result.folder, result.url, result.upload.key, strange) == (place, URL, upload.key, [])
         assert dict(result.upload.meta) == meta
         assert [(item.field, item.name, item.sha256) for item in result.upload.files] == [
@@ -71,11 +71,11 @@ def test_what_is_kept_comes_back_as_it_was(files: dict[str, bytes], meta: dict[s
 
 
 def test_the_same_upload_is_kept_once_and_another_one_beside_it(tmp_path: Path) -> None:
-    kept = tmp_path / "spool"
+    spool_folder = tmp_path / "spool"
     upload = make_upload(tmp_path / "a")
-    assert spool.put(kept, upload, URL) == spool.put(kept, upload, URL)
-    spool.put(kept, make_upload(tmp_path / "a", name="other"), URL)
-    assert len(spool.waiting(kept)[0]) == len(list(kept.iterdir())) == 2
+    assert spool.put(spool_folder, upload, URL) == spool.put(spool_folder, upload, URL)
+    spool.put(spool_folder, make_upload(tmp_path / "a", name="other"), URL)
+    assert len(spool.waiting(spool_folder)[0]) == len(list(spool_folder.iterdir())) == 2
 
 
 def test_nobody_else_reads_it(tmp_path: Path) -> None:
@@ -91,14 +91,14 @@ def test_a_spool_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 
 
 def test_kill_9_while_it_is_filled_leaves_nothing_half(tmp_path: Path) -> None:
-    kept = tmp_path / "spool"
+    spool_folder = tmp_path / "spool"
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "train.log").write_bytes(os.urandom(4 << 20))
     program = (
         "from pathlib import Path; from app.client import spool; from app.client.upload import read_upload\n"
         "for n in range(10_000):\n"
         f"    upload = read_upload(logs=[Path({str(tmp_path / 'a' / 'train.log')!r})], meta={{'n': n}})\n"
-        f"    spool.put(Path({str(kept)!r}), upload, {URL!r}); print(n, flush=True)\n"
+        f"    spool.put(Path({str(spool_folder)!r}), upload, {URL!r}); print(n, flush=True)\n"
     )
     for _ in range(3):
         process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
@@ -108,61 +108,65 @@ def test_kill_9_while_it_is_filled_leaves_nothing_half(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
-        uploads, strange = spool.waiting(kept)
+        uploads, strange = spool.waiting(spool_folder)
         assert strange == []
         for upload in uploads:
             again = read_upload(logs=[upload.upload.files[0].path], meta={})
             assert again.files[0].sha256 == upload.upload.files[0].sha256
-    spool.sweep(kept, now=time.time() + 2 * 24 * 3600)
-    assert {item.name[0] for item in kept.iterdir()}.isdisjoint({"."})
+    spool.sweep(spool_folder, now=time.time() + 2 * 24 * 3600)
+    assert {item.name[0] for item in spool_folder.iterdir()}.isdisjoint({"."})
 
 
 def test_what_another_sync_has_is_left_to_it(tmp_path: Path) -> None:
-    kept = tmp_path / "spool"
-    spool.put(kept, make_upload(tmp_path / "a"), URL)
-    (one,), _ = spool.waiting(kept)
-    with spool.lock(one) as mine, answering(run_answer(1)) as house, Service(ClientSettings(house.url)) as service:
-        assert mine
-        done = sync(service, kept, everything=True, say=lambda _: None)
+    spool_folder = tmp_path / "spool"
+    spool.put(spool_folder, make_upload(tmp_path / "a"), URL)
+    (waiting,), _ = spool.waiting(spool_folder)
+    with (
+        spool.lock(waiting) as locked,
+        answering(run_answer(1)) as house,
+        Service(ClientSettings(house.url)) as service,
+    ):
+        assert locked
+        done = sync(service, spool_folder, everything=True, say=lambda _: None)
         assert (done.busy, done.sent, house.asked) == (1, [], [])
-    spool.remove(one)
-    with spool.lock(one) as mine:
-        assert not mine
+    spool.remove(waiting)
+    with spool.lock(waiting) as locked:
+        assert not locked
 
 
 def test_only_what_is_for_this_service_is_sent_to_it(tmp_path: Path) -> None:
-    kept = tmp_path / "spool"
-    spool.put(kept, make_upload(tmp_path / "a"), URL)
+    spool_folder = tmp_path / "spool"
+    spool.put(spool_folder, make_upload(tmp_path / "a"), URL)
     with answering(run_answer(7)) as house, Service(ClientSettings(house.url)) as service:
-        done = sync(service, kept, everything=False, say=lambda _: None)
+        done = sync(service, spool_folder, everything=False, say=lambda _: None)
         assert (done.elsewhere, house.asked) == ({URL: 1}, [])
-        done = sync(service, kept, everything=True, say=lambda _: None)
+        done = sync(service, spool_folder, everything=True, say=lambda _: None)
         assert [run.id for run in done.sent] == [7]
-    assert list(kept.iterdir()) == []
+    assert list(spool_folder.iterdir()) == []
 
 
 def test_what_waits_for_another_address_is_named_and_no_success(tmp_path: Path) -> None:
-    kept = tmp_path / "spool"
+    spool_folder = tmp_path / "spool"
     for number in range(2):
-        spool.put(kept, make_upload(tmp_path / "a", name=str(number)), URL)
+        spool.put(spool_folder, make_upload(tmp_path / "a", name=str(number)), URL)
     with answering(run_answer(7)) as house:
-        done = threewalls(house.url, tmp_path, "sync", "--spool", str(kept), "--json")
+        done = threewalls(house.url, tmp_path, "sync", "--spool", str(spool_folder), "--json")
         assert (done.code, done.document["elsewhere"], house.asked) == (3, {URL: 2}, [])
         assert f"2 uploads wait for {URL}" in done.err
-        assert threewalls(house.url, tmp_path, "sync", "--spool", str(kept), "--all").code == 0
+        assert threewalls(house.url, tmp_path, "sync", "--spool", str(spool_folder), "--all").code == 0
 
 
 def test_what_is_refused_stays_and_the_rest_is_sent(tmp_path: Path) -> None:
-    kept = tmp_path / "spool"
+    spool_folder = tmp_path / "spool"
     for number in range(2):
-        spool.put(kept, make_upload(tmp_path / "a", name=str(number)), URL)
+        spool.put(spool_folder, make_upload(tmp_path / "a", name=str(number)), URL)
     refused = Answer(422, {"detail": "This is not a text log."})
     with answering(refused, run_answer(7)) as house, Service(ClientSettings(house.url)) as service:
-        done = sync(service, kept, everything=True, say=lambda _: None)
+        done = sync(service, spool_folder, everything=True, say=lambda _: None)
         keys = [headers["Idempotency-Key"] for _, _, headers, _ in house.asked]
     assert len(set(keys)) == 2
     assert "not a text log" in done.failed[0]
-    assert [item.upload.key for item in spool.waiting(kept)[0]] == keys[:1]
+    assert [item.upload.key for item in spool.waiting(spool_folder)[0]] == keys[:1]
 
 
 def test_the_token_is_not_in_the_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,11 +185,11 @@ def test_the_token_is_not_in_the_spool(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_folder_that_is_no_upload_is_told_and_left(tmp_path: Path) -> None:
-    kept = tmp_path / "spool"
-    (kept / "mine").mkdir(parents=True)
-    broken = spool.put(kept, make_upload(tmp_path / "a"), URL)
+    spool_folder = tmp_path / "spool"
+    (spool_folder / "mine").mkdir(parents=True)
+    broken = spool.put(spool_folder, make_upload(tmp_path / "a"), URL)
     (broken / spool.MANIFEST).write_text('{"version": 99}')
-    uploads, strange = spool.waiting(kept)
+    uploads, strange = spool.waiting(spool_folder)
     assert uploads == []
     assert len(strange) == 2
 
@@ -211,8 +215,8 @@ def test_what_the_service_cannot_take_now_waits_and_is_sent_later(tmp_path: Path
     full = Answer(status, problem, {"Retry-After": "0", "Content-Type": "application/problem+json"})
     (tmp_path / "train.log").write_bytes(b"iteration 1\n")
     with answering(full) as house:
-        kept = threewalls(house.url, tmp_path, "upload", str(tmp_path / "train.log"), "--retries", "1")
-        assert kept.code == 3
+        uploaded = threewalls(house.url, tmp_path, "upload", str(tmp_path / "train.log"), "--retries", "1")
+        assert uploaded.code == 3
         assert len(list(tmp_path.rglob("upload.json"))) == 1
         house.answers = [run_answer(7)]
         sent = threewalls(house.url, tmp_path, "sync")
@@ -253,19 +257,19 @@ def _received(client: socket.socket) -> bytes:
 
 
 def test_it_is_neither_lost_nor_doubled(server: Running, tmp_path: Path) -> None:
-    project, kept = "client-killed", str(tmp_path / "spool")
+    project, spool_folder = "client-killed", str(tmp_path / "spool")
     log = tmp_path / "train.log"
     log.write_bytes(training_log(step_time_ms=409))
-    stated = ("upload", str(log), "--project", project, "--spool", kept)
+    stated = ("upload", str(log), "--project", project, "--spool", spool_folder)
     assert threewalls(server.address, tmp_path, *stated, "--offline").code == 0
     with answers_withheld(server.address) as (address, answered):
-        command = [sys.executable, "-m", "app.cli", "sync", "--all", "--spool", kept]
+        command = [sys.executable, "-m", "app.cli", "sync", "--all", "--spool", spool_folder]
         process = subprocess.Popen(command, env=job_environment(address, tmp_path), stderr=subprocess.DEVNULL)
         assert answered.wait(60)
         process.kill()
         process.wait()
     assert len(list((tmp_path / "spool").iterdir())) == 1
-    done = threewalls(server.address, tmp_path, "sync", "--json", "--spool", kept)
+    done = threewalls(server.address, tmp_path, "sync", "--json", "--spool", spool_folder)
     assert (done.code, [item["created"] for item in done.document["sent"]]) == (0, [False]), done.err
     assert list((tmp_path / "spool").iterdir()) == []
     items = httpx2.get(f"{server.address}/api/v1/runs", params={"project": project}, timeout=300).json()["items"]
@@ -277,43 +281,43 @@ TOKEN = "tw_" + "s3cret" * 7
 FINE = Answer(200, {"fine": True})
 
 
-def asked(house: Answering, retries: int = 3, token: str = "") -> tuple[object, list[float], list[str]]:
+def get_runs(house: Answering, retries: int = 3, token: str = "") -> tuple[object, list[float], list[str]]:
     """What came of it, the pauses that were made, and what was told meanwhile."""
     slept: list[float] = []
-    told: list[str] = []
+    messages: list[str] = []
     settings = ClientSettings(house.url, token=token, retries=retries)
-    with Service(settings, say=told.append, sleep=slept.append) as service:
+    with Service(settings, say=messages.append, sleep=slept.append) as service:
         try:
-            return service.get("/api/v1/runs").json(), slept, told
+            return service.get("/api/v1/runs").json(), slept, messages
         except (Refused, Unreachable) as error:
-            return error, slept, told
+            return error, slept, messages
 
 
 @pytest.mark.parametrize("first", [Answer(503), Answer(500), Answer(502), Answer(0)], ids=lambda item: str(item.status))
 def test_what_may_pass_is_tried_again(first: Answer) -> None:
     with answering(first, first, FINE) as house:
-        result, slept, told = asked(house)
+        result, slept, messages = get_runs(house)
     assert result == {"fine": True}
-    assert len(slept) == len(told) == 2
+    assert len(slept) == len(messages) == 2
     assert 0.5 <= slept[0] <= 1 <= slept[1] <= 2
 
 
 def test_retry_after_is_obeyed() -> None:
     with answering(Answer(429, headers={"Retry-After": "7"}), FINE) as house:
-        result, slept, _ = asked(house)
+        result, slept, _ = get_runs(house)
     assert (result, slept) == ({"fine": True}, [7.0])
 
 
 def test_a_service_that_asks_for_an_hour_is_away() -> None:
     with answering(Answer(503, headers={"Retry-After": "3600"})) as house:
-        result, slept, _ = asked(house)
+        result, slept, _ = get_runs(house)
     assert isinstance(result, Unreachable)
     assert slept == []
 
 
 def test_after_all_attempts_it_is_unreachable() -> None:
     with answering(Answer(503, {"detail": "The disk is full."})) as house:
-        result, slept, _ = asked(house, retries=2)
+        result, slept, _ = get_runs(house, retries=2)
         assert len(house.asked) == 3
     assert isinstance(result, Unreachable)
     assert "The disk is full." in result.detail
@@ -323,7 +327,7 @@ def test_after_all_attempts_it_is_unreachable() -> None:
 def test_a_refusal_is_told_and_not_repeated() -> None:
     body = {"detail": "No \x1b[31mred.", "errors": [{"field": "meta.gpus", "message": "a number"}], "offset": 5}
     with answering(Answer(409, body)) as house:
-        result, slept, _ = asked(house)
+        result, slept, _ = get_runs(house)
     assert isinstance(result, Refused)
     assert (result.status, result.offset, slept) == (409, 5, [])
     assert "\x1b" not in result.detail
@@ -332,16 +336,16 @@ def test_a_refusal_is_told_and_not_repeated() -> None:
 
 def test_no_redirect_is_followed_with_the_token() -> None:
     with answering(FINE) as other, answering(Answer(302, headers={"Location": other.url})) as house:
-        result, _, _ = asked(house, token=TOKEN)
+        result, _, _ = get_runs(house, token=TOKEN)
         assert isinstance(result, Refused)
         assert other.asked == []
 
 
 def test_the_token_is_sent_and_never_told() -> None:
     with answering(Answer(401, {"detail": "The token is over."})) as house:
-        result, _, told = asked(house, token=TOKEN)
+        result, _, messages = get_runs(house, token=TOKEN)
         assert house.asked[0][2]["Authorization"] == f"Bearer {TOKEN}"
-    assert TOKEN not in f"{result!r} {result} {told} {ClientSettings('http://x', token=TOKEN)!r}"
+    assert TOKEN not in f"{result!r} {result} {messages} {ClientSettings('http://x', token=TOKEN)!r}"
 
 
 def test_pauses_grow_and_differ_between_jobs() -> None:

@@ -78,9 +78,9 @@ def test_kill_9_and_a_second_start_are_one_run_and_a_signal_closes_it(server: Ru
     with log.open("ab") as job:
         job.write(b"".join(LINES[40:]))
     second.send_signal(signal.SIGTERM)  # a scheduler's time limit
-    _, told = second.communicate(timeout=300)
-    assert second.returncode == 0, told
-    assert "resuming at byte" in told
+    _, output = second.communicate(timeout=300)
+    assert second.returncode == 0, output
+    assert "resuming at byte" in output
     run = only_run(server, "follow-killed")
     assert run is not None
     assert (run["reception"], sent(server, "follow-killed")) == ("complete", log.stat().st_size)
@@ -120,14 +120,14 @@ def test_while_the_service_takes_nothing_the_file_keeps_everything(
 ) -> None:
     log = tmp_path / "train.log"
     log.write_bytes(b"one\n")
-    told: list[str] = []
+    messages: list[str] = []
     pauses: list[float] = []
     with answering(answer) as house:
         settings = ClientSettings(house.url, retries=0)
         with Service(settings) as service:
             follower = Follower(
                 quick=service, patient=service, path=log, meta={}, documents=Upload("", {}, ()), until=StopCondition(),
-                interval=0.01, job_key="job", say=told.append, sleep=pauses.append,
+                interval=0.01, job_key="job", say=messages.append, sleep=pauses.append,
             )  # fmt: skip
             stopper = threading.Timer(0.2, lambda: setattr(follower, "stopped", True))
             stopper.start()
@@ -135,7 +135,7 @@ def test_while_the_service_takes_nothing_the_file_keeps_everything(
             stopper.join()
             with pytest.raises(raised):
                 follower.finish()
-    assert len(told) == 1
+    assert len(messages) == 1
     rest = follower.rest()
     assert [(file.name, file.path, file.in_pieces) for file in rest.files] == [("train.log", log, True)]
 

@@ -19,7 +19,7 @@ from app.client.forge import (
     newest_run,
     read_event,
 )
-from tests.client.forge_runs import fine, said, undecided
+from tests.client.forge_runs import fine, judged, undecided
 
 
 @pytest.mark.parametrize(
@@ -29,20 +29,20 @@ from tests.client.forge_runs import fine, said, undecided
 def test_the_state_is_that_of_the_exit_code_and_never_green_without_a_verdict(
     exit_code: int | None, state: str
 ) -> None:
-    assert said(exit_code=exit_code).state == state
+    assert judged(exit_code=exit_code).state == state
 
 
 def test_one_run_is_said_as_its_report() -> None:
-    one = message([said()])
-    assert one.comment == f"{one.marker} run=41 -->\n{said().markdown}"
-    assert (one.state, one.title, one.url) == (State.FAILURE, said().headline, said().url)
-    assert one.name == "threewalls (1a2b3c4d5e6f)"
+    comment = message([judged()])
+    assert comment.comment == f"{comment.marker} run=41 -->\n{judged().markdown}"
+    assert (comment.state, comment.title, comment.url) == (State.FAILURE, judged().headline, judged().url)
+    assert comment.name == "threewalls (1a2b3c4d5e6f)"
 
 
 def test_several_runs_are_one_table_with_the_worst_first() -> None:
-    one = message([fine(), undecided(), said()])
-    lines = one.text.splitlines()
-    assert one.state is State.FAILURE
+    comment = message([fine(), undecided(), judged()])
+    lines = comment.text.splitlines()
+    assert comment.state is State.FAILURE
     assert lines[0] == "**Regression or failed run: 1 failure, 1 neutral, 1 success**"
     assert lines[2:4] == ["| run | verdict |", "| --- | --- |"]
     assert [line[: line.index("](")] for line in lines[4:7]] == [
@@ -57,9 +57,9 @@ def test_a_run_without_baseline_among_good_ones_is_not_green() -> None:
 
 
 def test_the_marker_is_of_the_stacks_in_any_order_and_of_the_key_where_one_is_given() -> None:
-    assert message([fine(), said()]).marker == message([said(42), fine(43)]).marker
-    assert message([fine()]).marker != message([said()]).marker
-    assert message([fine()], "nightly").marker == message([said()], "nightly").marker
+    assert message([fine(), judged()]).marker == message([judged(42), fine(43)]).marker
+    assert message([fine()]).marker != message([judged()]).marker
+    assert message([fine()], "nightly").marker == message([judged()], "nightly").marker
 
 
 @pytest.mark.parametrize(
@@ -72,22 +72,22 @@ def test_the_marker_is_of_the_stacks_in_any_order_and_of_the_key_where_one_is_gi
     ],
 )
 def test_the_key_of_several_runs_is_that_of_their_jobs_however_many_each_makes(keys: list[str], joint: str) -> None:
-    assert message([said(number, key=key) for number, key in enumerate(keys, 1)]).key == joint
+    assert message([judged(number, key=key) for number, key in enumerate(keys, 1)]).key == joint
 
 
 def test_a_marker_cannot_be_left_by_a_name() -> None:
-    one = message([said()], "--> <b>hello</b> -->")
-    assert one.marker.count(">") == 0
-    assert one.comment.split("\n")[0].endswith(" run=41 -->")
+    comment = message([judged()], "--> <b>hello</b> -->")
+    assert comment.marker.count(">") == 0
+    assert comment.comment.split("\n")[0].endswith(" run=41 -->")
 
 
 def test_a_comment_that_quotes_ours_is_not_ours() -> None:
-    one = message([said()])
-    assert is_marked(one.comment, one.marker)
-    assert not is_marked(f"> {one.comment}", one.marker)
-    assert not is_marked(message([said()], "other").comment, one.marker)
-    assert newest_run(one.comment, one.marker) == 41
-    assert newest_run(f"{one.marker} run=what -->", one.marker) == 0
+    comment = message([judged()])
+    assert is_marked(comment.comment, comment.marker)
+    assert not is_marked(f"> {comment.comment}", comment.marker)
+    assert not is_marked(message([judged()], "other").comment, comment.marker)
+    assert newest_run(comment.comment, comment.marker) == 41
+    assert newest_run(f"{comment.marker} run=what -->", comment.marker) == 0
 
 
 def test_a_text_that_is_too_long_loses_what_is_folded_first() -> None:
@@ -102,7 +102,7 @@ def test_a_text_that_is_too_long_without_it_is_cut_at_a_line_and_says_where_the_
 
 
 def test_an_honest_text_is_as_it_was() -> None:
-    assert bounded(said().markdown, "https://x") == said().markdown
+    assert bounded(judged().markdown, "https://x") == judged().markdown
 
 
 # --- Where a report belongs, as jobs' environments say it.

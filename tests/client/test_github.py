@@ -10,7 +10,7 @@ import pytest
 
 from app.client import github
 from app.client.forge import ForgeApi, ForgeError, Message, PostTarget, message
-from tests.client.forge_runs import fine, said, undecided
+from tests.client.forge_runs import fine, judged, undecided
 from tests.services.forge_server import Answer, Fault
 from tests.services.github_server import APP, CHANGE, FORK, HEAD, PERSON, REPOSITORY, GitHub, running_github
 
@@ -44,86 +44,86 @@ def check(forge: GitHub, *runs: Any, token: str = APP, waits: list[float] | None
 
 
 def test_the_first_report_is_a_new_comment_and_the_next_changes_it(forge: GitHub) -> None:
-    assert comment(forge, said(41)) == "comment on #12: created"
-    assert comment(forge, fine(42, said().key)) == "comment on #12: updated"
-    assert [item["body"] for item in forge.comments] == [message([fine(42, said().key)]).comment]
+    assert comment(forge, judged(41)) == "comment on #12: created"
+    assert comment(forge, fine(42, judged().key)) == "comment on #12: updated"
+    assert [item["body"] for item in forge.comments] == [message([fine(42, judged().key)]).comment]
 
 
 def test_our_comment_is_found_behind_hundreds_of_others(forge: GitHub) -> None:
     for number in range(150):
         forge.says("lena", f"comment {number}")
-    comment(forge, said(41))
+    comment(forge, judged(41))
     for number in range(120):
         forge.says("lena", f"comment {number}")
-    assert comment(forge, said(42)) == "comment on #12: updated"
+    assert comment(forge, judged(42)) == "comment on #12: updated"
     assert len(forge.comments) == 271
     assert {call.path for call in forge.calls("GET", "comments")} == {f"/repos/{REPOSITORY}/issues/12/comments"}
 
 
 @pytest.mark.parametrize("token", [APP, PERSON])
 def test_somebody_elses_comment_that_begins_like_ours_stays_theirs(forge: GitHub, token: str) -> None:
-    copied = message([said(41)]).comment
+    copied = message([judged(41)]).comment
     forge.says("mallory", copied)
     forge.says("lena", f"> {copied}")
-    assert comment(forge, said(42), token=token) == "comment on #12: created"
+    assert comment(forge, judged(42), token=token) == "comment on #12: created"
     assert forge.comments[0]["body"] == copied
 
 
 def test_jobs_at_once_leave_one_comment_and_it_tells_of_the_newest_run(forge: GitHub) -> None:
     forge.listed_together = threading.Barrier(3)
     with ThreadPoolExecutor(3) as pool:
-        list(pool.map(lambda run: comment(forge, said(run)), (41, 43, 42)))
+        list(pool.map(lambda run: comment(forge, judged(run)), (41, 43, 42)))
     assert len(forge.calls("POST", "comments")) == 3
-    assert [item["body"] for item in forge.comments] == [message([said(43)]).comment]
+    assert [item["body"] for item in forge.comments] == [message([judged(43)]).comment]
 
 
 def test_two_comments_that_an_interrupted_job_left_become_one(forge: GitHub) -> None:
     for run in (40, 41):
-        forge.says("github-actions[bot]", message([said(run)]).comment, "Bot")
-    assert comment(forge, said(42)) == "comment on #12: updated"
-    assert [item["body"] for item in forge.comments] == [message([said(42)]).comment]
+        forge.says("github-actions[bot]", message([judged(run)]).comment, "Bot")
+    assert comment(forge, judged(42)) == "comment on #12: updated"
+    assert [item["body"] for item in forge.comments] == [message([judged(42)]).comment]
 
 
 def test_an_older_job_that_ends_later_does_not_hide_the_newer_result(forge: GitHub) -> None:
-    comment(forge, fine(42, said().key))
-    assert comment(forge, said(41)) == "comment on #12: unchanged, because it shows the newer run 42"
+    comment(forge, fine(42, judged().key))
+    assert comment(forge, judged(41)) == "comment on #12: unchanged, because it shows the newer run 42"
     assert "no change" in forge.comments[0]["body"]
 
 
 @pytest.mark.parametrize("token", [APP, PERSON])
 def test_an_older_run_does_not_turn_a_red_commit_green(forge: GitHub, token: str) -> None:
-    check(forge, said(42), token=token)
-    assert check(forge, fine(41, said().key), token=token).endswith("the newer run 42")
+    check(forge, judged(42), token=token)
+    assert check(forge, fine(41, judged().key), token=token).endswith("the newer run 42")
     assert [item["conclusion"] for item in forge.checks] == (["failure"] if token == APP else [])
     assert [entry["state"] for entry in forge.statuses] == (["failure"] if token == PERSON else [])
 
 
 def test_jobs_at_once_leave_checks_that_all_tell_of_the_newest_run(forge: GitHub) -> None:
     forge.listed_together = threading.Barrier(3)
-    runs = (fine(41, said().key), said(43), fine(42, said().key))
+    runs = (fine(41, judged().key), judged(43), fine(42, judged().key))
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda run: check(forge, run), runs))
     assert len(forge.calls("POST", "check-runs")) == 3, "all looked before any was made"
-    assert {(item["conclusion"], item["details_url"]) for item in forge.checks} == {("failure", said(43).url)}
-    assert {item["external_id"] for item in forge.checks} == {message([said(43)]).reference}
+    assert {(item["conclusion"], item["details_url"]) for item in forge.checks} == {("failure", judged(43).url)}
+    assert {item["external_id"] for item in forge.checks} == {message([judged(43)]).reference}
 
 
 @pytest.mark.parametrize("order", [(41, 42), (42, 41)])
 def test_jobs_at_once_end_with_the_status_of_the_newest_run(forge: GitHub, order: tuple[int, int]) -> None:
     for run in order:
         forge.faults.append(Fault("GET", "/statuses$", Answer(200, [])))  # as if the other had not written yet
-        check(forge, said(run) if run == 42 else fine(run, said().key), token=PERSON)
-    assert (forge.statuses[-1]["state"], forge.statuses[-1]["target_url"]) == ("failure", said(42).url)
+        check(forge, judged(run) if run == 42 else fine(run, judged().key), token=PERSON)
+    assert (forge.statuses[-1]["state"], forge.statuses[-1]["target_url"]) == ("failure", judged(42).url)
 
 
 def test_what_an_older_job_writes_over_the_newest_is_put_right(forge: GitHub) -> None:
     """It looked before the newest was there and wrote after it: no forge can prevent that."""
-    key = said().key
+    key = judged().key
     comment(forge, fine(40, key))
     check(forge, fine(40, key))
     late = message([fine(41, key)])
 
-    newest = message([said(42)])
+    newest = message([judged(42)])
 
     def post(done: Callable[[ForgeApi, PostTarget, Message], str], older: Callable[[], None]) -> None:
         writes = iter([older])  # once, while the newest waits before its second look
@@ -138,7 +138,7 @@ def test_what_an_older_job_writes_over_the_newest_is_put_right(forge: GitHub) ->
 
 
 def test_jobs_with_other_stacks_have_comments_of_their_own(forge: GitHub) -> None:
-    comment(forge, said(41))
+    comment(forge, judged(41))
     comment(forge, fine(42))
     comment(forge, fine(43), key="nightly")
     assert len(forge.comments) == 3
@@ -147,26 +147,26 @@ def test_jobs_with_other_stacks_have_comments_of_their_own(forge: GitHub) -> Non
 def test_502_then_201(forge: GitHub) -> None:
     forge.faults.append(Fault("POST", "/comments$", BAD_GATEWAY, times=2))
     waits: list[float] = []
-    assert comment(forge, said(41), waits=waits) == "comment on #12: created"
+    assert comment(forge, judged(41), waits=waits) == "comment on #12: created"
     assert len(forge.comments) == 1
     assert len(waits) == 2
 
 
 def test_an_answer_that_was_lost_makes_no_second_comment(forge: GitHub) -> None:
     forge.faults.append(Fault("POST", "/comments$", BAD_GATEWAY, done=True))
-    assert comment(forge, said(41)) == "comment on #12: updated"
+    assert comment(forge, judged(41)) == "comment on #12: updated"
     assert len(forge.comments) == 1
 
 
 def test_a_comment_that_another_job_deletes_meanwhile_is_written_again(forge: GitHub) -> None:
-    comment(forge, said(41))
+    comment(forge, judged(41))
     forge.faults.append(Fault("PATCH", "/comments/", Answer(404, {"message": "Not Found"})))
-    assert comment(forge, said(42)) == "comment on #12: updated"
+    assert comment(forge, judged(42)) == "comment on #12: updated"
 
 
 def test_a_check_has_the_three_states_and_is_brought_up_to_date(forge: GitHub) -> None:
-    key = said().key
-    for run, conclusion in ((said(41), "failure"), (undecided(42, key), "neutral"), (fine(43, key), "success")):
+    key = judged().key
+    for run, conclusion in ((judged(41), "failure"), (undecided(42, key), "neutral"), (fine(43, key), "success")):
         check(forge, run)
         assert [item["conclusion"] for item in forge.checks] == [conclusion]
     shown = forge.checks[0]
@@ -177,18 +177,18 @@ def test_a_check_has_the_three_states_and_is_brought_up_to_date(forge: GitHub) -
 
 def test_where_the_job_knows_only_the_change_its_head_gets_the_check(forge: GitHub) -> None:
     with asking(forge) as api:
-        github.post_check(api, replace(place(forge), sha=""), message([said(41)]))
+        github.post_check(api, replace(place(forge), sha=""), message([judged(41)]))
     assert [item["head_sha"] for item in forge.checks] == [HEAD]
 
 
 def test_an_answer_that_was_lost_makes_no_second_check(forge: GitHub) -> None:
     forge.faults.append(Fault("POST", "/check-runs$", BAD_GATEWAY, done=True))
-    check(forge, said(41))
+    check(forge, judged(41))
     assert len(forge.checks) == 1
 
 
 @pytest.mark.parametrize(
-    ("run", "state"), [(said(41), "failure"), (fine(41), "success"), (undecided(41), "pending")], ids=str
+    ("run", "state"), [(judged(41), "failure"), (fine(41), "success"), (undecided(41), "pending")], ids=str
 )
 def test_without_the_right_to_checks_the_commit_gets_a_status_that_is_never_green_for_neutral(
     forge: GitHub, run: Any, state: str
@@ -200,12 +200,12 @@ def test_without_the_right_to_checks_the_commit_gets_a_status_that_is_never_gree
 
 
 def test_a_long_headline_fits_into_a_status(forge: GitHub) -> None:
-    check(forge, replace(said(), headline="slow " * 100), token=PERSON)
+    check(forge, replace(judged(), headline="slow " * 100), token=PERSON)
     assert len(forge.statuses[0]["description"]) == 140
 
 
 def test_a_report_too_long_for_github_is_posted_short(forge: GitHub) -> None:
-    long = replace(said(), markdown="x" * 99 + ("\n" + "y" * 99) * 2000)
+    long = replace(judged(), markdown="x" * 99 + ("\n" + "y" * 99) * 2000)
     comment(forge, long)
     check(forge, long)
     assert "The rest is at" in forge.comments[0]["body"]
@@ -214,7 +214,7 @@ def test_a_report_too_long_for_github_is_posted_short(forge: GitHub) -> None:
 def test_the_job_of_a_fork_is_refused_and_told_so(forge: GitHub) -> None:
     for post_it in (comment, check):
         with pytest.raises(ForgeError, match="403 Resource not accessible by integration") as refused:
-            post_it(forge, said(), token=FORK)
+            post_it(forge, judged(), token=FORK)
         assert FORK not in str(refused.value)
         assert "pull-requests: write, checks: write" in str(refused.value), "what is to be done"
         assert "/statuses" not in str(refused.value), "a check is what was asked for"
@@ -225,13 +225,13 @@ def test_an_address_that_is_no_forge_is_said(forge: GitHub, body: Any) -> None:
     forge.faults += [Fault("GET", "", Answer(200, body), times=9), Fault("POST", "", Answer(200, body), times=9)]
     for post_it in (comment, check):
         with pytest.raises(ForgeError, match=r"Check --forge-url"):
-            post_it(forge, said())
+            post_it(forge, judged())
 
 
 def test_a_wrong_token_is_said_and_not_tried_again(forge: GitHub) -> None:
     waits: list[float] = []
     with pytest.raises(ForgeError, match="401 Bad credentials"):
-        comment(forge, said(), token="ghp_wrong", waits=waits)
+        comment(forge, judged(), token="ghp_wrong", waits=waits)
     assert waits == []
 
 
@@ -239,9 +239,9 @@ def test_it_waits_as_long_as_github_asks(forge: GitHub) -> None:
     limited = Answer(403, {"message": "You have exceeded a secondary rate limit"}, {"Retry-After": "37"})
     forge.faults += [Fault("POST", "/comments$", limited), Fault("GET", "/check-runs", Answer(429, {}, {}), times=2)]
     waits: list[float] = []
-    comment(forge, said(), waits=waits)
+    comment(forge, judged(), waits=waits)
     assert waits == [37]
-    assert check(forge, said(), waits=waits).startswith("check threewalls")
+    assert check(forge, judged(), waits=waits).startswith("check threewalls")
     assert len(forge.comments) == len(forge.checks) == 1
 
 
@@ -250,7 +250,7 @@ def test_a_limit_that_lasts_longer_than_a_job_should_wait_is_an_error(forge: Git
     forge.faults.append(Fault("GET", "/comments", Answer(403, {"message": "API rate limit exceeded"}, over), times=9))
     waits: list[float] = []
     with pytest.raises(ForgeError, match=r"API rate limit exceeded\. The forge requests a pause") as limited:
-        comment(forge, said(), waits=waits)
+        comment(forge, judged(), waits=waits)
     assert "permissions" not in str(limited.value)
     assert waits == []
 
@@ -260,5 +260,5 @@ def test_a_forge_that_stays_down_is_given_up() -> None:
         where = place(forge)
     waits: list[float] = []
     with github.github_api(where, waits.append) as api, pytest.raises(ForgeError, match="no answer from http"):
-        github.post_comment(api, where, message([said()]))
+        github.post_comment(api, where, message([judged()]))
     assert len(waits) == 4

@@ -7,7 +7,7 @@ import pytest
 
 from app.client import gitlab
 from app.client.forge import ForgeApi, ForgeError, PostTarget, message
-from tests.client.forge_runs import fine, said, undecided
+from tests.client.forge_runs import fine, judged, undecided
 from tests.services.forge_server import Answer, Fault
 from tests.services.gitlab_server import CHANGE, HEAD, JOB, OWN, PIPELINE, PROJECT, GitLab, running_gitlab
 
@@ -43,17 +43,17 @@ def status(forge: GitLab, *runs: Any, token: str = OWN) -> str:
 def test_the_first_report_is_a_new_note_and_the_next_changes_it_behind_many_others(forge: GitLab) -> None:
     for number in range(130):
         forge.says(f"note {number}", system=number % 2 == 0)
-    assert note(forge, said(41)) == "note on !7: created"
+    assert note(forge, judged(41)) == "note on !7: created"
     for number in range(130):
         forge.says(f"note {number}")
-    assert note(forge, said(42)) == "note on !7: updated"
-    assert [item["body"] for item in forge.notes].count(message([said(42)]).comment) == 1
+    assert note(forge, judged(42)) == "note on !7: updated"
+    assert [item["body"] for item in forge.notes].count(message([judged(42)]).comment) == 1
     assert len(forge.notes) == 261
 
 
 def test_somebody_elses_note_that_begins_like_ours_stays_theirs(forge: GitLab) -> None:
-    forge.says(message([said(41)]).comment)
-    assert note(forge, said(42)) == "note on !7: created"
+    forge.says(message([judged(41)]).comment)
+    assert note(forge, judged(42)) == "note on !7: created"
     assert len(forge.notes) == 2
 
 
@@ -62,11 +62,13 @@ def test_502_with_and_without_the_note_written(forge: GitLab) -> None:
         Fault("POST", "/notes$", Answer(502, None)),
         Fault("POST", "/notes$", Answer(504, {"message": "late"}), done=True),
     ]
-    assert note(forge, said(41)) == "note on !7: updated"
+    assert note(forge, judged(41)) == "note on !7: updated"
     assert len(forge.notes) == 1
 
 
-@pytest.mark.parametrize(("run", "state"), [(said(), "failed"), (fine(), "success"), (undecided(), "skipped")], ids=str)
+@pytest.mark.parametrize(
+    ("run", "state"), [(judged(), "failed"), (fine(), "success"), (undecided(), "skipped")], ids=str
+)
 def test_a_status_is_of_the_pipeline_and_never_green_for_neutral(forge: GitLab, run: Any, state: str) -> None:
     status(forge, run)
     assert [(entry["state"], entry["pipeline_id"]) for entry in forge.statuses.values()] == [(state, PIPELINE)]
@@ -81,15 +83,15 @@ def test_a_version_that_knows_no_skipped_gets_canceled() -> None:
 
 def test_the_same_status_again_and_another_one(forge: GitLab) -> None:
     forge.one_record = True
-    assert status(forge, said(41)) == f"status {NAME}: failed"
-    assert status(forge, said(42)) == f"status {NAME}: failed already"
-    assert status(forge, fine(43, said().key)) == f"status {NAME}: success"
+    assert status(forge, judged(41)) == f"status {NAME}: failed"
+    assert status(forge, judged(42)) == f"status {NAME}: failed already"
+    assert status(forge, fine(43, judged().key)) == f"status {NAME}: success"
 
 
 def test_an_older_job_that_ends_later_does_not_hide_the_newer_result(forge: GitLab) -> None:
-    status(forge, said(42))
-    note(forge, said(42))
-    older = fine(41, said().key)
+    status(forge, judged(42))
+    note(forge, judged(42))
+    older = fine(41, judged().key)
     assert status(forge, older) == f"status {NAME}: unchanged, because it shows the newer run 42"
     assert note(forge, older).endswith("unchanged, because it shows the newer run 42")
     assert forge.statuses[NAME]["state"] == "failed"
@@ -98,20 +100,20 @@ def test_an_older_job_that_ends_later_does_not_hide_the_newer_result(forge: GitL
 @pytest.mark.parametrize("order", [(41, 42), (42, 41)])
 def test_jobs_at_once_end_with_the_status_of_the_newest_run(forge: GitLab, order: tuple[int, int]) -> None:
     """Both look before either writes, and the one or the other writes last."""
-    first, second = (said(run) if run == 42 else fine(run, said().key) for run in order)
+    first, second = (judged(run) if run == 42 else fine(run, judged().key) for run in order)
     forge.faults.append(Fault("GET", "/statuses$", Answer(200, [])))
     status(forge, first)
     forge.faults.append(Fault("GET", "/statuses$", Answer(200, [])))
     status(forge, second)
     shown = forge.statuses[NAME]
-    assert (shown["state"], shown["target_url"]) == ("failed", said(42).url)
+    assert (shown["state"], shown["target_url"]) == ("failed", judged(42).url)
 
 
 def test_a_status_of_several_runs_says_which_is_the_newest(forge: GitLab) -> None:
-    runs = (said(41), fine(43, said().key))
+    runs = (judged(41), fine(43, judged().key))
     assert status(forge, *runs) == f"status {NAME}: failed"
-    assert forge.statuses[NAME]["target_url"] == f"{said(41).url}#of-run-43"
-    assert "the newer run 43" in status(forge, fine(42, said().key))
+    assert forge.statuses[NAME]["target_url"] == f"{judged(41).url}#of-run-43"
+    assert "the newer run 43" in status(forge, fine(42, judged().key))
 
 
 def test_a_status_that_gitlab_does_not_let_change_is_an_error_and_not_taken_for_ours(forge: GitLab) -> None:
@@ -123,11 +125,11 @@ def test_a_status_that_gitlab_does_not_let_change_is_an_error_and_not_taken_for_
 
 def test_a_status_that_another_job_is_setting_is_tried_again(forge: GitLab) -> None:
     forge.faults.append(Fault("POST", "/statuses/", Answer(409, {"message": "update in progress"}), times=2))
-    assert status(forge, said()) == f"status {NAME}: failed"
+    assert status(forge, judged()) == f"status {NAME}: failed"
 
 
 def test_the_token_of_a_job_may_not_write_and_it_says_what_may(forge: GitLab) -> None:
     for post_it in (note, status):
         with pytest.raises(ForgeError, match="THREEWALLS_FORGE_TOKEN or GITLAB_TOKEN to a project access token"):
-            post_it(forge, said(), token=JOB)
+            post_it(forge, judged(), token=JOB)
     assert forge.notes == []

@@ -56,13 +56,13 @@ def two_hours_pass(server: Running) -> None:
 
 
 def test_a_token_is_made_used_listed_and_revoked_and_nobody_stays_logged_in(guarded: Running, tmp_path: Path) -> None:
-    made = tokens(guarded, tmp_path, "create", "--name", "ci", "--scope", "upload", "--expires", "90d")
-    assert made.code == 0, made.err
-    secret = made.out.strip()
+    result = tokens(guarded, tmp_path, "create", "--name", "ci", "--scope", "upload", "--expires", "90d")
+    assert result.code == 0, result.err
+    secret = result.out.strip()
     assert secret.startswith("tw_")
-    assert len(made.out.split()) == 1
-    assert secret not in made.err
-    assert "in force" in made.err
+    assert len(result.out.split()) == 1
+    assert secret not in result.err
+    assert "in force" in result.err
 
     own = threewalls(guarded.address, tmp_path, "token", "--json", THREEWALLS_TOKEN=secret).document
     assert (own["project"], own["scopes"]) == ("switch", ["upload"])
@@ -97,16 +97,16 @@ def test_what_is_wrong_is_told_and_no_secret_printed(guarded: Running, tmp_path:
 
 
 def test_a_token_that_never_expires_says_so(guarded: Running, tmp_path: Path) -> None:
-    made = tokens(guarded, tmp_path, "create", "--name", "for ever", "--expires", "never", "--json")
-    assert (made.document["expires_at"], made.document["scopes"]) == (None, ["upload"])
+    result = tokens(guarded, tmp_path, "create", "--name", "for ever", "--expires", "never", "--json")
+    assert (result.document["expires_at"], result.document["scopes"]) == (None, ["upload"])
     assert "does not expire" in tokens(guarded, tmp_path, "list").out
 
 
 def test_without_log_ins_nobody_is_asked_and_no_token_is_made(server: Running, tmp_path: Path) -> None:
     httpx2.post(f"{server.address}/api/v1/projects", json={"project": "open-tokens"}, timeout=300)
     words = ("--project", "open-tokens")
-    made = threewalls(server.address, tmp_path, "token", "create", "--name", "ci", *words)
-    assert (made.code, "threewalls admin create" in made.err) == (3, True)
+    result = threewalls(server.address, tmp_path, "token", "create", "--name", "ci", *words)
+    assert (result.code, "threewalls admin create" in result.err) == (3, True)
     assert threewalls(server.address, tmp_path, "token", "list", *words).code == 0
 
 
@@ -116,7 +116,7 @@ def test_a_follower_that_was_stopped_too_early_goes_on_in_its_run(guarded: Runni
     log = tmp_path / "train.log"
     log.write_bytes(b"".join(LINES[:20]))
 
-    def held() -> list[tuple[str, int]]:
+    def reception_and_sizes() -> list[tuple[str, int]]:
         headers = {"Authorization": f"Bearer {reader}"}
         params = {"q": FOLLOWED}
         runs = httpx2.get(f"{guarded.address}/api/v1/runs", params=params, headers=headers, timeout=300).json()["items"]
@@ -128,27 +128,27 @@ def test_a_follower_that_was_stopped_too_early_goes_on_in_its_run(guarded: Runni
 
     words = ("--name", FOLLOWED)
     first = following(guarded, log, "switch", *words, THREEWALLS_TOKEN=secret)
-    wait_for(lambda: held() == [("receiving", log.stat().st_size)], "what is there")
+    wait_for(lambda: reception_and_sizes() == [("receiving", log.stat().st_size)], "what is there")
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=300)
-    assert held() == [("complete", log.stat().st_size)]
+    assert reception_and_sizes() == [("complete", log.stat().st_size)]
     with log.open("ab") as job:
         job.write(b"".join(LINES[20:]))
     second = following(guarded, log, "switch", *words, THREEWALLS_TOKEN=secret)
-    wait_for(lambda: held() == [("receiving", log.stat().st_size)], "the run to go on")
+    wait_for(lambda: reception_and_sizes() == [("receiving", log.stat().st_size)], "the run to go on")
     second.send_signal(signal.SIGTERM)
     second.communicate(timeout=300)
     assert second.returncode == 0
     there = [("complete", log.stat().st_size)]
-    assert held() == there
+    assert reception_and_sizes() == there
     two_hours_pass(guarded)
     with log.open("ab") as job:
         job.write(b"one more line\n")
     third = following(guarded, log, "switch", *words, THREEWALLS_TOKEN=secret)
-    _, said = third.communicate(timeout=300)
-    assert (third.returncode, held()) == (3, there)
-    assert "closed since" in said
-    assert "another --key" in said
+    _, output = third.communicate(timeout=300)
+    assert (third.returncode, reception_and_sizes()) == (3, there)
+    assert "closed since" in output
+    assert "another --key" in output
 
 
 @pytest.mark.parametrize(
@@ -166,5 +166,5 @@ def test_what_is_no_end(text: str) -> None:
 
 
 def test_the_secret_is_in_the_document_too(guarded: Running, tmp_path: Path) -> None:
-    made = tokens(guarded, tmp_path, "create", "--name", "as-json", "--json")
-    assert json.loads(made.out)["token"].startswith("tw_")
+    result = tokens(guarded, tmp_path, "create", "--name", "as-json", "--json")
+    assert json.loads(result.out)["token"].startswith("tw_")

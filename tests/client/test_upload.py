@@ -67,19 +67,19 @@ def test_a_long_log_goes_on_where_it_stopped(server: Running, tmp_path: Path, mo
     write(tmp_path, "train.log", text)
     write(tmp_path, "short.log", training_log(step_time_ms=411))
     logs = [tmp_path / "train.log", tmp_path / "short.log"]
-    known = read_upload(logs=logs, meta={"project": "client-long"}, job_key="job 1")
-    assert [file.in_pieces for file in known.files] == [True, False]
+    long_upload = read_upload(logs=logs, meta={"project": "client-long"}, job_key="job 1")
+    assert [file.in_pieces for file in long_upload.files] == [True, False]
     with Service(ClientSettings(server.address)) as service:
-        run = open_run(service, known)
-        first = known.pieced[0]
+        run = open_run(service, long_upload)
+        first = long_upload.pieced[0]
         half = len(text) // 2
         cut = read_upload(logs=[tmp_path / "train.log"], meta={}).files[0]
         send_rest(service, run.id, type(cut)("log", first.name, cut.path, half, ""), 0, lambda _: None)
         assert stored_bytes(service, run.id, first.name) == half
         offsets: list[int] = []
-        again = deliver(service, known, lambda now, _: offsets.append(now))
+        again = deliver(service, long_upload, lambda now, _: offsets.append(now))
         assert (again.id, again.created, offsets[0], offsets[-1]) == (run.id, False, half, len(text))
-        once_more = deliver(service, known)
+        once_more = deliver(service, long_upload)
         assert once_more.id == run.id
     body = httpx2.get(f"{server.address}/api/v1/runs/{run.id}", timeout=300).json()
     assert body["reception"] == "complete"
@@ -89,9 +89,9 @@ def test_a_long_log_goes_on_where_it_stopped(server: Running, tmp_path: Path, mo
 
 def test_long_compressed_logs_are_sent_by_their_text(server: Running, tmp_path: Path) -> None:
     text = training_log(iterations=60, noise_bytes=PIECE_BYTES + 4096)
-    one = write(tmp_path, "rank0.log.gz", gzip.compress(text, 1))
+    first = write(tmp_path, "rank0.log.gz", gzip.compress(text, 1))
     two = write(tmp_path, "rank1.log.zst", zstandard.compress(text[:-100]))
-    done = upload(server, tmp_path, one, two, "--project", "client-packed", "--json")
+    done = upload(server, tmp_path, first, two, "--project", "client-packed", "--json")
     assert done.code == 0, done.err
     files = httpx2.get(f"{server.address}/api/v1/runs/{done.document['id']}", timeout=300).json()["files"]
     assert sorted((file["name"], file["size_bytes"]) for file in files) == [
@@ -144,10 +144,10 @@ def test_without_a_service_the_upload_waits(tmp_path: Path, words: tuple[str, ..
 
 def test_offline_it_goes_to_the_spool_at_once_and_sync_sends_it(server: Running, tmp_path: Path) -> None:
     log = write(tmp_path, "train.log", training_log(step_time_ms=402))
-    kept = upload(
+    spooled = upload(
         server, tmp_path, log, "--project", "client-offline", "--offline", THREEWALLS_SPOOL=str(tmp_path / "s")
     )
-    assert (kept.code, runs_of(server, "client-offline")) == (0, [])
+    assert (spooled.code, runs_of(server, "client-offline")) == (0, [])
     Path(log).unlink()
     done = threewalls(server.address, tmp_path, "sync", "--json", THREEWALLS_SPOOL=str(tmp_path / "s"))
     assert (done.code, len(done.document["sent"]), done.document["waiting"]) == (0, 1, 0)

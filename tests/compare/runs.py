@@ -47,5 +47,5 @@ def make_compared(session: Session, fields: Fields | None = None, *, project: st
 
 def timers(scale: float = 1.0) -> list[dict[str, Any]]:
     """Of a run; `scale` is that of the longest."""
-    made = (Timer("timer_forward_backward_ms", 0.8, 25_000 * scale), Timer("timer_optimizer_ms", 0.1, 3_000.0, 1.2))
-    return [asdict(item) for item in made]
+    phases = (Timer("timer_forward_backward_ms", 0.8, 25_000 * scale), Timer("timer_optimizer_ms", 0.1, 3_000.0, 1.2))
+    return [asdict(item) for item in phases]

@@ -13,11 +13,13 @@ from app.storage.database import transaction
 from tests.access.belongings import Belongings, make_belongings
 from tests.access.people import OURS, THEIRS, Teams, make_teams
 
-Held = tuple[Teams, Mapping[str, Belongings]]
+TeamsAndBelongings = tuple[Teams, Mapping[str, Belongings]]
 
 
 @pytest.fixture(scope="module")
-def held(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path, event_loop_thread: None) -> Iterator[Held]:
+def service(
+    tmp_path_factory: pytest.TempPathFactory, migrated_file: Path, event_loop_thread: None
+) -> Iterator[TeamsAndBelongings]:
     folder = tmp_path_factory.mktemp("contract")
     shutil.copy(migrated_file, folder / "threewalls.db")
     with pytest.MonkeyPatch.context() as patch:

@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.access.people import OURS, THEIRS, Teams
 from tests.cases import sized
-from tests.contract.conftest import Held
+from tests.contract.conftest import TeamsAndBelongings
 
 CHECKS = [
     not_a_server_error,
@@ -115,8 +115,8 @@ def as_headers(teams: Teams, who: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("who", EXAMPLES)
-def test_every_call_answers_as_its_document_says(held: Held, who: str) -> None:
-    teams, owned = held
+def test_every_call_answers_as_its_document_says(service: TeamsAndBelongings, who: str) -> None:
+    teams, owned = service
     caller = Caller(teams, who, {slug: belongings.params() for slug, belongings in owned.items()})
     caller.ask_all()
     assert caller.done >= DONE[who]

@@ -31,12 +31,12 @@ def prepare(data: Path) -> tuple[str, str]:
     with transaction(engine) as session:
         users.create_user(session, "mara", by="test", password="correct horse battery", administrator=True)
         project = make_project(session, "moe")
-        made = {
+        secrets = {
             scope: tokens.make_token(session, project_id=project.id or 0, name=scope, scopes=[scope], by="test")[1]
             for scope in (Scope.UPLOAD, Scope.READ)
         }
     engine.dispose()
-    return made[Scope.UPLOAD], made[Scope.READ]
+    return secrets[Scope.UPLOAD], secrets[Scope.READ]
 
 
 def write_logs(folder: Path) -> None:

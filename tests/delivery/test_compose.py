@@ -88,14 +88,14 @@ def test_redis_answers_only_with_its_password_and_the_queue_has_it(tmp_path: Pat
     broker_url = re.sub(r"\$\{REDIS_PASSWORD:\?[^}]*\}", "secret", address).replace("redis:6379", f"127.0.0.1:{port}")
     ask = ["redis-cli", "-p", str(port), *SERVICES["redis"]["healthcheck"]["test"][2:]]
 
-    def asked(password: str) -> subprocess.CompletedProcess[str]:
+    def ping(password: str) -> subprocess.CompletedProcess[str]:
         with_password = environment | {"REDISCLI_AUTH": password}
         return subprocess.run(ask, env=with_password, capture_output=True, text=True, timeout=300, check=False)
 
     with subprocess.Popen(shell, env=environment, stdout=subprocess.DEVNULL) as process:
         try:
-            wait_for(lambda: asked("secret").returncode == 0, "Redis")
-            assert asked("").returncode == 1
+            wait_for(lambda: ping("secret").returncode == 0, "Redis")
+            assert ping("").returncode == 1
             assert "secret" not in Path(f"/proc/{process.pid}/cmdline").read_text()
             with make_celery(Settings(broker_url=broker_url)).connection_for_read() as connection:
                 connection.ensure_connection(max_retries=1, timeout=5)

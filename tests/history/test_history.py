@@ -387,7 +387,7 @@ def test_a_golden_run_is_proposed_by_one_user_and_approved_by_another(
 
 
 @pytest.mark.parametrize(
-    ("form", "told"),
+    ("form", "message"),
     [
         ({"run": "17000", "author": "Ada"}, "17000 is not"),
         ({"run": "newest", "author": "Ada"}, "must be the number of a run"),
@@ -397,11 +397,11 @@ def test_a_golden_run_is_proposed_by_one_user_and_approved_by_another(
     ],
 )
 def test_a_refused_pin_keeps_what_was_typed(
-    client: TestClient, engine: Engine, moved: list[int], form: dict[str, str], told: str
+    client: TestClient, engine: Engine, moved: list[int], form: dict[str, str], message: str
 ) -> None:
     answer = client.post(f"/history/{key_of(engine, moved[0])}/pin", data=form)
     assert answer.status_code == 422
-    assert told in answer.text
+    assert message in answer.text
     assert f'value="{form["author"]}"' in answer.text
 
 
@@ -436,10 +436,10 @@ def test_the_runs_as_csv(client: TestClient, engine: Engine, moved: list[int]) -
         row.name = "=cmd()"
         session.add(row)
     key = key_of(engine, moved[0])
-    one = client.get(f"/api/v1/history/{key}?first={moved[0]}&last={moved[4]}", headers={"Accept": "text/csv"})
+    answer = client.get(f"/api/v1/history/{key}?first={moved[0]}&last={moved[4]}", headers={"Accept": "text/csv"})
     two = client.get(f"/history/{key}/runs.csv?first={moved[0]}&last={moved[4]}")
-    assert one.text == two.text
-    rows = list(csv.DictReader(io.StringIO(one.text)))
+    assert answer.text == two.text
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
     assert [int(row["id"]) for row in rows] == moved[:5]
     assert rows[0]["name"] == "'=cmd()"
     assert float(rows[1]["step_time_ms"]) == pytest.approx(400, rel=0.02)
@@ -448,7 +448,7 @@ def test_the_runs_as_csv(client: TestClient, engine: Engine, moved: list[int]) -
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "expected"),
     [
         ("", {"Qwen3-30B-A3B", "DeepSeek-V3"}),
         ("q=deepseek", {"DeepSeek-V3"}),
@@ -462,13 +462,13 @@ def test_the_runs_as_csv(client: TestClient, engine: Engine, moved: list[int]) -
         ("verdict=failed", set()),
     ],
 )
-def test_the_list_of_stacks(client: TestClient, engine: Engine, make: Make, query: str, found: set[str]) -> None:
+def test_the_list_of_stacks(client: TestClient, engine: Engine, make: Make, query: str, expected: set[str]) -> None:
     make(series((4, 400.0)))
     make(series((2, 300.0)), fields={"dispatcher": "hybridep"}, started=FIRST_PLACE + timedelta(hours=1))
     make([900.0], fields={"model": "DeepSeek-V3", "gpu": "GB200"}, project="other")
     page = client.get(f"/history?{query}").text
-    assert set(re.findall(r'<th scope="rowgroup" class="card" colspan="5">\s*([^ ]+)', page)) == found
-    assert len(set(re.findall(r'href="/history/([0-9a-f]{64})"', page))) == len(found)
+    assert set(re.findall(r'<th scope="rowgroup" class="card" colspan="5">\s*([^ ]+)', page)) == expected
+    assert len(set(re.findall(r'href="/history/([0-9a-f]{64})"', page))) == len(expected)
 
 
 def test_a_stack_of_the_list_says_what_it_is(client: TestClient, make: Make) -> None:

@@ -32,5 +32,5 @@ def client(app: FastAPI) -> TestClient:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with receiving() as one:
-        yield one
+    with receiving() as server:
+        yield server

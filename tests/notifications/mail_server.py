@@ -39,14 +39,14 @@ def mail_server(
     port: int = 0, *, certificate: Path | None = None, tls: bool = False, account: tuple[str, str] | None = None
 ) -> Iterator[MailServer]:
     """`certificate`: beside its `key.pem`. `tls`: from the first byte."""
-    kept = MailServer()
+    mail = MailServer()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     if certificate is not None:
         context.load_cert_chain(certificate, certificate.parent / "key.pem")
 
     class Session(socketserver.StreamRequestHandler):
         encrypted = False
-        known = account is None
+        is_logged_in = account is None
 
         def handle(self) -> None:
             with suppress(OSError):  # who does not trust the certificate hangs up
@@ -68,7 +68,7 @@ def mail_server(
                         self.encrypt()
                     case "AUTH" if account is not None and self.encrypted:
                         self.log_in(rest)
-                    case "MAIL" if not self.known:
+                    case "MAIL" if not self.is_logged_in:
                         self.say("530 log in first")
                     case "MAIL":
                         sender = rest.partition(":")[2].split()[0].strip("<>")
@@ -78,7 +78,7 @@ def mail_server(
                         self.say("250 ok")
                     case "DATA":
                         self.say("354 go on")
-                        kept.mails.append(Mail(sender, to, self.message(), self.encrypted))
+                        mail.mails.append(Mail(sender, to, self.message(), self.encrypted))
                         self.say("250 ok")
                     case "QUIT":
                         self.say("221 bye")
@@ -97,9 +97,9 @@ def mail_server(
 
         def log_in(self, sent: str) -> None:
             _, user, password = base64.b64decode(sent.removeprefix("PLAIN ")).decode().split("\0")
-            kept.shown.append((user, password))
-            self.known = (user, password) == account
-            self.say("235 hello" if self.known else f"535 {password} is wrong")
+            mail.shown.append((user, password))
+            self.is_logged_in = (user, password) == account
+            self.say("235 hello" if self.is_logged_in else f"535 {password} is wrong")
 
         def message(self) -> EmailMessage:
             lines = []
@@ -115,11 +115,11 @@ def mail_server(
         daemon_threads = True
 
     with Server(("127.0.0.1", port), Session) as server:
-        kept.port = server.server_address[1]
+        mail.port = server.server_address[1]
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:
-            yield kept
+            yield mail
         finally:
             server.shutdown()
             thread.join()

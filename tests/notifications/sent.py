@@ -30,8 +30,8 @@ def add(client: TestClient, target: str, kind: str = "webhook", **more: Any) -> 
     body = {"name": "ci", "kind": kind, "target": target, "author": "Ada", **more}
     answer = client.post(f"{API}/receivers", json=body)
     assert answer.status_code == 201, answer.text
-    made: dict[str, Any] = answer.json()
-    return made
+    document: dict[str, Any] = answer.json()
+    return document
 
 
 def listen(engine: Engine, target: str, *events: str, stacks: tuple[str, ...] = (), kind: str = "webhook") -> int:

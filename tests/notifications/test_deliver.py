@@ -77,10 +77,10 @@ def test_the_signature_is_right_by_openssl(engine: Engine, settings: Settings, r
     key = subprocess.run(
         ["openssl", "base64", "-d", "-A"], input=b"MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", capture_output=True, check=True
     ).stdout
-    told = f"{got.headers['webhook-id']}.{got.headers['webhook-timestamp']}.".encode() + got.body
+    signed = f"{got.headers['webhook-id']}.{got.headers['webhook-timestamp']}.".encode() + got.body
     output = subprocess.run(
         ["openssl", "dgst", "-sha256", "-mac", "HMAC", "-macopt", f"hexkey:{key.hex()}", "-binary"],
-        input=told, capture_output=True, check=True,
+        input=signed, capture_output=True, check=True,
     ).stdout  # fmt: skip
     encoded = subprocess.run(["openssl", "base64", "-A"], input=output, capture_output=True, check=True).stdout.decode()
     assert got.headers["webhook-signature"] == f"v1,{encoded}"
@@ -198,19 +198,19 @@ def test_a_name_is_looked_up_once_and_called_at_the_address_that_was_checked(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name server that changes its mind after the check."""
-    asked: list[str] = []
+    lookups: list[str] = []
 
     def answer(host: str, port: int, *_: object, **__: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
         if host[0].isdigit():  # the connection itself, to an address
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))]
-        asked.append(host)
-        place = "127.0.0.1" if len(asked) == 1 else "169.254.169.254"
+        lookups.append(host)
+        place = "127.0.0.1" if len(lookups) == 1 else "169.254.169.254"
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (place, port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", answer)
     target = read_web(f"http://hooks.example.com:{receiver.port}/")
     assert post(target, b"{}", {}, NEAR).status == 200
-    assert asked == ["hooks.example.com"]
+    assert lookups == ["hooks.example.com"]
     assert receiver.got[0].headers["host"] == f"hooks.example.com:{receiver.port}"
     with pytest.raises(RefusedError):
         checked_addresses(target, NEAR)
@@ -437,11 +437,11 @@ def test_a_message_survives_the_death_of_its_worker(
         wait_for(lambda: len(receiver.got) > 1, "the message to come again")
         receiver.released.set()
 
-        def one() -> dict[str, object]:
+        def newest_delivery() -> dict[str, object]:
             result: dict[str, object] = browser.get(f"{api}/deliveries", timeout=300).json()["items"][0]
             return result
 
-        wait_for(lambda: one()["state"] == "delivered", "the delivery to be written down")
+        wait_for(lambda: newest_delivery()["state"] == "delivered", "the delivery to be written down")
         assert len(set(receiver.ids)) == 1
         assert browser.get(f"{api}/deliveries", timeout=300).json()["total"] == 1
         assert house.stop() == 0
@@ -459,9 +459,9 @@ class Receive(Protocol):
 @pytest.fixture
 def receive() -> Receive:
     (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
-    made: dict[str, object] = {}
-    exec(code, made)  # noqa: S102  our own document
-    return cast("Receive", made["receive"])
+    namespace: dict[str, object] = {}
+    exec(code, namespace)  # noqa: S102  our own document
+    return cast("Receive", namespace["receive"])
 
 
 def test_the_example_handles_what_came_once(

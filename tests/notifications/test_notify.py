@@ -122,11 +122,11 @@ def test_a_run_that_cannot_be_read_is_told_once(client: TestClient, engine: Engi
     run_id = upload(client, log, meta={"project": PROJECT, "name": "night"}).json()["id"]
     process_run(run_id)
     process_run(run_id)
-    (told,) = deliveries(engine)
-    assert (told.event, told.payload["title"]) == ("run.failed", "Failed: night in moe-lab")
-    assert told.payload["data"]["run"].keys() == {"id", "name", "branch", "commit", "stack"}
-    assert told.payload["path"] == f"/runs/{run_id}"
-    assert told.work == "enqueued"  # by the worker that read the run
+    (delivery,) = deliveries(engine)
+    assert (delivery.event, delivery.payload["title"]) == ("run.failed", "Failed: night in moe-lab")
+    assert delivery.payload["data"]["run"].keys() == {"id", "name", "branch", "commit", "stack"}
+    assert delivery.payload["path"] == f"/runs/{run_id}"
+    assert delivery.work == "enqueued"  # by the worker that read the run
 
 
 def test_a_failure_is_told_once_for_all_reruns_that_fail_alike(client: TestClient, engine: Engine) -> None:
@@ -145,13 +145,13 @@ def test_a_failure_is_told_once_for_all_reruns_that_fail_alike(client: TestClien
     fail(crashed, "otherwise", **job)
     fail(missing, "elsewhere", **job | {"gpu": "GB200"})
     fail(missing, "later", **job | {"commit": "77aa01bc"})
-    told = [delivery.payload for delivery in deliveries(engine)]
-    assert [item["data"]["run"]["name"] for item in told] == ["first", "otherwise", "elsewhere", "later"]
-    assert told[0]["data"]["run"] | {"id": 1, "stack": ""} == {
+    payloads = [delivery.payload for delivery in deliveries(engine)]
+    assert [item["data"]["run"]["name"] for item in payloads] == ["first", "otherwise", "elsewhere", "later"]
+    assert payloads[0]["data"]["run"] | {"id": 1, "stack": ""} == {
         "id": 1, "name": "first", "branch": "main", "commit": "0f3c2a9d", "stack": "",
     }  # fmt: skip
-    assert told[0]["lines"][-1].startswith("On Qwen3-30B-A3B · H100")
-    assert told[0]["lines"][-1].endswith(", branch main, commit 0f3c2a9d.")
+    assert payloads[0]["lines"][-1].startswith("On Qwen3-30B-A3B · H100")
+    assert payloads[0]["lines"][-1].endswith(", branch main, commit 0f3c2a9d.")
 
 
 def test_stacks_of_one_title_are_told_apart(engine: Engine, settings: Settings) -> None:
@@ -164,50 +164,50 @@ def test_stacks_of_one_title_are_told_apart(engine: Engine, settings: Settings) 
     assert any(" · seq 8192, branch" in line for line in lines)
 
 
-def told(engine: Engine, receiver_id: int, *events: str, number: int = 7) -> list[int]:
+def put_all(engine: Engine, receiver_id: int, *events: str, number: int = 7) -> list[int]:
     with transaction(engine) as session:
         return [put_news(session, receiver_id, event, number) for event in events]
 
 
-def heard(receiver: Receiver) -> list[str]:
+def types_received(receiver: Receiver) -> list[str]:
     return [json.loads(item.body)["type"].partition(".")[2] for item in receiver.got]
 
 
 def test_what_waits_is_not_overtaken_by_what_came_after_it(
     engine: Engine, settings: Settings, receiver: Receiver
 ) -> None:
-    one = listen(engine, receiver.address)
+    receiver_id = listen(engine, receiver.address)
     receiver.answers = [500]
-    told(engine, one, "fixed")
+    put_all(engine, receiver_id, "fixed")
     assert work_off(engine, settings) == [False]
     # News of the same are a reason to try again, the older first. Those of another regression are nobody's business.
-    told(engine, one, "reopened")
-    told(engine, one, "opened", number=8)
+    put_all(engine, receiver_id, "reopened")
+    put_all(engine, receiver_id, "opened", number=8)
     assert work_off(engine, settings) == [True, True]
     assert work_off(engine, settings) == [True]
-    assert heard(receiver) == ["fixed", "fixed", "opened", "reopened"]
+    assert types_received(receiver) == ["fixed", "fixed", "opened", "reopened"]
     assert {state for _, state, _ in states(engine)} == {"delivered"}
 
 
 def test_what_was_given_up_stands_in_nobody_s_way(engine: Engine, settings: Settings, receiver: Receiver) -> None:
-    one = listen(engine, receiver.address)
+    receiver_id = listen(engine, receiver.address)
     receiver.answers = [410]
-    told(engine, one, "opened", "fixed")
+    put_all(engine, receiver_id, "opened", "fixed")
     assert work_off(engine, settings) == [False]
     assert work_off(engine, settings) == [True]
-    assert heard(receiver) == ["opened", "fixed"]
+    assert types_received(receiver) == ["opened", "fixed"]
 
 
 def test_all_that_waits_goes_when_the_receiver_is_back(engine: Engine, settings: Settings, receiver: Receiver) -> None:
-    one = listen(engine, receiver.address)
+    receiver_id = listen(engine, receiver.address)
     receiver.answers = [500, 500]
-    told(engine, one, "opened")
+    put_all(engine, receiver_id, "opened")
     work_off(engine, settings)
-    told(engine, one, "opened", number=8)  # finds out for itself, and so does not wait
+    put_all(engine, receiver_id, "opened", number=8)  # finds out for itself, and so does not wait
     work_off(engine, settings)
     assert work_off(engine, settings) == []
     with transaction(engine) as session:
-        put_trial(session, one)
+        put_trial(session, receiver_id)
     assert work_off(engine, settings) == [True]
     assert work_off(engine, settings) == [True, True]
 
@@ -215,13 +215,13 @@ def test_all_that_waits_goes_when_the_receiver_is_back(engine: Engine, settings:
 def test_a_message_that_is_not_taken_keeps_no_other_waiting(
     engine: Engine, settings: Settings, receiver: Receiver
 ) -> None:
-    one = listen(engine, receiver.address)
+    receiver_id = listen(engine, receiver.address)
     receiver.answers = [400, 200, 400]
-    told(engine, one, "opened")
+    put_all(engine, receiver_id, "opened")
     work_off(engine, settings)
-    told(engine, one, "opened", number=8)
+    put_all(engine, receiver_id, "opened", number=8)
     assert work_off(engine, settings) == [True]
-    told(engine, one, "opened", number=9)
+    put_all(engine, receiver_id, "opened", number=9)
     # The receiver took one meanwhile, so that it refuses the first says nothing of the third.
     assert work_off(engine, settings) == [False, True]
 
@@ -229,11 +229,11 @@ def test_a_message_that_is_not_taken_keeps_no_other_waiting(
 def test_a_message_that_is_refused_again_and_again_is_not_tried_with_every_other(
     engine: Engine, settings: Settings, receiver: Receiver
 ) -> None:
-    one = listen(engine, receiver.address)
+    receiver_id = listen(engine, receiver.address)
     receiver.refuses = b'"id":7,'
-    told(engine, one, "opened")
+    put_all(engine, receiver_id, "opened")
     for number in range(ATTEMPTS + 4):
-        told(engine, one, "opened", number=100 + number)
+        put_all(engine, receiver_id, "opened", number=100 + number)
         while work_off(engine, settings):
             pass
     bad, *others = deliveries(engine)
@@ -249,14 +249,14 @@ def test_what_waits_is_sent_now_when_somebody_asks(
     client: TestClient, engine: Engine, settings: Settings, receiver: Receiver
 ) -> None:
     project(engine)
-    one = add(client, receiver.address)["id"]
+    receiver_id = add(client, receiver.address)["id"]
     receiver.answers = [500]
-    first, second = told(engine, one, "fixed", "reopened")
+    first, second = put_all(engine, receiver_id, "fixed", "reopened")
     work_off(engine, settings)
     assert work_off(engine, settings) == []
     listed = {entry["id"]: entry for entry in client.get(f"{API}/deliveries").json()["items"]}
     assert (listed[first]["behind"], listed[second]["behind"]) == (None, first)
-    page = client.get(f"/settings/projects/moe-lab/notifications/{one}").text
+    page = client.get(f"/settings/projects/moe-lab/notifications/{receiver_id}").text
     assert f"after #{first}" in page
     assert page.count("Send now") == 2
     # What goes first is tried with it, or nothing would happen.
@@ -266,7 +266,7 @@ def test_what_waits_is_sent_now_when_somebody_asks(
     later(engine)
     assert work_off(engine, settings) == [True]
     assert work_off(engine, settings) == [True]
-    assert heard(receiver) == ["fixed", "fixed", "reopened"]
+    assert types_received(receiver) == ["fixed", "fixed", "reopened"]
 
 
 @pytest.mark.parametrize("settled_by", ["replay", "dismiss"])
@@ -274,42 +274,44 @@ def test_what_was_given_up_is_sent_again_as_a_whole_or_dismissed(
     client: TestClient, engine: Engine, settings: Settings, receiver: Receiver, settled_by: str
 ) -> None:
     project(engine)
-    one = add(client, receiver.address)["id"]
+    receiver_id = add(client, receiver.address)["id"]
     receiver.answers = [410, 410, 410]
-    given_up = told(engine, one, "opened", "recovered", "fixed")
+    given_up = put_all(engine, receiver_id, "opened", "recovered", "fixed")
     with transaction(engine) as session:
-        session.add(DeliveryRow(receiver_id=one, event="test", cause="old", state="failed", work="", payload={"v": 0}))
+        session.add(
+            DeliveryRow(receiver_id=receiver_id, event="test", cause="old", state="failed", work="", payload={"v": 0})
+        )
     for _ in given_up:
         work_off(engine, settings)
     at = "/settings/projects/moe-lab/notifications"
-    assert client.get(f"{API}/receivers/{one}").json()["failed"] == 4
-    assert "4 messages were not delivered" in client.get(f"{at}/{one}").text
-    answer = client.post(f"{API}/receivers/{one}/{settled_by}", json={"author": "Ada"})
+    assert client.get(f"{API}/receivers/{receiver_id}").json()["failed"] == 4
+    assert "4 messages were not delivered" in client.get(f"{at}/{receiver_id}").text
+    answer = client.post(f"{API}/receivers/{receiver_id}/{settled_by}", json={"author": "Ada"})
     if settled_by == "replay":
-        made = answer.json()["deliveries"]
+        replayed = answer.json()["deliveries"]
         for _ in given_up:
             assert work_off(engine, settings) == [True]
-        assert heard(receiver)[3:] == ["opened", "recovered", "fixed"]
-        assert [row.replay_of for row in deliveries(engine) if row.id in made] == given_up
+        assert types_received(receiver)[3:] == ["opened", "recovered", "fixed"]
+        assert [row.replay_of for row in deliveries(engine) if row.id in replayed] == given_up
         # What this version cannot read is left, and says so.
-        assert client.get(f"{API}/receivers/{one}").json()["failed"] == 1
+        assert client.get(f"{API}/receivers/{receiver_id}").json()["failed"] == 1
         bad = client.post(f"{API}/deliveries/{given_up[-1] + 1}/replay", json={"author": "Ada"})
         assert (bad.status_code, "another version stored it" in bad.text) == (422, True)
-        assert "Dismissed." in client.post(f"{at}/{one}/dismiss", data={"author": "Ada"}).text
+        assert "Dismissed." in client.post(f"{at}/{receiver_id}/dismiss", data={"author": "Ada"}).text
     else:
         assert answer.json() == {"dismissed": 4}
-        assert "Queued." in client.post(f"{at}/{one}/replay", data={"author": "Ada"}).text  # there is none left
+        assert "Queued." in client.post(f"{at}/{receiver_id}/replay", data={"author": "Ada"}).text  # there is none left
         assert len(deliveries(engine)) == 4
-    assert client.get(f"{API}/receivers/{one}").json()["failed"] == 0
+    assert client.get(f"{API}/receivers/{receiver_id}").json()["failed"] == 0
     assert "not delivered" not in client.get(at).text
 
 
 def test_what_cannot_be_read_any_more_is_given_up_with_its_reason(
     engine: Engine, settings: Settings, receiver: Receiver
 ) -> None:
-    one = listen(engine, receiver.address)
+    receiver_id = listen(engine, receiver.address)
     with transaction(engine) as session:
-        session.add(DeliveryRow(receiver_id=one, event="test", cause="old", payload={"title": "of version 0"}))
+        session.add(DeliveryRow(receiver_id=receiver_id, event="test", cause="old", payload={"title": "of version 0"}))
     assert work_off(engine, settings) == [False]
     (row,) = deliveries(engine)
     assert (row.state, row.error) == ("failed", "The stored message cannot be read.")

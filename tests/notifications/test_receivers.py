@@ -34,17 +34,17 @@ def record(engine: Engine, receiver_id: int) -> list[Any]:
 
 
 def test_a_secret_is_told_once_and_an_address_never_again(client: TestClient, engine: Engine) -> None:
-    made = add(client, f"https://ci.example/hook?key={SECRET_PATH}")
-    secret = made["secret"]
+    added = add(client, f"https://ci.example/hook?key={SECRET_PATH}")
+    secret = added["secret"]
     assert secret.startswith("whsec_")
-    assert made["target"] == "https://ci.example/…"
-    assert made["events"] == list(USUAL)
+    assert added["target"] == "https://ci.example/…"
+    assert added["events"] == list(USUAL)
     slack = add(client, SLACK, "slack")
     assert (slack["secret"], slack["target"]) == ("", "https://hooks.slack.com/…")
-    pages = ("", f"/{made['id']}", f"/{slack['id']}")
-    answers = [client.get(f"{API}/receivers").text, client.get(f"{API}/receivers/{made['id']}").text]
+    pages = ("", f"/{added['id']}", f"/{slack['id']}")
+    answers = [client.get(f"{API}/receivers").text, client.get(f"{API}/receivers/{added['id']}").text]
     answers += [client.get(f"/settings/projects/{PROJECT}/notifications{page}").text for page in pages]
-    answers += [json.dumps([[item.before, item.after, item.note] for item in record(engine, made["id"])])]
+    answers += [json.dumps([[item.before, item.after, item.note] for item in record(engine, added["id"])])]
     for text in answers:
         assert secret not in text
         assert SECRET_PATH not in text

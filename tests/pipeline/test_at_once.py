@@ -58,7 +58,7 @@ def upload(engine: Engine, settings: Settings, number: int) -> int:
 def stored(engine: Engine) -> bytes:
     """What reading, judging and ranking stored, without times and counters."""
     with read_session(engine) as session:
-        found = {
+        results = {
             "runs": [
                 (run.id, run.status, run.work, run.stack_key, run.verdict, run.verdict_delta_pct, run.rules_asked)
                 for run in session.exec(select(RunRow).order_by(col(RunRow.id)))
@@ -76,7 +76,7 @@ def stored(engine: Engine) -> bytes:
             "firings": sorted((row.run_id, row.rule_id) for row in session.exec(select(RuleFiringRow))),
             "work": [(row.work, row.attempts, row.judge_from) for row in session.exec(select(StackWorkRow))],
         }
-    return sorted_json(found)
+    return sorted_json(results)
 
 
 def test_one_transaction_stores_what_the_steps_store(settings_of: list[Settings]) -> None:

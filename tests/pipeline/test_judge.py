@@ -140,8 +140,8 @@ def test_a_quarantine_takes_a_run_out_of_every_baseline_at_once_and_back(engine:
     judge_all(engine, settings)
     before = document_of(engine, runs[-1])
     with transaction(engine) as session:
-        asked = people.quarantine(session, runs[5], "ada", "a bad node")
-    assert judge_stack(engine, settings, asked[0])
+        requested = people.quarantine(session, runs[5], "ada", "a bad node")
+    assert judge_stack(engine, settings, requested[0])
     after = document_of(engine, runs[-1])
     assert str(runs[5]) in before.verdict.baseline_used
     assert str(runs[5]) not in after.baseline
@@ -217,8 +217,8 @@ def test_two_workers_never_judge_one_stack_at_the_same_time(engine: Engine, sett
         work_id = session.exec(select(StackWorkRow.id)).one()
     assert work_id is not None
     with ThreadPoolExecutor(4) as pool:
-        told = list(pool.map(lambda _: judge_stack(engine, settings, work_id), range(8)))
-    assert sorted(item for item in told if item is not None) == [6]
+        outcomes = list(pool.map(lambda _: judge_stack(engine, settings, work_id), range(8)))
+    assert sorted(item for item in outcomes if item is not None) == [6]
     assert verdict_rows(engine) == 6
 
 

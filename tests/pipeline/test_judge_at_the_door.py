@@ -92,9 +92,9 @@ def test_of_verdicts_that_were_made_again_those_stay_that_somebody_knows(client:
     for number in range(1, 12):
         processed(client, number, 400 + number % 3)
     result = verdict(client, last)
-    told = [result["verdict"], *(earlier["verdict"] for earlier in result["earlier"])]
+    verdicts = [result["verdict"], *(earlier["verdict"] for earlier in result["earlier"])]
     assert result["earlier"][-1]["because"] == "It was read."
-    assert all(item != other for item, other in pairwise(told[:-1])), told
+    assert all(item != other for item, other in pairwise(verdicts[:-1])), verdicts
     with transaction(engine) as session:
         audit.record(session, who="ada", subject="run", subject_id=last, action="noted")
     for number in range(12, 16):

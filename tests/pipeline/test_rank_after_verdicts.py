@@ -50,10 +50,10 @@ def ranked_runs(engine: Engine) -> list[int]:
 def give(engine: Engine, settings: Settings) -> StackClaim:
     """The first half of a pass, as a worker leaves it that dies before the second."""
     with transaction(engine) as session:
-        held = stack_queue.claim(session, only_stack(engine).id or 0, settings)
-    assert held is not None
-    assert give_verdicts(engine, settings, held) is not None
-    return held
+        claimed = stack_queue.claim(session, only_stack(engine).id or 0, settings)
+    assert claimed is not None
+    assert give_verdicts(engine, settings, claimed) is not None
+    return claimed
 
 
 def lose_lease(engine: Engine) -> None:
@@ -84,10 +84,10 @@ def test_who_waits_has_the_verdict_before_the_standings_and_a_dead_worker_loses_
 
 def test_a_run_that_comes_while_its_stack_is_ranked_waits_for_its_verdict(engine: Engine, settings: Settings) -> None:
     arrive(engine, 1000, 0)
-    held = give(engine, settings)
+    claimed = give(engine, settings)
     late = arrive(engine, 1001, 1)
     assert judged(engine, late) == Judged(0, waiting=True)
-    assert rank_again(engine, settings, held) == "waiting"
+    assert rank_again(engine, settings, claimed) == "waiting"
     judge_all(engine, settings)
     assert decisions(engine) == ["no_baseline", "inconclusive"]
     assert ranked_runs(engine) == [2]

@@ -126,9 +126,9 @@ def test_two_workers_keep_what_a_rebuild_makes(
         decide(client, runs[NIGHTS[0]], "release", note="it was the switch")
         decide(client, runs[NIGHTS[9]], "quarantine", note="bad node")
         wait_for(lambda: not busy(engine), "all runs to be read, judged and ranked")
-        kept = standings(client)
+        before = standings(client)
     assert differing(engine) == []
-    assert sum(item["runs"] for item in kept["items"]) == len(NIGHTS) + 2
+    assert sum(item["runs"] for item in before["items"]) == len(NIGHTS) + 2
     with read_session(engine) as session:
         prior = session.exec(select(RankingPriorRow)).one()
         assert prior.priors["training_equivalent"]["configurations"] >= 5  # it was learned, and moved, on the way
@@ -153,7 +153,7 @@ def test_a_rebuild_mends_what_is_not_as_it_should_be(
         session.execute(text("UPDATE standing SET family = 'x' WHERE stack_key = :key"), {"key": leaderboard["other"]})
     capsys.readouterr()
     assert main(["rebuild-standings", "--check"]) == 3
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for part in (
         leaderboard["only"][:12],
         leaderboard["tie"][:12],
@@ -162,7 +162,7 @@ def test_a_rebuild_mends_what_is_not_as_it_should_be(
         "family",
         "3 differed",
     ):
-        assert part in said
+        assert part in output
     assert sorted(len(item.differs) > 0 for item in rebuild_all(engine)) == [False, False, True, True, True]
     assert differing(engine) == []
     assert main(["rebuild-standings", "--check"]) == 0

@@ -75,9 +75,9 @@ def test_processing_again_replaces_the_series(client: TestClient, engine: Engine
 
 
 def test_a_log_without_iterations_fails_with_the_lines_that_were_seen(client: TestClient, engine: Engine) -> None:
-    known = b"[Rank 0] (after 2 iterations) memory (MB) | allocated: 1.0 | max allocated: 2.0 | reserved: 3.0 | "
-    known += b"max reserved: 4.0\n"
-    run_id = uploaded(client, b"first words\n" + known + b"hello\n" * 50 + b"last words\n")
+    memory_line = b"[Rank 0] (after 2 iterations) memory (MB) | allocated: 1.0 | max allocated: 2.0 | reserved: 3.0 | "
+    memory_line += b"max reserved: 4.0\n"
+    run_id = uploaded(client, b"first words\n" + memory_line + b"hello\n" * 50 + b"last words\n")
     process_run(run_id)
     run = run_of(engine, run_id)
     assert run.status == "failed"

@@ -32,8 +32,8 @@ WRONG = {
 def planned(client: TestClient, **query: str) -> dict[str, Any]:
     answer = client.get("/api/v1/plan", params=query)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def page(client: TestClient, query: dict[str, str]) -> str:
@@ -43,8 +43,8 @@ def page(client: TestClient, query: dict[str, str]) -> str:
 
 
 def test_the_api_offers_layouts_best_first_with_their_flags(client: TestClient) -> None:
-    found = planned(client, **DEEPSEEK)
-    first = found["offers"][0]
+    document = planned(client, **DEEPSEEK)
+    first = document["offers"][0]
     assert [first[name] for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "edp")] == [1, 8, 2, 1, 32, 1, 32, 1]
     assert first["pp_layout"] == "Et*4|(tttt|)*14tmL"
     prediction = first["prediction"]
@@ -53,13 +53,13 @@ def test_the_api_offers_layouts_best_first_with_their_flags(client: TestClient) 
     assert sum(prediction["memory_parts_gb"].values()) == pytest.approx(prediction["peak_gb"], abs=0.05)
     assert sum(prediction["step_time_parts_s"].values()) == pytest.approx(prediction["step_time_s"], rel=1e-3)
     assert "--grad-reduce-in-bf16" in first["megatron_lm"]
-    assert found["calibration"]["step_time_records"] > 0
+    assert document["calibration"]["step_time_records"] > 0
     assert "--expert-model-parallel-size 32" in first["megatron_lm"]
     assert "model.expert_model_parallel_size=32" in first["megatron_bridge"]
-    assert (found["given"], found["closest"], found["first_cp"]) == (None, [], 1)
-    assert len(found["offers"]) == 50
-    assert sum(one["alone"] for one in found["rejected"]) <= found["tried"] - found["feasible"]
-    nearest = found["nearby"][0]
+    assert (document["given"], document["closest"], document["first_cp"]) == (None, [], 1)
+    assert len(document["offers"]) == 50
+    assert sum(rejection["alone"] for rejection in document["rejected"]) <= document["tried"] - document["feasible"]
+    nearest = document["nearby"][0]
     assert (nearest["layout"]["gpus"], nearest["layout"]["gpu"]) == (256, "H100")
 
 
@@ -73,7 +73,7 @@ def test_an_offer_is_judged_the_same_at_its_own_address(client: TestClient) -> N
 
 def test_a_broken_layout_has_each_constraint_named(client: TestClient) -> None:
     given = planned(client, **WRONG)["given"]
-    assert [one["constraint"] for one in given["violations"]] == ["scale-world-identity"]
+    assert [violation["constraint"] for violation in given["violations"]] == ["scale-world-identity"]
     assert "24 GPUs are not divisible by experts on ETP x EP x PP = 1 x 8 x 2 = 16" in given["violations"][0]["text"]
     text = page(client, WRONG)
     assert "violates 1 constraint" in text
@@ -89,10 +89,10 @@ def test_what_cannot_be_understood_is_refused_by_field(client: TestClient) -> No
     answer = client.get("/plan?model=<b>mine&gpus=many&speed=9", headers={"Accept": "text/html"})
     assert answer.status_code == 422
     assert "<b>mine" not in answer.text
-    for said in ("Correct the marked fields", "must be a whole number from 1 to 131,072", "<code>speed</code>"):
-        assert said in answer.text
+    for message in ("Correct the marked fields", "must be a whole number from 1 to 131,072", "<code>speed</code>"):
+        assert message in answer.text
     large = client.get("/api/v1/plan", params=DEEPSEEK | {"mtp": "101", "tp": "0"}).json()["errors"]
-    assert {one["field"]: one["message"] for one in large} == {
+    assert {error["field"]: error["message"] for error in large} == {
         "mtp": "must be a whole number from 0 to 100",
         "tp": "must be a whole number from 1 to 131,072",
     }
@@ -129,9 +129,9 @@ def test_a_run_links_to_the_planner_with_its_own_facts(client: TestClient, engin
     (address,) = re.findall(r'href="(/plan\?[^"]+)">Plan layout', text)
     for fact in ("model=Qwen3-30B-A3B", "gpus=16", "ep=16", "gbs=1024"):
         assert fact in address
-    told = page(client, dict(parse_qsl(address.removeprefix("/plan?"))))
-    assert "TP1 PP1 CP1 EP16 ETP1 satisfies every constraint." in told
-    assert f'href="/runs/{run}"' in told  # a run of this service, among the layouts that were used
+    edited_page = page(client, dict(parse_qsl(address.removeprefix("/plan?"))))
+    assert "TP1 PP1 CP1 EP16 ETP1 satisfies every constraint." in edited_page
+    assert f'href="/runs/{run}"' in edited_page  # a run of this service, among the layouts that were used
     assert client.get("/api/v1" + address).json()["given"]["edp"] == 1
 
 

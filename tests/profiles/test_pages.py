@@ -104,10 +104,10 @@ def test_a_run_of_the_same_configuration_needs_no_profile_of_its_own(client: Tes
     run_id, nightly, other = make_run(client), make_run(client, commit="b" * 40), make_run(client, ep=2)
     profile = attached(client, run_id, trace("synthetic/seed-11/pair-before"))
     client.post(f"/api/v1/runs/{run_id}/profiles/{profile['id']}/confirm", json={"author": "kim"})
-    told = client.get(f"/api/v1/runs/{nightly}/suggestions").json()
-    assert told["wall"]["certainty"] == "measured"
-    assert f"The profile of run #{run_id}, which has the same configuration, shows it." in told["wall"]["because"]
-    assert "profile-required" not in [row["rule"] for row in told["suggestions"]]
+    body = client.get(f"/api/v1/runs/{nightly}/suggestions").json()
+    assert body["wall"]["certainty"] == "measured"
+    assert f"The profile of run #{run_id}, which has the same configuration, shows it." in body["wall"]["because"]
+    assert "profile-required" not in [row["rule"] for row in body["suggestions"]]
     assert f'href="/runs/{run_id}/profiles/{profile["id"]}"' in page(client, f"/runs/{nightly}/next")
     assert phases_of(client, other)["profile"] == "open"
 

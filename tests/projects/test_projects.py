@@ -175,8 +175,8 @@ def test_a_log_that_grows_stays_as_it_was_when_there_is_no_more_room(small: Test
     address = f"/api/v1/runs/{run}/logs"
     assert small.post(f"{address}?offset={SIZE}", content=b"five\n").status_code == 200
     assert_problem(small.post(f"{address}?offset={SIZE + 5}", content=b"x\n"), 413, "Nothing was saved")
-    held = small.post(f"{address}?offset={SIZE + 5}&complete=true", content=b"")
-    assert (held.status_code, held.json()["offset"]) == (200, SIZE + 5)
+    answer = small.post(f"{address}?offset={SIZE + 5}&complete=true", content=b"")
+    assert (answer.status_code, answer.json()["offset"]) == (200, SIZE + 5)
 
 
 def test_runs_a_day_say_when_the_next_may_begin(small: TestClient, engine: Engine) -> None:

@@ -104,8 +104,8 @@ def said_of(client: TestClient, run_id: int) -> dict[str, Any]:
 
 def decisions(client: TestClient, ids: Iterable[int]) -> list[tuple[str, str]]:
     """What is said of each run now, and of its contrast to the container before."""
-    said = [said_of(client, run_id) for run_id in ids]
-    return [(item["verdict"], (item["contrast"] or {}).get("decision", "")) for item in said]
+    sentences = [said_of(client, run_id) for run_id in ids]
+    return [(item["verdict"], (item["contrast"] or {}).get("decision", "")) for item in sentences]
 
 
 def test_the_history_is_there_whole() -> None:

@@ -318,8 +318,8 @@ def test_a_change_of_the_list_is_undone_in_the_list(client: TestClient, engine: 
 
 def test_the_name_is_asked_once(client: TestClient, make: Make) -> None:
     number = make()
-    asked = client.get(f"/regressions/{number}").text
-    assert 'class="field no-js"' in asked
+    html = client.get(f"/regressions/{number}").text
+    assert 'class="field no-js"' in html
     client.cookies.set("threewalls_name", "Ada%20%3CL%3E%0A")
     page = client.get(f"/regressions/{number}").text
     assert hidden(page, "author") == "Ada &lt;L&gt;"

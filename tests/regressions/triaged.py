@@ -73,9 +73,9 @@ def make_slow_stack(
         }
         runs.append(make_run(session, project=project, step_time_ms=math.exp(value), **(fields | columns)))
     owner = make_project(session, project)
-    made = SlowStack(keys["stack"], keys["config"], tuple(runs), days[0], usual, slow, owner.id or 0)
-    _judge(session, made)
-    return made
+    slow_stack = SlowStack(keys["stack"], keys["config"], tuple(runs), days[0], usual, slow, owner.id or 0)
+    _judge(session, slow_stack)
+    return slow_stack
 
 
 def make_regression(session: Session, stacks: SlowStack | Sequence[SlowStack], **columns: Any) -> int:
@@ -120,11 +120,11 @@ def make_regression(session: Session, stacks: SlowStack | Sequence[SlowStack], *
     return row.id
 
 
-def _judge(session: Session, made: SlowStack) -> None:
+def _judge(session: Session, slow_stack: SlowStack) -> None:
     """The verdict of the first slow run, by the judge itself."""
     session.flush()
-    records = full_records(session, made.runs[: made.slow + 1])
-    names = [str(run) for run in made.runs[: made.slow + 1]]
+    records = full_records(session, slow_stack.runs[: slow_stack.slow + 1])
+    names = [str(run) for run in slow_stack.runs[: slow_stack.slow + 1]]
     result = assess([records[names[-1]]], [records[name] for name in names[:-1]])
     document = verdict_document(result, (names[-1],), {name: {} for name in names}, definition_version=1)
-    put_verdict(session, made.since, document, "It was uploaded.")
+    put_verdict(session, slow_stack.since, document, "It was uploaded.")

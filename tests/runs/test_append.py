@@ -43,7 +43,7 @@ def run_of(client: TestClient, run_id: int) -> dict[str, Any]:
     return run
 
 
-def held(client: TestClient, run_id: int, position: int = 0) -> bytes:
+def stored_text(client: TestClient, run_id: int, position: int = 0) -> bytes:
     return client.get(f"/api/v1/runs/{run_id}/files/{position}").content
 
 
@@ -80,7 +80,7 @@ def test_a_piece_sent_again_changes_nothing(client: TestClient) -> None:
     for _ in range(2):
         assert send(client, run_id, LOG[1000:5000], offset=1000).json()["offset"] == 5000
     assert send(client, run_id, LOG[:200], offset=0).json()["offset"] == 5000
-    assert held(client, run_id) == LOG[:5000]
+    assert stored_text(client, run_id) == LOG[:5000]
 
 
 def test_a_gap_and_another_text_are_refused_with_the_offset_that_is_held(client: TestClient) -> None:
@@ -91,7 +91,7 @@ def test_a_gap_and_another_text_are_refused_with_the_offset_that_is_held(client:
     other = send(client, run_id, b"another text", offset=CUT - 4)
     assert_problem(other, 409, "differs from the stored")
     assert other.json()["offset"] == CUT
-    assert held(client, run_id) == LOG[:CUT]
+    assert stored_text(client, run_id) == LOG[:CUT]
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress], ids=["gzip", "zstd"])
@@ -102,7 +102,7 @@ def test_a_piece_may_be_compressed_by_itself(client: TestClient, compress: Any) 
     files = {"log": ("piece", compress(LOG[CUT:]))}
     answer = client.post(f"/api/v1/runs/{run_id}/logs", data=form, files=files)
     assert (answer.json()["offset"], answer.json()["receiving"]) == (len(LOG), False)
-    assert held(client, run_id) == LOG
+    assert stored_text(client, run_id) == LOG
     assert_problem(send(client, run_id, compress(LOG)[:-9], offset=0), 422, "ends ", "Nothing was saved")
 
 
@@ -115,7 +115,7 @@ def test_many_small_pieces_are_few_objects_and_one_text(client: TestClient, engi
         segments = session.exec(select(SegmentRow)).all()
     assert len(segments) <= 12
     assert sum(segment.size_bytes for segment in segments) == len(log)
-    assert held(client, run_id) == log
+    assert stored_text(client, run_id) == log
     page = client.get(f"/api/v1/runs/{run_id}/log?from=60&to=61").json()
     assert page["line_count"] == 120
     assert "iteration       60/" in page["lines"][0]["text"]
@@ -128,7 +128,7 @@ def test_clients_at_once_append_one_after_another(client: TestClient) -> None:
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda end: send(client, run_id, LOG[CUT:end], offset=CUT), range(4000, 4800, 100)))
     assert {answer.status_code for answer in answers} == {200}
-    assert held(client, run_id) == LOG[:4700]
+    assert stored_text(client, run_id) == LOG[:4700]
 
 
 def test_another_name_is_another_log_of_the_run(client: TestClient) -> None:

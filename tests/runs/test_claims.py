@@ -46,9 +46,9 @@ def claim(engine: Engine, run_id: int, settings: Settings) -> RunClaim | None:
         return claim_run(session, run_id, settings)
 
 
-def finish(engine: Engine, held: RunClaim) -> bool:
+def finish(engine: Engine, run_claim: RunClaim) -> bool:
     with transaction(engine) as session:
-        return run_queue.finish(session, held, status="ready") is not None
+        return run_queue.finish(session, run_claim, status="ready") is not None
 
 
 def due(engine: Engine, settings: Settings) -> list[int]:
@@ -89,22 +89,22 @@ def test_an_expired_lease_is_taken_over_and_its_owner_writes_nothing(engine: Eng
 
 def test_a_renewed_lease_is_not_taken_over(engine: Engine, settings: Settings) -> None:
     run_id = add_run(engine)
-    held = claim(engine, run_id, settings)
-    assert held is not None
+    run_claim = claim(engine, run_id, settings)
+    assert run_claim is not None
     set_lease(engine, run_id, seconds=-1)
     with transaction(engine) as session:
-        assert run_queue.renew(session, held, utc_now() + timedelta(seconds=60))
+        assert run_queue.renew(session, run_claim, utc_now() + timedelta(seconds=60))
     assert claim(engine, run_id, settings) is None
 
 
 def test_a_lease_is_renewed_while_the_work_goes_on(engine: Engine, settings: Settings) -> None:
     short = settings.model_copy(update={"lease_seconds": 1})
     run_id = add_run(engine)
-    held = claim(engine, run_id, short)
-    assert held is not None
+    run_claim = claim(engine, run_id, short)
+    assert run_claim is not None
     before = run_of(engine, run_id).lease_until
     assert before is not None
-    with run_queue.renewed(engine, held, lease_seconds=0.06):
+    with run_queue.renewed(engine, run_claim, lease_seconds=0.06):
         set_lease(engine, run_id, seconds=-1)
         while True:
             now = run_of(engine, run_id).lease_until
@@ -128,20 +128,20 @@ def test_a_poisonous_run_is_parked_with_its_reason(engine: Engine, settings: Set
 def test_an_attempt_that_is_nobody_s_fault_does_not_count(engine: Engine, settings: Settings) -> None:
     run_id = add_run(engine)
     for _ in range(settings.max_attempts + 2):
-        held = claim(engine, run_id, settings)
-        assert held is not None
+        run_claim = claim(engine, run_id, settings)
+        assert run_claim is not None
         with transaction(engine) as session:
-            run_queue.give_back(session, held, again_at=utc_now(), counts=False)
+            run_queue.give_back(session, run_claim, again_at=utc_now(), counts=False)
     assert run_of(engine, run_id).attempts == 0
 
 
 def test_what_was_given_up_is_due_first_and_then_what_is_due_longest(engine: Engine, settings: Settings) -> None:
     later, waiting, resting, given_up, working, done = (add_run(engine, key) for key in "abcdef")
     for run_id in (given_up, working, done):
-        held = claim(engine, run_id, settings)
-        assert held is not None
+        run_claim = claim(engine, run_id, settings)
+        assert run_claim is not None
         if run_id == done:
-            finish(engine, held)
+            finish(engine, run_claim)
     set_lease(engine, later, seconds=-10)
     set_lease(engine, waiting, seconds=-20)
     set_lease(engine, resting, seconds=20)

@@ -120,8 +120,8 @@ def test_what_goes_on_as_text_is_read_and_what_was_skipped_is_said(client: TestC
             continue
         process_run(answer.json()["id"])
         run = client.get(f"/api/v1/runs/{answer.json()['id']}").json()
-        said = [warning for warning in run["warnings"] if "NUL bytes" in warning or "not UTF-8" in warning]
-        if (run["status"], run["health"]["iterations"], len(said)) != ("ready", 60, int("torn" not in what)):
+        warnings = [warning for warning in run["warnings"] if "NUL bytes" in warning or "not UTF-8" in warning]
+        if (run["status"], run["health"]["iterations"], len(warnings)) != ("ready", 60, int("torn" not in what)):
             wrong[what] = (run["status"], run["error"], run["health"], run["warnings"])
     assert wrong == {}
 

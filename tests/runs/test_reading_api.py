@@ -110,9 +110,9 @@ def test_lines_are_numbered_from_one(client: TestClient) -> None:
     assert text.text == "second <b>\nthird\n"
 
 
-@pytest.mark.parametrize("asked", ["from=0", "from=5&to=4", "from=1&to=5001", "from=x"])
-def test_lines_that_mean_nothing_are_refused(client: TestClient, asked: str) -> None:
-    assert_problem(client.get(f"{upload(client, LOG).headers['location']}/log?{asked}"), 422)
+@pytest.mark.parametrize("query", ["from=0", "from=5&to=4", "from=1&to=5001", "from=x"])
+def test_lines_that_mean_nothing_are_refused(client: TestClient, query: str) -> None:
+    assert_problem(client.get(f"{upload(client, LOG).headers['location']}/log?{query}"), 422)
 
 
 def test_a_download_is_an_attachment_that_nobody_sniffs(client: TestClient) -> None:

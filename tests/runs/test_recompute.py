@@ -131,8 +131,8 @@ def test_a_run_that_cannot_be_computed_keeps_its_figures_and_nobody_waits_for_it
     run = row(engine, run_id)
     assert (run.status, run.error, run.step_time_ms) == ("ready", None, 1.0)
     assert "Unexpected error (id " in (run.recompute_error or "")
-    told = client.get(f"/api/v1/runs/{run_id}").json()["warnings"][0]
-    assert told.startswith("Its figures are of earlier definitions (flops 1 -> 2) and in no baseline")
+    warning = client.get(f"/api/v1/runs/{run_id}").json()["warnings"][0]
+    assert warning.startswith("Its figures are of earlier definitions (flops 1 -> 2) and in no baseline")
     assert run.definition_version == DEFINITION_VERSION - 1
     assert counts(engine) == (0, 0, 1)
     assert ask(engine, settings) == []
@@ -216,11 +216,11 @@ def test_new_rules_of_verdicts_judge_again_without_computing(client: TestClient,
         session.execute(update(VerdictRow).values(verdict_version=VERDICT_VERSION - 1))
     assert client.get("/api/v1/definitions").json()["verdicts"] == {"total": 1, "waiting": 1}
     with transaction(engine) as session:
-        asked = process.request_next_stacks(session)
-    assert len(asked) == 1
+        work_ids = process.request_next_stacks(session)
+    assert len(work_ids) == 1
     with transaction(engine) as session:
         assert process.request_next_stacks(session) == []
-    judge_stack(asked[0])
+    judge_stack(work_ids[0])
     with read_session(engine) as session:
         verdicts = session.execute(select(VerdictRow).order_by(col(VerdictRow.id))).scalars().all()
     assert [(verdict.run_id, verdict.current, verdict.verdict_version) for verdict in verdicts] == [

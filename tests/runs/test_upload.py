@@ -246,22 +246,24 @@ def test_an_answer_about_another_s_run_carries_no_verdict(teams: Teams) -> None:
     own = upload(teams.client("token:upload"), LOG, meta=META).json()
     process_run(own["id"])
 
-    def told(who: str) -> set[str]:
+    def keys_of_answer(who: str) -> set[str]:
         answer = upload(teams.client(who), LOG, meta=META, wait=0.1).json()
         assert answer["id"] == own["id"]
         return set(answer)
 
-    assert told("token:upload") > told("token:all") == {"id", "url", "created", "status", "warnings"}
-    assert "verdict" in told("token:upload")
-    assert told("contributor") == told("token:all")
+    assert (
+        keys_of_answer("token:upload") > keys_of_answer("token:all") == {"id", "url", "created", "status", "warnings"}
+    )
+    assert "verdict" in keys_of_answer("token:upload")
+    assert keys_of_answer("contributor") == keys_of_answer("token:all")
 
 
 def test_slugs_that_differ_by_case_are_one_project(client: TestClient) -> None:
     for slug in ("MoE", "moe", "mOE"):
         assert upload(client, LOG, meta={"project": slug}).status_code == 202
     assert [item["project"] for item in client.get("/api/v1/projects").json()["items"]] == ["MoE"]
-    made = client.post("/api/v1/projects", json={"project": "MOE", "author": "Ada"})
-    assert_problem(made, 409, "MOE")
+    answer = client.post("/api/v1/projects", json={"project": "MOE", "author": "Ada"})
+    assert_problem(answer, 409, "MOE")
 
 
 def send_together(app: FastAPI, times: int) -> list[int]:

@@ -135,8 +135,8 @@ def test_the_index_of_the_search_answers_as_reading_every_run_does(engine: Engin
         runs = runs_of(session)
         for word in (*WORDS, "nightly main", "run qwen", "3 nightly"):
             expected = {run.id for run in runs if all(mentions(run, part) for part in word.split())}
-            found = {item.id for item in find_runs(session, RunQuery(q=word)).items}
-            assert found == expected, word
+            run_ids = {item.id for item in find_runs(session, RunQuery(q=word)).items}
+            assert run_ids == expected, word
 
 
 def mentions(run: RunRow, word: str) -> bool:
@@ -157,8 +157,8 @@ def test_a_copied_table_of_runs_gets_its_triggers_and_rows_again(database: Setti
         assert {(row.project_id, row.stack_key): row.runs for row in stacks_with_runs(session)} == {
             key: values[0] for key, values in expected_stacks(runs).items()
         }
-        found = {item.id for item in find_runs(session, RunQuery(q="kimi")).items}
-        assert found == {run.id for run in runs if run.model == "Kimi-K2"}
+        run_ids = {item.id for item in find_runs(session, RunQuery(q="kimi")).items}
+        assert run_ids == {run.id for run in runs if run.model == "Kimi-K2"}
     change_runs(engine, seed=10, changes=10)
 
 

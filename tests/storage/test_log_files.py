@@ -51,7 +51,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> LogFiles:
     )
 
 
-def kept(store: LogFiles) -> list[str]:
+def stored_paths(store: LogFiles) -> list[str]:
     return sorted(entry["path"] for batch in obstore.list(store._store) for entry in batch)
 
 
@@ -64,7 +64,7 @@ def test_a_file_is_kept_by_the_hash_of_what_it_says(store: LogFiles) -> None:
 
 def test_the_same_content_is_one_object(store: LogFiles) -> None:
     assert store.put([TEXT]) == store.put([TEXT[:5], TEXT[5:]])
-    assert len(kept(store)) == 1
+    assert len(stored_paths(store)) == 1
 
 
 def test_an_aborted_put_leaves_nothing(store: LogFiles) -> None:
@@ -74,7 +74,7 @@ def test_an_aborted_put_leaves_nothing(store: LogFiles) -> None:
 
     with pytest.raises(ConnectionResetError):
         store.put(broken())
-    assert kept(store) == []
+    assert stored_paths(store) == []
 
 
 def test_a_large_object_goes_in_parts(store: LogFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_a_deleted_object_is_gone_and_can_be_deleted_again(store: LogFiles) -> N
     key = store.put([TEXT]).key
     store.delete(key)
     store.delete(key)
-    assert kept(store) == []
+    assert stored_paths(store) == []
 
 
 def test_a_store_that_answers_is_ready(store: LogFiles) -> None:
@@ -286,17 +286,17 @@ def test_what_a_run_needs_stays_until_the_run_is_gone(
 def test_a_store_that_fails_halfway_leaves_nothing(
     client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    really_keep, kept = LogFiles.keep, []
+    really_keep, stored = LogFiles.keep, []
 
     def fail_at_the_second(store: LogFiles, staged: StagedFile) -> object:
-        if kept:
+        if stored:
             raise Unavailable("The artifact store did not answer.")
-        kept.append(really_keep(store, staged))
-        return kept[0]
+        stored.append(really_keep(store, staged))
+        return stored[0]
 
     monkeypatch.setattr(LogFiles, "keep", fail_at_the_second)
     assert upload(client, LOG, b"another log\n").status_code == 503
-    assert len(kept) == 1
+    assert len(stored) == 1
     assert traces(engine, settings) == {}
 
 

@@ -143,10 +143,10 @@ def test_projects_that_differ_by_case_get_names_and_keys_of_their_own(
         rows = session.exec(
             select(ProjectRow.slug, RunRow.definition_version, RunRow.idempotency_key).join(RunRow)
         ).all()
-    told = {slug: (version, key) for slug, version, key in rows}
-    assert {slug: version for slug, (version, _) in told.items()} == {"moe": 1, "MoE-3": 0, "MoE-2": 1}
-    assert told["moe"][1] != told["MoE-3"][1]
-    assert told["MoE-2"][1] is None
+    projects = {slug: (version, key) for slug, version, key in rows}
+    assert {slug: version for slug, (version, _) in projects.items()} == {"moe": 1, "MoE-3": 0, "MoE-2": 1}
+    assert projects["moe"][1] != projects["MoE-3"][1]
+    assert projects["MoE-2"][1] is None
 
 
 def test_processes_that_start_together_wait_for_the_first(tmp_path: Path, postgres_server: Postgres) -> None:

@@ -37,9 +37,9 @@ def again(reading: Reading, summary: RunSummary) -> Reading:
     )
 
 
-def assert_same(one: RunSummary, other: RunSummary) -> None:
+def assert_same(actual: RunSummary, other: RunSummary) -> None:
     for field in fields(RunSummary):
-        a, b = getattr(one, field.name), getattr(other, field.name)
+        a, b = getattr(actual, field.name), getattr(other, field.name)
         if field.name == "series":
             assert list(a) == list(b)
             for name in a:
@@ -53,9 +53,9 @@ def assert_same(one: RunSummary, other: RunSummary) -> None:
 def assert_kept_whole(reading: Reading) -> None:
     metadata = read_metadata({"gpu": "H100", "gpus": 8, "container": "train:26.06"})
     first = summarise(reading.log, metadata, reading.documents)
-    kept = again(reading, first)
-    assert_same(first, summarise(kept.log, metadata, kept.documents))
-    assert kept.warnings == reading.warnings
+    stored = again(reading, first)
+    assert_same(first, summarise(stored.log, metadata, stored.documents))
+    assert stored.warnings == reading.warnings
 
 
 def logs_of_the_corpus() -> list[Path]:
@@ -95,9 +95,9 @@ def test_a_few_kilobytes_are_kept_beside_the_series() -> None:
 def test_every_field_of_a_parsed_log_is_kept() -> None:
     log = merge_logs([LogPart("a.log", parse_log([training_log()]))])
     marked = replace(log, trainer="other", line_count=7, unrecognised_lines=3, truncated=True, total_iterations=99)
-    kept = again(Reading(marked, (), ()), summarise(marked, read_metadata({}))).log
+    stored = again(Reading(marked, (), ()), summarise(marked, read_metadata({}))).log
     for field in fields(ParsedLog):
-        assert repr(getattr(kept, field.name)) == repr(getattr(marked, field.name)), field.name
+        assert repr(getattr(stored, field.name)) == repr(getattr(marked, field.name)), field.name
 
 
 @given(st.lists(st.floats(width=64, allow_nan=True, allow_infinity=True)))
