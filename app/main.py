@@ -115,8 +115,8 @@ COMPRESSION = 4
 def create_app(settings: Settings | None = None, *, open_to: Collection[str] | None = None) -> FastAPI:
     """Return the web application. The database must have been migrated (`app.storage.database.migrate`).
 
-    `open_to`: host names besides those of this machine at which it answers without log-ins until it has an
-    administrator; None always requires log-ins. Raises UnruledRouteError for a route without an access rule.
+    `open_to`: further host names at which it answers without log-ins until it has an administrator; None always
+    requires log-ins. Raises UnruledRouteError for a route without an access rule.
     """
     settings = settings or get_settings()
     configure_logging(settings)

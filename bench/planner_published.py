@@ -22,7 +22,7 @@ import numpy as np
 from app.domain.planning.candidates import candidates
 from app.domain.planning.estimate import Record, calibrate, comparable, degrees_of, estimator_of
 from app.domain.planning.layout import Layout, stage_shares
-from app.domain.planning.memory import Recipe
+from app.domain.planning.memory import MemoryOptions
 from app.domain.planning.plan import best_first, given_layout
 from app.domain.planning.records import UsedLayout, records_of
 from app.domain.planning.request import PlanRequest, read_request
@@ -312,15 +312,15 @@ _MOONLIGHT = {
     "v_head_dim": "128", "gpu": "H100", "gpus": "8", "seq_len": "4096", "gbs": "4", "mbs": "1",
     "tp": "2", "pp": "1", "cp": "1", "ep": "8", "etp": "1",
 }  # fmt: skip
-_PERFORMANCE = Recipe(gradients_bf16=True)
-_LOW_MEMORY = Recipe(gradients_bf16=True, moments_bf16=True)
+_PERFORMANCE = MemoryOptions(gradients_bf16=True)
+_LOW_MEMORY = MemoryOptions(gradients_bf16=True, moments_bf16=True)
 
 
-def _modules(recipe: Recipe, *modules: str) -> Recipe:
+def _modules(recipe: MemoryOptions, *modules: str) -> MemoryOptions:
     return replace(recipe, recompute=frozenset(modules))
 
 
-PEAKS: tuple[tuple[str, dict[str, str], Recipe, float], ...] = (
+PEAKS: tuple[tuple[str, dict[str, str], MemoryOptions, float], ...] = (
     (
         "Qwen3-30B-A3B EP16, alltoall, graphs",
         _QWEN | {"tp": "1", "pp": "1", "cp": "1", "ep": "16", "etp": "1"},
@@ -336,13 +336,13 @@ PEAKS: tuple[tuple[str, dict[str, str], Recipe, float], ...] = (
     (
         "Qwen3-30B-A3B TP2 PP2 EP4, moe_act",
         _QWEN | {"tp": "2", "pp": "2", "cp": "1", "ep": "4", "etp": "1"},
-        _modules(Recipe(moments_bf16=True), "moe_act"),
+        _modules(MemoryOptions(moments_bf16=True), "moe_act"),
         47.2,
     ),
     (
         "the same, all optimizer states in host memory",
         _QWEN | {"tp": "2", "pp": "2", "cp": "1", "ep": "4", "etp": "1"},
-        _modules(Recipe(moments_bf16=True, offload=1.0), "moe_act"),
+        _modules(MemoryOptions(moments_bf16=True, offload=1.0), "moe_act"),
         32.0,
     ),
     ("Moonlight-16B TP2 EP8", _MOONLIGHT, _LOW_MEMORY, 36.618),
@@ -373,7 +373,7 @@ PEAKS: tuple[tuple[str, dict[str, str], Recipe, float], ...] = (
         "DeepSeek-V3 PP4 VPP4 EP64, without any measure",
         {"model": "DeepSeek-V3", "mtp": "1", "gpu": "GB200", "gpus": "256", "seq_len": "4096", "mbs": "1",
          "tp": "1", "pp": "4", "vpp": "4", "cp": "1", "ep": "64", "etp": "1"},
-        Recipe(),
+        MemoryOptions(),
         199.5,
     ),
 )  # fmt: skip
@@ -392,7 +392,7 @@ def print_peaks() -> None:
     print(f"memory: {close} of {len(PEAKS)} peaks within {NEAR_ENOUGH:.0%}")
 
 
-def peak_gb(values: Mapping[str, str], recipe: Recipe) -> float:
+def peak_gb(values: Mapping[str, str], recipe: MemoryOptions) -> float:
     request = read_request(values)
     estimator = estimator_of(request)
     a = {name: request.fix(name) or 1 for name in ("tp", "cp", "pp", "ep", "etp", "vpp")}

@@ -91,7 +91,7 @@ _HEADING = ("id", "at", "who", "project", "subject", "subject_id", "name", "acti
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AuditedChange:
     name: str
     before: str
     after: str
@@ -105,7 +105,7 @@ class EventView:
     project: str
     label: str
     address: str
-    changes: tuple[Change, ...]
+    changes: tuple[AuditedChange, ...]
 
 
 def view_of(event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str]) -> EventView:
@@ -118,7 +118,7 @@ def view_of(event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str
     both = {**event.before, **event.after}
     label = subject_name(event, slugs, names) or event.subject_id[:12]
     changes = tuple(
-        Change(key, _shown(event.before.get(key)), _shown(event.after.get(key)))
+        AuditedChange(key, _shown(event.before.get(key)), _shown(event.after.get(key)))
         for key in both
         if event.before.get(key) != event.after.get(key) and key != "name"
     )

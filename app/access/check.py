@@ -56,7 +56,8 @@ _WRONG_TOKEN = "The token is unknown, revoked or expired. A maintainer of the pr
 class AccessMiddleware:
     """Check every request. Store the caller in the request's state and the visible projects in `storage/visible.py`.
 
-    `open_to`: host names besides loopback at which a service without log-ins answers; None requires log-ins always.
+    `open_to`: host names, in addition to loopback, at which a service without log-ins answers; None requires log-ins
+    always.
     """
 
     def __init__(

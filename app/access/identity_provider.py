@@ -117,7 +117,7 @@ class Provider:
         return Identity(self.issuer, subject, one_line(name), email, self._groups(claims))
 
     def _groups(self, claims: Mapping[str, Any]) -> frozenset[str] | None:
-        """Return the groups of the user; None if the service does not read them. Without the claim there are none."""
+        """Return the groups of the user; None if the service does not read them. Empty without the claim."""
         if not self._groups_claim:
             return None
         value = claims.get(self._groups_claim)

@@ -202,7 +202,7 @@ class Identity:
     groups: frozenset[str] | None = None
 
     def is_of(self, domains: Collection[str]) -> bool:
-        """Return whether the e-mail address has one of these domains, or there are none."""
+        """Return whether the e-mail address has one of these domains; True without domains."""
         return not domains or self.email.rpartition("@")[2].lower() in domains
 
 

@@ -21,7 +21,7 @@ from app.storage.projects import find_project
 from app.storage.runs import aware
 from app.storage.tables import MemberRow, ProjectRow, TokenRow, utc_now
 from app.storage.tokens import MadeToken, made_in_force, revoke_made
-from app.storage.users import Member, User, members_of
+from app.storage.users import ProjectMember, User, members_of
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +31,7 @@ class Membership:
     project_id: int
     project: str
     public: bool
-    members: tuple[Member, ...]
+    members: tuple[ProjectMember, ...]
     groups: tuple[GroupRole, ...]
     created: Mapping[str, list[MadeToken]]
 
@@ -214,7 +214,7 @@ State = Literal["in force", "expired", "revoked"]
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class TokenView:
     id: int
     name: str
     shown: str
@@ -232,7 +232,7 @@ class Token:
 class TokenPage:
     """`total` and `in_force` count all tokens of the project."""
 
-    items: tuple[Token, ...]
+    items: tuple[TokenView, ...]
     page: int
     pages: int
     total: int
@@ -249,7 +249,7 @@ def list_tokens(session: Session, slug: str, *, page: int = 1, page_size: int = 
 
 def make_token(
     engine: Engine, slug: str, *, name: str, scopes: Collection[str], expires_at: datetime | None, by: str
-) -> tuple[Token, str]:
+) -> tuple[TokenView, str]:
     """Create a token; return it with its secret, which is shown once. Raises InvalidChange, NotFound."""
     try:
         read_scopes = {Scope(scope) for scope in scopes}
@@ -266,7 +266,7 @@ def make_token(
     return token, secret
 
 
-def revoke_token(engine: Engine, slug: str, token_id: int, *, by: str) -> Token:
+def revoke_token(engine: Engine, slug: str, token_id: int, *, by: str) -> TokenView:
     """Revoke a token. Raises NotFound, also for a token of another project."""
     with transaction(engine) as session:
         project = find_project(session, slug)
@@ -278,10 +278,10 @@ def revoke_token(engine: Engine, slug: str, token_id: int, *, by: str) -> Token:
     return revoked
 
 
-def _token(row: TokenRow) -> Token:
+def _token(row: TokenRow) -> TokenView:
     ends = aware(row.expires_at) if row.expires_at else None
     state: State = "revoked" if row.revoked_at else "expired" if ends and ends <= utc_now() else "in force"
-    return Token(
+    return TokenView(
         row.id or 0, row.name, row.shown, tuple(row.scopes), state, row.created_by, aware(row.created_at), ends,
         aware(row.last_used_at) if row.last_used_at else None, aware(row.revoked_at) if row.revoked_at else None,
         row.revoked_by,

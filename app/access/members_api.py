@@ -17,7 +17,7 @@ from app.storage import projects
 from app.storage.database import transaction
 from app.storage.tables import utc_now
 from app.storage.tokens import MadeToken, made_in_force
-from app.storage.users import Member, User, list_users, roles_by_user
+from app.storage.users import ProjectMember, User, list_users, roles_by_user
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.errors import documented
@@ -88,7 +88,7 @@ class MemberOut(BaseModel):
     )
 
     @classmethod
-    def of(cls, member: Member, tokens: list[MadeToken]) -> Self:
+    def of(cls, member: ProjectMember, tokens: list[MadeToken]) -> Self:
         return cls(
             user_id=member.user_id, name=member.name, role=member.role, added_by=member.added_by,
             added_at=member.added_at, disabled=member.disabled, administrator=member.administrator, tokens=tokens,

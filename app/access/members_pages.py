@@ -259,7 +259,7 @@ def _tokens_page(
     form: MemberForm,
     *,
     status: int = 200,
-    created: members.Token | None = None,
+    created: members.TokenView | None = None,
     secret: str = "",
     page: int = 1,
 ) -> HTMLResponse:

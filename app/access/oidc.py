@@ -44,7 +44,7 @@ def go_to_provider(request: Request, next: str = "/", again: str = "") -> Respon
     access = access_of(request)
     if access.is_open or (access.user and not again):
         return RedirectResponse("/" if access.is_open else local_path(next), 303)
-    attempt = Attempt.new(local_path(next))
+    attempt = LogInAttempt.new(local_path(next))
     address = _provider(request).authorization_address(
         redirect_uri=_redirect_uri(request), state=attempt.state, nonce=attempt.nonce, verifier=attempt.verifier,
         again=bool(again),
@@ -58,7 +58,7 @@ def go_to_provider(request: Request, next: str = "/", again: str = "") -> Respon
 @requires(Open.ANYONE)
 def come_back(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
     """Finish the log-in. The provider adds `state` and either `code` or `error` to the address."""
-    provider, attempt = _provider(request), Attempt.of(request)
+    provider, attempt = _provider(request), LogInAttempt.of(request)
     state, code, error = (request.query_params.get(name, "") for name in ("state", "code", "error"))
     if attempt is None or not attempt.matches(state):
         return _refused(request, "/", _EXPIRED, "no such attempt")
@@ -127,7 +127,7 @@ _MOST_CHARACTERS = 1_500
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class LogInAttempt:
     """`state` ties the answer to this browser, `nonce` the ID token, `verifier` the code (PKCE). `wanted`: a path."""
 
     state: str

@@ -418,7 +418,7 @@ def _remove(request: Request, engine: Engine, settings: Settings, sent: Mapping[
 def _second_factor_page(
     request: Request, engine: Engine, refused: InvalidChange | None = None, secret: str = ""
 ) -> HTMLResponse:
-    """Render the page. `secret`: the one that the app already has, when the form is shown again with an error."""
+    """Render the page. `secret`: already in the user's app when the form is shown again with an error."""
     import segno  # noqa: PLC0415  only this page draws a QR code
 
     user = _user(request)

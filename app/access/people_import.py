@@ -46,7 +46,7 @@ COLUMNS = ("name", "email", "project", "role", "group")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ImportLine:
     """A line of the file: a user, with a role in a project, or a group, or neither. `number`: counted from 1."""
 
     number: int
@@ -58,7 +58,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedUsers:
     """What a file changed, or would change. `passwords`: initial passwords of new users, empty in a dry run."""
 
     created: tuple[str, ...]
@@ -67,7 +67,7 @@ class Imported:
     passwords: tuple[tuple[str, str], ...] = ()
 
 
-def read_lines(text: str) -> list[Line]:
+def read_lines(text: str) -> list[ImportLine]:
     """Parse a file with a heading of COLUMNS, of which `name` is required. Raises InvalidChange with every problem."""
     text = text.lstrip("\ufeff\r\n ").replace("\r\n", "\n").replace("\r", "\n")
     delimiter = max(",;\t", key=text.partition("\n")[0].count)
@@ -93,7 +93,7 @@ def read_lines(text: str) -> list[Line]:
     return lines
 
 
-def _read_line(number: int, cells: dict[str, str], too_long: bool) -> Line:
+def _read_line(number: int, cells: dict[str, str], too_long: bool) -> ImportLine:
     if too_long:
         raise _refused(["has more cells than the heading"])
     project, role = cells.get("project", ""), cells.get("role", "")
@@ -103,10 +103,12 @@ def _read_line(number: int, cells: dict[str, str], too_long: bool) -> Line:
     if email and ("@" not in email.strip("@ ") or len(email) > 300):
         raise _refused([f"{email[:60]} is no e-mail address"])
     new_role = read_role(role.lower()) if role else None
-    return Line(number, users.checked_name(cells.get("name", "")), email, project, new_role, cells.get("group", ""))
+    return ImportLine(
+        number, users.checked_name(cells.get("name", "")), email, project, new_role, cells.get("group", "")
+    )
 
 
-def import_people(engine: Engine, settings: Settings, text: str, *, by: str, dry_run: bool = False) -> Imported:
+def import_people(engine: Engine, settings: Settings, text: str, *, by: str, dry_run: bool = False) -> ImportedUsers:
     """Create the users of the file that do not exist, and give the roles and groups. Raises InvalidChange.
 
     A role that a user has is replaced. Nothing is ended: users, roles and groups that the file does not name stay.
@@ -115,7 +117,7 @@ def import_people(engine: Engine, settings: Settings, text: str, *, by: str, dry
     with read_session(engine) as session:
         missing = _missing(session, lines)
     if dry_run:
-        return Imported(
+        return ImportedUsers(
             tuple(line.name for line in missing), sum(bool(line.role) for line in lines),
             sum(bool(line.group) for line in lines),
         )  # fmt: skip
@@ -130,12 +132,12 @@ def import_people(engine: Engine, settings: Settings, text: str, *, by: str, dry
         roles = sum(_give(session, line, by) for line in lines)
         joined = sum(_join(session, line, by) for line in lines)
     log.info("people_imported", created=len(missing), roles=roles, groups=joined)
-    return Imported(tuple(initial), roles, joined, tuple(initial.items()))
+    return ImportedUsers(tuple(initial), roles, joined, tuple(initial.items()))
 
 
-def _missing(session: Session, lines: Sequence[Line]) -> list[Line]:
+def _missing(session: Session, lines: Sequence[ImportLine]) -> list[ImportLine]:
     """Return the first line of each user that does not exist. Raises InvalidChange for what a line cannot mean."""
-    problems, new = [], dict[str, Line]()
+    problems, new = [], dict[str, ImportLine]()
     for line in lines:
         user = users.find_user(session, line.name)
         if user is None and line.name not in new:
@@ -158,7 +160,7 @@ def _missing(session: Session, lines: Sequence[Line]) -> list[Line]:
     return list(new.values())
 
 
-def _give(session: Session, line: Line, by: str) -> bool:
+def _give(session: Session, line: ImportLine, by: str) -> bool:
     if line.role is None:
         return False
     user = users.find_user(session, line.name)
@@ -170,7 +172,7 @@ def _give(session: Session, line: Line, by: str) -> bool:
     return changed
 
 
-def _join(session: Session, line: Line, by: str) -> bool:
+def _join(session: Session, line: ImportLine, by: str) -> bool:
     group = groups.find_group(session, line.group) if line.group else None
     if group is None:
         return False
@@ -266,7 +268,7 @@ def _page(
     form: PeopleForm,
     status: int = 200,
     *,
-    done: Imported | None = None,
+    done: ImportedUsers | None = None,
     dry_run: bool = False,
 ) -> HTMLResponse:
     response = render(

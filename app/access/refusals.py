@@ -35,7 +35,7 @@ _PAGES: dict[Owner, tuple[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedRequest:
     """`back`: address and label of pages that the user may see."""
 
     detail: str
@@ -44,7 +44,7 @@ class Refusal:
 
 def refusal(
     engine: Engine, user: LoggedInUser, action: Action, project: int, about: tuple[Owner, str] = ("", "")
-) -> Refusal:
+) -> RefusedRequest:
     """Return the answer for a user who may read the project but not do this.
 
     `project`: its id; 0 for none, or for what belongs to all projects. `about`: what the address names.
@@ -52,9 +52,9 @@ def refusal(
     with seeing(EVERY_PROJECT), read_session(engine) as session:
         if action is Action.ADMINISTER:
             names = some_of(administrators(session), last="or")
-            return Refusal(f"Only an {ADMINISTRATOR} may do this: {names}.")
+            return RefusedRequest(f"Only an {ADMINISTRATOR} may do this: {names}.")
         if not project:
-            return Refusal(_anywhere(session, user, action))
+            return RefusedRequest(_anywhere(session, user, action))
         (slug,) = project_slugs(session, (project,))
         role = user.roles.get(project)
         gives = _gives(session, project if role else 0)
@@ -64,7 +64,7 @@ def refusal(
     if owner in _PAGES:
         address, label = _PAGES[owner]
         back.insert(0, (address.format(quote(value, safe="")), label))
-    return Refusal(f"You may not {_DOES[action].format(slug)}. {needs} {gives}", tuple(back))
+    return RefusedRequest(f"You may not {_DOES[action].format(slug)}. {needs} {gives}", tuple(back))
 
 
 def _anywhere(session: Session, user: LoggedInUser, action: Action) -> str:
@@ -76,7 +76,7 @@ def _anywhere(session: Session, user: LoggedInUser, action: Action) -> str:
 
 
 def _gives(session: Session, project: int) -> str:
-    """Return who can grant roles: the maintainers, or the administrators where there are none."""
+    """Return who can grant roles: the maintainers, or the administrators if the project has none."""
     if names := maintainers(session, project) if project else []:
         return f"A maintainer can grant it: ask {some_of(names, last='or')}."
     return f"An administrator can grant it: ask {some_of(administrators(session), last='or')}."
@@ -110,7 +110,7 @@ def forbidden(request: Request, principal: Principal, action: Action, own: Actio
     return answer(request, 403, "Not allowed", missing(principal, action, own) + _nothing_saved(request))
 
 
-def forbidden_user(request: Request, refusal: Refusal) -> Response:
+def forbidden_user(request: Request, refusal: RefusedRequest) -> Response:
     detail = refusal.detail + _nothing_saved(request)
     if is_machine(request):
         return answer(request, 403, "Not allowed", detail)

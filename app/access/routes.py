@@ -11,11 +11,11 @@ from starlette.routing import Mount
 
 from app.access.credentials import HOST_NAME, NAME
 from app.domain.access.principal import Action, scope_for
-from app.web.access_rule import Open, Rule, declared_rule
+from app.web.access_rule import AccessRule, Open, declared_rule
 from app.web.errors import MEDIA_TYPE
 
 _MOUNT = "MOUNT"
-_RULES_OF_FASTAPI = {"/openapi.json": Rule(Open.ANYONE)}
+_RULES_OF_FASTAPI = {"/openapi.json": AccessRule(Open.ANYONE)}
 """Rules of the routes that FastAPI adds itself. Every other route declares its own."""
 
 
@@ -29,7 +29,7 @@ class RuledRoute:
 
     method: str
     path: str
-    rule: Rule
+    rule: AccessRule
     route: Any
     pattern: re.Pattern[str]
 
@@ -148,7 +148,7 @@ def describe_access(app: FastAPI, table: RouteTable) -> None:
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _add(document: dict[str, Any], rules: dict[tuple[str, str], Rule]) -> None:
+def _add(document: dict[str, Any], rules: dict[tuple[str, str], AccessRule]) -> None:
     document.setdefault("components", {})["securitySchemes"] = _SCHEMES
     for path, calls in document["paths"].items():
         for method, call in calls.items():

@@ -59,7 +59,7 @@ def analysis_document(run: Analysis) -> dict[str, object]:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class LocalComparison:
     """The result of `compare`. `document` is the stored verdict of a service, with file names instead of run numbers.
 
     `candidates` are the run and its reruns, `earlier` the named baseline runs, oldest first.
@@ -79,18 +79,18 @@ def make_comparison(
     candidates: Sequence[Analysis],
     earlier: Sequence[Analysis],
     of_other_stacks: Sequence[LeftOut],
-) -> Comparison:
+) -> LocalComparison:
     """Build the comparison. `of_other_stacks` are named baseline runs that are not comparable, with reasons."""
     metrics = {run.name: run.summary.metrics for run in (*candidates, *earlier)}
     names = tuple(run.name for run in candidates)
     document = verdict_document(assessment, names, metrics, candidates[-1].summary.definition_version)
     document = replace(document, left_out=(*document.left_out, *of_other_stacks))
-    return Comparison(document, tuple(candidates), tuple(earlier))
+    return LocalComparison(document, tuple(candidates), tuple(earlier))
 
 
 SCHEMA = "threewalls.comparison/1"
 
 
-def comparison_document(comparison: Comparison) -> dict[str, object]:
+def comparison_document(comparison: LocalComparison) -> dict[str, object]:
     warnings = {run.name: run.summary.warnings for run in (*comparison.earlier, *comparison.candidates)}
     return {"schema": SCHEMA, **verdict_json(comparison.document), "warnings": warnings}

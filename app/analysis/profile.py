@@ -41,7 +41,7 @@ def profile(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def file_objects(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return one object for each file; with several ranks each carries what they show together."""
+    """Return one object for each file; with several ranks, each document also has their comparison."""
     together = {"ranks": document["ranks"]} if len(document["ranks"]["rows"]) > 1 else {}
     return [{**file, **together, "quality": document["quality"]} for file in document["files"]]
 

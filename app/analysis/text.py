@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from app.analysis.documents import Comparison
+from app.analysis.documents import LocalComparison
 from app.analysis.reading import Analysis
 from app.domain.contract.fields import FIELDS, METRICS, STACK_FIELDS
 from app.domain.contract.values import explained
@@ -157,7 +157,7 @@ def _contract(contract: Mapping[str, Stated]) -> list[str]:
 # --- `compare`
 
 
-def comparison_text(comparison: Comparison) -> str:
+def comparison_text(comparison: LocalComparison) -> str:
     """Line 1 is the verdict, the worst change and its confidence; line 2 the baseline and what differs."""
     verdict = verdict_text(comparison.document, offered=len(comparison.earlier))
     lines = [verdict.headline, verdict.baseline, *_moved(verdict.moved)]

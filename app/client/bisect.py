@@ -1,4 +1,4 @@
-"""`threewalls bisect RUN`: the commit to measure next, between a good commit and that of a run."""
+"""`threewalls bisect RUN`: the commit to measure next, between a good commit and the commit of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def bisect(options: argparse.Namespace, service: Service) -> int:
     ends = service.get(f"/api/v1/runs/{run_id}/bisect").json()
     good, bad = options.good or ends["good"], options.bad or ends["bad"]
     if not good or not bad:
-        raise UsageError(f"Run {run_id} names no {'good' if not good else 'bad'} commit. Give --good and --bad.")
+        raise UsageError(f"Run {run_id} has no {'good' if not good else 'bad'} commit. Pass --good and --bad.")
     commits = commits_between(options.repository, good, bad)
     answer = service.post(f"/api/v1/runs/{run_id}/bisect", json={"commits": commits}).json()
     if options.json:
@@ -38,19 +38,19 @@ def commits_between(folder: Path, good: str, bad: str) -> list[str]:
     first, last = (_git(folder, "rev-parse", "--verify", "--quiet", f"{end}^{{commit}}") for end in (good, bad))
     between = _git(folder, "rev-list", "--reverse", "--first-parent", f"{first}..{last}").split()
     if not between:
-        raise UsageError(f"{bad[:12]} does not follow {good[:12]} in this checkout. Give --good and --bad.")
+        raise UsageError(f"{bad[:12]} is not a descendant of {good[:12]} in this checkout. Pass --good and --bad.")
     return [first, *between]
 
 
 def text_of(answer: dict[str, Any], commits: list[str], folder: Path) -> str:
-    """Return what is known of the range, and what to run, in lines."""
+    """Return lines about the measured range and the next run."""
     lines = [f"{len(commits) - 1} commits, step time {answer['change_pct']:+.2f} %"]
     for entry in answer["measured"]:
         delta = "" if entry["delta_pct"] is None else f" {entry['delta_pct']:+.2f} %"
         runs = ", ".join(f"#{run}" for run in entry["runs"])
         lines.append(f"  {entry['commit'][:12]} {entry['state']}{delta} (run {runs})")
     if answer["is_mixed"]:
-        lines.append("A good commit follows a bad one: there is more than one change. The first one is searched.")
+        lines.append("A good commit follows a bad one, so there is more than one change. This finds the first.")
     if first := answer["first_bad"]:
         return "\n".join([*lines, f"first bad commit: {first} {_subject(folder, first)}"])
     lines.append(f"{answer['commits_left']} commits are left, {answer['steps']} to measure")
@@ -61,7 +61,7 @@ def text_of(answer: dict[str, Any], commits: list[str], folder: Path) -> str:
     cost = f", {answer['gpu_hours_each']:.1f} GPU-hours each" if answer["gpu_hours_each"] else ""
     plural = "s" if answer["launches"] > 1 else ""
     lines.append(f"next: {answer['next']} {_subject(folder, answer['next'])}")
-    lines.append(f"  {answer['launches']} run{plural}{cost}; then ask again:")
+    lines.append(f"  {answer['launches']} run{plural}{cost}; then run bisect again:")
     lines.append(f"  git checkout {answer['next']}")
     stated = f"--set commit={answer['next']} --purpose experiment --tag {answer['tag']}"
     lines.append(f"  threewalls upload LOG {stated} --wait")

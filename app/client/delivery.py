@@ -241,7 +241,7 @@ _REDRAW_SECONDS = 0.1
 _LINE_SECONDS = 30.0
 
 
-class Progress:
+class ProgressLine:
     """Prints the progress of an upload. On a terminal it redraws its own line."""
 
     def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:

@@ -110,7 +110,8 @@ _COMPARED_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class StopCondition:
-    """When to stop, besides a signal: process `pid` has ended, no growth for `idle` seconds, or `marker` in the log."""
+    """When to stop, apart from a signal: process `pid` has ended, no growth for `idle` seconds, or `marker` in the
+    log."""
 
     pid: int | None = None
     idle: float | None = None

@@ -297,18 +297,15 @@ def _names(paths: Sequence[Path]) -> list[str]:
     """Return unique file names, prefixed by the folder or a number if needed: the service identifies logs by name."""
     plain = [plain_name(path.name) for path in paths]
     names = [
-        _utf8(path.name if plain.count(name) == 1 else "-".join(path.absolute().parts[-2:]))
+        (path.name if plain.count(name) == 1 else "-".join(path.absolute().parts[-2:]))
+        .encode("utf-8", "replace")
+        .decode()
         for path, name in zip(paths, plain)
     ]
     for index, name in enumerate(names):
         count = [plain_name(earlier) for earlier in names[:index]].count(plain_name(name))
         names[index] = f"{count + 1}-{name}" if count else name
     return names
-
-
-def _utf8(name: str) -> str:
-    """Replace bytes of a file name that are not UTF-8, which a request cannot contain."""
-    return name.encode("utf-8", "replace").decode()
 
 
 def _read(field: Field, name: str, path: Path, many: bool) -> SentFile:

@@ -19,7 +19,7 @@ from typing import Any
 
 from app.client import spool
 from app.client.ci import CiJob, surrounding_job
-from app.client.delivery import DeliveredRun, Progress, attach_profile, deliver
+from app.client.delivery import DeliveredRun, ProgressLine, attach_profile, deliver
 from app.client.errors import FINE, NO_VERDICT, SERVICE, Refused, Unreachable, UsageError, apply_allow, failure
 from app.client.follow import Follower, StopCondition
 from app.client.jobs import describe, split_jobs
@@ -44,7 +44,7 @@ class _Call:
     env: Mapping[str, str]
     job: CiJob | None
     meta: Mapping[str, object]
-    progress: Progress
+    progress: ProgressLine
 
 
 def upload(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
@@ -66,7 +66,7 @@ def upload(options: argparse.Namespace, settings: ClientSettings, env: Mapping[s
         raise UsageError("--allow needs --wait, because it refers to the verdict.")
     if job is not None and job.doubt and not meta.get("branch"):
         _say(job.doubt)
-    call = _Call(options, settings, env, job, meta, Progress(sys.stderr))
+    call = _Call(options, settings, env, job, meta, ProgressLine(sys.stderr))
     if options.follow:
         return _follow(call)
     if options.each and options.profile and options.each != "none":

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from app.compare.queries import ComparedRun, Comparison, Selection, Side, pair_suggestions
+from app.compare.queries import ComparedRun, ComparedSides, Side, SideSelection, pair_suggestions
 from app.domain.access.principal import Action
 from app.domain.contract.fields import Role
 from app.domain.rules.engine import Suggestion
@@ -24,11 +24,7 @@ from app.web.templating import public_address
 # --- Types of the API's comparison; `docs/api.md` describes them. Fields may be added but not changed.
 
 
-class _FromDomain(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
-
-class ValueOut(_FromDomain):
+class ValueOut(BaseModel, from_attributes=True):
     value: Value
     source: Source
     detail: str = ""
@@ -60,7 +56,7 @@ class SideOut(BaseModel):
     differ_in: list[str]
 
 
-class LossOut(_FromDomain):
+class LossOut(BaseModel, from_attributes=True):
     """Medians over the last iterations that all runs share."""
 
     baseline: float | None
@@ -145,16 +141,16 @@ Runs = Annotated[str, Query(description="Numbers of runs, separated by commas; r
 @requires(Action.READ)
 def compare_runs(request: Request, session: ReadSession, rules: Rules, a: Runs = "", b: Runs = "") -> CompareOut:
     """Run or runs `b`, the candidate, against `a`, the baseline. 409 while one of them is not read yet."""
-    selection = Selection.from_params({"a": a, "b": b})
+    selection = SideSelection.from_params({"a": a, "b": b})
     empty = [side for side in ("a", "b") if not getattr(selection, side)]
     if empty:
         errors = tuple(FieldError(side, "must name at least one run") for side in empty)
         raise InvalidQuery("A comparison has two sides: a=1,2&b=3.", errors)
-    comparison = Comparison(session, selection)
+    comparison = ComparedSides(session, selection)
     return _answer(comparison, pair_suggestions(session, comparison, rules), public_address(request))
 
 
-def _answer(comparison: Comparison, suggestions: Iterable[Suggestion], base_url: str) -> CompareOut:
+def _answer(comparison: ComparedSides, suggestions: Iterable[Suggestion], base_url: str) -> CompareOut:
     sides, text = comparison.sides, comparison.text
     return CompareOut(
         url=f"{base_url}{comparison.selection.address()}",
@@ -193,7 +189,7 @@ def _answer(comparison: Comparison, suggestions: Iterable[Suggestion], base_url:
     )
 
 
-def _side(comparison: Comparison, runs: tuple[ComparedRun, ...], inside: Within, base_url: str) -> SideOut:
+def _side(comparison: ComparedSides, runs: tuple[ComparedRun, ...], inside: Within, base_url: str) -> SideOut:
     why = comparison.left_out
     return SideOut(
         runs=[
@@ -231,7 +227,7 @@ def _value(stated: Stated | None) -> ValueOut | None:
     return None if stated is None else ValueOut.model_validate(stated)
 
 
-def _distributions(comparison: Comparison, side: Side) -> list[DistributionOut]:
+def _distributions(comparison: ComparedSides, side: Side) -> list[DistributionOut]:
     distributions = []
     for run in comparison.a if side == "a" else comparison.b:
         distribution = comparison.distributions[run.id]
@@ -254,7 +250,7 @@ def _distributions(comparison: Comparison, side: Side) -> list[DistributionOut]:
     return distributions
 
 
-def _test(comparison: Comparison) -> TestOut | None:
+def _test(comparison: ComparedSides) -> TestOut | None:
     measured = comparison.sides.measured
     if measured is None:
         return None

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from app.compare.queries import Comparison
-from app.compare.views import Line, Overlay, drawn
+from app.compare.queries import ComparedSides
+from app.compare.views import Overlay, TraceLine, drawn
 from app.domain.numbers import significant, step_time
 from app.domain.performance.steady_state import readable_range
 from app.domain.run import FloatArray
@@ -80,7 +80,7 @@ def stretch_of(overlay: Overlay) -> int:
     return max((drawn(line, len(overlay.lines)).stretch for line in overlay.lines), default=1)
 
 
-def _rows(line: Line, overlay: Overlay) -> list[dict[str, Any]]:
+def _rows(line: TraceLine, overlay: Overlay) -> list[dict[str, Any]]:
     shown = drawn(line, len(overlay.lines))
     places = [np.clip(values, overlay.low, overlay.high).tolist() for values in (shown.values, shown.low, shown.high)]
     return [
@@ -112,7 +112,7 @@ _TOP, _BASE, _BOX = 0.06, 0.68, 0.83
 _MARGIN = 0.06
 
 
-def distribution_chart(comparison: Comparison) -> dict[str, Any]:
+def distribution_chart(comparison: ComparedSides) -> dict[str, Any]:
     shown = [run for run in comparison.runs if comparison.distributions[run.id] is not None]
     per_ms = 1e-3 if max(np.median(comparison.windows[run.id]) for run in shown) >= 10_000 else 1.0
     low, high = axis(comparison)
@@ -147,13 +147,13 @@ def distribution_chart(comparison: Comparison) -> dict[str, Any]:
     return spec
 
 
-def chart_height(comparison: Comparison) -> int:
+def chart_height(comparison: ComparedSides) -> int:
     """Return the height of the rows, without the axis below them."""
     shown = sum(distribution is not None for distribution in comparison.distributions.values())
     return shown * (_ROW if shown == 2 else _ROW_OF_MANY)
 
 
-def axis(comparison: Comparison) -> tuple[float, float]:
+def axis(comparison: ComparedSides) -> tuple[float, float]:
     """Return the ends of the common axis in ms. Text reports the spikes beyond it."""
     ends = [readable_range(values) for values in comparison.windows.values() if len(values)]
     low, high = min(end[0] for end in ends), max(end[1] for end in ends)
@@ -161,7 +161,7 @@ def axis(comparison: Comparison) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def beyond_axis(comparison: Comparison) -> int:
+def beyond_axis(comparison: ComparedSides) -> int:
     """Return the number of window iterations beyond the axis."""
     low, high = axis(comparison)
     return sum(int(((values < low) | (values > high)).sum()) for values in comparison.windows.values())

@@ -14,9 +14,9 @@ from app.compare import charts, views
 from app.compare.queries import (
     MOST_RUNS,
     ComparedRun,
-    Comparison,
-    Selection,
+    ComparedSides,
     Side,
+    SideSelection,
     in_order,
     offered_runs,
     pair_suggestions,
@@ -42,7 +42,7 @@ from app.web.access_rule import requires
 from app.web.charts import grouped_series
 from app.web.dependencies import ReadSession, Rules
 from app.web.lists import invalid_filter
-from app.web.pictures import Colour, Kind, Picture, Row, Theme, picture_response, rows_body
+from app.web.pictures import Colour, DotRow, Kind, Picture, Theme, picture_response, rows_body
 from app.web.templating import render
 
 # --- The data of a comparison's page. A part is computed when a template first needs it.
@@ -61,12 +61,12 @@ class SideCard:
 
 
 class ComparePage:
-    """The data of the page, each part read when first needed and kept for the request."""
+    """The data of the page, each part read on first use and cached for the request."""
 
-    def __init__(self, session: Session, selection: Selection) -> None:
+    def __init__(self, session: Session, selection: SideSelection) -> None:
         self._session = session
         self.selection = selection
-        self.comparison = Comparison(session, selection)
+        self.comparison = ComparedSides(session, selection)
 
     @property
     def kind(self) -> str:
@@ -174,7 +174,7 @@ class ComparePage:
     def shown_series(self) -> str:
         """Return the requested series, else step time, else the first series of any run."""
         asked = self.selection.series
-        return next(iter(self.series), asked) if asked == Selection().series and asked not in self.series else asked
+        return next(iter(self.series), asked) if asked == SideSelection().series and asked not in self.series else asked
 
     def check_series(self) -> None:
         """Raises InvalidQuery at once for a series that the chart would only miss when it is drawn."""
@@ -222,7 +222,7 @@ class ComparePage:
 # --- Runs ticked in the list become two sides.
 
 
-def chosen_runs(session: Session, numbers: Sequence[str]) -> Selection:
+def chosen_runs(session: Session, numbers: Sequence[str]) -> SideSelection:
     """Assign the runs to sides; the earlier run is the baseline.
 
     Of more than two, reruns of one job share a side if that makes two sides; else the earliest is compared with all
@@ -233,7 +233,7 @@ def chosen_runs(session: Session, numbers: Sequence[str]) -> Selection:
         raise invalid_filter("run", f"must be at most {2 * MOST_RUNS} run numbers")
     ordered = in_order(session, list(dict.fromkeys(runs)))
     if len(ordered) == 1:
-        return Selection(b=(ordered[0][0],))
+        return SideSelection(b=(ordered[0][0],))
     jobs: dict[tuple[str, str], list[int]] = {}
     for number, config_key, commit in ordered:
         jobs.setdefault((config_key, commit), []).append(number)
@@ -241,7 +241,7 @@ def chosen_runs(session: Session, numbers: Sequence[str]) -> Selection:
         a, b = jobs.values()
     else:
         a, b = [ordered[0][0]], [number for number, _, _ in ordered[1:]]
-    return Selection(a=tuple(a[:MOST_RUNS]), b=tuple(b[:MOST_RUNS]))
+    return SideSelection(a=tuple(a[:MOST_RUNS]), b=tuple(b[:MOST_RUNS]))
 
 
 # --- Comparisons worth offering: the newest runs of a stack that differ in their knobs.
@@ -287,7 +287,7 @@ MOST_FAIR = 2
 _MOST_TRIED = 8
 
 
-def fair_pairs(session: Session, comparison: Comparison) -> tuple[Pair, ...]:
+def fair_pairs(session: Session, comparison: ComparedSides) -> tuple[Pair, ...]:
     """Return, for the candidate and for the baseline, the newest other run of its stack with at most one knob changed.
 
     `a` of each pair is the other run.
@@ -332,14 +332,14 @@ def _pair(
         name_b=names[b],
         differs=differences(comparability.knobs),
         matched=comparability.kind == "matched_ab",
-        address=Selection(a=(a,), b=(b,)).address(),
+        address=SideSelection(a=(a,), b=(b,)).address(),
     )
 
 
 # --- What a run is usually compared with: its baseline, its experiment, the last release.
 
 
-def suggested_runs(session: Session, selection: Selection, side: Side) -> tuple[tuple[str, str], ...]:
+def suggested_runs(session: Session, selection: SideSelection, side: Side) -> tuple[tuple[str, str], ...]:
     """Return label and address of the runs that belong on `side`, given the other side, without its current runs.
 
     A candidate has a baseline, so there are suggestions for side a only.
@@ -387,11 +387,11 @@ class Picker:
     """`gone`: a requested run does not exist, so the selection cannot be kept."""
 
     def __init__(
-        self, session: Session, selection: Selection, *, offer_pairs: bool = False, gone: bool = False
+        self, session: Session, selection: SideSelection, *, offer_pairs: bool = False, gone: bool = False
     ) -> None:
         self._session = session
         self._offer_pairs = offer_pairs
-        self.selection = Selection(pick=selection.pick, q=selection.q) if gone else selection
+        self.selection = SideSelection(pick=selection.pick, q=selection.q) if gone else selection
 
     @property
     def side(self) -> Side | None:
@@ -461,9 +461,9 @@ def show_comparison(
     if run:
         return RedirectResponse(chosen_runs(session, run).address(), status_code=303)
     try:
-        selection = Selection.from_params(request.query_params)
+        selection = SideSelection.from_params(request.query_params)
     except InvalidQuery as error:
-        return _choose(request, session, Selection(), error)
+        return _choose(request, session, SideSelection(), error)
     if not selection.complete:
         return _choose(request, session, selection)
     try:
@@ -503,16 +503,16 @@ def draw_comparison(request: Request, session: ReadSession, kind: Kind, theme: T
         if (times := times[np.isfinite(times)]).size:  # a run without a steady window has no level to draw
             low, middle, high = (float(value) for value in np.percentile(times, (5, 50, 95)))
             label = f"{name}  {', '.join(f'#{run.id}' for run in runs)}"
-            rows.append(Row(label, middle, low, high, step_time(middle), colour, runs[-1].detail.name))
+            rows.append(DotRow(label, middle, low, high, step_time(middle), colour, runs[-1].detail.name))
     generated = any(run.detail.generated for run in page.comparison.runs)
     body = rows_body(rows, "step time: median, with 5 % to 95 % of the steady window", with_zero=False)
     picture = Picture(page.answer, page.title, page.selection.address(), generated, body)
     return picture_response(request, picture, kind, theme)
 
 
-def _complete(request: Request) -> Selection:
+def _complete(request: Request) -> SideSelection:
     """Return the selection of the address. Raises InvalidQuery without a run on each side."""
-    selection = Selection.from_params(request.query_params)
+    selection = SideSelection.from_params(request.query_params)
     if not selection.complete:
         raise InvalidQuery("A comparison has two sides: name at least one run for `a` and one for `b`.")
     return selection
@@ -545,7 +545,7 @@ def _shown(
 
 
 def _choose(
-    request: Request, session: Session, selection: Selection, error: ThreewallsError | None = None
+    request: Request, session: Session, selection: SideSelection, error: ThreewallsError | None = None
 ) -> HTMLResponse:
     """Render the page to choose runs, when a side is empty or the selection cannot be compared."""
     context: dict[str, Any] = {

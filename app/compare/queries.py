@@ -32,7 +32,7 @@ from app.storage import readings
 from app.storage.rules import RulesInForce, pair_facts, read_run, window_of
 from app.storage.runs import WITH_RESULT, RunDetail, RunListItem, detail, runs_by_id
 from app.storage.search import mentioned
-from app.storage.stacks import Family, Relative, facts_of
+from app.storage.stacks import FamilyPrior, Relative, facts_of
 from app.storage.tables import ProjectRow, RunRow, SeriesRow, select_any
 
 MOST_OFFERED = 12
@@ -153,7 +153,7 @@ _TITLE = "Invalid filter."
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class SideSelection:
     """`a` is the baseline, `b` the candidate: run numbers.
 
     `series`, `view` and `page` belong to the chart. `pick`: the side to choose a run for; `q`: the search text.
@@ -203,7 +203,7 @@ class Selection:
 
     def query(self, **changes: object) -> str:
         """Return the query string with `changes` applied, without values that equal the default."""
-        changed, default = replace(self, **changes), Selection()  # type: ignore[arg-type]
+        changed, default = replace(self, **changes), SideSelection()  # type: ignore[arg-type]
         pairs = {
             field.name: ",".join(map(str, value)) if isinstance(value, tuple) else value
             for field in fields(self)
@@ -261,10 +261,10 @@ class LossAtEnd:
     decision: str
 
 
-class Comparison:
+class ComparedSides:
     """Both sides of a complete selection. The constructor raises NotFound and NotReady."""
 
-    def __init__(self, session: Session, selection: Selection) -> None:
+    def __init__(self, session: Session, selection: SideSelection) -> None:
         runs = read_runs(session, selection.runs)
         # Oldest first by history position, as verdicts take them.
         self.a, self.b = (
@@ -327,7 +327,7 @@ class Comparison:
         return {run.id: distribution(self.windows[run.id], run.detail.steady_state) for run in self.runs}
 
 
-def pair_suggestions(session: Session, comparison: Comparison, rules: RulesInForce) -> tuple[Suggestion, ...]:
+def pair_suggestions(session: Session, comparison: ComparedSides, rules: RulesInForce) -> tuple[Suggestion, ...]:
     """Return the results of the rules that compare the newest run of side b with the newest one of side a."""
     a, b, measured = comparison.newest_a.detail, comparison.newest_b.detail, comparison.sides.measured
     change = measured.step_time.delta_pct if measured is not None and measured.step_time is not None else None
@@ -359,4 +359,4 @@ def _prior(session: Session, run: ComparedRun) -> Prior:
         record.definition_version,
         record.config_key,
     )
-    return Family(session, relative, place, place).prior(place)
+    return FamilyPrior(session, relative, place, place).prior(place)

@@ -1,4 +1,4 @@
-"""What differs, as the page shows it: by axis, each value with who said so, what is unknown with how to supply it."""
+"""Differences as the page shows them: by axis, each value with its source, unknown ones with how to supply them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from statistics import median
 
 import numpy as np
 
-from app.compare.queries import ComparedRun, Comparison, Side
+from app.compare.queries import ComparedRun, ComparedSides, Side
 from app.domain.contract.fields import FIELDS, METRICS, PREFIX
 from app.domain.contract.values import explained
 from app.domain.numbers import THIN, contract_value, figure, grouped, short_commit, significant, step_time
@@ -64,12 +64,12 @@ class Missing:
 _PARTS = {"stack": "must be equal", "config": "a knob", "info": "beside"}
 
 
-def axis_groups(comparison: Comparison) -> tuple[AxisGroup, ...]:
+def axis_groups(comparison: ComparedSides) -> tuple[AxisGroup, ...]:
     differences = comparison.sides.comparability.by_axis()
     return tuple(_group(comparison, axis, differences[axis]) for axis in AXES if axis in differences)
 
 
-def missing_fields(comparison: Comparison) -> tuple[Missing, ...]:
+def missing_fields(comparison: ComparedSides) -> tuple[Missing, ...]:
     """Return unknown key members, those of the stack first."""
     contracts = [run.record.contract for run in (comparison.newest_a, comparison.newest_b)]
     return tuple(
@@ -85,7 +85,7 @@ def missing_fields(comparison: Comparison) -> tuple[Missing, ...]:
     )
 
 
-def environment_rows(comparison: Comparison) -> tuple[DifferenceRow, ...]:
+def environment_rows(comparison: ComparedSides) -> tuple[DifferenceRow, ...]:
     """Return variables, packages and the driver that are known on a side and not equal on both."""
     a, b = comparison.newest_a.record.contract, comparison.newest_b.record.contract
     return tuple(
@@ -95,7 +95,7 @@ def environment_rows(comparison: Comparison) -> tuple[DifferenceRow, ...]:
     )
 
 
-def environment_same(comparison: Comparison) -> int:
+def environment_same(comparison: ComparedSides) -> int:
     """Return how many of them are equal on both sides."""
     a, b = comparison.newest_a.record.contract, comparison.newest_b.record.contract
     return sum(name in a and name in b and _equal(a[name], b[name]) for name in _environment())
@@ -116,7 +116,7 @@ def _equal(a: Stated | None, b: Stated | None) -> bool:
     return a is not None and b is not None and a.value == b.value
 
 
-def _group(comparison: Comparison, axis: Axis, differences: Sequence[Difference]) -> AxisGroup:
+def _group(comparison: ComparedSides, axis: Axis, differences: Sequence[Difference]) -> AxisGroup:
     folded = [
         difference for difference in differences if difference.field.startswith(PREFIX) and not difference.is_certain
     ]
@@ -125,7 +125,7 @@ def _group(comparison: Comparison, axis: Axis, differences: Sequence[Difference]
     return AxisGroup(axis, rows, len(folded))
 
 
-def _row(comparison: Comparison, difference: Difference) -> DifferenceRow:
+def _row(comparison: ComparedSides, difference: Difference) -> DifferenceRow:
     name = difference.field
     field = FIELDS.get(name)
     return DifferenceRow(
@@ -176,7 +176,7 @@ class MetricRow:
     bar: Bar | None
 
 
-def metric_rows(comparison: Comparison) -> tuple[MetricRow, ...]:
+def metric_rows(comparison: ComparedSides) -> tuple[MetricRow, ...]:
     outcomes = {name: outcome for name, outcome in comparison.outcomes.items() if outcome is not None}
     span = bar_span(outcomes.values())
     rows = [_metrics_view_row(comparison, name, outcome, span) for name, outcome in outcomes.items()]
@@ -202,7 +202,7 @@ def metric_rows(comparison: Comparison) -> tuple[MetricRow, ...]:
     return tuple(rows)
 
 
-def _metrics_view_row(comparison: Comparison, name: str, outcome: MetricOutcome, span: float) -> MetricRow:
+def _metrics_view_row(comparison: ComparedSides, name: str, outcome: MetricOutcome, span: float) -> MetricRow:
     a, b = _texts(name, outcome.baseline, outcome.candidate)
     in_seconds = a.endswith(f"{THIN}s") or b.endswith(f"{THIN}s")
     return MetricRow(
@@ -270,7 +270,7 @@ class TimerTable:
     only: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-def timer_table(comparison: Comparison) -> TimerTable:
+def timer_table(comparison: ComparedSides) -> TimerTable:
     a, b = _timers(comparison.a), _timers(comparison.b)
     shared = sorted(a.keys() & b.keys(), key=lambda name: -abs(b[name][0] - a[name][0]))
     longest = max((max(a[name][0], b[name][0]) for name in shared), default=1.0) or 1.0
@@ -311,7 +311,7 @@ _LEAST_POINTS = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TraceLine:
     """One run.
 
     `offsets`: iterations since its steady window began, negative before; `inside`: whether in the window.
@@ -331,7 +331,7 @@ class Overlay:
 
     name: str
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[TraceLine, ...]
     low: float
     high: float
     missing: tuple[int, ...]
@@ -343,7 +343,9 @@ class Overlay:
         return sum(int(((line.values < self.low) | (line.values > self.high)).sum()) for line in self.lines)
 
 
-def overlay(comparison: Comparison, columns: Mapping[int, Mapping[str, FloatArray]], name: str, unit: str) -> Overlay:
+def overlay(
+    comparison: ComparedSides, columns: Mapping[int, Mapping[str, FloatArray]], name: str, unit: str
+) -> Overlay:
     """Return the series `name` of all runs; `columns` hold it in addition to those that every comparison has."""
     sides: list[tuple[Side, ComparedRun]] = [("a", run) for run in comparison.a]
     sides += [("b", run) for run in comparison.b]
@@ -351,7 +353,8 @@ def overlay(comparison: Comparison, columns: Mapping[int, Mapping[str, FloatArra
     if name == "step_time_ms" and any(np.median(line.values) >= _SECONDS_FROM_MS for line in lines):
         unit = "s"
         lines = [
-            Line(line.run, line.side, line.offsets, line.iterations, line.values / 1000, line.inside) for line in lines
+            TraceLine(line.run, line.side, line.offsets, line.iterations, line.values / 1000, line.inside)
+            for line in lines
         ]
     low, high = _scale(lines)
     label = series_label(name)
@@ -382,7 +385,7 @@ class Drawn:
     stretch: int
 
 
-def drawn(line: Line, lines: int) -> Drawn:
+def drawn(line: TraceLine, lines: int) -> Drawn:
     """Return a line with as many points as a screen can show among `lines` lines."""
     budget = max(MOST_POINTS // max(lines, 1), _LEAST_POINTS)
     n = len(line.values)
@@ -402,7 +405,7 @@ def drawn(line: Line, lines: int) -> Drawn:
     )
 
 
-def _line(side: Side, run: ComparedRun, columns: Mapping[str, FloatArray], name: str) -> Line | None:
+def _line(side: Side, run: ComparedRun, columns: Mapping[str, FloatArray], name: str) -> TraceLine | None:
     all_columns = {**run.columns, **columns}
     if name not in all_columns or "iteration" not in all_columns:
         return None
@@ -415,10 +418,10 @@ def _line(side: Side, run: ComparedRun, columns: Mapping[str, FloatArray], name:
     start = int(iterations[0]) if steady is None else steady.first_iteration
     end = int(iterations[-1]) if steady is None else steady.last_iteration
     inside = (iterations >= start) & (iterations <= end)
-    return Line(run.id, side, iterations - start, iterations, values[keep], inside.astype(np.float64))
+    return TraceLine(run.id, side, iterations - start, iterations, values[keep], inside.astype(np.float64))
 
 
-def _scale(lines: Sequence[Line]) -> tuple[float, float]:
+def _scale(lines: Sequence[TraceLine]) -> tuple[float, float]:
     """Return an axis that shows the windows in detail; it does not start at zero."""
     if not lines:
         return 0.0, 1.0
@@ -468,13 +471,13 @@ def aligned_table(overlay: Overlay, page: int) -> AlignedTable:
     return AlignedTable(rows, page, pages, start + 1 if rows else 0, start + len(rows), len(offsets))
 
 
-def _at(line: Line, offsets: list[int]) -> dict[int, float]:
+def _at(line: TraceLine, offsets: list[int]) -> dict[int, float]:
     """Return values of a line at `offsets`; of an iteration printed twice, the later one."""
     wanted = set(offsets)
     pairs = zip(line.offsets.tolist(), line.values.tolist(), strict=True)
     return {offset: value for offset, value in pairs if offset in wanted}
 
 
-def _typical(by_line: list[tuple[Line, dict[int, float]]], side: str, offset: int) -> str:
+def _typical(by_line: list[tuple[TraceLine, dict[int, float]]], side: str, offset: int) -> str:
     values = [by_offset[offset] for line, by_offset in by_line if line.side == side and offset in by_offset]
     return significant(median(values)) if values else ""

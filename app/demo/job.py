@@ -242,7 +242,7 @@ TAG = "generated"
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class DemoJob:
     """A generated job. `started` is the start time of the log, `window` the declared steady window (first, last).
 
     `committed` is the commit time, equal for reruns. `pinned` is the reason for pinning it as golden baseline, or
@@ -263,7 +263,7 @@ class Job:
     committed: datetime | None = None
     pinned: str = ""
     facts: Mapping[str, float] = field(default_factory=dict)
-    profile: "Profile | None" = None
+    profile: "ProfileShares | None" = None
 
     @property
     def key(self) -> str:
@@ -297,7 +297,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class ProfileShares:
     """Shares of the step in a generated trace: expert communication, its exposed part, and idle time."""
 
     communication: float
@@ -309,7 +309,7 @@ Decision = Literal["", "accepted", "rejected", "withdrawn"]
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class DemoTrial:
     """An experiment. `baseline` is the job that it is planned from, `jobs` its further runs with their sides.
 
     `decision` is empty for an experiment that waits for runs or for a decision.
@@ -319,7 +319,7 @@ class Trial:
     baseline: str
     knobs: Mapping[str, object]
     runs_each: int
-    jobs: tuple[tuple[str, Job], ...] = ()
+    jobs: tuple[tuple[str, DemoJob], ...] = ()
     decision: Decision = ""
     note: str = ""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from app.demo.job import HEAD_CHANNELS, Job, Workload, last_words, tflops_per_gpu
+from app.demo.job import HEAD_CHANNELS, DemoJob, Workload, last_words, tflops_per_gpu
 from app.demo.megatron_lm import PEAK_LEARNING_RATE, WARM_UP_ITERATIONS, clock, iteration_line
 
 GB = 1e9
@@ -10,7 +10,7 @@ STAMP = "%Y-%m-%d %H:%M:%S"
 RULE, THIN_RULE = "=" * 70, "-" * 70
 
 
-def render(job: Job) -> str:
+def render(job: DemoJob) -> str:
     """Return the complete log, as torchrun shows it."""
     lines = [*_configuration(job.workload), "> initializing torch distributed ...", "> building the model ..."]
     if job.recording.n:
@@ -23,7 +23,7 @@ def render(job: Job) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _iterations(job: Job) -> Iterator[str]:
+def _iterations(job: DemoJob) -> Iterator[str]:
     recording = job.recording
     for index, step_time_ms in enumerate(recording.step_time_ms):
         rate = f"{tflops_per_gpu(step_time_ms, job.workload):.1f}MODEL_TFLOP/s/GPU"

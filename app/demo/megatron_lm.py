@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
-from app.demo.job import HEAD_CHANNELS, LATENT, Job, Model, Workload, last_words, tflops_per_gpu
+from app.demo.job import HEAD_CHANNELS, LATENT, DemoJob, Model, Workload, last_words, tflops_per_gpu
 
 # --- The iteration line and the clock, shared with Megatron-Bridge.
 
@@ -11,7 +11,7 @@ PEAK_LEARNING_RATE = 1.2e-4
 WARM_UP_ITERATIONS = 40
 
 
-def iteration_line(job: Job, index: int, stamp: str, *, elapsed_ms: float, lm_loss: float) -> str:
+def iteration_line(job: DemoJob, index: int, stamp: str, *, elapsed_ms: float, lm_loss: float) -> str:
     """Return the line of iteration `index + 1`, with `elapsed_ms` and `lm_loss` as this trainer averages them."""
     recording, number = job.recording, index + 1
     batch = job.workload.global_batch_size
@@ -32,7 +32,7 @@ def iteration_line(job: Job, index: int, stamp: str, *, elapsed_ms: float, lm_lo
     return " |".join(fields) + " |"
 
 
-def clock(job: Job, index: int) -> datetime:
+def clock(job: DemoJob, index: int) -> datetime:
     """Return when iteration `index + 1` ended, by true step times. Index -1 is the start of training."""
     return job.started + timedelta(seconds=95, milliseconds=float(job.recording.step_time_ms[: index + 1].sum()))
 
@@ -41,7 +41,7 @@ MIB = 1024**2
 STAMP = "%Y-%m-%d %H:%M:%S.%f"
 
 
-def render(job: Job) -> str:
+def render(job: DemoJob) -> str:
     """Return the complete log, as torchrun shows it."""
     lines = [*_start_up(job.workload), *_arguments(job.workload), *_building(job)]
     if job.recording.n:
@@ -71,7 +71,7 @@ def _start_up(workload: Workload) -> list[str]:
     ]
 
 
-def _building(job: Job) -> list[str]:
+def _building(job: DemoJob) -> list[str]:
     lines = [
         "INFO:megatron.core.num_microbatches_calculator:setting number of microbatches to constant "
         f"{job.workload.global_batch_size // job.workload.data_parallel // job.workload.micro_batch_size}",
@@ -92,7 +92,7 @@ def _building(job: Job) -> list[str]:
     return lines
 
 
-def _iterations(job: Job) -> Iterator[str]:
+def _iterations(job: DemoJob) -> Iterator[str]:
     recording = job.recording
     for index in range(recording.n):
         # Since core v0.16 a line follows the first iteration without resetting timer and losses, so the second line

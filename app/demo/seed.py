@@ -15,7 +15,7 @@ import structlog
 from sqlmodel import select
 
 from app.demo import public_ci
-from app.demo.job import PROJECT, Job, Trial
+from app.demo.job import PROJECT, DemoJob, DemoTrial
 from app.demo.story import render, story, trials
 from app.demo.studies import journey, studies
 from app.demo.trace import render_trace
@@ -34,7 +34,7 @@ _ATTEMPTS, _PAUSE_SECONDS = 2_400, 0.25
 """Limit for processing a run, which waits behind the uploads of a whole month."""
 
 
-def planned(address: str, stopping: threading.Event, trial: Trial, run_id: int) -> dict[str, Any]:
+def planned(address: str, stopping: threading.Event, trial: DemoTrial, run_id: int) -> dict[str, Any]:
     """Return the experiment, planned now or by an earlier start; empty if the service stops before."""
     experiments = _call(address, "GET", f"experiments?project={quote(PROJECT)}&run={run_id}")["items"]
     if existing := next((experiment for experiment in experiments if experiment["title"] == trial.title), None):
@@ -45,7 +45,9 @@ def planned(address: str, stopping: threading.Event, trial: Trial, run_id: int) 
     return dict(_call(address, "POST", "experiments", plan | {"author": AUTHOR}))
 
 
-def decide(address: str, stopping: threading.Event, experiment_id: int, run_ids: Collection[int], trial: Trial) -> None:
+def decide(
+    address: str, stopping: threading.Event, experiment_id: int, run_ids: Collection[int], trial: DemoTrial
+) -> None:
     """Decide an experiment as the trial says, unless it is decided already.
 
     It waits until all of `run_ids` belong to it: an early decision may come before the last run, and a run that
@@ -120,7 +122,7 @@ def seed(settings: Settings, *, with_public_ci: bool) -> Callable[[str, threadin
     return push_all
 
 
-def _send(address: str, stopping: threading.Event, job: Job, sent: dict[str, int]) -> None:
+def _send(address: str, stopping: threading.Event, job: DemoJob, sent: dict[str, int]) -> None:
     """Upload a job and record the number of its run by its name."""
     try:
         answer = upload(address, job)
@@ -158,7 +160,9 @@ def _send_public_runs(settings: Settings, address: str, stopping: threading.Even
         _post_form(address, "runs", parts, key=run.key)
 
 
-def _try_knobs(address: str, stopping: threading.Event, sent: dict[str, int], planned_trials: Iterable[Trial]) -> None:
+def _try_knobs(
+    address: str, stopping: threading.Event, sent: dict[str, int], planned_trials: Iterable[DemoTrial]
+) -> None:
     """Run experiments: each is planned, gets its runs, and is decided before the next one."""
     for trial in planned_trials:
         if stopping.is_set() or trial.baseline not in sent:
@@ -184,7 +188,7 @@ class Sent:
     is_new: bool
 
 
-def upload(address: str, job: Job) -> Sent:
+def upload(address: str, job: DemoJob) -> Sent:
     """Upload the log and metadata of a job."""
     parts = [
         ('name="meta"', json.dumps(job.metadata()).encode()),

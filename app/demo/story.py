@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 from app.demo import megatron_bridge, megatron_lm
 from app.demo.job import (
     GPUS,
-    Job,
+    DemoJob,
+    DemoTrial,
     Recording,
-    Trial,
     Workload,
     ci_step_times,
     commit_of,
@@ -97,7 +97,7 @@ DOUBTFUL_LAUNCHES = (0.016, 0.001, -0.003)
 """One launch of LONG is slow by chance, and two reruns of its commit are not."""
 
 
-def nightlies() -> Iterator[Job]:
+def nightlies() -> Iterator[DemoJob]:
     """Yield every job of the month in chronological order."""
     for night in range(1 - CALIBRATIONS, 1):
         when = FIRST_NIGHT + timedelta(days=night - 1)
@@ -111,7 +111,7 @@ def nightlies() -> Iterator[Job]:
     yield _release(UPGRADE_FROM - 1)
     yield _release(NIGHTS)
     last = FIRST_NIGHT + timedelta(days=NIGHTS)
-    yield _failed_import(last)
+    yield _ci("nightly with DeepEP", replace(CI_WORKLOAD, dispatcher="deepep"), never_started("deepep missing"), last)
     yield _out_of_memory(last + timedelta(hours=2))
 
 
@@ -129,7 +129,7 @@ def factor(suite: Suite, night: int) -> float:
     return factor
 
 
-def _night(suite: Suite, night: int, when: datetime) -> Iterator[Job]:
+def _night(suite: Suite, night: int, when: datetime) -> Iterator[DemoJob]:
     name = f"nightly {when.date()}{suite.suffix}"
     workload = suite.workload
     if suite is SHORT and night >= UNFUSED_FROM:
@@ -162,14 +162,14 @@ EXPERIMENTS = {
 """Night -> name, workload and slowdown factor of an experiment."""
 
 
-def _experiments(night: int, when: datetime) -> Iterator[Job]:
+def _experiments(night: int, when: datetime) -> Iterator[DemoJob]:
     if night in EXPERIMENTS:
         name, workload, slower = EXPERIMENTS[night]
         job = _ci(name, workload, _measured(name, MAIN, night, slower=slower), when + timedelta(hours=9))
         yield replace(job, purpose="experiment", branch="", tags=("one knob",))
 
 
-def _release(night: int) -> Job:
+def _release(night: int) -> DemoJob:
     when = FIRST_NIGHT + timedelta(days=night - 1, hours=12)
     name = f"release {_container(when).rpartition(':')[2]}"
     job = _ci(name, CI_WORKLOAD, _measured(name, MAIN, night), when)
@@ -178,12 +178,7 @@ def _release(night: int) -> Job:
     )
 
 
-def _failed_import(when: datetime) -> Job:
-    """Return the first job that requests DeepEP, which the new container does not include."""
-    return _ci("nightly with DeepEP", replace(CI_WORKLOAD, dispatcher="deepep"), never_started("deepep missing"), when)
-
-
-def _out_of_memory(when: datetime) -> Job:
+def _out_of_memory(when: datetime) -> DemoJob:
     """Return a job with twice the micro-batch, which runs out of memory after some iterations."""
     random = random_for("out of memory")
     times = ci_step_times(random, CI_CENTRE_MS * MAIN.upgrade * 0.97, n=14)
@@ -191,8 +186,8 @@ def _out_of_memory(when: datetime) -> Job:
     return _ci("micro-batch of 2", replace(CI_WORKLOAD, micro_batch_size=2), recording, when)
 
 
-def _ci(name: str, workload: Workload, recording: Recording, when: datetime) -> Job:
-    return Job(
+def _ci(name: str, workload: Workload, recording: Recording, when: datetime) -> DemoJob:
+    return DemoJob(
         name,
         "Megatron-LM",
         workload,
@@ -221,7 +216,7 @@ DELAYED = replace(CI_WORKLOAD, delay_wgrad=True)
 TRIAL_FASTER_BY = 0.962
 
 
-def trials() -> tuple[Trial, Trial]:
+def trials() -> tuple[DemoTrial, DemoTrial]:
     """Return both experiments with their runs in chronological order."""
     unfused = replace(DELAYED, permute_fusion=False)
     runs = [
@@ -235,7 +230,7 @@ def trials() -> tuple[Trial, Trial]:
             )
         )
     ]
-    first = Trial(
+    first = DemoTrial(
         "Delay weight gradients behind communication",
         f"nightly {_NIGHT.date()}",
         {"delay_wgrad": True},
@@ -244,7 +239,7 @@ def trials() -> tuple[Trial, Trial]:
         decision="accepted",
         note="Faster on every launch, memory and loss as before.",
     )
-    second = Trial(
+    second = DemoTrial(
         "Is permute fusion still worth it?",
         runs[1].name,
         {"permute_fusion": False},
@@ -254,11 +249,11 @@ def trials() -> tuple[Trial, Trial]:
     return first, second
 
 
-def _job(name: str, workload: Workload, slower: float, hour: int) -> Job:
+def _job(name: str, workload: Workload, slower: float, hour: int) -> DemoJob:
     random = random_for(name)
     chance = launch_level(random, BETWEEN_LAUNCHES_SD)
     times = ci_step_times(random, MAIN.centre_ms * factor(MAIN, NIGHTS) * slower, workload.iterations, chance)
-    return Job(
+    return DemoJob(
         name,
         "Megatron-LM",
         workload,
@@ -329,7 +324,7 @@ SIZES = (
 LONGEST = Size("sequence_tokens", GPUS, 1, 0.961, 77.3, sequence_length=131072, context_parallel=2, night=LONGEST_NIGHT)
 
 
-def scaling_study() -> Iterator[Job]:
+def scaling_study() -> Iterator[DemoJob]:
     """Yield every job of the study in chronological order."""
     for number, (size, launch) in enumerate(
         (size, launch) for size in (*SIZES, LONGEST) for launch in range(1, LAUNCHES + 1)
@@ -338,7 +333,7 @@ def scaling_study() -> Iterator[Job]:
         name = f"{size.name}, launch {launch}"
         random = random_for(name)
         times = ci_step_times(random, size.centre_ms, CI_WORKLOAD.iterations, launch_level(random, BETWEEN_LAUNCHES_SD))
-        yield Job(
+        yield DemoJob(
             name,
             "Megatron-LM",
             size.workload,
@@ -375,7 +370,7 @@ CARD_MEAN_MS = {"off": 24_713.8, "on": 21_072.5}
 """HybridEP with captured router and preprocessing: means over iterations 5-20 without and with overlap."""
 
 
-def story() -> Iterator[Job]:
+def story() -> Iterator[DemoJob]:
     """Yield every job of the demo in the order of upload, identical at each call."""
     yield from _dispatcher_case()
     yield from _overlap_case()
@@ -384,12 +379,12 @@ def story() -> Iterator[Job]:
     yield from scaling_study()
 
 
-def render(job: Job) -> str:
+def render(job: DemoJob) -> str:
     """Return the complete log of a job in the format of its trainer."""
     return megatron_lm.render(job) if job.trainer == "Megatron-LM" else megatron_bridge.render(job)
 
 
-def _dispatcher_case() -> Iterator[Job]:
+def _dispatcher_case() -> Iterator[DemoJob]:
     workload = Workload(cuda_graphs=True, iterations=5)
     random = random_for("dispatcher")
     times = smoke_step_times_with_rate(random, FALLBACK_MEAN_MS, FALLBACK_TFLOPS, work=tflops_per_gpu(1.0))
@@ -403,7 +398,7 @@ def _dispatcher_case() -> Iterator[Job]:
         yield _smoke(f"dispatcher smoke, {backend}", asked, missing, day + timedelta(hours=hours), tags)
 
 
-def _overlap_case() -> Iterator[Job]:
+def _overlap_case() -> Iterator[DemoJob]:
     day = datetime(2026, 5, 18, 9, 0, tzinfo=UTC)
     for hours, (overlap, mean_ms) in enumerate(OVERLAP_MEAN_MS.items()):
         random = random_for(f"overlap {overlap}")
@@ -415,7 +410,7 @@ def _overlap_case() -> Iterator[Job]:
         yield replace(smoke, window=(3, 8), facts=PROFILED.get(overlap, {}))
 
 
-def _card_case() -> Iterator[Job]:
+def _card_case() -> Iterator[DemoJob]:
     day = datetime(2026, 7, 25, 9, 0, tzinfo=UTC)
     for hours, (overlap, mean_ms) in enumerate(CARD_MEAN_MS.items()):
         random = random_for(f"card {overlap}")
@@ -431,8 +426,8 @@ def _card_case() -> Iterator[Job]:
         yield replace(smoke, container=CARD_CONTAINER, window=(5, 20))
 
 
-def _smoke(name: str, workload: Workload, recording: Recording, when: datetime, tags: tuple[str, ...]) -> Job:
-    return Job(
+def _smoke(name: str, workload: Workload, recording: Recording, when: datetime, tags: tuple[str, ...]) -> DemoJob:
+    return DemoJob(
         name,
         "Megatron-Bridge",
         workload,

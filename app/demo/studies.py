@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 from app.demo.job import (
     DEEPSEEK_V3,
     QWEN3_235B,
+    DemoJob,
+    DemoTrial,
     Dispatcher,
-    Job,
-    Profile,
-    Trial,
+    ProfileShares,
     Workload,
     ci_step_times,
     commit_of,
@@ -43,7 +43,7 @@ class Study:
     memory_gib: float
     variants: Mapping[str, tuple[Workload, float]]
 
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[DemoJob]:
         """Yield the launches of all variants in turn, so that a drift would affect all of them."""
         hour = 0
         for launch in range(1, LAUNCHES + 1):
@@ -62,14 +62,14 @@ def job(
     day: int,
     hour: int,
     tags: tuple[str, ...] = (),
-    profile: Profile | None = None,
-) -> Job:
+    profile: ProfileShares | None = None,
+) -> DemoJob:
     """Return a run of September 2026 that reaches `tflops` TFLOP/s/GPU, apart from noise."""
     random = random_for(name)
     centre_ms = model_flops(workload) / workload.gpus / tflops / 1e9
     times = ci_step_times(random, centre_ms, workload.iterations, launch_level(random, BETWEEN_LAUNCHES_SD))
     when = datetime(2026, 9, day, 7, 0, tzinfo=UTC) + timedelta(minutes=30 * hour)
-    return Job(
+    return DemoJob(
         name,
         "Megatron-LM",
         workload,
@@ -168,24 +168,24 @@ _OVERLAP = replace(_DEEPEP, ep_overlap=True)
 _FUSED = replace(_OVERLAP, permute_fusion=True)
 
 
-def studies() -> Iterator[Job]:
+def studies() -> Iterator[DemoJob]:
     """Yield every run of the studies and the first of the journey, in the order of upload."""
     for study in STUDIES:
         yield from study.jobs()
     yield job(_FIRST, QWEN3_235B_H100, 203, _MEMORY_GIB, day=16, hour=0, tags=("journey",))
 
 
-def journey() -> tuple[Trial, ...]:
+def journey() -> tuple[DemoTrial, ...]:
     """Return the experiments of the journey in the order in which they are planned."""
     deepep = _trial(
         "DeepEP in place of alltoall", _FIRST, {"dispatcher_type": "flex", "flex_backend": "deepep"},
         step=0, before=(QWEN3_235B_H100, 203), after=(_DEEPEP, 245),
-        profile=Profile(communication=0.27, exposed=0.24, idle=0.03),
+        profile=ProfileShares(communication=0.27, exposed=0.24, idle=0.03),
     )  # fmt: skip
     overlap = _trial(
         "Overlap expert communication with compute", _candidate(deepep), {"ep_overlap": True},
         step=1, before=(_DEEPEP, 245), after=(_OVERLAP, 276),
-        profile=Profile(communication=0.28, exposed=0.09, idle=0.04),
+        profile=ProfileShares(communication=0.28, exposed=0.09, idle=0.04),
     )  # fmt: skip
     fused = _trial(
         "Fuse the permutation", _candidate(overlap), {"permute_fusion": True},
@@ -206,8 +206,8 @@ def journey() -> tuple[Trial, ...]:
         replace(fused, decision="accepted", note="Small, but on every launch."),
         replace(hybridep, decision="rejected", note="DeepEP stays: slower on 32 nodes of H100."),
         delayed,
-        Trial("More SMs for dispatch", _candidate(fused), {"dispatch_sms": 24}, runs_each=LAUNCHES),
-        Trial(
+        DemoTrial("More SMs for dispatch", _candidate(fused), {"dispatch_sms": 24}, runs_each=LAUNCHES),
+        DemoTrial(
             "Save memory with full recomputation", _candidate(fused), {"recompute_granularity": "full"},
             runs_each=LAUNCHES, decision="withdrawn", note="The memory headroom is sufficient.",
         ),
@@ -222,8 +222,8 @@ def _trial(
     step: int,
     before: tuple[Workload, float],
     after: tuple[Workload, float],
-    profile: Profile | None = None,
-) -> Trial:
+    profile: ProfileShares | None = None,
+) -> DemoTrial:
     """Return an experiment with one more run of the baseline and two of the candidate, all of the journey's commit."""
     runs = (("candidate", after, 1), ("candidate", after, 2), ("baseline", before, 2))
     jobs = tuple(
@@ -233,9 +233,9 @@ def _trial(
         ))
         for place, (side, (workload, tflops), launch) in enumerate(runs)
     )  # fmt: skip
-    return Trial(title, baseline, knobs, runs_each=LAUNCHES, jobs=jobs)
+    return DemoTrial(title, baseline, knobs, runs_each=LAUNCHES, jobs=jobs)
 
 
-def _candidate(trial: Trial) -> str:
+def _candidate(trial: DemoTrial) -> str:
     """Return the name of the candidate run that the next experiment is planned from."""
     return next(run.name for side, run in trial.jobs if side == "candidate")

@@ -4,7 +4,7 @@ import gzip
 import json
 from collections.abc import Mapping
 
-from app.demo.job import Job, Profile
+from app.demo.job import DemoJob, ProfileShares
 
 STEPS = 3
 FIRST_STEP = 10
@@ -29,7 +29,7 @@ _OPTIMIZER = "void multi_tensor_apply_kernel<4, TensorListMetadata<4>, AdamFunct
 _OPTIMIZER_SHARE = 0.02
 
 
-def render_trace(job: Job, profile: Profile) -> bytes:
+def render_trace(job: DemoJob, profile: ProfileShares) -> bytes:
     """Return the compressed trace of the last steps of a job."""
     events: list[dict[str, object]] = []
     begin_us = 1_000_000.0
@@ -52,7 +52,7 @@ def render_trace(job: Job, profile: Profile) -> bytes:
     return gzip.compress(json.dumps(document).encode(), mtime=0)
 
 
-def _step(events: list[dict[str, object]], begin: float, step: float, profile: Profile) -> None:
+def _step(events: list[dict[str, object]], begin: float, step: float, profile: ProfileShares) -> None:
     """Add the kernels of a step: in each block, dispatch begins before compute and combine ends after it."""
     optimizer = step * _OPTIMIZER_SHARE
     block = (step * (1 - profile.idle) - optimizer) / BLOCKS

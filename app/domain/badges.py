@@ -1,7 +1,7 @@
 """A badge as SVG: a label and a value. It is embedded in external pages, so it is self-contained.
 
-There is no script or style sheet, and sizes are fixed because the viewer's fonts are unknown. The colours are those of
-verdicts, dark enough for white text; a light rim separates it from dark pages.
+There is no script or style sheet, and sizes are fixed because the viewer's fonts are unknown. The verdict colours are
+dark enough for white text; a light rim separates it from dark pages.
 """
 
 import hashlib

@@ -29,7 +29,7 @@ class Stated:
 
     `line` is the line that states the value, in the log file with index `file`; 0 when no single log line does.
     `in_use` is false for a knob that has no effect because of another field: its value is None, and `stated_value` is
-    what a source states, None when none does. `stated_by` is the user who stated the value after the upload.
+    the value of the source, or None. `stated_by` is the user who stated the value after the upload.
     """
 
     value: Value
@@ -213,7 +213,7 @@ class SteadyState:
     Iterations are as printed, inclusive. `log_step_time`: median of ln(ms) over the window; `se`: its standard error.
     `reasons`: why `is_steady` is false; `notes`: decisions about restarts, a declared window and a drift, which widens
     `se`. `short`: under 15 iterations, unless declared as in a full run (41 to 50 of 50).
-    `profiled`: first and last iteration that a profiler slowed and the window leaves out. None: there are none, or they
+    `profiled`: first and last iteration that a profiler slowed and the window leaves out. None without any, or if they
     count because too few others exist.
     """
 

@@ -9,7 +9,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u20
 
 
 class InvalidFields(ValueError):  # noqa: N818  # named for what it is said of
-    """`fields`: what is wrong or missing, by field name."""
+    """`fields`: problems by field name."""
 
     def __init__(self, fields: Mapping[str, str]) -> None:
         super().__init__("; ".join(f"{name}: {why}" for name, why in fields.items()))

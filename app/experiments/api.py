@@ -80,7 +80,7 @@ def change_experiment(
     experiment_id: ExperimentId,
     change: ExperimentChangeIn,
 ) -> ExperimentOut:
-    """Accept, reject or withdraw it, or change its number of runs. Recorded with who, when and what was before."""
+    """Accept, reject or withdraw it, or change its number of runs. Recorded with author, time and previous value."""
     if (change.state is None) == (change.runs_each is None):
         message = "or `runs_each` must be given, not both"
         raise InvalidChange(f"state {message}. Nothing was changed.", (FieldError("state", message),))

@@ -9,7 +9,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain.experiments.journey import Journey, JourneyNode
 from app.domain.experiments.plan import MOST_ASKED_EACH, tagged, upload_command
-from app.domain.experiments.values import SIDES, Commands, ExperimentResult, Gain, KnobChange, Side, SizePoint, State
+from app.domain.experiments.values import (
+    SIDES,
+    Commands,
+    ExperimentResult,
+    KnobChange,
+    PlannedGain,
+    Side,
+    SizePoint,
+    State,
+)
 from app.domain.rules.engine import Suggestion
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.step_time import DroppedRun
@@ -20,10 +29,6 @@ from app.web.identity import Author, author_field
 
 ExperimentId = Annotated[int, Path(ge=1, lt=2**31)]
 KnobValue = str | int | float | bool | list[str] | list[int] | None
-
-
-class _FromDomain(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
 
 
 class ExperimentIn(BaseModel):
@@ -70,8 +75,8 @@ class ResultOut(BaseModel):
     decision: str | None = Field(description="The verdict on the runs that count; null without one.")
     reason: str
     winner: Literal["", "baseline", "candidate"]
-    gain: Gain | None
-    paired: Gain | None = Field(
+    gain: PlannedGain | None
+    paired: PlannedGain | None = Field(
         description="The gain by neighbouring runs of both sides, for alternating runs; null with fewer than 3 pairs."
     )
     metrics: dict[str, MetricChange | None]
@@ -170,7 +175,7 @@ class ExperimentListOut(BaseModel):
         return cls(items=items, total=page.total, page=page.page, page_size=page.page_size, states=dict(page.states))
 
 
-class SizingOut(_FromDomain):
+class SizingOut(BaseModel, from_attributes=True):
     effect_pct: float
     power: float
     needed: int | None = Field(description="Runs per side for it; null when more than 20.")
@@ -203,7 +208,7 @@ class PlanOut(BaseModel):
     warnings: list[str]
 
 
-class ExperimentRunOut(_FromDomain):
+class ExperimentRunOut(BaseModel, from_attributes=True):
     run_id: int
     name: str
     side: Side
@@ -269,14 +274,14 @@ def _plan(experiment: Experiment, base_url: str) -> PlanOut:
 # --- Journeys.
 
 
-class JourneyEdgeOut(_FromDomain):
+class JourneyEdgeOut(BaseModel, from_attributes=True):
     source: str
     target: str
     experiment: int = Field(validation_alias="experiment_id")
     title: str
     knobs: list[KnobChange]
     state: State
-    gain: Gain | None
+    gain: PlannedGain | None
     evidence_level: str
     winner: str
 

@@ -26,7 +26,7 @@ from app.domain.experiments.sweep import (
     cost_of_sweep,
     sweep_progress,
 )
-from app.domain.experiments.values import UNDECIDED, ExperimentResult, Plan, Sizing, State
+from app.domain.experiments.values import UNDECIDED, ExperimentPlan, ExperimentResult, Sizing, State
 from app.domain.run import Stated
 from app.errors import Conflict, FieldError, InvalidChange, NotFound
 from app.pipeline.decisions import checked
@@ -85,7 +85,7 @@ def set_runs_each(engine: Engine, experiment_id: int, runs_each: int, who: str, 
 def _ask_for(session: Session, row: ExperimentRow, runs_each: int, who: str, note: str = "") -> None:
     if runs_each == row.runs_each:
         return
-    plan = from_json(Plan, row.plan)
+    plan = from_json(ExperimentPlan, row.plan)
     has_result = from_json(ExperimentResult, row.result or {}).verdict is not None
     plan = plan.resized(runs_each, smallest_pct(plan.sizing, runs_each), seen=has_result)
     before = {"runs_each": row.runs_each}
@@ -223,7 +223,7 @@ class SweepWish:
 
 @dataclass(frozen=True, slots=True)
 class SweepProposal:
-    """What a sweep would be: a proposal for each value, and what it takes."""
+    """A proposed sweep: a proposal for each value, and its cost."""
 
     proposals: tuple[Proposal, ...]
     sizing: Sizing
@@ -311,7 +311,7 @@ def advance_sweep(engine: Engine, sweep_id: int, who: str) -> None:
 
 
 def progress_of(experiments: Sequence[Experiment]) -> SweepProgress:
-    """Return where a sweep stands, from its experiments."""
+    """Return the progress of a sweep, from its experiments."""
     return sweep_progress([_trial(experiment) for experiment in experiments], experiments[0].plan.confirm)
 
 

@@ -1,4 +1,4 @@
-"""The page of a tuning journey: what was reached, the tree as a picture, and its table."""
+"""The page of a tuning journey: its result, the tree as a picture, and its table."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -90,7 +90,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class EdgeLine:
     """`path` in SVG syntax; texts begin at `text_x`: the knob above `text_y`, the others below."""
 
     path: str
@@ -103,14 +103,14 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class JourneyPicture:
     width: int
     height: int
     boxes: tuple[Box, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[EdgeLine, ...]
 
 
-def picture(nodes: Mapping[str, Node], edges: Sequence[Edge], root: str) -> Picture:
+def picture(nodes: Mapping[str, Node], edges: Sequence[Edge], root: str) -> JourneyPicture:
     """Lay out the tree below `root`; the first edge of a node goes straight on, the others below it."""
     children: dict[str, list[str]] = {}
     for edge in edges:
@@ -121,7 +121,7 @@ def picture(nodes: Mapping[str, Node], edges: Sequence[Edge], root: str) -> Pict
     drawn = [edge for edge in edges if edge.start in at and edge.end in at]
     # The path to the winner is drawn last, above other lines of the same box.
     drawn.sort(key=lambda edge: edge.kind == "won")
-    return Picture(
+    return JourneyPicture(
         width=max(x for x, _ in at.values()) + BOX_WIDTH + _EDGE,
         height=max(y for _, y in at.values()) + BOX_HEIGHT + _EDGE,
         boxes=boxes,
@@ -134,7 +134,7 @@ def _box(node: Node, x: int, y: int) -> Box:
     return Box(x, y, cut(node.title, _TITLE_LETTERS), lines, node)
 
 
-def _line(edge: Edge, start: tuple[int, int], end: tuple[int, int]) -> Line:
+def _line(edge: Edge, start: tuple[int, int], end: tuple[int, int]) -> EdgeLine:
     left, right = start[0] + BOX_WIDTH, end[0]
     top, bottom = start[1] + BOX_HEIGHT // 2, end[1] + BOX_HEIGHT // 2
     bend = left + _BEND
@@ -142,7 +142,7 @@ def _line(edge: Edge, start: tuple[int, int], end: tuple[int, int]) -> Line:
     if bottom != top:
         path = f"M{left} {top}H{bend}V{bottom - _CORNER}q0 {_CORNER} {_CORNER} {_CORNER}H{right}"
     knob, values, effect = (cut(text, _LINE_LETTERS) for text in (edge.knob, edge.values, edge.effect))
-    return Line(path, bend + 10, bottom, knob, values, effect, edge)
+    return EdgeLine(path, bend + 10, bottom, knob, values, effect, edge)
 
 
 def cut(text: str, letters: int) -> str:
@@ -163,7 +163,7 @@ _ENDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class JourneyRow:
     """A run of the journey and the experiment that led to it; the root has none. `facts`: its figures as text."""
 
     node: JourneyNode
@@ -192,13 +192,13 @@ class JourneyPage:
         self.nodes = {node.key: node for node in journey.nodes}
 
     @cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[JourneyRow]:
         """Return runs in reading order: depth first, the path to the winner first."""
         edges: dict[str, list[JourneyEdge]] = {}
         for edge in self._ordered:
             edges.setdefault(edge.source, []).append(edge)
         root = self.journey.nodes[0]
-        rows: list[Row] = []
+        rows: list[JourneyRow] = []
         todo: list[tuple[JourneyNode, JourneyEdge | None, int]] = [(root, None, 0)]
         seen: set[str] = set()
         while todo:
@@ -215,11 +215,11 @@ class JourneyPage:
         return not self.journey.edges
 
     @property
-    def root(self) -> Row:
+    def root(self) -> JourneyRow:
         return self.rows[0]
 
     @property
-    def current(self) -> Row:
+    def current(self) -> JourneyRow:
         """Return the current run of the journey: the last winner, or the root."""
         return next((row for row in self.rows if row.node.run_id == self.journey.current_run_id), self.root)
 
@@ -238,12 +238,12 @@ class JourneyPage:
         return f"{signed(gain)} throughput from {self.root.name} to {self.current.name}, step by step. {counts}"
 
     @property
-    def beside(self) -> list[Row]:
+    def beside(self) -> list[JourneyRow]:
         """Return accepted runs off the path: a later candidate of the same run was accepted too."""
         return [row for row in self.rows if row.kind == "accepted"]
 
     @cached_property
-    def picture(self) -> Picture:
+    def picture(self) -> JourneyPicture:
         nodes = {row.node.key: _node(row) for row in self.rows}
         return picture(nodes, [_edge(row) for row in self.rows if row.edge is not None], self.journey.nodes[0].key)
 
@@ -257,11 +257,11 @@ class JourneyPage:
         return sorted(self.journey.edges, key=lambda edge: (not self.nodes[edge.target].on_path, edge.experiment_id))
 
 
-def _row(node: JourneyNode, edge: JourneyEdge | None, depth: int) -> Row:
+def _row(node: JourneyNode, edge: JourneyEdge | None, depth: int) -> JourneyRow:
     figure = "" if node.step_time_ms is None else step_time(node.step_time_ms)
     number = f"experiment #{edge.experiment_id if edge else 0}" if node.run_id is None else f"#{node.run_id}"
     from_root = node.gain_from_root_pct
-    return Row(
+    return JourneyRow(
         node=node,
         edge=edge,
         depth=depth,
@@ -292,12 +292,12 @@ def _role(node: JourneyNode, edge: JourneyEdge | None) -> str:
     return _MARKS.get(node.mark, "")
 
 
-def _node(row: Row) -> Node:
+def _node(row: JourneyRow) -> Node:
     lines = (row.facts, row.role)
     return Node(row.node.key, row.name, lines, row.kind, row.href)
 
 
-def _edge(row: Row) -> Edge:
+def _edge(row: JourneyRow) -> Edge:
     assert row.edge is not None  # noqa: S101  # only the root has none
     effect = short_gain(row.edge.gain) or "not measured yet"
     names = ", ".join(knob.field for knob in row.edge.knobs) or row.edge.title
@@ -329,7 +329,7 @@ _STYLE = (
 """The light colours of the page's `tuning.css`."""
 
 
-def svg(picture: Picture, title: str) -> str:
+def svg(picture: JourneyPicture, title: str) -> str:
     """Return the SVG file; `title` is its accessible name."""
     width, height = picture.width + 2 * _MARGIN, picture.height + 2 * _MARGIN
     return "\n".join(
@@ -347,7 +347,7 @@ def svg(picture: Picture, title: str) -> str:
     )
 
 
-def _tree_svg_line(line: Line) -> Iterator[str]:
+def _tree_svg_line(line: EdgeLine) -> Iterator[str]:
     yield f'<g class="{line.edge.kind}"><path d="{line.path}"/>'
     yield _text(line.text_x, line.text_y - 7, line.knob, "knob")
     yield _text(line.text_x, line.text_y + 15, line.values, "knob")

@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.experiments.journey import Journey, accepted_changes
-from app.domain.experiments.recipe import Launch, Recipe, launch_script, recipe
+from app.domain.experiments.recipe import Launch, LaunchRecipe, launch_script, recipe
 from app.domain.experiments.values import UNDECIDED, Side
 from app.domain.rules.change import FrameworkChange, change_of, without_context
 from app.domain.rules.engine import Suggestion
@@ -212,7 +212,7 @@ def _download(text: str, name: str, media_type: str = "text/x-shellscript") -> R
     return Response(text, media_type=media_type, headers={"Content-Disposition": f'attachment; filename="{name}"'})
 
 
-def recipe_of(session: Session, run_id: int) -> Recipe:
+def recipe_of(session: Session, run_id: int) -> LaunchRecipe:
     """Raises NotFound, and NotReady while the run was not read."""
     advised = read_run(session, run_id)
     command = advised.launch if isinstance(advised.launch, str) else ""

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.experiments.plan import LONGEST_META, RUNS_EACH, tagged, upload_command
-from app.domain.experiments.values import STATES, UNDECIDED, Commands, Gain, KnobChange, Side, State
+from app.domain.experiments.values import STATES, UNDECIDED, Commands, KnobChange, PlannedGain, Side, State
 from app.domain.numbers import grouped, plural, signed
 from app.domain.rules.engine import Suggestion
 from app.errors import Conflict, FieldError, InvalidChange, NotFound, ThreewallsError
@@ -28,7 +28,7 @@ from app.experiments.plan_page import (
     wish_of,
 )
 from app.experiments.queries import ExperimentQuery
-from app.experiments.result_view import Effect, Row, effect, result_rows, runs_that_decide, would_decide
+from app.experiments.result_view import Effect, ResultRow, effect, result_rows, runs_that_decide, would_decide
 from app.pipeline.suggest import first_suggestion, suggest_for_pair
 from app.settings import Settings
 from app.storage.audit import AuditEvent, events
@@ -125,18 +125,18 @@ def knobs_text(knobs: Sequence[KnobChange]) -> str:
     return "; ".join(map(knob_text, knobs)) or "nothing"
 
 
-def gain_text(gain: Gain | None) -> str:
+def gain_text(gain: PlannedGain | None) -> str:
     """Format a gain: `+31.8 % throughput (30.1 to 33.2)`; empty without a measurement."""
     if gain is None:
         return ""
     return f"{signed(gain.pct)} throughput ({_end(gain.low_pct)} to {_end(gain.high_pct)})"
 
 
-def short_gain(gain: Gain | None) -> str:
+def short_gain(gain: PlannedGain | None) -> str:
     return "" if gain is None else f"{signed(gain.pct)} throughput"
 
 
-def tone(gain: Gain | None) -> str:
+def tone(gain: PlannedGain | None) -> str:
     """Return the colour of a gain: none where its interval includes both directions."""
     if gain is None or gain.low_pct <= 0 <= gain.high_pct:
         return ""
@@ -240,7 +240,7 @@ def _fills(run: ExperimentRun) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchCommands:
     """Commands for one trainer:
 
     `command` is complete, or "" when the run's own is unknown; then see `add` and `remove`.
@@ -258,7 +258,7 @@ class SideCommands:
 
     side: Side
     letter: str
-    launches: tuple[Launch, ...]
+    launches: tuple[LaunchCommands, ...]
     export: str
     upload: str
     meta: str
@@ -281,10 +281,10 @@ def side_commands(experiment: Experiment, side: Side, base_url: str) -> SideComm
     )
 
 
-def _launch(commands: Commands, side: Side) -> Launch:
+def _launch(commands: Commands, side: Side) -> LaunchCommands:
     if side == "baseline":
-        return Launch(commands.trainer, commands.baseline, "", ())
-    return Launch(commands.trainer, commands.candidate, commands.add, commands.remove)
+        return LaunchCommands(commands.trainer, commands.baseline, "", ())
+    return LaunchCommands(commands.trainer, commands.candidate, commands.add, commands.remove)
 
 
 # --- The projects of experiments, and those with generated runs.
@@ -333,7 +333,7 @@ class ExperimentPage:
 
     @property
     def follows(self) -> bool:
-        """Return whether the page may still change by itself."""
+        """Return whether the page may still change without an action of a user."""
         return self.experiment.state in ("planned", "waiting") or any(
             run.status == "processing" for run in self.experiment.runs
         )
@@ -402,7 +402,7 @@ class ExperimentPage:
 
     @cached_property
     def sides(self) -> tuple[SideCommands, ...]:
-        """Return both sides, the one that needs the next run first."""
+        """Return both sides; the side that needs the next run comes first."""
         order: tuple[Side, ...] = ("candidate", "baseline") if self.next_side == "candidate" else tuple(LETTERS)
         return tuple(side_commands(self.experiment, side, self._base_url) for side in order)
 
@@ -411,7 +411,7 @@ class ExperimentPage:
         return run_lines(self.experiment)
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[ResultRow, ...]:
         return result_rows(self.experiment.result)
 
     @property

@@ -32,7 +32,7 @@ class FormOfPlan(Form):
         return _PLACES.get(name, name)
 
     def refused(self, error: ThreewallsError) -> Self:
-        """Return the form with `error` at its field; errors without an input stand above the form."""
+        """Return the form with `error` at its field; errors without an input are shown above the form."""
         errors = self.errors_by_input(error)
         placed = {name: text for name, text in errors.items() if name in self.inputs}
         elsewhere = [f"{name} {text}." for name, text in errors.items() if name not in self.inputs]
@@ -76,7 +76,7 @@ _OF_THE_TASK = ("gpu", "gpus", "gpus_per_node")
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class OfferedPlan:
     """The plan, or why it cannot be planned (`refused`); `form`: its inputs."""
 
     run_id: int
@@ -87,15 +87,15 @@ class Offer:
 
 def offer(
     session: Session, settings: Settings, run_id: int, form: PlanForm, advice: RunSuggestions | None = None
-) -> Offer:
+) -> OfferedPlan:
     """Return the offer. `advice`: for the run, if the caller has it. Raises NotFound for an unknown run or rule."""
     try:
-        return Offer(run_id, form, propose(session, settings, wish_of(run_id, form), advice))
+        return OfferedPlan(run_id, form, propose(session, settings, wish_of(run_id, form), advice))
     except NotReady as error:
-        return Offer(run_id, form, refused=error.detail)
+        return OfferedPlan(run_id, form, refused=error.detail)
     except InvalidChange as error:
         marked = form.refused(error)
-        return Offer(run_id, marked, refused=" ".join(marked.errors.values()) or error.detail)
+        return OfferedPlan(run_id, marked, refused=" ".join(marked.errors.values()) or error.detail)
 
 
 def wish_of(run_id: int, form: PlanForm) -> Wish:
@@ -108,7 +108,7 @@ class IdeaPage:
     def __init__(self, session: Session, settings: Settings, run_id: int, form: PlanForm) -> None:
         self.run = read_run(session, run_id).run
         self.form = form
-        self.offer: Offer | None = None
+        self.offer: OfferedPlan | None = None
         if form.value("rule") or (form.value("field") and form.value("value")):
             self.offer = offer(session, settings, run_id, form)
             self.form = self.offer.form

@@ -8,7 +8,7 @@ from app.domain.experiments.values import ExperimentResult
 from app.domain.numbers import THIN, figure, grouped, plural, significant
 from app.domain.run import Metric
 from app.domain.verdict.decide import MetricChange
-from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, LossChange, StepTimeChange, Verdict
+from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, LossChange, Verdict
 from app.web.charts import Bar, bar_of, bar_span, series_label
 
 _SECONDS_FROM_MS = 10_000
@@ -21,7 +21,7 @@ _ROOM = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ResultRow:
     """`a` and `b` as text, empty where unknown; `word`: a decision as templates name it."""
 
     name: str
@@ -57,7 +57,7 @@ class Effect:
     label: str
 
 
-def result_rows(result: ExperimentResult) -> tuple[Row, ...]:
+def result_rows(result: ExperimentResult) -> tuple[ResultRow, ...]:
     changes = {name: change for name in METRICS if (change := result.metrics.get(name)) is not None}
     span = bar_span(changes.values())
     rows = [_row(name, change, span) for name, change in changes.items()]
@@ -92,7 +92,10 @@ def effect(result: ExperimentResult) -> Effect | None:
         band_width=f"{place(limit) - place(-limit):.2f}",
         ticks=tuple(Tick(f"{place(mark):.2f}", _tick(mark)) for mark in marks),
         tone=time.decision if result.finished else "inconclusive",
-        label=_effect_label(time),
+        label=(
+            f"Change of step time {grouped(time.delta_pct, 1)} %, interval {grouped(time.ci_low_pct, 1)} to "
+            f"{grouped(time.ci_high_pct, 1)} %"
+        ),
     )
 
 
@@ -125,9 +128,9 @@ def runs_that_decide(verdict: Verdict | None) -> int | None:
     return None if time.alternative is None else max(time.alternative.baseline_runs, b + time.alternative.reruns)
 
 
-def _row(name: str, change: MetricChange, span: float) -> Row:
+def _row(name: str, change: MetricChange, span: float) -> ResultRow:
     a, b = _texts(name, change.baseline, change.candidate)
-    return Row(
+    return ResultRow(
         name=name,
         label=series_label(name),
         meaning=METRICS[name].meaning,
@@ -141,12 +144,12 @@ def _row(name: str, change: MetricChange, span: float) -> Row:
     )
 
 
-def _loss_row(loss: LossChange, span: float) -> Row:
+def _loss_row(loss: LossChange, span: float) -> ResultRow:
     meaning = "Median over the last shared iterations."
     change = _Pct(loss.delta_pct)
     word = _LOSS_WORDS[loss.decision]
     a, b = ("" if value is None else significant(value) for value in (loss.baseline, loss.candidate))
-    return Row("loss", "Loss at the end", meaning, a, b, loss.delta_pct, None, None, word, bar_of(change, span))
+    return ResultRow("loss", "Loss at the end", meaning, a, b, loss.delta_pct, None, None, word, bar_of(change, span))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +170,3 @@ def _texts(name: str, a: float, b: float) -> tuple[str, str]:
 def _tick(mark: float) -> str:
     decimals = 0 if mark == int(mark) else 1
     return "0" if mark == 0 else f"{'+' if mark > 0 else ''}{grouped(mark, decimals)}{THIN}%"
-
-
-def _effect_label(time: StepTimeChange) -> str:
-    return (
-        f"Change of step time {grouped(time.delta_pct, 1)} %, interval {grouped(time.ci_low_pct, 1)} to "
-        f"{grouped(time.ci_high_pct, 1)} %"
-    )

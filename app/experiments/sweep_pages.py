@@ -15,7 +15,7 @@ from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
 from app.domain.experiments.plan import MOST_ASKED_EACH, RUNS_EACH
 from app.domain.experiments.sweep import Round, SweepProgress, Trial, rounds
-from app.domain.experiments.values import Gain, State
+from app.domain.experiments.values import PlannedGain, State
 from app.errors import Conflict, FieldError, InvalidChange, NotReady, ThreewallsError
 from app.experiments.api_models import ExperimentId, KnobValue
 from app.experiments.commands import SweepProposal, SweepWish, advance_sweep, plan_sweep, progress_of, propose_sweep
@@ -123,7 +123,7 @@ class SweepPage:
 
     @property
     def rows(self) -> list[TrialRow]:
-        """The best first; what was dropped comes last."""
+        """The best first; dropped values come last."""
         rows = [
             TrialRow(trial, experiment, _place(trial, self.progress))
             for trial, experiment in zip(self.progress.trials, self.experiments, strict=True)
@@ -222,7 +222,7 @@ class TrialOut(BaseModel):
     tag: str = Field(description="Include it in the `tags` of each upload.")
     runs: int = Field(description="Runs of the value that count.")
     planned: int = Field(description="Runs per side that the round asks for.")
-    gain: Gain | None
+    gain: PlannedGain | None
     place: str
 
 

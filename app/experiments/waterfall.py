@@ -16,7 +16,7 @@ _LETTERS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class WaterfallBar:
     """`kind`: start, result, improvement or regression; `join`: where the line to the next bar runs, None at the end.
 
     `above`: the figure over the bar; `label`, `note`: under it. `href`: its page, "" without one.
@@ -39,7 +39,7 @@ class Waterfall:
     width: int
     height: int
     base: int
-    bars: tuple[Bar, ...]
+    bars: tuple[WaterfallBar, ...]
     label: str
 
     bar_width = _BAR
@@ -62,7 +62,7 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
         top, bottom = sorted((level(change.before_ms), level(change.after_ms)))
         pct = 100 * math.expm1(math.log(change.after_ms / change.before_ms))
         bars.append(
-            Bar(
+            WaterfallBar(
                 x=_LEFT + place * _COLUMN,
                 y=top,
                 height=max(bottom - top, 2),
@@ -84,11 +84,11 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
     return Waterfall(2 * _LEFT + len(bars) * _COLUMN, base + _BELOW, base, tuple(bars), label)
 
 
-def _whole(place: int, y: int, base: int, texts: tuple[str, str, str], *, end: bool = False) -> Bar:
+def _whole(place: int, y: int, base: int, texts: tuple[str, str, str], *, end: bool = False) -> WaterfallBar:
     """Draw a bar from zero. `texts`: the figure above it, its label and its note."""
     above, label, note = texts
     kind, join = ("result", None) if end else ("start", y)
-    return Bar(_LEFT + place * _COLUMN, y, base - y, kind, above, label, note, f"{label}: {above}", "", join)
+    return WaterfallBar(_LEFT + place * _COLUMN, y, base - y, kind, above, label, note, f"{label}: {above}", "", join)
 
 
 def _note(change: AcceptedChange) -> str:
@@ -128,7 +128,7 @@ def waterfall_png(picture: Waterfall) -> bytes:
     return image
 
 
-def _svg_bar(bar: Bar, picture: Waterfall) -> Iterator[str]:
+def _svg_bar(bar: WaterfallBar, picture: Waterfall) -> Iterator[str]:
     middle = bar.x + _BAR // 2
     yield f'<g class="{bar.kind}"><title>{escape(bar.title)}</title>'
     yield f'<rect x="{bar.x}" y="{bar.y}" width="{_BAR}" height="{bar.height}"/>'

@@ -18,7 +18,7 @@ import numpy as np
 from app.domain.numbers import UNITS, absolute, change_text, figure, plural, short_commit
 from app.domain.run import Metric
 from app.domain.verdict.history_view import ELIGIBILITY_LABELS, Configuration, StackSegment, VersionChange
-from app.history.queries import DATE, VERDICTS, History, version_text
+from app.history.queries import DATE, VERDICTS, HistoryOfStack, version_text
 from app.history.workloads import ContainerStep
 from app.storage.stacks import StackRun
 from app.web import charts
@@ -65,7 +65,7 @@ class Drawing:
     container begins, if there are several.
     """
 
-    history: History
+    history: HistoryOfStack
     places: Sequence[int]
     shown: Sequence[Configuration]
     metric: str
@@ -176,7 +176,7 @@ class Drawing:
 
 
 def drawn_places(
-    history: History, places: Sequence[int], metric: str, versions: Sequence[VersionChange], most: int
+    history: HistoryOfStack, places: Sequence[int], metric: str, versions: Sequence[VersionChange], most: int
 ) -> Sequence[int]:
     """Return about `most` of the places, or all if there are fewer.
 

@@ -16,9 +16,9 @@ from app.domain.numbers import contract_value
 from app.domain.run import Stated
 from app.history.queries import VERDICTS
 from app.storage.database import ListPage
-from app.storage.runs import aware, filter_values, stored_contract
+from app.storage.runs import aware, filter_values, stored_contracts
 from app.storage.search import mentioned
-from app.storage.tables import ProjectRow, RunResultRow, RunRow, StackRow, select_any
+from app.storage.tables import ProjectRow, RunRow, StackRow, select_any
 from app.web.lists import ListQuery, OneOf
 from app.web.sparklines import OF_STACK, READ, RECENT, Sparkline, leading_values, sparkline
 
@@ -56,7 +56,7 @@ _TOLD = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "pp_layout", "gr
 class StackItem:
     """One row of the list. `model` etc. None: unknown. `also`: further distinguishing fields.
 
-    `group`: what it shares with its neighbours in the list: model, GPUs, routing; `name`: parts that distinguish it.
+    `group`: shared with its neighbours in the list (model, GPUs, routing); `name`: parts that distinguish it.
     `last_run`: the newest in history order; `verdict`: that of the last judged run. `earlier`: key and container of
     the same work in other containers, newest first.
     """
@@ -131,7 +131,7 @@ def stacks_of(session: Session, keys: Sequence[str]) -> tuple[StackItem, ...]:
 
 def _items(session: Session, stacks: Sequence[StackRow]) -> list[StackItem]:
     recent = {stack.stack_key: session.execute(RECENT, _key(stack)).all() for stack in stacks}
-    contracts = _contracts(session, [rows[0].id for rows in recent.values() if rows])
+    contracts = stored_contracts(session, [rows[0].id for rows in recent.values() if rows])
     groups = {key: (rows[0].slug, _group(contracts[rows[0].id])) for key, rows in recent.items() if rows}
     names = _names(recent, contracts, groups)
     items: list[StackItem] = []
@@ -240,13 +240,6 @@ def _item(rows: Sequence[Any], stack: StackRow, contract: dict[str, Stated], jud
     )
 
 
-def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, Stated]]:
-    rows = session.execute(
-        select_any(RunResultRow.run_id, RunResultRow.contract).where(col(RunResultRow.run_id).in_(run_ids))
-    )
-    return {run_id: stored_contract(contract) for run_id, contract in rows}
-
-
 def _conditions(session: Session, query: StackQuery) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = [col(StackRow.runs) > 0]
     if query.project:
@@ -264,6 +257,6 @@ def _conditions(session: Session, query: StackQuery) -> list[ColumnElement[bool]
 
 
 def _mentions(session: Session, word: str) -> ColumnElement[bool]:
-    """Return the condition for stacks of which a word names some run."""
+    """Return the condition for stacks with a run that a word names."""
     runs = select_any(RunRow.stack_key).where(READ, *mentioned(session, word).conditions)
     return col(StackRow.stack_key).in_(runs)

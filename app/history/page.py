@@ -34,11 +34,11 @@ from app.history.charts import ChartKey, Drawing, Row, chart_key, chart_notes, d
 from app.history.queries import (
     ALL,
     OPEN_STATES,
-    Alarm,
-    History,
+    HistoryAlarm,
+    HistoryOfStack,
+    HistoryStack,
     HistoryView,
     Neighbour,
-    Stack,
     read_alarms,
     read_all_figures,
     read_figures,
@@ -139,16 +139,16 @@ class ProposalRow:
 
 
 class HistoryPage:
-    """The data of the page, each part read when first needed and kept for the request. Raises InvalidQuery.
+    """The data of the page, each part read on first use and cached for the request. Raises InvalidQuery.
 
-    `own`: the history of the stack. `history`: what is shown, which on the page includes other containers; `steps`:
+    `own`: the history of the stack. `history`: as shown; the page includes other containers; `steps`:
     where each of them begins.
     """
 
     def __init__(
         self,
         session: Session,
-        stack: Stack,
+        stack: HistoryStack,
         address: str,
         view: HistoryView,
         form: PinForm | None = None,
@@ -160,7 +160,7 @@ class HistoryPage:
         self.address = address
         self.view = view
         self.form = form or PinForm()
-        self.own: History = read_history(session, stack)
+        self.own: HistoryOfStack = read_history(session, stack)
         self.history, self.steps = self.own, tuple[ContainerStep, ...]()
         if across and view.containers == ALL:
             self.history, self.steps = across_containers(session, self.own, self.neighbours)
@@ -317,12 +317,12 @@ class HistoryPage:
         return change_rows(self.history, self.shown, self.alarms)
 
     @cached_property
-    def alarms(self) -> tuple[Alarm, ...]:
+    def alarms(self) -> tuple[HistoryAlarm, ...]:
         stacks = dict.fromkeys((*(step.stack_key for step in self.steps), self.stack.stack_key))
         return tuple(alarm for stack_key in stacks for alarm in read_alarms(self._session, stack_key))
 
     @property
-    def open_alarms(self) -> list[Alarm]:
+    def open_alarms(self) -> list[HistoryAlarm]:
         """Return active regressions, newest first."""
         places = {place for configuration in self.shown for place in configuration.runs}
         runs = {self.history.runs[place].id for place in places}
@@ -334,7 +334,7 @@ class HistoryPage:
         return sorted(active.values(), key=lambda alarm: -alarm.regression_id)
 
     @property
-    def unseen_alarms(self) -> list[Alarm]:
+    def unseen_alarms(self) -> list[HistoryAlarm]:
         """Return active regressions that no change point shows."""
         drawn = {row.regression_id for row in self.changes}
         return [alarm for alarm in self.open_alarms if alarm.regression_id not in drawn]

@@ -117,7 +117,7 @@ MOST_CANDIDATES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class HistoryStack:
     """A stack as stated by its newest run with figures. `contract` is that run's, `run_id` its number."""
 
     stack_key: str
@@ -146,7 +146,7 @@ def matching_keys(session: Session, text: str) -> tuple[str, ...]:
     return (text,) if text in keys else keys
 
 
-def get_stack(session: Session, stack_key: str) -> Stack | None:
+def get_stack(session: Session, stack_key: str) -> HistoryStack | None:
     """Return the stack; None when none of its runs was read."""
     newest = (
         select_any(RunRow.id, RunResultRow.contract, ProjectRow)
@@ -160,7 +160,7 @@ def get_stack(session: Session, stack_key: str) -> Stack | None:
     if row is None:
         return None
     run_id, contract, project = row
-    return Stack(
+    return HistoryStack(
         stack_key=stack_key,
         project_id=project.id,
         project=project.slug,
@@ -180,10 +180,10 @@ _AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class HistoryOfStack:
     """`runs` in history order, `eligibilities` of each; a place is an index into them."""
 
-    stack: Stack
+    stack: HistoryStack
     runs: tuple[StackRun, ...]
     eligibilities: tuple[Eligibility, ...]
     configurations: tuple[Configuration, ...]
@@ -205,7 +205,7 @@ OPEN_STATES = (*ACTIVE, FIX_CLAIMED)
 
 
 @dataclass(frozen=True, slots=True)
-class Alarm:
+class HistoryAlarm:
     """A regression that includes the stack: `run_id` is the slow run, `fixed_by` the run that ended it."""
 
     regression_id: int
@@ -236,7 +236,7 @@ _remembered: OrderedDict[tuple[object, ...], _Analysis] = OrderedDict()
 _remembering = Lock()
 
 
-def read_history(session: Session, stack: Stack) -> History:
+def read_history(session: Session, stack: HistoryStack) -> HistoryOfStack:
     """Read the history without figures, which take longest for a long history (`read_figures`).
 
     The runs are remembered until one of them changes, so that the chart of a page does not read them again.
@@ -250,7 +250,7 @@ def read_history(session: Session, stack: Stack) -> History:
         marked = with_outliers(analysis.runs, analysis.eligible, priors)
         analysis.results[key] = marked, configurations(analysis.runs, marked, priors)
     eligibilities, of_stack = analysis.results[key]
-    return History(
+    return HistoryOfStack(
         stack=stack,
         runs=analysis.runs,
         eligibilities=eligibilities,
@@ -259,7 +259,7 @@ def read_history(session: Session, stack: Stack) -> History:
     )
 
 
-def _analysis(session: Session, stack: Stack) -> _Analysis:
+def _analysis(session: Session, stack: HistoryStack) -> _Analysis:
     # The revision first: a run that changes between the two reads makes the next revision.
     revision = session.execute(
         select_any(StackRow.revision, StackRow.runs).where(
@@ -308,7 +308,7 @@ def read_all_figures(session: Session, run_ids: Sequence[int]) -> dict[int, Mapp
     return figures
 
 
-def read_alarms(session: Session, stack_key: str) -> tuple[Alarm, ...]:
+def read_alarms(session: Session, stack_key: str) -> tuple[HistoryAlarm, ...]:
     rows = session.execute(
         select(RegressionMemberRow, RegressionRow, SHOWN_STATE)
         .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
@@ -316,7 +316,7 @@ def read_alarms(session: Session, stack_key: str) -> tuple[Alarm, ...]:
         .order_by(col(RegressionRow.id))
     )
     return tuple(
-        Alarm(
+        HistoryAlarm(
             alarm.regression_id,
             alarm.run_id,
             shown_state,
@@ -366,7 +366,7 @@ class Neighbour:
     is_later: bool
 
 
-def read_neighbours(session: Session, stack: Stack, since: datetime) -> tuple[Neighbour, ...]:
+def read_neighbours(session: Session, stack: HistoryStack, since: datetime) -> tuple[Neighbour, ...]:
     """Return neighbours, oldest first. `since`: history position of the first run of `stack`."""
     neighbours = []
     rows = {str(row.newest): row for row in session.execute(_stacks_alike(stack))}
@@ -383,7 +383,7 @@ def read_neighbours(session: Session, stack: Stack, since: datetime) -> tuple[Ne
     return tuple(sorted(neighbours, key=lambda neighbour: (neighbour.first_at, neighbour.stack_key)))
 
 
-def _stacks_alike(stack: Stack) -> Any:
+def _stacks_alike(stack: HistoryStack) -> Any:
     """Select stacks of the same project, model and hardware, each with its newest run."""
     same = {name: stack.contract[name].value if name in stack.contract else None for name in ("model", "gpu", "gpus")}
     alike = (

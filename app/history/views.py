@@ -10,7 +10,7 @@ from app.domain.text import range_address
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.differences import Difference
 from app.domain.verdict.history_view import Configuration, PlacedAlarm, SegmentChange, alarm_of, called_at
-from app.history.queries import Alarm, History, Stack
+from app.history.queries import HistoryAlarm, HistoryOfStack, HistoryStack
 from app.storage.stacks import StackRun, full_records
 from app.storage.tables import ProjectRow
 
@@ -50,7 +50,9 @@ class ConfigurationRow:
     differences: tuple[Difference, ...] | None
 
 
-def change_rows(history: History, shown: Sequence[Configuration], alarms: Sequence[Alarm]) -> tuple[ChangeRow, ...]:
+def change_rows(
+    history: HistoryOfStack, shown: Sequence[Configuration], alarms: Sequence[HistoryAlarm]
+) -> tuple[ChangeRow, ...]:
     """Return change points, newest first."""
     places = {run.id: place for place, run in enumerate(history.runs)}
     rows = []
@@ -82,7 +84,7 @@ def change_rows(history: History, shown: Sequence[Configuration], alarms: Sequen
     return tuple(sorted(rows, key=lambda row: -row.change.run))
 
 
-def configuration_rows(session: Session, history: History) -> tuple[ConfigurationRow, ...]:
+def configuration_rows(session: Session, history: HistoryOfStack) -> tuple[ConfigurationRow, ...]:
     """Return at most MOST_CONFIGURATIONS: first those with runs that count, then those with newer runs."""
     ordered = sorted(
         history.configurations,
@@ -129,7 +131,7 @@ class BadgeOffer:
     badges: tuple[StackBadge, ...]
 
 
-def badge_offer(session: Session, stack: Stack, base_url: str) -> BadgeOffer:
+def badge_offer(session: Session, stack: HistoryStack, base_url: str) -> BadgeOffer:
     project = session.get_one(ProjectRow, stack.project_id)
     query = "" if project.public else f"?key={badge_key(project.badge_secret, stack.stack_key)}"
     history = f"{base_url}/history/{stack.stack_key[:_SHORT]}"

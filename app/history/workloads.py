@@ -10,7 +10,7 @@ from app.domain.contract.fields import CONFIG_FIELDS
 from app.domain.contract.values import shown
 from app.domain.naming import container_tag
 from app.domain.verdict.history_view import Configuration, SegmentChange, StackSegment, letter
-from app.history.queries import History, Neighbour, get_stack, read_history
+from app.history.queries import HistoryOfStack, Neighbour, get_stack, read_history
 from app.storage.runs import stored_contract
 from app.storage.tables import RunResultRow, select_any
 
@@ -42,8 +42,8 @@ class ContainerStep:
 
 
 def across_containers(
-    session: Session, own: History, neighbours: Sequence[Neighbour]
-) -> tuple[History, tuple[ContainerStep, ...]]:
+    session: Session, own: HistoryOfStack, neighbours: Sequence[Neighbour]
+) -> tuple[HistoryOfStack, tuple[ContainerStep, ...]]:
     """Return the history joined with those of its neighbours, and where each container begins.
 
     Of a neighbour it has the configurations with runs that count. One with the settings of an earlier one has its
@@ -56,7 +56,7 @@ def across_containers(
     return joined, tuple(_steps(histories, joined))
 
 
-def _others(session: Session, own: History, neighbours: Sequence[Neighbour]) -> Iterator[History]:
+def _others(session: Session, own: HistoryOfStack, neighbours: Sequence[Neighbour]) -> Iterator[HistoryOfStack]:
     newest = own.runs[-1].ordered_at
     runs = 0
     for neighbour in sorted(neighbours, key=lambda other: abs(other.last_at - newest))[:MOST_CONTAINERS]:
@@ -69,7 +69,7 @@ def _others(session: Session, own: History, neighbours: Sequence[Neighbour]) -> 
             yield history
 
 
-def _letters(session: Session, histories: Sequence[History]) -> dict[tuple[str, str], str]:
+def _letters(session: Session, histories: Sequence[HistoryOfStack]) -> dict[tuple[str, str], str]:
     """Return the letter of each configuration, by config key and job."""
     counted = [
         (configuration, history.runs[configuration.counted[-1]].id)
@@ -106,7 +106,7 @@ def _knobs(session: Session, run_ids: Sequence[int]) -> dict[int, tuple[str, ...
     }
 
 
-def _joined(histories: Sequence[History], letters: Mapping[tuple[str, str], str]) -> History:
+def _joined(histories: Sequence[HistoryOfStack], letters: Mapping[tuple[str, str], str]) -> HistoryOfStack:
     own = histories[0]
     drawn = [
         (run.ordered_at, run.id, number, place)
@@ -129,7 +129,7 @@ def _joined(histories: Sequence[History], letters: Mapping[tuple[str, str], str]
         for configuration in history.configurations
         if number == 0 or configuration.counted
     ]
-    return History(
+    return HistoryOfStack(
         stack=own.stack,
         runs=tuple(histories[number].runs[place] for number, place in order),
         eligibilities=tuple(histories[number].eligibilities[place] for number, place in order),
@@ -158,7 +158,7 @@ def _moved(own: Configuration, places: Mapping[int, int], name: str, *, is_last:
     )
 
 
-def _steps(histories: Sequence[History], joined: History) -> Iterator[ContainerStep]:
+def _steps(histories: Sequence[HistoryOfStack], joined: HistoryOfStack) -> Iterator[ContainerStep]:
     of_stack: dict[str, list[Configuration]] = {}
     for configuration in joined.configurations:
         if configuration.counted:

@@ -1,4 +1,4 @@
-"""`/api/v1/leaderboards`: the standings of stacks, what they come to across stacks, gains, and who led when."""
+"""`/api/v1/leaderboards`: the standings of stacks, totals across stacks, gains, and leadership periods."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -217,7 +217,7 @@ _FACTS = ("gpus", "precision", "dispatcher", "seq_len")
 
 
 def missing_board(session: Session, hardware_slug: str, family_slug: str) -> MissingBoard:
-    """Return what is published for a pair without runs. Raises NotFound unless both are known."""
+    """Return the published figures for a pair without runs. Raises NotFound unless both are known."""
     points = references(session)
     pairs = [(reference, *_pair_of(reference)) for reference in points]
     models = [family_of(model.name) for model in KNOWN_MODELS]

@@ -20,7 +20,6 @@ from app.domain.numbers import plural, signed, significant
 from app.domain.ranking.matrix import (
     NO_GRAPHS,
     Contender,
-    EmptyCell,
     EpMatrix,
     comparison_text,
     ep_matrices,
@@ -53,7 +52,7 @@ from app.web.templating import render
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class MatrixStack:
     """A stack with its configurations; `missing`: dispatchers that its container lacks."""
 
     key: str
@@ -65,7 +64,7 @@ class Stack:
     missing: tuple[str, ...]
 
 
-def stacks_of(session: Session, hardware: str, family: str, project: str = "") -> tuple[Stack, ...]:
+def stacks_of(session: Session, hardware: str, family: str, project: str = "") -> tuple[MatrixStack, ...]:
     """Newest first. Raises NotFound for a hardware and family without a stack."""
     check_project(session, project)
     document = col(StandingRow.document)
@@ -87,7 +86,7 @@ def stacks_of(session: Session, hardware: str, family: str, project: str = "") -
         raise NotFound("No stack of this hardware and model family has been ranked. The list is at /leaderboards.")
     names = names_of_titles(session, (row.title for row in rows))
     return tuple(
-        Stack(
+        MatrixStack(
             key=row.stack_key,
             name=names[row.stack_key],
             project=row.slug,
@@ -105,7 +104,7 @@ def stacks_of(session: Session, hardware: str, family: str, project: str = "") -
 
 @dataclass(frozen=True, slots=True)
 class StackMatrix:
-    stack: Stack
+    stack: MatrixStack
     matrix: EpMatrix
 
     @property
@@ -116,7 +115,7 @@ class StackMatrix:
 class MatrixPage:
     """What the template asks for."""
 
-    def __init__(self, stacks: Sequence[Stack]) -> None:
+    def __init__(self, stacks: Sequence[MatrixStack]) -> None:
         self.hardware, self.family = stacks[0].hardware, stacks[0].family
         self.address = f"/leaderboards/{slug(self.hardware)}/{slug(self.family)}"
         self.query = urlencode({"hardware": self.hardware, "family": self.family})
@@ -163,7 +162,7 @@ class ScopeRuns:
 class Gained:
     """What a scope gained against the same configuration without graphs."""
 
-    stack: Stack
+    stack: MatrixStack
     contender: Contender
     comparison: PairwiseComparison
     more_gib: float | None
@@ -192,7 +191,7 @@ class PublishedGraphs:
 class LedgerPage:
     """What the template asks for."""
 
-    def __init__(self, session: Session, stacks: Sequence[Stack], book: RuleBook) -> None:
+    def __init__(self, session: Session, stacks: Sequence[MatrixStack], book: RuleBook) -> None:
         self.hardware, self.family = stacks[0].hardware, stacks[0].family
         self.address = f"/leaderboards/{slug(self.hardware)}/{slug(self.family)}"
         self.query = urlencode({"hardware": self.hardware, "family": self.family})
@@ -236,7 +235,7 @@ class _GraphRun:
     peak: float | None
 
 
-def _graph_runs(session: Session, stacks: Sequence[Stack]) -> list[_GraphRun]:
+def _graph_runs(session: Session, stacks: Sequence[MatrixStack]) -> list[_GraphRun]:
     """Read the runs of the stacks, and those of the same models and GPUs: a scope that never fits is never ranked."""
     contracts = [item.known for stack in stacks for item in stack.runs]
     models, gpus = ({str(values[name]) for values in contracts if values.get(name)} for name in ("model", "gpu"))
@@ -290,7 +289,7 @@ def _scope(name: str, runs: Sequence[_GraphRun]) -> ScopeRuns:
     )
 
 
-def _gains(stacks: Sequence[Stack], peaks: Mapping[int, float]) -> Iterable[Gained]:
+def _gains(stacks: Sequence[MatrixStack], peaks: Mapping[int, float]) -> Iterable[Gained]:
     for project in dict.fromkeys(stack.project for stack in stacks):
         own = [stack for stack in stacks if stack.project == project]
         stack_of = {item.config_key: stack for stack in own for item in stack.runs}
@@ -329,11 +328,13 @@ Slug = Annotated[str, Path(max_length=230)]
 ProjectName = Annotated[str, Query(max_length=100)]
 
 
-def get_stacks(session: ReadSession, hardware: Slug, family: Slug, project: ProjectName = "") -> tuple[Stack, ...]:
+def get_stacks(
+    session: ReadSession, hardware: Slug, family: Slug, project: ProjectName = ""
+) -> tuple[MatrixStack, ...]:
     return stacks_of(session, hardware, family, project)
 
 
-Stacks = Annotated[tuple[Stack, ...], Depends(get_stacks)]
+Stacks = Annotated[tuple[MatrixStack, ...], Depends(get_stacks)]
 
 
 @router.get("/leaderboards/{hardware}/{family}/matrix")
@@ -490,7 +491,16 @@ def _matrix_out(item: StackMatrix) -> EpMatrixOut:
         dispatchers=list(matrix.dispatchers),
         eps=list(matrix.eps),
         cells=[_cell_out(cell, ep) for ep, column in matrix.columns.items() for cell in column],
-        empty=[_empty_out(cell) for cell in matrix.empty],
+        empty=[
+            EmptyOut(
+                dispatcher=cell.dispatcher,
+                ep=cell.ep,
+                why=cell.why,
+                from_run=int(cell.from_run),
+                suggestion=cell.sentence,
+            )
+            for cell in matrix.empty
+        ],
         at_equal_knobs=matrix.sentence,
         best_against_best=matrix.best_sentence,
     )
@@ -509,12 +519,6 @@ def _cell_out(cell: Contender, ep: int) -> CellOut:
         compared=cell.compared,
         at_equal_knobs=PairwiseComparisonOut.of(cell.at_equal_knobs),
         best_against_best=PairwiseComparisonOut.of(cell.best_against_best),
-    )
-
-
-def _empty_out(cell: EmptyCell) -> EmptyOut:
-    return EmptyOut(
-        dispatcher=cell.dispatcher, ep=cell.ep, why=cell.why, from_run=int(cell.from_run), suggestion=cell.sentence
     )
 
 

@@ -61,7 +61,7 @@ from app.storage.suspect_evidence import find_availability
 from app.web.access_rule import requires
 from app.web.charts import AvailabilityTable, availability_table
 from app.web.dependencies import ReadSession
-from app.web.pictures import Kind, Picture, Row, Theme, dispatcher_colour, picture_response, rows_body
+from app.web.pictures import DotRow, Kind, Picture, Theme, dispatcher_colour, picture_response, rows_body
 from app.web.templating import render
 
 # --- The data of the leaderboard of one hardware and family. A part is computed when a template first needs it.
@@ -72,7 +72,7 @@ FEWEST_TOLD = 3
 
 
 class LeaderboardPage:
-    """The data of the page, each part read when first needed and kept for the request.
+    """The data of the page, each part read on first use and cached for the request.
 
     Raises NotFound for a leaderboard that never existed, and InvalidQuery for a filter that no stack of it can match.
     """
@@ -285,7 +285,7 @@ def list_leaderboards(
 def show_leaderboard(
     request: Request, session: ReadSession, hardware: Slug, family: Slug, _: None = Canonical
 ) -> HTMLResponse:
-    """Show the board, or what is published for a model and a GPU without runs."""
+    """Show the board, or published figures for a model and a GPU without runs."""
     if not has_leaderboard(session, hardware, family):
         return render(request, "leaderboards/missing.html", p=missing_board(session, hardware, family))
     return _render(request, get_page(request, session, hardware, family), "board")
@@ -310,7 +310,7 @@ def draw_board(request: Request, page: Page, kind: Kind, theme: Theme = "light")
     """Return the gain of each dispatcher over alltoall in each stack as a slide."""
     several = len({gain.name for gain in page.gains}) > 1
     rows = [
-        Row(
+        DotRow(
             gain.dispatcher, gain.gain_pct, gain.low_pct, gain.high_pct,
             f"{'=' if gain.tie else ''} {gain.gain_pct:+.1f} %{' short' if gain.directional else ''}",
             dispatcher_colour(gain.dispatcher), gain.short_name if several else "",
@@ -318,7 +318,7 @@ def draw_board(request: Request, page: Page, kind: Kind, theme: Theme = "light")
         for gain in page.gains
     ]  # fmt: skip
     if rows:
-        rows.append(Row("alltoall", 0.0, None, None, "reference", "alltoall"))
+        rows.append(DotRow("alltoall", 0.0, None, None, "reference", "alltoall"))
     body = rows_body(rows, "% more throughput than alltoall, with the interval that decided; = is a tie")
     generated = any(stack.generated for stack in page.standings.items)
     picture = Picture(

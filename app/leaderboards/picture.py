@@ -18,7 +18,7 @@ _MOST_PUBLISHED = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class RankingBar:
     """Lengths in percent of the longest; `low` and `high`: ends of the 95 % interval, equal without one.
 
     `time` is empty for a dispatcher that is not in the container.
@@ -38,7 +38,7 @@ class Bar:
 @dataclass(frozen=True, slots=True)
 class BoardPicture:
     title: str
-    bars: tuple[Bar, ...]
+    bars: tuple[RankingBar, ...]
 
     @property
     def text(self) -> str:
@@ -56,7 +56,7 @@ def board_picture(stack: StoredStandings, board: Board, published: Iterable[Refe
     bars = [_measured(entry, longest, step_time(entry.step_time_ms.value, unit)) for entry in board.entries]
     names = {entry.dispatcher for entry in board.entries}
     bars += [
-        Bar(
+        RankingBar(
             "published", _publisher(item), f"/references/{item.id}",
             length=100 * (item.point.step_time_ms or 0.0) / longest,
             time=step_time(item.point.step_time_ms or 0.0, unit), gain="published", runs=item.point.date,
@@ -64,7 +64,7 @@ def board_picture(stack: StoredStandings, board: Board, published: Iterable[Refe
         for item in beside
     ]  # fmt: skip
     bars += [
-        Bar("missing", missing.dispatcher, f"/runs/{missing.runs[0]}" if missing.runs else "/availability")
+        RankingBar("missing", missing.dispatcher, f"/runs/{missing.runs[0]}" if missing.runs else "/availability")
         for missing in stack.standings.missing
         if missing.dispatcher not in names
     ]
@@ -76,10 +76,10 @@ def _publisher(reference: Reference) -> str:
     return f"{reference.point.measured_by}, {dispatcher}" if dispatcher else reference.point.measured_by
 
 
-def _measured(entry: Entry, longest: float, time: str) -> Bar:
+def _measured(entry: Entry, longest: float, time: str) -> RankingBar:
     figure = entry.step_time_ms
     low, high = figure.low or figure.value, figure.high or figure.value
-    return Bar(
+    return RankingBar(
         "measured", entry.dispatcher, f"/runs/{entry.runs[-1]}",
         length=100 * figure.value / longest, low=100 * low / longest, high=100 * high / longest,
         time=time, gain=_gain(entry), runs=plural(len(entry.runs), "run"),

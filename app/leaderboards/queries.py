@@ -54,7 +54,7 @@ class BoardQuery(ListQuery):
                 f"No stack of the project {self.project[:60]!r} is ranked here. {_there_are(options.projects)}"
             )
         if self.precision and self.precision not in precisions:
-            raise invalid_filter("precision", _not_one_of(precisions, self.precision))
+            raise invalid_filter("precision", f"must be one of {_listed(precisions)}, not {self.precision[:40]!r}")
 
     @property
     def filters(self) -> StandingsFilters:
@@ -75,10 +75,6 @@ class LeaderboardQuery(BoardQuery):
     page_size: int = Field(25, ge=1, le=200)
     hardware: str = Field("", description="`h100`, or its display name: `H100`.")
     family: str = Field("", description="`qwen3-30b-a3b`, or its display name: `Qwen3-30B-A3B`.")
-
-
-def _not_one_of(names: Sequence[str], value: str) -> str:
-    return f"must be one of {_listed(names)}, not {value[:40]!r}"
 
 
 def _there_are(names: Sequence[str]) -> str:

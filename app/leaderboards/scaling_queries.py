@@ -32,7 +32,7 @@ from app.web.lists import FilterQuery, OneOf
 class ScalingQuery(FilterQuery):
     """Filters of the scaling view. `hardware` and `family`: as in the addresses of leaderboards.
 
-    `container` empty: the one with the most sizes, of several the one that ran last; `unknown`: runs without a
+    `container` empty: the container with the most sizes, or of several the latest; `unknown`: runs without a
     container.
     """
 
@@ -164,7 +164,11 @@ def measure(session: Session, chosen: Workloads, query: ScalingQuery) -> Measure
         for row in session.execute(documents)
         for runs in json.loads(row.scaling or "[]")
     ]
-    wanted = tuple(series for series in scaling_series(runs for _, runs in stacks) if _asked_for(series, query))
+    wanted = tuple(
+        series
+        for series in scaling_series(runs for _, runs in stacks)
+        if query.kind in ("", series.kind) and query.dispatcher in ("", series.dispatcher or "unknown")
+    )
     return Measured(
         wanted,
         fields={runs.config_key: runs.known for _, runs in stacks},
@@ -175,10 +179,6 @@ def measure(session: Session, chosen: Workloads, query: ScalingQuery) -> Measure
 def container_of(chosen: Workloads, query: ScalingQuery) -> str:
     """Return the container to show. A series never crosses containers, so there is one at a time."""
     return query.container or next(iter(chosen.containers))
-
-
-def _asked_for(series: ScalingSeries, query: ScalingQuery) -> bool:
-    return query.kind in ("", series.kind) and query.dispatcher in ("", series.dispatcher or "unknown")
 
 
 def _values(about: Mapping[str, Any]) -> dict[str, Value]:

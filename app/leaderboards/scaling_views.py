@@ -154,7 +154,7 @@ class PointRow:
 class SeriesView:
     """`name`: its dispatcher, with a suffix when several series have it. `apart`: how else it differs.
 
-    On the chart its colour is that of its dispatcher; `look` numbers the series of one dispatcher from 0.
+    On the chart it has the colour of its dispatcher; `look` numbers the series of one dispatcher from 0.
     """
 
     look: int

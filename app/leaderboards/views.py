@@ -427,7 +427,7 @@ def _board(board: Board, missing: Sequence[MissingDispatcher], rank: str, knobs:
             if result.dispatcher not in names
         ),
         missing=tuple(absent for absent in missing if absent.dispatcher not in names),
-        axis=_axis_text(axis, rank, unit) if axis else "",
+        axis=f"{_view_value(axis.low, rank, unit)} to {_view_value(axis.high, rank, unit)}" if axis else "",
         notes=tuple(_notes(board, rank)),
         configurations="" if len(entries) != 1 else configurations_sentence(entries[0], knobs, unit),
         tests=tuple(comparison_sentence(comparison) for comparison in board.comparisons),
@@ -512,10 +512,6 @@ def _figure_text(figure: Interval, rank: str, unit: TimeUnit) -> str:
         None if end is None else _view_value(end, rank, unit) for end in (figure.value, figure.low, figure.high)
     )
     return f"{value}" if low is None or high is None else f"{value}, 95 % interval {low} to {high}"
-
-
-def _axis_text(axis: Axis, rank: str, unit: TimeUnit) -> str:
-    return f"{_view_value(axis.low, rank, unit)} to {_view_value(axis.high, rank, unit)}"
 
 
 def _view_value(value: float, rank: str, unit: TimeUnit) -> str:

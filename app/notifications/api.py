@@ -1,4 +1,4 @@
-"""`/api/v1/projects/{slug}/receivers` and `/deliveries`: receivers of notifications and what was sent to them."""
+"""`/api/v1/projects/{slug}/receivers` and `/deliveries`: receivers of notifications and their deliveries."""
 
 from datetime import datetime
 from typing import Annotated, Literal, Self

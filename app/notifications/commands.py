@@ -229,7 +229,8 @@ def _stacks(session: Session, project: ProjectRow, prefixes: Sequence[str]) -> I
 
 
 def _rules(spec: ReceiverSpec, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is stored of the subscription. `address`: for links, as seen by the user who entered the receiver."""
+    """Return the stored form of the subscription. `address`: for links, as seen by the user who entered the
+    receiver."""
     return Subscription(spec.events, spec.stacks).as_json() | {"address": spec.address or before.get("address", "")}
 
 

@@ -14,8 +14,8 @@ from app.domain.contract.keys import workload
 from app.domain.naming import TitledStack, container_tag, stack_names, stack_title, without_common
 from app.domain.numbers import absolute, short_commit
 from app.domain.run import Stated
-from app.storage.runs import aware, stored_contract
-from app.storage.tables import RegressionMemberRow, RegressionRow, RunResultRow, RunRow, StackRow, select_any
+from app.storage.runs import aware, stored_contracts
+from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, StackRow, select_any
 from app.web import charts
 
 MOST_STACKS, MOST_LINES, MOST_RUNS = 24, 6, 60
@@ -105,7 +105,7 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str)
         for stack in stacks
         if aware(stack.last_at) >= since
     }
-    contracts = _contracts(session, [of_stack[-1].id for of_stack in runs.values() if of_stack])
+    contracts = stored_contracts(session, [of_stack[-1].id for of_stack in runs.values() if of_stack])
     workloads: dict[tuple[Any, ...], list[Any]] = {}
     for stack in stacks:
         if of_stack := runs.get(stack.stack_key):
@@ -115,13 +115,6 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str)
     names = _names([max(parts, key=lambda part: part[0][-1].ordered_at) for parts in ordered[:MOST_LINES]])
     lines = [line for parts, name in zip(ordered, names, strict=False) if (line := _line(parts, name))]
     return Trend(tuple(lines), tuple(_flags(session, lines)))
-
-
-def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, Stated]]:
-    rows = session.execute(
-        select_any(RunResultRow.run_id, RunResultRow.contract).where(col(RunResultRow.run_id).in_(run_ids))
-    )
-    return {run_id: stored_contract(contract) for run_id, contract in rows}
 
 
 def _names(newest: Sequence[tuple[Sequence[Any], Mapping[str, Stated]]]) -> list[str]:
@@ -227,7 +220,7 @@ def _milliseconds(run: Any) -> float:
 
 
 def _range(points: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """Return an axis on which every point stands."""
+    """Return an axis that includes every point."""
     values = [*(point["shown"] for point in points), 100.0]
     margin = max(0.08 * (max(values) - min(values)), 1.0)
     return min(values) - margin, max(values) + margin

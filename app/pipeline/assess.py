@@ -49,7 +49,7 @@ from app.domain.verdict.step_time import select_baseline as select_clean
 from app.pipeline.decisions import ANY_BRANCH
 from app.pipeline.work import StackChange, StackClaim
 from app.storage.runs import aware
-from app.storage.stacks import COMPARED, Family, PassReading, StackRun, facts_of, read_runs, runs_where, stack_runs
+from app.storage.stacks import COMPARED, FamilyPrior, PassReading, StackRun, facts_of, read_runs, runs_where, stack_runs
 from app.storage.tables import (
     AvailabilityRow,
     ExperimentRow,
@@ -142,7 +142,7 @@ class Concerns:
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class StackToJudge:
     """The relevant part of a stack. `runs`: in order of the history; `to_judge`: oldest first.
 
     `policy`, `reference_job`, `upgrades`: what the project decided (`app/domain/verdict/policy.py`).
@@ -176,7 +176,9 @@ def history_position(run: StackRun) -> HistoryPosition:
     return run.ordered_at, run.id
 
 
-def read_stack(session: Session, claim: StackClaim | StackChange, newest: Sequence[StackRun] | None = None) -> Stack:
+def read_stack(
+    session: Session, claim: StackClaim | StackChange, newest: Sequence[StackRun] | None = None
+) -> StackToJudge:
     """Read what judging needs. `newest`: the newest runs of the stack with those to be judged, if they were read."""
     key: dict[str, Any] = {"project": claim.project_id, "stack": claim.stack_key}
     if newest is None:
@@ -194,7 +196,7 @@ def read_stack(session: Session, claim: StackClaim | StackChange, newest: Sequen
     rules = BaselineRules(None if branch == ANY_BRANCH else branch, pinned, own.thresholds)
     runs = _runs(session, claim, rules, newest)
     wanted = [candidate for candidate in candidates(runs) if _is_wanted(candidate, claim.judge_from)]
-    return Stack(
+    return StackToJudge(
         claim.project_id,
         project,
         claim.stack_key,
@@ -414,7 +416,7 @@ def runs_like(
     return [run_of_stack for run_of_stack in runs if (run_of_stack.ordered_at, run_of_stack.id) < candidate.place]
 
 
-def upgrades_from(session: Session, stack: Stack) -> dict[str, datetime]:
+def upgrades_from(session: Session, stack: StackToJudge) -> dict[str, datetime]:
     """Return the stacks that jobs of this one moved to, as far as was known, with the place of their first run there.
 
     When such a job runs here again, it did not move.
@@ -447,7 +449,7 @@ def start_of_day(time: datetime) -> datetime:
 
 
 def marked_by(
-    session: Session, stack: Stack, judged: Sequence[tuple[Candidate, VerdictDocument]]
+    session: Session, stack: StackToJudge, judged: Sequence[tuple[Candidate, VerdictDocument]]
 ) -> dict[str, datetime]:
     """Return the stacks to judge again because the reference job moved or is back, with the day since when."""
     days = [
@@ -491,10 +493,10 @@ class Predecessor:
 class Assessor:
     """Assess the candidates of one stack, in any order: a verdict depends on earlier runs, not on other verdicts."""
 
-    def __init__(self, session: Session, stack: Stack) -> None:
+    def __init__(self, session: Session, stack: StackToJudge) -> None:
         self._session, self._stack = session, stack
         self._reading = PassReading(session)
-        self._families: dict[tuple[str, str], Family] = {}
+        self._families: dict[tuple[str, str], FamilyPrior] = {}
         self._elsewhere: dict[str, Mapping[str, Metric | None]] = {}
         self._predecessors: dict[tuple[int, str], Predecessor | None] = {}
 
@@ -676,7 +678,7 @@ class Assessor:
         key = newest.config_key, newest.semantic_class
         if key not in self._families:
             places = [other.place[0] for other in self._stack.to_judge if other.config_key == newest.config_key]
-            self._families[key] = Family(self._session, newest, places[0], places[-1])
+            self._families[key] = FamilyPrior(self._session, newest, places[0], places[-1])
         return self._families[key].prior(candidate.place[0])
 
     def _selection(

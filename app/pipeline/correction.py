@@ -181,7 +181,7 @@ def _apply(session: Session, row: RunRow, columns: Mapping[str, Any], after: Map
 
 
 def _move(session: Session, run_id: int, row: RunRow, target: ProjectRow) -> set[int]:
-    """Move a run to another project, without what it was in its old one. Return regressions that may be empty now."""
+    """Move a run to another project and remove its roles in the old one. Return regressions that may be empty now."""
     members = select(col(RegressionMemberRow.regression_id)).where(col(RegressionMemberRow.run_id) == run_id)
     regressions = set(session.execute(members).scalars())
     for kind in (RegressionMemberRow, RunAlarmRow, PinRow, GoldenProposalRow, UpgradeChangeRow, VerdictRow):

@@ -17,7 +17,7 @@ from app.pipeline.notify import notify_proposal
 from app.pipeline.work import stack_queue
 from app.storage import audit
 from app.storage.audit import AUTHOR_ERROR, MAX_AUTHOR, MAX_NOTE
-from app.storage.runs import ENDED_BADLY, aware
+from app.storage.runs import ENDED_BADLY, aware, get_run
 from app.storage.tables import (
     EVERYTHING,
     GoldenProposalRow,
@@ -54,7 +54,7 @@ class Pin:
 def quarantine(session: Session, run_id: int, who: str, reason: str) -> list[int]:
     """Take a run out of every baseline, level and ranking. Raises NotFound, InvalidChange."""
     who, reason = checked(who, reason, needed=True)
-    run = _run(session, run_id)
+    run = get_run(session, run_id)
     work_ids = _judge_again(session, run, f"Run {run_id} was quarantined: {reason}")
     before = {"quarantine": run.quarantine}
     run.quarantine, run.quarantined_by, run.quarantined_at = reason, who, utc_now()
@@ -65,7 +65,7 @@ def quarantine(session: Session, run_id: int, who: str, reason: str) -> list[int
 def release(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
     """Release a run from quarantine, if it is quarantined. Raises NotFound, InvalidChange."""
     who, note = checked(who, note)
-    run = _run(session, run_id)
+    run = get_run(session, run_id)
     if not run.quarantine:
         return []
     work_ids = _judge_again(session, run, f"Run {run_id} was released from quarantine.")
@@ -81,7 +81,7 @@ def pin(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
     This decides all open proposals of the stack.
     """
     who, note = checked(who, note)
-    run = _run(session, run_id)
+    run = get_run(session, run_id)
     if run.status != "ready" or not run.stack_key:
         raise _refused("run", "has no figures yet, so it cannot be a baseline")
     others = _in_force(session, run.project_id, run.stack_key)
@@ -109,7 +109,7 @@ def unpin(session: Session, pin_id: int, who: str, note: str = "") -> list[int]:
         raise NotFound(f"Pin {pin_id} does not exist. The run may have been deleted.")
     if pin.unpinned_at is not None:
         return []
-    run = _run(session, pin.run_id)
+    run = get_run(session, pin.run_id)
     because = f"Run {run.id} is no longer pinned as the golden baseline."
     place = aware(run.ordered_at)
     work_ids = [stack_queue.request(session, pin.project_id, pin.stack_key, judge_from=place, because=because)]
@@ -140,7 +140,7 @@ class Proposal:
 def propose(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
     """Propose a run as golden baseline, unless it is proposed or pinned. Raises NotFound, InvalidChange."""
     who, note = checked(who, note)
-    run = _run(session, run_id)
+    run = get_run(session, run_id)
     if run.status != "ready" or not run.stack_key:
         raise _refused("run", "has no figures yet, so it cannot be a baseline")
     if run.outcome in ENDED_BADLY or run.quarantine:
@@ -162,7 +162,7 @@ def propose(session: Session, run_id: int, who: str, note: str = "") -> list[int
 def approve(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
     """Pin a run that another user proposed. Raises NotFound, InvalidChange."""
     who, note = checked(who, note)
-    run = _run(session, run_id)
+    run = get_run(session, run_id)
     own = _open_proposal(session, run)
     if own.proposed_by == who:
         raise _refused("author", f"must be another than {who}, who proposed the run")
@@ -172,7 +172,7 @@ def approve(session: Session, run_id: int, who: str, note: str = "") -> list[int
 def decline(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
     """Decline a proposed run, or withdraw an own proposal; a reason is required. Raises NotFound, InvalidChange."""
     who, note = checked(who, note, needed=True)
-    run = _run(session, run_id)
+    run = get_run(session, run_id)
     _decide(_open_proposal(session, run), "declined", who, note)
     _record(session, run, who, "decline_pin", note, before={"proposed": [run_id]}, after={"proposed": []})
     return []
@@ -239,7 +239,7 @@ def set_baseline_rules(
 
 
 def judge_project_again(session: Session, project_id: int, because: str) -> list[int]:
-    """Request that the whole history of every stack of a project is judged again."""
+    """Request a new judgement of the whole history of every stack of a project."""
     keys = session.execute(
         select_any(StackWorkRow.stack_key)
         .where(col(StackWorkRow.project_id) == project_id)
@@ -270,13 +270,6 @@ def _in_force(session: Session, project_id: int, stack_key: str) -> list[PinRow]
         col(PinRow.project_id) == project_id, col(PinRow.stack_key) == stack_key, col(PinRow.unpinned_at).is_(None)
     )
     return list(session.execute(chosen.order_by(col(PinRow.id))).scalars())
-
-
-def _run(session: Session, run_id: int) -> RunRow:
-    run = session.get(RunRow, run_id)
-    if run is None:
-        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
-    return run
 
 
 def _judge_again(session: Session, run: RunRow, because: str, judge_from: datetime | None = None) -> list[int]:

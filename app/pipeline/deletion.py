@@ -65,7 +65,7 @@ _RAW = ("log", "events")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class DeletionSelection:
     """Runs of one project: those in `runs`, of the `stack`, all of the project, or by age those from `before`.
 
     `failed`, `older` and `logs` are the rules of `Retention`, which spare golden runs; `logs` deletes raw files only.
@@ -77,7 +77,7 @@ class Selection:
     before: datetime
 
     @classmethod
-    def read(cls, stored: dict[str, Any]) -> "Selection":
+    def read(cls, stored: dict[str, Any]) -> "DeletionSelection":
         values = stored | {"before": datetime.fromisoformat(stored["before"]), "runs": tuple(stored["runs"])}
         return cls(**values)
 
@@ -131,7 +131,7 @@ class Preview:
     golden: int
     experiments: int
 
-    def sentence(self, selection: Selection) -> str:
+    def sentence(self, selection: DeletionSelection) -> str:
         """Return what would happen, for a confirmation."""
         if not self.runs:
             return "Nothing to delete."
@@ -144,7 +144,7 @@ class Preview:
         return f"Deletes {' and '.join(parts)}, {freed}{golden}"
 
 
-def preview(session: Session, project_id: int, selection: Selection) -> Preview:
+def preview(session: Session, project_id: int, selection: DeletionSelection) -> Preview:
     conditions = selection.conditions(project_id)
     raw = [col(RunFileRow.kind).in_(_RAW)] if selection.deletes_logs_only else []
     size = (
@@ -170,7 +170,7 @@ def preview(session: Session, project_id: int, selection: Selection) -> Preview:
 
 
 def request_deletion(
-    session: Session, project: ProjectRow, selection: Selection, *, who: str, note: str = ""
+    session: Session, project: ProjectRow, selection: DeletionSelection, *, who: str, note: str = ""
 ) -> tuple[DeletionRow, Preview]:
     """Record a deletion, to be carried out by `continue_deletion`. Raises InvalidChange when it concerns no run."""
     project_id = project.id or 0
@@ -197,7 +197,7 @@ def request_deletion(
     return row, expected
 
 
-def _title(session: Session, project: ProjectRow, selection: Selection, expected: Preview) -> str:
+def _title(session: Session, project: ProjectRow, selection: DeletionSelection, expected: Preview) -> str:
     day = f"{selection.before:%Y-%m-%d}"
     if selection.kind == "runs" and len(selection.runs) == 1:
         name = session.execute(select_any(RunRow.name).where(col(RunRow.id) == selection.runs[0])).scalar_one_or_none()
@@ -230,7 +230,7 @@ def continue_deletion(engine: Engine, deletion_id: int, seconds: float = _AT_ONC
 
 
 def _delete_batch(session: Session, row: DeletionRow) -> tuple[list[int], bool]:
-    selection = Selection.read(row.selection)
+    selection = DeletionSelection.read(row.selection)
     chosen = select_any(RunRow.id).where(*selection.conditions(row.project_id)).order_by(col(RunRow.id)).limit(_BATCH)
     run_ids = list(session.execute(chosen).scalars())
     stacks: list[int] = []
@@ -314,7 +314,7 @@ def _emptied_regressions(session: Session, copies: RowCopies) -> list[int]:
 
 
 def _forget_values(session: Session, project_id: int, runs: Sequence[dict[str, Any]]) -> None:
-    """Delete choices of filters that no run has any more."""
+    """Delete filter choices without runs."""
     for name in derived.FIELDS:
         column = getattr(RunRow, name)
         for value in sorted({run[name] for run in runs if run[name]}):
@@ -356,7 +356,7 @@ def undo_deletion(session: Session, project_id: int, deletion_id: int, *, who: s
 
 
 def _restore_part(session: Session, row: DeletionRow) -> tuple[list[int], bool]:
-    selection = Selection.read(row.selection)
+    selection = DeletionSelection.read(row.selection)
     if selection.deletes_logs_only:
         own = select(col(RunFileRow.id)).join(RunRow, col(RunRow.id) == RunFileRow.run_id)
         own = own.where(col(RunRow.project_id) == row.project_id)
@@ -505,10 +505,10 @@ def apply_retention(engine: Engine, now: datetime | None = None) -> list[int]:
     return requested
 
 
-def selections(retention: Retention, now: datetime) -> list[Selection]:
+def selections(retention: Retention, now: datetime) -> list[DeletionSelection]:
     """Return what the rules of a project select at this time."""
     kinds: dict[str, Kind] = {"runs": "older", "failed": "failed", "logs": "logs"}
-    return [Selection(kind=kinds[name], before=before(days, now)) for name, days in retention.rules]
+    return [DeletionSelection(kind=kinds[name], before=before(days, now)) for name, days in retention.rules]
 
 
 def _was_applied(session: Session, project_id: int, kind: Kind, since: datetime) -> bool:

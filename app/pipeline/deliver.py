@@ -59,7 +59,7 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReceiverAnswer:
     """The answer of a receiver. `retry_after`: its Retry-After header in seconds."""
 
     status: int
@@ -68,7 +68,7 @@ class Answer:
 
 def post(
     target: WebTarget, body: bytes, headers: Mapping[str, str], allowed: Sequence[Network], seconds: float = SECONDS
-) -> Answer:
+) -> ReceiverAnswer:
     """Send a POST request within `seconds`. Raises RefusedError and NotReachedError."""
     connection = _Connection(target, allowed, seconds)
     try:
@@ -80,7 +80,7 @@ def post(
         answer = connection.getresponse()
         if connection.is_late.is_set():  # a connection that was cut off looks complete
             raise TimeoutError
-        return Answer(answer.status, _seconds(answer.getheader("Retry-After")))
+        return ReceiverAnswer(answer.status, _seconds(answer.getheader("Retry-After")))
     except TimeoutError:
         raise NotReachedError(f"It did not answer within {seconds:g} s.") from None
     except ssl.SSLCertVerificationError as error:
@@ -202,7 +202,7 @@ _HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class DeliveryAttempt:
     """The outcome of one attempt. `final`: retrying is pointless. `status`: HTTP status, None without an answer."""
 
     arrived: bool
@@ -224,7 +224,9 @@ def deliver(engine: Engine, settings: Settings, delivery_id: int) -> bool | None
     except Exception:  # one failed attempt, which the list of deliveries shows
         error_id = new_error_id()
         log.exception("delivery_broken", delivery_id=delivery_id, error_id=error_id)
-        attempt = Attempt(False, f"Unexpected error (id {error_id}). The worker's log has the details under this id.")
+        attempt = DeliveryAttempt(
+            False, f"Unexpected error (id {error_id}). The worker's log has the details under this id."
+        )
     with transaction(engine) as session:
         if not _write(session, claim, attempt):
             log.warning("delivery_outcome_dropped", delivery_id=delivery_id, attempt=claim.attempt)
@@ -232,7 +234,7 @@ def deliver(engine: Engine, settings: Settings, delivery_id: int) -> bool | None
     return attempt.arrived
 
 
-def _write(session: Session, claim: DeliveryClaim, attempt: Attempt) -> bool:
+def _write(session: Session, claim: DeliveryClaim, attempt: DeliveryAttempt) -> bool:
     """Record the outcome. Return False when the claim was lost meanwhile."""
     if attempt.arrived:
         return delivery_queue.delivered(session, claim, status=attempt.status, note=attempt.error)
@@ -243,7 +245,7 @@ def _write(session: Session, claim: DeliveryClaim, attempt: Attempt) -> bool:
     return delivery_queue.postponed(session, claim, again_at=again_at, status=attempt.status, error=attempt.error)
 
 
-def _attempt(engine: Engine, settings: Settings, claim: DeliveryClaim) -> Attempt:
+def _attempt(engine: Engine, settings: Settings, claim: DeliveryClaim) -> DeliveryAttempt:
     try:
         notification = Notification.read(claim.payload)
         address = settings.public_url or str(claim.rules.get("address", ""))
@@ -252,12 +254,12 @@ def _attempt(engine: Engine, settings: Settings, claim: DeliveryClaim) -> Attemp
             return _mailed(engine, settings, claim, notification, link)
         return _posted(settings, claim, notification, link)
     except (RefusedError, UnreadableNotification) as error:
-        return Attempt(False, str(error), final=True)
+        return DeliveryAttempt(False, str(error), final=True)
     except NotReachedError as error:
-        return Attempt(False, str(error))
+        return DeliveryAttempt(False, str(error))
 
 
-def _posted(settings: Settings, claim: DeliveryClaim, notification: Notification, link: str) -> Attempt:
+def _posted(settings: Settings, claim: DeliveryClaim, notification: Notification, link: str) -> DeliveryAttempt:
     signed: Mapping[str, str] = {}
     if claim.kind == SLACK:
         body = messages.slack_body(notification, link)
@@ -270,14 +272,16 @@ def _posted(settings: Settings, claim: DeliveryClaim, notification: Notification
     allowed = read_networks(settings.allow_private_targets)
     answer = post(read_web(claim.target), body, sent | dict(signed), allowed)
     if 200 <= answer.status < 300:
-        return Attempt(True, status=answer.status)
+        return DeliveryAttempt(True, status=answer.status)
     error = f"It answered {answer.status}."
     if 300 <= answer.status < 400:
         error = f"It answered {answer.status}, a redirect. Redirects are not followed: enter the target address."
-    return Attempt(False, error, answer.status, final=answer.status == _GONE, retry_after=answer.retry_after)
+    return DeliveryAttempt(False, error, answer.status, final=answer.status == _GONE, retry_after=answer.retry_after)
 
 
-def _mailed(engine: Engine, settings: Settings, claim: DeliveryClaim, notification: Notification, link: str) -> Attempt:
+def _mailed(
+    engine: Engine, settings: Settings, claim: DeliveryClaim, notification: Notification, link: str
+) -> DeliveryAttempt:
     sender, to = settings.smtp_from, read_mailboxes(claim.target)
     domain = sender.rpartition("@")[2].strip("<> ") or "localhost"
     with transaction(engine) as session:
@@ -286,9 +290,9 @@ def _mailed(engine: Engine, settings: Settings, claim: DeliveryClaim, notificati
         note = (
             f"The project reached its limit of {MAILS_AN_HOUR} mails per hour. This mail is sent when the hour is over."
         )
-        return Attempt(False, note, retry_after=wait)
+        return DeliveryAttempt(False, note, retry_after=wait)
     refused = send_mail(
         settings, messages.mail(notification, claim.message_id, link, sender=sender, to=to, domain=domain)
     )
     note = f"The mail server refused {', '.join(refused)}." if refused else ""
-    return Attempt(True, note)
+    return DeliveryAttempt(True, note)

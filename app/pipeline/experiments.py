@@ -12,8 +12,8 @@ from sqlalchemy import Select, bindparam, delete, or_, select
 from sqlmodel import Session, col
 
 from app.domain.experiments.outcome import Applicant, Enrolment, Member, Rules, outcome, side_of
-from app.domain.experiments.values import UNDECIDED, ExperimentResult, JoinedBy, Plan, Side, State
-from app.domain.verdict.record import RunFacts, RunRecord
+from app.domain.experiments.values import UNDECIDED, ExperimentPlan, ExperimentResult, JoinedBy, Side, State
+from app.domain.verdict.record import RunFacts
 from app.storage import json_text, runs
 from app.storage.experiments import knobs_of
 from app.storage.json_text import from_json, to_json
@@ -67,7 +67,9 @@ def refresh(session: Session, experiment_id: int, offered: Iterable[int] = ()) -
     enrolment = Enrolment(
         baseline, row.tag, row.baseline_key, row.candidate_key, knobs_of(row.knobs), aware(row.created_at)
     )
-    applicants = [_applicant(records[str(run.id)], run) for run in stored]
+    applicants = [
+        Applicant(records[str(run.id)], run.created_at, run.tags, runs.activities(run.activity)) for run in stored
+    ]
     sides = {int(run.name): side for run in applicants if (side := side_of(run, enrolment)) is not None}
     _write_runs(session, experiment_id, joined, sides)
     members = [
@@ -75,7 +77,7 @@ def refresh(session: Session, experiment_id: int, offered: Iterable[int] = ()) -
         for run, applicant in zip(stored, applicants, strict=True)
         if run.id in sides
     ]
-    plan = from_json(Plan, row.plan)
+    plan = from_json(ExperimentPlan, row.plan)
     rules = Rules(row.runs_each, plan.sizing.prior, plan.extensions)
     _write_result(row, _outcome(session, members, enrolment, rules), has_runs=len(sides) > 1)
     session.flush()
@@ -175,10 +177,6 @@ def _stored(session: Session, run_ids: Sequence[int]) -> list[_Stored]:
         _Stored(row.id, aware(row.created_at), tuple(row.tags or ()), row.activity, row.evidence_level, row.metrics)
         for row in rows
     ]
-
-
-def _applicant(record: RunRecord, stored: _Stored) -> Applicant:
-    return Applicant(record, stored.created_at, stored.tags, runs.activities(stored.activity))
 
 
 def _write_runs(

@@ -25,7 +25,7 @@ from app.pipeline.assess import (
     Assessor,
     Candidate,
     Concerns,
-    Stack,
+    StackToJudge,
     marked_by,
     read_stack,
     runs_since,
@@ -67,7 +67,7 @@ class Pass:
     `contracts`: those that were read, by run.
     """
 
-    stack: Stack
+    stack: StackToJudge
     judged: tuple[Judged, ...]
     go_on_from: datetime | None
     seconds: float
@@ -196,7 +196,7 @@ def _assess(session: Session, claim: StackClaim, settings: Settings) -> Pass:
     return _judge(session, read_stack(session, claim), settings)
 
 
-def _judge(session: Session, stack: Stack, settings: Settings) -> Pass:
+def _judge(session: Session, stack: StackToJudge, settings: Settings) -> Pass:
     began = time.monotonic()
     assessor = Assessor(session, stack)
     judged: list[Judged] = []
@@ -207,7 +207,7 @@ def _judge(session: Session, stack: Stack, settings: Settings) -> Pass:
     return Pass(stack, tuple(judged), None, time.monotonic() - began, assessor.contracts)
 
 
-def _elsewhere(session: Session, claim: StackClaim | StackChange, stack: Stack) -> dict[str, datetime]:
+def _elsewhere(session: Session, claim: StackClaim | StackChange, stack: StackToJudge) -> dict[str, datetime]:
     """Return the stacks whose contrasts may have changed, because runs of this stack came late or changed."""
     is_own = claim.because != ELSEWHERE or any(
         not run.verdict for candidate in stack.to_judge for run in candidate.runs

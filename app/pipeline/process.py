@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import structlog
 from billiard.exceptions import SoftTimeLimitExceeded
-from sqlalchemy import Engine, Row, Select, and_, bindparam, case, delete, exists, func, insert, select, update
+from sqlalchemy import Engine, Select, and_, bindparam, case, delete, exists, func, insert, select, update
 from sqlmodel import Session, col
 
 from app.domain.contract.statements import CONTAINER_RULE, ProjectDefaults
@@ -128,25 +128,23 @@ def read_inputs(session: Session, run_id: int) -> RunInputs:
         logs=tuple(file for file in files if file.kind == "log"),
         documents=tuple(file for file in files if file.document),
         unread=tuple(file for file in files if file.kind != "log" and not file.document),
-        first=_as_uploaded(run_id, run) if run.processed_at is None else None,
+        first=Before(
+            run_id=run_id,
+            project_id=run.project_id,
+            stack_key="",
+            config_key="",
+            commit=run.commit,
+            ordered_at=aware(run.ordered_at),
+            is_growing=run.reception == "receiving",
+            was_read=False,
+            definitions={},
+        )
+        if run.processed_at is None
+        else None,
     )
     if not run.was_read:
         return inputs
     return replace(inputs, stored=readings.load(session, run_id, inputs.read, metadata.read_as))
-
-
-def _as_uploaded(run_id: int, run: Row[Any]) -> "Before":
-    return Before(
-        run_id=run_id,
-        project_id=run.project_id,
-        stack_key="",
-        config_key="",
-        commit=run.commit,
-        ordered_at=aware(run.ordered_at),
-        is_growing=run.reception == "receiving",
-        was_read=False,
-        definitions={},
-    )
 
 
 READ_AS = "read_as"
@@ -233,7 +231,12 @@ def read_files(log_files: LogFiles, inputs: RunInputs) -> Reading:
     log = with_documents(merge_logs(parts) if parts else parse_log([]), documents)
     if not log.n and not parts and not documents and warnings:
         log = replace(log, problems=(*log.problems, Problem(UNREADABLE_DOCUMENT, warnings[0])))
-    warnings += [_cut_short(file, part.log.n) for file, part in zip(inputs.logs, parts, strict=True) if file.cut]
+    warnings += [
+        f"{file.name} is {file.cut}, but ends early at {size(file.size_bytes)}. The {part.log.n:,} iterations "
+        "before the cut were read. Upload the file again to complete the run."
+        for file, part in zip(inputs.logs, parts, strict=True)
+        if file.cut
+    ]
     # Their series and problems are part of the log now.
     stripped = tuple(replace(document, columns={}, problems=()) for document in documents)
     return Reading(log, stripped, tuple(warnings))
@@ -257,13 +260,6 @@ def _summary(reading: Reading, inputs: RunInputs) -> RunSummary:
     documents = [replace(document, stated=defaults.completed(document.stated)) for document in reading.documents]
     metadata = replace(inputs.metadata, fields=defaults.completed(inputs.metadata.fields))
     return summarise(log, metadata, documents, defaults.fields)
-
-
-def _cut_short(file: RunFile, iterations: int) -> str:
-    return (
-        f"{file.name} is {file.cut}, but ends early at {size(file.size_bytes)}. The {iterations:,} iterations before "
-        "the cut were read. Upload the file again to complete the run."
-    )
 
 
 def _still_receiving(summary: RunSummary) -> RunSummary:
@@ -602,7 +598,11 @@ def _columns(computed: Computed) -> dict[str, Any]:
     columns |= runs.write(summary) | slim_columns(summary)
     columns["job"] = computed.job
     columns |= {name: _listed(contract.get(name), length) for name, length in _LISTED_TEXTS.items()}
-    columns |= {name: metric.value if metric else None for name, metric in summary.metrics.items() if _has_column(name)}
+    columns |= {
+        name: metric.value if metric else None
+        for name, metric in summary.metrics.items()
+        if name in RunRow.model_fields
+    }
     return {name: storable(value) for name, value in columns.items()}
 
 
@@ -620,10 +620,6 @@ def _availability_rows(run_id: int, computed: Computed) -> Iterator[Availability
 
 def _listed(value: Value, length: int) -> str | None:
     return None if value is None else str(value)[:length]
-
-
-def _has_column(metric: str) -> bool:
-    return metric in RunRow.model_fields
 
 
 def _series_rows(run_id: int, summary: RunSummary) -> Iterator[dict[str, Any]]:

@@ -245,7 +245,7 @@ class _Progress:
 
 
 def _read(engine: Engine, log_files: LogFiles, settings: Settings, profile_id: int) -> tuple[Document, tuple[int, ...]]:
-    """Return the document, and the positions of the files that are kept."""
+    """Return the document and the positions of the files to keep."""
     with read_session(engine) as session:
         files = [
             _File(row.position, row.name, row.object_key, row.size_bytes, row.rank, row.stage)

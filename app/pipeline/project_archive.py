@@ -53,7 +53,7 @@ _OF_PROJECT = (ProjectDefaultRow, ReferencePointRow, AuditEventRow)
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedProject:
     project: str
     runs: int
     files: int
@@ -167,7 +167,7 @@ def _header(name: str, size: int) -> Iterator[bytes]:
 # --- Reading.
 
 
-def import_project(engine: Engine, log_files: LogFiles, path: Path, *, slug: str = "", who: str) -> Imported:
+def import_project(engine: Engine, log_files: LogFiles, path: Path, *, slug: str = "", who: str) -> ImportedProject:
     """Create a project from an archive. `slug`: another name.
 
     Runs keep their numbers where they are free; then all stacks are judged again. If it fails, the project is left
@@ -208,7 +208,7 @@ def import_project(engine: Engine, log_files: LogFiles, path: Path, *, slug: str
         raise DamagedObject(f"{path} is incomplete. The project {slug} stays archived; delete it and import again.")
     _finish(engine, project_id, renamed=renamed)
     log.info("project_imported", project=slug, runs=runs, files=files)
-    return Imported(slug, runs, files)
+    return ImportedProject(slug, runs, files)
 
 
 def _create(engine: Engine, head: dict[str, Any], slug: str, who: str) -> int:
@@ -270,7 +270,7 @@ def _finish(engine: Engine, project_id: int, *, renamed: bool) -> None:
         run_queue.request(session, *((of_project,) if renamed else (of_project, unfinished)))
 
 
-def describe(imported: Imported) -> str:
+def describe(imported: ImportedProject) -> str:
     return (
         f"Project {imported.project} imported: {plural(imported.runs, 'run')}, {plural(imported.files, 'file')}. The "
         "worker judges its stacks again."

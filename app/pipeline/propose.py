@@ -21,7 +21,7 @@ from app.domain.experiments.plan import (
     upload_meta,
     with_launch,
 )
-from app.domain.experiments.values import KnobChange, Plan, Sizing
+from app.domain.experiments.values import ExperimentPlan, KnobChange, Sizing
 from app.domain.rules.change import Changing, OwnIdea
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate
 from app.domain.rules.rule import RuleBook
@@ -81,7 +81,7 @@ class Proposal:
     title: str
     knobs: tuple[KnobChange, ...]
     candidate_key: str
-    plan: Plan
+    plan: ExperimentPlan
     tag_words: str
 
 
@@ -150,7 +150,9 @@ def _turn(evaluation: Evaluation, book: RuleBook, wish: Wish, record: RunRecord)
     return _Turn(suggestion, _knobs_of(suggestion, record.contract), suggestion)
 
 
-def _plan(advised: AdvisedRun, record: RunRecord, evaluation: Evaluation, turn: _Turn, sizing: Sizing) -> Plan:
+def _plan(
+    advised: AdvisedRun, record: RunRecord, evaluation: Evaluation, turn: _Turn, sizing: Sizing
+) -> ExperimentPlan:
     rule = None if turn.rule is None else turn.rule.rule
     change = planned_change(
         turn.changing,
@@ -163,7 +165,7 @@ def _plan(advised: AdvisedRun, record: RunRecord, evaluation: Evaluation, turn: 
     meta = upload_meta(_identity(advised), record.contract, turned(record.contract, turn.knobs), turn.knobs)
     if advised.run.metadata_stated.get("launch_args"):
         meta = with_launch(meta, change)
-    return Plan(
+    return ExperimentPlan(
         sizing=sizing,
         change=change,
         hold=_hold(record.contract, turn.knobs, rule.hints.hold if rule else ()),

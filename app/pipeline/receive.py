@@ -107,7 +107,8 @@ def content_key(document: dict[str, Any], files: Sequence[tuple[Kind, str]], is_
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where an upload goes. `project_id` None: the project does not exist yet. `same`: the run of an equal upload."""
+    """The destination of an upload. `project_id` None: the project does not exist yet. `same`: the run of an equal
+    upload."""
 
     project_id: int | None
     has_quota: bool
@@ -485,7 +486,7 @@ def _id_of(key: int | None) -> int:
 
 
 def verify(settings: Settings) -> int:
-    """Print what is wrong with the database and with stored objects; return how many problems.
+    """Print problems of the database and of stored objects; return how many problems.
 
     Raises Unavailable when a service does not answer.
     """

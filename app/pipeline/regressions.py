@@ -29,7 +29,7 @@ from app.domain.verdict.history import (
 )
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
 from app.domain.verdict.triage import NOT_CLOSED
-from app.pipeline.assess import LOOK_BACK, YOUNG, Candidate, HistoryPosition, Stack, candidates, history_position
+from app.pipeline.assess import LOOK_BACK, YOUNG, Candidate, HistoryPosition, StackToJudge, candidates, history_position
 from app.pipeline.notify import notify_regression
 from app.storage import audit
 from app.storage.json_text import from_json
@@ -193,7 +193,7 @@ class Members:
         )
 
     def withdraw(self, member: StackMember) -> None:
-        """Withdraw an unassigned member that no run shows any more."""
+        """Withdraw an unassigned member without a slow run."""
         note = f"Run {member.row.run_id} is no longer a regression, and no later run shows the same level."
         others = [row for row in self._all_of(member.regression) if row.run_id != member.row.run_id]
         if not others:
@@ -423,7 +423,7 @@ class StackHistory:
     """
 
     def __init__(
-        self, stack: Stack, origins: Sequence[StackRun], judged: Mapping[int, str], priors: Mapping[str, Prior]
+        self, stack: StackToJudge, origins: Sequence[StackRun], judged: Mapping[int, str], priors: Mapping[str, Prior]
     ) -> None:
         self._runs, self._rules, self._judged, self._priors = stack.runs, stack.rules, judged, priors
         runs = (*origins, *stack.runs)
@@ -593,7 +593,7 @@ def _value(run: StackRun, metric: str) -> float:
 Judged = tuple[Candidate, VerdictDocument]
 
 
-def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged]) -> None:
+def follow_regressions(session: Session, stack: StackToJudge, judged: Sequence[Judged]) -> None:
     """Update the regressions of a stack after candidates (oldest first) received their verdicts."""
     alarms = [(candidate, _alarms(stack, candidate, document)) for candidate, document in judged]
     _take_over(session, stack, judged)
@@ -633,11 +633,11 @@ def follow_regressions(session: Session, stack: Stack, judged: Sequence[Judged])
 # --- A stack that ends, because its job moved to another container or cluster, hands its regressions over.
 
 
-def _take_back(session: Session, stack: Stack, members: Members) -> list[StackMember]:
+def _take_back(session: Session, stack: StackToJudge, members: Members) -> list[StackMember]:
     """Take back the regressions of this stack that another one continues, when this one runs again before the other has
     five commits: the job did not move, so runs of the other stack say nothing about it.
 
-    Return the members that stay with the other stack: runs of this one say nothing about them any more.
+    Return the members that stay with the other stack: runs of this one no longer affect them.
     """
     handed_over = []
     ended = [member for member in members.of_stack if member.row.proposal == "fixed"]
@@ -671,7 +671,7 @@ def _take_back(session: Session, stack: Stack, members: Members) -> list[StackMe
     return handed_over
 
 
-def _take_over(session: Session, stack: Stack, judged: Sequence[Judged]) -> None:
+def _take_over(session: Session, stack: StackToJudge, judged: Sequence[Judged]) -> None:
     """Take over the regressions of a stack that this one continues: its runs show whether they are over.
 
     The first run of a job in this stack was contrasted with the stack that the job had before. That stack has ended if
@@ -714,7 +714,7 @@ _ENDED_MEMBERS: Select[Any] = (
 )
 
 
-def _first_of_job(stack: Stack, candidate: Candidate) -> StackRun | None:
+def _first_of_job(stack: StackToJudge, candidate: Candidate) -> StackRun | None:
     """Return the first run of the candidate's job and configuration; None unless it had two to four commits by then."""
     own = candidate.newest
     runs = [
@@ -732,7 +732,7 @@ _YOUNG = 4
 """Commits in a stack within which it takes over what its predecessor left."""
 
 
-def _next_run(session: Session, stack: Stack, other: str, since: datetime) -> datetime | None:
+def _next_run(session: Session, stack: StackToJudge, other: str, since: datetime) -> datetime | None:
     """Return the history position of the first run of another stack since a position; None without one."""
     chosen = select(func.min(col(RunRow.ordered_at))).where(
         col(RunRow.project_id) == stack.project_id,
@@ -759,8 +759,8 @@ def _commits_until(session: Session, first: RunRow, until: datetime) -> int:
     return len({row.commit or row.id for row in session.execute(chosen.limit(LOOK_BACK))})
 
 
-def _continue_in(session: Session, stack: Stack, old: RegressionMemberRow, first: StackRun) -> None:
-    """Make the first run of this stack a member with the levels of the one that ended, whose part is over."""
+def _continue_in(session: Session, stack: StackToJudge, old: RegressionMemberRow, first: StackRun) -> None:
+    """Make the first run of this stack a member with the levels of the ended member."""
     if session.get(RegressionMemberRow, (old.regression_id, first.id)) is not None:
         return
     session.add(
@@ -787,14 +787,14 @@ def _continue_in(session: Session, stack: Stack, old: RegressionMemberRow, first
 _ORIGINS = runs_where(col(RunRow.id).in_(bindparam("run_ids", expanding=True)))
 
 
-def _origins(session: Session, stack: Stack, members: Members) -> list[StackRun]:
+def _origins(session: Session, stack: StackToJudge, members: Members) -> list[StackRun]:
     """Read the slow runs of members that are not among the runs that judging read."""
     read = {run.id for run in stack.runs}
     older = [member.row.run_id for member in members.of_stack if member.row.run_id not in read]
     return read_runs(session, _ORIGINS, (stack.project_id, stack.stack_key), run_ids=older) if older else []
 
 
-def _alarms(stack: Stack, candidate: Candidate, document: VerdictDocument) -> tuple[Alarm, ...]:
+def _alarms(stack: StackToJudge, candidate: Candidate, document: VerdictDocument) -> tuple[Alarm, ...]:
     """Return the alarms of a candidate, with the branch of those off the baseline branch."""
     first, main = candidate.runs[0], stack.rules.branch
     branch = "" if main is None or main in candidate.branches else first.branch
@@ -806,7 +806,7 @@ class Raised:
     """The alarms of candidates: of those judged just now, and of earlier ones from their stored verdicts."""
 
     session: Session
-    stack: Stack
+    stack: StackToJudge
     judged: Mapping[int, tuple[Alarm, ...]]
 
     def of(self, candidate: Candidate) -> tuple[Alarm, ...]:

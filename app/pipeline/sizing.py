@@ -10,7 +10,7 @@ from app.domain.experiments.plan import DEFAULT_EFFECT_PCT, size
 from app.domain.experiments.values import Sizing
 from app.domain.verdict.record import RunRecord, current_level
 from app.domain.verdict.step_time import Prior, RunEstimate
-from app.storage.stacks import Family, Relative, stack_runs
+from app.storage.stacks import FamilyPrior, Relative, stack_runs
 from app.storage.tables import RunRow, utc_now
 
 _HISTORY = 60
@@ -43,7 +43,7 @@ def job_variation(session: Session, record: RunRecord) -> JobVariation:
     row = session.get_one(RunRow, int(record.run))
     now = utc_now()
     relative = Relative(row.project_id, row.gpu, row.semantic_class, row.definition_version, row.config_key)
-    family = Family(session, relative, now, now).prior(now)
+    family = FamilyPrior(session, relative, now, now).prior(now)
     runs = stack_runs(
         session, row.project_id, row.stack_key, col(RunRow.config_key) == row.config_key, with_metrics=False,
         newest=_HISTORY,

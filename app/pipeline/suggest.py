@@ -29,7 +29,7 @@ from app.storage.readings import StatedFact, in_force
 from app.storage.rules import AdvisedRun, RulesInForce, pair_facts, read_pair, read_run, rules_in_force, window_of
 from app.storage.runs import RunDetail
 from app.storage.stacks import full_record
-from app.storage.suspect_evidence import Gain, MeasuredHere, gains_of, matched_abs, measured
+from app.storage.suspect_evidence import MeasuredGain, MeasuredHere, gains_of, matched_abs, measured
 from app.storage.tables import RunResultRow, select_any
 
 # --- Matched A/Bs of this project on the knob that a suggestion changes.
@@ -52,7 +52,7 @@ def measured_here(session: Session, run: RunDetail, suggestions: Iterable[Sugges
     )
 
 
-def _by_stack(run: RunDetail, gains: Sequence[Gain]) -> Iterator[tuple[bool, list[Gain]]]:
+def _by_stack(run: RunDetail, gains: Sequence[MeasuredGain]) -> Iterator[tuple[bool, list[MeasuredGain]]]:
     """Yield gains on the run's own stack first, which outrank all evidence but code, then those on others."""
     for own in (True, False):
         group = [gain for gain in gains if (gain.stack_key == run.stack_key) is own]

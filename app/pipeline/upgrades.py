@@ -13,14 +13,14 @@ from app.domain.verdict.alarms import move_of
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.step_time import StepTimeChange
-from app.pipeline.assess import Candidate, Stack
+from app.pipeline.assess import Candidate, StackToJudge
 from app.pipeline.notify import notify_upgrade
 from app.storage.tables import RunRow, UpgradeChangeRow, select_any
 
 _MOST_VALUE = 500
 
 
-def follow_upgrades(session: Session, stack: Stack, judged: Sequence[tuple[Candidate, VerdictDocument]]) -> None:
+def follow_upgrades(session: Session, stack: StackToJudge, judged: Sequence[tuple[Candidate, VerdictDocument]]) -> None:
     """Write what each judged candidate shows of the upgrade that its stack began with; later ones replace earlier."""
     may_have_changes = stack.concerns.moved
     for candidate, document in judged:
@@ -62,7 +62,7 @@ _STACK_OF_RUN = select_any(RunRow.stack_key).where(col(RunRow.id) == bindparam("
 
 
 def _values(
-    session: Session, stack: Stack, candidate: Candidate, contrast: MeasuredContrast, time: StepTimeChange
+    session: Session, stack: StackToJudge, candidate: Candidate, contrast: MeasuredContrast, time: StepTimeChange
 ) -> dict[str, Any]:
     comparability, measured = contrast.comparability, contrast.measured
     difference = changed_field(comparability)

@@ -236,7 +236,7 @@ def why(offer: Offer, best: Offer, request: PlanRequest) -> str:
 
 
 def short_reason(offer: Offer, best: Offer) -> str:
-    """Return why an offer stands after the first one; "" for the first one, and where nothing is predicted."""
+    """Return why an offer ranks below the first one; "" for the first one, and where nothing is predicted."""
     prediction, first = offer.prediction, best.prediction
     if prediction is None or prediction.step_time_s is None or first is None or first is prediction:
         return ""

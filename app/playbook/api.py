@@ -3,7 +3,7 @@
 from typing import Annotated, Literal, Self
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.domain.access.principal import Action
 from app.domain.rules.rule import Confidence, Kind, Level, Origin, Phase, Requirement, Wall
@@ -19,11 +19,7 @@ from app.web.templating import public_address
 # --- Types of the API's rules; `docs/api.md` describes them. Fields may be added but not changed.
 
 
-class _FromDomain(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
-
-class RuleSourceOut(_FromDomain):
+class RuleSourceOut(BaseModel, from_attributes=True):
     key: str
     title: str
     where: str
@@ -65,7 +61,7 @@ class RuleSummaryOut(BaseModel):
         }
 
 
-class ThresholdOut(_FromDomain):
+class ThresholdOut(BaseModel, from_attributes=True):
     name: str
     value: float
     default: float
@@ -103,7 +99,7 @@ class RuleListOut(BaseModel):
         )
 
 
-class RuleChangeOut(_FromDomain):
+class RuleChangeOut(BaseModel, from_attributes=True):
     name: str
     value: str
     computed: bool = Field(description="`value` is an expression over the facts of a run.")
@@ -163,7 +159,7 @@ class DisputeOut(BaseModel):
     kept: str = Field(description="How the rules handle it.")
 
 
-class FiredInOut(_FromDomain):
+class FiredInOut(BaseModel, from_attributes=True):
     run_id: int
     name: str
     project: str

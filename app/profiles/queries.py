@@ -53,7 +53,7 @@ class Profile:
 
 
 def file_address(profile_id: int, file: StoredFile) -> str:
-    """Return where a kept file can be downloaded."""
+    """Return the download address of a kept file."""
     return f"/api/v1/profiles/{profile_id}/files/{file.position}"
 
 

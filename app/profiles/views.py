@@ -12,7 +12,7 @@ from app.domain.rules.engine import Evaluation
 from app.pipeline.suggest import RunSuggestions
 from app.profiles.queries import Profile, ProfiledRun, file_address
 from app.storage.profiles import StoredProfile
-from app.web.charts import STEP_BAR_WIDTH, Segment, laid_out
+from app.web.charts import STEP_BAR_WIDTH, BarSegment, laid_out
 
 REASON_LABELS = {
     "launch_starved": "waiting for launches",
@@ -90,7 +90,7 @@ class Lane:
     rectangles: tuple[tuple[float, float, str, float, float], ...]
 
 
-def segments(window: Mapping[str, Any]) -> tuple[Segment, ...]:
+def segments(window: Mapping[str, Any]) -> tuple[BarSegment, ...]:
     """Return the bar of a step: computation, exposed parts, and idle time by reason."""
     exposed = window["exposed_comm_ms"]
     if exposed is None:  # whole graphs hide the rest
@@ -236,11 +236,11 @@ class ProfilePage:
         return window
 
     @property
-    def segments(self) -> tuple[Segment, ...]:
+    def segments(self) -> tuple[BarSegment, ...]:
         return segments(self.window)
 
     @property
-    def rank_bars(self) -> tuple[tuple[Mapping[str, Any], tuple[Segment, ...]], ...]:
+    def rank_bars(self) -> tuple[tuple[Mapping[str, Any], tuple[BarSegment, ...]], ...]:
         """Return each rank with its bar; all bars have the scale of the longest step."""
         assert self.document is not None  # noqa: S101  the template asks for a read profile only
         rows = self.document["ranks"]["rows"]
@@ -311,7 +311,7 @@ class ProfilePage:
 class RunWall:
     """A wall on the page of its run: the share of its limit that is used. `share` None: only a profile can tell.
 
-    `is_likely`: what is known of the run points at this wall, but it was not measured.
+    `is_likely`: facts of the run point at this wall, but it was not measured.
     """
 
     name: str
@@ -379,7 +379,7 @@ class RunWalls:
 
 
 def _captured(quality: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what was captured: ranks and steps."""
+    """Yield the captured ranks and steps."""
     ranks, world = quality["ranks"], quality["world_size"]
     captured = f"{ranks} of {world} ranks" if world else f"{plural(ranks, 'rank')}, world size unknown"
     steps = plural(quality["steps"], "step") if quality["steps"] else "the whole trace as one window"

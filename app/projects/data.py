@@ -13,8 +13,8 @@ from app.errors import FieldError, InvalidChange, NotFound
 from app.pipeline.decisions import checked
 from app.pipeline.deletion import (
     MOST_CHOSEN,
+    DeletionSelection,
     Preview,
-    Selection,
     continue_deletion,
     preview,
     request_deletion,
@@ -59,7 +59,7 @@ class ProjectData:
     project: str
     archived_at: datetime | None
     retention: Retention
-    due: tuple[tuple[Selection, Preview], ...]
+    due: tuple[tuple[DeletionSelection, Preview], ...]
     deletions: tuple[Deletion, ...]
     usage: ProjectUsage
 
@@ -79,7 +79,7 @@ def get_data(session: Session, slug: str) -> ProjectData:
     )
 
 
-def due(session: Session, project: ProjectRow, retention: Retention) -> tuple[tuple[Selection, Preview], ...]:
+def due(session: Session, project: ProjectRow, retention: Retention) -> tuple[tuple[DeletionSelection, Preview], ...]:
     """Return what each rule would delete now."""
     chosen = selections(retention, utc_now())
     return tuple((selection, preview(session, project.id or 0, selection)) for selection in chosen)
@@ -99,7 +99,7 @@ def _deletion(row: DeletionRow) -> Deletion:
     )  # fmt: skip
 
 
-def chosen_runs(sent: Mapping[str, str]) -> Selection:
+def chosen_runs(sent: Mapping[str, str]) -> DeletionSelection:
     """Return the selection that an address or form names: `runs` (numbers between commas), `stack`, or the project.
 
     Raises InvalidChange.
@@ -110,22 +110,22 @@ def chosen_runs(sent: Mapping[str, str]) -> Selection:
             raise InvalidChange("Nothing was deleted.", (FieldError("runs", "must be numbers of runs"),))
         return select_runs([int(part) for part in numbers])
     kind = "stack" if sent.get("stack") else "project"
-    return Selection(kind=kind, stack=sent.get("stack", ""), before=utc_now())  # type: ignore[arg-type]
+    return DeletionSelection(kind=kind, stack=sent.get("stack", ""), before=utc_now())  # type: ignore[arg-type]
 
 
-def select_runs(numbers: Sequence[int]) -> Selection:
+def select_runs(numbers: Sequence[int]) -> DeletionSelection:
     if not 0 < len(numbers) <= MOST_CHOSEN:
         problem = FieldError("runs", f"must have 1 to {MOST_CHOSEN:,} runs")
         raise InvalidChange(f"Choose 1 to {MOST_CHOSEN:,} runs. Nothing was deleted.", (problem,))
-    return Selection(kind="runs", runs=tuple(sorted(set(numbers))), before=utc_now())
+    return DeletionSelection(kind="runs", runs=tuple(sorted(set(numbers))), before=utc_now())
 
 
-def preview_deletion(session: Session, slug: str, selection: Selection) -> Preview:
+def preview_deletion(session: Session, slug: str, selection: DeletionSelection) -> Preview:
     """Raises NotFound."""
     return preview(session, find_project(session, slug).id or 0, selection)
 
 
-def delete_runs(engine: Engine, slug: str, selection: Selection, *, author: str, note: str = "") -> Deletion:
+def delete_runs(engine: Engine, slug: str, selection: DeletionSelection, *, author: str, note: str = "") -> Deletion:
     """Delete the selected runs; a large deletion continues in the worker. Raises NotFound, InvalidChange."""
     who, note = checked(author, note)
     with transaction(engine, durable=True) as session:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain.access.principal import Action
 from app.domain.retention import MOST_DAYS
-from app.pipeline.deletion import MOST_CHOSEN, Preview, Selection
+from app.pipeline.deletion import MOST_CHOSEN, DeletionSelection, Preview
 from app.pipeline.project_archive import export_project
 from app.projects.data import (
     Deletion,
@@ -53,7 +53,7 @@ class PreviewOut(BaseModel):
     sentence: str
 
     @classmethod
-    def of(cls, selection: Selection, expected: Preview) -> Self:
+    def of(cls, selection: DeletionSelection, expected: Preview) -> Self:
         return cls(
             what=selection.kind,
             runs=expected.runs,
@@ -98,10 +98,10 @@ class DeletionIn(BaseModel):
     author: Author = author_field("Who deletes them.", MAX_AUTHOR)
     note: str = Field("", max_length=MAX_NOTE, description="Reason.")
 
-    def selection(self) -> Selection:
+    def selection(self) -> DeletionSelection:
         if self.what == "runs":
             return select_runs(self.runs)
-        return Selection(kind=self.what, stack=self.stack, before=utc_now())
+        return DeletionSelection(kind=self.what, stack=self.stack, before=utc_now())
 
 
 class AuthorIn(BaseModel):
@@ -200,7 +200,7 @@ def create_deletion(engine: AppEngine, slug: Slug, deletion: DeletionIn) -> Dele
 @router.post("/projects/{slug}/deletions/{deletion_id}/undo", status_code=202, responses=documented(404, 409, 422))
 @requires(Action.MANAGE, of="project")
 def undo_deletion_of(engine: AppEngine, slug: Slug, deletion_id: DeletionId, change: AuthorIn) -> DeletionOut:
-    """Restore what was deleted, except runs that were uploaded again meanwhile."""
+    """Undo the deletion, except for runs that were uploaded again meanwhile."""
     return DeletionOut.of(undo(engine, slug, deletion_id, author=change.author))
 
 

@@ -205,7 +205,7 @@ class RerunValue:
     """`spread_pct`: how much launches vary; `baseline_runs`: of a typical verdict; `reruns_today`: in 24 hours.
 
     `powers`: the chance to call slowdowns. `launches_for_1_pct`: of each commit, to call 1 % in nine of ten cases,
-    None when no number does; `gpu_hours_for_1_pct`: what they take a day. None: unknown.
+    None when no number does; `gpu_hours_for_1_pct`: their GPU-hours per day. None: unknown.
     """
 
     spread_pct: float

@@ -137,16 +137,15 @@ def _point(
     stated |= {name: value for name, value in statement.facts.items() if name in FACTS}
     merged = {name: value for name, value in {**before, **stated}.items() if name not in stated or value is not None}
     try:
-        point = read_reference({name: _cleaned(value) for name, value in merged.items()} | {"kind": "own"})
+        point = read_reference(
+            {name: one_line(value) if isinstance(value, str) else value for name, value in merged.items()}
+            | {"kind": "own"}
+        )
     except InvalidReference as error:
         wrong |= {(CONTRACT + name if name in FIELDS else name): why for name, why in error.fields.items()}
     if wrong or errors:
         raise _refused(*errors, *(FieldError(name, why) for name, why in wrong.items()))
     return point
-
-
-def _cleaned(value: object) -> object:
-    return one_line(value) if isinstance(value, str) else value
 
 
 def _checked(by: ReferenceAuthor) -> tuple[ReferenceAuthor, Sequence[FieldError]]:

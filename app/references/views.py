@@ -94,7 +94,7 @@ def point_row(reference: Reference) -> PointRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Dot:
+class FigureDot:
     """A figure on the axis of its GPU. `x`: from 0 to 1000."""
 
     x: float
@@ -103,15 +103,15 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class GpuLane:
     """The published TFLOP/s/GPU on one GPU. `most`: the largest, as text."""
 
     gpu: str
-    dots: tuple[Dot, ...]
+    dots: tuple[FigureDot, ...]
     most: str
 
 
-def lanes(matching: Sequence[Reference]) -> tuple[Lane, ...]:
+def lanes(matching: Sequence[Reference]) -> tuple[GpuLane, ...]:
     """Return a lane for each GPU with figures in TFLOP/s/GPU, the fastest GPU first, all on one axis from zero."""
     points: dict[str, list[tuple[float, ReferencePoint]]] = {}
     for reference in matching:
@@ -121,10 +121,10 @@ def lanes(matching: Sequence[Reference]) -> tuple[Lane, ...]:
     most = {gpu: max(figure for figure, _ in figures) for gpu, figures in points.items()}
     limit = max(most.values(), default=1.0)
     return tuple(
-        Lane(
+        GpuLane(
             gpu,
             tuple(
-                Dot(round(1000 * figure / limit, 1), point.contract["precision"] == "bf16", _named(point))
+                FigureDot(round(1000 * figure / limit, 1), point.contract["precision"] == "bf16", _named(point))
                 for figure, point in points[gpu]
             ),
             _figure("tflops_per_gpu", most[gpu]),

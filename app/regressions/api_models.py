@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain.performance.cost import Cost
 from app.domain.verdict.triage import State
-from app.regressions.commands import MAX_AT_ONCE, MAX_NAME, MAX_NOTE, MAX_URL, Answer, Change, Seen
-from app.regressions.regression import Member, Regression
+from app.regressions.commands import MAX_AT_ONCE, MAX_NAME, MAX_NOTE, MAX_URL, Answer, RegressionChange, Seen
+from app.regressions.regression import Regression, RegressionMember
 from app.storage.audit import AuditEvent
 from app.storage.database import ListPage
 from app.web.identity import Author, author_field
@@ -47,7 +47,7 @@ class MemberOut(BaseModel):
     joined_at: datetime
 
     @classmethod
-    def of(cls, member: Member, base: str) -> Self:
+    def of(cls, member: RegressionMember, base: str) -> Self:
         fields = {name: getattr(member, name) for name in cls.model_fields if name != "run_url"}
         return cls.model_validate(fields | {"run_url": f"{base}/runs/{member.run_id}"})
 
@@ -146,8 +146,8 @@ class ChangeIn(BaseModel):
         False, description="With `invalid`: also quarantine the slow runs; the note is the reason."
     )
 
-    def change(self) -> Change:
-        return Change(
+    def change(self) -> RegressionChange:
+        return RegressionChange(
             author=self.author, state=self.state, assignee=self.assignee, note=self.note,
             external_url=self.external_url, answer=self.proposal, quarantine=self.quarantine,
         )  # fmt: skip

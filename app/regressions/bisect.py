@@ -10,8 +10,9 @@ from sqlmodel import Session, col
 from app.domain.access.principal import Action
 from app.domain.verdict.bisect import Bisection, Launch, NotBisectableError, bisect
 from app.domain.verdict.step_time import DEFAULT_PRIOR
-from app.errors import FieldError, InvalidChange, NotFound
+from app.errors import FieldError, InvalidChange
 from app.pipeline.rank import stored_priors
+from app.storage.runs import get_run
 from app.storage.tables import RunResultRow, RunRow, select_any
 from app.storage.verdicts import verdicts_of
 from app.web.access_rule import requires
@@ -95,7 +96,7 @@ class BisectOut(BaseModel):
 @requires(Action.READ, of="run")
 def read_bisect_ends(session: ReadSession, run_id: RunId) -> BisectEnds:
     """Return the commits between which a bisection of the run's change lies."""
-    run = _run(session, run_id)
+    run = get_run(session, run_id)
     verdicts = verdicts_of(session, run_id)
     names = verdicts[0].document.baseline if verdicts else ()
     numbers = [int(name) for name in names if name.isdigit()]
@@ -111,7 +112,7 @@ def bisect_range(session: ReadSession, run_id: RunId, body: BisectRange) -> Bise
 
     Nothing is stored: measure the commit, upload its run, and ask again.
     """
-    run = _run(session, run_id)
+    run = get_run(session, run_id)
     commits = [commit.lower() for commit in body.commits]
     if len(set(commits)) != len(commits):
         raise _refused("lists a commit twice")
@@ -122,13 +123,6 @@ def bisect_range(session: ReadSession, run_id: RunId, body: BisectRange) -> Bise
     except NotBisectableError as problem:
         raise _refused(str(problem)) from problem
     return BisectOut.of(run_id, run.job, result)
-
-
-def _run(session: Session, run_id: int) -> RunRow:
-    run = session.get(RunRow, run_id)
-    if run is None:
-        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
-    return run
 
 
 def _launches(session: Session, run: RunRow, commits: set[str]) -> list[Launch]:

@@ -17,7 +17,7 @@ from sqlmodel import Session, col
 
 from app.domain.naming import without_common
 from app.domain.numbers import absolute, change_text, gpu_hours, short_commit
-from app.regressions.regression import Member
+from app.regressions.regression import RegressionMember
 from app.regressions.words import figure_text
 from app.storage.stacks import PassReading, StackRun, stack_runs
 from app.storage.tables import RunRow, select_any
@@ -54,14 +54,16 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberRow:
+class DrawnMember:
     """A member and its drawn runs in commit order."""
 
-    member: Member
+    member: RegressionMember
     points: tuple[Point, ...]
 
 
-def member_rows(session: Session, project_id: int, members: Sequence[Member], metric: str) -> tuple[MemberRow, ...]:
+def member_rows(
+    session: Session, project_id: int, members: Sequence[RegressionMember], metric: str
+) -> tuple[DrawnMember, ...]:
     """Return the rows of the chart, without members that have no known level."""
     rows = []
     for member in members[:MOST_MEMBERS]:
@@ -71,11 +73,11 @@ def member_rows(session: Session, project_id: int, members: Sequence[Member], me
                 # Read for this metric only; the typical losses are over the iterations that all runs share.
                 facts = PassReading(session).with_losses([run.facts for run, _ in runs])
                 runs = [(replace(run, facts=own), other) for (run, other), own in zip(runs, facts, strict=True)]
-            rows.append(MemberRow(member, tuple(_points(runs, member, metric))))
+            rows.append(DrawnMember(member, tuple(_points(runs, member, metric))))
     return tuple(row for row in rows if row.points)
 
 
-def _runs(session: Session, project_id: int, member: Member) -> list[tuple[StackRun, bool]]:
+def _runs(session: Session, project_id: int, member: RegressionMember) -> list[tuple[StackRun, bool]]:
     """Return the runs around the change in commit order, each with whether it is of another stack or configuration."""
     place = member.ordered_at
 
@@ -99,7 +101,7 @@ def _runs(session: Session, project_id: int, member: Member) -> list[tuple[Stack
     return sorted(drawn, key=lambda pair: (pair[0].ordered_at, pair[0].id))
 
 
-def _compared_with(session: Session, member: Member) -> list[tuple[str, str]]:
+def _compared_with(session: Session, member: RegressionMember) -> list[tuple[str, str]]:
     """Return stack key and config key of the runs that the first slow run was compared with."""
     verdict = current_verdict(session, member.run_id)
     if verdict is None:
@@ -110,7 +112,7 @@ def _compared_with(session: Session, member: Member) -> list[tuple[str, str]]:
     return [(row.stack_key, row.config_key) for row in session.execute(chosen)]
 
 
-def _points(runs: Sequence[tuple[StackRun, bool]], member: Member, metric: str) -> Iterator[Point]:
+def _points(runs: Sequence[tuple[StackRun, bool]], member: RegressionMember, metric: str) -> Iterator[Point]:
     assert member.usual is not None  # noqa: S101  # the caller looked
     slow = member.ordered_at, member.run_id
     for run, is_of_other in runs:
@@ -148,7 +150,7 @@ def chart_height(rows: int) -> int:
     return rows * (ROW + GAP) + AXIS
 
 
-def history_chart(rows: Sequence[MemberRow], metric: str) -> dict[str, Any]:
+def history_chart(rows: Sequence[DrawnMember], metric: str) -> dict[str, Any]:
     """Return the Vega-Lite specification; a click on a point opens its run."""
     low, high = _range(rows)
     pixel = (high - low) / (ROW - _LANE)
@@ -189,7 +191,7 @@ def history_chart(rows: Sequence[MemberRow], metric: str) -> dict[str, Any]:
     return spec
 
 
-def _range(rows: Sequence[MemberRow]) -> tuple[float, float]:
+def _range(rows: Sequence[DrawnMember]) -> tuple[float, float]:
     """Return the ends of the axis in percent: both levels and the middle of the values of each row."""
     ends = [0.0]
     for row in rows:
@@ -213,17 +215,17 @@ def _moment(run: StackRun) -> tuple[Any, str | int]:
     return run.ordered_at, run.commit or run.id
 
 
-def _moment_of(member: Member) -> tuple[Any, str | int]:
+def _moment_of(member: RegressionMember) -> tuple[Any, str | int]:
     return member.ordered_at, member.commit or member.run_id
 
 
-def _places(rows: Sequence[MemberRow]) -> dict[tuple[Any, str | int], int]:
+def _places(rows: Sequence[DrawnMember]) -> dict[tuple[Any, str | int], int]:
     """Return positions on the axis, from 1: members that ran one commit at a time share a position."""
     moments = {_moment(point.run) for row in rows for point in row.points} | {_moment_of(row.member) for row in rows}
     return {moment: k + 1 for k, moment in enumerate(sorted(moments, key=lambda m: (m[0], str(m[1]))))}
 
 
-def _ticks(rows: Sequence[MemberRow], places: dict[tuple[Any, str | int], int]) -> list[dict[str, Any]]:
+def _ticks(rows: Sequence[DrawnMember], places: dict[tuple[Any, str | int], int]) -> list[dict[str, Any]]:
     """Return day and commit at some positions, that of the first change among them."""
     moments = list(places)
     change = places[_moment_of(rows[0].member)] - 1
@@ -243,7 +245,7 @@ def _ticks(rows: Sequence[MemberRow], places: dict[tuple[Any, str | int], int]) 
     ]
 
 
-def _name(member: Member, name: str, shown: float, metric: str) -> dict[str, Any]:
+def _name(member: RegressionMember, name: str, shown: float, metric: str) -> dict[str, Any]:
     parts = [] if member.delta_pct is None else [change_text(member.delta_pct, metric=metric).figure]
     if member.gpu_hours_per_day is not None:
         parts.append(f"{gpu_hours(member.gpu_hours_per_day)} GPU-h/day")
@@ -267,7 +269,7 @@ def _mark(point: Point, place: int, metric: str) -> dict[str, Any]:
     }
 
 
-def _levels(row: MemberRow, places: dict[tuple[Any, str | int], int]) -> Iterator[dict[str, Any]]:
+def _levels(row: DrawnMember, places: dict[tuple[Any, str | int], int]) -> Iterator[dict[str, Any]]:
     """Yield the usual level up to the change, and the slow one up to the last run nearer to it."""
     change = places[_moment_of(row.member)]
     first = min(change - 1, places[_moment(row.points[0].run)])

@@ -46,7 +46,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RegressionChange:
     """The requested changes; None leaves a field unchanged.
 
     A note is added to the discussion; the list shows the newest one. `answer`: to the service's proposal. `quarantine`:
@@ -66,7 +66,7 @@ class Change:
         return not self.note and (self.state, self.assignee, self.external_url, self.answer) == (None,) * 4
 
 
-def change_regressions(engine: Engine, seen: Sequence[Seen], change: Change) -> tuple[int, ...]:
+def change_regressions(engine: Engine, seen: Sequence[Seen], change: RegressionChange) -> tuple[int, ...]:
     """Change all of `seen` and return the number of the audit entry of each that changed.
 
     Raises NotFound, InvalidChange naming fields, and EditConflict naming the user who changed what.
@@ -154,11 +154,11 @@ def _undo(session: Session, row: RegressionRow, event: AuditEvent, author: str) 
         before=event.after, after=event.before,
     )  # fmt: skip
     session.flush()
-    _tell(session, row, Change(author), event.after.get("state"), event.before.get("state"))
+    _tell(session, row, RegressionChange(author), event.after.get("state"), event.before.get("state"))
 
 
-def _trimmed(change: Change) -> Change:
-    return Change(
+def _trimmed(change: RegressionChange) -> RegressionChange:
+    return RegressionChange(
         author=one_line(change.author),
         state=change.state,
         assignee=None if change.assignee is None else one_line(change.assignee),
@@ -169,7 +169,7 @@ def _trimmed(change: Change) -> Change:
     )
 
 
-def _errors(change: Change) -> Iterator[FieldError]:
+def _errors(change: RegressionChange) -> Iterator[FieldError]:
     """Yield errors that do not depend on the regression."""
     if not 0 < len(change.author) <= audit.MAX_AUTHOR:
         yield FieldError("author", audit.AUTHOR_ERROR)
@@ -239,7 +239,9 @@ def _who_changed(session: Session, row: RegressionRow) -> str:
     return f"regression {row.id} was changed{who} at {aware(row.changed_at):%Y-%m-%d %H:%M:%S} UTC; it is {row.state}"
 
 
-def _refused_rows(rows: Sequence[RegressionRow], seen: Sequence[Seen], change: Change) -> Iterator[FieldError]:
+def _refused_rows(
+    rows: Sequence[RegressionRow], seen: Sequence[Seen], change: RegressionChange
+) -> Iterator[FieldError]:
     for row in rows:
         if change.state and (why := refused_because(row.state, change.state)):
             yield FieldError(_place(row, seen, "state"), f"regression {row.id} cannot become {change.state}: {why}")
@@ -253,7 +255,7 @@ def _place(row: RegressionRow, seen: Sequence[Seen], field: str) -> str:
     return field if len(seen) == 1 else f"regressions.{position}.{field}"
 
 
-def _apply(session: Session, row: RegressionRow, change: Change) -> int | None:
+def _apply(session: Session, row: RegressionRow, change: RegressionChange) -> int | None:
     """Write the change and its audit entry and return the number of that. Return None if nothing changes."""
     wanted = _wanted(row, change)
     after = {name: value for name, value in wanted.items() if value != getattr(row, name)}
@@ -284,7 +286,9 @@ def _apply(session: Session, row: RegressionRow, change: Change) -> int | None:
     return event.id
 
 
-def _tell(session: Session, row: RegressionRow, change: Change, before: str | None, after: str | None) -> None:
+def _tell(
+    session: Session, row: RegressionRow, change: RegressionChange, before: str | None, after: str | None
+) -> None:
     """Create the notification that it is fixed or open again. Each time is a separate event."""
     event = "regression.fixed" if after == "fixed" else "regression.reopened"
     if after == "fixed" or (after in ACTIVE and before not in (None, *ACTIVE)):
@@ -292,7 +296,7 @@ def _tell(session: Session, row: RegressionRow, change: Change, before: str | No
         notify_regression(session, row, event, aware(row.changed_at).isoformat(), reason)
 
 
-def _wanted(row: RegressionRow, change: Change) -> dict[str, str]:
+def _wanted(row: RegressionRow, change: RegressionChange) -> dict[str, str]:
     """Return the changed columns."""
     wanted: dict[str, str] = {}
     if change.state is not None:
@@ -314,7 +318,7 @@ def _forget_proposals(session: Session, row: RegressionRow) -> None:
     session.execute(members.values(proposal="").execution_options(synchronize_session=False))
 
 
-def _action(change: Change, after: dict[str, str]) -> str:
+def _action(change: RegressionChange, after: dict[str, str]) -> str:
     if change.answer is not None:
         return "proposal_accepted" if change.answer == "accept" else "proposal_declined"
     return "changed" if after else "noted"
@@ -337,7 +341,7 @@ def _placed_again(session: Session, regression_ids: Sequence[int]) -> Iterator[i
         yield stack_queue.request(session, project_id, stack_key, judge_from=aware(place), because=because)
 
 
-def _quarantined(session: Session, seen: Sequence[Seen], change: Change) -> Iterator[int]:
+def _quarantined(session: Session, seen: Sequence[Seen], change: RegressionChange) -> Iterator[int]:
     """Quarantine the slow runs of all stacks. Return the stack work to enqueue after the commit."""
     if not change.quarantine:
         return

@@ -6,7 +6,7 @@ from typing import Self
 
 from app.domain.text import one_line
 from app.errors import FieldError, InvalidChange, ThreewallsError
-from app.regressions.commands import Answer, Change, Seen
+from app.regressions.commands import Answer, RegressionChange, Seen
 from app.regressions.queries import NOBODY
 from app.regressions.regression import Regression
 from app.web.forms import Form, read_time
@@ -24,16 +24,16 @@ class TriageForm(Form):
     hidden = ("proposal", "take", "changed_at", *(f"was_{name}" for name in _FILLED))
     several = ("seen",)
 
-    def change(self) -> Change:
+    def change(self) -> RegressionChange:
         """Return the changes of the form of one regression. Unedited inputs are ignored."""
         answer = _ANSWERS.get(self.value("proposal"))
         if answer:
-            return Change(self.value("author"), note=self.value("note"), answer=answer)
+            return RegressionChange(self.value("author"), note=self.value("note"), answer=answer)
         if self.value("take"):
-            return Change(self.value("author"), state="acknowledged", assignee=self.value("author"))
+            return RegressionChange(self.value("author"), state="acknowledged", assignee=self.value("author"))
         commit = one_line(self.value("commit"))[:_MAX_COMMIT]
         fixed_by = f"Fixed by commit {commit}." if commit else ""
-        return Change(
+        return RegressionChange(
             self.value("author"),
             state=self.value("state") or None,
             assignee=self._touched("assignee"),
@@ -42,10 +42,10 @@ class TriageForm(Form):
             quarantine=bool(self.value("quarantine")),
         )
 
-    def bulk_change(self) -> Change:
+    def bulk_change(self) -> RegressionChange:
         """Return the changes of the form below the list. Empty inputs are ignored."""
         assignee = self.value("assignee")
-        return Change(
+        return RegressionChange(
             self.value("author"),
             state=self.value("state") or None,
             assignee="" if assignee.lower() == NOBODY else assignee or None,

@@ -27,7 +27,7 @@ from app.domain.verdict.words import contrast_sentence, side_text
 from app.errors import EditConflict, InvalidChange, NotFound, ThreewallsError
 from app.pipeline.regression_costs import costs_of
 from app.regressions import words
-from app.regressions.charts import AFTER, BEFORE, MOST_MEMBERS, MemberRow, chart_height, history_chart, member_rows
+from app.regressions.charts import AFTER, BEFORE, MOST_MEMBERS, DrawnMember, chart_height, history_chart, member_rows
 from app.regressions.commands import MAX_AT_ONCE, change_regressions, is_undoable, undo_changes
 from app.regressions.feed import feed_url
 from app.regressions.forms import TriageForm, UndoForm
@@ -44,7 +44,7 @@ from app.regressions.queries import (
     options_of,
     regression_rows,
 )
-from app.regressions.regression import Member, Regression
+from app.regressions.regression import Regression, RegressionMember
 from app.regressions.suspects import MOST_SHOWN, NamedSuspect, SuspectCard, suspect_cards
 from app.storage import audit
 from app.storage.runs import aware
@@ -80,7 +80,7 @@ class MemberView:
     `verdict`: the current one of the first slow run; `baseline`: oldest first; `before`: the previous commit.
     """
 
-    member: Member
+    member: RegressionMember
     cost: Cost
     cost_factors: str
     first_seen: str
@@ -204,7 +204,7 @@ class RegressionView:
         may_plan = access.may(Action.CONTRIBUTE, self.regression.project_id)
         return suspect_cards(named, self.project.compare_url, may_plan=may_plan)
 
-    def rows(self, members: Sequence[Member]) -> tuple[MemberRow, ...]:
+    def rows(self, members: Sequence[RegressionMember]) -> tuple[DrawnMember, ...]:
         return member_rows(self._session, self.project.id or 0, members, self.regression.metric)
 
     def _runs_since(self, run: RunRow) -> int:
@@ -218,7 +218,7 @@ class RegressionView:
         count: int = self._session.execute(select(func.count(col(RunRow.id))).where(*counts)).scalar_one()
         return max(count, 1)
 
-    def _member(self, member: Member, cost: Cost) -> MemberView:
+    def _member(self, member: RegressionMember, cost: Cost) -> MemberView:
         verdict = current_verdict(self._session, member.run_id)
         document = verdict.document if verdict else None
         upgrade = document.upgrade if document and self.regression.kind == "upgrade" else None

@@ -12,7 +12,7 @@ from app.domain.run import Stated
 from app.domain.verdict.differences import AXES
 from app.domain.verdict.triage import ACTIVE, STATES
 from app.errors import NotFound
-from app.regressions.regression import Member, Options, Regression, axis_of_cause, figure_of, has_axis
+from app.regressions.regression import Options, Regression, RegressionMember, axis_of_cause, figure_of, has_axis
 from app.storage.database import ListPage, read_session
 from app.storage.runs import aware, filter_values
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow
@@ -240,9 +240,9 @@ def _regression(row: RegressionRow, project: ProjectRow, members: Sequence[Row[A
     )  # fmt: skip
 
 
-def _member(row: Row[Any], title: str) -> Member:
+def _member(row: Row[Any], title: str) -> RegressionMember:
     member: RegressionMemberRow = row.RegressionMemberRow
-    return Member(
+    return RegressionMember(
         run_id=member.run_id, run_name=row.name, branch=row.branch, commit=row.commit,
         ordered_at=aware(row.ordered_at), quarantine=row.quarantine, model=row.model, gpu=row.gpu, gpus=row.gpus,
         dispatcher=row.dispatcher, stack_key=member.stack_key, config_key=member.config_key, title=title,

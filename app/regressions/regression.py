@@ -14,7 +14,7 @@ from app.storage.tables import RegressionRow
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class RegressionMember:
     """One stack that became slower, with its first slow run and its `title`.
 
     `usual`, `slow`: its levels in the unit of the metric (ms, GiB). `quarantine`: reason why the run does not count.
@@ -65,7 +65,7 @@ class Regression:
     proposal_run_id: int | None
     worst_delta_pct: float | None
     gpu_hours_per_day: float | None
-    members: tuple[Member, ...]
+    members: tuple[RegressionMember, ...]
 
     @property
     def link(self) -> str:
@@ -73,7 +73,7 @@ class Regression:
         return self.external_url if self.external_url.startswith(("https://", "http://")) else ""
 
     @property
-    def since(self) -> Member | None:
+    def since(self) -> RegressionMember | None:
         return self.members[0] if self.members else None
 
     @property

@@ -15,8 +15,8 @@ from app.domain.numbers import (
 )
 from app.domain.performance.cost import Cost
 from app.domain.verdict.triage import FIX_CLAIMED
-from app.regressions.commands import Change
-from app.regressions.regression import Member, Regression
+from app.regressions.commands import RegressionChange
+from app.regressions.regression import Regression, RegressionMember
 from app.storage.audit import AuditEvent
 
 
@@ -34,7 +34,7 @@ def what(regression: Regression) -> str:
     return "Slower" if delta is None else f"{change_text(delta).size} {change_text(delta).word}"
 
 
-def first_seen(metric: str, member: Member) -> str:
+def first_seen(metric: str, member: RegressionMember) -> str:
     """Return the change in the first slow run if it differs from that of the history (`6.1 %`); else empty."""
     if member.delta_pct is None or member.first_delta_pct is None:
         return ""
@@ -86,7 +86,7 @@ def figure_text(metric: str, value: float | None) -> str:
     return f"{significant(value)}{THIN}GiB" if metric == "peak_memory_gib" else significant(value)
 
 
-def decided(regression: Regression, change: Change) -> str:
+def decided(regression: Regression, change: RegressionChange) -> str:
     """Return the answer to a change of one regression: `Taken by Ada.`"""
     if change.answer is not None:
         return "Proposal accepted." if change.answer == "accept" else "Proposal declined."

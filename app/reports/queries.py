@@ -21,11 +21,10 @@ from app.domain.run import UNKNOWN_STEP, LineExample
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.words import remarks, rerun_text
-from app.errors import NotFound
 from app.settings import Settings
 from app.storage.heartbeat import silent_since
 from app.storage.profiles import explained_change
-from app.storage.runs import run_warnings
+from app.storage.runs import get_run, run_warnings
 from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import (
     ProjectRow,
@@ -49,9 +48,7 @@ def get_report(
     session: Session, settings: Settings, run_id: int, address: str
 ) -> tuple[RunReport, StoredVerdict | None, tuple[RankedSuspect, ...]]:
     """Return the report with its verdict and suspects. `address`: of the service. Raises NotFound."""
-    row = session.get(RunRow, run_id)
-    if row is None:
-        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
+    row = get_run(session, run_id)
     run = LinkedRun(str(run_id), row.name, f"{address}/runs/{run_id}")
     if row.status == "unread" and row.reception != "receiving":
         return unread_report(run, row.error or "", _step_lines(row)), None, ()

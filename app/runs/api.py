@@ -290,7 +290,7 @@ Number = float | int | None
 
 
 def json_columns(series: Series) -> dict[str, list[Number]]:
-    """Lists with None for what was not printed."""
+    """Lists with None for values that were not printed."""
     return {name: _numbers(values) for name, values in series.columns.items()}
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from app.domain.numbers import percent, significant, step_time
 from app.domain.performance.steady_state import Role, iteration_roles, steady_state
 from app.domain.run import FloatArray, IntArray, SteadyState, Timer
+from app.domain.verdict.comparison import step_times
 from app.web import charts
 from app.web.charts import series_label
 
@@ -86,13 +87,6 @@ class Band:
 def series_names(columns: Mapping[str, FloatArray]) -> tuple[str, ...]:
     """Return the columns with at least one value, in canonical order."""
     return tuple(name for name, values in columns.items() if name not in _HIDDEN and np.isfinite(values).any())
-
-
-def step_times(columns: Mapping[str, FloatArray]) -> FloatArray:
-    """Return true step times in ms. An artefact that cannot be resolved keeps its printed value."""
-    printed = columns["step_time_ms"]
-    true = columns.get("step_time_true_ms", printed)
-    return np.where(np.isfinite(true), true, printed)
 
 
 def points(
@@ -455,7 +449,7 @@ def _rows(data: Points, scale: Scale) -> list[dict[str, Any]]:
 
 
 def _labelled(rows: list[dict[str, Any]], width: int) -> list[dict[str, Any]]:
-    """Add the text `lane`, empty where a larger value stands too close."""
+    """Add the text `lane`, empty where a larger value is too close."""
     labelled: list[int] = []
     for row in sorted(rows, key=lambda row: -row["value"]):
         free = all(abs(row["iteration"] - other) > _LABEL_APART * width for other in labelled)

@@ -20,6 +20,7 @@ from app.queue import JUDGE_STACK, PROCESS_RUN, enqueue
 from app.storage import audit
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import transaction
+from app.storage.runs import get_run
 from app.storage.tables import AmendmentRow, RunRow
 
 log = structlog.get_logger(__name__)
@@ -208,9 +209,7 @@ def decide(engine: Engine, run_id: int, action: RunDecision, *, author: str, not
 
 
 def _unpin(session: Session, run_id: int, author: str, note: str) -> list[int]:
-    run = session.get(RunRow, run_id)
-    if run is None:
-        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
+    run = get_run(session, run_id)
     pins = decisions.pins(session, run.project_id, run.stack_key)
     in_force = [pin.id for pin in pins if pin.run_id == run_id and pin.in_force]
     return [work for pin in in_force for work in decisions.unpin(session, pin, author, note)]

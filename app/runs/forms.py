@@ -49,7 +49,7 @@ class UploadForm(Form):
         return json.dumps(document).encode()
 
     def refused(self, error: ThreewallsError) -> Self:
-        """Return the form with `error` at its field; errors without a field stand above the form."""
+        """Return the form with `error` at its field; errors without a field are shown above the form."""
         errors: dict[str, str] = {}
         for wrong in error.errors:
             name = wrong.field.removeprefix("meta.")
@@ -89,7 +89,7 @@ class AmendForm(ContractForm):
     hidden = (UNSET,)
 
     def stated(self) -> dict[str, object]:
-        """Return the contract fields that were filled in, as typed, and the one that is withdrawn."""
+        """Return the entered contract fields, as typed, and the withdrawn field."""
         fields: dict[str, object] = dict(stated(self.values))
         if self.value(UNSET):
             fields[self.value(UNSET)] = TAKE_BACK
@@ -102,7 +102,7 @@ class AmendForm(ContractForm):
         )
 
     def refused(self, error: ThreewallsError) -> Self:
-        """Return the form with `error` at its field; errors without a field stand above the form."""
+        """Return the form with `error` at its field; errors without a field are shown above the form."""
         errors = self.errors_by_input(error)
         elsewhere = [text for name, text in errors.items() if name not in self.values and name not in self.inputs]
         return replace(self, errors=errors, problem=" ".join(elsewhere) if errors else error.detail)
@@ -131,7 +131,7 @@ class CorrectionForm(Form):
         return cls({name: values.get(name, str(getattr(run, name, ""))) for name in CORRECTED})
 
     def changes(self, before: Self) -> dict[str, Any]:
-        """Return what was sent and differs from the form as it was filled."""
+        """Return the sent values that differ from the prefilled form."""
         sent = {name: self.value(name) for name in CORRECTED if name in self.values}
         changed: dict[str, Any] = {name: value for name, value in sent.items() if value != before.value(name)}
         if "tags" in changed:

@@ -23,7 +23,7 @@ from app.runs.commands import RUN_DECISIONS, RunDecision, amend_contract, correc
 from app.runs.forms import AmendForm, CorrectionForm, DecisionForm, ReadAsForm, UploadForm
 from app.runs.preview import PREVIEW_BYTES, preview_body
 from app.runs.queries import PURPOSES, get_run, get_series, get_state
-from app.runs.run_page import RunPage, RunView, Token, news_of, render_run, token_of
+from app.runs.run_page import RunPage, RunView, SeenState, news_of, render_run, token_of
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.projects import slugs_by_id
@@ -88,7 +88,7 @@ def show_news(
     *, request: Request, session: ReadSession, log_files: AppLogFiles, run_id: RunId, seen: str = ""
 ) -> Response:
     """Return what an open page needs to catch up; 204 when nothing changed, so that the page does not move."""
-    before, now = Token.parse(seen), token_of(get_state(session, run_id))
+    before, now = SeenState.parse(seen), token_of(get_state(session, run_id))
     if before == now:
         return Response(status_code=204, headers={"Vary": "HX-Request", "Cache-Control": "no-cache"})
     page = RunPage(session, log_files, run_id, RunView.from_params(shown_params(request)))

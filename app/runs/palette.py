@@ -53,7 +53,7 @@ _SETTINGS: tuple[tuple[str, str, str], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class PaletteHit:
     """A place that a search leads to. `about`: what tells it apart from others of its name."""
 
     label: str
@@ -62,9 +62,9 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PaletteGroup:
     label: str
-    hits: tuple[Hit, ...]
+    hits: tuple[PaletteHit, ...]
 
 
 router = APIRouter(include_in_schema=False)
@@ -88,32 +88,36 @@ def search(
 
 
 def _groups(
-    session: Session, access: Access, rules: Sequence[Rule], text: str, numbered: tuple[Hit, ...]
-) -> Iterator[Group]:
+    session: Session, access: Access, rules: Sequence[Rule], text: str, numbered: tuple[PaletteHit, ...]
+) -> Iterator[PaletteGroup]:
     words = text.lower().split()
     runs = _runs(session, text)
-    yield Group("Number", numbered)
+    yield PaletteGroup("Number", numbered)
     pages = _PAGES if access.may_anywhere(Action.UPLOAD) else [page for page in _PAGES if page[1] != "/upload"]
-    yield Group("Pages", tuple(_matching(pages, words)))
-    yield Group("Runs", tuple(_run_hit(run) for run in runs[:_SHOWN]))
+    yield PaletteGroup("Pages", tuple(_matching(pages, words)))
+    yield PaletteGroup(
+        "Runs", tuple(PaletteHit(f"{run.name} #{run.id}", f"/runs/{run.id}", run.project) for run in runs[:_SHOWN])
+    )
     if len(runs) > _SHOWN:
-        yield Group("All runs", (Hit(f"Runs that match “{text}”", "/runs?" + RunQuery(q=text).query()),))
-    yield Group("Stacks", tuple(_stacks(session, runs)))
-    yield Group("Commits", tuple(_commits(runs, words)))
+        yield PaletteGroup("All runs", (PaletteHit(f"Runs that match “{text}”", "/runs?" + RunQuery(q=text).query()),))
+    yield PaletteGroup("Stacks", tuple(_stacks(session, runs)))
+    yield PaletteGroup("Commits", tuple(_commits(runs, words)))
     if words:
         fitting = [rule for rule in rules if all(word in f"{rule.id} {rule.title}".lower() for word in words)]
-        yield Group("Rules", tuple(Hit(rule.title, f"/playbook/{rule.id}", rule.id) for rule in fitting[:_SHOWN]))
+        yield PaletteGroup(
+            "Rules", tuple(PaletteHit(rule.title, f"/playbook/{rule.id}", rule.id) for rule in fitting[:_SHOWN])
+        )
     if access.user or access.is_open:
-        yield Group("Settings", (*_matching(_SETTINGS, words), *_projects(session, words)))
+        yield PaletteGroup("Settings", (*_matching(_SETTINGS, words), *_projects(session, words)))
 
 
-def _matching(places: Sequence[tuple[str, str, str]], words: Sequence[str]) -> Iterator[Hit]:
+def _matching(places: Sequence[tuple[str, str, str]], words: Sequence[str]) -> Iterator[PaletteHit]:
     for label, address, about in places:
         if all(word in f"{label} {about}".lower() for word in words):
-            yield Hit(label, address, about)
+            yield PaletteHit(label, address, about)
 
 
-def _by_number(session: Session, text: str) -> tuple[Hit, ...]:
+def _by_number(session: Session, text: str) -> tuple[PaletteHit, ...]:
     """Return the run and the regression with this number: `108` or `#108`."""
     match = _NUMBER.fullmatch(text)
     if match is None:
@@ -123,9 +127,9 @@ def _by_number(session: Session, text: str) -> tuple[Hit, ...]:
     regression = session.execute(select_any(RegressionRow.cause).where(col(RegressionRow.id) == number)).scalar()
     hits = []
     if run is not None:
-        hits.append(Hit(f"Run #{number}", f"/runs/{number}", run))
+        hits.append(PaletteHit(f"Run #{number}", f"/runs/{number}", run))
     if regression is not None:
-        hits.append(Hit(f"Regression #{number}", f"/regressions/{number}", regression))
+        hits.append(PaletteHit(f"Regression #{number}", f"/regressions/{number}", regression))
     return tuple(hits)
 
 
@@ -136,11 +140,7 @@ def _runs(session: Session, text: str) -> Sequence[RunListItem]:
     return find_runs(session, RunQuery(q=text, page_size=_READ_RUNS)).items
 
 
-def _run_hit(run: RunListItem) -> Hit:
-    return Hit(f"{run.name} #{run.id}", f"/runs/{run.id}", run.project)
-
-
-def _stacks(session: Session, runs: Sequence[RunListItem]) -> Iterator[Hit]:
+def _stacks(session: Session, runs: Sequence[RunListItem]) -> Iterator[PaletteHit]:
     ids = [run.id for run in runs]
     rows = session.execute(select_any(RunRow.id, RunRow.stack_key).where(col(RunRow.id).in_(ids))) if ids else ()
     keys: Mapping[int, str] = {row.id: row.stack_key for row in rows if row.stack_key}
@@ -148,16 +148,16 @@ def _stacks(session: Session, runs: Sequence[RunListItem]) -> Iterator[Hit]:
     for key, run in list(newest.items())[-_SHOWN:][::-1]:
         gpus = f"{run.gpus} × {run.gpu}" if run.gpus and run.gpu else run.gpu
         parts = filter(None, (run.model, gpus, run.dispatcher))
-        yield Hit(" · ".join(parts) or "Unknown stack", f"/history/{key}", f"{run.project}, {key[:8]}")
+        yield PaletteHit(" · ".join(parts) or "Unknown stack", f"/history/{key}", f"{run.project}, {key[:8]}")
 
 
-def _commits(runs: Sequence[RunListItem], words: Sequence[str]) -> Iterator[Hit]:
+def _commits(runs: Sequence[RunListItem], words: Sequence[str]) -> Iterator[PaletteHit]:
     named = {run.commit: run for run in runs if run.commit and any(word in run.commit.lower() for word in words)}
     for commit, run in list(named.items())[:_SHOWN]:
-        yield Hit(short_commit(commit), "/runs?" + RunQuery(q=commit).query(), run.project)
+        yield PaletteHit(short_commit(commit), "/runs?" + RunQuery(q=commit).query(), run.project)
 
 
-def _projects(session: Session, words: Sequence[str]) -> Iterator[Hit]:
+def _projects(session: Session, words: Sequence[str]) -> Iterator[PaletteHit]:
     """Yield the settings of projects. The word `settings` fits all of them."""
     chosen = select_any(ProjectRow.slug).order_by(ProjectRow.slug).limit(_SHOWN)
     for word in words:
@@ -165,4 +165,4 @@ def _projects(session: Session, words: Sequence[str]) -> Iterator[Hit]:
             chosen = chosen.where(col(ProjectRow.slug).contains(word, autoescape=True))
     if words:
         for slug in session.execute(chosen).scalars():
-            yield Hit(f"Settings of {slug}", f"/settings/projects/{slug}")
+            yield PaletteHit(f"Settings of {slug}", f"/settings/projects/{slug}")

@@ -30,7 +30,8 @@ ASKED = ("model", "gpu", "gpus", "cluster", "container")
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """`sentence`: what was recognised. `recognised`: the values of ASKED that the file shows; `missing`: the others.
+    """`sentence`: the recognised format and facts. `recognised`: the values of ASKED that the file shows; `missing`:
+    the others.
 
     `is_log`: False for a document that goes with a log, and for a file that no reader supports. `is_profile`: it goes
     with the log as a profile. `job`: what all logs of one job agree on, as far as the file shows it.

@@ -39,7 +39,7 @@ from app.storage.log_files import LogFiles
 from app.storage.runs import ENDED_BADLY, RunDetail, RunState, Series
 from app.storage.stacks import StackRun, stack_runs
 from app.storage.tables import PROCESSED, RunRow
-from app.web.charts import Segment, grouped_series, laid_out, series_label
+from app.web.charts import BarSegment, grouped_series, laid_out, series_label
 from app.web.forms import ROLES, ContractInput
 from app.web.lists import invalid_filter
 from app.web.templating import OUTCOMES, render
@@ -445,7 +445,7 @@ class TableRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class SeriesTable:
     columns: tuple[str, ...]
     items: tuple[TableRow, ...]
     page: int
@@ -455,7 +455,7 @@ class Table:
     total: int
 
 
-def table_of(whole: Points, page: int) -> Table:
+def table_of(whole: Points, page: int) -> SeriesTable:
     """Return page `page` (from 1); past the end the last page."""
     pages = max(1, -(-len(whole.iterations) // TABLE_ROWS))
     start = (min(page, pages) - 1) * TABLE_ROWS
@@ -469,7 +469,7 @@ def table_of(whole: Points, page: int) -> Table:
         )
         for row in range(*slice(start, start + TABLE_ROWS).indices(len(whole.iterations)))
     )
-    return Table(
+    return SeriesTable(
         columns=(whole.title,),
         items=rows,
         page=start // TABLE_ROWS + 1,
@@ -552,7 +552,7 @@ def report(run: RunDetail) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class SeenState:
     """What a page has seen:
 
     `status` decides its shape, `stamp` changes with every reading, `verdict` with every verdict.
@@ -567,25 +567,25 @@ class Token:
         return f"{self.status}.{self.phase}.{self.stamp}.{self.verdict}"
 
     @classmethod
-    def parse(cls, text: str) -> "Token":
+    def parse(cls, text: str) -> "SeenState":
         """Parse the token that a page sends. Any other text means that the page has seen nothing."""
         parts = text[:80].split(".")
         return cls(*parts) if len(parts) == 4 else cls("", "", "", "")
 
 
-def token_of(run: RunState | RunDetail) -> Token:
+def token_of(run: RunState | RunDetail) -> SeenState:
     phases = (("receiving", run.receiving), ("updating", run.updating), ("judging", run.judged.waiting))
     phase = next((name for name, holds in phases if holds), "settled")
     stamp = f"{run.processed_at.timestamp():.6f}".replace(".", "-") if run.processed_at else "0"
-    return Token(run.status, phase, stamp, str(run.judged.verdict_id))
+    return SeenState(run.status, phase, stamp, str(run.judged.verdict_id))
 
 
-def is_settled(token: Token) -> bool:
+def is_settled(token: SeenState) -> bool:
     """Return whether the run will not change by itself any more."""
     return token.phase == "settled" and token.status in PROCESSED
 
 
-def news_of(before: Token, now: Token) -> str:
+def news_of(before: SeenState, now: SeenState) -> str:
     """Return the announcement for screen readers: changes of state, but not every changed figure."""
     if before.status != now.status:
         return f"The run is {now.status}."
@@ -639,7 +639,7 @@ class MemoryBar:
     size: float
 
     @property
-    def segments(self) -> tuple[Segment, ...]:
+    def segments(self) -> tuple[BarSegment, ...]:
         reserved = max(self.reserved or 0.0, self.allocated)
         parts = [
             ("memory-allocated", "allocated", self.allocated),
@@ -673,7 +673,7 @@ class RunPage:
         self.log_problem = ""
 
     @property
-    def token(self) -> Token:
+    def token(self) -> SeenState:
         return token_of(self.run)
 
     @property
@@ -946,7 +946,7 @@ class RunPage:
         return [(charts.timer_name(timer.name), timer) for timer in charts.sorted_timers(self.run.timers)]
 
     @property
-    def step_bar(self) -> tuple[Segment, ...]:
+    def step_bar(self) -> tuple[BarSegment, ...]:
         """Return the step by timers; where its parts exceed the step, the bar is as long as they are."""
         steady = self.run.steady_state
         parts = () if steady is None else step_parts(self.run.timers, steady.step_time_ms)
@@ -1048,7 +1048,7 @@ class RunPage:
         return notes
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> SeriesTable:
         """Return the data of the chart as a table, with the other series."""
         return table_of(self.points, self.view.page)
 

@@ -46,7 +46,7 @@ _LONGEST_META = 1500
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOutRuns:
     """Runs of the stack left out of the baseline for one reason; `more` of them are not listed."""
 
     why: str
@@ -113,7 +113,7 @@ class VerdictView:
     rerun: str
     baseline_kind: str
     baseline_words: str
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[LeftOutRuns, ...]
     suspects: tuple[SuspectRow, ...]
     slow_nodes: tuple[SlowNode, ...]
     misses: tuple[MissRow, ...]
@@ -226,12 +226,12 @@ def rerun_command(base_url: str, run: RunDetail) -> str:
     return f"curl --fail-with-body -F log=@train.log -F {shlex.quote(part)} {base_url}/api/v1/runs"
 
 
-def _left_out(document: VerdictDocument) -> tuple[LeftOut, ...]:
+def _left_out(document: VerdictDocument) -> tuple[LeftOutRuns, ...]:
     by_reason: dict[str, list[str]] = {}
     for name, why in left_out_runs(document):
         by_reason.setdefault(why, []).append(name)
     return tuple(
-        LeftOut(why, tuple(runs[-_MOST_LEFT_OUT:]), max(0, len(runs) - _MOST_LEFT_OUT))
+        LeftOutRuns(why, tuple(runs[-_MOST_LEFT_OUT:]), max(0, len(runs) - _MOST_LEFT_OUT))
         for why, runs in by_reason.items()
     )
 

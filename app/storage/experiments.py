@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, or_, select
 from sqlmodel import Session, col
 
-from app.domain.experiments.values import ExperimentResult, JoinedBy, KnobChange, Plan, Side, State
+from app.domain.experiments.values import ExperimentPlan, ExperimentResult, JoinedBy, KnobChange, Side, State
 from app.domain.run import Stated
 from app.errors import NotFound
 from app.storage.database import ListPage
@@ -84,7 +84,7 @@ class Experiment(ExperimentItem):
     baseline_key: str
     candidate_key: str
     sequence: tuple[Side, ...]
-    plan: Plan
+    plan: ExperimentPlan
     runs: tuple[ExperimentRun, ...]
     result_at: datetime | None
 
@@ -130,7 +130,7 @@ def get_experiment(session: Session, experiment_id: int) -> Experiment:
         baseline_key=row.baseline_key,
         candidate_key=row.candidate_key,
         sequence=tuple(row.sequence),
-        plan=from_json(Plan, row.plan),
+        plan=from_json(ExperimentPlan, row.plan),
         runs=_runs(session, experiment_id, {left.run: left.why for left in result.left_out}),
         result_at=aware(row.result_at) if row.result_at else None,
     )

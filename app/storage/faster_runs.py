@@ -151,7 +151,7 @@ def _rivals(session: Session, run: RunDetail, variance: float) -> Iterator[_Riva
         errors = ours.se**2 + math.fsum(item.step_time_se**2 for item in launches) / n**2
         error = _Z * math.sqrt(variance * (1 + 1 / n) + errors)
         newest = launches[0]
-        gain, low, high = (_gain_pct(shift + sign * error) for sign in (0, -1, 1))
+        gain, low, high = (100 * (math.exp(shift + sign * error) - 1) for sign in (0, -1, 1))
         others = (*differing_beside(contract, run.contract), *differing_commit(newest.commit, run.commit))
         beside = tuple(item.field for item in others)
         yield _Rival(
@@ -305,10 +305,6 @@ def _measured_statement(rival: _Rival) -> Statement:
         at=at,
         name="measured here, one change" if rival.is_matched else "measured here, same work",
     )
-
-
-def _gain_pct(shift: float) -> float:
-    return 100 * (math.exp(shift) - 1)
 
 
 def _changes_text(differences: Sequence[Difference], most: int = 6) -> str:

@@ -33,7 +33,7 @@ from app.storage.profiles import NO_PROFILE, MeasuredFacts, measured_facts
 from app.storage.readings import StatedFact, StatedFactRow, in_force, statements_of
 from app.storage.runs import WITH_RESULT, RunDetail, RunFile, aware, detail, files_of
 from app.storage.setbacks import Setbacks, setbacks_of
-from app.storage.suspect_evidence import Gain, MeasuredHere, find_availability, gains_of, matched_abs, measured
+from app.storage.suspect_evidence import MeasuredGain, MeasuredHere, find_availability, gains_of, matched_abs, measured
 from app.storage.tables import (
     ExperimentRow,
     ExperimentRunRow,
@@ -230,12 +230,12 @@ class RuleResults:
 
     tried: int = 0
     paid_off: int = 0
-    gains: tuple[Gain, ...] = ()
+    gains: tuple[MeasuredGain, ...] = ()
     experiments: int = 0
 
     def by_stack(self, rule: str) -> tuple[MeasuredHere, ...]:
         """Return the gain on each stack, best first."""
-        stacks: dict[str, list[Gain]] = {}
+        stacks: dict[str, list[MeasuredGain]] = {}
         for gain in self.gains:
             stacks.setdefault(gain.stack_key, []).append(gain)
         results = [measured(rule, gains, same_contract=True) for gains in stacks.values()]
@@ -274,7 +274,7 @@ def project_id_of(session: Session, slug: str) -> int | None:
     return project_id
 
 
-def _gains(session: Session, knobs: Mapping[str, Knob], project_id: int | None) -> dict[str, tuple[Gain, ...]]:
+def _gains(session: Session, knobs: Mapping[str, Knob], project_id: int | None) -> dict[str, tuple[MeasuredGain, ...]]:
     fields = sorted({knob.field for knob in knobs.values()})
     rows = matched_abs(session, fields, project_id, MOST_ABS) if fields else []
     by_field: dict[str, list[object]] = {}
@@ -307,7 +307,7 @@ def _experiments(session: Session, project_id: int | None) -> dict[str, list[_Ex
     return experiments
 
 
-def _together(gains: Sequence[Gain], experiments: Sequence[_Experiment]) -> RuleResults:
+def _together(gains: Sequence[MeasuredGain], experiments: Sequence[_Experiment]) -> RuleResults:
     runs = {gain.run_id for gain in gains}
     apart = [experiment for experiment in experiments if not experiment.runs & runs]
     return RuleResults(

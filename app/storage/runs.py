@@ -32,7 +32,7 @@ from app.domain.run import (
     Timer,
     Value,
 )
-from app.errors import DamagedObject
+from app.errors import DamagedObject, NotFound
 from app.storage.json_text import to_json
 from app.storage.log_files import LogFiles
 from app.storage.tables import (
@@ -447,6 +447,22 @@ def _number(stored: Any) -> float:
 
 def stored_contract(stored: Mapping[str, Any] | None) -> dict[str, Stated]:
     return {name: stated(entry, name) for name, entry in (stored or {}).items()}
+
+
+def stored_contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, Stated]]:
+    """Return the contracts of runs by run id."""
+    rows = session.execute(
+        select_any(RunResultRow.run_id, RunResultRow.contract).where(col(RunResultRow.run_id).in_(run_ids))
+    )
+    return {run_id: stored_contract(contract) for run_id, contract in rows}
+
+
+def get_run(session: Session, run_id: int) -> RunRow:
+    """Return the row of a run. Raises NotFound."""
+    run = session.get(RunRow, run_id)
+    if run is None:
+        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
+    return run
 
 
 def _steady_state(stored: Mapping[str, Any] | None) -> SteadyState | None:

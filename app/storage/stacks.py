@@ -374,7 +374,7 @@ class Relative:
     config_key: str
 
 
-class Family:
+class FamilyPrior:
     """The priors for runs like `run` at history positions `first` to `last`.
 
     A run with an unknown GPU has no family.

@@ -356,7 +356,7 @@ def _newest_of_each_candidate(comparisons: Iterable[AB]) -> list[AB]:
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
+class MeasuredGain:
     """One A/B, in percent of throughput, with its interval. `experiment_id` None: the verdict on that run."""
 
     pct: float
@@ -385,12 +385,12 @@ class MeasuredHere:
     experiments: tuple[int, ...] = ()
 
 
-def gains_of(rows: Iterable[AB], knob: Knob) -> list[Gain]:
+def gains_of(rows: Iterable[AB], knob: Knob) -> list[MeasuredGain]:
     """Return the A/Bs that changed this knob, in either direction."""
     return [gain for row in rows if (gain := _gain(row, knob)) is not None]
 
 
-def _gain(row: AB, knob: Knob) -> Gain | None:
+def _gain(row: AB, knob: Knob) -> MeasuredGain | None:
     """Return the A/B in the direction of the suggestion; None if it compares other values."""
     if row.attributed_to != knob.field or knob.wanted not in (row.from_value, row.to_value):
         return None
@@ -403,7 +403,7 @@ def _gain(row: AB, knob: Knob) -> Gain | None:
         middle, least, most = _throughput(row.delta_pct), _throughput(high), _throughput(low)
     else:
         middle, least, most = row.delta_pct, low, high
-    return Gain(middle, least, most, row.run_id, row.stack_key, row.ordered_at, row.experiment_id)
+    return MeasuredGain(middle, least, most, row.run_id, row.stack_key, row.ordered_at, row.experiment_id)
 
 
 def _throughput(step_time_pct: float) -> float:
@@ -412,7 +412,7 @@ def _throughput(step_time_pct: float) -> float:
 
 
 def measured(
-    rule: str, gains: Sequence[Gain], contract: Mapping[str, object] | None = None, *, same_contract: bool
+    rule: str, gains: Sequence[MeasuredGain], contract: Mapping[str, object] | None = None, *, same_contract: bool
 ) -> MeasuredHere:
     """Combine gains into one result. `contract`: of the newest measurement; not empty."""
     result = OwnResult(

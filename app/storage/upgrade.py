@@ -38,7 +38,7 @@ _SCRATCH = "threewalls_upgrade_check"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MigrationStep:
     """What a migration does to one table. `rows` is the database's estimate; `blocks` is what waits meanwhile."""
 
     action: Action
@@ -56,7 +56,7 @@ class Step:
 class PendingMigration:
     revision: str
     title: str
-    steps: tuple[Step, ...]
+    steps: tuple[MigrationStep, ...]
 
     @property
     def seconds(self) -> float:
@@ -180,9 +180,9 @@ _KINDS: tuple[tuple[str, Action, Blocks], ...] = (
 _COPY = "_alembic_tmp_"
 
 
-def _steps(connection: Connection, tables: set[str], statements: Sequence[str]) -> tuple[Step, ...]:
+def _steps(connection: Connection, tables: set[str], statements: Sequence[str]) -> tuple[MigrationStep, ...]:
     """Return the steps of a migration, equal ones counted, without those on tables that it creates."""
-    steps: dict[tuple[str, str], Step] = {}
+    steps: dict[tuple[str, str], MigrationStep] = {}
     copied: set[str] = set()
     for statement in statements:
         step = _step(" ".join(statement.split()))
@@ -190,7 +190,7 @@ def _steps(connection: Connection, tables: set[str], statements: Sequence[str]) 
             continue
         if step.table.startswith(_COPY):
             copied |= {step.table, step.table.removeprefix(_COPY)}
-            step = Step("copy table", step.table.removeprefix(_COPY), "everything")
+            step = MigrationStep("copy table", step.table.removeprefix(_COPY), "everything")
         if step.action != "create table" and step.table not in tables:
             continue
         key = (step.action, step.table)
@@ -207,10 +207,10 @@ def _steps(connection: Connection, tables: set[str], statements: Sequence[str]) 
 _BLOCKS: tuple[Blocks, ...] = ("nothing", "writes", "everything")
 
 
-def _step(statement: str) -> Step | None:
+def _step(statement: str) -> MigrationStep | None:
     for pattern, action, blocks in _KINDS:
         if match := re.match(pattern, statement, re.IGNORECASE):
-            return Step(action, match[match.lastindex or 1], blocks)
+            return MigrationStep(action, match[match.lastindex or 1], blocks)
     return None
 
 

@@ -239,7 +239,7 @@ def _refused(field: str, message: str) -> InvalidChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ProjectMember:
     """A member. `disabled`: the user cannot log in. `administrator`: the user may do everything, whatever the role."""
 
     user_id: int
@@ -251,7 +251,7 @@ class Member:
     administrator: bool
 
 
-def members_of(session: Session, project_id: int) -> list[Member]:
+def members_of(session: Session, project_id: int) -> list[ProjectMember]:
     """Return the members of a project by role, most privileged first, then by name."""
     rows = session.execute(
         select(MemberRow, UserRow)
@@ -259,7 +259,7 @@ def members_of(session: Session, project_id: int) -> list[Member]:
         .where(col(MemberRow.project_id) == project_id)
     ).all()
     members = [
-        Member(
+        ProjectMember(
             user.id or 0, user.name, Role(member.role), member.added_by, aware(member.added_at),
             user.disabled_at is not None, user.administrator,
         )

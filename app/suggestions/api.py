@@ -32,11 +32,7 @@ from app.web.templating import public_address
 FactValue = str | int | float | bool | list[str] | list[int] | None
 
 
-class _FromDomain(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
-
-class StepOut(_FromDomain):
+class StepOut(BaseModel, from_attributes=True):
     phase: Phase
     state: State
     because: str
@@ -56,7 +52,7 @@ class RequirementOut(BaseModel):
     missing: list[str] = Field(description="Missing facts it depends on.")
 
 
-class FieldChangeOut(_FromDomain):
+class FieldChangeOut(BaseModel, from_attributes=True):
     name: str
     before: str | None = Field(description="null if unknown.")
     after: str
@@ -104,7 +100,7 @@ class EvidenceOut(BaseModel):
     measured_here: MeasuredOut | None
 
 
-class SourceOut(_FromDomain):
+class SourceOut(BaseModel, from_attributes=True):
     key: str
     title: str
     where: str
@@ -141,7 +137,7 @@ class AlsoOut(BaseModel):
     why: str
 
 
-class RecipeOut(_FromDomain):
+class RecipeOut(BaseModel, from_attributes=True):
     title: str
     run: str
     then: str
@@ -192,7 +188,7 @@ class MissingOut(BaseModel):
     )
 
 
-class StatedOut(_FromDomain):
+class StatedOut(BaseModel, from_attributes=True):
     name: str
     value: FactValue
     author: str

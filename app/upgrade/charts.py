@@ -6,7 +6,7 @@ from typing import Any
 
 from app.domain.naming import without_common
 from app.domain.numbers import change_text
-from app.upgrade.views import StackRow
+from app.upgrade.views import ComparedStackRow
 from app.web import charts
 
 ROW = 46
@@ -16,12 +16,12 @@ _COLOURS = ("--regression", "--improvement", "--no-change", "--inconclusive")
 _SHAPES = ("triangle-up", "triangle-down", "square", "circle")
 
 
-def chart_height(rows: Sequence[StackRow]) -> int:
+def chart_height(rows: Sequence[ComparedStackRow]) -> int:
     """Return the height of the rows, without the axis below them."""
     return len(rows) * ROW
 
 
-def upgrade_chart(rows: Sequence[StackRow]) -> dict[str, Any]:
+def upgrade_chart(rows: Sequence[ComparedStackRow]) -> dict[str, Any]:
     """Return the Vega-Lite specification that charts.js embeds."""
     shown = [row for row in rows if row.time is not None]
     names = without_common([row.title for row in shown])
@@ -32,7 +32,7 @@ def upgrade_chart(rows: Sequence[StackRow]) -> dict[str, Any]:
     return spec
 
 
-def _row(row: StackRow, name: str) -> dict[str, Any]:
+def _row(row: ComparedStackRow, name: str) -> dict[str, Any]:
     assert row.time is not None  # noqa: S101  # the caller looked
     change = change_text(row.time.delta_pct, row.time.ci_low_pct, row.time.ci_high_pct)
     return {

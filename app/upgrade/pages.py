@@ -18,11 +18,11 @@ from app.storage.projects import find_project
 from app.storage.upgrade_changes import upgrade_changes
 from app.upgrade.charts import chart_height, upgrade_chart
 from app.upgrade.queries import MeasuredUpgrade, SideValue, measure, projects, values_of
-from app.upgrade.views import StackRow, lonely_rows, near_rows, stack_rows
+from app.upgrade.views import ComparedStackRow, lonely_rows, near_rows, stack_rows
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.lists import csv_download, csv_text
-from app.web.pictures import Colour, Kind, Picture, Row, Theme, picture_response, rows_body
+from app.web.pictures import Colour, DotRow, Kind, Picture, Theme, picture_response, rows_body
 from app.web.templating import render
 
 # --- The page of an upgrade: the question in its address, and the answer.
@@ -57,7 +57,7 @@ class UpgradeQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class UpgradeOffer:
     """Two values between which `stacks` stacks can be measured."""
 
     old: str
@@ -72,7 +72,7 @@ class UpgradePage:
     query: UpgradeQuery
     projects: tuple[str, ...]
     values: tuple[SideValue, ...]
-    offers: tuple[Offer, ...]
+    offers: tuple[UpgradeOffer, ...]
     measured: MeasuredUpgrade | None
     answer: str
 
@@ -102,15 +102,15 @@ def _side(values: Sequence[SideValue], value: str) -> SideValue:
     return next((side for side in values if side.value == value), SideValue(value, 0, None, 0, ()))
 
 
-def _offers(field: str, values: Sequence[SideValue]) -> tuple[Offer, ...]:
+def _offers(field: str, values: Sequence[SideValue]) -> tuple[UpgradeOffer, ...]:
     """Return pairs from each value to each later one, the latest first."""
     newest = values[:_NEWEST_VALUES]
     pairs = [(old, new) for k, new in enumerate(newest) for old in newest[k + 1 :]]
-    offers = (Offer(old.value, new.value, shared_stacks(field, old.configs, new.configs)) for old, new in pairs)
+    offers = (UpgradeOffer(old.value, new.value, shared_stacks(field, old.configs, new.configs)) for old, new in pairs)
     return tuple(offer for offer in offers if offer.stacks)
 
 
-def _asked(query: UpgradeQuery, offers: Sequence[Offer]) -> str:
+def _asked(query: UpgradeQuery, offers: Sequence[UpgradeOffer]) -> str:
     if query.old and query.old == query.new:
         return "Both sides are the same. Choose two values."
     if offers:
@@ -157,7 +157,7 @@ def draw_upgrade(request: Request, session: ReadSession, page: Page, kind: Kind,
         raise NotFound("Choose both sides of the upgrade.")
     titles = without_common([row.title for row in stack_rows(page.measured)])
     rows = [
-        Row(
+        DotRow(
             title, row.time.delta_pct, row.time.ci_low_pct, row.time.ci_high_pct,
             change_text(row.time.delta_pct).figure, _COLOURS.get(row.word, "neutral"),
         )
@@ -188,7 +188,7 @@ def export_upgrade(page: Page) -> Response:
     return csv_download(csv_text([COLUMNS, *map(_cells, rows)]), "upgrade.csv")
 
 
-def _cells(row: StackRow) -> tuple[object, ...]:
+def _cells(row: ComparedStackRow) -> tuple[object, ...]:
     time, memory = row.time, row.memory
     speed = (
         (time.baseline_ms, time.candidate_ms, time.delta_pct, time.ci_low_pct, time.ci_high_pct)

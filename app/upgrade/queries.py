@@ -54,7 +54,7 @@ class SideValue:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedRegression:
+class UpgradeRegression:
     id: int
     state: str
     shown_state: str
@@ -70,7 +70,7 @@ class MeasuredUpgrade:
 
     report: UpgradeReport
     costs: dict[str, float | None]
-    regressions: tuple[OpenedRegression, ...]
+    regressions: tuple[UpgradeRegression, ...]
 
     @property
     def gpu_hours_per_day(self) -> float | None:
@@ -194,7 +194,7 @@ def _cost(costs: Costs, pair: Pair) -> float | None:
     return costs.of_slowdown(int(pair.new.run), stacks, extra).gpu_hours_per_day
 
 
-def _regressions(session: Session, project: ProjectRow, cause_key: str) -> tuple[OpenedRegression, ...]:
+def _regressions(session: Session, project: ProjectRow, cause_key: str) -> tuple[UpgradeRegression, ...]:
     """Return the regressions that this upgrade opened, one per metric, in any state; newest first."""
     members = select(func.count()).where(col(RegressionMemberRow.regression_id) == col(RegressionRow.id))
     rows = session.execute(
@@ -207,6 +207,6 @@ def _regressions(session: Session, project: ProjectRow, cause_key: str) -> tuple
         .order_by(col(RegressionRow.id).desc())
     )
     return tuple(
-        OpenedRegression(row.id or 0, row.state, shown_state, row.cause.rstrip("."), row.metric, count, row.assignee)
+        UpgradeRegression(row.id or 0, row.state, shown_state, row.cause.rstrip("."), row.metric, count, row.assignee)
         for row, shown_state, count in rows
     )

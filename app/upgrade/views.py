@@ -19,7 +19,7 @@ _MOST_APART = 2
 
 
 @dataclass(frozen=True, slots=True)
-class StackRow:
+class ComparedStackRow:
     """One stack on both sides. `name`: its title without what all stacks share.
 
     `cost` is None where unknown or zero; `is_slower` tells which.
@@ -63,7 +63,7 @@ class LonelyRow:
     missing: str
 
 
-def stack_rows(measured: MeasuredUpgrade) -> tuple[StackRow, ...]:
+def stack_rows(measured: MeasuredUpgrade) -> tuple[ComparedStackRow, ...]:
     pairs = measured.report.pairs
     titles = titles_of([pair.new for pair in pairs], measured.report.field)
     named = zip(pairs, titles, without_common(titles), strict=True)
@@ -110,9 +110,9 @@ def _comparable(name: str, contract: Mapping[str, Stated]) -> object:
     return comparable(name, contract[name].value) if name in contract else None
 
 
-def _stack_row(pair: Pair, title: str, name: str, measured: MeasuredUpgrade) -> StackRow:
+def _stack_row(pair: Pair, title: str, name: str, measured: MeasuredUpgrade) -> ComparedStackRow:
     verdict = pair.measured
-    return StackRow(
+    return ComparedStackRow(
         title=title,
         name=name,
         stack_key=pair.new.stack_key,

@@ -28,7 +28,7 @@ class Open(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AccessRule:
     """Who may use a route; `requires` explains the fields."""
 
     needs: Action | Open
@@ -51,7 +51,7 @@ def requires(
     the result would outlive that mode or reaches other machines. `confirm`: users must have confirmed their password
     recently, because the route grants access.
     """
-    rule = Rule(needs, of, own, log_ins, confirm)
+    rule = AccessRule(needs, of, own, log_ins, confirm)
 
     def declare(handler: Handler) -> Handler:
         setattr(handler, _RULE, rule)
@@ -60,7 +60,7 @@ def requires(
     return declare
 
 
-def declared_rule(handler: object) -> Rule | None:
+def declared_rule(handler: object) -> AccessRule | None:
     """Return the rule that the handler declares; None when it declares none."""
     rule = getattr(handler, _RULE, None)
-    return rule if isinstance(rule, Rule) else None
+    return rule if isinstance(rule, AccessRule) else None

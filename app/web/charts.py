@@ -191,7 +191,7 @@ STEP_BAR_WIDTH = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class BarSegment:
     """A part of the bar. `share` of the bar; `x` and `width` are thousandths of it."""
 
     kind: str
@@ -205,12 +205,12 @@ class Segment:
         return self.share * STEP_BAR_WIDTH
 
 
-def laid_out(parts: Iterable[tuple[str, str, float]], total_ms: float | None = None) -> tuple[Segment, ...]:
+def laid_out(parts: Iterable[tuple[str, str, float]], total_ms: float | None = None) -> tuple[BarSegment, ...]:
     """Place parts (kind, label, ms) side by side; without a total they fill the bar. Empty parts are left out."""
     shown = [part for part in parts if part[2] > 0]
     total = total_ms or sum(ms for *_, ms in shown) or 1.0
     segments, x = [], 0.0
     for kind, label, ms in shown:
-        segments.append(Segment(kind, label, ms, ms / total, x))
+        segments.append(BarSegment(kind, label, ms, ms / total, x))
         x += STEP_BAR_WIDTH * ms / total
     return tuple(segments)

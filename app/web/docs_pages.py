@@ -24,7 +24,7 @@ _REF = "#/components/schemas/"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ReferenceEntry:
     """A parameter, a form field or a field of an object. `schema`: the schema that `type` links to, if any."""
 
     name: str
@@ -36,7 +36,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DocumentedAnswer:
     status: str
     text: str
     media: tuple[str, ...]
@@ -50,19 +50,19 @@ class Operation:
     method: str
     path: str
     text: str
-    entries: tuple[Entry, ...]
-    answers: tuple[Answer, ...]
+    entries: tuple[ReferenceEntry, ...]
+    answers: tuple[DocumentedAnswer, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
     name: str
     text: str
-    entries: tuple[Entry, ...]
+    entries: tuple[ReferenceEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReferencePart:
     """The calls of one kind of object, with the schemas that they accept or return."""
 
     name: str
@@ -85,20 +85,20 @@ def show_part(request: Request, part: str) -> Response:
     return _render_reference(request, shown)
 
 
-def _render_reference(request: Request, part: Part | None) -> Response:
+def _render_reference(request: Request, part: ReferencePart | None) -> Response:
     document = request.app.openapi()
     version = document["info"]["version"]
     return render(request, "web/reference.html", api_version=version, part=part, parts=parts(document))
 
 
-def parts(document: Mapping[str, Any]) -> tuple[Part, ...]:
+def parts(document: Mapping[str, Any]) -> tuple[ReferencePart, ...]:
     """Return the reference in parts by the first name of the paths, in the order of the document."""
     by_name = {schema.name: schema for schema in schemas(document)}
     calls: dict[str, list[Operation]] = {}
     for call in operations(document):
         name = call.path.removeprefix(_API).partition("/")[0] if call.path.startswith(_API) else "service"
         calls.setdefault(name, []).append(call)
-    return tuple(Part(name, tuple(own), _named_by(own, by_name)) for name, own in calls.items())
+    return tuple(ReferencePart(name, tuple(own), _named_by(own, by_name)) for name, own in calls.items())
 
 
 def _named_by(calls: Sequence[Operation], by_name: Mapping[str, Schema]) -> tuple[Schema, ...]:
@@ -139,30 +139,32 @@ def schemas(document: Mapping[str, Any]) -> tuple[Schema, ...]:
     )
 
 
-def _parameters(call: Mapping[str, Any]) -> Iterator[Entry]:
+def _parameters(call: Mapping[str, Any]) -> Iterator[ReferenceEntry]:
     for parameter in call.get("parameters", []):
         kind, schema = _type(parameter["schema"])
         text = parameter.get("description") or parameter["schema"].get("description", "")
-        yield Entry(parameter["name"], parameter["in"], kind, schema, parameter.get("required", False), text)
+        yield ReferenceEntry(parameter["name"], parameter["in"], kind, schema, parameter.get("required", False), text)
 
 
-def _form_fields(call: Mapping[str, Any]) -> Iterator[Entry]:
+def _form_fields(call: Mapping[str, Any]) -> Iterator[ReferenceEntry]:
     for content in call.get("requestBody", {}).get("content", {}).values():
         yield from _properties(content["schema"], "form")
 
 
-def _properties(schema: Mapping[str, Any], place: str) -> Iterator[Entry]:
+def _properties(schema: Mapping[str, Any], place: str) -> Iterator[ReferenceEntry]:
     for name, value in schema.get("properties", {}).items():
         kind, target = _type(value)
-        yield Entry(name, place, kind, target, name in schema.get("required", ()), value.get("description", ""))
+        yield ReferenceEntry(
+            name, place, kind, target, name in schema.get("required", ()), value.get("description", "")
+        )
 
 
-def _answers(call: Mapping[str, Any]) -> Iterator[Answer]:
+def _answers(call: Mapping[str, Any]) -> Iterator[DocumentedAnswer]:
     for status, answer in sorted(call["responses"].items()):
         content = answer.get("content", {})
         kinds = [_type(body["schema"]) for body in content.values() if body.get("schema")]
         kind, schema = next((pair for pair in kinds if pair[1]), kinds[0] if kinds else ("", ""))
-        yield Answer(status, answer.get("description", ""), tuple(content), kind, schema)
+        yield DocumentedAnswer(status, answer.get("description", ""), tuple(content), kind, schema)
 
 
 def _type(schema: Mapping[str, Any]) -> tuple[str, str]:

@@ -26,7 +26,7 @@ _EXCERPT = 240
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class HelpSection:
     """A heading of a document with the text below it, for the search."""
 
     anchor: str
@@ -35,15 +35,15 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class HelpDocument:
     name: str
     title: str
     html: Markup
-    sections: tuple[Section, ...]
+    sections: tuple[HelpSection, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class HelpHit:
     url: str
     document: str
     title: str
@@ -80,19 +80,19 @@ def list_for_agents() -> Response:
     return Response(text, media_type="text/plain; charset=utf-8")
 
 
-def search(query: str) -> tuple[Hit, ...]:
+def search(query: str) -> tuple[HelpHit, ...]:
     """Return the sections that contain every word, those with a word in the title first."""
     words = query.lower().split()
     if not words:
         return ()
-    ranked: list[tuple[int, int, Hit]] = []
+    ranked: list[tuple[int, int, HelpHit]] = []
     for document in documents().values():
         for section in document.sections:
             title, text = f"{document.title} {section.title}".lower(), section.text.lower()
             if all(word in title or word in text for word in words):
                 at = max(0, text.find(words[0]) - _EXCERPT // 3)
                 url = "/help" if document.name == "README" else f"/help/{document.name}"
-                hit = Hit(
+                hit = HelpHit(
                     f"{url}#{section.anchor}", document.title, section.title, section.text[at : at + _EXCERPT].strip()
                 )
                 ranked.append((-sum(word in title for word in words), len(ranked), hit))
@@ -100,21 +100,21 @@ def search(query: str) -> tuple[Hit, ...]:
 
 
 @lru_cache
-def documents() -> dict[str, Document]:
+def documents() -> dict[str, HelpDocument]:
     """Return all documents by name, rendered once per process. HTML in them is shown as text."""
     return {path.stem: _document(path) for path in sorted(_DOCS.glob("*.md"))}
 
 
-def _document(path: Path) -> Document:
+def _document(path: Path) -> HelpDocument:
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = parser.parse(path.read_text(encoding="utf-8"))
-    sections: list[Section] = []
+    sections: list[HelpSection] = []
     anchors: set[str] = set()
     title, anchor, texts = path.stem, "", list[str]()
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         if token.type == "heading_open" and following is not None:
             if anchor:
-                sections.append(Section(anchor, title, " ".join(texts)))
+                sections.append(HelpSection(anchor, title, " ".join(texts)))
             title, texts = _plain(following), []
             anchor = _unique(_anchor(following.content), anchors)
             token.attrSet("id", anchor)
@@ -123,9 +123,9 @@ def _document(path: Path) -> Document:
         elif token.type == "inline" and texts is not None:
             texts.append(_plain(token))
             _point_inside(token)
-    sections.append(Section(anchor, title, " ".join(texts)))
+    sections.append(HelpSection(anchor, title, " ".join(texts)))
     html = Markup(parser.renderer.render(tokens, parser.options, {}))  # noqa: S704  our own documents, without HTML
-    return Document(path.stem, sections[0].title, html, tuple(sections))
+    return HelpDocument(path.stem, sections[0].title, html, tuple(sections))
 
 
 def _plain(token: Token) -> str:

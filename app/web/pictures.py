@@ -116,7 +116,7 @@ def dispatcher_colour(name: str) -> Colour:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DotRow:
     """A dot with its interval on a common axis. `figure` is written at the right, `note` below the label."""
 
     label: str
@@ -132,7 +132,7 @@ _LABELS, _FIGURES = 520, 250
 _MOST_ROWS = 8
 
 
-def rows_body(rows: Sequence[Row], axis: str, *, with_zero: bool = True) -> str:
+def rows_body(rows: Sequence[DotRow], axis: str, *, with_zero: bool = True) -> str:
     """Return rows with their dots on one axis, which includes zero unless the values are levels."""
     shown, left_out = rows[:_MOST_ROWS], len(rows) - _MOST_ROWS
     ends = [end for row in shown for end in (row.low, row.value, row.high) if end is not None]

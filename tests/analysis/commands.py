@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from app.cli import main
-from app.demo.job import Failure, Job, Recording, Workload, ci_step_times, never_started, record
+from app.demo.job import DemoJob, Failure, Recording, Workload, ci_step_times, never_started, record
 from app.demo.story import CI_CENTRE_MS, CI_MAX_ALLOCATED, CI_WORKLOAD, render
 
 PLACE = {"gpu": "H100", "cluster": "west", "container": "train:2026.09", "gpus_per_node": "8"}
@@ -77,7 +77,7 @@ def generated_log(
         times = ci_step_times(random, CI_CENTRE_MS, iterations) * slower
         recording = replace(record(random, times, CI_MAX_ALLOCATED * memory), failure=failure)
     started = datetime(2026, 9, 1, tzinfo=UTC)
-    return render(Job("test", "Megatron-LM", workload, recording, "", started, "", purpose="ci", branch="main"))
+    return render(DemoJob("test", "Megatron-LM", workload, recording, "", started, "", purpose="ci", branch="main"))
 
 
 def write_logs(folder: Path, seeds: Sequence[int], prefix: str = "base", **facts: Any) -> list[Path]:

@@ -25,7 +25,7 @@ from app.analysis import options as local
 from app.cli import main, make_parser
 from app.client import errors, upload
 from app.client.account import caller_text
-from app.client.delivery import Progress
+from app.client.delivery import ProgressLine
 from app.client.errors import UsageError
 from app.client.options import with_wait
 from app.client.report import exit_code_of, run_number, verdict_text
@@ -105,9 +105,9 @@ def test_a_report_for_a_terminal_holds_no_escape_sequence() -> None:
 
 
 def test_an_inconclusive_report_says_what_would_decide() -> None:
-    said = "3 more runs of this commit would decide if the difference stays the same."
-    lines = verdict_text({"headline": "inconclusive: step time", "baseline": "12 runs", "what_would_decide": said})
-    assert lines == ["inconclusive: step time", "12 runs", "", said]
+    advice = "3 more runs of this commit would decide if the difference stays the same."
+    lines = verdict_text({"headline": "inconclusive: step time", "baseline": "12 runs", "what_would_decide": advice})
+    assert lines == ["inconclusive: step time", "12 runs", "", advice]
 
 
 def test_control_characters_become_spaces() -> None:
@@ -118,7 +118,7 @@ def test_control_characters_become_spaces() -> None:
 def test_a_bar_on_a_terminal_and_few_lines_in_a_log() -> None:
     times = iter([0.0, 1.0, 1.01, 40.0])
     terminal = Terminal()
-    bar = Progress(terminal, lambda: next(times))
+    bar = ProgressLine(terminal, lambda: next(times))
     bar(500_000, TWO_MB)
     bar(600_000, TWO_MB)
     bar.line("Retrying.")
@@ -127,7 +127,7 @@ def test_a_bar_on_a_terminal_and_few_lines_in_a_log() -> None:
     assert terminal.getvalue().endswith("\r\x1b[Kthreewalls: Retrying.\n")
     times = iter([0.0, 1.0, 31.0])
     log = io.StringIO()
-    quiet = Progress(log, lambda: next(times))
+    quiet = ProgressLine(log, lambda: next(times))
     quiet(1, TWO_MB)
     quiet(TWO_MB, TWO_MB)
     assert log.getvalue() == "threewalls: 100% of 2.0 MB, 0.1 MB/s\n"
@@ -180,9 +180,9 @@ def test_only_an_outcome_that_is_allowed_becomes_0(tmp_path: Path, capfd: pytest
                 code = main(["report", "9", f"--url={house.url}", "--allow", allowed])
                 verdict = document["exit_code"] if outcome != "no-verdict" else 3
                 wanted = 0 if outcome in allowed.split(",") else verdict
-                said = f"--allow {outcome}" in capfd.readouterr().err
-                if (code, said) != (wanted, wanted != verdict):
-                    wrong.append((outcome, allowed, code, said))
+                names_outcome = f"--allow {outcome}" in capfd.readouterr().err
+                if (code, names_outcome) != (wanted, wanted != verdict):
+                    wrong.append((outcome, allowed, code, names_outcome))
     assert wrong == []
 
 
@@ -210,7 +210,7 @@ def test_the_worst_run_that_is_not_allowed_decides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("caller", "text"),
     [
         ({"kind": "everyone", "name": ""}, "no token is needed"),
         ({"kind": "nobody", "name": ""}, "THREEWALLS_TOKEN"),
@@ -218,8 +218,8 @@ def test_the_worst_run_that_is_not_allowed_decides(tmp_path: Path) -> None:
         ({"kind": "token", "name": "ci", "project": "moe", "scopes": ["read"], "expires_at": None}, "never"),
     ],
 )
-def test_what_a_token_is_for(found: dict[str, object], told: str) -> None:
-    assert told in "\n".join(caller_text(found))
+def test_what_a_token_is_for(caller: dict[str, object], text: str) -> None:
+    assert text in "\n".join(caller_text(caller))
 
 
 # --- What no job expects: a client then ends with 3 and says why in a line, never with the 1 of a regression.
@@ -292,19 +292,19 @@ def test_proxies_and_certificates_that_cannot_be_are_named(
     assert (done.code, waits(tmp_path)) == (3, 1), done.err
     assert variable in done.err
     assert "pw" not in done.err
-    told = call("https://127.0.0.1:1", "doctor", **{variable: value})
-    assert told.code == 3
-    assert variable in told.out.splitlines()[0]
+    checked = call("https://127.0.0.1:1", "doctor", **{variable: value})
+    assert checked.code == 3
+    assert variable in checked.out.splitlines()[0]
 
 
 @contextmanager
 def self_signed(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """A service behind a certificate of its own authority; and each connection that somebody made."""
-    made: list[str] = []
+    connections: list[str] = []
 
     class Server(HTTPServer):
         def get_request(self) -> tuple[Any, Any]:
-            made.append("one")
+            connections.append("one")
             return super().get_request()
 
         def handle_error(self, *_: object) -> None:
@@ -317,7 +317,7 @@ def self_signed(folder: Path) -> Iterator[tuple[str, list[str]]]:
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield f"https://127.0.0.1:{server.server_address[1]}", made
+        yield f"https://127.0.0.1:{server.server_address[1]}", connections
     finally:
         server.shutdown()
         server.server_close()
@@ -325,14 +325,14 @@ def self_signed(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def test_a_certificate_that_nobody_trusts_is_not_tried_again(call: Called, log: str, tmp_path: Path) -> None:
-    with self_signed(tmp_path) as (url, made):
+    with self_signed(tmp_path) as (url, connections):
         done = call(url, "upload", log)
-        assert (done.code, len(made), waits(tmp_path)) == (3, 1, 1), done.err
+        assert (done.code, len(connections), waits(tmp_path)) == (3, 1, 1), done.err
         assert "SSL_CERT_FILE" in done.err
 
 
 @pytest.mark.parametrize(
-    ("answer", "kept"),
+    ("answer", "spooled"),
     [
         (Answer(401, {"title": "Who asks?", "detail": "The token is over."}), True),
         (Answer(403, {"title": "Not allowed", "detail": "It may not upload."}), True),
@@ -343,13 +343,13 @@ def test_a_certificate_that_nobody_trusts_is_not_tried_again(call: Called, log: 
     ],
 )
 def test_what_may_be_taken_later_is_kept_and_fine_for_nobody(
-    answer: Answer, kept: bool, call: Called, log: str, tmp_path: Path
+    answer: Answer, spooled: bool, call: Called, log: str, tmp_path: Path
 ) -> None:
     with answering(answer) as house:
         done = call(house.url, "upload", log, "--spool-ok", "--json")
-        assert (done.code, waits(tmp_path)) == (3, int(kept)), done.err
+        assert (done.code, waits(tmp_path)) == (3, int(spooled)), done.err
         assert answer.body["detail"] in done.document["error"]
-        assert bool(done.document["spooled"]) is kept is ("threewalls sync" in done.err)
+        assert bool(done.document["spooled"]) is spooled is ("threewalls sync" in done.err)
         without = call(house.url, "upload", log, "--no-spool")
         assert (without.code, answer.body["detail"] in without.err) == (3, True)
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from app.compare.queries import Selection
+from app.compare.queries import SideSelection
 from app.errors import InvalidQuery
 from app.storage.database import transaction
 from tests.builders import FIRST_PLACE, make_stack
@@ -237,10 +237,10 @@ def test_what_cannot_be_compared_says_so(client: TestClient, make: Make, address
 
 def test_what_was_ticked_in_the_list_becomes_two_sides(client: TestClient, make: Make) -> None:
     first, second, third = make(name="a"), make({"ep_overlap": True}, name="b"), make({"ep_overlap": True}, name="c")
-    asked = client.get(f"/compare?run={third}&run={first}&run={second}", follow_redirects=False)
-    assert asked.headers["Location"] == f"/compare?a={first}&b={second},{third}"
-    one = client.get(f"/compare?run={third}", follow_redirects=False)
-    assert one.headers["Location"] == f"/compare?b={third}"
+    answer = client.get(f"/compare?run={third}&run={first}&run={second}", follow_redirects=False)
+    assert answer.headers["Location"] == f"/compare?a={first}&b={second},{third}"
+    response = client.get(f"/compare?run={third}", follow_redirects=False)
+    assert response.headers["Location"] == f"/compare?b={third}"
 
 
 def test_hostile_names_and_values_stay_text(client: TestClient, make: Make) -> None:
@@ -257,8 +257,8 @@ def test_hostile_names_and_values_stay_text(client: TestClient, make: Make) -> N
 # --- The address of a comparison: what it names, what it refuses, and where its links lead.
 
 
-def read(**params: str) -> Selection:
-    return Selection.from_params(params)
+def read(**params: str) -> SideSelection:
+    return SideSelection.from_params(params)
 
 
 def test_an_address_says_everything_and_nothing_twice() -> None:
@@ -269,7 +269,7 @@ def test_an_address_says_everything_and_nothing_twice() -> None:
     assert result.without("a", 1) == "/compare?a=2&b=3&series=lm_loss"
     assert result.added("b", 9) == "/compare?a=1,2&b=3,9&series=lm_loss"
     assert result.instead("b", 9) == "/compare?a=1,2&b=9&series=lm_loss"
-    assert Selection().address() == "/compare"
+    assert SideSelection().address() == "/compare"
 
 
 @pytest.mark.parametrize(
@@ -347,8 +347,8 @@ def test_a_set_that_is_none_names_its_fields(client: TestClient, make: Make) -> 
 def test_the_family_sharpens_a_comparison_as_it_does_a_verdict(client: TestClient, make: Make) -> None:
     for config in range(5):
         for k in range(3):
-            made = {"tp": config + 2}
-            make(made, purpose="ci", step_time_ms=31_300.0 * (1 + 0.001 * k), commit=f"{config}{k}cccc")
+            fields = {"tp": config + 2}
+            make(fields, purpose="ci", step_time_ms=31_300.0 * (1 + 0.001 * k), commit=f"{config}{k}cccc")
     a, b = make(), make({"ep_overlap": True}, step_time_ms=30_000.0)
     body = client.get(f"/api/v1/compare?a={a}&b={b}").json()
     assert body["test"]["learned_from"] == 5

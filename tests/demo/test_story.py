@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.demo.job import IMPORT_ERRORS, TAG, Job, tflops_per_gpu
+from app.demo.job import IMPORT_ERRORS, TAG, DemoJob, tflops_per_gpu
 from app.demo.story import (
     CI_CENTRE_MS,
     DOUBTFUL_LAUNCHES,
@@ -34,7 +34,7 @@ def parsed(name: str) -> ParsedLog:
     return parse_text(render(JOBS[name]))
 
 
-def nights(suite: Suite) -> list[Job]:
+def nights(suite: Suite) -> list[DemoJob]:
     """Its nightly jobs in order, without reruns."""
     month = [job for name, job in JOBS.items() if name.startswith("nightly 2026-09") and "rerun" not in name]
     return [job for job in month if job.name[len("nightly 2026-09-01") :] == suite.suffix]
@@ -85,9 +85,9 @@ def test_the_overlap_case_has_its_published_means(overlap: str, mean_ms: float) 
 
 
 def test_the_overlap_case_states_its_one_knob() -> None:
-    asked = [parsed(f"overlap smoke, EP overlap {overlap}").stated for overlap in OVERLAP_MEAN_MS]
-    assert [stated["ep_overlap"].value for stated in asked] == [False, True, True]
-    assert [stated["delay_wgrad"].value for stated in asked] == [False, False, True]
+    statements = [parsed(f"overlap smoke, EP overlap {overlap}").stated for overlap in OVERLAP_MEAN_MS]
+    assert [stated["ep_overlap"].value for stated in statements] == [False, True, True]
+    assert [stated["delay_wgrad"].value for stated in statements] == [False, False, True]
 
 
 def test_the_dispatcher_case_has_its_published_figures() -> None:

@@ -12,7 +12,7 @@ from app.domain.retention import UNDO_DAYS, Retention
 from app.errors import Conflict, DamagedObject, InvalidChange
 from app.pipeline.decisions import pin
 from app.pipeline.deletion import (
-    Selection,
+    DeletionSelection,
     apply_retention,
     continue_deletion,
     continue_deletions,
@@ -65,7 +65,7 @@ def project_of(session: Session) -> ProjectRow:
     return session.execute(select(ProjectRow)).scalars().one()
 
 
-def delete(engine: Engine, selection: Selection) -> int:
+def delete(engine: Engine, selection: DeletionSelection) -> int:
     with transaction(engine) as session:
         row, _ = request_deletion(session, project_of(session), selection, who="mia")
         number = row.id or 0
@@ -103,8 +103,8 @@ def contents(engine: Engine) -> dict[str, Any]:
         return rows
 
 
-def chosen(*runs: int) -> Selection:
-    return Selection(kind="runs", runs=runs, before=utc_now())
+def chosen(*runs: int) -> DeletionSelection:
+    return DeletionSelection(kind="runs", runs=runs, before=utc_now())
 
 
 def test_deleted_runs_leave_verdicts_regressions_and_histories_and_come_back(service: tuple[Settings, Engine]) -> None:
@@ -220,7 +220,7 @@ def test_objects_of_deleted_logs_go_after_a_week(settings: Settings, engine: Eng
         make_run(session, log_files=log_files, created_at=utc_now() - timedelta(days=100))
         (key,) = session.execute(select(SegmentRow.object_key)).scalars()
         session.add(StoredObjectRow(key=key, touched_at=utc_now() - timedelta(days=1)))
-    delete(engine, Selection(kind="logs", before=utc_now()))
+    delete(engine, DeletionSelection(kind="logs", before=utc_now()))
     assert objects.forget_unused(engine, log_files) == 0
     with transaction(engine) as session:
         session.execute(update(SegmentRow).values(removed_at=utc_now() - timedelta(days=UNDO_DAYS, seconds=1)))
@@ -233,7 +233,9 @@ def test_a_deleted_project_is_archived_then_gone(service: tuple[Settings, Engine
         make_stack(session, STEP_TIMES)
         make_run(session, project="other")
         project = session.execute(select(ProjectRow).where(col(ProjectRow.slug) == "moe-lab")).scalars().one()
-        row, expected = request_deletion(session, project, Selection(kind="project", before=utc_now()), who="mia")
+        row, expected = request_deletion(
+            session, project, DeletionSelection(kind="project", before=utc_now()), who="mia"
+        )
         number = row.id or 0
     assert expected.runs == len(STEP_TIMES)
     assert continue_deletion(engine, number, seconds=60)

@@ -17,7 +17,7 @@ from app.pipeline.process import read_before, request_judging
 from app.pipeline.regression_costs import costs_of, refresh_costs
 from app.pipeline.work import ELSEWHERE
 from app.regressions import words
-from app.regressions.commands import Change, Seen, change_regressions
+from app.regressions.commands import RegressionChange, Seen, change_regressions
 from app.regressions.queries import get_regression
 from app.settings import Settings
 from app.storage.audit import events
@@ -392,7 +392,9 @@ def explained_by(engine: Engine, run_id: int) -> list[int]:
 
 
 def call_invalid(engine: Engine, settings: Settings, regression_id: int) -> None:
-    change_regressions(engine, [Seen(regression_id)], Change("Ada", state="invalid", note="The request was closed."))
+    change_regressions(
+        engine, [Seen(regression_id)], RegressionChange("Ada", state="invalid", note="The request was closed.")
+    )
     judge_all(engine, settings)
 
 
@@ -683,11 +685,11 @@ def test_a_branch_costs_what_its_own_runs_cost(engine: Engine, settings: Setting
 def test_an_upgrade_costs_the_same_in_its_report_and_its_regression(
     engine: Engine, settings: Settings, client: TestClient
 ) -> None:
-    known: dict[str, Value] = {"cluster": "west", "pp_layout": "even", "attention": "flash"}
-    bring(engine, settings, steady(1000, 14), fields={**known, "container": OLD_IMAGE})
-    bring(engine, settings, [1100.0], 14, fields={**known, "container": NEW_IMAGE})
+    fields: dict[str, Value] = {"cluster": "west", "pp_layout": "even", "attention": "flash"}
+    bring(engine, settings, steady(1000, 14), fields={**fields, "container": OLD_IMAGE})
+    bring(engine, settings, [1100.0], 14, fields={**fields, "container": NEW_IMAGE})
     assert costs(engine) == [pytest.approx(NIGHTLY, rel=0.05)]  # known from the first run on: the job ran before it
-    bring(engine, settings, [1099.0, 1101.0], 15, fields={**known, "container": NEW_IMAGE})
+    bring(engine, settings, [1099.0, 1101.0], 15, fields={**fields, "container": NEW_IMAGE})
     query = {"project": "moe-lab", "field": "container", "from": OLD_IMAGE, "to": NEW_IMAGE}
     report = client.get("/api/v1/upgrade", params=query).json()
     assert report["gpu_hours_per_day"] == pytest.approx(costs(engine)[0], rel=0.02)

@@ -12,7 +12,7 @@ from sqlmodel import Session, col
 from starlette.testclient import TestClient
 
 from app.errors import EditConflict
-from app.regressions.commands import Change, Seen, change_regressions
+from app.regressions.commands import RegressionChange, Seen, change_regressions
 from app.regressions.queries import (
     SORTS,
     RegressionQuery,
@@ -424,23 +424,23 @@ def test_of_two_who_change_it_at_once_one_is_told(postgres: Engine) -> None:
         number = make_regression(session, make_slow_stack(session))
     with read_session(postgres) as session:
         seen = Seen(number, get_regression(session, number).changed_at)
-    told: list[str] = []
+    messages: list[str] = []
     ready = threading.Barrier(2)
 
     def change(who: str) -> None:
         ready.wait()
         try:
-            change_regressions(postgres, [seen], Change(who, state="acknowledged", note=who))
+            change_regressions(postgres, [seen], RegressionChange(who, state="acknowledged", note=who))
         except EditConflict as error:
-            told.append(error.errors[0].message)
+            messages.append(error.errors[0].message)
 
     threads = [threading.Thread(target=change, args=(who,)) for who in ("Ada", "Grace")]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(told) == 1
+    assert len(messages) == 1
     with read_session(postgres) as session:
         newest, opened = audit.events(session, "regression", number)
-    assert f"was changed by {newest.who} at" in told[0]
+    assert f"was changed by {newest.who} at" in messages[0]
     assert opened.by_service

@@ -9,8 +9,8 @@ import pytest
 from app.web.pictures import (
     BODY_HEIGHT,
     BODY_WIDTH,
+    DotRow,
     Picture,
-    Row,
     Strip,
     nested_body,
     picture_svg,
@@ -33,7 +33,7 @@ def dots(content: str) -> list[tuple[float, float]]:
 
 def test_rows_are_at_their_values_on_one_axis() -> None:
     values = [-4.0, 0.0, 2.0, 8.0]
-    drawn = dots(rows_body([Row("x", value, value - 1, value + 1, "", "worse") for value in values], "axis"))
+    drawn = dots(rows_body([DotRow("x", value, value - 1, value + 1, "", "worse") for value in values], "axis"))
     scale = (drawn[3][0] - drawn[0][0]) / (values[3] - values[0])
     for (x, y), value in zip(drawn, values, strict=True):
         assert x - drawn[1][0] == pytest.approx(scale * value, abs=0.2)

@@ -439,5 +439,5 @@ def shown(value: Value) -> str:
 
 
 def explained(stated: Stated) -> str:
-    """Return the origin of a value for users, with what was stated of a knob that is not in use."""
+    """Return the origin of a value for users, with the stated value of a knob that is not in use."""
     return stated.detail if stated.stated_value is None else f"{stated.detail} (stated: {shown(stated.stated_value)})"

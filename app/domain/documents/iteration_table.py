@@ -2,7 +2,7 @@
 
 Shapes of JSON: `{"columns": {"iteration": [1, 2], "step_time_ms": [...]}, "units": {...}}`, as our API returns series;
 `[{"iteration": 1, "step_time_ms": 812.5}, ...]`, also under a key such as `iterations` or `log_history`; and Bencher
-Metric Format, `{"benchmark": {"step_time_ms": {"value": 812.5}}}`. Column names are those of `logs/column_names.py`.
+Metric Format, `{"benchmark": {"step_time_ms": {"value": 812.5}}}`. Column names as in `logs/column_names.py`.
 `docs/iterations.schema.json` describes them.
 """
 

@@ -152,7 +152,7 @@ def read_slurm_accounting(text: str | bytes) -> Document:
 
 
 def ending_of(document: Document) -> str:
-    """Return how Slurm ended the job, in the words of its messages in logs; empty when it ended by itself."""
+    """Return how Slurm ended the job, in the words of its messages in logs; empty when it ended normally."""
     ending = _ENDINGS.get(document.facts.get("slurm_state", "").partition(" ")[0], "")
     if not ending:
         return ""

@@ -184,7 +184,7 @@ def masked_crc32c_rows(rows: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
 
 @dataclass(slots=True)
 class Damage:
-    """Counts what was skipped while reading one file."""
+    """Counts of records skipped while reading one file."""
 
     corrupt_records: int = 0
     damaged_places: int = 0

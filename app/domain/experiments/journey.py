@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from app.domain.experiments.values import Gain, KnobChange, State
+from app.domain.experiments.values import KnobChange, PlannedGain, State
 from app.domain.numbers import step_time
 from app.domain.text import one_line
 
@@ -44,7 +44,7 @@ class JourneyEdge:
     title: str
     knobs: tuple[KnobChange, ...]
     state: State
-    gain: Gain | None
+    gain: PlannedGain | None
     evidence_level: str
     winner: str
 
@@ -79,7 +79,7 @@ class JourneyStep:
     title: str
     knobs: tuple[KnobChange, ...]
     state: State
-    gain: Gain | None
+    gain: PlannedGain | None
     evidence_level: str
     winner: str
     candidate: JourneyRun | None
@@ -122,7 +122,7 @@ def _walk(
         yield from _walk(children, step.experiment_id, own, depth + 1)
 
 
-def _together(before_pct: float | None, gain: Gain | None) -> float | None:
+def _together(before_pct: float | None, gain: PlannedGain | None) -> float | None:
     """Chain two gains: 10 % and 10 % are 21 %."""
     if before_pct is None or gain is None:
         return None

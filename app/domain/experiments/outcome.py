@@ -14,7 +14,7 @@ from datetime import datetime
 from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
 from app.domain.contract.values import same_value, shown
 from app.domain.experiments.plan import turned
-from app.domain.experiments.values import SIDES, ExperimentResult, Gain, JoinedBy, KnobChange, Side, Winner
+from app.domain.experiments.values import SIDES, ExperimentResult, JoinedBy, KnobChange, PlannedGain, Side, Winner
 from app.domain.numbers import THIN, plural
 from app.domain.run import Activity, EvidenceLevel, Metric, Stated, Value
 from app.domain.verdict.comparability import Comparability, compare_contracts
@@ -115,7 +115,7 @@ def _tagged_side(applicant: Applicant, enrolment: Enrolment) -> Side:
 
 
 def why_not(applicant: Applicant, side: Side, enrolment: Enrolment) -> str:
-    """Return why a run by itself does not count on its side; empty when it does."""
+    """Return why a run does not count on its side, regardless of other runs; empty when it does."""
     run = applicant.run
     not_finite = run.estimate.not_finite_iterations
     return (
@@ -315,7 +315,7 @@ def _measured(
         candidate=verdict.candidates_used,
         verdict=verdict,
         metrics=metric_changes(verdict, {member.name: member.metrics for side in sides.values() for member in side}),
-        gain=None if time is None else Gain(*throughput_pct(time)),
+        gain=None if time is None else PlannedGain(*throughput_pct(time)),
         paired=None if time is None else paired_gain(old, new, time.interval_p),
         evidence_level=level,
         evidence_because=because,
@@ -331,7 +331,7 @@ def _measured(
 FEWEST_PAIRS = 3
 
 
-def paired_gain(baseline: Sequence[RunEstimate], candidate: Sequence[RunEstimate], p: float) -> Gain | None:
+def paired_gain(baseline: Sequence[RunEstimate], candidate: Sequence[RunEstimate], p: float) -> PlannedGain | None:
     """Return the gain from the pairs of an alternating order, the first runs of both sides together, and so on.
 
     `p`: the certainty of each end of its interval, that of the test (`StepTimeChange.interval_p`).
@@ -345,7 +345,7 @@ def paired_gain(baseline: Sequence[RunEstimate], candidate: Sequence[RunEstimate
     shorter = [old.log_step_time - new.log_step_time for old, new in pairs]
     half = t_quantile(p, len(pairs) - 1) * statistics.stdev(shorter) / math.sqrt(len(pairs))
     middle = statistics.fmean(shorter)
-    return Gain(*(100 * math.expm1(value) for value in (middle, middle - half, middle + half)))
+    return PlannedGain(*(100 * math.expm1(value) for value in (middle, middle - half, middle + half)))
 
 
 def _attribution(compared: Comparability) -> dict[str, str]:

@@ -14,7 +14,7 @@ _HARDWARE = ("gpu", "gpus", "gpus_per_node", "cluster", "container")
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class LaunchRecipe:
     """`flags`: of Megatron-LM; `paths`: of Megatron-Bridge with their values as text; `environment`: variables that
     are set; `about`: what the recipe ran on. `command`: the run's own command, "" where it is unknown."""
 
@@ -50,7 +50,7 @@ class Recipe:
         return "\n".join(lines) + "\n"
 
 
-def recipe(title: str, contract: Mapping[str, Stated], command: str = "") -> Recipe:
+def recipe(title: str, contract: Mapping[str, Stated], command: str = "") -> LaunchRecipe:
     """Return the recipe of a run with this contract. Fields that are unknown or follow from others are left out."""
     values = {name: entry.value for name, entry in contract.items()}
     flags: list[str] = []
@@ -67,7 +67,7 @@ def recipe(title: str, contract: Mapping[str, Stated], command: str = "") -> Rec
         if name.startswith(PREFIX) and value is not None
     }
     about = {name: str(values[name]) for name in ("model", *_HARDWARE) if values.get(name) is not None}
-    return Recipe(title, about, tuple(dict.fromkeys(flags)), paths, environment, command)
+    return LaunchRecipe(title, about, tuple(dict.fromkeys(flags)), paths, environment, command)
 
 
 def _yaml(value: str) -> str:

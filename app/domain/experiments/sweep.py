@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from app.domain.experiments.values import UNDECIDED, Gain, Sizing, State
+from app.domain.experiments.values import UNDECIDED, PlannedGain, Sizing, State
 from app.domain.numbers import THIN, plural
 
 FEWEST_VALUES, MOST_VALUES = 2, 12
@@ -71,7 +71,7 @@ class Trial:
     planned: int
     runs: int
     failed: int
-    gain: Gain | None
+    gain: PlannedGain | None
     winner: str = ""
 
     @property
@@ -157,7 +157,7 @@ def _worst_last(trial: Trial) -> float:
     return math.inf if trial.gain is None else -trial.gain.pct
 
 
-def _gain_text(gain: Gain | None) -> str:
+def _gain_text(gain: PlannedGain | None) -> str:
     if gain is None:
         return ""
     return f" with {gain.pct:+.1f}{THIN}% throughput ({gain.low_pct:+.1f} to {gain.high_pct:+.1f})"

@@ -122,7 +122,7 @@ class Sizing:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ExperimentPlan:
     """All displayed parts of a plan that have no column.
 
     `hold`: fields to keep, with their values. `verify`: how to check that the change is active. `expected`: published
@@ -141,14 +141,14 @@ class Plan:
     extensions: int = 0
     confirm: int = 0
 
-    def resized(self, runs_each: int, smallest_pct: float, *, seen: bool) -> "Plan":
+    def resized(self, runs_each: int, smallest_pct: float, *, seen: bool) -> "ExperimentPlan":
         """Return the plan with another number of runs per side. `seen`: there is a result."""
         sizing = replace(self.sizing, runs_each=runs_each, smallest_pct=smallest_pct)
         return replace(self, sizing=sizing, extensions=self.extensions + seen)
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
+class PlannedGain:
     """Percent of throughput; positive is faster. `low` and `high` bound the interval of the test."""
 
     pct: float
@@ -174,8 +174,8 @@ class ExperimentResult:
     left_out: tuple[DroppedRun, ...] = ()
     verdict: Verdict | None = None
     metrics: Mapping[str, MetricChange | None] = field(default_factory=dict)
-    gain: Gain | None = None
-    paired: Gain | None = None
+    gain: PlannedGain | None = None
+    paired: PlannedGain | None = None
     evidence_level: EvidenceLevel = "smoke"
     evidence_because: str = ""
     semantic_class: str = ""

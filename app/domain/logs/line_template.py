@@ -1,7 +1,7 @@
 """Describes the step lines of a trainer that no reader knows: text with placeholders for its values.
 
 `global step {iteration}: loss = {loss} ({step_time_s} sec/step)`. A placeholder is the name of a column with its unit
-(`column_names.py`); `{}` skips any text. Any number of blanks matches any other, and the text may stand anywhere in a
+(`column_names.py`); `{}` skips any text. Any number of blanks matches any other, and the text may begin anywhere in a
 line.
 """
 

@@ -74,7 +74,7 @@ _STARTS = ("training_started", "checkpoint_loaded")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """A file of the run. `file`: its index in the upload; `first` and `last`: seconds since 1970, None if unknown."""
 
     file: int
@@ -89,15 +89,15 @@ class Roles:
     """The files by role. `slices` hold the iterations, in the order of the run. `beside` were printed at the same time
     by other ranks, or are copies of slices (their indexes are in `copies`)."""
 
-    slices: tuple[Part, ...]
-    beside: tuple[Part, ...]
+    slices: tuple[FilePart, ...]
+    beside: tuple[FilePart, ...]
     copies: frozenset[int]
 
 
 def assign(parts: Sequence[LogPart]) -> Roles:
     """Return the role of every file."""
     files = [
-        Part(index, part.name, part.log, first_stamp(part.log), last_stamp(part.log))
+        FilePart(index, part.name, part.log, first_stamp(part.log), last_stamp(part.log))
         for index, part in enumerate(parts)
     ]
     counted = [file for file in files if file.log.n and not _only_steps(file.log)]
@@ -111,7 +111,7 @@ def assign(parts: Sequence[LogPart]) -> Roles:
     return Roles(tuple(ordered), tuple(in_order(beside)), frozenset(copies))
 
 
-def in_order(files: Sequence[Part]) -> list[Part]:
+def in_order(files: Sequence[FilePart]) -> list[FilePart]:
     """Sort by time when every file has timestamps, else by iterations; of equal first iterations, the longer last."""
     timed = all(file.last is not None for file in files)
     return sorted(files, key=lambda file: ((file.last or 0.0) if timed else 0.0, *_extent(file.log), _identity(file)))
@@ -128,7 +128,7 @@ def _extent(log: ParsedLog) -> tuple[float, float]:
     return float(log.columns["iteration"][0]), float(log.columns["iteration"][-1])
 
 
-def _identity(file: Part) -> str:
+def _identity(file: FilePart) -> str:
     """Return a tie-breaker for the sort that does not depend on the order of upload."""
     digest = hashlib.sha256("\n".join((file.name, *file.log.first_lines, *file.log.last_lines)).encode())
     for name in sorted(file.log.columns):
@@ -136,7 +136,7 @@ def _identity(file: Part) -> str:
     return digest.hexdigest()
 
 
-def _copies(files: Sequence[Part]) -> set[int]:
+def _copies(files: Sequence[FilePart]) -> set[int]:
     """Return the files whose iteration lines are all in another file. Of equal files, the one with less is a copy."""
     by_size = sorted(
         files, key=lambda file: (file.log.n, len(file.log.arguments), file.log.line_count, _identity(file))
@@ -159,7 +159,7 @@ def _rows(log: ParsedLog, names: Sequence[str]) -> set[tuple[float, ...]]:
     return set(zip(*(np.nan_to_num(log.columns[name], nan=-1.0).tolist() for name in names), strict=True))
 
 
-def starts_between(before: Part, part: Part) -> bool:
+def starts_between(before: FilePart, part: FilePart) -> bool:
     """Return True when either file has a start between the last iteration of `before` and the first of `part`."""
     head, tail = int(part.log.line_numbers[0]), int(before.log.line_numbers[-1])
     return any(event.kind in _STARTS and event.line < head for event in part.log.events) or any(
@@ -167,7 +167,7 @@ def starts_between(before: Part, part: Part) -> bool:
     )
 
 
-def _without_repeated(before: Part, part: Part) -> Part:
+def _without_repeated(before: FilePart, part: FilePart) -> FilePart:
     """Return `part` without leading lines that `before` ends with, as when a log is split with an overlap."""
     names = [name for name in _SAME if name in before.log.columns and name in part.log.columns]
     old, new = (
@@ -203,7 +203,7 @@ class Rows:
     resolved: frozenset[tuple[int, int]]
 
 
-def join_rows(slices: Sequence[Part], beside: Sequence[Part]) -> Rows:
+def join_rows(slices: Sequence[FilePart], beside: Sequence[FilePart]) -> Rows:
     """Join the iteration lines of `slices`, given in the order of the run. `beside` may report loaded checkpoints."""
     lengths = [part.log.n for part in slices]
     offsets = [0, *np.cumsum(lengths).tolist()]
@@ -239,7 +239,7 @@ def _is_load(kind: str) -> bool:
     return kind == "checkpoint_loaded"
 
 
-def _concatenate(slices: Sequence[Part], offsets: Sequence[int]) -> dict[str, FloatArray]:
+def _concatenate(slices: Sequence[FilePart], offsets: Sequence[int]) -> dict[str, FloatArray]:
     names = dict.fromkeys(name for part in slices for name in part.log.columns)
     columns = {name: np.full(offsets[-1], np.nan) for name in names or _ALWAYS}
     for offset, part in zip(offsets, slices, strict=False):
@@ -249,7 +249,7 @@ def _concatenate(slices: Sequence[Part], offsets: Sequence[int]) -> dict[str, Fl
     return columns
 
 
-def _begins_process(before: Part, part: Part, loaded: Container[float | None]) -> bool:
+def _begins_process(before: FilePart, part: FilePart, loaded: Container[float | None]) -> bool:
     """Return True when a file begins with a new process, False when it continues the file before it."""
     iteration = float(part.log.columns["iteration"][0])
     if iteration <= before.log.columns["iteration"][-1] or iteration - 1 in loaded:
@@ -257,7 +257,7 @@ def _begins_process(before: Part, part: Part, loaded: Container[float | None]) -
     return starts_between(before, part)
 
 
-def _undo_first_iteration(columns: dict[str, FloatArray], first: BoolArray, row: int, part: Part) -> bool:
+def _undo_first_iteration(columns: dict[str, FloatArray], first: BoolArray, row: int, part: FilePart) -> bool:
     """Compute the true second step time when the first iteration is the last line of the previous file.
 
     Megatron Core 0.16 prints a mean that includes the first iteration. The reader of a single file cannot correct it
@@ -292,7 +292,7 @@ def _superseded(iteration: FloatArray, first: BoolArray) -> BoolArray:
 
 
 def _slices(
-    parts: Sequence[Part], offsets: Sequence[int], iteration: FloatArray, first: BoolArray, current: BoolArray
+    parts: Sequence[FilePart], offsets: Sequence[int], iteration: FloatArray, first: BoolArray, current: BoolArray
 ) -> tuple[Slice, ...]:
     """Return a slice per process start, with the iterations that it printed and that no later process repeats."""
     starts = [int(row) for row in np.flatnonzero(first)]
@@ -318,7 +318,7 @@ def _slices(
 
 
 def _dropped(
-    parts: Sequence[Part], offsets: Sequence[int], iteration: FloatArray, current: BoolArray
+    parts: Sequence[FilePart], offsets: Sequence[int], iteration: FloatArray, current: BoolArray
 ) -> Iterable[Problem]:
     """Yield a problem for iterations that training discarded and did not reach again."""
     shown = set(iteration[current].tolist())
@@ -353,7 +353,7 @@ class _Start:
     line: int
 
 
-def crash_loops(slices: tuple[Slice, ...], files: Sequence[Part]) -> tuple[tuple[Slice, ...], tuple[Problem, ...]]:
+def crash_loops(slices: tuple[Slice, ...], files: Sequence[FilePart]) -> tuple[tuple[Slice, ...], tuple[Problem, ...]]:
     """Mark the slices of crash loops, and return a problem for each loop. `files` are in the order of the run."""
     starts = list(_starts_in_events(files)) or [
         _Start(piece.first_iteration - 1, False, 0, 0) for piece in slices if piece.first_iteration
@@ -382,7 +382,7 @@ def crash_loops(slices: tuple[Slice, ...], files: Sequence[Part]) -> tuple[tuple
     return tuple(marked), tuple(problems)
 
 
-def _starts_in_events(files: Sequence[Part]) -> Iterator[_Start]:
+def _starts_in_events(files: Sequence[FilePart]) -> Iterator[_Start]:
     """Yield the starts in the events, each once even when several ranks report it."""
     seen: set[str] = set()
     for part in files:
@@ -416,7 +416,7 @@ _ONE_JOB = ("world_size", "train_iters", "seed", "num_layers", "hidden_size")
 """Settings that all slices of a job share. A resume never changes the seed, and hardly ever the others."""
 
 
-def contradictions(files: Sequence[Part]) -> Iterator[Problem]:
+def contradictions(files: Sequence[FilePart]) -> Iterator[Problem]:
     """Yield a problem for files that describe different jobs. `files` are in the order of the run."""
     facts = [(part, job_facts(part.log)) for part in files]
     for name in _ONE_JOB:
@@ -443,9 +443,9 @@ def job_facts(log: ParsedLog) -> dict[str, Value]:
     return facts
 
 
-def merged_fields(files: Sequence[Part]) -> tuple[dict[str, Stated], list[Problem]]:
+def merged_fields(files: Sequence[FilePart]) -> tuple[dict[str, Stated], list[Problem]]:
     """Merge the contract fields of all files, and report changes. The last file with a field in its arguments wins."""
-    fields: dict[str, tuple[Part, Stated]] = {}
+    fields: dict[str, tuple[FilePart, Stated]] = {}
     problems = []
     for part in files:
         changed = []
@@ -487,7 +487,7 @@ def merge_logs(parts: Sequence[LogPart]) -> ParsedLog:
     last = roles.slices[-1] if roles.slices else files[-1]
     process_lines = _process_lines(parts, roles, last)
     events = tuple(_events(files, roles))
-    has_end = any(_tells_an_end(event, process_lines) for event in events)
+    has_end = any(event.kind in ENDS | FAILURES and event.line > process_lines[event.file] for event in events)
     return ParsedLog(
         trainer=_trainer(files),
         columns=rows.columns,
@@ -513,7 +513,7 @@ def merge_logs(parts: Sequence[LogPart]) -> ParsedLog:
     )  # fmt: skip
 
 
-def _trainer(files: Sequence[Part]) -> str:
+def _trainer(files: Sequence[FilePart]) -> str:
     names = [part.log.trainer for part in files]
     return next((name for name in names if name not in GENERIC), next((name for name in names if name), ""))
 
@@ -522,11 +522,11 @@ def _last(values: Iterable[int | None]) -> int | None:
     return next((value for value in reversed(list(values)) if value is not None), None)
 
 
-def _arguments(files: Sequence[Part]) -> dict[str, Value]:
+def _arguments(files: Sequence[FilePart]) -> dict[str, Value]:
     return dict(chain.from_iterable(part.log.arguments.items() for part in files))
 
 
-def _memory(files: Sequence[Part]) -> Iterator[MemoryReport]:
+def _memory(files: Sequence[FilePart]) -> Iterator[MemoryReport]:
     """Yield all memory reports. A report in two files appears once, with its first position."""
     seen: set[MemoryReport] = set()
     for part in files:
@@ -537,7 +537,7 @@ def _memory(files: Sequence[Part]) -> Iterator[MemoryReport]:
         seen.update(replace(report, line=0) for report in part.log.memory)
 
 
-def _events(files: Sequence[Part], roles: Roles) -> Iterator[LogEvent]:
+def _events(files: Sequence[FilePart], roles: Roles) -> Iterator[LogEvent]:
     """Yield the events in the order of the run, without those that a file outside the slices repeats."""
     beside = {part.file for part in roles.beside}
     seen: set[tuple[str, str, int | None]] = {
@@ -554,7 +554,7 @@ def _events(files: Sequence[Part], roles: Roles) -> Iterator[LogEvent]:
         seen.update(own)
 
 
-def _process_lines(parts: Sequence[LogPart], roles: Roles, last: Part) -> tuple[int, ...]:
+def _process_lines(parts: Sequence[LogPart], roles: Roles, last: FilePart) -> tuple[int, ...]:
     """Return for each file the line after which it covers the last process; its end if it covers only earlier ones."""
     lines = []
     beside = {part.file: part for part in roles.beside}
@@ -572,17 +572,13 @@ def _process_lines(parts: Sequence[LogPart], roles: Roles, last: Part) -> tuple[
     return tuple(lines)
 
 
-def _starts_after(part: Part, last: Part) -> bool:
+def _starts_after(part: FilePart, last: FilePart) -> bool:
     """Return True for a start after the last iteration; False for a rank's output at the end of the running job."""
     starts = bool(part.log.arguments) or any(event.kind == "training_started" for event in part.log.events)
     return starts and last.last is not None and part.first is not None and part.first > last.last
 
 
-def _tells_an_end(event: LogEvent, process_lines: Sequence[int]) -> bool:
-    return event.kind in ENDS | FAILURES and event.line > process_lines[event.file]
-
-
-def _problems(files: Sequence[Part], roles: Roles, rows: Rows) -> Iterator[Problem]:
+def _problems(files: Sequence[FilePart], roles: Roles, rows: Rows) -> Iterator[Problem]:
     """Yield the problems of all files except copies, without those that another file resolves."""
     counted = {part.file for part in roles.slices}
     for part in files:
@@ -595,7 +591,7 @@ def _problems(files: Sequence[Part], roles: Roles, rows: Rows) -> Iterator[Probl
                 yield replace(problem, file=part.file)
 
 
-def _examples(files: Sequence[Part]) -> Iterator[LineExample]:
+def _examples(files: Sequence[FilePart]) -> Iterator[LineExample]:
     examples: dict[object, LineExample] = {}
     for part in files:
         for example in part.log.not_understood:

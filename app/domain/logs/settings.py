@@ -16,7 +16,7 @@ from app.domain.text import clean
 
 
 class Setting(NamedTuple):
-    """One setting. `line` counts from 1 and is 0 outside logs; `section` is that of a configuration summary."""
+    """One setting. `line` counts from 1 and is 0 outside logs; `section`: of a configuration summary."""
 
     name: str
     value: Value

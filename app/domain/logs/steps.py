@@ -1,6 +1,6 @@
 """Collects the steps of trainers whose lines have nothing in common with Megatron-LM's.
 
-Their libraries print beside other trainers too: DeepSpeed's engine under Megatron-DeepSpeed, progress bars everywhere.
+Their libraries also print under other trainers: DeepSpeed's engine under Megatron-DeepSpeed, progress bars everywhere.
 So each reader collects apart from the others, and `choose` takes the first one with steps when a log has no iteration
 line of the Megatron family.
 """
@@ -38,7 +38,7 @@ class Steps:
         self._tables: dict[tuple[str, ...], Table] = {}
 
     def add(self, values: Mapping[str, float], line: int) -> None:
-        """Store one step. Its first value is the iteration, its columns are those of `ParsedLog` in their units."""
+        """Store one step. Its first value is the iteration; columns and units as in `ParsedLog`."""
         names = tuple(values)
         table = self._tables.get(names)
         if table is None:

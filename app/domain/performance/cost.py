@@ -58,7 +58,7 @@ def regression_cost(
 def clock(newest_place: datetime | None, newest_upload: datetime | None, now: datetime, *, is_replay: bool) -> datetime:
     """Return the time at which costs of a project are computed: the position of its newest run, at most `now`.
 
-    So an imported history costs what it cost at its end. For a project without uploads in 14 days it is `now`.
+    So an imported history keeps the cost at its end. For a project without uploads in 14 days it is `now`.
     `is_replay`: the history is a replay, so the time never moves on to `now`.
     """
     lives = newest_upload is not None and now - newest_upload <= timedelta(days=RATE_DAYS)

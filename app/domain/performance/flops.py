@@ -47,11 +47,7 @@ def flops_per_token(shape: ModelShape, seq_len: int, *, discount_window: bool) -
             + _attention_products(shape, seq_len, discount_window=discount_window)
             + shape.mtp_layers * (3 * shape.hidden + 2 * shape.hidden**2)  # two norms and the joining projection
         )
-    return FACTOR * (products + _logit_products(shape))
-
-
-def _logit_products(shape: ModelShape) -> float:
-    return shape.hidden * shape.vocabulary * (1 + shape.mtp_layers)
+    return FACTOR * (products + shape.hidden * shape.vocabulary * (1 + shape.mtp_layers))
 
 
 def _matrices(shape: ModelShape) -> int:

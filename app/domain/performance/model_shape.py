@@ -79,7 +79,7 @@ class HybridLayers:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """`layers` do not include the `mtp_layers`; `vocabulary` is padded; `ffn_width` is that of dense layers."""
+    """`layers` do not include the `mtp_layers`; `vocabulary` is padded; `ffn_width`: of dense layers."""
 
     layers: int
     hidden: int

@@ -165,7 +165,7 @@ def summarise(
         evidence_level=evidence_level(steady, health, fair_for_timing=unfair is None),
         semantic_class=semantic_class(contract.fields),
         series=log.columns,
-        units={name: unit for name in log.columns if (unit := _unit(name))},
+        units={name: unit for name in log.columns if (unit := "ms" if name.startswith("timer_") else _UNITS.get(name))},
         line_numbers=log.line_numbers,
         definition_version=DEFINITION_VERSION,
         definitions=DEFINITIONS,
@@ -182,10 +182,6 @@ def summarise(
 
 def _line_of(file: int, line: int, log: ParsedLog) -> str:
     return f"line {line} of {log.files[file]}" if len(log.files) > 1 else f"line {line}"
-
-
-def _unit(column: str) -> str | None:
-    return "ms" if column.startswith("timer_") else _UNITS.get(column)
 
 
 def _steady(log: ParsedLog, metadata: Metadata) -> SteadyState | None:

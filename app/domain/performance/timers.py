@@ -78,7 +78,7 @@ class StepPart:
 def step_parts(timers: Sequence[Timer], step_time_ms: float) -> tuple[StepPart, ...]:
     """Return where the step goes by Megatron's timers, without counting nested ones twice; empty without them.
 
-    Each timer is that of its slowest rank, so the parts may exceed the step.
+    Each timer is its slowest rank's, so the parts may exceed the step.
     """
     times = {timer.name: timer.median_ms for timer in timers}
     if _WHOLE not in times and "forward-compute" not in times:

@@ -1,4 +1,4 @@
-"""The identities that a layout must satisfy, each with the words for one that breaks it.
+"""The identities that a layout must satisfy, each with a text for layouts that violate it.
 
 They have the ids of the corresponding blockers of the rules; those of heads and shards exist only here.
 `docs/planner.md` lists them; `candidates.py` checks the same for thousands of layouts at once.

@@ -30,7 +30,7 @@ class Kept:
     """Activations that `layers` layers keep for the backward pass.
 
     `wide`: elements of 16 bits. `inputs`: elements that are the input of a GEMM, kept in its precision. `wide32`:
-    elements of 32 bits. `released_by`: modules of which recomputation drops them.
+    elements of 32 bits. `released_by`: modules whose recomputation drops them.
     """
 
     layers: float
@@ -54,7 +54,7 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True)
 class ModelCosts:
-    """Costs of one token. Parameters are those of all layers; `core_flops` are the FLOPs of attention scores."""
+    """Costs of one token. Parameters count all layers; `core_flops` are the FLOPs of attention scores."""
 
     hidden: int
     vocabulary: int

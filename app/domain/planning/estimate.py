@@ -10,7 +10,7 @@ import numpy.typing as npt
 from app.domain.planning.costs import ModelCosts, model_costs
 from app.domain.planning.hardware import Hardware, hardware_of
 from app.domain.planning.layout import Layout, stage_shares
-from app.domain.planning.memory import USABLE, Degrees, Floats, Memory, Recipe, memory_of
+from app.domain.planning.memory import USABLE, Degrees, Floats, Memory, MemoryOptions, memory_of
 from app.domain.planning.request import Calibration, PlanRequest
 from app.domain.planning.step_time import StepTime, format_of, step_time
 
@@ -50,7 +50,7 @@ class Prediction:
     peak_gb: float
     usable_gb: float
     fits: bool
-    recipe: Recipe
+    recipe: MemoryOptions
     parts_s: Mapping[str, float]
     step_time_s: float | None
     spread: float
@@ -84,7 +84,7 @@ class Estimator:
         self.calibration = request.calibration
 
     @cached_property
-    def ladder(self) -> tuple[Recipe, ...]:
+    def ladder(self) -> tuple[MemoryOptions, ...]:
         """Return the recipes to try, the cheapest first."""
         return ladder(self.request, self.costs)
 
@@ -96,11 +96,11 @@ class Estimator:
     def tokens(self) -> float:
         return float(self.request.seq_len * self.request.mbs)
 
-    def memory(self, degrees: Degrees, recipe: Recipe) -> Memory:
+    def memory(self, degrees: Degrees, recipe: MemoryOptions) -> Memory:
         predicted = memory_of(self.costs, degrees, recipe, tokens=self.tokens, nvlink=self.hardware.nvlink_domain)
         return predicted.scaled(self.calibration.memory)
 
-    def time(self, degrees: Degrees, recipe: Recipe) -> StepTime:
+    def time(self, degrees: Degrees, recipe: MemoryOptions) -> StepTime:
         return step_time(self.costs, degrees, recipe, self.hardware, tokens=self.tokens)
 
     def estimate(self, degrees: Degrees) -> Estimates:
@@ -148,7 +148,7 @@ class Estimator:
                 predictions[places[int(index)]] = prediction
         return predictions
 
-    def _predictions(self, degrees: Degrees, recipe: Recipe) -> "list[Prediction]":
+    def _predictions(self, degrees: Degrees, recipe: MemoryOptions) -> "list[Prediction]":
         memory, time = self.memory(degrees, recipe), self.time(degrees, recipe)
         peak, total = memory.total, time.total
         scale = self._bounded(degrees, total) / total
@@ -248,7 +248,7 @@ def residuals(record: Record) -> tuple[float | None, float | None]:
     return ratio, memory
 
 
-def _fitting(plain: Estimator, degrees: Degrees) -> Recipe:
+def _fitting(plain: Estimator, degrees: Degrees) -> MemoryOptions:
     return plain.ladder[int(plain.estimate(degrees).rung[0])]
 
 
@@ -268,9 +268,9 @@ def degrees_of(request: PlanRequest, layout: Layout) -> Degrees | None:
 # the MoE block; whole layers; optimizer states in host memory last.
 
 
-def ladder(request: PlanRequest, costs: ModelCosts) -> tuple[Recipe, ...]:
+def ladder(request: PlanRequest, costs: ModelCosts) -> tuple[MemoryOptions, ...]:
     """Return the recipes to try for a request, the cheapest first; one when the request states it."""
-    base = Recipe(
+    base = MemoryOptions(
         precision=request.precision,
         dispatcher=request.dispatcher or default_dispatcher(request, costs),
         overlap=_overlaps(request, costs),
@@ -288,7 +288,7 @@ def ladder(request: PlanRequest, costs: ModelCosts) -> tuple[Recipe, ...]:
     return base, *recipes, *offloaded
 
 
-def _recomputing(recipe: Recipe, modules: set[str]) -> Recipe:
+def _recomputing(recipe: MemoryOptions, modules: set[str]) -> MemoryOptions:
     overlap = recipe.overlap and not modules & {"moe", "full"}
     return replace(recipe, recompute=frozenset(modules), overlap=overlap)
 
@@ -323,7 +323,7 @@ def default_dispatcher(request: PlanRequest, costs: ModelCosts) -> str:
     return "hybridep" if costs.moe_layers and request.gpu not in ("A100",) else "alltoall"
 
 
-def recipe_words(recipe: Recipe) -> str:
+def recipe_words(recipe: MemoryOptions) -> str:
     """Return what a recipe chooses, in words: `gradients in BF16 and recomputation of moe_act`."""
     parts = []
     if recipe.gradients_bf16:

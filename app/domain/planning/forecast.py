@@ -10,7 +10,7 @@ import numpy as np
 
 from app.domain.planning.constraints import judge
 from app.domain.planning.estimate import NEAR, Estimator, degrees_of, estimator_of, recipe_words
-from app.domain.planning.memory import Degrees, Recipe
+from app.domain.planning.memory import Degrees, MemoryOptions
 from app.domain.planning.plan import given_layout
 from app.domain.planning.request import INPUTS, InvalidPlan, PlanRequest, read_request
 from app.domain.rules.derive import FACTS
@@ -40,7 +40,7 @@ class LayoutChange:
     high: float
     peak_gb: float
     residual_gb: float | None
-    recipe: Recipe
+    recipe: MemoryOptions
 
     @property
     def gain_pct(self) -> float:
@@ -79,7 +79,7 @@ def _at(request: PlanRequest) -> tuple[Estimator, Degrees] | None:
     return None if estimator is None or degrees is None else (estimator, degrees)
 
 
-def _recipe_in_use(estimator: Estimator, degrees: Degrees, peak_gb: float | None) -> Recipe:
+def _recipe_in_use(estimator: Estimator, degrees: Degrees, peak_gb: float | None) -> MemoryOptions:
     """Return the recipe that explains the measured peak best; without a peak the first one that fits."""
     if peak_gb is None:
         return estimator.ladder[int(estimator.estimate(degrees).rung[0])]

@@ -38,7 +38,7 @@ class Hardware:
 
 
 def hardware_of(gpu: str, precision: str) -> Hardware | None:
-    """Return what is known of a GPU at a precision; None when a figure that a prediction needs is unknown."""
+    """Return the known figures of a GPU at a precision; None when a figure that a prediction needs is unknown."""
     memory, domain = FACTS["hbm_gb"](gpu), FACTS["nvlink_domain"](gpu)
     peak = peak_flops(gpu, precision) or (peak_flops(gpu, "fp8_mx") if precision == "fp8" else None)
     if not isinstance(memory, float) or not isinstance(domain, int) or peak is None or gpu not in _HBM:

@@ -36,7 +36,7 @@ Published runs hold up to 0.84 of it in tensors; 72 to 73 GB reserved of 80 GB r
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class MemoryOptions:
     """What is chosen in addition to the degrees.
 
     `recompute`: modules, "full" for whole layers. `offload`: share of the optimizer states in host memory.
@@ -104,7 +104,7 @@ class Memory:
         return Memory(self.weights, self.optimizer, self.activations * by, self.logits * by, self.buffers * by)
 
 
-def memory_of(costs: ModelCosts, degrees: Degrees, recipe: Recipe, *, tokens: float, nvlink: int) -> Memory:
+def memory_of(costs: ModelCosts, degrees: Degrees, recipe: MemoryOptions, *, tokens: float, nvlink: int) -> Memory:
     """Return the memory for `tokens` per micro-batch; `nvlink`: GPUs of an NVLink domain."""
     rank = tokens / (degrees.cp * degrees.tp)
     weights, optimizer = _static(costs, degrees, recipe)
@@ -126,7 +126,7 @@ def memory_of(costs: ModelCosts, degrees: Degrees, recipe: Recipe, *, tokens: fl
     )
 
 
-def _static(costs: ModelCosts, degrees: Degrees, recipe: Recipe) -> tuple[Floats, Floats]:
+def _static(costs: ModelCosts, degrees: Degrees, recipe: MemoryOptions) -> tuple[Floats, Floats]:
     """Return bytes of weights with gradients, and of optimizer states, of the most loaded stage.
 
     As Megatron-LM: an equal share of the layers, one embedding, and multi-token prediction.
@@ -147,21 +147,23 @@ def _mtp(parameters: float, degrees: Degrees) -> Floats:
     return parameters / degrees.pp
 
 
-def kept_per_token(costs: ModelCosts, recipe: Recipe) -> float:
+def kept_per_token(costs: ModelCosts, recipe: MemoryOptions) -> float:
     """Return bytes that all layers keep for one token of a rank."""
     return sum(piece.layers * _bytes(costs, piece, recipe) for piece in costs.activations)
 
 
-def _bytes(costs: ModelCosts, piece: Kept, recipe: Recipe) -> float:
+def _bytes(costs: ModelCosts, piece: Kept, recipe: MemoryOptions) -> float:
     if piece.released_by & recipe.recompute:
         return 0.0
     size = 2.0 * piece.wide + recipe.input_bytes * piece.inputs + 4.0 * piece.wide32
     return size * costs.topk if piece.per == "dispatched" else size
 
 
-def _largest_layer(costs: ModelCosts, recipe: Recipe) -> float:
+def _largest_layer(costs: ModelCosts, recipe: MemoryOptions) -> float:
     """Return bytes per token that one MoE layer holds while its gradients are computed."""
-    layer = sum(_bytes(costs, piece, Recipe()) for piece in costs.activations if piece.layers) / max(costs.layers, 1.0)
+    layer = sum(_bytes(costs, piece, MemoryOptions()) for piece in costs.activations if piece.layers) / max(
+        costs.layers, 1.0
+    )
     again = layer if recipe.recompute & {"full", "moe"} else 0.0
     gradients = 2.0 * 2.0 * costs.topk * costs.dispatch_width
     return again + gradients
@@ -181,7 +183,7 @@ def _in_flight(degrees: Degrees) -> tuple[Floats, Floats]:
     return np.minimum(first, most) * share, np.minimum(last, most) * share
 
 
-def _buffers(costs: ModelCosts, degrees: Degrees, recipe: Recipe, rank: Floats, nvlink: int) -> Floats:
+def _buffers(costs: ModelCosts, degrees: Degrees, recipe: MemoryOptions, rank: Floats, nvlink: int) -> Floats:
     """Return bytes of the dispatcher's buffers, of the schedule that overlaps two micro-batches, and of graphs."""
     buffers = np.zeros_like(rank)
     if recipe.dispatcher in FLEX:

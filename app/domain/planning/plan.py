@@ -28,7 +28,7 @@ from app.domain.planning.layout import (
     gpu_memory_gb,
     static_gb,
 )
-from app.domain.planning.memory import FLEX, Recipe
+from app.domain.planning.memory import FLEX, MemoryOptions
 from app.domain.planning.request import PlanRequest
 from app.domain.rules.derive import FACTS
 from app.domain.rules.flags import written
@@ -452,7 +452,7 @@ def _closest(request: PlanRequest, options: Candidates) -> tuple[Offer, ...]:
 
 
 def _rejected(broken: IntArray) -> tuple[Rejected, ...]:
-    """Return the constraints, the one that rejects most first."""
+    """Return the constraints, most rejections first."""
     rows = [
         Rejected(BY_ID[name], int(np.count_nonzero(broken & bit)), int(np.count_nonzero(broken == bit)))
         for name, bit in BITS.items()
@@ -472,7 +472,7 @@ class LayoutFlags:
     without: tuple[str, ...]
 
 
-def settings_of(request: PlanRequest, layout: Layout, recipe: Recipe | None = None) -> dict[str, Setting]:
+def settings_of(request: PlanRequest, layout: Layout, recipe: MemoryOptions | None = None) -> dict[str, Setting]:
     """Return the contract fields of the layout. ETP is always stated, because its default is the value of TP."""
     settings: dict[str, Setting] = {"tp": layout.tp, "pp": layout.pp}
     if layout.pp_layout is not None:
@@ -490,7 +490,7 @@ def settings_of(request: PlanRequest, layout: Layout, recipe: Recipe | None = No
     return settings | {"precision": request.precision} | (_recipe_settings(request, layout, recipe) if recipe else {})
 
 
-def _recipe_settings(request: PlanRequest, layout: Layout, recipe: Recipe) -> dict[str, Setting]:
+def _recipe_settings(request: PlanRequest, layout: Layout, recipe: MemoryOptions) -> dict[str, Setting]:
     """Return what the prediction assumes in addition to the degrees."""
     settings: dict[str, Setting] = {}
     if "full" in recipe.recompute:
@@ -503,7 +503,7 @@ def _recipe_settings(request: PlanRequest, layout: Layout, recipe: Recipe) -> di
     return settings | (_dispatcher_settings(layout, recipe) if request.model.experts else {})
 
 
-def _dispatcher_settings(layout: Layout, recipe: Recipe) -> dict[str, Setting]:
+def _dispatcher_settings(layout: Layout, recipe: MemoryOptions) -> dict[str, Setting]:
     """Return the dispatcher; flex backends need more than one rank, and the trainer's default gathers all tokens."""
     if layout.tp * layout.ep == 1 or recipe.dispatcher not in FLEX:
         settings: dict[str, Setting] = {"dispatcher_type": "alltoall"}
@@ -522,7 +522,7 @@ _FOR_OFFLOAD = ("--use-precision-aware-optimizer", ("optimizer.use_precision_awa
 """What offloading of optimizer states needs, in the same form."""
 
 
-def layout_flags(request: PlanRequest, layout: Layout, recipe: Recipe | None = None) -> LayoutFlags:
+def layout_flags(request: PlanRequest, layout: Layout, recipe: MemoryOptions | None = None) -> LayoutFlags:
     """Return every field of the layout, and of the recipe with which it fits, in both spellings."""
     flags: list[str] = []
     overrides: list[str] = []

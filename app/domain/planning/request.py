@@ -1,4 +1,4 @@
-"""What is to be planned: a model, the GPUs, the work of a step, and what is fixed already."""
+"""A planning request: model, GPUs, work of a step, and fixed degrees."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Time of one optimizer step for a layout: GEMMs, memory traffic, dispatch, pipeline bubbles and gradient traffic.
 
 Every term is a count of operations or bytes over a rate: peaks of data sheets times the shares below. `docs/planner.md`
-states the formulas, and what was fitted.
+states the formulas and the fitted constant.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ import numpy as np
 
 from app.domain.planning.costs import Gemm, ModelCosts
 from app.domain.planning.hardware import Hardware
-from app.domain.planning.memory import FLEX, Degrees, Floats, Recipe, kept_per_token, overlapped
+from app.domain.planning.memory import FLEX, Degrees, Floats, MemoryOptions, kept_per_token, overlapped
 
 _BACKWARD = 2.0
 """Products of the backward pass for one of the forward pass: gradients of data and of weights."""
@@ -79,7 +79,7 @@ def format_of(precision: str) -> str:
 def step_time(
     costs: ModelCosts,
     degrees: Degrees,
-    recipe: Recipe,
+    recipe: MemoryOptions,
     hardware: Hardware,
     *,
     tokens: float,
@@ -124,7 +124,7 @@ class _Parts:
 
     costs: ModelCosts
     degrees: Degrees
-    recipe: Recipe
+    recipe: MemoryOptions
     hardware: Hardware
     tokens: float
 
@@ -174,7 +174,7 @@ class _Parts:
         return self.rank * self.costs.core_flops / (self.hardware.peak_bf16 * _ATTENTION)
 
     def memory(self) -> Floats:
-        moved = kept_per_token(self.costs, Recipe()) * _TRAFFIC
+        moved = kept_per_token(self.costs, MemoryOptions()) * _TRAFFIC
         return self.rank * moved / (self.hardware.hbm * _HBM)
 
     def launches(self) -> Floats:
@@ -250,12 +250,12 @@ class _Parts:
         return on_gpu + self.recipe.offload * shard * _UPDATE_TRAFFIC / (self.hardware.host * _HOST)
 
     def recompute(self, gemm: Floats, attention: Floats, memory: Floats, dispatch: Floats) -> Floats:
-        """Return the time of what is computed a second time."""
+        """Return the time of recomputation."""
         modules = self.recipe.recompute
         if "full" in modules:
             return (gemm + attention + memory) / 3.0 + dispatch / 2.0
         again = np.zeros_like(gemm)
-        activations, all_kept = kept_per_token(self.costs, self.recipe), kept_per_token(self.costs, Recipe())
+        activations, all_kept = kept_per_token(self.costs, self.recipe), kept_per_token(self.costs, MemoryOptions())
         again = again + memory / 3.0 * (1.0 - activations / all_kept)
         if "moe" in modules:
             again = again + gemm / 3.0 * self._expert_share() + dispatch / 2.0

@@ -1,6 +1,6 @@
 """Where the time of a window goes: computation, exposed communication, exposed copies, idle, and why nothing computes.
 
-The definitions are those of docs/profiles.md. All sums are exact: the parts add up to the window to the nanosecond.
+docs/profiles.md has the definitions. All sums are exact: the parts add up to the window to the nanosecond.
 """
 
 import re
@@ -43,7 +43,7 @@ _GROUPS = np.array([{"compute": 0, "communication": 1, "copy": 2}[group_of(name)
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The parts of one window in nanoseconds. With whole graphs, what depends on their content is None."""
+    """The parts of one window in nanoseconds. None where it depends on the content of graphs traced as a whole."""
 
     first: int
     last: int

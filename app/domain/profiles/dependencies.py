@@ -1,7 +1,7 @@
 """Which kernels waited for communication by a recorded dependency: a stream that waits for the event of another.
 
 A gap without computation is resolved when the trace records what its ending kernel's stream waited for. It is blocked
-by communication when the event stands behind a communication kernel that ended in the gap. Without records, exposed
+by communication when the event follows a communication kernel that ended in the gap. Without records, exposed
 communication says only what ran alone, not what delayed anything.
 """
 

@@ -163,7 +163,7 @@ def _kernel_row(name: str, calls: tuple[float, float], work: tuple[float, float]
 
 
 def _contract(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return what differs between the profiles besides their times."""
+    """Return the differences of the profiles other than times."""
     differences = []
     for label, values in (
         ("GPU", [_first(side, "gpu") for side in (before, after)]),

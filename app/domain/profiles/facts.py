@@ -27,7 +27,7 @@ Fact = float | int | bool | str | None
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """One device, measured: its steps, the whole span as one window, and the windows that facts rest on."""
+    """One measured device: its steps, the whole span as one window, and the windows behind the facts."""
 
     device: Device
     steps: Steps
@@ -38,7 +38,7 @@ class Analysis:
 
     @property
     def windows(self) -> tuple[Budget, ...]:
-        """Return the regular steps, or the whole span where there are none."""
+        """Return the regular steps, or the whole span without any."""
         return tuple(budget for budget in self.budgets if budget.is_regular) or (self.whole,)
 
 

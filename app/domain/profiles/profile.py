@@ -153,7 +153,7 @@ def _compare(members: Sequence[Member]) -> Ranks | None:
 
 
 def _pace_setter(members: Sequence[Member], compared: Ranks | None) -> Member | None:
-    """Return the rank that waits least, else the one that computes most."""
+    """Return the rank that waits least, else the rank that computes most."""
     if not members:
         return None
     waits = {} if compared is None else {row.rank: row.wait for row in compared.ranks if row.matched}
@@ -230,7 +230,7 @@ def device_document(analysis: Analysis) -> Document:
 
 
 def window_document(budget: Budget) -> Document:
-    """Return the budget of a window; times in ms. What a whole graph hides is null."""
+    """Return the budget of a window; times in ms. Null for figures that a graph traced as a whole hides."""
     hides = budget.has_whole_graphs
     window = budget.window or 1
     split = {reason: _ms(budget.reasons[reason]) for reason in REASONS}
@@ -391,7 +391,7 @@ def _quality(analysed: Sequence[tuple[ProfileFile, list[Analysis]]], members: Se
 
 
 def _dependencies(causes: Sequence[Blocking]) -> Document | None:
-    """Return how many gaps beside communication have a recorded cause; None where the trace records none."""
+    """Return how many gaps during communication have a recorded cause; None where the trace records none."""
     if not causes:
         return None
     return {
@@ -459,7 +459,10 @@ def _view(analysis: Analysis) -> Document:
             }
             for (kernel_class, name), (calls, time) in kernels
         ],
-        "gaps": [_gap_document(analysis.device, gap, budget) for gap in _longest(analysis.device, budget)],
+        "gaps": [
+            _gap_document(analysis.device, gap, budget)
+            for gap in analysis.device.gaps(budget.first, budget.last, LONGEST_GAPS)
+        ],
         "collectives": _collective_rows(analysis, budget),
         "starved_split_ms": {
             cause: _ms(time) for cause, time in analysis.device.starved_split(budget.first, budget.last).items()
@@ -473,10 +476,6 @@ def _view(analysis: Analysis) -> Document:
 def _typical(windows: Sequence[Budget]) -> Budget:
     """Return the step whose length is the median."""
     return sorted(windows, key=lambda budget: budget.window)[(len(windows) - 1) // 2]
-
-
-def _longest(device: Device, budget: Budget) -> list[Gap]:
-    return device.gaps(budget.first, budget.last, LONGEST_GAPS)
 
 
 def _class_rows(analysis: Analysis, budget: Budget) -> list[Document]:

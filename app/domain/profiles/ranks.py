@@ -51,7 +51,7 @@ class RankWaiting:
 
 @dataclass(frozen=True, slots=True)
 class SharedCollective:
-    """A collective of a group of ranks, over all its matched calls. Nanoseconds; `wait` is that of all ranks."""
+    """A collective of a group of ranks, over all its matched calls. Nanoseconds; `wait`: summed over all ranks."""
 
     ranks: str
     name: str
@@ -147,7 +147,7 @@ def compare_ranks(ranks: Sequence[RankDevice]) -> Ranks | None:
 
 
 def joined(parts: Sequence[Ranks]) -> Ranks | None:
-    """Join the comparisons of several pipeline stages; the late rank is that of the stage that waits most."""
+    """Join the comparisons of several pipeline stages; the late rank belongs to the stage that waits most."""
     if len(parts) < 2:
         return parts[0] if parts else None
     worst = max(parts, key=lambda part: part.straggler_frac or 0.0)

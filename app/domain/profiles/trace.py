@@ -36,7 +36,7 @@ class HostCalls:
 
 @dataclass(frozen=True, slots=True)
 class StreamWaits:
-    """Waits of streams for events of other streams. Moments are those of the host's calls."""
+    """Waits of streams for events of other streams. Moments: of the host's calls."""
 
     stream: Ids
     """The stream that waits."""

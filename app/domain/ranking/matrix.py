@@ -265,7 +265,7 @@ def scope_of(runs: ScalingRuns) -> str:
 def graph_gains(runs: Iterable[ScalingRuns]) -> tuple[tuple[Contender, ...], ...]:
     """Return the scopes of each group of configurations that differ in nothing but the graphs, no graphs first.
 
-    Scopes are part of the stack key, so `runs` are those of several stacks of one project.
+    Scopes are part of the stack key, so `runs` belong to several stacks of one project.
     """
     groups: dict[object, list[ScalingRuns]] = {}
     for item in runs:

@@ -89,9 +89,9 @@ _TURNED: dict[Outcome, Outcome] = {"first": "second", "second": "first", "equal"
 class PairwiseComparison:
     """`first` compared with `second`, dispatchers or configurations. `gain_pct`: extra throughput of the first.
 
-    The interval is that of the test that decided, as in verdicts: for an `equal` pair of the two one-sided tests (95 %
-    each), so that it lies within 2 %, else of the stricter direction (99.8 % certainty of an improvement). Comparisons
-    by memory have none, and their `gain_pct` is the saving of the first. `more_runs`: further runs per side that would
+    The interval belongs to the test that decided, as in verdicts: for an `equal` pair the two one-sided tests (95 %
+    each), so that it lies within 2 %; else the stricter direction (99.8 % certainty of an improvement). Comparisons by
+    memory have none, and their `gain_pct` is the saving of the first. `more_runs`: further runs per side that would
     decide if nothing else changes; None: decided, or 20 do not. `tie_because`: the rule that makes a tie although the
     interval excludes zero; else empty. `worse_loss`: the one with the clearly worse loss, by `loss_delta_pct` percent
     of the other's.

@@ -153,7 +153,7 @@ HistoryPosition = tuple[float, int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SpeedChange:
     """A change of speed: after the run at `last` of the old level, at the latest at `first` of the new level.
 
     `at`: history position of `first`.
@@ -193,18 +193,18 @@ class Segments:
         """Return how many changes lie, or may lie, between runs of two segments."""
         return len(between(self.changes, first, second))
 
-    def changed_after(self, number: int) -> Change | None:
+    def changed_after(self, number: int) -> SpeedChange | None:
         """Return the first change after a segment."""
         place = (number + 1) // 2
         return self.changes[place] if place < len(self.changes) else None
 
 
-def number_of(place: HistoryPosition, changes: Iterable[Change]) -> int:
+def number_of(place: HistoryPosition, changes: Iterable[SpeedChange]) -> int:
     """Return the segment of a position: even, ascending with time; odd within a change."""
     return sum(change.passed(place) for change in changes)
 
 
-def between(changes: Sequence[Change], a: int, b: int) -> Sequence[Change]:
+def between(changes: Sequence[SpeedChange], a: int, b: int) -> Sequence[SpeedChange]:
     """Return the changes that lie, or may lie, between runs of two segments."""
     first, last = sorted((a, b))
     return changes[first // 2 : (last + 1) // 2]
@@ -221,14 +221,14 @@ def _by_configuration(runs: Sequence[RankedRun]) -> dict[str, list[RankedRun]]:
     return groups
 
 
-def _changes(runs: Sequence[RankedRun], prior: Prior) -> list[Change]:
+def _changes(runs: Sequence[RankedRun], prior: Prior) -> list[SpeedChange]:
     """Return the changes of each configuration. Short runs form no level, unless they are declared to count in full."""
     changes = []
     for group in _by_configuration([run for run in runs if not run.directional]).values():
         recent = group[-LOOK_BACK:]
         starts = level_starts([_in_full(run.facts) for run in recent], prior)
         pairs = ((recent[at - 1], recent[at]) for at in starts)
-        changes += [Change(old.history_position, new.history_position, new.ordered_at) for old, new in pairs]
+        changes += [SpeedChange(old.history_position, new.history_position, new.ordered_at) for old, new in pairs]
     return changes
 
 
@@ -237,9 +237,9 @@ def _in_full(facts: RunFacts) -> RunFacts:
     return replace(facts, estimate=replace(facts.estimate, short=False)) if facts.estimate.short else facts
 
 
-def merged(changes: Iterable[Change]) -> tuple[Change, ...]:
+def merged(changes: Iterable[SpeedChange]) -> tuple[SpeedChange, ...]:
     """Return changes in order of time; overlapping changes become one, in the range that all of them allow."""
-    result: list[Change] = []
+    result: list[SpeedChange] = []
     for change in sorted(changes, key=lambda change: (change.first, change.last)):
         if result and change.last < result[-1].first:
             result[-1] = replace(result[-1], last=max(result[-1].last, change.last))

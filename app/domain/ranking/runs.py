@@ -158,7 +158,8 @@ def _reasons(run: RankedRun, definition_version: int) -> Iterable[tuple[Why, str
 
 
 def _import_failed(run: RankedRun) -> str:
-    """Return the reason for a run that ended because of a missing package; one that fell back counts for the other."""
+    """Return the reason for a run that ended because of a missing package; a run that fell back counts for the
+    dispatcher that ran."""
     if run.requested in run.missing and run.active is None:
         return f"the {run.requested} package is not in its container"
     return ""

@@ -23,7 +23,15 @@ import numpy as np
 from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.values import comparable
 from app.domain.ranking.pairwise import gain
-from app.domain.ranking.pools import Change, HistoryPosition, Segments, between, interval_half_width, merged, number_of
+from app.domain.ranking.pools import (
+    HistoryPosition,
+    Segments,
+    SpeedChange,
+    between,
+    interval_half_width,
+    merged,
+    number_of,
+)
 from app.domain.ranking.rank import Class, Priors, class_of
 from app.domain.ranking.runs import RankedRun, other_shapes, refusal
 from app.domain.ranking.standings import Interval
@@ -55,9 +63,9 @@ class StoredChange:
     first: str
 
     @property
-    def change(self) -> Change:
+    def change(self) -> SpeedChange:
         at = datetime.fromtimestamp(self.first_at, UTC)
-        return Change(_place(self.last_at, self.last), _place(self.first_at, self.first), at)
+        return SpeedChange(_place(self.last_at, self.last), _place(self.first_at, self.first), at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +353,7 @@ def _measured(chosen: _Chosen, pools: Made) -> _Candidate:
     return _Candidate(chosen.size, pools[key])
 
 
-def _by_code(runs: ScalingRuns, changes: Sequence[Change]) -> Mapping[Code, Sequence[int]]:
+def _by_code(runs: ScalingRuns, changes: Sequence[SpeedChange]) -> Mapping[Code, Sequence[int]]:
     if not changes:
         return {(0, 0.0): range(len(runs.runs))}
     by_code: dict[Code, list[int]] = {}
@@ -360,7 +368,7 @@ def _full(sizes: Mapping[int, Sequence[_Chosen]]) -> int:
     return sum(any(not chosen.size.runs.directional for chosen in own) for own in sizes.values())
 
 
-def _apart(changes: Sequence[Change], code: Code, other: Code) -> Sequence[Change]:
+def _apart(changes: Sequence[SpeedChange], code: Code, other: Code) -> Sequence[SpeedChange]:
     return () if code == other else between(changes, code[0], other[0])
 
 

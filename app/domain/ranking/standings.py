@@ -246,7 +246,7 @@ def reading_sentence(
     others: Sequence[UncomparedResult] = (),
     unranked: Sequence[Refusal] = (),
 ) -> str:
-    """State the result of a board, and what is not a result."""
+    """State the result of a board and the dispatchers without one."""
     match reading:
         case "only_measurement":
             text = _only(entries, unranked_results, missing_names(missing), unranked)
@@ -313,7 +313,7 @@ def _order(entries: Sequence[Entry], comparisons: Sequence[PairwiseComparison]) 
     equal = all(pair.outcome == "equal" for pair in among)
     close = f"are equally fast, {within(among[0]) if len(among) == 1 else 'within 2 %'}"
     tied = f"{listed(names)} {close if equal else 'cannot be distinguished yet'}."
-    if len(names) > 2 and not _all_tie(first):
+    if len(names) > 2 and not all(len(entry.place.ties) >= len(first) - 1 for entry in first if entry.place):
         tied = f"none of {listed(names)} is beaten, although not all of them tie with each other."
     return f"{tied} {listed(rest)} {plural(len(rest), 'is', 'are', number=False)} slower." if rest else tied
 
@@ -325,10 +325,6 @@ def _guarded(comparison: PairwiseComparison) -> str:
         f"{faster.first} is faster than {faster.second}, but its loss is {percent(faster.loss_delta_pct or 0.0)} worse:"
         " a faster run with a worse loss is not an improvement."
     )
-
-
-def _all_tie(entries: Sequence[Entry]) -> bool:
-    return all(len(entry.place.ties) >= len(entries) - 1 for entry in entries if entry.place)
 
 
 def gain_sentence(name: str, comparison: PairwiseComparison, memory_more_pct: float | None, memory_clear: bool) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from app.domain.contract.fields import METRICS
 from app.domain.numbers import THIN, absolute, daily_cost, figure, plural, signed
-from app.domain.report.what_changed import AXIS_TITLES, Change, WhatChanged
+from app.domain.report.what_changed import AXIS_TITLES, TextChange, WhatChanged
 from app.domain.run import LineExample, Metric
 from app.domain.text import one_line
 from app.domain.verdict.decide import MetricChange
@@ -227,7 +227,7 @@ class RunReport:
 
 
 def pending_report(run: LinkedRun, status: str, nothing_processed_since: datetime | None) -> RunReport:
-    """Build the report of a run without verdict; `status` is that of the run."""
+    """Build the report of a run without verdict; `status`: of the run."""
     waits = {"received": "the run is queued", "processing": "the run is being processed"}
     headline = f"pending: {waits.get(status, 'the run was processed; its verdict is queued')}"
     baseline = "baseline: not chosen yet; try again in a minute"
@@ -353,7 +353,7 @@ def _changes(changed: WhatChanged) -> Iterator[str]:
         yield from _list(f"Changed: {AXIS_TITLES[axis].lower()}", [_change(change, changed) for change in changes])
 
 
-def _change(change: Change, changed: WhatChanged) -> str:
+def _change(change: TextChange, changed: WhatChanged) -> str:
     before, after = escaped(change.before, 120), escaped(change.after, 120)
     if change.field == "commit" and changed.commit_range is not None:
         commits = changed.commit_range

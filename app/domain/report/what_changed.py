@@ -24,7 +24,7 @@ Kind = Literal["field", "package", "environment"]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TextChange:
     """One difference as text. `follows`: the field that causes the difference. `known`: both sides are stated."""
 
     field: str
@@ -55,18 +55,18 @@ class CommitRange:
 class WhatChanged:
     """`axes`: those with differences, in fixed order; `commit_range` belongs to the axis `code`."""
 
-    axes: tuple[tuple[Axis, tuple[Change, ...]], ...]
+    axes: tuple[tuple[Axis, tuple[TextChange, ...]], ...]
     commit_range: CommitRange | None = None
 
     @property
-    def packages(self) -> tuple[Change, ...]:
+    def packages(self) -> tuple[TextChange, ...]:
         return self._of("package")
 
     @property
-    def environment(self) -> tuple[Change, ...]:
+    def environment(self) -> tuple[TextChange, ...]:
         return self._of("environment")
 
-    def _of(self, kind: Kind) -> tuple[Change, ...]:
+    def _of(self, kind: Kind) -> tuple[TextChange, ...]:
         return tuple(change for _, changes in self.axes for change in changes if change.kind == kind)
 
 
@@ -91,9 +91,9 @@ def what_changed(
     )
 
 
-def _change(difference: Difference) -> Change:
+def _change(difference: Difference) -> TextChange:
     before, after = side_text(difference.field, difference.a), side_text(difference.field, difference.b)
-    return Change(
+    return TextChange(
         difference.field, difference.axis, _kind(difference), before, after, difference.follows, difference.is_certain
     )
 
@@ -105,14 +105,14 @@ def _kind(difference: Difference) -> Kind:
     return "package" if field is not None and field.group == "Software" and field.role == "info" else "field"
 
 
-def _other_variables(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[Change]:
+def _other_variables(before: Mapping[str, object], after: Mapping[str, object]) -> Iterator[TextChange]:
     """Yield differing variables outside the contract. A variable stated on one side may be unset on the other."""
     for name in sorted({*before, *after} - set(VARIABLES)):
         a, b = before.get(name), after.get(name)
         if before and after and a != b and not is_secret(name, f"{a or ''}") and not is_secret(name, f"{b or ''}"):
             on_both_sides = a is not None and b is not None
             sides = (_variable(a), _variable(b))
-            yield Change(PREFIX + name, "recipe", "environment", *sides, known=on_both_sides)
+            yield TextChange(PREFIX + name, "recipe", "environment", *sides, known=on_both_sides)
 
 
 def _variable(value: object) -> str:

@@ -331,9 +331,9 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate the rules for a run.
 
-    `own`: this project's matched A/Bs; `settings`: thresholds that differ from ours. `taken`: by rule, what
-    it takes over from another run. `forecast`: predicts layouts; without it no layout is deferred. Raises
-    ValueError for an unknown fact or an invalid value.
+    `own`: this project's matched A/Bs; `settings`: thresholds that differ from ours. `taken`: by rule, the settings
+    taken over from another run. `forecast`: predicts layouts; without it no layout is deferred. Raises ValueError for
+    an unknown fact or an invalid value.
     """
     context = FactContext(derive(facts, settings))
     answers = _ask_all(context, book)

@@ -131,9 +131,9 @@ class Hints:
 
     `order`: order among similar rules, ascending; an expression if it depends on facts. `bring_up`: a default of the
     first bring-up, suggested before any profile. `blocks`: the phase, or `claim`, that an open gate holds up.
-    `unlocks`: rules that become possible afterwards. `hold`: further fields to hold fixed. `urgency`: what it is
-    about if it precedes the workflow. `general`: it applies to nearly every run and has no
-    evidence, so it ranks last. `after`: rules that rank before it if they fire, too.
+    `unlocks`: rules that become possible afterwards. `hold`: further fields to hold fixed. `urgency`: its topic if it
+    precedes the workflow. `general`: it applies to nearly every run and has no evidence, so it ranks last. `after`:
+    rules that rank before it if they fire, too.
     """
 
     order: int | Expression = 50

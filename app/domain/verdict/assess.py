@@ -99,7 +99,7 @@ def conclude(
     looks: int | None = None,
     thresholds: Thresholds = DEFAULTS,
 ) -> Assessment:
-    """Judge `candidates`, reruns of which `candidate` is the newest, against the chosen baseline.
+    """Judge `candidates` (reruns; `candidate` is the newest) against the chosen baseline.
 
     `looks` as in `assess`. The runs of an experiment have a plan of their own, so each of them is a look.
     """
@@ -119,7 +119,13 @@ def conclude(
         return Assessment(verdict, choice, raises_regression=False)
     rests_on = _rests_on(verdict, candidates, choice.runs) if is_experiment else None
     if rests_on is not None:
-        verdict = replace(verdict, notes=(_direction(rests_on), *verdict.notes))
+        verdict = replace(
+            verdict,
+            notes=(
+                f"Direction only: the shorter side has {rests_on} iterations. Confirm it with runs of 50 steps.",
+                *verdict.notes,
+            ),
+        )
     same = verdict.decision == "no_change"
     causes = () if same else suspects(candidate, choice.runs, choice.comparability)
     quarantined = all(run.quarantined for run in candidates)
@@ -163,7 +169,7 @@ def _remoteness(run: RunRecord, candidate: RunRecord, contrast: Comparability) -
 
 
 def changed_field(contrast: Comparability) -> Difference:
-    """Return the field that a contrast is about: what was upgraded, else the first of the stack key that differs."""
+    """Return the field that a contrast is about: the upgraded one, else the first differing field of the stack key."""
     upgraded = (difference for difference in contrast.stack if difference.field in UPGRADES and difference.is_certain)
     return next(upgraded, contrast.stack[0])
 
@@ -258,10 +264,6 @@ def _rests_on(verdict: Verdict, candidates: Sequence[RunFacts], baseline: Sequen
     if verdict.step_time is None or not any(all(run.short for run in side) for side in sides):
         return None
     return min(sum(run.window_length for run in side) for side in sides)
-
-
-def _direction(iterations: int) -> str:
-    return f"Direction only: the shorter side has {iterations} iterations. Confirm it with runs of 50 steps."
 
 
 def _sentence(text: str) -> str:

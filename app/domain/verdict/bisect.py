@@ -36,12 +36,12 @@ class MeasuredCommit:
 
 @dataclass(frozen=True, slots=True)
 class Bisection:
-    """What is known of a range of commits, oldest first.
+    """The progress of a bisection. Commits are in order, oldest first.
 
     `left`: commits that may have brought the change, the last of them measured as bad. `next`: the commit to measure;
     empty when one commit is left, or nothing more can be measured. `launches`: runs of a commit that decide it.
-    `steps`: commits to measure until one is left. `is_mixed`: a commit after a bad one is good, so there is more than
-    one change.
+    `steps`: commits to measure until one is left. `is_mixed`: a good commit follows a bad one, so there is more
+    than one change.
     """
 
     change_pct: float
@@ -60,7 +60,7 @@ class Bisection:
 
 
 class NotBisectableError(ValueError):
-    """The range cannot be bisected. The text says why, and what to do."""
+    """The range cannot be bisected. The text states the reason and what to do."""
 
 
 def bisect(commits: Sequence[str], launches: Sequence[Launch], variance: float) -> Bisection:
@@ -75,7 +75,7 @@ def bisect(commits: Sequence[str], launches: Sequence[Launch], variance: float) 
     if not good or not bad:
         side = commits[0] if not good else commits[-1]
         raise NotBisectableError(
-            f"No run of this configuration measured {side[:12]}. Measure it first, or name another end."
+            f"No run of this configuration measured {side[:12]}. Measure it first, or choose another end."
         )
     low, high = statistics.fmean(good), statistics.fmean(bad)
     half = (high - low) / 2

@@ -31,7 +31,7 @@ _SILVERMAN = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Step times of a steady window in ms. `quantiles` are those of QUANTILES; `spike_share` 0 to 1."""
+    """Step times of a steady window in ms. `quantiles`: as in QUANTILES; `spike_share` 0 to 1."""
 
     n: int
     quantiles: tuple[float, ...]
@@ -45,7 +45,7 @@ class Distribution:
         return self.quantiles[2]
 
 
-def step_times(columns: dict[str, FloatArray]) -> FloatArray:
+def step_times(columns: Mapping[str, FloatArray]) -> FloatArray:
     """Return step times in ms; the printed value where an artefact could not be resolved."""
     printed = columns["step_time_ms"]
     true = columns.get("step_time_true_ms", printed)
@@ -337,7 +337,7 @@ class LeftOutRun:
 class SideComparison:
     """`a` is the baseline and `b` the candidate, each oldest first. `comparability` is of the newest run of both.
 
-    `kind` is that of the comparability, or a weaker one when a side has several configurations. `measured` is None when
+    `kind`: as in the comparability, or weaker if a side has several configurations. `measured` is None when
     no test was possible or allowed; `not_measured` then says why. `no_winner`: why no side may be called better.
     `short`: the shortest windows of A and of B in iterations, set when either is too short for more than a direction.
     """

@@ -190,7 +190,11 @@ def reason(verdict: Verdict, obstacle: str) -> str:
 
 def _reasons(verdict: Verdict, obstacle: str) -> Iterator[str]:
     if verdict.memory is not None and verdict.memory.decision == "regression":
-        yield _memory_alarm(verdict.memory)
+        memory = verdict.memory
+        yield (
+            f"Peak memory is {percent(memory.delta_pct)} higher than in the baseline "
+            f"(limit {percent(memory.alarm_pct)})."
+        )
     if verdict.step_time is None:
         yield f"The step time cannot be judged: {obstacle}."
     else:
@@ -284,12 +288,6 @@ def _step_time_sentence(change: StepTimeChange, baseline_runs: int) -> str:
     if shows_no_difference(change):
         return f"No significant difference from {runs}: {size}, {certainty(change)}."
     return f"{size} than {runs}, {certainty(change)}."
-
-
-def _memory_alarm(memory: MemoryChange) -> str:
-    return (
-        f"Peak memory is {percent(memory.delta_pct)} higher than in the baseline (limit {percent(memory.alarm_pct)})."
-    )
 
 
 def _memory_note(memory: MemoryChange) -> str:
@@ -394,7 +392,7 @@ def reruns_wanted(first: Verdict) -> int:
 
 
 def look_number(launches: int, wanted: int) -> int:
-    """Return the number of the look at `launches` of one commit, the first of which asked for `wanted` reruns.
+    """Return the number of the look at `launches` of one commit, whose first launch requested `wanted` reruns.
 
     All requested reruns together are the second look, as planned. Every launch beyond them is one more look.
     """

@@ -46,7 +46,7 @@ SHAPE = ("num_layers", "hidden_size", "num_attention_heads", "num_experts", "top
 class Difference:
     """A field that differs, or may differ: a side is None where it is not stated.
 
-    `follows`: the field that causes this difference; empty when it differs by itself.
+    `follows`: the field that causes this difference; empty when it follows no other field.
     """
 
     field: str

@@ -1,4 +1,4 @@
-"""The verdict document: what is stored, served, shown and reported about one verdict.
+"""The verdict document: everything that is stored, served, shown and reported about one verdict.
 
 Run names are run numbers (as text) in the service and file names on the command line.
 """

@@ -315,7 +315,7 @@ def settled_levels(regression: OpenedRegression, history: History) -> tuple[floa
     three runs.
 
     Without earlier runs, as after an upgrade, the usual level is kept. In a history too short for segmentation, the
-    slow level is that of the consecutive slow runs.
+    consecutive slow runs are the slow level.
     """
     middle = (regression.usual_level + regression.slow_level) / 2
     if len(history.values) < FEWEST_RUNS:

@@ -127,7 +127,7 @@ class StepTimeChange:
     `shift` and `standard_error` are in ln, `ci_*` bound the interval that decided (`_deciding_p`), and
     `smallest_callable_pct` is the smallest slowdown this comparison can detect.
     `need_runs`: further reruns that would decide an inconclusive result;
-    `alternative` when no number of reruns up to 20 would. `run_to_run_sd` is the moderated one that was used (ln).
+    `alternative` when no number of reruns up to 20 would. `run_to_run_sd`: moderated, as used (ln).
     `needs_confirmation`: a regression that rests on short runs. `reruns_apart_pct`: how far apart the candidate's
     reruns lie when that exceeds run-to-run variation; the result is then inconclusive. `several_causes`: the sides are
     different configurations, jobs or tasks (`Comparability.is_clean`), so there is nothing to act on. `not_steady`: the
@@ -333,7 +333,11 @@ def _outliers(runs: Sequence[RunEstimate], prior_variance: float) -> dict[str, s
     middle = median(values)
     limit = max(6 * mad(values), 5 * math.sqrt(prior_variance), _LEAST_OUTLIER)
     shifts = {run.run: run.log_step_time - middle for run in runs}
-    return {run: _off_the_others(shift) for run, shift in shifts.items() if abs(shift) > limit}
+    return {
+        run: f"{abs(100 * math.expm1(shift)):.1f} % {'slower' if shift > 0 else 'faster'} than the other baseline runs"
+        for run, shift in shifts.items()
+        if abs(shift) > limit
+    }
 
 
 ALARM_PCT = 1.0
@@ -348,7 +352,7 @@ def _alarming(runs: Sequence[RunEstimate]) -> dict[str, str]:
 
 
 def _higher(name: str, values: Mapping[str, float]) -> dict[str, str]:
-    """Return the runs that stand out, with the reason. Three newest runs that all do are a new level, and count."""
+    """Return the outliers with the reason. Three newest runs that are all outliers are a new level, and count."""
     if len(values) < _FEWEST_TO_CLEAN:
         return {}
     array = np.array(list(values.values()))
@@ -362,10 +366,6 @@ def _higher(name: str, values: Mapping[str, float]) -> dict[str, str]:
         for run, pct in more.items()
         if pct > limit
     }
-
-
-def _off_the_others(shift: float) -> str:
-    return f"{abs(100 * math.expm1(shift)):.1f} % {'slower' if shift > 0 else 'faster'} than the other baseline runs"
 
 
 # --- Run-to-run variation, learned from other configurations.
@@ -585,7 +585,9 @@ def decide_step_time(
 
 def throughput_pct(change: StepTimeChange) -> tuple[float, float, float]:
     """Convert a change to tokens/s or TFLOP/s/GPU: `(delta, low, high)` in percent, positive is faster."""
-    delta, slow, fast = (_inverse_pct(p) for p in (change.delta_pct, change.ci_high_pct, change.ci_low_pct))
+    delta, slow, fast = (
+        100 * (1 / (1 + pct / 100) - 1) for pct in (change.delta_pct, change.ci_high_pct, change.ci_low_pct)
+    )
     return delta, slow, fast
 
 
@@ -636,7 +638,3 @@ def _surer(p: float, looks: int) -> float:
 
 def _pct(shift: float) -> float:
     return 100 * math.expm1(shift)
-
-
-def _inverse_pct(pct: float) -> float:
-    return 100 * (1 / (1 + pct / 100) - 1)

@@ -64,7 +64,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class NearPair:
-    """A stack of the new side and the nearest of the old side, with what differs besides the field."""
+    """A stack of the new side and the nearest of the old side, with their differences in other fields."""
 
     old: RunRecord
     new: RunRecord
@@ -94,7 +94,7 @@ def cause_key(field: str, old_value: str, new_value: str) -> str:
     return f"upgrade:{field}:{old_value}:{new_value}"
 
 
-class Family:
+class OldSideFamily:
     """Run-to-run variation learned from the other configurations of the old side with the same GPU and class."""
 
     def __init__(self, configs: Sequence[ConfigRuns]) -> None:
@@ -114,7 +114,7 @@ def compare_sides(
 ) -> UpgradeReport:
     """Measure the upgrade. `old` and `new`: usable CI runs of each side by configuration, in any order."""
     before, after = _by_stack(old, field), _by_stack(new, field)
-    family = Family(old)
+    family = OldSideFamily(old)
     pairs: list[Pair] = []
     near: list[NearPair] = []
     unmatched = []
@@ -132,7 +132,7 @@ def compare_sides(
     only_old = [run for configs in before.values() if (run := _newest(configs).newest).stack_key not in seen]
     chances = discoveries([pair.measured.step_time for pair in pairs])
     pairs = [replace(pair, discovery=chance) for pair, chance in zip(pairs, chances, strict=True)]
-    ordered = sorted(pairs, key=lambda pair: -_shift(pair))
+    ordered = sorted(pairs, key=lambda pair: -(pair.measured.step_time.shift if pair.measured.step_time else 0.0))
     return UpgradeReport(field, old_value, new_value, tuple(ordered), tuple(near), tuple(only_old), tuple(only_new))
 
 
@@ -154,7 +154,7 @@ def _rest(run: RunRecord, field: str) -> tuple[object, ...]:
     return tuple(comparable(name, run.contract[name].value) if name in run.contract else None for name in names)
 
 
-def _pair(field: str, new: ConfigRuns, candidates: Sequence[ConfigRuns], family: Family) -> Pair | None:
+def _pair(field: str, new: ConfigRuns, candidates: Sequence[ConfigRuns], family: OldSideFamily) -> Pair | None:
     """Pair a configuration with the same one of the old side; None when each of those also differs in a knob."""
     for old in sorted(candidates, key=lambda config: -_number(config.newest.run)):
         comparability = compare_contracts(old.newest, new.newest)
@@ -185,10 +185,6 @@ def _nearest(field: str, new: ConfigRuns, old: Sequence[ConfigRuns]) -> NearPair
         if len(others) <= NEAR:
             near.append(NearPair(config.newest, new.newest, others))
     return min(near, key=lambda pair: len(pair.differences), default=None)
-
-
-def _shift(pair: Pair) -> float:
-    return pair.measured.step_time.shift if pair.measured.step_time else 0.0
 
 
 def _number(run: str) -> int:

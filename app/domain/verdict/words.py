@@ -163,7 +163,7 @@ def listed_runs(runs: Sequence[str], label: Label = as_named) -> str:
 
 
 def contrast_lines(contrast: MeasuredContrast, label: Label = as_named) -> list[str]:
-    """Describe a single-field contrast: what differs, what it was attributed to, and what was measured."""
+    """Describe a single-field contrast: difference, attribution and measurement."""
     comparability = contrast.comparability
     where = f"{listed_runs(contrast.runs, label)}, in {differences(comparability.stack)}"
     kind = "Single-field contrast" if comparability.kind == "contrast" else "Contrast"
@@ -339,7 +339,7 @@ def reference_text(reference: ReferenceMove, label: Label = as_named) -> str:
 
 
 def contrast_sentence(contrast: MeasuredContrast) -> str:
-    """Say what was measured against another stack and what the difference is attributed to."""
+    """State the difference from another stack and its attribution."""
     comparability, time = contrast.comparability, contrast.measured.step_time
     difference = changed_field(comparability)
     before, after = sides_text(difference)

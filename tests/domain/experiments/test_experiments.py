@@ -23,7 +23,7 @@ from app.domain.experiments.plan import (
     turned,
 )
 from app.domain.experiments.sweep import Trial, cost_of_sweep, rounds, sweep_progress
-from app.domain.experiments.values import Gain, KnobChange, State
+from app.domain.experiments.values import KnobChange, PlannedGain, State
 from app.domain.rules.change import OwnIdea
 from app.domain.run import Activity, Stated, Value
 from app.domain.verdict.special import t_quantile
@@ -329,7 +329,7 @@ ROOT = JourneyRun(1, "root", 400.0, 1000.0)
 
 
 def step(number: int, parent: int | None, pct: float | None, state: State = "done", name: str = "run") -> JourneyStep:
-    gain = None if pct is None else Gain(pct, pct - 1, pct + 1)
+    gain = None if pct is None else PlannedGain(pct, pct - 1, pct + 1)
     run = None if pct is None else JourneyRun(100 + number, name, 400.0 / (1 + pct / 100), None)
     return JourneyStep(number, parent, f"step {number}", (KNOB,), state, gain, "matched_ab", "candidate", run)
 
@@ -375,7 +375,7 @@ def test_texts_for_other_tools_are_quoted() -> None:
 
 
 def trial(value: str, runs: int, pct: float | None = None, **other: Any) -> Trial:
-    gain = None if pct is None else Gain(pct, pct - 1, pct + 1)
+    gain = None if pct is None else PlannedGain(pct, pct - 1, pct + 1)
     return Trial(int(value), value, other.pop("state", "waiting"), other.pop("planned", 1), runs, 0, gain, **other)
 
 

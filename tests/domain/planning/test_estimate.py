@@ -11,7 +11,7 @@ from app.domain.planning.costs import model_costs
 from app.domain.planning.estimate import Estimator, Record, degrees_of, estimator_of, residuals
 from app.domain.planning.forecast import LayoutForecaster, predict_change
 from app.domain.planning.layout import Layout
-from app.domain.planning.memory import Recipe
+from app.domain.planning.memory import MemoryOptions
 from app.domain.rules.engine import Forecast, evaluate
 from app.domain.rules.load import built_in_rules
 from app.domain.run import Stated
@@ -61,20 +61,20 @@ def test_published_peaks_are_predicted() -> None:
 @pytest.mark.parametrize(
     ("recipe", "part"),
     [
-        (Recipe(gradients_bf16=True), "weights"),
-        (Recipe(moments_bf16=True), "optimizer"),
-        (Recipe(offload=1.0), "optimizer"),
-        (Recipe(recompute=frozenset({"moe_act"})), "activations"),
-        (Recipe(recompute=frozenset({"mla_up_proj"})), "activations"),
-        (Recipe(recompute=frozenset({"layernorm"})), "activations"),
-        (Recipe(precision="fp8_mx"), "activations"),
+        (MemoryOptions(gradients_bf16=True), "weights"),
+        (MemoryOptions(moments_bf16=True), "optimizer"),
+        (MemoryOptions(offload=1.0), "optimizer"),
+        (MemoryOptions(recompute=frozenset({"moe_act"})), "activations"),
+        (MemoryOptions(recompute=frozenset({"mla_up_proj"})), "activations"),
+        (MemoryOptions(recompute=frozenset({"layernorm"})), "activations"),
+        (MemoryOptions(precision="fp8_mx"), "activations"),
     ],
 )
-def test_each_measure_saves_in_its_own_part(recipe: Recipe, part: str) -> None:
+def test_each_measure_saves_in_its_own_part(recipe: MemoryOptions, part: str) -> None:
     deepseek = estimator(gbs=8192)
     degrees = degrees_of(deepseek.request, Layout(1, 1, 8, 32, 1, 4))
     assert degrees is not None
-    plain, less = deepseek.memory(degrees, Recipe()), deepseek.memory(degrees, recipe)
+    plain, less = deepseek.memory(degrees, MemoryOptions()), deepseek.memory(degrees, recipe)
     assert getattr(less, part)[0] < getattr(plain, part)[0]
     for other in {"weights", "optimizer", "activations", "logits"} - {part}:
         assert getattr(less, other)[0] == getattr(plain, other)[0]
@@ -86,8 +86,8 @@ def test_the_up_projections_of_latent_attention_are_a_quarter_of_what_deepseek_k
     degrees = degrees_of(deepseek.request, Layout(1, 1, 1, 256, 1))
     assert degrees is not None
     saved = (
-        deepseek.memory(degrees, Recipe()).activations
-        - deepseek.memory(degrees, Recipe(recompute=frozenset({"mla_up_proj"}))).activations
+        deepseek.memory(degrees, MemoryOptions()).activations
+        - deepseek.memory(degrees, MemoryOptions(recompute=frozenset({"mla_up_proj"}))).activations
     )
     assert saved[0] == pytest.approx(4096 * 62 * 128 * (2 * 192 + 128) * 2 / 1e9)
 
@@ -98,17 +98,17 @@ def test_a_dispatched_token_costs_more_over_the_network_than_inside_nvlink() -> 
     wide, narrow = (degrees_of(qwen.request, Layout(1, 1, 1, ep)) for ep in (16, 8))
     assert wide is not None
     assert narrow is not None
-    flex = Recipe(dispatcher="hybridep")
+    flex = MemoryOptions(dispatcher="hybridep")
     inside, across = qwen.time(narrow, flex).dispatch[0], qwen.time(wide, flex).dispatch[0]
     assert across > 1.5 * inside
-    assert qwen.time(wide, Recipe()).dispatch[0] > across  # alltoall sends a copy for each expert
+    assert qwen.time(wide, MemoryOptions()).dispatch[0] > across  # alltoall sends a copy for each expert
 
 
 def test_bubbles_shrink_with_vpp_and_the_last_stage_waits_for_its_logits() -> None:
     qwen = estimator_of(request(QWEN_30B, gbs=1024))
     assert qwen is not None
     plain, virtual = (
-        qwen.time(degrees, Recipe())
+        qwen.time(degrees, MemoryOptions())
         for vpp in (1, 4)
         if (degrees := degrees_of(qwen.request, Layout(1, 1, 4, 4, 1, vpp))) is not None
     )

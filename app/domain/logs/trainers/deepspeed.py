@@ -1,7 +1,7 @@
 """Reads the steps of DeepSpeed's engines, when no trainer around them prints iterations.
 
 The pipeline engine prints step times: `steps: 200 loss: 5.5508 iter time (s): 0.936 samples/sec: 136.706`. The other
-engine prints rates, so its times are those between the stamps of its lines:
+engine prints rates, so its times are the differences of its timestamps:
 `[2022-12-20 08:26:26,101] [INFO] [timer.py:197:stop] 0/17, RunningAvgSamplesPerSec=158.31, CurrSamplesPerSec=159.62,
 MemAllocated=1.75GB, MaxMemAllocated=2.6GB`. GB are 2^30 bytes (`deepspeed/utils/timer.py`).
 """

@@ -1,7 +1,7 @@
-"""Reads Megatron-Bridge's own step line; its iteration line is that of Megatron-LM.
+"""Reads Megatron-Bridge's own step line; its iteration line is Megatron-LM's.
 
 `Step Time : 2.26s GPU utilization: 1156.2MODEL_TFLOP/s/GPU` comes from rank 0 while the iteration line comes from the
-last rank, so it may stand before or after it. Its seconds are rounded to 10 ms: the iteration line's time is better.
+last rank, so either may come first. Its seconds are rounded to 10 ms: the iteration line's time is better.
 """
 
 import re

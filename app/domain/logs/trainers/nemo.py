@@ -1,7 +1,7 @@
 """Reads NeMo's steps.
 
 NeMo 2: `Training epoch 0, iteration 28/99 | lr: 5.6e-06 | global_step: 28 | train_step_timing in s: 0.189 | ...`. It
-counts from 0, and the number after the slash is that of the last iteration; both are stored as printed.
+counts from 0, and the number after the slash is the last iteration; both are stored as printed.
 NeMo 1: `train_step_timing in s: [9.9, 5.1, ...]`, all steps in one list at the end, without iteration numbers.
 """
 

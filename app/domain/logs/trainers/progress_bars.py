@@ -3,8 +3,8 @@
 Trainer: ` 90%|████ | 478/532 [2:03:07<13:48, 15.34s/it]`, followed by `{'loss': 6.12, 'learning_rate': 2.3e-07,
 'epoch': 1.8}`. Many programs draw bars, so only the bar counts that has such losses. Its rate is a running mean.
 NeMo 1: `Epoch 0: :  1%| | 57/4900 [10:58<15:32:28, v_num=x, reduced_train_loss=6.830, global_step=56.00,
-train_step_timing in s=11.30]`. Other bars of Lightning have the mean since the start: their times are those between two
-states of the bar.
+train_step_timing in s=11.30]`. Other bars of Lightning have the mean since the start: their times are the differences
+between two states of the bar.
 """
 
 import re

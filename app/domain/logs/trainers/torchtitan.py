@@ -1,8 +1,8 @@
 """Reads torchtitan's steps, which have no step time: it is the time between the stamps of two lines.
 
 `[rank0]:[titan] 2026-02-24 19:46:19,145 - root - INFO - step:  5  loss:  7.07623  grad_norm: 46.5000
-memory: 66.91GiB(37.51%)  tps: 10,007  tflops: 313.36  mfu: 13.93%`. The rate `tps` is that of one GPU over the same
-interval (`torchtitan/components/metrics.py`). The memory is the maximum that PyTorch reserved, not allocated.
+memory: 66.91GiB(37.51%)  tps: 10,007  tflops: 313.36  mfu: 13.93%`. The rate `tps` is per GPU, over the same interval
+(`torchtitan/components/metrics.py`). The memory is the maximum that PyTorch reserved, not allocated.
 """
 
 import re
