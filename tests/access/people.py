@@ -60,15 +60,15 @@ def make_teams(app: FastAPI) -> Teams:
         shown = make_project(session, PUBLIC)
         shown.public = True
         session.add(shown)
-        known = {
+        user_ids = {
             name: users.create_user(session, name, by="test", administrator=name == "administrator").id
             for name in ("outsider", *ROLES, "administrator")
         }
         for name, role in ROLES.items():
-            users.set_role(session, project_id=ours, user_id=known[name], role=role, by="test")
-        users.set_role(session, project_id=theirs, user_id=known["outsider"], role=Role.MAINTAINER, by="test")
-        made = {
+            users.set_role(session, project_id=ours, user_id=user_ids[name], role=role, by="test")
+        users.set_role(session, project_id=theirs, user_id=user_ids["outsider"], role=Role.MAINTAINER, by="test")
+        secrets = {
             name: tokens.make_token(session, project_id=ours, name=name, scopes=scopes, by="test")[1]
             for name, scopes in SCOPES.items()
         }
-    return Teams(app, ours, theirs, public, known, made, app.state.engine)
+    return Teams(app, ours, theirs, public, user_ids, secrets, app.state.engine)

@@ -165,23 +165,23 @@ def _made(teams: Teams, owned: Belongings, key: str, change: Change) -> str:
     status, text = _send(there, key, change)
     if status not in (200, 201, 202, 204, 303):
         return f"{status} {text if text[0] == '{' else text[text.index('<main') :]}"
-    made = [event for event in _events(teams) if event.id > last.id]
-    if strange := [item.who for item in made if item.who != change.who]:
+    recorded = [event for event in _events(teams) if event.id > last.id]
+    if strange := [item.who for item in recorded if item.who != change.who]:
         return f"in the name of {strange}"
     with read_session(teams.engine) as session:
         slugs = slugs_by_id(session)
-    if any(_fits(item, change, slugs.get(item.project_id or 0), began) for item in made):
+    if any(_fits(item, change, slugs.get(item.project_id or 0), began) for item in recorded):
         return ""
-    return f"left {made}"
+    return f"left {recorded}"
 
 
-def _fits(one: AuditEvent, change: Change, project: str | None, began: datetime) -> bool:
-    told = (one.subject, one.action, project) == (change.subject, change.action, change.project)
+def _fits(entry: AuditEvent, change: Change, project: str | None, began: datetime) -> bool:
+    is_same = (entry.subject, entry.action, project) == (change.subject, change.action, change.project)
     return (
-        told
-        and began <= one.at <= utc_now()
-        and one.before.items() >= change.before.items()
-        and all(one.after.get(name, ...) == value for name, value in change.after.items())
+        is_same
+        and began <= entry.at <= utc_now()
+        and entry.before.items() >= change.before.items()
+        and all(entry.after.get(name, ...) == value for name, value in change.after.items())
     )
 
 

@@ -240,8 +240,8 @@ def test_a_token_brings_runs_into_its_own_project_and_need_not_name_it(teams: Te
     assert upload(client)[0] == 202
     assert project_of(teams) == "alpha"
     assert upload(client, project="alpha", name="again")[0] == 202
-    status, told = upload(client, project=THEIRS)
-    assert (status, "alpha" in told) == (403, True)
+    status, text = upload(client, project=THEIRS)
+    assert (status, "alpha" in text) == (403, True)
 
 
 def test_a_run_is_of_the_same_stack_whether_its_upload_names_the_project(
@@ -281,10 +281,12 @@ def test_a_change_is_made_in_the_own_name_whatever_is_stated(teams: Teams, who: 
     with transaction(teams.engine) as session:
         run = make_run(session, project="alpha")
     client, reader = teams.client(who), teams.client("viewer")
-    for said in ({}, {"author": "the boss"}):
-        assert client.post(f"/api/v1/runs/{run}/quarantine", json={"note": "bad node", **said}).status_code == 200
+    for body_author in ({}, {"author": "the boss"}):
+        assert (
+            client.post(f"/api/v1/runs/{run}/quarantine", json={"note": "bad node", **body_author}).status_code == 200
+        )
         assert reader.get(f"/api/v1/runs/{run}").json()["quarantine"]["by"] == name
-        assert client.post(f"/api/v1/runs/{run}/release", json=said).status_code == 200
+        assert client.post(f"/api/v1/runs/{run}/release", json=body_author).status_code == 200
 
 
 def test_a_form_asks_nobody_who_is_logged_in_for_a_name(teams: Teams) -> None:
@@ -302,9 +304,9 @@ def test_what_is_for_all_projects_is_an_administrators(teams: Teams) -> None:
     assert teams.client("contributor").post("/api/v1/references", json=body).status_code == 403
     assert teams.client("contributor").post("/api/v1/references", json=body | {"project": THEIRS}).status_code == 422
     assert teams.client("contributor").post("/api/v1/references", json=body | {"project": "alpha"}).status_code == 201
-    made = teams.client("administrator").post("/api/v1/references", json=body | {"note": "for all"})
-    assert made.status_code == 201
-    number = made.json()["id"]
+    answer = teams.client("administrator").post("/api/v1/references", json=body | {"note": "for all"})
+    assert answer.status_code == 201
+    number = answer.json()["id"]
     assert teams.client("outsider").get(f"/api/v1/references/{number}").status_code == 200
     assert teams.client("outsider").delete(f"/api/v1/references/{number}").status_code == 403
 
@@ -351,6 +353,6 @@ def test_strangers_and_jobs_hear_no_names(teams: Teams) -> None:
     for who in ("outsider", "anonymous", "token:read"):
         for number in (run, shown):
             answer = teams.client(who).post(f"/api/v1/runs/{number}/quarantine", json={"reason": "x"})
-            asked = "administrator" in answer.text
+            names_administrator = "administrator" in answer.text
             assert (answer.status_code in (401, 403, 404), "maintainer:" in answer.text) == (True, False)
-            assert asked == (who == "outsider" and number == shown), (who, answer.text)
+            assert names_administrator == (who == "outsider" and number == shown), (who, answer.text)

@@ -70,12 +70,12 @@ def test_over_https_the_cookie_goes_nowhere_else(teams: Teams, browser: TestClie
 
 
 def test_what_was_wrong_is_told_to_nobody(teams: Teams, browser: TestClient) -> None:
-    def told(name: str) -> str:
+    def answer_text(name: str) -> str:
         answer = browser.post("/login", data={"name": name, "password": "not the password"})
         assert (answer.status_code, "Set-Cookie" in answer.headers) == (422, False)
         return answer.text.replace(f'value="{name}"', 'value=""')
 
-    assert told("viewer") == told("no-such-name")
+    assert answer_text("viewer") == answer_text("no-such-name")
     assert recorded(teams, teams.users["viewer"])[0] == "log-in refused"
     assert recorded(teams, "unknown") == ["log-in refused"]
 
@@ -148,13 +148,13 @@ def test_another_password_ends_every_other_session(teams: Teams, browser: TestCl
     elsewhere = teams.client("viewer")
     log_in(browser)
     form = {"old": PASSWORD, "new": OTHER, "again": OTHER}
-    for wrong, told in (
+    for wrong, message in (
         ("old", "is not your password"),
         ("new", "at least 12 characters"),
         ("again", "does not match"),
     ):
         answer = browser.post("/account/password", data=form | {wrong: "short"})
-        assert (answer.status_code, told in answer.text, PASSWORD in answer.text) == (422, True, False)
+        assert (answer.status_code, message in answer.text, PASSWORD in answer.text) == (422, True, False)
     assert 'value="/runs?q=a"' in browser.get("/account/password?next=/runs%3Fq%3Da").text
     answer = browser.post("/account/password", data=form | {"username": "viewer", "next": "/runs?q=a"})
     assert (answer.status_code, answer.headers["Location"]) == (303, "/runs?q=a")
@@ -197,9 +197,9 @@ GOOD = ("correct horse battery", "a password of hers", "staple by the window", "
 
 
 def test_common_ones_and_those_that_hold_a_name_are_refused() -> None:
-    told = {password: problem_with(password, ACCOUNT) for password in (*COMMON, *NAMED, *GOOD)}
-    wrong = [f"{password} is accepted" for password in (*COMMON, *NAMED) if not told[password]]
-    wrong += [f"{password} {told[password]}" for password in GOOD if told[password]]
+    problems = {password: problem_with(password, ACCOUNT) for password in (*COMMON, *NAMED, *GOOD)}
+    wrong = [f"{password} is accepted" for password in (*COMMON, *NAMED) if not problems[password]]
+    wrong += [f"{password} {problems[password]}" for password in GOOD if problems[password]]
     assert not wrong, "\n".join(wrong)
 
 
@@ -262,11 +262,11 @@ def test_a_name_that_passes_for_another_is_none(teams: Teams, name: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("said", "name"),
+    ("claimed", "name"),
     [("Zoë Müller", "Zoe Muller"), ("r\u043e\u043et", "rt"), ("token ci", "user token ci"), ("\u200b", "user")],
 )
-def test_what_a_provider_says_becomes_such_a_name(said: str, name: str) -> None:
-    assert users.plain_name(said) == name
+def test_what_a_provider_says_becomes_such_a_name(claimed: str, name: str) -> None:
+    assert users.plain_name(claimed) == name
     assert users.checked_name(name) == name
 
 

@@ -102,8 +102,8 @@ def test_each_sees_the_own_projects_and_counts_only_where_one_manages(teams: Tea
 
 def test_an_administrator_makes_projects(teams: Teams) -> None:
     client = teams.client("administrator")
-    made = client.post("/api/v1/projects", json={"project": "fresh"})
-    assert (made.status_code, made.json()["role"], made.json()["public"]) == (201, "administrator", False)
+    answer = client.post("/api/v1/projects", json={"project": "fresh"})
+    assert (answer.status_code, answer.json()["role"], answer.json()["public"]) == (201, "administrator", False)
     assert client.post("/api/v1/projects", json={"project": "fresh"}).status_code == 409
     for slug in ("", "a/b", "..", "a b", "x" * 101, "-a"):
         assert client.post("/api/v1/projects", json={"project": slug}).status_code == 422, slug
@@ -117,14 +117,18 @@ def test_tokens_of_who_goes_are_named_and_revoked_with_them_when_asked(teams: Te
     admin, maintainer = teams.client("administrator"), teams.client("maintainer")
     outsider = {"name": "outsider", "role": "maintainer"}
     maintainer.post(MEMBERS, json=outsider)
-    made = {}
+    secrets = {}
     for slug, name in ((OURS, "nightly"), (OURS, "bench"), (THEIRS, "theirs")):
         answer = teams.client("outsider").post(f"/api/v1/projects/{slug}/tokens", json={"name": name})
-        made[name] = answer.json()["token"]
+        secrets[name] = answer.json()["token"]
 
     def opens() -> list[str]:
         job = teams.client("anonymous")
-        return [n for n in made if job.get("/api/v1/whoami", headers={"Authorization": f"Bearer {made[n]}"}).is_success]
+        return [
+            n
+            for n in secrets
+            if job.get("/api/v1/whoami", headers={"Authorization": f"Bearer {secrets[n]}"}).is_success
+        ]
 
     listed = next(member for member in maintainer.get(MEMBERS).json()["members"] if member["name"] == "outsider")
     assert [(token["name"], token["project"]) for token in listed["tokens"]] == [("nightly", OURS), ("bench", OURS)]
@@ -223,14 +227,14 @@ def test_the_page_makes_and_shows_people(teams: Teams) -> None:
     page = admin.post(USERS_PAGE, data={"name": "Eve O'Hara", "email": "eve@example.org"})
     assert "Pass this password to Eve O&#39;Hara now" in page.text
     assert "eve@example.org" in admin.get(USERS_PAGE).text
-    for sent, told in (
+    for sent, message in (
         ({"name": ""}, "must have 1 to 100 characters"),
         ({"name": "<i>Eve</i>"}, "must start with a letter (a to z)"),
         ({"name": "viewer"}, "User viewer already exists"),
         ({"name": "Bob", "email": "bob"}, "must be an e-mail address"),
     ):
         page = admin.post(USERS_PAGE, data=sent)
-        assert (page.status_code, told in page.text) == (422, True), sent
+        assert (page.status_code, message in page.text) == (422, True), sent
     assert admin.post(f"{USERS_PAGE}/{teams.users['viewer']}", data={"do": "promote"}).status_code == 422
 
 

@@ -88,13 +88,13 @@ def world(module_settings: Settings) -> Iterator[World]:
     ours = add_work(teams, module_settings, OURS)
     work_again(teams)
     before = {who: answers(teams, who, for_reader(who, addresses(teams, ours))) for who in READERS}
-    few = asked(teams.client("administrator"))
+    few = counting_pages(teams.client("administrator"))
     theirs = add_work(teams, module_settings, THEIRS)
     work_again(teams)  # what workers made of ours is made in their presence
     unbounded: set[str] = set()
     with noted_statements(teams, unbounded):
         after = {who: answers(teams, who, for_reader(who, addresses(teams, ours))) for who in READERS}
-    yield World(teams, ours, theirs, before, after, (few, asked(teams.client("administrator"))), unbounded)
+    yield World(teams, ours, theirs, before, after, (few, counting_pages(teams.client("administrator"))), unbounded)
     app.state.engine.dispose()
 
 
@@ -165,18 +165,18 @@ def for_reader(who: str, addresses: list[str]) -> list[str]:
     return addresses if who == "maintainer" else [address for address in addresses if address.startswith("/api/")]
 
 
-def answers(teams: Teams, who: str, asked: list[str]) -> Answers:
+def answers(teams: Teams, who: str, addresses: list[str]) -> Answers:
     """What each address tells, as a page or as documents, without what is drawn or counted anew for each answer."""
-    client, table, tables, told = teams.client(who), route_table(teams.app), csv_routes(teams.app), {}
-    for address in dict.fromkeys(asked):
-        found = table.find("GET", address.partition("?")[0])
-        has_csv = found is not None and found.route.path in tables
+    client, table, tables, texts = teams.client(who), route_table(teams.app), csv_routes(teams.app), {}
+    for address in dict.fromkeys(addresses):
+        matched = table.find("GET", address.partition("?")[0])
+        has_csv = matched is not None and matched.route.path in tables
         for headers in ({}, CSV) if has_csv else ({},) if address.startswith("/api/") else (PAGE,):
             answer = client.get(address, headers=headers)
             text = answer.content.decode(errors="replace")
             assert answer.status_code < 500, f"{address}: {text[:300]}"  # a defect hides what it would tell
-            told[address, headers.get("Accept", "")] = f"{answer.status_code} {masked(text)}"
-    return told
+            texts[address, headers.get("Accept", "")] = f"{answer.status_code} {masked(text)}"
+    return texts
 
 
 def csv_routes(app: FastAPI) -> set[str]:
@@ -195,7 +195,7 @@ def masked(text: str) -> str:
     return re.sub(r"\b(just now|\d+\s(s|min|h) ago|\d+\s(s|min|h)(?=</time>))", "AGO", text)
 
 
-def asked(client: TestClient) -> dict[str, str]:
+def counting_pages(client: TestClient) -> dict[str, str]:
     return {item: masked(client.get(item).text) for item in COUNTING}
 
 
@@ -216,8 +216,8 @@ def every_statement(teams: Teams, statements: list[str]) -> Iterator[None]:
 class noted_statements:  # noqa: N801  a context manager
     """Statements that run for a request, on rows that are somebody's, without the condition on projects."""
 
-    def __init__(self, teams: Teams, found: set[str]) -> None:
-        self._engine, self._found = teams.engine, found
+    def __init__(self, teams: Teams, unconditioned: set[str]) -> None:
+        self._engine, self._unconditioned = teams.engine, unconditioned
 
     def __enter__(self) -> None:
         event.listen(self._engine, "before_cursor_execute", self._note)
@@ -229,7 +229,7 @@ class noted_statements:  # noqa: N801  a context manager
         if visible_projects() is None:
             return
         if unbounded(compiled.string if (compiled := getattr(context, "compiled", None)) is not None else statement):
-            self._found.add(statement)
+            self._unconditioned.add(statement)
 
 
 @cache  # requests run the same few statements thousands of times
@@ -302,12 +302,14 @@ def test_nothing_of_another_team_is_read_by_any_address(world: World) -> None:
         for leak in leaks(f"{who} at {item}", text, THEIRS, strangers)
     ]
     # What was asked for stands in the answer, so only what belongs to it tells something.
-    known = strangers - {world.theirs.run}
+    other_runs = strangers - {world.theirs.run}
     client = world.teams.client("viewer")
     for probe in probes(world.ours, world.theirs):
         answer = client.get(probe, headers={} if probe.startswith("/api/") else PAGE)
         assert answer.status_code < 500, f"{probe}: {answer.text[:300]}"
-        result += [leak for word in ("image", "lead") for leak in leaks(probe, answer.text, f"{THEIRS}-{word}", known)]
+        result += [
+            leak for word in ("image", "lead") for leak in leaks(probe, answer.text, f"{THEIRS}-{word}", other_runs)
+        ]
     assert not result, "\n".join(result)
 
 
@@ -401,10 +403,10 @@ def runs_of(teams: Teams, who: str) -> set[int]:
 
 def leaks(where: str, text: str, word: str, strangers: set[int]) -> list[str]:
     """What an answer tells of theirs."""
-    told = []
+    leaked = []
     if word in text:
-        told.append(f"{where}: …{text[max(0, text.index(word) - 80) : text.index(word) + 80]}…")
-    return told + [f"{where}: run {number}" for number in RUN_LINK.findall(text) if int(number) in strangers]
+        leaked.append(f"{where}: …{text[max(0, text.index(word) - 80) : text.index(word) + 80]}…")
+    return leaked + [f"{where}: run {number}" for number in RUN_LINK.findall(text) if int(number) in strangers]
 
 
 def test_a_figure_that_moves_takes_nothing_along(world: World) -> None:

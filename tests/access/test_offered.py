@@ -229,7 +229,9 @@ def test_what_a_page_offers_is_allowed_and_whoever_may_is_offered_it(town: Town)
         }
         wrong += [f"No page offers {who} {key}" for key in sorted(missing - offered - IN_ANSWERS)]
         selectable = set().union(*(page.selectable for page in pages.values()))
-        mine = town.regressions(None if who == "administrator" else town.teams.ours if who in OFFERED_TO else 0)
-        if selectable != mine:
-            wrong.append(f"{who} may select the regressions {selectable}, not {mine}")
+        visible_regressions = town.regressions(
+            None if who == "administrator" else town.teams.ours if who in OFFERED_TO else 0
+        )
+        if selectable != visible_regressions:
+            wrong.append(f"{who} may select the regressions {selectable}, not {visible_regressions}")
     assert not wrong, "\n".join(wrong)

@@ -78,9 +78,9 @@ def kind(browser: TestClient) -> str:
     return str(browser.get("/api/v1/whoami").json()["kind"])
 
 
-def refused(browser: TestClient, told: str, address: str = "") -> None:
+def refused(browser: TestClient, message: str, address: str = "") -> None:
     answer = browser.get(address or leave(browser))
-    assert (answer.status_code, told in answer.text) == (422, True), answer.text
+    assert (answer.status_code, message in answer.text) == (422, True), answer.text
     assert kind(browser) == "nobody"
     assert ATTEMPT not in browser.cookies  # it can be answered once
 
@@ -95,9 +95,9 @@ def test_the_first_log_in_makes_an_account_of_no_project_and_leads_back(teams: T
     assert (who["kind"], who["name"]) == ("person", "ada")
     assert {item["project"] for item in browser.get("/api/v1/projects").json()["items"]} == {"window"}
     with read_session(teams.engine) as session:
-        made = next(user for user in list_users(session) if user.name == "ada")
-        done = [event.action for event in audit.events(session, "account", made.id)]
-    assert (made.email, made.administrator, bool(made.comes_by)) == ("ada@example.org", False, True)
+        created = next(user for user in list_users(session) if user.name == "ada")
+        done = [event.action for event in audit.events(session, "account", created.id)]
+    assert (created.email, created.administrator, bool(created.comes_by)) == ("ada@example.org", False, True)
     assert done == ["logged in", "created"]
 
 
@@ -159,13 +159,13 @@ def test_an_id_token_that_proves_nothing_opens_nothing(
 
 
 def test_a_code_counts_once_and_only_for_who_asked_for_it(teams: Teams, browser: TestClient) -> None:
-    held = leave(browser)
+    callback = leave(browser)
     cookie = browser.cookies[ATTEMPT]
-    assert browser.get(held).status_code == 303
+    assert browser.get(callback).status_code == 303
     browser.post("/logout")
-    refused(browser, "Try again", held)  # the browser's attempt is over
+    refused(browser, "Try again", callback)  # the browser's attempt is over
     browser.cookies.set(ATTEMPT, cookie, domain="testserver.local", path="/login/oidc")
-    refused(browser, "does not prove who you are", held)  # and the provider's code is used up
+    refused(browser, "does not prove who you are", callback)  # and the provider's code is used up
 
     stolen, thief = leave(browser), fresh(teams)
     refused(thief, "in another browser", stolen)

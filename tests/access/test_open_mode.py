@@ -59,9 +59,9 @@ def test_accounts_tokens_receivers_and_the_public_switch_need_log_ins(
         if answer.status_code != 403 or command is None:
             wrong.append(f"{route.key}: {answer.status_code} {answer.text}")
     switched = client.patch(f"/api/v1/projects/{OURS}", json={"public": True, "author": "Ada"})
-    made = client.post("/api/v1/projects", json={"project": "open", "public": True, "author": "Ada"})
+    created = client.post("/api/v1/projects", json={"project": "open", "public": True, "author": "Ada"})
     assert not wrong, "\n".join(wrong)
-    assert [switched.status_code, made.status_code] == [403, 403]
+    assert [switched.status_code, created.status_code] == [403, 403]
     assert counted(engine) == before
 
 

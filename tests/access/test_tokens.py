@@ -126,12 +126,14 @@ def test_the_form_says_what_is_missing(teams: Teams) -> None:
 
 def test_tokens_are_listed_page_by_page_those_in_force_first(teams: Teams) -> None:
     maintainer = teams.client("maintainer")
-    made = [maintainer.post(ADDRESS, json={"name": f"job {number}"}).json()["id"] for number in range(PAGE_SIZE + 1)]
-    maintainer.delete(f"{ADDRESS}/{made[-1]}")
+    token_ids = [
+        maintainer.post(ADDRESS, json={"name": f"job {number}"}).json()["id"] for number in range(PAGE_SIZE + 1)
+    ]
+    maintainer.delete(f"{ADDRESS}/{token_ids[-1]}")
     first, second = (maintainer.get(ADDRESS, params={"page": page, "page_size": PAGE_SIZE}).json() for page in (1, 2))
     assert len(first["items"]) == PAGE_SIZE
     assert first["total"] == second["total"] == len(first["items"]) + len(second["items"])
-    assert made[-1] in [token["id"] for token in second["items"]]
+    assert token_ids[-1] in [token["id"] for token in second["items"]]
     assert maintainer.get(ADDRESS, params={"page_size": 501}).status_code == 422
     assert maintainer.get(PAGE).text.count("<tr") == PAGE_SIZE + 1
     assert f'rel="next" href="{PAGE}?page=2"' in maintainer.get(PAGE).text
@@ -338,7 +340,7 @@ def test_who_contributes_adds_to_finished_runs(teams: Teams) -> None:
         assert append(teams.client(who), run, MORE, name=f"late-{number}.log")[0] == 200
 
 
-def said(client: TestClient, run: int) -> tuple[str, bool]:
+def uploaded_by(client: TestClient, run: int) -> tuple[str, bool]:
     """By the API, and whether the run's page says so, too."""
     process_run(run)
     name = client.get(f"/api/v1/runs/{run}").json()["uploaded_by"]
@@ -351,17 +353,17 @@ def test_a_person_and_a_token_are_named(teams: Teams) -> None:
     stated = {"project": OURS, "uploaded_by": "somebody else", "author": "somebody else"}
     for who, name in (("contributor", "contributor"), ("token:upload", "token token:upload")):
         run = upload(teams.client(who), LOG, meta=stated | {"commit": who[:5] * 8}).json()["id"]
-        assert said(reader, run) == (name, True)
+        assert uploaded_by(reader, run) == (name, True)
 
 
 def test_a_run_sent_by_the_form_names_the_person(teams: Teams) -> None:
     person = teams.client("contributor")
     answer = person.post("/upload", files={"log": ("a.log", LOG)}, data={"project": OURS}, follow_redirects=False)
     run = int(answer.headers["Location"].rpartition("/")[2])
-    assert said(teams.client("viewer"), run) == ("contributor", True)
+    assert uploaded_by(teams.client("viewer"), run) == ("contributor", True)
 
 
 def test_where_nobody_logs_in_nobody_is_named(client: TestClient) -> None:
     run = upload(client, LOG).json()["id"]
-    assert said(client, run)[0] == ""
+    assert uploaded_by(client, run)[0] == ""
     assert "<dt>uploaded</dt>" in client.get(f"/runs/{run}?tab=record").text

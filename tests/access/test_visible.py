@@ -71,7 +71,7 @@ def runs(engine: Engine) -> tuple[int, int]:
         return make_run(session, project="alpha"), make_run(session, project="omega")
 
 
-def found(session: Session, statement: Any) -> set[int]:
+def visible_ids(session: Session, statement: Any) -> set[int]:
     return {value for value in session.execute(statement).scalars() if value is not None}
 
 
@@ -80,12 +80,12 @@ def test_no_form_of_a_statement_sees_others(engine: Engine, runs: tuple[int, int
     ours, theirs = runs
     with read_session(engine) as session:
         project = session.get_one(RunRow, ours).project_id
-        assert theirs in found(session, STATEMENTS[name](theirs))
+        assert theirs in visible_ids(session, STATEMENTS[name](theirs))
         for _ in range(2):  # also from the compiled form that is kept
             with seeing(frozenset({project})):
-                assert theirs not in found(session, STATEMENTS[name](theirs))
+                assert theirs not in visible_ids(session, STATEMENTS[name](theirs))
             with seeing(frozenset()):
-                assert found(session, STATEMENTS[name](theirs)) == set()
+                assert visible_ids(session, STATEMENTS[name](theirs)) == set()
 
 
 def test_a_statement_of_code_that_does_not_say_what_it_may_see_is_stopped(
@@ -96,7 +96,7 @@ def test_a_statement_of_code_that_does_not_say_what_it_may_see_is_stopped(
         with pytest.raises(visible.UnsaidProjectsError):
             session.execute(select(ID))
         with seeing(visible.EVERY_PROJECT):
-            assert found(session, select(ID)) == set(runs)
+            assert visible_ids(session, select(ID)) == set(runs)
 
 
 def test_neither_a_key_nor_a_change_reaches_others(engine: Engine, runs: tuple[int, int]) -> None:
@@ -147,8 +147,8 @@ def test_of_no_table_a_row_of_others_is_read_changed_or_deleted(database: str, r
         name = str(mapper.local_table)
         if name in visible.OF_NOBODY:
             continue
-        one = aliased(mapper.class_)
-        key, aliased_key = mapper.primary_key, [getattr(one, mapped.name) for mapped in mapper.primary_key]
+        alias = aliased(mapper.class_)
+        key, aliased_key = mapper.primary_key, [getattr(alias, mapped.name) for mapped in mapper.primary_key]
         keys = [getattr(mapper.class_, mapped.name) for mapped in key]
         with read_session(engine) as session:
             rows: dict[int, tuple[Any, ...]] = {OUR_ID: (), THEIR_ID: ()}
@@ -209,13 +209,13 @@ MISSING = {"project": "nosuch", "run": "999999", "regression": "999999", "experi
 
 @contextmanager
 def statements(engine: Engine) -> Iterator[list[str]]:
-    asked: list[str] = []
+    executed: list[str] = []
 
     def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        asked.append(statement)
+        executed.append(statement)
 
     event.listen(engine, "before_cursor_execute", note)
-    yield asked
+    yield executed
     event.remove(engine, "before_cursor_execute", note)
 
 
@@ -237,13 +237,13 @@ def test_the_database_is_asked_as_much_for_what_is_not_there(teams: Teams, who: 
             continue
         team.request(method, address.format(name), data={} if method == "POST" else None)  # they know, and so may we
         stranger.request(method, address.format("0"))
-        asked = []
+        queries = []
         for named in (name, MISSING[what]):
-            with statements(teams.engine) as made:
+            with statements(teams.engine) as executed:
                 answer = stranger.request(method, address.format(named))
             assert answer.status_code == (401 if who == "anonymous" else 404)
-            asked.append(made)
-        assert asked[0] == asked[1] != [], what
+            queries.append(executed)
+        assert queries[0] == queries[1] != [], what
 
 
 PAGE = {"Accept": "text/html"}

@@ -95,8 +95,8 @@ def test_a_point_tells_of_its_run_and_leads_to_it_and_nowhere_else(open_page: Op
     assert box is not None
     page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 180)
     tip = page.locator("#vg-tooltip-element")
-    for told in ("run", "commit", "95 % interval", "iterations", "verdict", "in levels"):
-        expect(tip).to_contain_text(told)
+    for label in ("run", "commit", "95 % interval", "iterations", "verdict", "in levels"):
+        expect(tip).to_contain_text(label)
     number = re.search(r"#(\d+)", tip.inner_text())
     assert number is not None
     page.mouse.click(box["x"] + box["width"] * 0.3, box["y"] + 180)

@@ -100,8 +100,8 @@ def test_a_figure_is_corrected_and_withdrawn_without_script(open_page: OpenPage,
 def test_a_withdrawn_figure_keeps_its_address_and_says_why(open_page: OpenPage) -> None:
     page = open_page("/references")
     contract = {"model": "Mixtral-8x7B", "gpu": "A100", "gpus": 32, "precision": "bf16"}
-    told = {"author": "Ada", "measured_by": "Lab", "source": "A table", "date": "2026-09", "tflops_per_gpu": 99.5}
-    number = page.request.post("/api/v1/references", data=told | {"contract": contract}).json()["id"]
+    form = {"author": "Ada", "measured_by": "Lab", "source": "A table", "date": "2026-09", "tflops_per_gpu": 99.5}
+    number = page.request.post("/api/v1/references", data=form | {"contract": contract}).json()["id"]
     page.goto(f"/references/{number}")
     page.get_by_text("Withdraw it…", exact=True).click()
     withdraw = page.locator(".withdraw")

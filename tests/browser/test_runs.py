@@ -125,9 +125,11 @@ def test_a_dropped_log_becomes_a_run_page_in_two_clicks_and_one_drag(open_page: 
 
 def test_the_run_page_goes_live_from_received_to_ready(open_page: OpenPage, house: House) -> None:
     # Leased to nobody, so that no worker takes it before the page was seen.
-    held = utc_now() + timedelta(hours=1)
+    lease_until = utc_now() + timedelta(hours=1)
     stated = {"name": "live"}
-    run = house.make_run(name="live", status="received", work="waiting", lease_until=held, metadata_stated=stated)
+    run = house.make_run(
+        name="live", status="received", work="waiting", lease_until=lease_until, metadata_stated=stated
+    )
     page = open_page(f"/runs/{run}")
     expect(page.locator("#run-body")).to_contain_text("waits for a worker")
     page.evaluate("window.sameDocument = true")

@@ -102,12 +102,12 @@ def test_an_address_is_counted_by_what_one_client_can_have(address: str, network
 def test_processes_count_together_in_redis(settings: Settings, redis_server: str) -> None:
     limit = RateLimitItemPerMinute(2)
     scaled = settings.model_copy(update={"broker_url": redis_server})
-    one, other = Counting(scaled), Counting(scaled)
-    assert [one.hit(limit, "a"), other.hit(limit, "a")] == [0, 0]
-    assert 0 < one.hit(limit, "a") <= 60
+    first, other = Counting(scaled), Counting(scaled)
+    assert [first.hit(limit, "a"), other.hit(limit, "a")] == [0, 0]
+    assert 0 < first.hit(limit, "a") <= 60
     assert other.hit(limit, "b") == 0
     other.forget(limit, "a")
-    assert one.hit(limit, "a") == 0
+    assert first.hit(limit, "a") == 0
 
 
 def test_without_redis_each_process_counts_for_itself(settings: Settings) -> None:
@@ -151,10 +151,10 @@ def test_after_so_many_wrong_passwords_not_even_the_right_one_opens(house: House
 
 
 def test_a_name_that_nobody_has_hears_the_same(house: House) -> None:
-    known = [house.try_once("ada", "wrong") for _ in range(3)]
+    existing = [house.try_once("ada", "wrong") for _ in range(3)]
     unknown = [house.try_once("bob", "wrong", "203.0.113.9") for _ in range(3)]
-    assert [answer.status_code for answer in unknown] == [answer.status_code for answer in known] == [422, 422, 429]
-    assert [re.sub(r"\bbob\b", "ada", answer.text) for answer in unknown] == [answer.text for answer in known]
+    assert [answer.status_code for answer in unknown] == [answer.status_code for answer in existing] == [422, 422, 429]
+    assert [re.sub(r"\bbob\b", "ada", answer.text) for answer in unknown] == [answer.text for answer in existing]
 
 
 def test_others_are_not_kept_out_from_one_place(house: House) -> None:

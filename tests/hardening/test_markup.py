@@ -141,12 +141,12 @@ def test_text_becomes_no_markup_script_formula_or_header_anywhere(hostile: Hosti
         sorted(item for item in hostile.addresses if item.startswith("/api/") is is_call) for is_call in (True, False)
     )
     which = random.Random(2)  # noqa: S311  # which ways the suite asks besides
-    asked = [(page, PAGE) for page in pages]
-    asked += [(page, BLOCK) for page in which.sample(pages, sized(len(pages) // 3, len(pages)))]
-    asked += [(call, headers) for call in calls for headers in which.sample([PAGE, {}, CSV], sized(1, 3))]
+    requests = [(page, PAGE) for page in pages]
+    requests += [(page, BLOCK) for page in which.sample(pages, sized(len(pages) // 3, len(pages)))]
+    requests += [(call, headers) for call in calls for headers in which.sample([PAGE, {}, CSV], sized(1, 3))]
     result: list[str] = []
     shown: set[str] = set()
-    for address, headers in asked:
+    for address, headers in requests:
         answer = client.get(address, headers=headers)
         wrong, text = faults(answer)
         result += [f"{address}: {fault}" for fault in wrong]
@@ -184,9 +184,14 @@ RUNS = f"""() => {{
 def test_nothing_of_it_runs_in_a_browser(hostile: Hostile) -> None:
     run, other = hostile.read.run, hostile.theirs.run
     pages = sorted(item for item in hostile.addresses if not NO_PAGES.search(item))
-    asked = set(random.Random(1).sample(pages, sized(len(pages) // 4, len(pages))))  # noqa: S311  # which pages
-    asked |= {f"/compare?a={run}&b={other}", f"/plan?run={other}", f"/runs/{run}?view=table", "/upgrade?project=alpha"}
-    asked |= {page for page in pages if re.fullmatch(r"/history/[0-9a-f]+|/runs/[0-9]+", page)}  # they have charts
+    sampled = set(random.Random(1).sample(pages, sized(len(pages) // 4, len(pages))))  # noqa: S311  # which pages
+    sampled |= {
+        f"/compare?a={run}&b={other}",
+        f"/plan?run={other}",
+        f"/runs/{run}?view=table",
+        "/upgrade?project=alpha",
+    }
+    sampled |= {page for page in pages if re.fullmatch(r"/history/[0-9a-f]+|/runs/[0-9]+", page)}  # they have charts
     result: list[str] = []
     for chart in ("distributions", "series"):  # the first one imports much, longer than a browser may wait
         hostile.teams.client("administrator").get(f"/compare/{chart}?a={run}&b={other}")
@@ -196,16 +201,16 @@ def test_nothing_of_it_runs_in_a_browser(hostile: Hostile) -> None:
         context.add_init_script(WATCH)
         page = context.new_page()
 
-        def note(said: str) -> None:
-            if said:
-                result.append(f"{page.url}: {said}")
+        def note(message: str) -> None:
+            if message:
+                result.append(f"{page.url}: {message}")
 
         page.on("dialog", lambda item: note(f"the dialog {item.message}"))  # which holds its page up
         page.on("pageerror", lambda item: note(str(item)))
         page.on("console", lambda item: note(complaint(item)))
         page.on("request", lambda item: note("" if item.url.startswith((house, "data:")) else item.url))
         tooltips = 0
-        for address in sorted(asked):
+        for address in sorted(sampled):
             page.goto(address)
             if "/login" in page.url and address != "/login":
                 result.append(f"{address}: nobody is logged in")
@@ -220,13 +225,13 @@ def test_nothing_of_it_runs_in_a_browser(hostile: Hostile) -> None:
 
 def complaint(message: ConsoleMessage) -> str:
     """A page that shows an error was answered with its status, which Chromium writes to the console."""
-    known = "the server responded with a status of" in message.text
-    return message.text if message.type in ("error", "warning") and not known else ""
+    is_status = "the server responded with a status of" in message.text
+    return message.text if message.type in ("error", "warning") and not is_status else ""
 
 
 def hovered(page: Page) -> int:
     """How many charts of a page told something of the marks under the pointer."""
-    told = 0
+    tooltips = 0
     for chart in page.locator("[data-chart][data-ready] canvas").all():
         box = chart.bounding_box()
         if box is None:
@@ -235,8 +240,8 @@ def hovered(page: Page) -> int:
         box = chart.bounding_box() or box
         for step in range(1, 8):
             page.mouse.move(box["x"] + box["width"] * step / 8, box["y"] + box["height"] * (0.3 + 0.05 * (step % 5)))
-        told += page.locator("#vg-tooltip-element.visible").count()
-    return told
+        tooltips += page.locator("#vg-tooltip-element.visible").count()
+    return tooltips
 
 
 def test_a_link_that_runs_is_refused(client: TestClient) -> None:

@@ -37,8 +37,8 @@ UPLOAD = b"POST /api/v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: multip
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("THREEWALLS_REQUEST_SECONDS", str(SECONDS))
-        with running("serve", tmp_path_factory.mktemp("slow") / "data") as made:
-            yield made
+        with running("serve", tmp_path_factory.mktemp("slow") / "data") as server:
+            yield server
 
 
 def connect(house: Running) -> socket.socket:
@@ -77,13 +77,13 @@ def test_bytes_that_trickle_in_win_no_time(house: Running) -> None:
 
 
 def test_a_body_that_does_not_come_is_ended_and_health_is_answered_meanwhile(house: Running) -> None:
-    held = [connect(house) for _ in range(100)]
-    for item in held:
+    connections = [connect(house) for _ in range(100)]
+    for item in connections:
         item.sendall(LOG_IN + b"Content-Length: 1000\r\n\r\nname=")
     with connect(house) as well:
         well.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert well.recv(65_536).startswith(b"HTTP/1.1 200")
-    assert {rest(item).split(b" ", 2)[1] for item in held} == {b"408"}
+    assert {rest(item).split(b" ", 2)[1] for item in connections} == {b"408"}
 
 
 def test_a_slow_upload_that_goes_on_is_waited_for(house: Running) -> None:
@@ -121,13 +121,13 @@ def test_only_who_is_known_earns_time_by_what_came(who: Principal) -> None:
 
     scope: Scope = {"type": "http", "headers": []}
     put(scope, Access(who))
-    asked = SlowBodyMiddleware(handler, seconds=0.2)(scope, receive, send)
+    call = SlowBodyMiddleware(handler, seconds=0.2)(scope, receive, send)
     if isinstance(who, Everyone):
-        asyncio.run(asked)
+        asyncio.run(call)
         assert not pieces
         return
     with pytest.raises(HTTPException) as refused:
-        asyncio.run(asked)
+        asyncio.run(call)
     assert refused.value.status_code == 408
 
 
@@ -156,11 +156,11 @@ def test_what_would_wait_too_long_is_refused_at_once_and_health_is_answered(app:
     go_on = threading.Event()
     app.add_api_route("/slow", lambda: go_on.wait(60))
     with TestClient(app) as client, ThreadPoolExecutor(300) as readers:
-        asked = [readers.submit(client.get, "/slow") for _ in range(300)]
-        refused, _ = wait(asked, 60, FIRST_COMPLETED)  # nothing else ends while all threads are busy
+        requests = [readers.submit(client.get, "/slow") for _ in range(300)]
+        refused, _ = wait(requests, 60, FIRST_COMPLETED)  # nothing else ends while all threads are busy
         alive = client.get("/healthz")
         go_on.set()
-        statuses = {answer.result(60).status_code for answer in asked}
+        statuses = {answer.result(60).status_code for answer in requests}
         afterwards = client.get("/api/v1/runs")
     answer = refused.pop().result()
     assert_problem(answer, 503, "overloaded", "Nothing was saved")

@@ -45,7 +45,7 @@ class Talkative:
     """Logs all that it can. A defect waits at /healthz/broken."""
 
     app: FastAPI
-    said: io.StringIO
+    log: io.StringIO
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Used:
 def talkative(
     request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Talkative]:
-    said = io.StringIO()
+    stream = io.StringIO()
     with monkeypatch.context() as patch:
-        patch.setattr(sys, "stderr", said)
+        patch.setattr(sys, "stderr", stream)
         app = create_app(settings.model_copy(update=STATED | {"log_format": request.param}))
     logging.getLogger().setLevel(logging.DEBUG)
 
@@ -70,7 +70,7 @@ def talkative(
         raise RuntimeError("a defect with secrets in its variables")
 
     app.add_api_route("/healthz/broken", broken)
-    yield Talkative(app, said)
+    yield Talkative(app, stream)
     app.state.engine.dispose()
     configure_logging(settings)
 
@@ -86,16 +86,16 @@ def use_secrets(app: FastAPI) -> Used:
     assert browser.post("/login", data={"name": "ada", "password": PASSWORD}).status_code == 303
     first = browser.cookies[NAME]
     assert browser.post("/settings/projects", data={"slug": "ours"}).status_code == 303
-    made = browser.post("/api/v1/projects/ours/tokens", json={"name": "ci", "scopes": ["read", "upload"]})
-    token = made.json()["token"]
+    answer = browser.post("/api/v1/projects/ours/tokens", json={"name": "ci", "scopes": ["read", "upload"]})
+    token = answer.json()["token"]
     own = [CHAT]
     for kind, target in (("webhook", "https://ci.example/hook"), ("slack", CHAT)):
         sent = {"name": kind, "kind": kind, "target": target}
-        made = browser.post("/api/v1/projects/ours/receivers", json=sent)
-        assert made.status_code == 201, made.text
-        own += [secret for secret in [made.json()["secret"]] if secret]
-        browser.post(f"/api/v1/projects/ours/receivers/{made.json()['id']}/test", json={})
-        browser.get(f"/settings/projects/ours/notifications/{made.json()['id']}", headers=PAGE)
+        answer = browser.post("/api/v1/projects/ours/receivers", json=sent)
+        assert answer.status_code == 201, answer.text
+        own += [secret for secret in [answer.json()["secret"]] if secret]
+        browser.post(f"/api/v1/projects/ours/receivers/{answer.json()['id']}/test", json={})
+        browser.get(f"/settings/projects/ours/notifications/{answer.json()['id']}", headers=PAGE)
     with read_session(app.state.engine) as session:
         own.append(session.execute(select_any(ProjectRow.badge_secret)).scalar_one())
     form = {"old": PASSWORD, "new": OTHER, "again": OTHER}
@@ -114,7 +114,7 @@ def use_secrets(app: FastAPI) -> Used:
 
 def test_no_secret_is_logged(talkative: Talkative) -> None:
     used = use_secrets(talkative.app)
-    output = talkative.said.getvalue()
+    output = talkative.log.getvalue()
     assert "a defect with secrets in its variables" in output
     assert "login_refused" in output
     assert not [secret for secret in (*used.proofs, *used.own) if secret in output]
@@ -126,18 +126,18 @@ def test_no_secret_lies_in_the_data_that_the_service_only_checks(settings: Setti
     app.add_api_route("/healthz/broken", lambda: 1 / 0)
     used = use_secrets(app)
     app.state.engine.dispose()
-    kept = {path.name: path.read_bytes() for path in Path(settings.data_dir).rglob("*") if path.is_file()}
-    assert sum(map(len, kept.values())) > 100_000
-    assert not [secret for secret in used.proofs for data in kept.values() if secret.encode() in data]
+    stored = {path.name: path.read_bytes() for path in Path(settings.data_dir).rglob("*") if path.is_file()}
+    assert sum(map(len, stored.values())) > 100_000
+    assert not [secret for secret in used.proofs for data in stored.values() if secret.encode() in data]
     assert len(used.own) == 3
     for secret in used.own:
-        assert {name.partition("-")[0] for name, data in kept.items() if secret.encode() in data} == {"threewalls.db"}
+        assert {name.partition("-")[0] for name, data in stored.items() if secret.encode() in data} == {"threewalls.db"}
 
 
 def test_an_error_of_the_database_tells_no_values(app: FastAPI) -> None:
-    with pytest.raises(Exception, match="no such table") as told, transaction(app.state.engine) as session:
+    with pytest.raises(Exception, match="no such table") as error, transaction(app.state.engine) as session:
         session.execute(text("SELECT * FROM nowhere WHERE a = :a"), {"a": PASSWORD})
-    assert PASSWORD not in str(told.value)
+    assert PASSWORD not in str(error.value)
 
 
 SECRET = re.compile(r"secret(?!_file)|password|token|(database|broker)_url")
@@ -153,14 +153,14 @@ def test_settings_are_not_printed_with_their_secrets(settings: Settings) -> None
 def test_a_setting_that_is_refused_tells_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THREEWALLS_S3_SECRET_ACCESS_KEY", "a-secret")
     monkeypatch.setenv("THREEWALLS_TASK_SOFT_LIMIT_SECONDS", "9999")
-    with pytest.raises(ValueError, match="TASK_SOFT_LIMIT") as told:
+    with pytest.raises(ValueError, match="TASK_SOFT_LIMIT") as error:
         Settings()
-    assert "a-secret" not in str(told.value)
+    assert "a-secret" not in str(error.value)
 
 
 def test_the_path_of_a_request_is_one_line_of_the_log(talkative: Talkative) -> None:
     TestClient(talkative.app).get("/nowhere%0a2026-01-01 [info] forged%1b[2J")
-    lines = [line for line in talkative.said.getvalue().splitlines() if "forged" in line and "path" in line]
+    lines = [line for line in talkative.log.getvalue().splitlines() if "forged" in line and "path" in line]
     assert len(lines) == 1
     assert "\x1b[2J" not in lines[0]
     assert not lines[0].startswith("2026-01-01")

@@ -83,12 +83,12 @@ class Forge:
         """What is wrong with a body; empty when nothing is."""
         if not isinstance(body, dict):
             return "the body is no JSON object"
-        known = {**required, **optional}
+        types = {**required, **optional}
         for name in required:
             if name not in body:
                 return f"{name} is missing"
         for name, value in body.items():
-            if name not in known or not isinstance(value, known[name]):
+            if name not in types or not isinstance(value, types[name]):
                 return f"{name} is not known, or of another type"
         return ""
 
@@ -123,8 +123,8 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError:
             body = raw
         headers = {name.lower(): value for name, value in self.headers.items()}
-        asked = Request(self.command, address.path, dict(parse_qsl(address.query)), headers, body)
-        answer = self.server.forge.taken(asked)
+        request = Request(self.command, address.path, dict(parse_qsl(address.query)), headers, body)
+        answer = self.server.forge.taken(request)
         body, is_raw = answer.body, isinstance(answer.body, bytes)
         sent = body if is_raw else b"" if body is None else json.dumps(body).encode()
         self.send_response(answer.status)

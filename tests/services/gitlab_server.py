@@ -54,8 +54,8 @@ class GitLab(Forge):
             case "GET", p if p == f"{ROOT}/user":
                 return Answer(200, _US)
             case "GET", p if p == of_change:
-                asked = (request.query.get("sort"), request.query.get("order_by"))
-                if asked not in (("asc", "created_at"), ("desc", "created_at"), (None, None)):
+                order = (request.query.get("sort"), request.query.get("order_by"))
+                if order not in (("asc", "created_at"), ("desc", "created_at"), (None, None)):
                     return self.refuse(400, "sort does not have a valid value")
                 return self.page_of(self.notes, request)
             case "POST", p if p == of_change:

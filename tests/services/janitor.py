@@ -38,8 +38,8 @@ def end_all(token: str, folder: str) -> None:
         for pid in pids:
             try:
                 is_postgres = Path(f"/proc/{pid}/comm").read_text().strip() == "postgres"
-                asked = is_postgres and time.monotonic() - start < PATIENCE_SECONDS
-                os.kill(pid, signal.SIGQUIT if asked else signal.SIGKILL)
+                is_patient = is_postgres and time.monotonic() - start < PATIENCE_SECONDS
+                os.kill(pid, signal.SIGQUIT if is_patient else signal.SIGKILL)
             except (OSError, ProcessLookupError):
                 continue
         time.sleep(POLL_SECONDS)

@@ -57,7 +57,7 @@ def packed(value: object) -> str:
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
-        asked = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         match parts.path:
             case "/.well-known/openid-configuration":
                 self.answer(
@@ -77,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
             case "/jwks":
                 self.answer(200, {"keys": [BOOK.key.as_dict(private=False)]})
             case "/authorize":
-                self.authorize(asked)
+                self.authorize(query)
             case _:
                 self.answer(404, {})
 
@@ -92,19 +92,19 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/token":
             self.exchange({name: values[0] for name, values in parse_qs(sent).items()})
 
-    def authorize(self, asked: dict[str, str]) -> None:
+    def authorize(self, query: dict[str, str]) -> None:
         expected = {
             "response_type": "code", "client_id": CLIENT, "redirect_uri": CALLBACK, "code_challenge_method": "S256",
         }  # fmt: skip
-        whole = all(asked.get(name) == value for name, value in expected.items()) and asked.get("state")
-        if not whole or "openid" not in asked.get("scope", "").split() or len(asked.get("code_challenge", "")) != 43:
+        whole = all(query.get(name) == value for name, value in expected.items()) and query.get("state")
+        if not whole or "openid" not in query.get("scope", "").split() or len(query.get("code_challenge", "")) != 43:
             self.answer(400, {"error": "invalid_request"})
             return
         code = secrets.token_urlsafe(16)
-        BOOK.codes[code] = asked
-        told = {"code": code} if not BOOK.lie.get("error") else {"error": BOOK.lie["error"]}
+        BOOK.codes[code] = query
+        outcome = {"code": code} if not BOOK.lie.get("error") else {"error": BOOK.lie["error"]}
         self.send_response(302)
-        self.send_header("Location", f"{CALLBACK}?{urlencode(told | {'state': asked['state']})}")
+        self.send_header("Location", f"{CALLBACK}?{urlencode(outcome | {'state': query['state']})}")
         self.end_headers()
 
     def exchange(self, sent: dict[str, str]) -> None:

@@ -28,14 +28,14 @@ INNER = """
 
 
 def test_a_killed_run_leaves_no_process_and_no_folder_behind(tmp_path: Path) -> None:
-    told = tmp_path / "told"
+    report = tmp_path / "told"
     test = tmp_path / "test_inner.py"
-    test.write_text(textwrap.dedent(INNER.format(told=str(told))))
+    test.write_text(textwrap.dedent(INNER.format(told=str(report))))
     environment = {name: value for name, value in os.environ.items() if name != janitor.VARIABLE}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-p", "no:cacheprovider", str(test)]
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, start_new_session=True) as run:
-        wait_for(lambda: (told.exists() and told.read_text()) or run.poll() is not None, "the inner run")
-        pid, child, folder, token, redis = told.read_text().split()
+        wait_for(lambda: (report.exists() and report.read_text()) or run.poll() is not None, "the inner run")
+        pid, child, folder, token, redis = report.read_text().split()
         assert int(pid) == run.pid
         assert len(janitor.processes_of(token, folder)) > 2  # the child, PostgreSQL's processes
         os.kill(run.pid, signal.SIGKILL)

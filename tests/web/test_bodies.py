@@ -53,8 +53,8 @@ def writing(app: FastAPI) -> list[RuledRoute]:
 
 
 def sent(client: TestClient, route: RuledRoute, headers: dict[str, str]) -> tuple[int, bool]:
-    """The status of the answer to a request with these headers, and whether its body was asked for."""
-    asked, status = False, 0
+    """The status of the answer to a request with these headers, and whether its body was read."""
+    body_read, status = False, 0
     request = client.build_request(route.method, route.path.format(**PARAMS), headers=headers)
     scope: dict[str, Any] = {
         "type": "http", "http_version": "1.1", "method": route.method, "path": request.url.path, "query_string": b"",
@@ -63,8 +63,8 @@ def sent(client: TestClient, route: RuledRoute, headers: dict[str, str]) -> tupl
     }  # fmt: skip
 
     async def receive() -> dict[str, Any]:
-        nonlocal asked
-        asked = True
+        nonlocal body_read
+        body_read = True
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ def sent(client: TestClient, route: RuledRoute, headers: dict[str, str]) -> tupl
         status = message.get("status", status)
 
     asyncio.run(client.app(scope, receive, send))  # type: ignore[arg-type]
-    return status, asked
+    return status, body_read
 
 
 def test_only_uploads_may_be_large_and_nothing_larger_is_read(teams: Teams) -> None:
@@ -151,15 +151,15 @@ ROUTES = {
 
 
 def test_no_body_takes_much_of_the_processor(teams: Teams) -> None:
-    asked = [(method, path, kind, BODIES[kind]) for kind, paths in ROUTES.items() for method, path in paths]
-    asked += [
+    requests = [(method, path, kind, BODIES[kind]) for kind, paths in ROUTES.items() for method, path in paths]
+    requests += [
         (route.method, route.path.format(**PARAMS), JSON, {"keys": BODIES[JSON]["keys"]})
         for route in writing(teams.app)
         if getattr(route.route, "body_field", None)
     ]
     person, slow, statuses = teams.client("administrator"), [], set[int]()
     person.get("/")
-    for method, path, kind, bodies in asked:
+    for method, path, kind, bodies in requests:
         for shape, body in bodies.items():
             # The best of three: a busy machine and the collector of garbage cost any single one.
             for _ in range(3):

@@ -21,7 +21,7 @@ from app.web.templating import environment
 from tests.builders import UNITS, step_times
 
 
-def made(times: FloatArray, name: str = "step_time_ms") -> charts.Points:
+def points_of(times: FloatArray, name: str = "step_time_ms") -> charts.Points:
     iterations = np.arange(1, len(times) + 1, dtype=np.float64)
     columns = {"iteration": iterations, "step_time_ms": times, "lm_loss": 10 / iterations, "log_line": iterations + 40}
     return charts.points(columns, UNITS, name, steady_state(iterations, times))
@@ -29,11 +29,11 @@ def made(times: FloatArray, name: str = "step_time_ms") -> charts.Points:
 
 @pytest.mark.parametrize(("milliseconds", "title"), [(412.0, "Step time (ms)"), (31_310.0, "Step time (s)")])
 def test_step_time_is_drawn_in_the_unit_of_its_figure(milliseconds: float, title: str) -> None:
-    assert made(step_times(milliseconds, 50)).title == title
+    assert points_of(step_times(milliseconds, 50)).title == title
 
 
 def test_warm_up_does_not_squeeze_the_window() -> None:
-    data = made(step_times(400.0, 50))
+    data = points_of(step_times(400.0, 50))
     linear, log = charts.fitting_scale(data, log=False), charts.fitting_scale(data, log=True)
     window = [value for value, role in zip(data.values, data.roles, strict=True) if role == "window"]
     assert linear.low < min(window)
@@ -51,7 +51,7 @@ def test_an_artefact_is_drawn_as_it_was_and_not_as_it_was_printed() -> None:
 def test_thinning_keeps_every_extreme() -> None:
     times = step_times(400.0, 50_000)
     times[31_234] = 4_000.0
-    data = made(times)
+    data = points_of(times)
     drawn = charts.drawable(data, log=False)
     assert len(drawn.values) <= charts.MAX_POINTS + 2
     assert 4_000.0 in drawn.values
@@ -62,7 +62,7 @@ def test_thinning_keeps_every_extreme() -> None:
 @pytest.mark.parametrize("values", [[], [5.0], [5.0] * 30, [np.nan] * 30, [0.0] * 30])
 @pytest.mark.parametrize("log", [False, True])
 def test_any_series_has_an_axis(values: list[float], log: bool) -> None:
-    data = charts.drawable(made(np.array(values)), log)
+    data = charts.drawable(points_of(np.array(values)), log)
     scale = charts.fitting_scale(data, log)
     assert np.isfinite([scale.low, scale.high]).all()
     assert scale.low < scale.high
@@ -70,7 +70,7 @@ def test_any_series_has_an_axis(values: list[float], log: bool) -> None:
 
 def test_a_specification_holds_every_role_and_the_window() -> None:
     times = step_times(400.0, 50)
-    data = made(times)
+    data = points_of(times)
     steady = steady_state(np.arange(1, 51), times)
     spec = series_chart(data, charts.fitting_scale(data, log=False), steady, pointed_at=16)
     datasets = spec["datasets"]
@@ -86,7 +86,7 @@ def test_a_specification_holds_every_role_and_the_window() -> None:
 @bounded(deadline=None, max_examples=40)
 @given(lists(floats(0.1, 9_000), min_size=2, max_size=80), booleans())
 def test_every_mark_stands_at_its_value_or_shows_it_as_text(values: list[float], log: bool) -> None:
-    data = charts.drawable(made(np.array(values)), log)
+    data = charts.drawable(points_of(np.array(values)), log)
     scale = charts.fitting_scale(data, log)
     datasets = series_chart(data, scale, None)["datasets"]
     rows = [*datasets["points"], *datasets["lane"]]
@@ -98,7 +98,7 @@ def test_every_mark_stands_at_its_value_or_shows_it_as_text(values: list[float],
 
 
 def test_colours_are_tokens_of_the_stylesheet() -> None:
-    data = made(step_times(400.0, 50))
+    data = points_of(step_times(400.0, 50))
     spec = series_chart(data, charts.fitting_scale(data, log=False), None)
     assert "#" not in str(spec["config"])
     assert "#" not in str(spec["layer"])
@@ -107,14 +107,14 @@ def test_colours_are_tokens_of_the_stylesheet() -> None:
 @pytest.fixture
 def renderings(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Counts how often the script is rendered; the real one takes two seconds and is drawn with in tests/browser."""
-    made: list[bytes] = []
+    scripts: list[bytes] = []
 
     def render() -> bytes:
-        made.append(b"script")
-        return made[-1]
+        scripts.append(b"script")
+        return scripts[-1]
 
     monkeypatch.setattr(assets, "_build_bundle", render)
-    return made
+    return scripts
 
 
 def test_the_chart_script_is_rendered_once_for_all_data_folders(

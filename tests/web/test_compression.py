@@ -31,9 +31,9 @@ def test_pages_and_answers_of_the_api_are_compressed_for_clients_that_ask_for_it
 def test_static_files_are_compressed_and_cached_for_a_year(client: TestClient) -> None:
     page = client.get("/").text
     for pattern in (r'"(/static/app\.css\?v=[^"]+)"', r'"(/assets/htmx\.js\?v=[^"]+)"'):
-        found = re.search(pattern, page)
-        assert found, pattern
-        answer = client.get(found[1], headers={"Accept-Encoding": "gzip"})
+        match = re.search(pattern, page)
+        assert match, pattern
+        answer = client.get(match[1], headers={"Accept-Encoding": "gzip"})
         assert answer.headers["content-encoding"] == "gzip"
         assert "immutable" in answer.headers["cache-control"]
         assert answer.headers["etag"]
@@ -46,12 +46,12 @@ def test_the_data_of_a_chart_travels_again_only_when_it_changed(client: TestClie
     path = f"/history/{key}/chart"
     first = client.get(path, headers=HTMX)
     assert (first.status_code, first.headers["cache-control"]) == (200, "no-cache")
-    known = HTMX | {"If-None-Match": first.headers["etag"]}
-    again = client.get(path, headers=known)
+    conditional = HTMX | {"If-None-Match": first.headers["etag"]}
+    again = client.get(path, headers=conditional)
     assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
     with transaction(engine) as session:
         session.get_one(RunRow, runs[7]).quarantine = "node 17 throttled"
-    changed = client.get(path, headers=known)
+    changed = client.get(path, headers=conditional)
     assert changed.status_code == 200
     assert "quarantined" in changed.text
     assert changed.headers["etag"] != first.headers["etag"]

@@ -118,8 +118,8 @@ def test_unknown_fields_are_asked_for_stack_members_first(client: TestClient, ma
     assert re.findall(r'name="field\.(\w+)"', head) == ["cluster"]
     text = client.get(f"/runs/{run}?tab=config").text
     text = text[text.index('id="run-tab"') :]
-    asked = re.findall(r'name="field\.(\w+)"', text)
-    assert asked == ["cluster", "pp_layout", "attention"]
+    matches = re.findall(r'name="field\.(\w+)"', text)
+    assert matches == ["cluster", "pp_layout", "attention"]
     assert re.search(r'<select id="a-field.attention".*?<option value="flash"', text, re.DOTALL)
 
 
@@ -159,15 +159,15 @@ def test_news_of_a_growing_run_come_part_by_part(client: TestClient, make: Make,
     run = make(reception="receiving", heard_at=datetime.now(UTC), processed_at=datetime(2026, 11, 20, tzinfo=UTC))
     page = client.get(f"/runs/{run}").text
     assert "The log is still growing" in page
-    asks = re.search(r'hx-get="(/runs/\d+/news\?seen=[^"]+)" hx-trigger="every 2s"', page)
-    assert asks is not None
-    assert client.get(asks[1], headers=HTMX).status_code == 204
+    match = re.search(r'hx-get="(/runs/\d+/news\?seen=[^"]+)" hx-trigger="every 2s"', page)
+    assert match is not None
+    assert client.get(match[1], headers=HTMX).status_code == 204
     with transaction(engine) as session:
         row = session.get(RunRow, run)
         assert row is not None
         row.processed_at, row.reception = datetime(2026, 11, 21, tzinfo=UTC), "complete"
     current = HTMX | {"HX-Current-URL": f"http://testserver/runs/{run}?series=lm_loss"}
-    news = client.get(asks[1], headers=current).text
+    news = client.get(match[1], headers=current).text
     assert re.findall(r'id="([\w-]+)"[^>]* hx-swap-oob="true"', news) == [
         "run-top", "run-chart-data", "run-chart-note", "run-tab",
     ]  # fmt: skip

@@ -71,7 +71,7 @@ def test_a_series_name_cannot_leave_the_chart_data(client: TestClient, make: Mak
 
 
 @pytest.mark.parametrize(
-    ("query", "found"),
+    ("query", "expected"),
     [
         ("", {"a", "b", "c"}),
         ("q=NEXT", {"b"}),
@@ -87,12 +87,12 @@ def test_a_series_name_cannot_leave_the_chart_data(client: TestClient, make: Mak
         ("evidence=screen", {"a", "b"}),
     ],
 )
-def test_filters_select_runs(client: TestClient, make: Make, query: str, found: set[str]) -> None:
+def test_filters_select_runs(client: TestClient, make: Make, query: str, expected: set[str]) -> None:
     make(name="a")
     make(name="b", dispatcher="deepep", gpu="GB200", purpose="ci", branch="next")
     make(name="c", status="failed", project="other")
     names = re.findall(r'<a href="/runs/\d+" title="(\w)">', client.get(f"/runs?{query}").text)
-    assert set(names) == found
+    assert set(names) == expected
 
 
 def test_runs_without_a_figure_sort_last_in_both_directions(client: TestClient, make: Make) -> None:
@@ -399,9 +399,9 @@ def test_the_upload_form_has_its_button_before_the_script_and_the_default_of_the
 def test_the_fields_of_a_run_can_be_searched(client: TestClient, make: Make) -> None:
     run = make()
     every = re.findall(r'<tr id="contract-(\w+)"', client.get(f"/runs/{run}?tab=config").text)
-    found = re.findall(r'<tr id="contract-(\w+)"', client.get(f"/runs/{run}?tab=config&find=expert").text)
+    matches = re.findall(r'<tr id="contract-(\w+)"', client.get(f"/runs/{run}?tab=config&find=expert").text)
     assert {"ep", "dispatcher"} < set(every)
-    assert found != every
+    assert matches != every
     assert re.findall(
         r'<tr id="contract-(\w+)"', client.get(f"/runs/{run}/tab?find=dispatcher", headers=HTMX).text
     ) == [name for name in every if "dispatcher" in name]

@@ -28,14 +28,14 @@ def test_words_lead_to_everything_and_numbers_to_the_run(client: TestClient, eng
         judge(session, slow, stack)
         commit = "0badcafe" * 5
         other = make_run(session, project="nightlies", name=ATTACK, commit=commit)
-    found = hits(client, "nightly slow")
-    assert found["Runs"] == [f"/runs/{slow}"]
-    assert len(found["Stacks"]) == 1
-    assert client.get(found["Stacks"][0]).status_code == 200
-    found = hits(client, "nightlies")
-    assert found["Settings"] == ["/settings/projects/nightlies"]
-    assert len(found["Runs"]) == 5
-    assert client.get(found["All runs"][0]).status_code == 200
+    sections = hits(client, "nightly slow")
+    assert sections["Runs"] == [f"/runs/{slow}"]
+    assert len(sections["Stacks"]) == 1
+    assert client.get(sections["Stacks"][0]).status_code == 200
+    sections = hits(client, "nightlies")
+    assert sections["Settings"] == ["/settings/projects/nightlies"]
+    assert len(sections["Runs"]) == 5
+    assert client.get(sections["All runs"][0]).status_code == 200
     assert hits(client, "0badcafe")["Commits"] == [f"/runs?q={commit}"]
     assert hits(client, "planner")["Pages"] == ["/plan"]
     (rule, *_) = hits(client, "hybridep")["Rules"]

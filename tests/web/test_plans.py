@@ -43,18 +43,18 @@ def client(settings: Settings) -> Iterator[TestClient]:
 
 def test_no_page_reads_a_large_table_from_end_to_end(client: TestClient) -> None:
     engine: Engine = client.app.state.engine  # type: ignore[attr-defined]
-    asked: list[tuple[str, Any]] = []
+    executed: list[tuple[str, Any]] = []
 
     @event.listens_for(engine, "before_cursor_execute")
     def record(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
         if statement.lstrip().startswith(("SELECT", "WITH")):
-            asked.append((statement, parameters))
+            executed.append((statement, parameters))
 
     statements: dict[tuple[str, str], Any] = {}
     for page, address in page_addresses(engine).items():
-        asked.clear()
+        executed.clear()
         assert client.get(address).status_code == 200, address
-        statements |= {(page, statement): parameters for statement, parameters in asked}
+        statements |= {(page, statement): parameters for statement, parameters in executed}
     event.remove(engine, "before_cursor_execute", record)
     with engine.connect() as connection:
         large = set(

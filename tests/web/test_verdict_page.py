@@ -194,13 +194,13 @@ def test_a_run_that_is_not_judged_yet_follows_its_stack(client: TestClient, engi
         session.add(StackWorkRow(id=5, project_id=row.project_id, stack_key=row.stack_key, work="waiting", wanted=1))
     text = page(client, run)
     assert "The verdict is being computed" in text
-    asks = re.search(r'hx-get="(/runs/\d+/news\?seen=[^"]+)"', text)
-    assert asks is not None
-    assert client.get(asks[1], headers=HTMX).status_code == 204
+    match = re.search(r'hx-get="(/runs/\d+/news\?seen=[^"]+)"', text)
+    assert match is not None
+    assert client.get(match[1], headers=HTMX).status_code == 204
     with transaction(engine) as session:
         judge(session, run, [])
         session.get_one(StackWorkRow, 5).work = ""
-    news = client.get(asks[1], headers=HTMX).text
+    news = client.get(match[1], headers=HTMX).text
     assert 'data-announce="The run was judged."' in news
     assert "no baseline" in news
     assert "news?seen" not in news
