@@ -169,10 +169,8 @@ class Settings(BaseSettings):
     task_soft_limit_seconds: int = Field(900, gt=0, description="Time after which a task is interrupted, in seconds.")
     task_hard_limit_seconds: int = Field(960, gt=0, description="Time after which a task is killed, in seconds.")
     worker_concurrency: int = Field(1, gt=0, description="Number of processes per worker.")
-    delivery_days: int = Field(
-        90, ge=0, description="Days that finished deliveries of notifications are kept; 0: for ever."
-    )
-    audit_days: int = Field(0, ge=0, description="Days that entries of the audit log are kept; 0: for ever.")
+    delivery_days: int = Field(90, ge=0, description="Days to keep finished deliveries of notifications; 0: forever.")
+    audit_days: int = Field(0, ge=0, description="Days to keep entries of the audit log; 0: forever.")
     backup_url: str = Field(
         "", description="Folder or s3://bucket/prefix for scheduled backups (`docs/backup.md`). Empty: none."
     )

@@ -205,7 +205,7 @@ class PeopleFile(BaseModel):
         max_length=MAX_TEXT,
         description=f"Lines with the columns {', '.join(COLUMNS)} in any order; `name` is required.",
     )
-    dry_run: bool = Field(False, description="Check the file and say what it would do.")
+    dry_run: bool = Field(False, description="Check the file and report what it would do.")
     author: Author = ""
 
 

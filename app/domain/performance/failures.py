@@ -201,7 +201,7 @@ KINDS: dict[str, Kind] = {
     ),
     "exception": Kind(
         "The program raised an exception",
-        "A Python exception of no known kind ended the program.",
+        "An unrecognised Python exception ended the program.",
         "Read the traceback in the lines before it.",
     ),
     "process_failed": Kind(
@@ -267,7 +267,7 @@ KINDS: dict[str, Kind] = {
     "nan_iterations": Kind(
         "Losses of skipped steps were not finite",
         "The trainer counted iterations whose loss was NaN or infinite and skipped them.",
-        "Compare the loss curve with that of a bf16 run before using the figures.",
+        "Compare the loss curve with a bf16 run before using the figures.",
         None,
     ),
     "truncated": Kind(
