@@ -16,9 +16,9 @@ from app.domain.numbers import contract_value
 from app.domain.run import Stated
 from app.history.queries import VERDICTS
 from app.storage.database import ListPage
-from app.storage.runs import aware, filter_values, stored_contracts
+from app.storage.runs import aware, filter_values, stored_contract, stored_contracts
 from app.storage.search import mentioned
-from app.storage.tables import ProjectRow, RunRow, StackRow, select_any
+from app.storage.tables import ProjectRow, RunResultRow, RunRow, StackRow, select_any
 from app.web.lists import ListQuery, OneOf
 from app.web.sparklines import OF_STACK, READ, RECENT, Sparkline, leading_values, sparkline
 

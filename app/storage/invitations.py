@@ -12,7 +12,7 @@ from app.domain.access.secrets import digest, new_share_secret
 from app.errors import FieldError, InvalidChange, NotFound
 from app.storage import audit
 from app.storage.runs import aware
-from app.storage.tables import InvitationRow, ProjectRow, utc_now
+from app.storage.tables import InvitationRow, ProjectRow, select_any, utc_now
 
 MAX_EMAIL = 300
 MAX_DAYS = 30
@@ -75,7 +75,7 @@ def create_invitation(
 def find_invitation(session: Session, secret: str) -> Invitation:
     """Return the open invitation with this secret. Raises NotFound."""
     chosen = (
-        select(InvitationRow, ProjectRow.slug)
+        select_any(InvitationRow, ProjectRow.slug)
         .join(ProjectRow, col(ProjectRow.id) == InvitationRow.project_id)
         .where(col(InvitationRow.digest) == digest(secret))
     )

@@ -87,7 +87,7 @@ def regression_sparkline(
             col(RunRow.stack_key) != stack_key,
             col(RunRow.step_time_ms).is_not(None),
         )
-        .order_by(RunRow.ordered_at, RunRow.id)
+        .order_by(col(RunRow.ordered_at), col(RunRow.id))
     )
     own, before = leading_values(rows), list(session.execute(earlier).scalars())
     if not before and usual_ms and own and own[0] > usual_ms:
