@@ -162,13 +162,20 @@ def _by_workload(session: Session, rows: Sequence[Row[Any]]) -> list[list[str]]:
     return list(together.values())
 
 
+_WORKS: dict[str, tuple[object, str]] = {}
+_MOST_WORKS = 10_000
+
+
 def _works(session: Session, keys: Sequence[str]) -> dict[str, tuple[object, str]]:
     """Return workload and container of each stack, as its newest run states them."""
-    works: dict[str, tuple[object, str]] = {}
-    for start in range(0, len(keys), _AT_ONCE):
+    if len(_WORKS) > _MOST_WORKS:
+        _WORKS.clear()
+    # The key of a stack is made of the same fields, so a workload that was read once stays true.
+    unread = [key for key in keys if key not in _WORKS]
+    for start in range(0, len(unread), _AT_ONCE):
         newest = (
             select_any(func.max(RunRow.id))
-            .where(READ, col(RunRow.stack_key).in_(keys[start : start + _AT_ONCE]))
+            .where(READ, col(RunRow.stack_key).in_(unread[start : start + _AT_ONCE]))
             .group_by(col(RunRow.project_id), col(RunRow.stack_key))
         )
         contracts = session.execute(
@@ -178,8 +185,8 @@ def _works(session: Session, keys: Sequence[str]) -> dict[str, tuple[object, str
         )
         for stack_key, stored in contracts:
             contract = stored_contract({name: stored[name] for name in STACK_FIELDS if name in stored})
-            works[stack_key] = workload(contract), container_tag(contract)
-    return works
+            _WORKS[stack_key] = workload(contract), container_tag(contract)
+    return {key: _WORKS[key] for key in keys if key in _WORKS}
 
 
 def _group(contract: Mapping[str, Stated]) -> str:
