@@ -59,6 +59,8 @@ from app.leaderboards.scaling_pages import api_router as scaling_api
 from app.leaderboards.scaling_pages import router as scaling_pages
 from app.notifications.api import router as notifications_api
 from app.notifications.pages import router as notification_pages
+from app.overview.dashboard import api as dashboard_api
+from app.overview.dashboard import router as dashboard_forms
 from app.overview.pages import router as overview_pages
 from app.planner.api import router as plan_api
 from app.planner.pages import router as plan_pages
@@ -97,6 +99,8 @@ from app.suggestions.check import pages as check_pages
 from app.suggestions.pages import router as suggestion_pages
 from app.upgrade.api import router as upgrade_api
 from app.upgrade.pages import router as upgrade_pages
+from app.watching.api import router as watching_api
+from app.watching.pages import router as watching_pages
 from app.web import errors
 from app.web.assets import mount_assets
 from app.web.client_file import router as client_file
@@ -212,6 +216,8 @@ def _routes() -> list[BaseRoute]:
         references_api,
         plan_api,
         scaling_api,
+        dashboard_api,
+        dashboard_forms,
         overview_pages,
         palette,
         run_list,
@@ -244,6 +250,8 @@ def _routes() -> list[BaseRoute]:
         references_pages,
         plan_pages,
         scaling_pages,
+        watching_api,
+        watching_pages,
         badges,
         glossary,
         client_file,

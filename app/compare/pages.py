@@ -34,6 +34,7 @@ from app.domain.verdict.record import RunRecord
 from app.domain.verdict.words import differences
 from app.errors import InvalidQuery, NotFound, NotReady, ThreewallsError
 from app.storage.experiments import ExperimentFilter, find_experiments
+from app.storage.projects import ProjectName
 from app.storage.runs import RunListItem
 from app.storage.stacks import full_records
 from app.storage.tables import RunRow, select_any
@@ -74,6 +75,12 @@ class ComparePage:
         if sides.kind == "contrast" and (knobs := sides.comparability.knobs):
             return f"not attributable: {1 + len(knobs)} fields differ"
         return KINDS[sides.kind]
+
+    @property
+    def project(self) -> ProjectName | None:
+        """Return the project of all compared runs; None for several."""
+        projects = {ProjectName(run.detail.project_id, run.detail.project) for run in self.comparison.runs}
+        return projects.pop() if len(projects) == 1 else None
 
     @property
     def answer(self) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
@@ -15,6 +16,8 @@ from app.domain.badges import Badge, opens, svg
 from app.domain.numbers import signed, step_time
 from app.domain.verdict.words import decision_word
 from app.errors import InvalidChange, NotFound
+from app.history.charts import history_picture
+from app.history.queries import get_stack
 from app.storage.database import read_session, transaction
 from app.storage.projects import renew_badge_secret
 from app.storage.tables import ProjectRow, RunRow, select_any
@@ -23,6 +26,8 @@ from app.web.access_rule import Open, requires
 from app.web.dependencies import AppEngine
 from app.web.forms import AUTHOR, sent_form
 from app.web.identity import author
+from app.web.pictures import Theme, picture_svg
+from app.web.templating import public_address
 
 # --- The content of a stack's badges: its newest verdict, and the newest step time that counts.
 
@@ -99,6 +104,23 @@ def show_step_time(request: Request, engine: AppEngine, stack: StackKey, key: Ke
     return _show(request, engine, stack, key, step_time_badge)
 
 
+@router.get("/badges/{stack}/history.svg")
+@requires(Open.ANYONE)
+def show_history(
+    request: Request, engine: AppEngine, stack: StackKey, key: Key = "", theme: Theme = "light"
+) -> Response:
+    """Return the step times of the newest runs as a picture."""
+
+    def draw(session: Session) -> str | None:
+        drawn_stack = get_stack(session, stack)
+        if drawn_stack is None:
+            return None
+        picture = history_picture(session, drawn_stack)
+        return picture_svg(picture, public_address(request), datetime.now(UTC), dark=theme == "dark")
+
+    return _answer(request, engine, stack, key, draw)
+
+
 @router.post("/badges/{stack}/renew")
 @requires(Action.MANAGE, of="stack")
 async def renew(request: Request, engine: AppEngine, stack: StackKey) -> Response:
@@ -124,23 +146,32 @@ async def renew(request: Request, engine: AppEngine, stack: StackKey) -> Respons
 def _show(
     request: Request, engine: Engine, stack: str, key: str, find: Callable[[Session, str], Badge | None]
 ) -> Response:
+    def drawn(session: Session) -> str | None:
+        badge = find(session, stack)
+        return svg(badge) if badge else None
+
+    return _answer(request, engine, stack, key, drawn)
+
+
+def _answer(request: Request, engine: Engine, stack: str, key: str, draw: Callable[[Session], str | None]) -> Response:
+    """Return the drawing as the caller, or the key, may see it; None: no such stack."""
     opened = _opened(engine, stack, key) if key else None
     if opened is not None:
         with seeing(frozenset({opened})), read_session(engine) as session:
-            badge = find(session, stack)
+            drawn = draw(session)
     else:
         with read_session(engine) as session:
-            badge = find(session, stack)
+            drawn = draw(session)
     # The same answer for a missing and an invisible badge.
-    picture = svg(badge or Badge("threewalls", "no such badge"))
+    picture = drawn or svg(Badge("threewalls", "no such badge"))
     headers = {
         "Cache-Control": f"{'public' if opened is not None else 'private'}, max-age={MAX_AGE_SECONDS}",
         "ETag": f'"{hashlib.sha256(picture.encode()).hexdigest()[:20]}"',
         "Cross-Origin-Resource-Policy": "cross-origin",  # embedded in pages of other sites
     }
-    if badge is not None and headers["ETag"] in request.headers.get("if-none-match", ""):
+    if drawn is not None and headers["ETag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    return Response(picture, 404 if badge is None else 200, headers, "image/svg+xml")
+    return Response(picture, 404 if drawn is None else 200, headers, "image/svg+xml")
 
 
 def _opened(engine: Engine, stack: str, key: str) -> int | None:

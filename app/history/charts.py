@@ -14,15 +14,18 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+from sqlmodel import Session
 
-from app.domain.numbers import UNITS, absolute, change_text, figure, plural, short_commit
+from app.domain.numbers import UNITS, absolute, change_text, figure, plural, short_commit, step_time
 from app.domain.run import Metric
 from app.domain.verdict.history_view import ELIGIBILITY_LABELS, Configuration, StackSegment, VersionChange
-from app.history.queries import DATE, VERDICTS, HistoryOfStack, version_text
+from app.history.queries import DATE, VERDICTS, HistoryOfStack, Stack, version_text
 from app.history.workloads import ContainerStep
 from app.storage.stacks import StackRun
 from app.web import charts
 from app.web.charts import HEIGHT, series_label
+from app.web.pictures import Colour, Picture, points_body
+from app.web.sparklines import RECENT, leading_runs
 
 # --- Data of the chart: rows of values for points, segments and marks.
 
@@ -709,3 +712,22 @@ def chart_notes(drawing: Drawing, rows: dict[str, list[Row]], not_drawn: int) ->
     if drawing.range[0] > 0:
         notes.append("The axis does not start at zero.")
     return notes
+
+
+# --- The history as a picture: on the overview of a project, and with a key in pages of other sites.
+
+_PICTURE_COLOURS: dict[str, Colour] = {"regression": "worse", "improvement": "better"}
+
+
+def history_picture(session: Session, stack: Stack) -> Picture:
+    """Return the newest step times of the stack's leading configuration, coloured by their verdicts."""
+    rows = session.execute(RECENT, {"project_id": stack.project_id, "stack_key": stack.stack_key}).all()
+    runs = leading_runs(rows) if rows else []
+    points = [(run.step_time_ms, _PICTURE_COLOURS.get(run.verdict, "accent")) for run in runs]
+    lead = "No run of this stack counts yet."
+    if runs:
+        newest = runs[-1]
+        lead = (
+            f"{step_time(newest.step_time_ms)} per step in run #{newest.id}, the newest of {plural(len(runs), 'run')}."
+        )
+    return Picture(stack.title, lead, f"/history/{stack.stack_key}", stack.generated, points_body(points, step_time))

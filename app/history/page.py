@@ -54,8 +54,10 @@ from app.queue import JUDGE_STACK, enqueue
 from app.storage.database import ListPage, transaction
 from app.storage.stacks import StackRun
 from app.storage.tables import PinRow, RunRow
+from app.storage.watches import is_watched
 from app.web.charts import series_label
 from app.web.forms import Form
+from app.web.identity import access_of
 from app.web.lists import invalid_filter
 from app.web.templating import public_address, render
 
@@ -222,6 +224,9 @@ class HistoryPage:
 
     def badges(self, base_url: str) -> BadgeOffer:
         return badge_offer(self._session, self.stack, base_url)
+
+    def is_watched(self, user_id: int | None) -> bool:
+        return is_watched(self._session, user_id, self.stack.project_id, "stack", self.stack.stack_key)
 
     @cached_property
     def neighbours(self) -> tuple[Neighbour, ...]:
@@ -446,4 +451,5 @@ def render_history(request: Request, page: HistoryPage, *, block: str | None, st
         view=page.view,
         status=status,
         badges=lambda: page.badges(public_address(request)),
+        watched=page.is_watched(access_of(request).watcher),
     )

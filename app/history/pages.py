@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse, Response
 from app.domain.access.principal import Action
 from app.errors import NotFound, ThreewallsError
 from app.history.api import csv_rows
+from app.history.charts import history_picture
 from app.history.lists import StackQuery, find_stacks, stack_options, stacks_of
 from app.history.page import HistoryPage, PinForm, pin_by_form, render_history, unpin_by_form
 from app.history.queries import MOST_CANDIDATES, VERDICTS, HistoryView, get_stack, matching_keys
@@ -19,6 +20,7 @@ from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.forms import answer_form
 from app.web.lists import csv_download
+from app.web.pictures import Kind, Theme, picture_response
 from app.web.templating import render
 
 MAX_FIELDS = 8
@@ -76,6 +78,19 @@ def export_runs(request: Request, session: ReadSession, stack: StackKey) -> Resp
     if page is None:
         raise NotFound("No stack has this key. The list of stacks is at /history.")
     return csv_download(csv_rows(page), f"history-{page.stack.stack_key[:12]}.csv")
+
+
+@router.get("/history/{stack}/picture.{kind}")
+@requires(Action.READ)
+def draw_history(
+    request: Request, session: ReadSession, stack: StackKey, kind: Kind, theme: Theme = "light"
+) -> Response:
+    """Return the newest step times of the stack as a slide."""
+    keys = matching_keys(session, stack)
+    drawn_stack = get_stack(session, keys[0]) if len(keys) == 1 else None
+    if drawn_stack is None:
+        raise NotFound("No stack has this key. The list of stacks is at /history.")
+    return picture_response(request, history_picture(session, drawn_stack), kind, theme)
 
 
 @router.post("/history/{stack}/pin")

@@ -136,7 +136,7 @@ def badge_offer(session: Session, stack: HistoryStack, base_url: str) -> BadgeOf
     query = "" if project.public else f"?key={badge_key(project.badge_secret, stack.stack_key)}"
     history = f"{base_url}/history/{stack.stack_key[:_SHORT]}"
     offers = []
-    for name, file in (("Verdict", "verdict"), ("Step time", "step-time")):
+    for name, file in (("Verdict", "verdict"), ("Step time", "step-time"), ("Chart", "history")):
         path = f"/badges/{stack.stack_key}/{file}.svg{query}"
         offers.append(StackBadge(name, path, f"[![{name}]({base_url}{path})]({history})"))
     return BadgeOffer(project.public, tuple(offers))

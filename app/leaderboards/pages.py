@@ -48,6 +48,7 @@ from app.leaderboards.views import (
 from app.leaderboards.views import gain_text as gain_range
 from app.leaderboards.words import meanings_of
 from app.storage.leader_changes import LeaderChange, leader_changes
+from app.storage.projects import ProjectName, project_named
 from app.storage.references import references
 from app.storage.runs import Quarantine
 from app.storage.standings import (
@@ -170,6 +171,11 @@ class LeaderboardPage:
     def query(self) -> str:
         """Return the query string of this page."""
         return self.filters.query(self.standings.page)
+
+    @cached_property
+    def project(self) -> ProjectName | None:
+        """Return the only project of the page; None for several."""
+        return project_named(self._session, self.filters.project)
 
     @property
     def asked(self) -> str:

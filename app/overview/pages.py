@@ -12,9 +12,17 @@ from app.domain.numbers import plural
 from app.domain.text import some_of
 from app.domain.verdict.triage import active_text
 from app.overview import trend
-from app.overview.queries import PERIODS, Overview, OverviewQuery, overview, read_overview_trend
+from app.overview.queries import (
+    PERIODS,
+    Overview,
+    OverviewQuery,
+    overview,
+    read_overview_trend,
+)
 from app.storage.access_changes import project_slugs
+from app.storage.dashboards import list_charts
 from app.storage.heartbeat import silent_since
+from app.storage.projects import project_named
 from app.storage.runs import counted
 from app.storage.users import administrators
 from app.web.access_rule import requires
@@ -64,6 +72,7 @@ router = APIRouter(include_in_schema=False)
 def show_overview(request: Request, session: ReadSession, settings: AppSettings) -> HTMLResponse:
     filters = OverviewQuery.from_params(request.query_params)
     summary = overview(session, filters, datetime.now(UTC))
+    project = project_named(session, filters.project)
     return render(
         request,
         "overview/index.html",
@@ -78,6 +87,8 @@ def show_overview(request: Request, session: ReadSession, settings: AppSettings)
         few_runs=FEW_RUNS,
         silent_since=silent_since(session, settings),
         counted=counted,
+        project=project,
+        charts=list_charts(session, project.id) if project else (),
     )
 
 

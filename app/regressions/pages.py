@@ -52,6 +52,7 @@ from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import ProjectRow, RunRow, select_any, utc_now
 from app.storage.upgrade_changes import upgrade_changes
 from app.storage.verdicts import StoredVerdict, current_verdict
+from app.storage.watches import is_watched
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, reading
 from app.web.forms import answer_form, status_of
@@ -124,6 +125,10 @@ class RegressionView:
         ).scalar_one()
 
     side = staticmethod(side_text)
+
+    def is_watched(self, user_id: int | None) -> bool:
+        project_id, number = self.regression.project_id, self.regression.id
+        return is_watched(self._session, user_id, project_id, "regression", str(number))
 
     @property
     def title(self) -> str:
@@ -468,5 +473,6 @@ def _render_regression(
         suspects_of=lambda: view.suspects(access_of(request)),
         most_suspects=MOST_SHOWN,
         most_profiled=_MOST_PROFILED,
+        watched=view.is_watched(access_of(request).watcher),
         **({"rows": None, "spec": None} | drawn),
     )

@@ -123,6 +123,18 @@ def slugs_by_id(session: Session) -> Mapping[int, str]:
     return {project_id: slug for project_id, slug in rows}  # noqa: C416  the type checker does not see rows as pairs
 
 
+@dataclass(frozen=True, slots=True)
+class ProjectName:
+    id: int
+    slug: str
+
+
+def project_named(session: Session, slug: str) -> ProjectName | None:
+    """Return the visible project with this slug; for an empty slug the only visible one, None for several."""
+    names = [ProjectName(number, name) for number, name in slugs_by_id(session).items() if not slug or name == slug]
+    return names[0] if len(names) == 1 else None
+
+
 def _by_project(session: Session, chosen: "Select[tuple[int, ...]]") -> dict[int, tuple[int, ...]]:
     return {row[0]: tuple(row[1:]) for row in session.execute(chosen)}
 

@@ -624,7 +624,7 @@ class UserRow(SQLModel, table=True):
     `password_hash` is argon2id; empty for users of an identity provider (`issuer`, `subject`). `password_ends_at`:
     expiry of a password that an administrator set. `totp_secret`: of the authenticator app, or empty; `totp_step`: of
     the last accepted code. `administrator`: may do everything in every project. `disabled_at`: cannot log in any more;
-    the row stays for the audit log.
+    the row stays for the audit log. `feed_digest`: SHA-256 of the key of the user's feed, or None.
     """
 
     __tablename__ = "account"
@@ -644,6 +644,7 @@ class UserRow(SQLModel, table=True):
     created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
     last_login_at: datetime | None = Field(default=None, sa_column=time_column())
     disabled_at: datetime | None = Field(default=None, sa_column=time_column())
+    feed_digest: str | None = Field(default=None, max_length=64, index=True)
 
 
 class MemberRow(SQLModel, table=True):
@@ -790,6 +791,37 @@ class InvitationRow(SQLModel, table=True):
     accepted_by: str = Field(default="", max_length=100)
     revoked_at: datetime | None = Field(default=None, sa_column=time_column())
     revoked_by: str = Field(default="", max_length=100)
+
+
+class WatchRow(SQLModel, table=True):
+    """A stack or regression that a user watches. `user_id` is 0 on a service without log-ins.
+
+    `kind` is `stack` or `regression`, `target` the stack key or the number of the regression.
+    """
+
+    __tablename__ = "watch"
+
+    user_id: int = Field(primary_key=True)
+    project_id: int = Field(
+        sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), primary_key=True, nullable=False)
+    )
+    kind: str = Field(primary_key=True, max_length=20)
+    target: str = Field(primary_key=True, max_length=64)
+    watched_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
+
+
+class DashboardChartRow(SQLModel, table=True):
+    """A chart on the overview of a project. `page`: the path and query of the page that it links to."""
+
+    __tablename__ = "dashboard_chart"
+
+    id: int | None = Field(default=None, primary_key=True)
+    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), nullable=False, index=True))
+    page: str = Field(max_length=300)
+    title: str = Field(max_length=200)
+    position: int
+    added_by: str = Field(max_length=100)
+    added_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
 
 
 # --- Tables of experiments, and of the rules that fired.

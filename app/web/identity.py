@@ -35,6 +35,7 @@ from app.storage.access_changes import project_slugs
 from app.storage.audit import MAX_AUTHOR
 from app.storage.database import read_session
 from app.storage.users import MAX_NAME
+from app.storage.watches import NO_USER
 
 _KEY = "access"
 _ANONYMOUS = Anonymous()
@@ -78,6 +79,11 @@ class Access:
     @property
     def user(self) -> LoggedInUser | None:
         return self.principal if isinstance(self.principal, LoggedInUser) else None
+
+    @property
+    def watcher(self) -> int | None:
+        """Return the user id under which the caller watches things; None for callers who cannot."""
+        return self.user.user_id if self.user else NO_USER if self.is_open else None
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ does not have it. The newest PNGs are stored in memory, which bounds both memory
 import base64
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -202,6 +202,40 @@ def strips_body(strips: Sequence[Strip]) -> str:
     more = f"; {left_out} more members not shown" if left_out > 0 else ""
     parts.append(text(begin, step * len(shown) + 34, f"runs in commit order; up is slower, the line is before{more}",
                       22, "muted"))  # fmt: skip
+    return "".join(parts)
+
+
+_VALUES = 190
+_LEAST_RANGE = 0.02
+"""Least range of the axis as a share of the value: noise must not look like a change."""
+
+
+def points_body(points: Sequence[tuple[float, Colour]], label: Callable[[float], str]) -> str:
+    """Return values from left to right on one axis, which does not start at zero. `label` writes the ends of it."""
+    if not points:
+        return ""
+    values = [value for value, _ in points]
+    low, high = min(values), max(values)
+    middle, span = (low + high) / 2, max(high - low, _LEAST_RANGE * (low + high) / 2) or 1.0
+    height, width = BODY_HEIGHT - 60, BODY_WIDTH - _VALUES
+    spacing = width / len(points)
+    places = [
+        (_VALUES + spacing * (number + 0.5), height / 2 - (value - middle) / span * (height - 60))
+        for number, (value, _) in enumerate(points)
+    ]
+    parts = []
+    for value in dict.fromkeys((high, low)):
+        y = height / 2 - (value - middle) / span * (height - 60)
+        parts += [
+            _line(_VALUES, y, BODY_WIDTH, y, "border-line", width=3),
+            text(0, y + 10, label(value), 30, "muted"),
+        ]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    parts.append(f'<polyline class="muted-line" points="{line}" stroke-width="3" stroke-opacity="0.5"/>')
+    for (x, y), (_, colour) in zip(places, points, strict=True):
+        parts.append(f'<circle class="{colour}" cx="{x:.1f}" cy="{y:.1f}" r="{min(11, spacing / 2):.1f}"/>')
+    parts.append(text(_VALUES, BODY_HEIGHT, "step time of runs in commit order; the axis does not start at zero", 22,
+                      "muted"))  # fmt: skip
     return "".join(parts)
 
 

@@ -96,10 +96,15 @@ def regression_sparkline(
 
 
 def leading_values(rows: Sequence[Any]) -> list[float]:
-    """Return step times of one job and configuration, oldest first: a step between two would look like a change."""
+    """Return the step times of the leading runs, oldest first."""
+    return [row.step_time_ms for row in leading_runs(rows)]
+
+
+def leading_runs(rows: Sequence[Any]) -> list[Any]:
+    """Return the runs of one job and configuration, oldest first: a step between two would look like a change."""
     leading = next((row for row in rows if _counts(row)), rows[0])
     own = (leading.config_key, leading.job)
-    return [row.step_time_ms for row in reversed(rows) if _counts(row) and (row.config_key, row.job) == own]
+    return [row for row in reversed(rows) if _counts(row) and (row.config_key, row.job) == own]
 
 
 def _counts(row: Any) -> bool:

@@ -9,6 +9,7 @@ from app.domain.access.principal import Role
 from app.domain.notifications.events import Notification
 from app.domain.references.published import published
 from app.pipeline.decisions import pin, propose, quarantine
+from app.storage.dashboards import add_chart
 from app.storage.database import transaction
 from app.storage.experiments import sweep_of
 from app.storage.groups import create_group, find_group
@@ -45,7 +46,7 @@ class Belongings:
             "part": "runs",
             "rule": "eo-enable", "position": "0", "kind": "svg", "hardware": "h100", "family": "qwen3-30b-a3b",
             "user_id": "1", "group_id": "1", "token_id": "1", "deletion_id": "1", "name": "slow ones", "link_id": "1",
-            "invitation_id": "1",
+            "invitation_id": "1", "chart_id": "1",
             "secret": "0" * 43, "key": "0" * 16, "commit": "0" * 40,
         }  # fmt: skip
 
@@ -72,6 +73,7 @@ def make_belongings(session: Session, slug: str, *, whole: bool = False) -> Belo
         session.flush()
     else:
         make_leaderboard(session, slug)
+        add_chart(session, project, page=f"/history/{slow.stack_key}", title=f"{slug} chart", by=f"{slug}-lead")
         create_invitation(
             session, project=make_project(session, slug), role=Role.VIEWER, email=f"ada@{slug}.example", days=7,
             by=f"{slug}-lead",

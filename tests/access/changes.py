@@ -16,6 +16,7 @@ from app.storage.invitations import create_invitation
 from app.storage.projects import find_project
 from app.storage.tables import (
     AuditEventRow,
+    DashboardChartRow,
     DeletionRow,
     ExperimentRow,
     GoldenProposalRow,
@@ -177,6 +178,7 @@ ACCESS: Mapping[str, Change] = {
         "account", "second factor removed",
         lambda _: {"code": pyotp.TOTP(_SECRET).at(time.time() + 30), "password": ANOTHER}, **_DORA,
     ),
+    "POST /watching/feed": Change("account", "feed_key_set", **_DORA),
     "POST /settings/account/sessions/others/end": Change(
         "account", "session ended", after={"session": "all others"}, **_DORA
     ),
@@ -463,7 +465,25 @@ def _undo(there: There) -> dict[str, str]:
 
 _VIEW = {"name": lambda _: "slow ones"}
 
+_CHART = _of("chart_id", DashboardChartRow)
+
+
+def _page(there: There) -> dict[str, str]:
+    return {"page": f"/history/{there.owned.stack}"}
+
+
 DATA: Mapping[str, Change] = {
+    "POST /api/v1/projects/{slug}/dashboard": Change("project", "chart_added", _page),
+    "POST /settings/projects/{slug}/dashboard": Change(
+        "project", "chart_added", lambda there: {"page": f"/compare?a={_run(there)}&b={_run(there)}"}
+    ),
+    "PATCH /api/v1/projects/{slug}/dashboard/{chart_id}": Change(
+        "project", "chart_moved", {"position": 1}, {"position": 2}, {"position": 1}, of=_CHART
+    ),
+    "POST /settings/projects/{slug}/dashboard/{chart_id}": Change(
+        "project", "chart_removed", {"do": "remove"}, of=_CHART
+    ),
+    "DELETE /api/v1/projects/{slug}/dashboard/{chart_id}": Change("project", "chart_removed", of=_CHART),
     "POST /runs/views": Change(
         "project",
         "view_saved",
@@ -504,6 +524,12 @@ NO_RECORD: Mapping[str, str] = {
     "POST /check": "the same as a form",
     "POST /api/v1/runs/{run_id}/bisect": "answers a question and stores nothing",
     "POST /api/v1/projects/{slug}/deletions/preview": "answers what a deletion would do, and deletes nothing",
+    "PUT /api/v1/watching/stacks/{stack}": "a user's own list, which others do not see",
+    "DELETE /api/v1/watching/stacks/{stack}": "the same",
+    "PUT /api/v1/watching/regressions/{regression_id}": "the same",
+    "DELETE /api/v1/watching/regressions/{regression_id}": "the same",
+    "POST /watching/stacks/{stack}": "the same as a form",
+    "POST /watching/regressions/{regression_id}": "the same as a form",
     "POST /api/v1/definitions/retry": "repeats the service's own work; nothing that a user stated changes",
     "POST /settings/definitions/retry": "the same as a form",
 }

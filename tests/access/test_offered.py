@@ -26,6 +26,7 @@ from app.experiments.commands import SweepWish, plan_experiment, plan_sweep
 from app.main import create_app
 from app.pipeline.propose import Wish
 from app.settings import Settings
+from app.storage.dashboards import add_chart
 from app.storage.database import read_session, transaction
 from app.storage.tables import ReceiverRow, RegressionRow, RunRow
 from app.web.access_rule import Open
@@ -119,6 +120,7 @@ class Town:
                 f"/runs/{item.run}/sweeps/new?field=mbs&values=2,4,8",
                 f"/experiments/{sweep}/sweep",
                 f"/runs?project={item.slug}&status=ready",
+                f"/?project={item.slug}",
                 f"/settings/projects/{item.slug}/notifications/{receiver}",
             ]
 
@@ -181,6 +183,7 @@ def _states(session: Session, owned: Belongings) -> tuple[list[int], int]:
     )  # fmt: skip
     session.add(receiver)
     session.flush()
+    add_chart(session, project, page=f"/history/{owned.stack}", title="a chart", by=f"{owned.slug}-lead")
     return [run.id or 0 for run in runs[:3]], receiver.id or 0
 
 

