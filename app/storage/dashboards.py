@@ -1,5 +1,6 @@
 """Charts on the overview of a project, in order. The audit log is written in the same transaction."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -75,8 +76,8 @@ def move_chart(session: Session, project_id: int, chart_id: int, position: int, 
         other.position = place
         session.add(other)
     if row.position != before:
-        sides = {"before": {"position": before}, "after": {"position": row.position, "page": row.page}}
-        _record(session, project_id, "chart_moved", by, **sides)
+        after = {"position": row.position, "page": row.page}
+        _record(session, project_id, "chart_moved", by, before={"position": before}, after=after)
 
 
 def remove_chart(session: Session, project_id: int, chart_id: int, *, by: str) -> None:
@@ -99,10 +100,19 @@ def _find(rows: list[DashboardChartRow], chart_id: int) -> DashboardChartRow:
     return row
 
 
-def _record(session: Session, project_id: int, action: str, by: str, **sides: dict[str, object]) -> None:
+def _record(
+    session: Session,
+    project_id: int,
+    action: str,
+    by: str,
+    *,
+    before: Mapping[str, object] | None = None,
+    after: Mapping[str, object] | None = None,
+) -> None:
     audit.record(
-        session, who=by, subject="project", subject_id=project_id, action=action, project_id=project_id, **sides
-    )
+        session, who=by, subject="project", subject_id=project_id, action=action, project_id=project_id,
+        before=before, after=after,
+    )  # fmt: skip
 
 
 def _refused(why: str) -> InvalidChange:
