@@ -19,7 +19,7 @@ from sqlmodel import Session
 from app.domain.numbers import UNITS, absolute, change_text, figure, plural, short_commit, step_time
 from app.domain.run import Metric
 from app.domain.verdict.history_view import ELIGIBILITY_LABELS, Configuration, StackSegment, VersionChange
-from app.history.queries import DATE, VERDICTS, HistoryOfStack, Stack, version_text
+from app.history.queries import DATE, VERDICTS, HistoryOfStack, HistoryStack, version_text
 from app.history.workloads import ContainerStep
 from app.storage.stacks import StackRun
 from app.web import charts
@@ -719,7 +719,7 @@ def chart_notes(drawing: Drawing, rows: dict[str, list[Row]], not_drawn: int) ->
 _PICTURE_COLOURS: dict[str, Colour] = {"regression": "worse", "improvement": "better"}
 
 
-def history_picture(session: Session, stack: Stack) -> Picture:
+def history_picture(session: Session, stack: HistoryStack) -> Picture:
     """Return the newest step times of the stack's leading configuration, coloured by their verdicts."""
     rows = session.execute(RECENT, {"project_id": stack.project_id, "stack_key": stack.stack_key}).all()
     runs = leading_runs(rows) if rows else []

@@ -18,7 +18,7 @@ from app.storage.database import read_session
 from app.storage.projects import find_project
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access_rule import Open, requires
-from app.web.atom import Entry, atom_response
+from app.web.atom import FeedEntry, atom_response
 from app.web.dependencies import AppEngine
 
 router = APIRouter(include_in_schema=False)
@@ -63,8 +63,8 @@ def _newest(session: Session, project: str) -> tuple[Regression, ...]:
     return tuple(find_regressions(session, query).items)
 
 
-def _entry(regression: Regression) -> Entry:
-    return Entry(
+def _entry(regression: Regression) -> FeedEntry:
+    return FeedEntry(
         path=f"/regressions/{regression.id}",
         title=f"#{regression.id} {words.what(regression)} ({regression.shown_state})",
         published=regression.opened_at,

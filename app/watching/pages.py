@@ -16,7 +16,7 @@ from app.storage.watches import NO_USER, Kind, list_watches, set_feed_key, user_
 from app.watching.api import RegressionId, StackKey, set_watch
 from app.watching.queries import WatchedChange, changes_of
 from app.web.access_rule import Open, requires
-from app.web.atom import Entry, atom_response
+from app.web.atom import FeedEntry, atom_response
 from app.web.dependencies import AppEngine, ReadSession, reading
 from app.web.forms import Form, answer_form
 from app.web.identity import access_of
@@ -107,8 +107,8 @@ def _feed(request: Request, engine: AppEngine, user_id: int) -> Response:
     return atom_response(request, "Watched in Threewalls", "/watching", map(_entry, changes))
 
 
-def _entry(change: WatchedChange) -> Entry:
-    return Entry(
+def _entry(change: WatchedChange) -> FeedEntry:
+    return FeedEntry(
         path=change.path, title=change.title, published=change.at, updated=change.at,
         summary=f"{change.who} {change.detail}".strip(), anchor=change.at.isoformat(),
     )  # fmt: skip

@@ -19,7 +19,7 @@ _NOT_IN_XML = re.compile("[\ud800-\udfff\ufffe\uffff]")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FeedEntry:
     """An entry of a feed. `path` is its page; `anchor` distinguishes several entries of one page."""
 
     path: str
@@ -30,7 +30,7 @@ class Entry:
     anchor: str = ""
 
 
-def atom_response(request: Request, title: str, path: str, entries: Iterable[Entry]) -> Response:
+def atom_response(request: Request, title: str, path: str, entries: Iterable[FeedEntry]) -> Response:
     """Return the feed of a page, or 304 to a reader that has it."""
     text = _atom(public_address(request), title, path, tuple(entries))
     headers = {
@@ -42,7 +42,7 @@ def atom_response(request: Request, title: str, path: str, entries: Iterable[Ent
     return Response(text, headers=headers, media_type="application/atom+xml")
 
 
-def _atom(base: str, title: str, path: str, entries: tuple[Entry, ...]) -> bytes:
+def _atom(base: str, title: str, path: str, entries: tuple[FeedEntry, ...]) -> bytes:
     feed = ElementTree.Element("feed", xmlns="http://www.w3.org/2005/Atom")
     _add(feed, "id", f"{base}{path}")
     _add(feed, "title", title)
