@@ -107,7 +107,7 @@ def list_watches(session: Session, user_id: int) -> list[Watch]:
 
 def _title(session: Session, row: WatchRow) -> str:
     if row.kind == "regression":
-        cause = session.execute(select(RegressionRow.cause).where(col(RegressionRow.id) == int(row.target)))
+        cause = session.execute(select_any(RegressionRow.cause).where(col(RegressionRow.id) == int(row.target)))
         return f"#{row.target} {cause.scalar_one_or_none() or ''}".strip()
     contract = session.execute(
         select_any(RunResultRow.contract)
