@@ -27,7 +27,6 @@ PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
-    "--in-process-gpu",  # what draws without a GPU needs no process of its own
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",
