@@ -9,14 +9,18 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
 from tests.services import janitor
 
 FOLDER = "TEST_RUN_FOLDER"
+PREFIX = "threewalls-tests-"
+ALIVE = "alive"
+"""File that a run locks while it lasts, with its token."""
 MEMORY = Path("/dev/shm")  # noqa: S108  # it gets a folder of its own
 MEMORY_BYTES = 6 * 2**30
 """A run takes 1 GiB of it at most."""
@@ -27,7 +31,11 @@ def begin(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return
     token = uuid.uuid4().hex
-    folder = tempfile.mkdtemp(prefix="threewalls-tests-", dir=_parent())
+    end_lost_runs(_parent())
+    folder = tempfile.mkdtemp(prefix=PREFIX, dir=_parent())
+    config.stash[_ALIVE] = alive = (Path(folder) / ALIVE).open("w")
+    fcntl.flock(alive, fcntl.LOCK_EX)
+    print(token, file=alive, flush=True)
     Path(folder).chmod(0o755)  # PostgreSQL's user must be able to walk to its folder
     temporary = Path(folder) / "tmp"
     temporary.mkdir()
@@ -52,6 +60,17 @@ def end(config: pytest.Config) -> None:
     folder = os.environ.pop(FOLDER)
     janitor.end_all(os.environ.pop(janitor.VARIABLE), folder)
     shutil.rmtree(folder, ignore_errors=True)
+    config.stash[_ALIVE].close()
+
+
+def end_lost_runs(parent: Path) -> None:
+    """End what is left of runs that were killed together with their janitor: they hold their lock no more."""
+    for alive in parent.glob(f"{PREFIX}*/{ALIVE}"):
+        with suppress(OSError), alive.open() as file:  # of another user, or another run ends it
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if token := file.read().strip():  # else it is about to take its lock
+                janitor.end_all(token, str(alive.parent))
+                shutil.rmtree(alive.parent, ignore_errors=True)
 
 
 def _parent() -> Path:
@@ -76,3 +95,4 @@ def once(name: str, make: Callable[[], Any]) -> Any:
 
 
 _JANITOR = pytest.StashKey[subprocess.Popen[bytes]]()
+_ALIVE = pytest.StashKey[TextIO]()
