@@ -11,7 +11,6 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from app.demo.story import story
-from tests.browser.conftest import PROGRAMS
 from tests.embedded.processes import running, wait_for
 
 TARGET = Path(__file__).with_name("screenshot.png")
@@ -21,7 +20,7 @@ SIZE = {"width": 1440, "height": 820}
 
 def main() -> None:
     """Starts the demo on a free port, waits until the run is read, and photographs its page."""
-    chromium = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with (
         tempfile.TemporaryDirectory() as folder,
         running("demo", Path(folder) / "data", "--generated-only") as house,

@@ -21,9 +21,6 @@ from app.storage.log_files import LogFiles
 from tests.builders import make_run
 from tests.embedded.processes import Running
 
-PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-"""The first has no windows, bars and profiles: to open a page costs it half of what it costs the others."""
-
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -105,7 +102,7 @@ def working_house(server: Running) -> Iterator[House]:
 @contextmanager
 def running_chromium() -> Iterator[Browser]:
     """Until the block ends, nothing else in this thread may run an event loop of its own."""
-    path = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert path, "Chromium is needed for these tests: apt-get install chromium"
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
