@@ -398,6 +398,12 @@ def _write(connection: Connection, source: Table, rows: Sequence[Mapping[str, An
             copied.write_row(row)
 
 
+_FOR_LONG_STATEMENTS = {
+    "sqlite": ("PRAGMA cache_size = -500000",),
+    "postgresql": ("SET LOCAL statement_timeout = 0",),
+}
+
+
 @contextmanager
 def _without_indexes(engine: Engine) -> Iterator[None]:
     """Drop the triggers and indexes of the tables that are filled, and build them afterwards, which is faster."""
@@ -408,8 +414,12 @@ def _without_indexes(engine: Engine) -> Iterator[None]:
             connection.exec_driver_sql(f"DROP INDEX {name}")
     yield
     with engine.execution_options(writes=True).begin() as connection:
+        for setting in _FOR_LONG_STATEMENTS[connection.dialect.name]:
+            connection.exec_driver_sql(setting)
         for definition in indexes.values():
             connection.exec_driver_sql(definition)
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql("ANALYZE run")  # so that the planner uses the new indexes
         derived.install(connection)
 
 
@@ -435,9 +445,10 @@ def _last_id(engine: Engine, source: Table) -> int:
 
 
 def _analyse(engine: Engine) -> None:
-    """Give the planner of the database its statistics, as a database in use has them."""
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.exec_driver_sql("ANALYZE")
+    """Give the planner of PostgreSQL its statistics, as autovacuum does. The service collects none on SQLite."""
+    if engine.dialect.name == "postgresql":
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql("ANALYZE")
 
 
 def main() -> int:

@@ -300,15 +300,17 @@ def overview(session: Session, query: OverviewQuery, now: datetime) -> Overview:
         ),
         failures=_by_cause(_latest(session, FAILED, *recent, badly)),
         experiments=find_experiments(session, ExperimentFilter(project=query.project), page_size=1).states,
-        proposals=_open_proposals(session, *of_project),
+        proposals=_open_proposals(session, project_ids.get(query.project, 0) if query.project else None),
     )
 
 
-def _open_proposals(session: Session, *conditions: ColumnElement[bool]) -> tuple[tuple[int, str], ...]:
+def _open_proposals(session: Session, project_id: int | None) -> tuple[tuple[int, str], ...]:
+    # By the project of the proposal: by that of the run, SQLite would read all runs of the project.
+    of_project = [col(GoldenProposalRow.project_id) == project_id] if project_id is not None else []
     rows = session.execute(
         select_any(RunRow.id, RunRow.name)
         .join(GoldenProposalRow, col(GoldenProposalRow.run_id) == RunRow.id)
-        .where(col(GoldenProposalRow.state) == "open", *conditions)
+        .where(col(GoldenProposalRow.state) == "open", *of_project)
         .order_by(col(GoldenProposalRow.id).desc())
         .limit(SHOWN)
     )

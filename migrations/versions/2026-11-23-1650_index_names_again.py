@@ -1,0 +1,16 @@
+"""Index names in lower case again: on SQLite, a migration that copied the runs had lost the index."""
+
+from alembic import op
+
+revision = "0075"
+down_revision = "0071"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.execute("CREATE INDEX IF NOT EXISTS ix_run_lower_name ON run (lower(name), id)")
+
+
+def downgrade() -> None:
+    """The index belongs to earlier versions, too."""
