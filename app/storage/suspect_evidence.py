@@ -7,7 +7,7 @@ from datetime import datetime
 from statistics import median
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Row, Select, and_, case, false, func, or_, select
+from sqlalchemy import ColumnElement, Row, Select, case, func, select, union_all
 from sqlmodel import Session, col
 
 from app.domain.rules.evidence import OwnResult
@@ -36,6 +36,7 @@ from app.storage.tables import (
     ExperimentRow,
     ExperimentRunRow,
     ProjectRow,
+    RunLabelRow,
     RunRow,
     VerdictRow,
     select_any,
@@ -134,15 +135,26 @@ def _beside(document: Mapping[str, Any]) -> list[tuple[object, ...]]:
 def _in_commit_range(session: Session, run: RunRow, document: VerdictDocument) -> Select[Any]:
     """Return CI runs of other stacks between the newest baseline run and this run, by commit."""
     newest = session.get(RunRow, int(document.baseline[-1])) if document.baseline else None
-    between: ColumnElement[bool] = false()
+    numbers = [
+        select_any(RunLabelRow.run_id).where(col(RunLabelRow.field) == COMMIT, col(RunLabelRow.value) == run.commit)
+    ]
     if newest is not None:
-        between = and_(col(RunRow.ordered_at) > newest.ordered_at, col(RunRow.ordered_at) <= run.ordered_at)
+        between = (
+            select_any(RunRow.id)
+            .where(
+                *_alike(run), col(RunRow.ordered_at) > newest.ordered_at, col(RunRow.ordered_at) <= run.ordered_at,
+                col(RunRow.stack_key) != run.stack_key, col(RunRow.purpose) == "ci",
+            )
+            .order_by(col(RunRow.ordered_at).desc())
+            .limit(MOST_EVIDENCE)
+            .subquery()
+        )  # fmt: skip
+        numbers.append(select(between.c.id))
     return (
         _current(run)
+        # By their numbers: with `or`, all runs of the project on this GPU would be read.
         .where(
-            col(RunRow.stack_key) != run.stack_key,
-            col(RunRow.purpose) == "ci",
-            or_(between, col(RunRow.commit) == run.commit),
+            col(RunRow.id).in_(union_all(*numbers)), col(RunRow.stack_key) != run.stack_key, col(RunRow.purpose) == "ci"
         )
         .order_by(col(RunRow.ordered_at).desc())
         .limit(MOST_EVIDENCE)
@@ -178,11 +190,14 @@ def _current(run: RunRow) -> Select[Any]:
         .join(RunRow, col(RunRow.id) == col(VerdictRow.run_id))
         .where(
             col(VerdictRow.current),
-            col(RunRow.project_id) == run.project_id,
-            col(RunRow.gpu).is_not_distinct_from(run.gpu),
+            *_alike(run),
             col(RunRow.quarantine) == "",
         )
     )
+
+
+def _alike(run: RunRow) -> tuple[ColumnElement[bool], ...]:
+    return col(RunRow.project_id) == run.project_id, col(RunRow.gpu) == run.gpu
 
 
 def _moves(rows: Iterable[Row[Any]], *, slower: bool) -> Iterator[StackMove]:
