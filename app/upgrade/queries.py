@@ -133,7 +133,8 @@ def _newest_configurations(session: Session, project: ProjectRow) -> set[str]:
 
     Grouping all runs would take time in proportion to them.
     """
-    keys = set(session.execute(_newest_usable(project, RunRow.config_key)).scalars())
+    newest_first = dict.fromkeys(session.execute(_newest_usable(project, RunRow.config_key)).scalars())
+    keys = set(list(newest_first)[:MOST_CONFIGURATIONS])
     if len(keys) < MOST_CONFIGURATIONS:
         newest = (
             select_any(RunRow.config_key)
