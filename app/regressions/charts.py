@@ -298,8 +298,11 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
         "names": [
             _text(alt, "names", "name", align="left", color=charts.TEXT, fontWeight=600).encode(x=alt.value(0), y=y),
             # On a phone the cost would stand on the name; the table below has it.
-            _text(alt, "names", "figures", align="right", color=charts.SPIKE, fontWeight=600).encode(
-                x=alt.value("width"), y=y, text=alt.when("width < 420").then("change:N").otherwise("figures:N")
+            *(
+                _text(alt, "names", field, align="right", color=charts.SPIKE, fontWeight=600).encode(
+                    x=alt.value("width"), y=y, opacity=alt.when(shown).then(alt.value(1)).otherwise(alt.value(0))
+                )
+                for field, shown in (("figures", "width >= 420"), ("change", "width < 420"))
             ),
         ],
         "changes": [
