@@ -123,7 +123,7 @@ def test_an_undecided_result_says_how_many_more_runs(client: TestClient, engine:
     number = plan(engine, baseline, runs_each=1)
     add_runs(engine, read(engine, number).tag, [30_900.0])
     page = text(client, f"/experiments/{number}")
-    assert "notice warn" in page
+    assert 'class="effect inconclusive"' in page
     assert re.search(r"\d+ (?:more )?runs? of [AB] .{0,60}would decide|of A in all|20 runs per side", page)
 
 
