@@ -38,7 +38,7 @@ class FirstPasswordEndedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
+class LogInCredentials:
     """What a user typed. `code`: from the authenticator app, for users with a second factor."""
 
     name: str
@@ -46,7 +46,7 @@ class Credentials:
     code: str = field(repr=False)
 
 
-def log_in(engine: Engine, settings: Settings, shown: Credentials, came_from: From) -> str | None:
+def log_in(engine: Engine, settings: Settings, shown: LogInCredentials, came_from: From) -> str | None:
     """Return the secret of a new session; None when name, password or code is wrong. Raises FirstPasswordEndedError.
 
     The answer does not say which of them is wrong, and takes equally long for an unknown name.

@@ -68,7 +68,7 @@ async def log_in(request: Request, engine: AppEngine, settings: AppSettings) -> 
     if seconds := await run_in_threadpool(guesses.begin, name, came.address):
         return await run_in_threadpool(login_page, request, wanted, name, wait=seconds)
     try:
-        secret = await with_password(login.log_in, engine, settings, login.Credentials(name, password, code), came)
+        secret = await with_password(login.log_in, engine, settings, login.LogInCredentials(name, password, code), came)
     except login.FirstPasswordEndedError:
         return await run_in_threadpool(login_page, request, wanted, name, problem=_ENDED, status=422)
     if secret is None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from app.analysis.documents import analysis_document, as_json, comparison_document, make_comparison
 from app.analysis.options import FINE, UNREAD, UNREADABLE, UsageError
-from app.analysis.reading import Analysis, ReadLog, analyse, names_of, read_statements, records
+from app.analysis.reading import LogAnalysis, ReadLog, analyse, names_of, read_statements, records
 from app.analysis.text import analysis_text, comparison_text
 from app.domain.verdict.assess import Assessment, assess
 from app.domain.verdict.baseline import LeftOut, listed
@@ -66,7 +66,7 @@ def _check_named_once(options: argparse.Namespace) -> None:
             raise UsageError(f"{name} is named twice. Name each run once.")
 
 
-def _check_readable(candidates: Sequence[Analysis]) -> None:
+def _check_readable(candidates: Sequence[LogAnalysis]) -> None:
     for run in candidates:
         if run.summary.status == "unread":
             raise UnreadLog(f"{run.name}: {run.summary.error}")

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from app.analysis.reading import Analysis
+from app.analysis.reading import LogAnalysis
 from app.domain.contract.values import explained
 from app.domain.report.exit_codes import exit_code
 from app.domain.report.values import storable, verdict_json
@@ -20,7 +20,7 @@ def as_json(document: object) -> str:
     return json.dumps(storable(document), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def analysis_document(run: Analysis) -> dict[str, object]:
+def analysis_document(run: LogAnalysis) -> dict[str, object]:
     summary, steady = run.summary, run.summary.steady_state
     return {
         "schema": ANALYSIS_SCHEMA,
@@ -66,8 +66,8 @@ class LocalComparison:
     """
 
     document: VerdictDocument
-    candidates: tuple[Analysis, ...]
-    earlier: tuple[Analysis, ...]
+    candidates: tuple[LogAnalysis, ...]
+    earlier: tuple[LogAnalysis, ...]
 
     @property
     def exit_code(self) -> int:
@@ -76,8 +76,8 @@ class LocalComparison:
 
 def make_comparison(
     assessment: Assessment,
-    candidates: Sequence[Analysis],
-    earlier: Sequence[Analysis],
+    candidates: Sequence[LogAnalysis],
+    earlier: Sequence[LogAnalysis],
     of_other_stacks: Sequence[LeftOut],
 ) -> LocalComparison:
     """Build the comparison. `of_other_stacks` are named baseline runs that are not comparable, with reasons."""

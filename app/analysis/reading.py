@@ -19,7 +19,7 @@ ReadLog = Callable[[Path, LineTemplate | None], tuple[ParsedLog, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Analysis:
+class LogAnalysis:
     """A run as read. `name` is the name of its file or folder, unique in one command."""
 
     name: str
@@ -27,7 +27,7 @@ class Analysis:
     summary: RunSummary
 
 
-def analyse(name: str, paths: Sequence[Path], metadata: Metadata, read_log: ReadLog) -> Analysis:
+def analyse(name: str, paths: Sequence[Path], metadata: Metadata, read_log: ReadLog) -> LogAnalysis:
     """Read the files of one run; a folder stands for its files. Raises what `read_log` raises."""
     files = [file for path in paths for file in _files(path)]
     parts, cut = [], []
@@ -40,7 +40,7 @@ def analyse(name: str, paths: Sequence[Path], metadata: Metadata, read_log: Read
                 f"{file.name} is a truncated {ends_early} file. The {log.n:,} iterations before its end were read."
             )
     summary = summarise(merge_logs(parts), metadata)
-    return Analysis(name, metadata, replace(summary, warnings=(*cut, *summary.warnings)))
+    return LogAnalysis(name, metadata, replace(summary, warnings=(*cut, *summary.warnings)))
 
 
 def names_of(paths: Sequence[Path]) -> dict[Path, str]:
@@ -49,7 +49,7 @@ def names_of(paths: Sequence[Path]) -> dict[Path, str]:
     return {path: path.name if names.count(path.name) == 1 else str(path) for path in paths}
 
 
-def records(runs: Sequence[Analysis]) -> list[RunRecord]:
+def records(runs: Sequence[LogAnalysis]) -> list[RunRecord]:
     """Return the runs of one comparison in order, with losses over the iterations that all of them have."""
     losses = shared_losses([run.summary.series for run in runs])
     return [

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from app.analysis.documents import LocalComparison
-from app.analysis.reading import Analysis
+from app.analysis.reading import LogAnalysis
 from app.domain.contract.fields import FIELDS, METRICS, STACK_FIELDS
 from app.domain.contract.values import explained
 from app.domain.logs.line_template import suggest_template
@@ -46,7 +46,7 @@ _OUTCOMES = {
 _LONGEST_VALUE, _LONGEST_DETAIL = 60, 80
 
 
-def analysis_text(run: Analysis) -> str:
+def analysis_text(run: LogAnalysis) -> str:
     summary = run.summary
     lines = [f"{run.name}: {_answer(summary)}", _facts(summary)]
     if summary.error is None:

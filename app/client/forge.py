@@ -54,7 +54,7 @@ _WORST_FIRST = (State.FAILURE, State.NEUTRAL, State.SUCCESS)
 
 
 @dataclass(frozen=True)
-class RunReport:
+class PostedReport:
     """The report of a run. `exit_code` is None without a verdict, `markdown` is report.md.
 
     `key` is the same for all runs of a CI job; empty if it is not known yet.
@@ -99,7 +99,7 @@ class Message:
         return f"{self.reference}\n{self.text}"
 
 
-def message(runs: Sequence[RunReport], key: str = "") -> Message:
+def message(runs: Sequence[PostedReport], key: str = "") -> Message:
     """Return the message for one or more runs of one job. `key` overrides the key of the runs."""
     runs = sorted(runs, key=lambda run: _WORST_FIRST.index(run.state))
     worst = runs[0]
@@ -180,12 +180,12 @@ def bounded(text: str, url: str, most: int = MOST_BYTES) -> str:
     return "".join(lines) + end
 
 
-def _title(runs: Sequence[RunReport]) -> str:
+def _title(runs: Sequence[PostedReport]) -> str:
     counts = [(state, sum(run.state is state for run in runs)) for state in _WORST_FIRST]
     return f"{_TITLES[runs[0].state]}: " + ", ".join(f"{count} {state}" for state, count in counts if count)
 
 
-def _table(runs: Sequence[RunReport]) -> str:
+def _table(runs: Sequence[PostedReport]) -> str:
     """Return a table with one row per run, worst first, and each report folded below it."""
     lines = [f"**{_title(runs)}**", "", "| run | verdict |", "| --- | --- |"]
     lines += [f"| {_link(run)} | {_verdict(run)} |" for run in runs]
@@ -194,13 +194,13 @@ def _table(runs: Sequence[RunReport]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _verdict(run: RunReport) -> str:
+def _verdict(run: PostedReport) -> str:
     """Return the first line of the report, which the service has escaped."""
     first = run.markdown.partition("\n")[0].strip()
     return first.removeprefix("**").removesuffix("**") or "…"
 
 
-def _link(run: RunReport) -> str:
+def _link(run: PostedReport) -> str:
     """Return the link of the report, which includes the name of the run."""
     for line in run.markdown.splitlines():
         if line.startswith("[") and f"(run {run.run_id})](" in line and line.endswith(")"):

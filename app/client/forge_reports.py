@@ -18,8 +18,8 @@ from app.client.forge import (
     ForgeError,
     ForgeOptions,
     Message,
+    PostedReport,
     PostTarget,
-    RunReport,
     github_target,
     gitlab_target,
     no_verdict,
@@ -99,10 +99,10 @@ def _forge(options: argparse.Namespace) -> tuple[_Forge, Callable[[PostTarget], 
     return (github, github.github_api) if options.forge == "github" else (gitlab, gitlab.gitlab_api)
 
 
-def _read_run(service: Service, run_id: int, report: Mapping[str, Any]) -> RunReport:
+def _read_run(service: Service, run_id: int, report: Mapping[str, Any]) -> PostedReport:
     """Combine the JSON and the Markdown report of a run. Raises Refused or Unreachable."""
     run = report["run"]
-    return RunReport(
+    return PostedReport(
         run_id=run_id,
         project=run["project"],
         key=run["report_key"],

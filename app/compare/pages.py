@@ -104,7 +104,7 @@ class ComparePage:
         return None if ends is None else change_text(measured.step_time.delta_pct, *ends)
 
     @cached_property
-    def fair(self) -> "tuple[Pair, ...]":
+    def fair(self) -> "tuple[RunPair, ...]":
         """Return the nearest comparisons that can be ranked; empty where this one can."""
         return () if self.is_ranked else fair_pairs(self._session, self.comparison)
 
@@ -258,7 +258,7 @@ _LOOKED_AT = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class RunPair:
     """`a` is the earlier run. `differs`: in words; `matched`: exactly one knob differs."""
 
     a: int
@@ -270,7 +270,7 @@ class Pair:
     address: str
 
 
-def recent_pairs(session: Session) -> tuple[Pair, ...]:
+def recent_pairs(session: Session) -> tuple[RunPair, ...]:
     """Return the newest runs with figures, each with the previous run of its stack if that has other knobs."""
     rows = session.execute(
         select_any(RunRow.id, RunRow.name, RunRow.stack_key, RunRow.config_key)
@@ -294,7 +294,7 @@ MOST_FAIR = 2
 _MOST_TRIED = 8
 
 
-def fair_pairs(session: Session, comparison: ComparedSides) -> tuple[Pair, ...]:
+def fair_pairs(session: Session, comparison: ComparedSides) -> tuple[RunPair, ...]:
     """Return, for the candidate and for the baseline, the newest other run of its stack with at most one knob changed.
 
     `a` of each pair is the other run.
@@ -328,11 +328,11 @@ _COMPARABLE = ("matched_ab", "side_by_side")
 
 def _pair(
     a: int, b: int, records: dict[str, RunRecord], names: dict[int, str], *, kinds: Sequence[str] = _COMPARABLE
-) -> Pair | None:
+) -> RunPair | None:
     comparability = compare_contracts(records[str(a)], records[str(b)])
     if comparability.kind not in kinds:
         return None
-    return Pair(
+    return RunPair(
         a=a,
         b=b,
         name_a=names[a],
@@ -442,7 +442,7 @@ class Picker:
         return suggested_runs(self._session, self.selection, side)
 
     @property
-    def pairs(self) -> tuple[Pair, ...]:
+    def pairs(self) -> tuple[RunPair, ...]:
         return recent_pairs(self._session) if self._offer_pairs and not self.selection.runs else ()
 
     @property

@@ -31,7 +31,7 @@ from app.domain.run import Stated
 from app.errors import Conflict, FieldError, InvalidChange, NotFound
 from app.pipeline.decisions import checked
 from app.pipeline.experiments import refresh
-from app.pipeline.propose import Proposal, Wish, propose
+from app.pipeline.propose import ExperimentProposal, Wish, propose
 from app.pipeline.suggest import suggest
 from app.settings import Settings
 from app.storage import audit
@@ -151,7 +151,7 @@ def plan_experiment(engine: Engine, settings: Settings, wish: Wish, who: str, no
     return experiment_id
 
 
-def _add(session: Session, proposal: Proposal, who: str, note: str) -> ExperimentRow:
+def _add(session: Session, proposal: ExperimentProposal, who: str, note: str) -> ExperimentRow:
     """Add the experiment with the first free tag; another user may take one at the same moment."""
     project_id = proposal.run.project_id
     of_project = select_any(ExperimentRow.tag).where(col(ExperimentRow.project_id) == project_id)
@@ -170,7 +170,7 @@ def _add(session: Session, proposal: Proposal, who: str, note: str) -> Experimen
     raise Conflict("Other experiments of this run are being planned right now. Nothing was planned; try again.")
 
 
-def _row(proposal: Proposal, who: str, note: str) -> ExperimentRow:
+def _row(proposal: ExperimentProposal, who: str, note: str) -> ExperimentRow:
     run, sizing = proposal.run, proposal.plan.sizing
     return ExperimentRow(
         project_id=run.project_id,
@@ -191,7 +191,7 @@ def _row(proposal: Proposal, who: str, note: str) -> ExperimentRow:
     )
 
 
-def _free_tag(proposal: Proposal, taken: set[str]) -> str:
+def _free_tag(proposal: ExperimentProposal, taken: set[str]) -> str:
     words = _NOT_IN_A_TAG.sub("-", proposal.tag_words.lower()).strip("-")[:_MOST_WORDS].strip("-")
     plain = f"exp-{words or 'change'}-{proposal.run.id}"
     return next(tag for tag in chain([plain], (f"{plain}-{n}" for n in count(2))) if tag not in taken)
@@ -225,7 +225,7 @@ class SweepWish:
 class SweepProposal:
     """A proposed sweep: a proposal for each value, and its cost."""
 
-    proposals: tuple[Proposal, ...]
+    proposals: tuple[ExperimentProposal, ...]
     sizing: Sizing
     cost: SweepCost
 

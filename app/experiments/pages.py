@@ -21,14 +21,14 @@ from app.errors import Conflict, FieldError, InvalidChange, NotFound, Threewalls
 from app.experiments.commands import accept, plan_experiment, reject, set_runs_each, withdraw
 from app.experiments.plan_page import (
     DECISIONS,
-    DecisionForm,
+    ExperimentDecisionForm,
     IdeaPage,
     PlanForm,
     whole_number,
     wish_of,
 )
 from app.experiments.queries import ExperimentQuery
-from app.experiments.result_view import Effect, ResultRow, effect, result_rows, runs_that_decide, would_decide
+from app.experiments.result_view import DrawnEffect, ResultRow, effect, result_rows, runs_that_decide, would_decide
 from app.pipeline.suggest import first_suggestion, suggest_for_pair
 from app.settings import Settings
 from app.storage.audit import AuditEvent, events
@@ -316,12 +316,12 @@ class ExperimentPage:
         experiment_id: int,
         base_url: str,
         settings: Settings,
-        form: DecisionForm | None = None,
+        form: ExperimentDecisionForm | None = None,
     ) -> None:
         self._session = session
         self._base_url = base_url
         self._settings = settings
-        self.form = form or DecisionForm()
+        self.form = form or ExperimentDecisionForm()
         self.experiment: Experiment = get_experiment(session, experiment_id)
 
     @property
@@ -415,7 +415,7 @@ class ExperimentPage:
         return result_rows(self.experiment.result)
 
     @property
-    def effect(self) -> Effect | None:
+    def effect(self) -> DrawnEffect | None:
         return effect(self.experiment.result)
 
     @property
@@ -535,18 +535,18 @@ def show_news(
 async def decide_by_form(request: Request, engine: AppEngine, experiment_id: ExperimentId) -> Response:
     """Decide like the API."""
 
-    def decide(form: DecisionForm) -> str:
+    def decide(form: ExperimentDecisionForm) -> str:
         _apply(engine, experiment_id, form)
         return f"/experiments/{experiment_id}"
 
-    def again(session: Session, form: DecisionForm, error: ThreewallsError) -> Response:
+    def again(session: Session, form: ExperimentDecisionForm, error: ThreewallsError) -> Response:
         return _render_experiment(request, session, experiment_id, form=form, status=status_of(error))
 
     catch = (InvalidChange, Conflict)
-    return await answer_form(request, DecisionForm, decide, again, max_fields=_MAX_FIELDS, catch=catch)
+    return await answer_form(request, ExperimentDecisionForm, decide, again, max_fields=_MAX_FIELDS, catch=catch)
 
 
-def _apply(engine: Engine, experiment_id: int, form: DecisionForm) -> None:
+def _apply(engine: Engine, experiment_id: int, form: ExperimentDecisionForm) -> None:
     author, note, what = form.value("author"), form.value("note"), form.value("decision")
     if what == "runs":
         number = whole_number(form.value("runs_each"))
@@ -563,7 +563,7 @@ def _render_experiment(
     session: Session,
     experiment_id: int,
     *,
-    form: DecisionForm | None = None,
+    form: ExperimentDecisionForm | None = None,
     block: str | None = None,
     seen: str = "",
     status: int = 200,

@@ -11,7 +11,7 @@ from app.domain.contract.fields import FIELDS
 from app.domain.numbers import contract_value
 from app.domain.verdict.differences import axis_of
 from app.errors import InvalidChange, NotReady, ThreewallsError
-from app.pipeline.propose import Proposal, Wish, propose
+from app.pipeline.propose import ExperimentProposal, Wish, propose
 from app.pipeline.suggest import RunSuggestions
 from app.settings import Settings
 from app.storage.rules import read_run
@@ -40,7 +40,7 @@ class FormOfPlan(Form):
         return replace(self, errors=placed, problem=problem)
 
 
-class DecisionForm(FormOfPlan):
+class ExperimentDecisionForm(FormOfPlan):
     """Accept, reject, withdraw, or another number of runs."""
 
     inputs = ("note", "author", "runs_each")
@@ -81,7 +81,7 @@ class OfferedPlan:
 
     run_id: int
     form: PlanForm
-    proposal: Proposal | None = None
+    proposal: ExperimentProposal | None = None
     refused: str = ""
 
 

@@ -43,7 +43,7 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
+class DrawnEffect:
     """The change of step time on an axis, in percent of its width; the band is the range of `no change`."""
 
     low: str
@@ -67,7 +67,7 @@ def result_rows(result: ExperimentResult) -> tuple[ResultRow, ...]:
     return tuple(rows if result.finished else (replace(row, word="waiting") for row in rows))
 
 
-def effect(result: ExperimentResult) -> Effect | None:
+def effect(result: ExperimentResult) -> DrawnEffect | None:
     """Return the effect; None until the step times of both sides can be compared."""
     time = result.verdict.step_time if result.verdict else None
     if time is None or not all(map(math.isfinite, (time.ci_low_pct, time.ci_high_pct))):
@@ -83,7 +83,7 @@ def effect(result: ExperimentResult) -> Effect | None:
     step = next((tick for tick in _TICKS if (high - low) / tick <= _MOST_TICKS), _TICKS[-1])
     marks = [step * k for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
     begin, end = place(time.ci_low_pct), place(time.ci_high_pct)
-    return Effect(
+    return DrawnEffect(
         low=f"{begin:.2f}",
         width=f"{max(end - begin, 0.4):.2f}",
         middle=f"{place(time.delta_pct):.2f}",

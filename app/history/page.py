@@ -49,7 +49,7 @@ from app.history.queries import (
 )
 from app.history.views import BadgeOffer, ChangeRow, ConfigurationRow, badge_offer, change_rows, configuration_rows
 from app.history.workloads import ContainerStep, across_containers
-from app.pipeline.decisions import Pin, Proposal, pin, proposals, unpin
+from app.pipeline.decisions import GoldenProposal, Pin, pin, proposals, unpin
 from app.queue import JUDGE_STACK, enqueue
 from app.storage.database import ListPage, transaction
 from app.storage.stacks import StackRun
@@ -119,7 +119,7 @@ _FACTS = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "graph_modules"
 
 
 @dataclass(frozen=True, slots=True)
-class TableRow:
+class HistoryTableRow:
     """One run in the table. `metric` None: it has no such figure."""
 
     place: int
@@ -136,7 +136,7 @@ class TableRow:
 class ProposalRow:
     """A proposed golden run, with its drift since the golden run in force."""
 
-    proposal: Proposal
+    proposal: GoldenProposal
     drift: Drift | None
 
 
@@ -369,7 +369,7 @@ class HistoryPage:
         return self.form.value("run") or (str(self.own.runs[counted[-1]].id) if counted else "")
 
     @cached_property
-    def table(self) -> ListPage[TableRow]:
+    def table(self) -> ListPage[HistoryTableRow]:
         """Return one page of the table, newest runs first; the last one for a page past the end."""
         total = len(self.places)
         pages = max(1, -(-total // TABLE_ROWS))
@@ -387,9 +387,9 @@ class HistoryPage:
     def table_address(self, page: int) -> str:
         return self.view.query(page=page)
 
-    def _row(self, place: int, letter: str, pinned: set[int], figures: Mapping[int, Metric | None]) -> TableRow:
+    def _row(self, place: int, letter: str, pinned: set[int], figures: Mapping[int, Metric | None]) -> HistoryTableRow:
         run = self.history.runs[place]
-        return TableRow(
+        return HistoryTableRow(
             place=place,
             run=run,
             eligibility=self.history.eligibilities[place],

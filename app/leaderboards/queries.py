@@ -9,7 +9,7 @@ from app.domain.contract.fields import FIELDS, PRECISIONS
 from app.domain.ranking.runs import LEVELS
 from app.errors import NotFound
 from app.leaderboards.words import EP_SIZES, SEMANTIC_CLASSES
-from app.storage.standings import DEFAULT_FLOOR, FilterOptions, StandingsFilters, is_key, no_key
+from app.storage.standings import DEFAULT_FLOOR, BoardFilterOptions, StandingsFilters, is_key, no_key
 from app.web.lists import ListQuery, OneOf, Passes, invalid_filter
 
 RANKINGS = {
@@ -46,7 +46,7 @@ class BoardQuery(ListQuery):
     project: str = ""
     stack: Annotated[str, Passes(_key_problem)] = Field("", description="A stack key, or its first digits.")
 
-    def check(self, options: FilterOptions) -> None:
+    def check(self, options: BoardFilterOptions) -> None:
         """Raise NotFound or InvalidQuery for a value that no stack here has, instead of an empty list."""
         precisions = tuple(dict.fromkeys((*PRECISIONS, *options.precisions)))
         if self.project and self.project not in options.projects:

@@ -5,7 +5,7 @@ from typing import Any
 
 from app.domain.numbers import grouped, percent
 from app.domain.ranking.standings import Interval
-from app.leaderboards.scaling_views import PointRow, Section, SeriesView, interval
+from app.leaderboards.scaling_views import ScalingPointRow, Section, SeriesView, interval
 from app.web import charts
 
 MOST_DRAWN = 8
@@ -66,7 +66,7 @@ def _beside(series: int, span: float) -> list[float]:
     return [span ** (_BESIDE * (number - (series - 1) / 2)) for number in range(series)]
 
 
-def _point(view: SeriesView, row: PointRow, value: Interval, unit: str) -> dict[str, Any]:
+def _point(view: SeriesView, row: ScalingPointRow, value: Interval, unit: str) -> dict[str, Any]:
     low, high = (value.value if end is None else end for end in (value.low, value.high))
     return {
         "series": view.name,

@@ -16,7 +16,7 @@ from app.domain.report.values import storable
 from app.errors import FieldError, InvalidQuery
 from app.leaderboards.scaling_charts import LOOKS, MARKS, MOST_DRAWN, scaling_chart
 from app.leaderboards.scaling_queries import ScalingQuery, Workloads, check_names, container_of, measure, workloads
-from app.leaderboards.scaling_views import KINDS, PointRow, Section, SeriesView, answer, lead, sections
+from app.leaderboards.scaling_views import KINDS, ScalingPointRow, Section, SeriesView, answer, lead, sections
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.errors import documented
@@ -129,7 +129,7 @@ def _series(view: SeriesView) -> dict[str, Any]:
     }
 
 
-def _point(row: PointRow) -> dict[str, Any]:
+def _point(row: ScalingPointRow) -> dict[str, Any]:
     point = row.point
     return {
         "size": point.size,

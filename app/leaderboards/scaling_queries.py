@@ -78,7 +78,7 @@ class Workloads:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredSeries:
     """`fields` (members of both keys) and `stack_keys`, by config key."""
 
     series: tuple[ScalingSeries, ...]
@@ -150,7 +150,7 @@ def _workloads(rows: Sequence[Any], sizes_by_key: Mapping[str, Sizes]) -> Worklo
     )
 
 
-def measure(session: Session, chosen: Workloads, query: ScalingQuery) -> Measured:
+def measure(session: Session, chosen: Workloads, query: ScalingQuery) -> MeasuredSeries:
     """Return the requested series of the workloads in one container.
 
     The results of configurations were computed when their stacks were ranked.
@@ -169,7 +169,7 @@ def measure(session: Session, chosen: Workloads, query: ScalingQuery) -> Measure
         for series in scaling_series(runs for _, runs in stacks)
         if query.kind in ("", series.kind) and query.dispatcher in ("", series.dispatcher or "unknown")
     )
-    return Measured(
+    return MeasuredSeries(
         wanted,
         fields={runs.config_key: runs.known for _, runs in stacks},
         stack_keys={runs.config_key: key for key, runs in stacks},

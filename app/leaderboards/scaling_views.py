@@ -10,7 +10,7 @@ from app.domain.ranking.scaling import KINDS as ORDER
 from app.domain.ranking.scaling import Kind, ScalingPoint, ScalingSeries, known_value
 from app.domain.ranking.standings import Interval, listed
 from app.domain.run import Value
-from app.leaderboards.scaling_queries import Measured
+from app.leaderboards.scaling_queries import MeasuredSeries
 
 # --- Scaling in words: the kinds of series, and the sentence of each series.
 
@@ -125,7 +125,7 @@ _MOST_APART = 6
 
 
 @dataclass(frozen=True, slots=True)
-class PointRow:
+class ScalingPointRow:
     """One size. `efficiency` is by FLOPs where the series has them, None on code other than the compared one.
 
     `is_first`: of its series; `is_least`: the reference of the others.
@@ -162,7 +162,7 @@ class SeriesView:
     series: ScalingSeries
     sentence: str
     apart: tuple[tuple[str, str], ...]
-    points: tuple[PointRow, ...]
+    points: tuple[ScalingPointRow, ...]
     tokens_only: bool
 
 
@@ -185,7 +185,7 @@ class Section:
         return any(view.series.compared for view in self.series)
 
 
-def sections(measured: Measured) -> tuple[Section, ...]:
+def sections(measured: MeasuredSeries) -> tuple[Section, ...]:
     """Return sections in the order of their kinds; in each, the series with the widest span comes first."""
     result = []
     for kind in ORDER:
@@ -214,7 +214,7 @@ def lead(sections: Sequence[Section]) -> str:
     return f"Efficiency: {', '.join(parts[:3])}." if parts else answer(sections)
 
 
-def _views(series: Sequence[ScalingSeries], measured: Measured) -> tuple[SeriesView, ...]:
+def _views(series: Sequence[ScalingSeries], measured: MeasuredSeries) -> tuple[SeriesView, ...]:
     apart = _apart([measured.fields[scaling.points[0].config_key] for scaling in series])
     names = _names(series, apart)
     dispatchers = [scaling.dispatcher for scaling in series]
@@ -226,7 +226,7 @@ def _views(series: Sequence[ScalingSeries], measured: Measured) -> tuple[SeriesV
             scaling_sentence(scaling, name),
             fields,
             tuple(
-                PointRow(
+                ScalingPointRow(
                     point,
                     measured.stack_keys[point.config_key],
                     efficiency(point),

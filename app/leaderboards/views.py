@@ -264,7 +264,7 @@ _ROOM = 0.06
 
 
 @dataclass(frozen=True, slots=True)
-class Dot:
+class IntervalDot:
     """Positions in percent of the axis, as text; `low` equals `high` without an interval."""
 
     at: str
@@ -282,10 +282,10 @@ class Axis:
     low: float
     high: float
 
-    def dot(self, figure: Interval) -> Dot:
+    def dot(self, figure: Interval) -> IntervalDot:
         ends = (figure.low, figure.high)
         low, high = (figure.value if end is None or not math.isfinite(end) else end for end in ends)
-        return Dot(self._place(figure.value), self._place(low), self._place(high))
+        return IntervalDot(self._place(figure.value), self._place(low), self._place(high))
 
     def _place(self, value: float) -> str:
         share = (value - self.low) / (self.high - self.low)
@@ -327,7 +327,7 @@ class EntryRow:
     place: str
     is_leader: bool
     ties: tuple[str, ...]
-    dot: Dot | None
+    dot: IntervalDot | None
     figure_text: str
     figures: Mapping[str, Metric | None]
     knobs: str = ""
@@ -338,7 +338,7 @@ class OutsideRow:
     """A dispatcher measured only on other code: its figure is shown next to the ranking, without a place."""
 
     outside: UncomparedResult
-    dot: Dot | None
+    dot: IntervalDot | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +346,7 @@ class UnrankedRow:
     """A dispatcher that ran without a rankable result. Only its step time is known."""
 
     unranked_result: UnrankedResult
-    dot: Dot | None
+    dot: IntervalDot | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ def unpin(session: Session, pin_id: int, who: str, note: str = "") -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class GoldenProposal:
     """A proposed golden run. `state` as in `GoldenProposalRow`; `decided_at` is None while it is open."""
 
     id: int
@@ -178,7 +178,7 @@ def decline(session: Session, run_id: int, who: str, note: str = "") -> list[int
     return []
 
 
-def proposals(session: Session, project_id: int, stack_key: str) -> tuple[Proposal, ...]:
+def proposals(session: Session, project_id: int, stack_key: str) -> tuple[GoldenProposal, ...]:
     """Return all proposals that the stack ever had, newest first."""
     rows = session.execute(
         select_any(GoldenProposalRow, RunRow.name)
@@ -187,7 +187,7 @@ def proposals(session: Session, project_id: int, stack_key: str) -> tuple[Propos
         .order_by(col(GoldenProposalRow.id).desc())
     )
     return tuple(
-        Proposal(
+        GoldenProposal(
             row.id, row.run_id, name, row.state, row.proposed_by, aware(row.proposed_at), row.note, row.decided_by,
             aware(row.decided_at) if row.decided_at else None, row.reason,
         )

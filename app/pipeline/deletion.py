@@ -122,7 +122,7 @@ def _has_raw_files() -> ColumnElement[bool]:
 
 
 @dataclass(frozen=True, slots=True)
-class Preview:
+class DeletionPreview:
     """What a deletion would do. `bytes`: of uploaded files, decompressed. `golden`: pinned, or baselines of
     experiments. `experiments`: that would be deleted with their baseline."""
 
@@ -144,7 +144,7 @@ class Preview:
         return f"Deletes {' and '.join(parts)}, {freed}{golden}"
 
 
-def preview(session: Session, project_id: int, selection: DeletionSelection) -> Preview:
+def preview(session: Session, project_id: int, selection: DeletionSelection) -> DeletionPreview:
     conditions = selection.conditions(project_id)
     raw = [col(RunFileRow.kind).in_(_RAW)] if selection.deletes_logs_only else []
     size = (
@@ -163,7 +163,7 @@ def preview(session: Session, project_id: int, selection: DeletionSelection) -> 
         .where(*conditions)
     )
     experiments = 0 if selection.deletes_logs_only else session.execute(planned).scalar_one()
-    return Preview(runs, int(session.execute(size).scalar_one()), golden, experiments)
+    return DeletionPreview(runs, int(session.execute(size).scalar_one()), golden, experiments)
 
 
 # --- Deleting.
@@ -171,7 +171,7 @@ def preview(session: Session, project_id: int, selection: DeletionSelection) -> 
 
 def request_deletion(
     session: Session, project: ProjectRow, selection: DeletionSelection, *, who: str, note: str = ""
-) -> tuple[DeletionRow, Preview]:
+) -> tuple[DeletionRow, DeletionPreview]:
     """Record a deletion, to be carried out by `continue_deletion`. Raises InvalidChange when it concerns no run."""
     project_id = project.id or 0
     expected = preview(session, project_id, selection)
@@ -197,7 +197,7 @@ def request_deletion(
     return row, expected
 
 
-def _title(session: Session, project: ProjectRow, selection: DeletionSelection, expected: Preview) -> str:
+def _title(session: Session, project: ProjectRow, selection: DeletionSelection, expected: DeletionPreview) -> str:
     day = f"{selection.before:%Y-%m-%d}"
     if selection.kind == "runs" and len(selection.runs) == 1:
         name = session.execute(select_any(RunRow.name).where(col(RunRow.id) == selection.runs[0])).scalar_one_or_none()

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Select, bindparam, delete, or_, select
 from sqlmodel import Session, col
 
-from app.domain.experiments.outcome import Applicant, Enrolment, Member, Rules, outcome, side_of
+from app.domain.experiments.outcome import Applicant, Enrolment, Member, OutcomeRules, outcome, side_of
 from app.domain.experiments.values import UNDECIDED, ExperimentPlan, ExperimentResult, JoinedBy, Side, State
 from app.domain.verdict.record import RunFacts
 from app.storage import json_text, runs
@@ -78,12 +78,14 @@ def refresh(session: Session, experiment_id: int, offered: Iterable[int] = ()) -
         if run.id in sides
     ]
     plan = from_json(ExperimentPlan, row.plan)
-    rules = Rules(row.runs_each, plan.sizing.prior, plan.extensions)
+    rules = OutcomeRules(row.runs_each, plan.sizing.prior, plan.extensions)
     _write_result(row, _outcome(session, members, enrolment, rules), has_runs=len(sides) > 1)
     session.flush()
 
 
-def _outcome(session: Session, members: Sequence[Member], enrolment: Enrolment, rules: Rules) -> ExperimentResult:
+def _outcome(
+    session: Session, members: Sequence[Member], enrolment: Enrolment, rules: OutcomeRules
+) -> ExperimentResult:
     """Compute the outcome. Losses cover the iterations that all counted runs share, so the outcome without losses
     comes first to determine these runs.
     """

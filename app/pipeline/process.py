@@ -36,7 +36,7 @@ from app.storage.database import fault_of, read_session, transaction
 from app.storage.definition_progress import has_old_figures, is_outdated
 from app.storage.json_text import storable, to_json
 from app.storage.log_files import LogFiles
-from app.storage.readings import Reading
+from app.storage.readings import StoredReading
 from app.storage.rules import RunInMemory, rules_in_force
 from app.storage.runs import RunFile, aware, files_of, frozen, settle_places
 from app.storage.stage_times import timed
@@ -76,7 +76,7 @@ class RunInputs:
     logs: tuple[RunFile, ...]
     documents: tuple[RunFile, ...]
     unread: tuple[RunFile, ...]
-    stored: Reading | None = None
+    stored: StoredReading | None = None
     first: "Before | None" = None
 
     @property
@@ -192,7 +192,7 @@ class Computed:
     summary: RunSummary
     job: str
     warnings: tuple[str, ...]
-    fresh: Reading | None
+    fresh: StoredReading | None
     seconds: float
     arguments: Mapping[str, Value]
 
@@ -222,7 +222,7 @@ def compute(log_files: LogFiles, inputs: RunInputs) -> Computed:
     return Computed(inputs, summary, job, tuple(warnings), fresh, time.monotonic() - began, reading.log.arguments)
 
 
-def read_files(log_files: LogFiles, inputs: RunInputs) -> Reading:
+def read_files(log_files: LogFiles, inputs: RunInputs) -> StoredReading:
     """Read logs and documents, without the statements of people and of the project."""
     template = read_template(inputs.metadata.read_as) if inputs.metadata.read_as else None
     parts = [LogPart(file.name, parse_log(log_files.stream(file.readable_keys), template)) for file in inputs.logs]
@@ -239,7 +239,7 @@ def read_files(log_files: LogFiles, inputs: RunInputs) -> Reading:
     ]
     # Their series and problems are part of the log now.
     stripped = tuple(replace(document, columns={}, problems=()) for document in documents)
-    return Reading(log, stripped, tuple(warnings))
+    return StoredReading(log, stripped, tuple(warnings))
 
 
 def _documents(log_files: LogFiles, files: Sequence[RunFile], warnings: list[str]) -> Iterator[Document]:
@@ -254,7 +254,7 @@ def _documents(log_files: LogFiles, files: Sequence[RunFile], warnings: list[str
         yield document
 
 
-def _summary(reading: Reading, inputs: RunInputs) -> RunSummary:
+def _summary(reading: StoredReading, inputs: RunInputs) -> RunSummary:
     defaults = inputs.defaults
     log = replace(reading.log, stated=defaults.completed(reading.log.stated))
     documents = [replace(document, stated=defaults.completed(document.stated)) for document in reading.documents]
@@ -472,7 +472,7 @@ def _read(
         return _end_without_result(engine, log_files, settings, claim, error), False
 
 
-def _store(engine: Engine, claim: RunClaim, computed: Computed, at_once: AtOnce | None) -> "Written":
+def _store(engine: Engine, claim: RunClaim, computed: Computed, at_once: AtOnce | None) -> "WrittenRun":
     try:
         with transaction(engine) as session:
             return _write(session, claim, computed, at_once)
@@ -510,7 +510,7 @@ def _failed_columns(reason: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenRun:
     """`status` None: the claim was lost. `waits`: the run is to be read again. `stacks`: other stacks to be judged."""
 
     status: str | None
@@ -519,7 +519,7 @@ class Written:
     is_judged: bool = False
 
 
-def _write(session: Session, claim: RunClaim, computed: Computed, at_once: AtOnce | None) -> Written:
+def _write(session: Session, claim: RunClaim, computed: Computed, at_once: AtOnce | None) -> WrittenRun:
     """Write the result.
 
     The same worker judges the run's own stack: in this transaction by `at_once`, or right after it.
@@ -534,7 +534,7 @@ def _write(session: Session, claim: RunClaim, computed: Computed, at_once: AtOnc
     work = run_queue.finish(session, claim, status=status, **columns)
     if work is None:
         log.warning("result_dropped", run_id=claim.row_id, claim=claim.number)
-        return Written(None)
+        return WrittenRun(None)
     session.execute(_RESULT, result | {"of_run": claim.row_id})
     has_moved = take_place(session, before, summary.stack_key, summary.config_key)
     if before.was_read:
@@ -559,7 +559,7 @@ def _write(session: Session, claim: RunClaim, computed: Computed, at_once: AtOnc
         seconds=round(computed.seconds, 3),
     )
     others = requested if before.stack_key not in ("", summary.stack_key) else []
-    return Written(status, work == "waiting", tuple(others), is_judged)
+    return WrittenRun(status, work == "waiting", tuple(others), is_judged)
 
 
 # As Core tables: these rows are written in bulk, without session objects.

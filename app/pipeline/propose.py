@@ -73,7 +73,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class ExperimentProposal:
     """`candidate_key` is "" when it cannot be known in advance; `tag_words`: words of the tag."""
 
     run: RunDetail
@@ -100,7 +100,9 @@ class _Turn:
         return ", ".join(f"{knob.field}: {knob.before_text} to {knob.after_text}" for knob in self.knobs)
 
 
-def propose(session: Session, settings: Settings, wish: Wish, advice: RunSuggestions | None = None) -> Proposal:
+def propose(
+    session: Session, settings: Settings, wish: Wish, advice: RunSuggestions | None = None
+) -> ExperimentProposal:
     """Return the proposal. Raises NotFound, NotReady, and InvalidChange naming what cannot be planned.
 
     `advice`: for the run, if the caller has it already.
@@ -122,7 +124,7 @@ def propose(session: Session, settings: Settings, wish: Wish, advice: RunSuggest
         ran_before=_ran_before(session, advised.run.project_id, key),
     )  # fmt: skip
     warnings = (*blockers_of(advised, candidate, rules, evaluation), *warnings)
-    return Proposal(
+    return ExperimentProposal(
         run=advised.run,
         rule_id=wish.rule_id,
         title=(one_line(wish.title) or turn.title)[:_MOST_TITLE],

@@ -103,7 +103,7 @@ class StackMember:
         return self.row.slow_level or 0.0
 
 
-class Members:
+class RegressionMembers:
     """The members that this stack has in regressions (`of_stack`, oldest first).
 
     A closed regression whose slow run lies before `since` is left out: a return to its level is a new regression. So
@@ -598,7 +598,7 @@ def follow_regressions(session: Session, stack: StackToJudge, judged: Sequence[J
     alarms = [(candidate, _alarms(stack, candidate, document)) for candidate, document in judged]
     _take_over(session, stack, judged)
     since = stack.runs[0].ordered_at if stack.runs else utc_now()
-    members = Members(session, stack.project_id, stack.stack_key, since)
+    members = RegressionMembers(session, stack.project_id, stack.stack_key, since)
     # A run that was never judged has no alarms to forget.
     explained: dict[int, dict[str, int]] = {
         run.id: {} for candidate, _ in judged for run in candidate.runs if run.verdict
@@ -633,7 +633,7 @@ def follow_regressions(session: Session, stack: StackToJudge, judged: Sequence[J
 # --- A stack that ends, because its job moved to another container or cluster, hands its regressions over.
 
 
-def _take_back(session: Session, stack: StackToJudge, members: Members) -> list[StackMember]:
+def _take_back(session: Session, stack: StackToJudge, members: RegressionMembers) -> list[StackMember]:
     """Take back the regressions of this stack that another one continues, when this one runs again before the other has
     five commits: the job did not move, so runs of the other stack say nothing about it.
 
@@ -787,7 +787,7 @@ def _continue_in(session: Session, stack: StackToJudge, old: RegressionMemberRow
 _ORIGINS = runs_where(col(RunRow.id).in_(bindparam("run_ids", expanding=True)))
 
 
-def _origins(session: Session, stack: StackToJudge, members: Members) -> list[StackRun]:
+def _origins(session: Session, stack: StackToJudge, members: RegressionMembers) -> list[StackRun]:
     """Read the slow runs of members that are not among the runs that judging read."""
     read = {run.id for run in stack.runs}
     older = [member.row.run_id for member in members.of_stack if member.row.run_id not in read]
@@ -818,7 +818,7 @@ class Raised:
 
 
 def _place(
-    members: Members, stack_history: StackHistory, raised: Raised, candidate: Candidate, alarm: Alarm
+    members: RegressionMembers, stack_history: StackHistory, raised: Raised, candidate: Candidate, alarm: Alarm
 ) -> tuple[StackMember, Candidate] | None:
     """An alarm belongs to the regression that explains it, else to another one of its cause, else it opens one.
 
@@ -865,7 +865,7 @@ def _explains(stack_history: StackHistory, member: StackMember, candidate: Candi
 
 
 def _withdraw_silent(
-    members: Members,
+    members: RegressionMembers,
     stack_history: StackHistory,
     candidate: Candidate,
     raised: Sequence[Alarm],
@@ -889,7 +889,7 @@ def _was_taken_over(member: StackMember, document: VerdictDocument) -> bool:
     return regression.kind != "upgrade" or regression.cause_key != upgrade_cause(contrast.comparability).key
 
 
-def _replace(members: Members, stack_history: StackHistory, member: StackMember) -> None:
+def _replace(members: RegressionMembers, stack_history: StackHistory, member: StackMember) -> None:
     later = stack_history.next_slow(member)
     if later is not None:
         members.move(member, later, None)
@@ -897,7 +897,7 @@ def _replace(members: Members, stack_history: StackHistory, member: StackMember)
         members.withdraw(member)
 
 
-def _follow(members: Members, stack_history: StackHistory, member: StackMember) -> None:
+def _follow(members: RegressionMembers, stack_history: StackHistory, member: StackMember) -> None:
     """Update the size of a member from its history, whether it ended and whether it returned."""
     members.settle(member, stack_history.settled(member))
     regression = member.regression

@@ -40,7 +40,7 @@ EXAMPLES = (
 )
 
 
-class PlanForm(Form):
+class LayoutForm(Form):
     """Texts by input, with their errors."""
 
     def any(self, names: tuple[str, ...]) -> bool:
@@ -60,7 +60,9 @@ class Used:
 class PlanPage:
     """The data of the template. Without a plan: a refused form. `start`: what is planned without a request."""
 
-    def __init__(self, form: PlanForm, plan: Plan | None = None, used: tuple[Used, ...] = (), start: str = "") -> None:
+    def __init__(
+        self, form: LayoutForm, plan: Plan | None = None, used: tuple[Used, ...] = (), start: str = ""
+    ) -> None:
         self.form = form
         self.plan = plan
         self.used = used
@@ -206,7 +208,7 @@ def show_plan(request: Request, session: ReadSession) -> HTMLResponse:
     except InvalidQuery as error:
         errors = {field_error.field: field_error.message for field_error in error.errors}
         unknown = tuple(name[:60] for name in errors if name not in INPUTS)
-        page = PlanPage(PlanForm(values, errors))
+        page = PlanPage(LayoutForm(values, errors))
         return render(request, "planner/plan.html", status=422, p=page, unknown=unknown)
     return render(request, "planner/plan.html", p=page, unknown=())
 
@@ -221,7 +223,7 @@ def _first_plan(session: Session) -> PlanPage:
 
 def _page(session: Session, values: dict[str, str], start: str = "") -> PlanPage:
     offered = planned(session, values)
-    return PlanPage(PlanForm(values), offered.plan, _used(offered.nearby, values), start)
+    return PlanPage(LayoutForm(values), offered.plan, _used(offered.nearby, values), start)
 
 
 def _used(nearby: tuple[tuple[UsedLayout, tuple[str, ...]], ...], values: dict[str, str]) -> tuple[Used, ...]:

@@ -14,8 +14,8 @@ from app.errors import InvalidQuery, NotFound, NotReady
 from app.storage import audit
 from app.storage.database import transaction
 from app.storage.profiles import (
-    StoredFile,
     StoredProfile,
+    StoredProfileFile,
     confirm_profile,
     document_of,
     find_profile,
@@ -52,7 +52,7 @@ class Profile:
         return f"/runs/{self.run.id}/profiles/{self.stored.id}"
 
 
-def file_address(profile_id: int, file: StoredFile) -> str:
+def file_address(profile_id: int, file: StoredProfileFile) -> str:
     """Return the download address of a kept file."""
     return f"/api/v1/profiles/{profile_id}/files/{file.position}"
 

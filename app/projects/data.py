@@ -13,8 +13,8 @@ from app.errors import FieldError, InvalidChange, NotFound
 from app.pipeline.decisions import checked
 from app.pipeline.deletion import (
     MOST_CHOSEN,
+    DeletionPreview,
     DeletionSelection,
-    Preview,
     continue_deletion,
     preview,
     request_deletion,
@@ -59,7 +59,7 @@ class ProjectData:
     project: str
     archived_at: datetime | None
     retention: Retention
-    due: tuple[tuple[DeletionSelection, Preview], ...]
+    due: tuple[tuple[DeletionSelection, DeletionPreview], ...]
     deletions: tuple[Deletion, ...]
     usage: ProjectUsage
 
@@ -79,7 +79,9 @@ def get_data(session: Session, slug: str) -> ProjectData:
     )
 
 
-def due(session: Session, project: ProjectRow, retention: Retention) -> tuple[tuple[DeletionSelection, Preview], ...]:
+def due(
+    session: Session, project: ProjectRow, retention: Retention
+) -> tuple[tuple[DeletionSelection, DeletionPreview], ...]:
     """Return what each rule would delete now."""
     chosen = selections(retention, utc_now())
     return tuple((selection, preview(session, project.id or 0, selection)) for selection in chosen)
@@ -120,7 +122,7 @@ def select_runs(numbers: Sequence[int]) -> DeletionSelection:
     return DeletionSelection(kind="runs", runs=tuple(sorted(set(numbers))), before=utc_now())
 
 
-def preview_deletion(session: Session, slug: str, selection: DeletionSelection) -> Preview:
+def preview_deletion(session: Session, slug: str, selection: DeletionSelection) -> DeletionPreview:
     """Raises NotFound."""
     return preview(session, find_project(session, slug).id or 0, selection)
 

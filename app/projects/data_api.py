@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain.access.principal import Action
 from app.domain.retention import MOST_DAYS
-from app.pipeline.deletion import MOST_CHOSEN, DeletionSelection, Preview
+from app.pipeline.deletion import MOST_CHOSEN, DeletionPreview, DeletionSelection
 from app.pipeline.project_archive import export_project
 from app.projects.data import (
     Deletion,
@@ -53,7 +53,7 @@ class PreviewOut(BaseModel):
     sentence: str
 
     @classmethod
-    def of(cls, selection: DeletionSelection, expected: Preview) -> Self:
+    def of(cls, selection: DeletionSelection, expected: DeletionPreview) -> Self:
         return cls(
             what=selection.kind,
             runs=expected.runs,

@@ -64,7 +64,7 @@ class FigureRow:
 
 
 @dataclass(frozen=True, slots=True)
-class DifferenceRow:
+class ReferenceDifferenceRow:
     field: str
     ours: str
     theirs: str
@@ -174,11 +174,11 @@ def figure_rows(comparison: ReferenceComparison) -> tuple[FigureRow, ...]:
     return tuple(row for row in rows if row.ours or row.theirs)
 
 
-def difference_rows(comparison: ReferenceComparison) -> tuple[DifferenceRow, ...]:
+def difference_rows(comparison: ReferenceComparison) -> tuple[ReferenceDifferenceRow, ...]:
     """Return known differences first, then fields that one side leaves open."""
     differences = comparison.nearest.differences if comparison.nearest else ()
     rows = [
-        DifferenceRow(
+        ReferenceDifferenceRow(
             difference.field,
             _shown(difference.field, difference.ours) if difference.ours_known else "",
             _shown(difference.field, difference.theirs)

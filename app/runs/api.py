@@ -50,7 +50,7 @@ from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import read_session
 from app.storage.heartbeat import silent_since
 from app.storage.log_files import LogFiles
-from app.storage.runs import RunState, Series, lines_of
+from app.storage.runs import RunState, StoredSeries, lines_of
 from app.storage.tables import PROCESSED
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk
@@ -289,12 +289,12 @@ _ROWS_AT_ONCE = 1000
 Number = float | int | None
 
 
-def json_columns(series: Series) -> dict[str, list[Number]]:
+def json_columns(series: StoredSeries) -> dict[str, list[Number]]:
     """Lists with None for values that were not printed."""
     return {name: _numbers(values) for name, values in series.columns.items()}
 
 
-def csv_rows(series: Series) -> Iterator[str]:
+def csv_rows(series: StoredSeries) -> Iterator[str]:
     """Yield the header and a row for each iteration; a value that was not printed is an empty cell."""
     columns = list(json_columns(series).values())
     yield _written([list(series.columns)])

@@ -24,7 +24,7 @@ from app.storage.runs import (
     RunDetail,
     RunListItem,
     RunState,
-    Series,
+    StoredSeries,
     amendment,
     aware,
     count_up_to,
@@ -288,7 +288,7 @@ def get_state(session: Session, run_id: int) -> RunState:
     )
 
 
-def get_series(session: Session, run_id: int, *metrics: str) -> Series:
+def get_series(session: Session, run_id: int, *metrics: str) -> StoredSeries:
     """Return every stored column, or those of `metrics`, in canonical order; no columns until the run is ready.
 
     Raises NotFound.
@@ -299,7 +299,7 @@ def get_series(session: Session, run_id: int, *metrics: str) -> Series:
         chosen = chosen.where(col(SeriesRow.metric).in_(metrics))
     rows = session.execute(chosen).scalars().all()
     ordered = sorted(rows, key=lambda row: (_column_rank(row.metric), row.metric))
-    return Series(
+    return StoredSeries(
         {row.metric: readings.unpack_series(row.blob) for row in ordered}, {row.metric: row.unit for row in ordered}
     )
 

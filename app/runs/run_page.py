@@ -27,7 +27,7 @@ from app.domain.run import Activity, FloatArray, LineExample, Metric, Slice, Sta
 from app.domain.verdict.history_view import Drift, drift, has_figure
 from app.domain.verdict.words import sides_text
 from app.errors import Unavailable
-from app.pipeline.decisions import Pin, Proposal, pins, proposals
+from app.pipeline.decisions import GoldenProposal, Pin, pins, proposals
 from app.runs import charts, log_view
 from app.runs.charts import Points, series_chart
 from app.runs.forms import AmendForm, DecisionForm, ReadAsForm
@@ -36,7 +36,7 @@ from app.runs.verdict_view import VerdictView, rerun_command, verdict_view
 from app.storage.audit import AuditEvent, events
 from app.storage.experiments import ExperimentFilter, ExperimentPage, find_experiments
 from app.storage.log_files import LogFiles
-from app.storage.runs import ENDED_BADLY, RunDetail, RunState, Series
+from app.storage.runs import ENDED_BADLY, RunDetail, RunState, StoredSeries
 from app.storage.stacks import StackRun, stack_runs
 from app.storage.tables import PROCESSED, RunRow
 from app.web.charts import BarSegment, grouped_series, laid_out, series_label
@@ -331,10 +331,10 @@ class PinView:
     other: Pin | None
     since_pin: Drift | None
     since_release: Drift | None
-    proposals: tuple[Proposal, ...]
+    proposals: tuple[GoldenProposal, ...]
 
     @property
-    def proposed(self) -> Proposal | None:
+    def proposed(self) -> GoldenProposal | None:
         """Return the open proposal of this run."""
         return next((proposal for proposal in self.proposals if proposal.state == "open"), None)
 
@@ -434,7 +434,7 @@ TABLE_ROWS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class TableRow:
+class SeriesTableRow:
     """One iteration; `values` as text, in the order of the columns."""
 
     iteration: int
@@ -447,7 +447,7 @@ class TableRow:
 @dataclass(frozen=True, slots=True)
 class SeriesTable:
     columns: tuple[str, ...]
-    items: tuple[TableRow, ...]
+    items: tuple[SeriesTableRow, ...]
     page: int
     pages: int
     first: int
@@ -460,7 +460,7 @@ def table_of(whole: Points, page: int) -> SeriesTable:
     pages = max(1, -(-len(whole.iterations) // TABLE_ROWS))
     start = (min(page, pages) - 1) * TABLE_ROWS
     rows = tuple(
-        TableRow(
+        SeriesTableRow(
             iteration=int(whole.iterations[row]),
             role=whole.roles[row],
             file=int(whole.log_files[row]),
@@ -972,7 +972,7 @@ class RunPage:
         return report(self.run)
 
     @cached_property
-    def series(self) -> Series:
+    def series(self) -> StoredSeries:
         return get_series(self._session, self.run.id)
 
     @property

@@ -23,7 +23,7 @@ _DISPATCHERS = ("alltoall", "allgather", "deepep", "hybridep")
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFile:
+class StoredProfileFile:
     """An uploaded file of a profile."""
 
     name: str
@@ -52,7 +52,7 @@ class StoredProfile:
     confirmed_at: datetime | None
     progress: float = 0.0
     """Share of its files that was read."""
-    files: tuple[StoredFile, ...] = ()
+    files: tuple[StoredProfileFile, ...] = ()
 
     @property
     def counts(self) -> bool:
@@ -318,7 +318,7 @@ def _stored(session: Session, row: ProfileRow, contract: Mapping[str, Stated]) -
         None if row.confirmed_at is None else aware(row.confirmed_at),
         row.progress,
         tuple(
-            StoredFile(file.name, file.position, file.size_bytes, file.rank, file.stage, file.object_key)
+            StoredProfileFile(file.name, file.position, file.size_bytes, file.rank, file.stage, file.object_key)
             for file in files
         ),
     )

@@ -75,7 +75,7 @@ _PLAIN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class StoredReading:
     """A reading: `log` with the series of its documents, `documents` without them. `warnings` concern the files."""
 
     log: ParsedLog
@@ -83,7 +83,7 @@ class Reading:
     warnings: tuple[str, ...]
 
 
-def save(session: Session, run_id: int, files: Sequence[RunFile], reading: Reading, read_as: str = "") -> None:
+def save(session: Session, run_id: int, files: Sequence[RunFile], reading: StoredReading, read_as: str = "") -> None:
     """Store what was found in `files`. The series of the run are stored separately, with its figures.
 
     `read_as`: the stated description of the step lines.
@@ -92,7 +92,7 @@ def save(session: Session, run_id: int, files: Sequence[RunFile], reading: Readi
     session.add(ReadingRow(run_id=run_id, files=_fingerprint(files, read_as), version=version, blob=pack(reading)))
 
 
-def load(session: Session, run_id: int, files: Sequence[RunFile], read_as: str = "") -> Reading | None:
+def load(session: Session, run_id: int, files: Sequence[RunFile], read_as: str = "") -> StoredReading | None:
     """Return the reading of exactly these files; None if none is stored or another version of the reader made it."""
     blob = session.execute(_stored(run_id, files, read_as)).scalar_one_or_none()
     if blob is None:
@@ -132,7 +132,7 @@ def _fingerprint(files: Sequence[RunFile], read_as: str = "") -> str:
     return hashlib.sha256(json.dumps(known_of_them).encode()).hexdigest()
 
 
-def pack(reading: Reading) -> bytes:
+def pack(reading: StoredReading) -> bytes:
     log = reading.log
     document: dict[str, Any] = {name: getattr(log, name) for name in _PLAIN}
     document |= {name: [asdict(record) for record in getattr(log, name)] for name in _RECORDS}
@@ -150,7 +150,7 @@ def pack(reading: Reading) -> bytes:
     return zstandard.ZstdCompressor(level=_LEVEL).compress(text.encode())
 
 
-def unpack(blob: bytes, columns: Mapping[str, FloatArray]) -> Reading:
+def unpack(blob: bytes, columns: Mapping[str, FloatArray]) -> StoredReading:
     document = json.loads(zstandard.ZstdDecompressor().decompress(blob))
     lines = columns.get("log_line", np.empty(0))
     plain: dict[str, Any] = {name: frozen(document[name]) for name in _PLAIN}
@@ -168,7 +168,7 @@ def unpack(blob: bytes, columns: Mapping[str, FloatArray]) -> Reading:
     documents = tuple(
         Document(entry["kind"], stored_contract(entry["stated"]), {}, entry["facts"]) for entry in document["documents"]
     )
-    return Reading(log, documents, tuple(document["warnings"]))
+    return StoredReading(log, documents, tuple(document["warnings"]))
 
 
 def _number(value: Any) -> Any:

@@ -333,7 +333,7 @@ class RunState:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class StoredSeries:
     """Columns of equal length by name, NaN for missing values, `iteration` first; units by the same names."""
 
     columns: Mapping[str, FloatArray]

@@ -85,7 +85,7 @@ class StoredStandings:
 
 
 @dataclass(frozen=True, slots=True)
-class FilterOptions:
+class BoardFilterOptions:
     """The filter values that occur among the stacks of one hardware and family."""
 
     projects: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ class StandingsPage(ListPage[StoredStandings]):
     hardware: str
     family: str
     summaries: tuple[ClassSummary, ...]
-    options: FilterOptions
+    options: BoardFilterOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class _Matching:
     keys: tuple[Key, ...]
     classes: Mapping[Key, Collection[tuple[str | None, str | None]]]
     summaries: tuple[ClassSummary, ...]
-    options: FilterOptions
+    options: BoardFilterOptions
 
 
 _matching_of: UntilRankedAgain[_Matching] = UntilRankedAgain(32)
@@ -308,9 +308,9 @@ def _board_results(row: Row[Any]) -> BoardResults:
     )  # fmt: skip
 
 
-def _options(rows: Sequence[Row[Any]]) -> FilterOptions:
+def _options(rows: Sequence[Row[Any]]) -> BoardFilterOptions:
     boards = [row for row in rows if row.results is not None]
-    return FilterOptions(
+    return BoardFilterOptions(
         projects=_sorted(row.slug for row in rows),
         routing_modes=_sorted(row.routing_mode for row in boards),
         semantic_classes=_sorted(row.semantic_class for row in boards),

@@ -18,7 +18,7 @@ _MOST_READ = 500
 
 
 @dataclass(frozen=True, slots=True)
-class StackChange:
+class UpgradeOfStack:
     """The change of one stack. `run_id`: its first run after the upgrade; `others`: fields that changed, too."""
 
     stack_key: str
@@ -42,7 +42,7 @@ class UpgradeChange:
     from_value: str
     to_value: str
     at: datetime
-    stacks: tuple[StackChange, ...]
+    stacks: tuple[UpgradeOfStack, ...]
 
     @property
     def query(self) -> str:
@@ -60,7 +60,7 @@ class UpgradeChange:
         """Return `3 stacks slower by 4.1 to 6.8 %, 1 faster by 12.0 %, 2 undecided`."""
         return ", ".join(self._parts())
 
-    def of(self, decision: str) -> tuple[StackChange, ...]:
+    def of(self, decision: str) -> tuple[UpgradeOfStack, ...]:
         return tuple(stack for stack in self.stacks if stack.decision == decision)
 
     def _parts(self) -> Iterator[str]:
@@ -105,8 +105,8 @@ def upgrade_changes(
     )
 
 
-def _stack(row: UpgradeChangeRow) -> StackChange:
-    return StackChange(
+def _stack(row: UpgradeChangeRow) -> UpgradeOfStack:
+    return UpgradeOfStack(
         row.stack_key, row.job, row.run_id, row.others, row.decision, row.delta_pct, row.ci_low_pct, row.ci_high_pct,
         row.runs, row.from_runs,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from app.domain.numbers import contract_value, plural
 from app.domain.rules.engine import CheckedRequirement, Suggestion
 from app.domain.rules.rule import Phase, Recipe
 from app.errors import InvalidChange, InvalidMetadata, NotReady, ThreewallsError
-from app.pipeline.propose import Proposal, Wish, propose
+from app.pipeline.propose import ExperimentProposal, Wish, propose
 from app.pipeline.suggest import PairSuggestions, RunSuggestions, cost_text, place_text, suggest
 from app.settings import Settings
 from app.suggestions.commands import StateForm, state
@@ -288,7 +288,7 @@ class PlanOffer:
 
     run_id: int
     form: Form
-    proposal: Proposal | None = None
+    proposal: ExperimentProposal | None = None
     refused: str = ""
 
 

@@ -17,7 +17,7 @@ from app.errors import FieldError, InvalidQuery, NotFound
 from app.storage.projects import find_project
 from app.storage.upgrade_changes import upgrade_changes
 from app.upgrade.charts import chart_height, upgrade_chart
-from app.upgrade.queries import MeasuredUpgrade, SideValue, measure, projects, values_of
+from app.upgrade.queries import MeasuredUpgrade, UpgradeValue, measure, projects, values_of
 from app.upgrade.views import ComparedStackRow, lonely_rows, near_rows, stack_rows
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
@@ -71,7 +71,7 @@ class UpgradePage:
 
     query: UpgradeQuery
     projects: tuple[str, ...]
-    values: tuple[SideValue, ...]
+    values: tuple[UpgradeValue, ...]
     offers: tuple[UpgradeOffer, ...]
     measured: MeasuredUpgrade | None
     answer: str
@@ -98,11 +98,11 @@ def upgrade_page(session: Session, query: UpgradeQuery) -> UpgradePage:
     )
 
 
-def _side(values: Sequence[SideValue], value: str) -> SideValue:
-    return next((side for side in values if side.value == value), SideValue(value, 0, None, 0, ()))
+def _side(values: Sequence[UpgradeValue], value: str) -> UpgradeValue:
+    return next((side for side in values if side.value == value), UpgradeValue(value, 0, None, 0, ()))
 
 
-def _offers(field: str, values: Sequence[SideValue]) -> tuple[UpgradeOffer, ...]:
+def _offers(field: str, values: Sequence[UpgradeValue]) -> tuple[UpgradeOffer, ...]:
     """Return pairs from each value to each later one, the latest first."""
     newest = values[:_NEWEST_VALUES]
     pairs = [(old, new) for k, new in enumerate(newest) for old in newest[k + 1 :]]

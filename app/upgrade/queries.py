@@ -40,7 +40,7 @@ _MOST_KEY = 200
 
 
 @dataclass(frozen=True, slots=True)
-class SideValue:
+class UpgradeValue:
     """A value of the field in usable CI runs. `since`: position of the first of them, None without any.
 
     `configs`: one record of each configuration.
@@ -82,7 +82,7 @@ def projects(session: Session) -> tuple[str, ...]:
     return tuple(session.execute(select_any(ProjectRow.slug).order_by(ProjectRow.slug)).scalars())
 
 
-def values_of(session: Session, project: ProjectRow, field: str) -> tuple[SideValue, ...]:
+def values_of(session: Session, project: ProjectRow, field: str) -> tuple[UpgradeValue, ...]:
     """Return the values of `field` in usable CI runs, the latest to appear first.
 
     They are those of the configurations with the newest runs.
@@ -108,7 +108,7 @@ def values_of(session: Session, project: ProjectRow, field: str) -> tuple[SideVa
     return tuple(sorted(listed, key=lambda side: (side.since or _EVER, side.newest_run), reverse=True))
 
 
-def measure(session: Session, project: ProjectRow, field: str, old: SideValue, new: SideValue) -> MeasuredUpgrade:
+def measure(session: Session, project: ProjectRow, field: str, old: UpgradeValue, new: UpgradeValue) -> MeasuredUpgrade:
     """Runs of the baseline branch on the old side, of any branch on the new: an upgrade is often tried on its own."""
     branch = None if project.baseline_branch == ANY_BRANCH else project.baseline_branch
     before, after = _configs(session, project, field, old, branch), _configs(session, project, field, new, None)
@@ -149,15 +149,15 @@ def _newest_configurations(session: Session, project: ProjectRow) -> set[str]:
     return keys
 
 
-def _side(value: str, configs: Sequence[RunRecord], counts: Mapping[int, tuple[int, datetime]]) -> SideValue:
+def _side(value: str, configs: Sequence[RunRecord], counts: Mapping[int, tuple[int, datetime]]) -> UpgradeValue:
     ids = [int(record.run) for record in configs]
-    return SideValue(
+    return UpgradeValue(
         value, sum(counts[run][0] for run in ids), min(counts[run][1] for run in ids), max(ids), tuple(configs)
     )
 
 
 def _configs(
-    session: Session, project: ProjectRow, field: str, side: SideValue, branch: str | None
+    session: Session, project: ProjectRow, field: str, side: UpgradeValue, branch: str | None
 ) -> list[ConfigRuns]:
     """Return each configuration with its runs, oldest first, of the definitions version of its newest run."""
     chosen: Select[Any] = select_any(*COMPARED).where(

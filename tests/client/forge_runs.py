@@ -1,11 +1,13 @@
 """Runs as the service reports them, for tests of what a forge is told."""
 
-from app.client.forge import RunReport
+from app.client.forge import PostedReport
 
 SLOWER = "regression: step time 9.4 % slower (6.7 to 12.3); certain enough to act on"
 
 
-def judged(run_id: int = 41, headline: str = SLOWER, exit_code: int | None = 1, key: str = "1a2b3c4d5e6f") -> RunReport:
+def judged(
+    run_id: int = 41, headline: str = SLOWER, exit_code: int | None = 1, key: str = "1a2b3c4d5e6f"
+) -> PostedReport:
     url = f"https://threewalls.example.org/runs/{run_id}"
     lines = (
         f"**↘ {headline}**  ",
@@ -19,12 +21,12 @@ def judged(run_id: int = 41, headline: str = SLOWER, exit_code: int | None = 1, 
         "",
         f"[nightly \\| `x` (run {run_id})]({url})",
     )
-    return RunReport(run_id, "moe-lab", key, url, headline, exit_code, "\n".join(lines) + "\n")
+    return PostedReport(run_id, "moe-lab", key, url, headline, exit_code, "\n".join(lines) + "\n")
 
 
-def fine(run_id: int = 40, key: str = "9f8e7d6c5b4a") -> RunReport:
+def fine(run_id: int = 40, key: str = "9f8e7d6c5b4a") -> PostedReport:
     return judged(run_id, "no change: step time within noise", 0, key)
 
 
-def undecided(run_id: int = 39, key: str = "77aa77aa77aa") -> RunReport:
+def undecided(run_id: int = 39, key: str = "77aa77aa77aa") -> PostedReport:
     return judged(run_id, "no baseline: this is the first run of its stack", 4, key)

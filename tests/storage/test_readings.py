@@ -21,14 +21,14 @@ from app.domain.verdict.baseline import BaselineRules
 from app.domain.verdict.document import VerdictDocument, verdict_document
 from app.storage import json_text, readings
 from app.storage.json_text import from_json, to_json
-from app.storage.readings import Reading, pack, pack_series, unpack, unpack_series
+from app.storage.readings import StoredReading, pack, pack_series, unpack, unpack_series
 from app.storage.runs import stored_contract
 from tests.domain.verdict.matching_runs import make_record
 from tests.shared_papers import shared_folder
 from tests.training_logs import training_log
 
 
-def again(reading: Reading, summary: RunSummary) -> Reading:
+def again(reading: StoredReading, summary: RunSummary) -> StoredReading:
     """Packed and unpacked, with the columns as they are stored with the summary."""
     columns = dict(summary.series)
     columns.setdefault("log_line", summary.line_numbers.astype(float))
@@ -50,7 +50,7 @@ def assert_same(actual: RunSummary, other: RunSummary) -> None:
             assert repr(a) == repr(b), field.name  # NaN is not equal to itself, its spelling is
 
 
-def assert_kept_whole(reading: Reading) -> None:
+def assert_kept_whole(reading: StoredReading) -> None:
     metadata = read_metadata({"gpu": "H100", "gpus": 8, "container": "train:26.06"})
     first = summarise(reading.log, metadata, reading.documents)
     stored = again(reading, first)
@@ -68,34 +68,34 @@ def test_every_log_of_the_corpus_is_kept_whole() -> None:
     assert len(paths) > 80
     for path in paths:
         log = merge_logs([LogPart(path.name, parse_log([path.read_bytes()]))])
-        assert_kept_whole(Reading(log, (), ("one warning",)))
+        assert_kept_whole(StoredReading(log, (), ("one warning",)))
 
 
 def test_a_log_of_two_slices_and_one_without_lines_are_kept_whole() -> None:
     log = training_log(iterations=60)
     half = log.index(b"\n", len(log) // 2) + 1
     parts = [LogPart("b.log", parse_log([log[half:]])), LogPart("a.log", parse_log([log[:half]]))]
-    assert_kept_whole(Reading(merge_logs(parts), (), ()))
-    assert_kept_whole(Reading(parse_log([]), (), ()))
+    assert_kept_whole(StoredReading(merge_logs(parts), (), ()))
+    assert_kept_whole(StoredReading(parse_log([]), (), ()))
 
 
 def test_golden_values_are_kept_whole() -> None:
     path = next((shared_folder("corpus") / "golden").rglob("*.json"))
     document = read_document("golden values", [path.read_bytes()])
     log = with_documents(parse_log([]), [document])
-    assert_kept_whole(Reading(log, (document,), ()))
+    assert_kept_whole(StoredReading(log, (document,), ()))
 
 
 def test_a_few_kilobytes_are_kept_beside_the_series() -> None:
     largest = max(logs_of_the_corpus(), key=lambda path: path.stat().st_size)
     log = merge_logs([LogPart(largest.name, parse_log([largest.read_bytes()]))])
-    assert len(pack(Reading(log, (), ()))) < largest.stat().st_size / 10
+    assert len(pack(StoredReading(log, (), ()))) < largest.stat().st_size / 10
 
 
 def test_every_field_of_a_parsed_log_is_kept() -> None:
     log = merge_logs([LogPart("a.log", parse_log([training_log()]))])
     marked = replace(log, trainer="other", line_count=7, unrecognised_lines=3, truncated=True, total_iterations=99)
-    stored = again(Reading(marked, (), ()), summarise(marked, read_metadata({}))).log
+    stored = again(StoredReading(marked, (), ()), summarise(marked, read_metadata({}))).log
     for field in fields(ParsedLog):
         assert repr(getattr(stored, field.name)) == repr(getattr(marked, field.name)), field.name
 

@@ -242,7 +242,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class OutcomeRules:
     """`runs_each`: the planned number; `prior`: the run-to-run variation assumed beforehand.
 
     `extensions`: how often the number was changed after a result existed.
@@ -258,7 +258,7 @@ class Rules:
         return max(1, 2 * self.runs_each - 1)
 
 
-def outcome(members: Sequence[Member], enrolment: Enrolment, rules: Rules) -> ExperimentResult:
+def outcome(members: Sequence[Member], enrolment: Enrolment, rules: OutcomeRules) -> ExperimentResult:
     """Compute the result. `members`: in order of arrival. The same members give the same result."""
     left_out = {member.name: why for member in members if (why := why_not(member.applicant, member.side, enrolment))}
     left_out |= _of_other_commits([member for member in members if member.name not in left_out])
@@ -293,7 +293,7 @@ def _of_other_commits(members: Sequence[Member]) -> dict[str, str]:
 
 
 def _measured(
-    result: ExperimentResult, sides: Mapping[Side, Sequence[Member]], enrolment: Enrolment, rules: Rules
+    result: ExperimentResult, sides: Mapping[Side, Sequence[Member]], enrolment: Enrolment, rules: OutcomeRules
 ) -> ExperimentResult:
     new, old = (tuple(item.run.estimate for item in sides[side]) for side in ("candidate", "baseline"))
     directional = all(estimate.short for estimate in old)
@@ -358,7 +358,7 @@ def _attribution(compared: Comparability) -> dict[str, str]:
 
 
 def _decided(
-    verdict: Verdict, sides: Mapping[Side, Sequence[Member]], rules: Rules, *, enough: bool, directional: bool
+    verdict: Verdict, sides: Mapping[Side, Sequence[Member]], rules: OutcomeRules, *, enough: bool, directional: bool
 ) -> Decision:
     """Return the decision of the test at this look, for step time alone."""
     time = verdict.step_time
@@ -383,7 +383,7 @@ def _warnings(
     sides: Mapping[Side, Sequence[Member]],
     enrolment: Enrolment,
     compared: Comparability,
-    rules: Rules,
+    rules: OutcomeRules,
 ) -> tuple[str, ...]:
     warnings = []
     if len(compared.stack) + len(compared.knobs) > 1:

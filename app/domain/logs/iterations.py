@@ -53,7 +53,7 @@ class Start:
     after: int | None = None
 
 
-class Rows:
+class IterationRows:
     """Holds the iteration lines in the order of the log. Their numbers are in the tables."""
 
     def __init__(self, notes: Notes) -> None:
@@ -134,7 +134,7 @@ _THOUSANDS = {b"K": 1e3, b"M": 1e6, b"B": 1e9, b"T": 1e12}
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class IterationField:
     """One part of a line: its pattern, whose groups are the columns (none when the value is not a number).
 
     `name`: as printed, "" for a part without a name. `example`: the text of the part. `left_out`: it has a number that
@@ -157,7 +157,7 @@ class Template(Table):
     """
 
     pattern: re.Pattern[bytes] = re.compile(b"")
-    unread: tuple[Field, ...] = ()
+    unread: tuple[IterationField, ...] = ()
     left_out: int = 0
 
 
@@ -187,25 +187,25 @@ def split_fields(body: bytes, *, cut: bool) -> tuple[list[bytes], bool]:
     return [*parts, last], False
 
 
-def read_field(part: bytes, names: Mapping[bytes, tuple[str, float]]) -> tuple[Field, tuple[float, ...]]:
+def read_field(part: bytes, names: Mapping[bytes, tuple[str, float]]) -> tuple[IterationField, tuple[float, ...]]:
     """Return one part of a line and its numbers: both of a current/average pair, the first of a longer list."""
     label, colon, rest = part.partition(b":")
     name = _RANK_NAME.sub(b"", label.strip())
     if not colon or not name or len(name) > MAX_NAME:
-        return Field(_ANYTHING), ()
+        return IterationField(_ANYTHING), ()
     column, scale = names.get(name) or (word(name.decode("utf-8", "replace")), 1.0)
     before = rb"rank-\d{1,7} ".join(map(re.escape, _RANK_NAME.split(label))) + b":"
     shape = _shape(rest, column)
     if shape is None or not column:
-        return Field(_ANYTHING, name=name, example=part[:MAX_NAME]), ()
+        return IterationField(_ANYTHING, name=name, example=part[:MAX_NAME]), ()
     pattern, columns, factors, values = shape
-    return Field(before + pattern, columns, tuple(scale * factor for factor in factors), name), values
+    return IterationField(before + pattern, columns, tuple(scale * factor for factor in factors), name), values
 
 
-def any_but(names: Collection[bytes]) -> Field:
+def any_but(names: Collection[bytes]) -> IterationField:
     """Return a part that matches every name except `names` and whose number is not read."""
     excluded = b"|".join(re.escape(name) for name in sorted(names))
-    return Field(rb"(?! *(?:" + excluded + rb") *:)" + _ANYTHING, left_out=True)
+    return IterationField(rb"(?! *(?:" + excluded + rb") *:)" + _ANYTHING, left_out=True)
 
 
 def _shape(rest: bytes, column: str) -> tuple[bytes, tuple[str, ...], tuple[float, ...], tuple[float, ...]] | None:
@@ -231,7 +231,7 @@ def _shape(rest: bytes, column: str) -> tuple[bytes, tuple[str, ...], tuple[floa
 
 
 def make_template(
-    trainer: str, head: bytes, columns: Sequence[str], fields: Sequence[Field], *, closed: bool
+    trainer: str, head: bytes, columns: Sequence[str], fields: Sequence[IterationField], *, closed: bool
 ) -> Template:
     """Return the template of lines that start with the pattern `head`, whose groups are the first `columns`."""
     parts = [head]
@@ -303,7 +303,7 @@ class Shape:
 class RecordReader:
     """Collects the iteration lines of one shape."""
 
-    def __init__(self, shape: Shape, rows: Rows, notes: Notes) -> None:
+    def __init__(self, shape: Shape, rows: IterationRows, notes: Notes) -> None:
         self.keys: Sequence[bytes] = (*shape.keys, *shape.first_keys)
         self._shape = shape
         self._rows = rows
@@ -312,7 +312,7 @@ class RecordReader:
         self._templates: dict[tuple[bytes, ...], Template] = {}
         self._names = set(shape.names)
         self._most_names = len(shape.names) + MAX_NAMES
-        self._left_out: Field | None = None
+        self._left_out: IterationField | None = None
 
     def block(self, data: bytes) -> None: ...
 
@@ -391,7 +391,7 @@ class RecordReader:
         self._rows.place(template, data, begin, line)
         return stop
 
-    def _beyond_names(self, name: bytes) -> Field | None:
+    def _beyond_names(self, name: bytes) -> IterationField | None:
         """Return the substitute for a field beyond the limit of names; None for a field that is read."""
         if name in self._names:
             return None
@@ -403,7 +403,7 @@ class RecordReader:
         return self._left_out
 
     def _template(
-        self, prefix: bytes, head: _Head, fields: list[Field], values: list[float], *, closed: bool
+        self, prefix: bytes, head: _Head, fields: list[IterationField], values: list[float], *, closed: bool
     ) -> tuple[Template, list[float]]:
         """Return the template of lines with these fields and move it to the front of the templates that are tried."""
         key = (b"|" if closed else b"", head.pattern.pattern, *(part.pattern for part in fields))
@@ -412,7 +412,7 @@ class RecordReader:
             if len(self._templates) >= MAX_TEMPLATES:
                 # Hostile or very unusual input: keep only what every line has
                 values = [*values[: len(head.columns)], _step_time(head.columns, fields, values)]
-                fields = [Field(rb"[^|\r]*"), next(part for part in fields if "step_time_ms" in part.columns)]
+                fields = [IterationField(rb"[^|\r]*"), next(part for part in fields if "step_time_ms" in part.columns)]
                 key = (b"only", head.pattern.pattern, fields[1].pattern)
                 values = values if len(fields[1].columns) == 1 else [*values, float("nan")]
                 self._notes.problem("many kinds of lines", "For some iteration lines, only the step time was read.")
@@ -452,7 +452,7 @@ def _record(data: bytes, start: int, begin: int, stop: int, *, cut: bool) -> tup
     return without_colours(raw), cut
 
 
-def _step_time(columns: Sequence[str], fields: Sequence[Field], values: Sequence[float]) -> float:
+def _step_time(columns: Sequence[str], fields: Sequence[IterationField], values: Sequence[float]) -> float:
     """Return the step time from the values of a line."""
     names = list(columns)
     for part in fields:

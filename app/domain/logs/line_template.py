@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.domain.logs.column_names import SECONDS, Column, column_of
-from app.domain.logs.iterations import Rows, number, word
+from app.domain.logs.iterations import IterationRows, number, word
 from app.domain.logs.lines import Notes
 from app.domain.logs.steps import Steps, text_around
 
@@ -140,7 +140,7 @@ class DescribedReader:
         self._steps.add({"iteration": iteration} | values, line)
         return min(end, hit + MAX_LINE)
 
-    def collect(self) -> Rows:
+    def collect(self) -> IterationRows:
         rows = self._steps.rows
         if not rows.lines:
             self._notes.problem("no described line", "No line of the log matches the stated line template.")

@@ -7,7 +7,7 @@ import numpy as np
 
 from app.domain.logs.arguments import contract_fields
 from app.domain.logs.events import ENDS, FAILURES, EventReader
-from app.domain.logs.iterations import RecordReader, Rows, Template, number
+from app.domain.logs.iterations import IterationRows, RecordReader, Template, number
 from app.domain.logs.line_template import DescribedReader, LineTemplate
 from app.domain.logs.lines import Notes, quote, unwrap
 from app.domain.logs.memory import MemoryReader
@@ -19,7 +19,7 @@ from app.domain.logs.timers import TimerReader
 from app.domain.logs.trainers import megatron_bridge, megatron_lm
 from app.domain.logs.trainers.deepspeed import DeepSpeedReader
 from app.domain.logs.trainers.maxtext import MaxTextReader
-from app.domain.logs.trainers.megatron_bridge import StepReader
+from app.domain.logs.trainers.megatron_bridge import BridgeStepReader
 from app.domain.logs.trainers.megatron_lm import SHAPE
 from app.domain.logs.trainers.nemo import NemoReader
 from app.domain.logs.trainers.pith_train import PithTrainReader
@@ -79,7 +79,7 @@ class FamilyReader:
         return hit
 
 
-def name_trainer(rows: Rows, *, is_bridge: bool, is_megatron: bool, words: set[str]) -> str:
+def name_trainer(rows: IterationRows, *, is_bridge: bool, is_megatron: bool, words: set[str]) -> str:
     """Return the family with most iteration lines, on a tie the one with the last line; "" when unknown."""
     counts: dict[str, tuple[int, int]] = {}
     for table in rows.tables:
@@ -217,9 +217,9 @@ class Reading:
         """`template`: the step lines of a trainer that no reader knows, as a user described them."""
         self._notes = Notes()
         self._described = None if template is None else DescribedReader(template, self._notes)
-        self._rows = Rows(self._notes)
+        self._rows = IterationRows(self._notes)
         self._iterations = RecordReader(SHAPE, self._rows, self._notes)
-        self._steps = StepReader(self._notes)
+        self._steps = BridgeStepReader(self._notes)
         self._memory = MemoryReader(self._notes)
         self._dumps = DumpReader(self._notes, self._rows.process_started)
         self._events = EventReader(self._notes, self._rows.process_started)
@@ -330,7 +330,7 @@ class Reading:
             truncated=self._notes.cut or self._stops_early(series),
         )
 
-    def _note_unread(self, rows: Rows, end: bytes, line_count: int) -> None:
+    def _note_unread(self, rows: IterationRows, end: bytes, line_count: int) -> None:
         """Record fields without a number and lines that may be steps of an unknown trainer, for users to report."""
         left_out = sum(table.left_out * len(table.rows) for table in self._rows.tables if isinstance(table, Template))
         if left_out:

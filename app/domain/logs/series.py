@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from app.domain.logs.iterations import Rows, Start, Table
+from app.domain.logs.iterations import IterationRows, Start, Table
 from app.domain.logs.lines import Notes
-from app.domain.logs.trainers.megatron_bridge import Steps
+from app.domain.logs.trainers.megatron_bridge import BridgeSteps
 from app.domain.run import FloatArray, IntArray
 
 # --- Corrects an artefact of Megatron Core 0.16 and later: the second printed time includes the first iteration.
@@ -121,7 +121,7 @@ class Series:
     log_interval: int | None
 
 
-def build(rows: Rows, timers: Sequence[Table], steps: Steps, notes: Notes) -> Series:
+def build(rows: IterationRows, timers: Sequence[Table], steps: BridgeSteps, notes: Notes) -> Series:
     """Return all columns of a log. Without iteration lines, step lines are counted from 1."""
     if not rows.lines:
         return _from_steps(steps, notes)
@@ -153,7 +153,7 @@ def _total(totals: FloatArray | None) -> int | None:
     return int(named[-1]) if len(named) else None
 
 
-def _scatter(rows: Rows, notes: Notes) -> dict[str, FloatArray]:
+def _scatter(rows: IterationRows, notes: Notes) -> dict[str, FloatArray]:
     """Return the numbers of all tables as columns in their units, NaN where nothing was printed."""
     n = len(rows.lines)
     columns: dict[str, FloatArray] = {}
@@ -197,7 +197,7 @@ def _scatter_timers(timers: Sequence[Table], fresh: BoolArray, notes: Notes) -> 
     return columns
 
 
-def _with_step_lines(columns: dict[str, FloatArray], lines: IntArray, steps: Steps) -> FloatArray:
+def _with_step_lines(columns: dict[str, FloatArray], lines: IntArray, steps: BridgeSteps) -> FloatArray:
     """Return TFLOP/s, filled from Megatron-Bridge's step lines, which are paired with iteration lines by their time.
 
     Either line may come first or be missing, but both are in order, so one pass over both finds the pairs.
@@ -217,7 +217,7 @@ def _with_step_lines(columns: dict[str, FloatArray], lines: IntArray, steps: Ste
     return tflops
 
 
-def _doubled(columns: dict[str, FloatArray], rows: Rows) -> BoolArray:
+def _doubled(columns: dict[str, FloatArray], rows: IterationRows) -> BoolArray:
     """Return a mask of lines that repeat the previous line in every value, as two sinks of one logger write them."""
     same = np.ones(len(rows.lines), bool)
     same[0] = False
@@ -228,7 +228,7 @@ def _doubled(columns: dict[str, FloatArray], rows: Rows) -> BoolArray:
     return same
 
 
-def _first_of_process(iteration: FloatArray, rows: Rows, fresh: BoolArray) -> BoolArray:
+def _first_of_process(iteration: FloatArray, rows: IterationRows, fresh: BoolArray) -> BoolArray:
     """Return a mask of the first lines of processes: the log announces a start, or the iteration goes back."""
     first = np.zeros(len(iteration), bool)
     first[1:] = (np.diff(iteration) < 0) & fresh[1:]
@@ -244,7 +244,7 @@ def _superseded(iteration: FloatArray, first: BoolArray, fresh: BoolArray) -> Bo
     return np.append(iteration[:-1] >= lowest_from_here[1:], False)
 
 
-def _starts(first: BoolArray, current: BoolArray, rows: Rows) -> dict[int, Start | None]:
+def _starts(first: BoolArray, current: BoolArray, rows: IterationRows) -> dict[int, Start | None]:
     """Return the current rows at which processes start, with the log's announcement (None without one).
 
     A start at a superseded row moves to the next current row.
@@ -254,7 +254,7 @@ def _starts(first: BoolArray, current: BoolArray, rows: Rows) -> dict[int, Start
     return {int(place[row]): rows.starts.get(int(row)) for row in np.flatnonzero(first) if place[row] < n}
 
 
-def _stamps(rows: Rows, current: BoolArray) -> dict[int, float] | None:
+def _stamps(rows: IterationRows, current: BoolArray) -> dict[int, float] | None:
     """Return the timestamps of current rows; None when stamps have no microseconds."""
     if not rows.has_microseconds:
         return None
@@ -262,7 +262,7 @@ def _stamps(rows: Rows, current: BoolArray) -> dict[int, float] | None:
     return {int(place[row]): stamp for row, stamp in rows.stamps.items() if current[row]}
 
 
-def _from_steps(steps: Steps, notes: Notes) -> Series:
+def _from_steps(steps: BridgeSteps, notes: Notes) -> Series:
     """Return the columns of a log without iteration lines. Times have a precision of 10 ms."""
     n = len(steps.lines)
     if n:

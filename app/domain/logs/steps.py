@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from app.domain.logs.iterations import Rows, Table, number, word
+from app.domain.logs.iterations import IterationRows, Table, number, word
 from app.domain.logs.lines import Notes, without_colours
 from app.domain.logs.scanner import LineReader
 
@@ -23,7 +23,7 @@ RUNNING_MEANS = "running means"
 class StepReader(LineReader, Protocol):
     """Reads the steps of one trainer."""
 
-    def collect(self) -> Rows:
+    def collect(self) -> IterationRows:
         """Return the steps at the end of the log. Records remarks on them, unless there are none."""
         ...
 
@@ -34,7 +34,7 @@ class Steps:
     def __init__(self, trainer: str, notes: Notes) -> None:
         self.trainer = trainer
         self.notes = notes
-        self.rows = Rows(notes)
+        self.rows = IterationRows(notes)
         self._tables: dict[tuple[str, ...], Table] = {}
 
     def add(self, values: Mapping[str, float], line: int) -> None:
@@ -51,7 +51,7 @@ class Steps:
         self.rows.place(table, b"", 0, line)
 
 
-def choose(readers: Sequence[StepReader], default: Rows) -> Rows:
+def choose(readers: Sequence[StepReader], default: IterationRows) -> IterationRows:
     """Return the rows of the first reader with steps; `default` without one."""
     return next((rows for reader in readers if (rows := reader.collect()).lines), default)
 

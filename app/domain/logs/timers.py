@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from app.domain.logs.iterations import Rows, Table, number, word
+from app.domain.logs.iterations import IterationRows, Table, number, word
 from app.domain.logs.lines import Notes
 from app.domain.run import Value
 
@@ -59,7 +59,7 @@ class _Open:
 class TimerReader:
     keys: Sequence[bytes] = (_ACROSS, _ONE_LINE)
 
-    def __init__(self, rows: Rows, notes: Notes) -> None:
+    def __init__(self, rows: IterationRows, notes: Notes) -> None:
         self.tables: list[Table] = []
         self.facts: dict[str, Value] = {}
         """Timers of the start-up, before the first iteration."""

@@ -16,7 +16,7 @@ from app.domain.profiles.kernels import (
     dispatcher_of,
 )
 from app.domain.profiles.ranks import Ranks
-from app.domain.profiles.steps import Steps
+from app.domain.profiles.steps import ProfiledSteps
 
 MAX_UNRESOLVED = 0.10
 """Above this share of the compute-absent time without a launch, nothing is said of starvation. Ours."""
@@ -30,7 +30,7 @@ class Analysis:
     """One measured device: its steps, the whole span as one window, and the windows behind the facts."""
 
     device: Device
-    steps: Steps
+    steps: ProfiledSteps
     whole: Budget
     budgets: tuple[Budget, ...]
     blocking: Blocking | None = None

@@ -21,7 +21,7 @@ _STABLE = 1.05
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ProfileWindow:
     """The device's window of a step. `number` is None where only an anchor kernel separates the steps."""
 
     first: int
@@ -31,27 +31,27 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class ProfiledSteps:
     """The steps of a device. `source` says what separates them: ranges, optimizer, or one window for all."""
 
     source: str
     numbers: tuple[int, ...]
     """Steps that the host's ranges name, with those that have no end on the device."""
-    windows: tuple[Window, ...]
+    windows: tuple[ProfileWindow, ...]
 
 
-def find_steps(trace: DeviceTrace) -> Steps:
+def find_steps(trace: DeviceTrace) -> ProfiledSteps:
     """Return the windows of the steps; the last has no end on the device and is left out."""
     ranges = trace.steps[:MAX_STEPS]
     numbers = tuple(item.number for item in ranges if item.number is not None)
     windows = _of_ranges(trace, ranges)
     if windows:
-        return Steps(RANGES, numbers, windows)
+        return ProfiledSteps(RANGES, numbers, windows)
     windows = _of_optimizer(trace) if not ranges else ()
-    return Steps(OPTIMIZER if windows else ONE_WINDOW, numbers, windows)
+    return ProfiledSteps(OPTIMIZER if windows else ONE_WINDOW, numbers, windows)
 
 
-def _of_ranges(trace: DeviceTrace, ranges: Sequence[HostRange]) -> tuple[Window, ...]:
+def _of_ranges(trace: DeviceTrace, ranges: Sequence[HostRange]) -> tuple[ProfileWindow, ...]:
     launched = np.flatnonzero(trace.launch != NO_LAUNCH)
     if not len(ranges) or not launched.size:
         return ()
@@ -65,13 +65,13 @@ def _of_ranges(trace: DeviceTrace, ranges: Sequence[HostRange]) -> tuple[Window,
     np.minimum.at(starts, at[inside], trace.start[launched[inside]])
     steps = [(int(start), item) for start, item in zip(starts, ranges, strict=True) if start != far]
     return tuple(
-        Window(start, following, item.number, item.end - item.start)
+        ProfileWindow(start, following, item.number, item.end - item.start)
         for (start, item), (following, _) in pairwise(steps)
         if following > start
     )
 
 
-def _of_optimizer(trace: DeviceTrace) -> tuple[Window, ...]:
+def _of_optimizer(trace: DeviceTrace) -> tuple[ProfileWindow, ...]:
     """Cut behind each run of optimizer kernels that matrix multiplications separate from the next."""
     optimizer = np.flatnonzero(trace.class_by_name == NUMBER["optimizer"])
     matrix = np.flatnonzero(
@@ -90,10 +90,10 @@ def _of_optimizer(trace: DeviceTrace) -> tuple[Window, ...]:
         at = int(np.searchsorted(trace.start, trace.end[kernel], "left"))
         if at < trace.start.size:
             cuts.append(int(trace.start[at]))
-    return tuple(Window(first, last, None) for first, last in pairwise(cuts) if last > first)
+    return tuple(ProfileWindow(first, last, None) for first, last in pairwise(cuts) if last > first)
 
 
-def budgets(device: Device, steps: Steps) -> list[Budget]:
+def budgets(device: Device, steps: ProfiledSteps) -> list[Budget]:
     """Return the budget of each step, and mark the irregular ones."""
     capture = (
         [

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from app.domain.contract.fields import FIELDS, PREFIX
 from app.domain.contract.trainer_defaults import newer_flags, newer_names
 from app.domain.rules.expression import fact_text
-from app.domain.rules.flags import Written, older_words, written
+from app.domain.rules.flags import WrittenFlags, older_words, written
 from app.domain.rules.launch import OVERRIDE, Item, from_dump, name_of, read_command
 from app.domain.rules.rule import Setting
 from app.domain.run import Value
@@ -161,7 +161,7 @@ def _is_harness(item: Item) -> bool:
     return item.name in (_TWO_KNOBS, "moe_flex_dispatcher_backend") and "_" in item.words[0]
 
 
-def _megatron_edit(spellings: Mapping[str, Written], more: Sequence[str]) -> _Edit:
+def _megatron_edit(spellings: Mapping[str, WrittenFlags], more: Sequence[str]) -> _Edit:
     edit = _Edit()
     for spelling in spellings.values():
         for flag, values in spelling.megatron_lm.flags.items():
@@ -193,7 +193,7 @@ def lacking_flags(change: Changing, facts: Mapping[str, object]) -> list[str]:
     return newer_flags(facts["mcore_version"], edit.wanted)
 
 
-def _bridge_edit(spellings: Mapping[str, Written], more: Sequence[str]) -> _Edit:
+def _bridge_edit(spellings: Mapping[str, WrittenFlags], more: Sequence[str]) -> _Edit:
     edit = _Edit()
     for name, spelling in spellings.items():
         edit.wanted |= {path: [f"{path}={value}"] for path, value in spelling.bridge.items()}
@@ -208,7 +208,7 @@ def _bridge_edit(spellings: Mapping[str, Written], more: Sequence[str]) -> _Edit
 def _against(
     edit: _Edit,
     own: Sequence[Item],
-    spellings: Mapping[str, Written],
+    spellings: Mapping[str, WrittenFlags],
     facts: Mapping[str, object],
     arguments: Mapping[str, Value],
     *,
@@ -293,7 +293,7 @@ def _harness_value(override: str) -> str:
     return "None" if value == "null" else value
 
 
-def _standing_in(spellings: Mapping[str, Written], facts: Mapping[str, object], *, bridge: bool) -> dict[str, str]:
+def _standing_in(spellings: Mapping[str, WrittenFlags], facts: Mapping[str, object], *, bridge: bool) -> dict[str, str]:
     """Return the previous flags according to the contract: only known values of changed fields."""
     flags: dict[str, str] = {}
     for name in spellings:

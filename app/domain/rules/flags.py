@@ -24,14 +24,14 @@ class Spelling:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenFlags:
     """One contract value in both trainers. `bridge` maps paths to values; empty if the launcher decides it."""
 
     megatron_lm: Spelling
     bridge: Mapping[str, str] = field(default_factory=dict)
 
 
-def written(name: str, value: Setting, others: Others | None = None) -> Written:
+def written(name: str, value: Setting, others: Others | None = None) -> WrittenFlags:
     """Return how field `name` becomes `value`; None unsets it. `others`: the run's other facts.
 
     Empty for fields that no flag sets, such as the number of GPUs.
@@ -47,16 +47,16 @@ def written(name: str, value: Setting, others: Others | None = None) -> Written:
     return _plain(row, value)
 
 
-def _plain(row: TrainerNames, value: Setting) -> Written:
+def _plain(row: TrainerNames, value: Setting) -> WrittenFlags:
     """Write a field with at most one flag, which may switch the field off, and remove the flags that it replaces."""
     if not row.flags:
-        return Written(Spelling(), dict.fromkeys(row.bridge, bridge_text(value)))
+        return WrittenFlags(Spelling(), dict.fromkeys(row.bridge, bridge_text(value)))
     (flag,) = row.flags
     inverted = flag.startswith("--no-")
     if inverted:
         value = value is not False
     spelling = _simple(flag, not value if inverted else value)
-    return Written(
+    return WrittenFlags(
         Spelling(spelling.flags, (*spelling.without, *row.other_flags)), dict.fromkeys(row.bridge, bridge_text(value))
     )
 
@@ -86,11 +86,11 @@ def bridge_text(value: Setting) -> str:
     return _text(value)
 
 
-def _switches(name: str, value: Setting) -> Written:
+def _switches(name: str, value: Setting) -> WrittenFlags:
     """Write a set of words, each with its own switch."""
     words = value if isinstance(value, tuple) else ()
     rows = FLAGS[name].words
-    return Written(
+    return WrittenFlags(
         Spelling(
             {flag: () for word, row in rows.items() if word in words for flag in row.flags},
             tuple(flag for word, row in rows.items() if word not in words for flag in row.flags),
@@ -99,18 +99,18 @@ def _switches(name: str, value: Setting) -> Written:
     )
 
 
-def _vpp(value: Setting, _: Others) -> Written:
+def _vpp(value: Setting, _: Others) -> WrittenFlags:
     return _plain(FLAGS["vpp"], None if value == 1 else value)
 
 
-def _dispatcher(value: Setting, _: Others) -> Written:
+def _dispatcher(value: Setting, _: Others) -> WrittenFlags:
     row = FLAGS["dispatcher"]
     (kind, backend), (kind_path, backend_path) = row.flags, row.bridge
     if value in ("deepep", "hybridep", "ncclep"):
         flex = {kind: ("flex",), backend: (str(value),)}
-        return Written(Spelling(flex), {kind_path: "flex", backend_path: str(value)})
+        return WrittenFlags(Spelling(flex), {kind_path: "flex", backend_path: str(value)})
     types = {kind_path: str(value), backend_path: "null"}
-    return Written(Spelling({kind: (str(value),)}, (backend, *row.other_flags)), types)
+    return WrittenFlags(Spelling({kind: (str(value),)}, (backend, *row.other_flags)), types)
 
 
 _RECIPES = {
@@ -121,66 +121,68 @@ _RECIPES = {
 }
 
 
-def _precision(value: Setting, _: Others) -> Written:
+def _precision(value: Setting, _: Others) -> WrittenFlags:
     fp8, fp4 = ("--fp8-format", "--fp8-recipe"), ("--fp4-format", "--fp4-recipe")
     if value == "nvfp4":
         flags: dict[str, tuple[str, ...]] = {"--bf16": (), fp4[0]: ("e2m1",), fp4[1]: ("nvfp4",)}
-        return Written(Spelling(flags, (*fp8, "--fp16")), {"mixed_precision": "bf16_with_nvfp4_mixed"})
+        return WrittenFlags(Spelling(flags, (*fp8, "--fp16")), {"mixed_precision": "bf16_with_nvfp4_mixed"})
     if isinstance(value, str) and value in _RECIPES:
         recipe, form, name = _RECIPES[value]
         flags = {"--bf16": (), fp8[0]: (form,), fp8[1]: (recipe,)}
-        return Written(Spelling(flags, (*fp4, "--fp16")), {"mixed_precision": name})
+        return WrittenFlags(Spelling(flags, (*fp4, "--fp16")), {"mixed_precision": name})
     other = "--fp16" if value == "bf16" else "--bf16"
-    return Written(Spelling({f"--{value}": ()}, (*fp8, *fp4, other)), {"mixed_precision": f"{value}_mixed"})
+    return WrittenFlags(Spelling({f"--{value}": ()}, (*fp8, *fp4, other)), {"mixed_precision": f"{value}_mixed"})
 
 
-def _recompute(value: Setting, _: Others) -> Written:
+def _recompute(value: Setting, _: Others) -> WrittenFlags:
     return _plain(FLAGS["recompute_granularity"], None if value == "none" else value)
 
 
-def _graph_modules(value: Setting, _: Others) -> Written:
+def _graph_modules(value: Setting, _: Others) -> WrittenFlags:
     return _plain(FLAGS["graph_modules"], value or ())
 
 
-def _fine_offload(value: Setting, _: Others) -> Written:
+def _fine_offload(value: Setting, _: Others) -> WrittenFlags:
     row = FLAGS["fine_offload"]
     (switch, modules), (switch_path, modules_path) = row.flags, row.bridge
     words = value if isinstance(value, tuple) else ()
     bridge = {switch_path: bridge_text(bool(words)), modules_path: bridge_text(words)}
     if not words:
-        return Written(Spelling(without=row.flags), bridge)
-    return Written(Spelling({switch: (), modules: tuple(map(str, words))}), bridge)
+        return WrittenFlags(Spelling(without=row.flags), bridge)
+    return WrittenFlags(Spelling({switch: (), modules: tuple(map(str, words))}), bridge)
 
 
-def _fsdp(value: Setting, _: Others) -> Written:
+def _fsdp(value: Setting, _: Others) -> WrittenFlags:
     switches = _switches("fsdp", (value,) if isinstance(value, str) else ())
     # Not every version has the path of a disabled FSDP.
     bridge = {path: text for path, text in switches.bridge.items() if "torch" not in path or text == "true"}
-    return Written(switches.megatron_lm, bridge)
+    return WrittenFlags(switches.megatron_lm, bridge)
 
 
-def _param_gather(value: Setting, others: Others) -> Written:
+def _param_gather(value: Setting, others: Others) -> WrittenFlags:
     low = "fp4" if others.get("precision") == "nvfp4" else "fp8"
-    return Written(_simple(f"--{low}-param-gather", value), {f"mixed_precision.{low}_param_gather": bridge_text(value)})
+    return WrittenFlags(
+        _simple(f"--{low}-param-gather", value), {f"mixed_precision.{low}_param_gather": bridge_text(value)}
+    )
 
 
-def _routing(value: Setting, _: Others) -> Written:
+def _routing(value: Setting, _: Others) -> WrittenFlags:
     """Write dropless and forced balance. The other modes need an amount, which is another field."""
     row = FLAGS["routing_mode"]
     (forced,), (path,) = row.flags, row.bridge
     if value == "forced-balance":
-        return Written(Spelling({forced: ()}), {path: "true"})
+        return WrittenFlags(Spelling({forced: ()}), {path: "true"})
     if value != "dropless":
-        return Written(Spelling())
+        return WrittenFlags(Spelling())
     off = (forced, "--moe-router-force-biased", "--moe-expert-capacity-factor", "--moe-pad-expert-input-to-capacity")
-    return Written(Spelling(without=off), {path: "false", "model.moe_expert_capacity_factor": "null"})
+    return WrittenFlags(Spelling(without=off), {path: "false", "model.moe_expert_capacity_factor": "null"})
 
 
-def _data(value: Setting, _: Others) -> Written:
-    return Written(_simple(FLAGS["data_mode"].flags[0], value == "mock"))
+def _data(value: Setting, _: Others) -> WrittenFlags:
+    return WrittenFlags(_simple(FLAGS["data_mode"].flags[0], value == "mock"))
 
 
-_SPECIAL: Mapping[str, Callable[[Setting, Others], Written]] = {
+_SPECIAL: Mapping[str, Callable[[Setting, Others], WrittenFlags]] = {
     "vpp": _vpp,
     "dispatcher": _dispatcher,
     "precision": _precision,

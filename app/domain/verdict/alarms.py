@@ -25,7 +25,7 @@ _EVERYWHERE = ("code:", "upgrade:")
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class AlarmCause:
     """Why a figure became worse. `key` groups alarms of one cause; it begins with the axis or with `upgrade`."""
 
     kind: Literal["run", "upgrade"]
@@ -46,7 +46,7 @@ class Alarm:
     slow_level: float
     delta_pct: float
     tolerance: float
-    cause: Cause
+    cause: AlarmCause
     confirmed: bool = True
 
     @property
@@ -118,53 +118,53 @@ def _may_be_elsewhere(difference: Difference) -> bool:
     return not difference.is_certain and (is_other_task(difference) or difference.axis == "place")
 
 
-def _alarms(verdict: Verdict, cause: Cause, *, confirmed: bool = True) -> Iterator[Alarm]:
+def _alarms(verdict: Verdict, cause: AlarmCause, *, confirmed: bool = True) -> Iterator[Alarm]:
     if verdict.step_time is not None and verdict.step_time.decision == "regression":
         yield replace(_of_step_time(verdict.step_time, cause), confirmed=confirmed)
     if verdict.memory is not None and verdict.memory.decision == "regression":
         yield _of_memory(verdict.memory, cause)
 
 
-def _of_step_time(time: StepTimeChange, cause: Cause) -> Alarm:
+def _of_step_time(time: StepTimeChange, cause: AlarmCause) -> Alarm:
     usual = math.log(time.baseline_ms)
     half_width = time.shift - math.log1p(time.ci_low_pct / 100)
     # Two single runs differ by chance more than a run and a baseline.
     return Alarm("step_time_ms", usual, usual + time.shift, time.delta_pct, math.sqrt(2) * half_width, cause)
 
 
-def _of_memory(memory: MemoryChange, cause: Cause) -> Alarm:
+def _of_memory(memory: MemoryChange, cause: AlarmCause) -> Alarm:
     usual, slow = (math.log(side / BYTES_PER_GIB) for side in (memory.baseline_bytes, memory.candidate_bytes))
     return Alarm("peak_memory_gib", usual, slow, memory.delta_pct, math.log1p(memory.alarm_pct / 100), cause)
 
 
-def _cause(comparability: Comparability, unique: str) -> Cause:
+def _cause(comparability: Comparability, unique: str) -> AlarmCause:
     """Name the cause: the code first, then container and place. Only runs of one configuration give alarms."""
     beside = [difference for difference in comparability.beside if difference.is_certain]
     code = [difference for difference in beside if difference.field == "commit"]
     if code:
         others = [difference for difference in beside if difference.field != "commit"]
         also = f"; also {differences(others)}" if others else ""
-        return Cause("run", _key("code", code), f"Code: {_values(code[0])}{also}.")
+        return AlarmCause("run", _key("code", code), f"Code: {_values(code[0])}{also}.")
     if beside:
-        return Cause("run", _key(beside[0].axis, beside), f"{differences(beside)}.")
-    return Cause("run", f"unknown:{unique}", "No known difference: the nodes, or chance.")
+        return AlarmCause("run", _key(beside[0].axis, beside), f"{differences(beside)}.")
+    return AlarmCause("run", f"unknown:{unique}", "No known difference: the nodes, or chance.")
 
 
-def _on_branch(cause: Cause, branch: str) -> Cause:
+def _on_branch(cause: AlarmCause, branch: str) -> AlarmCause:
     if not branch:
         return cause
     key = cause.key if cause.key.startswith(_EVERYWHERE) else _shortened(f"{cause.key}@{branch}")
-    return Cause(cause.kind, key, f"{cause.text.rstrip('.')}, on branch {branch}.")
+    return AlarmCause(cause.kind, key, f"{cause.text.rstrip('.')}, on branch {branch}.")
 
 
-def upgrade_cause(comparability: Comparability) -> Cause:
+def upgrade_cause(comparability: Comparability) -> AlarmCause:
     """Name the upgrade that a contrast measures."""
     difference = changed_field(comparability)
     others = [other for other in (*comparability.stack, *comparability.knobs) if other is not difference]
     also = f"; also {differences(others)}" if others else ""
     old, new = ("" if side is None else shown(side.value) for side in (difference.a, difference.b))
     key = upgrade_key(difference.field, old, new)
-    return Cause("upgrade", key[:MOST_KEY], f"Upgrade of the {difference.field}: {_values(difference)}{also}.")
+    return AlarmCause("upgrade", key[:MOST_KEY], f"Upgrade of the {difference.field}: {_values(difference)}{also}.")
 
 
 def _values(difference: Difference) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from app.domain.contract.keys import config_key
-from app.domain.experiments.outcome import Applicant, Enrolment, Member, Rules
+from app.domain.experiments.outcome import Applicant, Enrolment, Member, OutcomeRules
 from app.domain.experiments.plan import turned
 from app.domain.experiments.values import KnobChange, Side
 from app.domain.run import Activity
@@ -58,5 +58,5 @@ def with_figures(member: Member, memory_bytes: float, loss: float) -> Member:
     return replace(member, applicant=replace(member.applicant, run=replace(member.run, estimate=estimate)))
 
 
-def rules(runs_each: int = 2, extensions: int = 0) -> Rules:
-    return Rules(runs_each, SURE, extensions)
+def rules(runs_each: int = 2, extensions: int = 0) -> OutcomeRules:
+    return OutcomeRules(runs_each, SURE, extensions)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.domain.verdict.alarms import Alarm, Cause, alarms_of
+from app.domain.verdict.alarms import Alarm, AlarmCause, alarms_of
 from app.domain.verdict.assess import assess
 from app.domain.verdict.baseline import BaselineRules
 from app.domain.verdict.document import VerdictDocument, verdict_document
@@ -12,7 +12,7 @@ from app.domain.verdict.words import headline
 from tests.domain.verdict.matching_runs import make_record
 
 MAIN = BaselineRules("main")
-CAUSE = Cause("run", "code:c", "Code.")
+CAUSE = AlarmCause("run", "code:c", "Code.")
 
 
 def document(run: RunRecord, earlier: list[RunRecord]) -> VerdictDocument:

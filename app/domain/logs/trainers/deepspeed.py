@@ -9,7 +9,7 @@ MemAllocated=1.75GB, MaxMemAllocated=2.6GB`. GB are 2^30 bytes (`deepspeed/utils
 import re
 from collections.abc import Sequence
 
-from app.domain.logs.iterations import Rows
+from app.domain.logs.iterations import IterationRows
 from app.domain.logs.lines import Notes
 from app.domain.logs.steps import StampedSteps, Steps, fields_of, renamed, text_around
 
@@ -66,7 +66,7 @@ class DeepSpeedReader:
         self._pipeline.add({"iteration": float(step[1])} | fields, line)
         return end
 
-    def collect(self) -> Rows:
+    def collect(self) -> IterationRows:
         if self._pipeline.rows.lines or not self._engine.rows.lines:
             return self._pipeline.rows
         self._engine.notes.problem(

@@ -4,7 +4,7 @@ total_weights: 196608, loss: 10.374`. It counts from 0. Early versions print `TF
 import re
 from collections.abc import Sequence
 
-from app.domain.logs.iterations import Rows
+from app.domain.logs.iterations import IterationRows
 from app.domain.logs.lines import Notes
 from app.domain.logs.steps import Steps, fields_of, renamed, text_around
 
@@ -40,5 +40,5 @@ class MaxTextReader:
             self._steps.add({"iteration": float(step[1])} | fields, line)
         return hit + len(text) - len(self.keys[0])
 
-    def collect(self) -> Rows:
+    def collect(self) -> IterationRows:
         return self._steps.rows

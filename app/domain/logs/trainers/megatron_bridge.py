@@ -22,7 +22,7 @@ _REACH = 200
 
 
 @dataclass(slots=True)
-class Steps:
+class BridgeSteps:
     """Holds the step lines in the order of the log."""
 
     lines: "array[int]" = field(default_factory=lambda: array("q"))
@@ -30,11 +30,11 @@ class Steps:
     tflops: "array[float]" = field(default_factory=lambda: array("d"))
 
 
-class StepReader:
+class BridgeStepReader:
     keys: Sequence[bytes] = (b"MODEL_TF",)
 
     def __init__(self, notes: Notes) -> None:
-        self.steps = Steps()
+        self.steps = BridgeSteps()
         self._notes = notes
 
     def block(self, data: bytes) -> None: ...

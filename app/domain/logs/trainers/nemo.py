@@ -7,7 +7,7 @@ NeMo 1: `train_step_timing in s: [9.9, 5.1, ...]`, all steps in one list at the 
 
 import re
 
-from app.domain.logs.iterations import MAX_ROWS, RecordReader, Rows, Shape, Table, number
+from app.domain.logs.iterations import MAX_ROWS, IterationRows, RecordReader, Shape, Table, number
 from app.domain.logs.lines import Notes
 
 NEMO_2 = "NeMo 2"
@@ -33,7 +33,7 @@ _ITEMS = re.compile(rb" ?\[([-+0-9., eE]{1,1048576})(\])?")
 
 
 class NemoReader(RecordReader):
-    def __init__(self, rows: Rows, notes: Notes) -> None:
+    def __init__(self, rows: IterationRows, notes: Notes) -> None:
         super().__init__(SHAPE, rows, notes)
 
     def read(self, data: bytes, start: int, end: int, hit: int, line: int) -> int:

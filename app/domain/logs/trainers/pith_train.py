@@ -7,7 +7,7 @@ tokens-per-second 48,611 | peak-gpu-memory 57.26 GB`. Tokens per second refer to
 import re
 from collections.abc import Sequence
 
-from app.domain.logs.iterations import Rows, Table, number, word
+from app.domain.logs.iterations import IterationRows, Table, number, word
 from app.domain.logs.lines import Notes, without_colours
 
 TRAINER = "pith-train"
@@ -35,7 +35,7 @@ its printed name: early versions print it with its coefficient, so it differs fr
 class PithTrainReader:
     keys: Sequence[bytes] = (b"| step-t",)
 
-    def __init__(self, rows: Rows, notes: Notes) -> None:
+    def __init__(self, rows: IterationRows, notes: Notes) -> None:
         self._rows = rows
         self._notes = notes
         self._tables: dict[tuple[str, ...], Table] = {}

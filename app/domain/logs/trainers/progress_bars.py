@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.domain.logs.iterations import MAX_ROWS, Rows, number
+from app.domain.logs.iterations import MAX_ROWS, IterationRows, number
 from app.domain.logs.lines import Notes
 from app.domain.logs.steps import RUNNING_MEANS, Steps, fields_of, renamed, text_around
 
@@ -91,7 +91,7 @@ class HuggingFaceReader:
                 of_bar[position] = renamed(values, _NAMES, without=("iteration", "step_time_ms", "total_iterations"))
         return hit
 
-    def collect(self) -> Rows:
+    def collect(self) -> IterationRows:
         if not self._losses:
             return self._steps.rows
         length = max(self._losses, key=lambda length: len(self._losses[length]))
@@ -175,7 +175,7 @@ class LightningReader:
             self._lightning.add(values | state.values, state.line)
             self._since = state
 
-    def collect(self) -> Rows:
+    def collect(self) -> IterationRows:
         if self._now is not None:
             self._store(self._now)
         if self._nemo.rows.lines or not self._lightning.rows.lines:

@@ -8,7 +8,7 @@ October 2025 call it `perf/total_train_time`.
 import re
 from collections.abc import Sequence
 
-from app.domain.logs.iterations import Rows
+from app.domain.logs.iterations import IterationRows
 from app.domain.logs.lines import Notes
 from app.domain.logs.steps import Steps, fields_of, renamed, text_around
 
@@ -42,5 +42,5 @@ class SlimeReader:
             self._steps.add({"iteration": float(step[1])} | columns, line)
         return end
 
-    def collect(self) -> Rows:
+    def collect(self) -> IterationRows:
         return self._steps.rows

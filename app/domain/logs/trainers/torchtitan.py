@@ -8,7 +8,7 @@ memory: 66.91GiB(37.51%)  tps: 10,007  tflops: 313.36  mfu: 13.93%`. The rate `t
 import re
 from collections.abc import Sequence
 
-from app.domain.logs.iterations import Rows
+from app.domain.logs.iterations import IterationRows
 from app.domain.logs.lines import Notes
 from app.domain.logs.steps import StampedSteps, Steps, fields_of, renamed, text_around
 
@@ -48,7 +48,7 @@ class TorchtitanReader:
             self._steps.add(values | renamed(fields, _NAMES, without=("step", *values)), line)
         return end
 
-    def collect(self) -> Rows:
+    def collect(self) -> IterationRows:
         if self._steps.rows.lines:
             self._steps.notes.problem(
                 "times between lines",

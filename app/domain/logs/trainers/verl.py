@@ -8,7 +8,7 @@ The parts of a step (`timing_s/...`) become timers. GB are 2^30 bytes, and `perf
 import re
 from collections.abc import Sequence
 
-from app.domain.logs.iterations import Rows
+from app.domain.logs.iterations import IterationRows
 from app.domain.logs.lines import Notes
 from app.domain.logs.steps import Steps, fields_of, renamed, text_around
 
@@ -51,5 +51,5 @@ class VerlReader:
             self._steps.add({"iteration": float(step[1])} | columns, line)
         return end
 
-    def collect(self) -> Rows:
+    def collect(self) -> IterationRows:
         return self._steps.rows
