@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any
 
-from sqlalchemy import ColumnElement, Row, func, select
+from sqlalchemy import ColumnElement, Row, select
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS, STACK_FIELDS
@@ -174,14 +174,17 @@ def _works(session: Session, keys: Sequence[str]) -> dict[str, tuple[object, str
     unread = [key for key in keys if key not in _WORKS]
     for start in range(0, len(unread), _AT_ONCE):
         newest = (
-            select_any(func.max(RunRow.id))
-            .where(READ, col(RunRow.stack_key).in_(unread[start : start + _AT_ONCE]))
-            .group_by(col(RunRow.project_id), col(RunRow.stack_key))
+            select_any(RunRow.id)
+            .where(READ, col(RunRow.project_id) == StackRow.project_id, col(RunRow.stack_key) == StackRow.stack_key)
+            .order_by(col(RunRow.ordered_at).desc())
+            .limit(1)
+            .scalar_subquery()
         )
+        numbers = select_any(newest).where(col(StackRow.stack_key).in_(unread[start : start + _AT_ONCE]))
         contracts = session.execute(
             select_any(RunRow.stack_key, RunResultRow.contract)
             .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
-            .where(col(RunRow.id).in_(newest))
+            .where(col(RunRow.id).in_(session.execute(numbers).scalars().all()))
         )
         for stack_key, stored in contracts:
             contract = stored_contract({name: stored[name] for name in STACK_FIELDS if name in stored})
