@@ -32,7 +32,7 @@ PARAMS = {
     "run_id": "1", "regression_id": "1", "experiment_id": "1", "number": "1", "stack": "0" * 64, "slug": OURS,
     "receiver_id": "1", "delivery_id": "1", "user_id": "1", "token_id": "1", "key": "0" * 16,
     "profile_id": "1", "file_id": "1", "deletion_id": "1", "name": "slow", "link_id": "1", "group_id": "1",
-    "invitation_id": "1", "secret": "0" * 43,
+    "invitation_id": "1", "secret": "0" * 43, "chart_id": "1",
 }  # fmt: skip
 REFUSED = [(401, False), (403, False), (404, False)]
 """By the check of who asks and what there is, which comes first."""
