@@ -42,7 +42,7 @@ from app.web.templating import public_address, render
 DAYS = 7
 """Default lifetime of an invitation."""
 LIVES = {"1": "1 day", "7": "7 days", "14": "14 days", "30": "30 days"}
-_NO_STORE = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+_NO_STORE = {"Cache-Control": "no-store"}
 _ORDER = list(Role)
 _MAX_FIELDS = 5
 

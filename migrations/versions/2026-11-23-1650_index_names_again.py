@@ -9,7 +9,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.execute("CREATE INDEX IF NOT EXISTS ix_run_lower_name ON run (lower(name), id)")
+    if op.get_bind().dialect.name == "sqlite":
+        op.execute("CREATE INDEX IF NOT EXISTS ix_run_lower_name ON run (lower(name), id)")
 
 
 def downgrade() -> None:

@@ -49,7 +49,7 @@ def test_a_new_user_joins_with_a_name_and_password_and_the_link_is_used(teams: T
     link, client = invite(teams, email="ada@example.org"), stranger(teams)
     page = client.get(link)
     assert (page.status_code, page.headers["Cache-Control"], page.headers["Referrer-Policy"]) == (
-        200, "no-store", "no-referrer",
+        200, "no-store", "same-origin",
     )  # fmt: skip
     assert accept(client, link, again="another") == 422
     assert accept(client, link, name="VIEWER") == 422  # somebody has it

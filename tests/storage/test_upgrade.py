@@ -89,14 +89,15 @@ def test_a_check_names_what_is_pending_and_changes_nothing(
     plan = plan_upgrade(settings)
     assert (plan.revision, plan.migrations[0].revision) == (REVISION, "0046")
     assert plan.newest == plan.migrations[-1].revision
-    steps = {(step.action, step.table): step for migration in plan.migrations for step in migration.steps}
+    every = [step for migration in plan.migrations for step in migration.steps]
+    steps = {(step.action, step.table): step for step in every}
     assert ("create table", "run_label") in steps
     assert steps["change table", "segment"].rows == 9
     is_sqlite = engine.dialect.name == "sqlite"
     assert (("copy table", "run") in steps) == is_sqlite  # PostgreSQL alters it in place
     if is_sqlite:
         assert steps["copy table", "run"].rows == 9
-        assert steps["build index", "run"].count > 20
+        assert max(step.count for step in every if (step.action, step.table) == ("build index", "run")) > 20
     assert plan.derived_runs == 9
     assert (inspect(engine).get_table_names(), _schemas(engine)) == before
     assert plan_upgrade(settings) == plan  # it left nothing behind

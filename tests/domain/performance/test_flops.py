@@ -361,7 +361,7 @@ def test_an_optional_import_that_fails_on_rank_zero_before_training_ends_nothing
         ("real-excerpts/bridge-deepep-timeout-traceback", "deepep_timeout", None, 428),
         ("real-excerpts/megatron-nan-rerun-state-machine", "not_finite", 3, 3),
         ("real-excerpts/megatron-deepspeed-nan-gradnorm-no-loss", "loss_not_finite", 5426, None),
-        ("real-full/dsv4-p22-turbo-crash", "process_failed", None, None),
+        ("real-full/dsv4-p22-turbo-crash", "process_failed", None, 6),
     ],
 )
 def test_failures_of_real_logs(name: str, kind: str, iteration: int | None, rank: int | None) -> None:
