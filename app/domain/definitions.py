@@ -13,7 +13,7 @@ DEFINITIONS: dict[str, int] = {
     "flops": 2,
     "peaks": 1,
     "keys": 4,
-    "failures": 1,
+    "failures": 2,
     "timers": 1,
     "activity": 1,
 }
@@ -25,7 +25,8 @@ their test and a lost loss, 4 since torchtitan, MaxText, veRL, slime, DeepSpeed 
 profiled iterations do not count, 4 since the limit of 7 % is the same in both directions. `flops`: 2 since the
 formula's figure replaces a printed one that was rounded from it. `keys`: 2 since captured CUDA graphs and HybridEP's
 fallback count as active, 3 since fields that a partial environment or a truncated dump leaves out stay unknown, 4
-since the optimizer, its instances and deterministic modes are knobs.
+since the optimizer, its instances and deterministic modes are knobs. `failures`: 2 since a log whose trainer states no
+end is not truncated.
 `activity`: iterations prove a dispatcher only for trainers that do not start without it."""
 
 DEFINITION_VERSION = sum(DEFINITIONS.values())

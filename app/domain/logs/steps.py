@@ -19,6 +19,11 @@ MAX_TABLES = 50
 RUNNING_MEANS = "running means"
 """Kind of the problem of a log whose step times are means over earlier steps too, so that they are not fair samples."""
 
+STATE_NO_END = frozenset(
+    {"torchtitan", "MaxText", "veRL", "slime", "DeepSpeed", "Lightning", "NeMo 1", "described lines"}
+)
+"""Trainers whose lines state neither the number of planned iterations nor the end of training."""
+
 
 class StepReader(LineReader, Protocol):
     """Reads the steps of one trainer."""

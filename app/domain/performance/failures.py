@@ -107,7 +107,7 @@ def _sizes(text: str) -> Iterator[str]:
 # --- Explanation and advice for each kind; `docs/failures.md` describes them.
 
 Outcome = Literal["completed", "truncated", "failed", "out_of_memory", "not_finite", "stopped", "unread", ""]
-"""`unread`: the log's format is unknown. Empty: a run of documents only, which do not state how it ended."""
+"""`unread`: the log's format is unknown. Empty: documents, and logs of some trainers, do not state how a run ended."""
 
 
 @dataclass(frozen=True, slots=True)

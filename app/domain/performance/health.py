@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.domain.contract.values import MAX_WHOLE
+from app.domain.logs.steps import STATE_NO_END
 from app.domain.performance.failures import FROM_OUTSIDE, KINDS, Outcome, detail_of, failure_kind
 from app.domain.run import (
     UNKNOWN_STEP,
@@ -63,6 +64,8 @@ def _ending(log: ParsedLog) -> tuple[Outcome, LogEvent | str]:
         return "completed", f"The last planned iteration, {last}, was printed."
     if log.line_count == 0:
         return "", f"Without a log, the documents do not show how the run ended after iteration {last}."
+    if log.total_iterations is None and log.trainer in STATE_NO_END and not log.truncated:
+        return "", f"Logs of this trainer ({log.trainer}) do not state how a run ended; the last iteration is {last}."
     planned = f" of {log.total_iterations}" if log.total_iterations else ""
     return "truncated", f"The log ends after iteration {last}{planned} without a line that ends training."
 

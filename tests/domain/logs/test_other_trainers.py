@@ -4,7 +4,7 @@ import pytest
 
 from app.domain.logs import parse_text
 from app.domain.logs.line_template import read_template, suggest_template
-from app.domain.logs.steps import RUNNING_MEANS
+from app.domain.logs.steps import RUNNING_MEANS, STATE_NO_END
 from tests.domain.logs.lines import column, iteration
 
 # pytorch/torchtitan pull request 2389 (all ranks print) and 3393, shortened
@@ -179,6 +179,7 @@ def test_steps_are_read_with_their_values(
     assert column(log, "step_time_ms") == pytest.approx(times)
     assert {name: column(log, name) for name in columns} == {name: pytest.approx(columns[name]) for name in columns}
     assert (log.unrecognised_lines, log.not_understood) == (0, ())
+    assert (log.total_iterations is None) == (trainer in STATE_NO_END)
 
 
 def test_colours_and_other_ranks_do_not_disturb_torchtitan() -> None:

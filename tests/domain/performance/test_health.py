@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from app.domain.performance.health import outcome_of, read_health
+from app.domain.logs.steps import STATE_NO_END
+from app.domain.performance.health import explain_failures, outcome_of, read_health
 from app.domain.run import LogEvent, MemoryReport
 from tests.domain.builders import make_log
 
@@ -49,6 +50,17 @@ def event(kind: str, line: int, text: str = "") -> LogEvent:
 )  # fmt: skip
 def test_outcomes(events: list[LogEvent], total: int | None, outcome: str) -> None:
     assert outcome_of(make_log([100.0] * 10, events=events, total_iterations=total))[0] == outcome
+
+
+@pytest.mark.parametrize(
+    ("events", "truncated", "outcome"),
+    [([], False, ""), ([], True, "truncated"), ([event("out_of_memory", 120)], False, "out_of_memory")],
+)
+def test_a_trainer_that_states_no_end_is_not_truncated(events: list[LogEvent], truncated: bool, outcome: str) -> None:
+    for trainer in STATE_NO_END:
+        log = make_log([100.0] * 10, events=events, trainer=trainer, truncated=truncated)
+        assert outcome_of(log)[0] == outcome
+        assert bool(explain_failures(log)) == bool(outcome)
 
 
 def test_the_most_telling_failure_is_the_evidence() -> None:
