@@ -6,7 +6,7 @@ from app.analysis.documents import LocalComparison
 from app.analysis.reading import LogAnalysis
 from app.domain.contract.fields import FIELDS, METRICS, STACK_FIELDS
 from app.domain.contract.values import explained
-from app.domain.logs.line_template import suggest_template
+from app.domain.logs.line_template import draft_template
 from app.domain.numbers import THIN, contract_value, figure, percent, plural, step_time
 from app.domain.report.text import MOVED_COLUMNS, MovedRow, verdict_text
 from app.domain.run import Failure, RunSummary, Stated, SteadyState, evidence_label
@@ -53,7 +53,7 @@ def analysis_text(run: LogAnalysis) -> str:
         lines += ["", *table(list(_figures(summary))), *_window(summary.steady_state)]
     steps = [f"line {step.line}: {shortened(step.example, 160)}" for step in summary.step_lines]
     lines += listed("Lines that look like steps", steps)
-    if draft := next((draft for step in summary.step_lines if (draft := suggest_template(step.example))), ""):
+    if draft := draft_template(summary.step_lines):
         lines += ["", f"To read it, name the numbers: --read-as '{draft}'"]
     lines += listed("Failures", [_failure(failure, summary) for failure in summary.failures])
     lines += listed("Warnings", list(summary.warnings))

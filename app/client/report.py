@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -77,6 +78,8 @@ def verdict_text(report: Mapping[str, Any]) -> list[str]:
     lines += [one_line(str(problem)) for problem in report.get("problems") or ()]
     for line in report.get("step_lines") or ():
         lines.append(f"looks like a step: line {line.get('line')}: {one_line(str(line.get('example')))}")
+    if draft := report.get("suggested_read_as"):
+        lines.append(f"to read it, upload it with: --read-as {shlex.quote(one_line(str(draft)))}")
     if step := report.get("next_step"):
         lines.append(f"next step: {one_line(str(step.get('title')))}: {one_line(str(step.get('url')))}")
     return lines

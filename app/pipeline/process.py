@@ -575,7 +575,7 @@ def _columns(computed: Computed) -> dict[str, Any]:
     gpus = contract.get("gpus")
     columns = {
         "error": summary.error and storable(summary.error),
-        "warnings": [*computed.warnings, *summary.warnings],
+        "warnings": list(dict.fromkeys((*computed.warnings, *summary.warnings))),
         "trainer": summary.trainer[:50],
         "contract": to_json(summary.contract),
         "unknown": summary.unknown,

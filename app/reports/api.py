@@ -9,6 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
 
 from app.domain.access.principal import Action
+from app.domain.logs.line_template import draft_template
 from app.domain.report.exit_codes import FAILED, UNREAD, exit_code
 from app.domain.report.text import RunReport, escaped, link, markdown
 from app.domain.report.values import storable, verdict_json, what_changed_json
@@ -94,6 +95,7 @@ def _read(request: Request, run_id: int) -> tuple[str, dict[str, Any]]:
         "problems": report.problems,
         "warnings": warnings,
         "step_lines": report.step_lines,
+        "suggested_read_as": draft_template(report.step_lines),
         "next_step": step,
     }
     plain: dict[str, Any] = storable(document)

@@ -15,7 +15,7 @@ from sqlmodel import Session, col
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import read_value
 from app.domain.definitions import DEFINITIONS, changes
-from app.domain.logs.line_template import suggest_template
+from app.domain.logs.line_template import draft_template
 from app.domain.run import (
     UNKNOWN_STEP,
     Activity,
@@ -311,7 +311,7 @@ class RunDetail:
     @property
     def suggested_read_as(self) -> str:
         """Return a draft that describes the lines of an unread log that look like steps; empty without one."""
-        return next((draft for line in self.step_lines if (draft := suggest_template(line.example))), "")
+        return draft_template(self.step_lines)
 
     @property
     def log_files(self) -> tuple[RunFile, ...]:

@@ -16,6 +16,7 @@ from sqlalchemy import Engine, select
 from starlette.testclient import TestClient
 
 from app.cli import main
+from app.client.report import verdict_text
 from app.domain.logs import parse_log, parse_text
 from app.domain.logs.read import KNOWN_FORMATS
 from app.main import create_app
@@ -198,6 +199,8 @@ def test_it_gets_no_verdict_and_its_report_is_neutral(client: TestClient, engine
     assert (report["status"], report["exit_code"], report["verdict"]) == ("unread", 6, None)
     assert (report["problems"], report["next_step"]) == ([], None)
     assert [line["line"] for line in report["step_lines"]] == [2, 3, 11]
+    assert report["suggested_read_as"] == run["suggested_read_as"] != ""
+    assert any(f"--read-as '{run['suggested_read_as']}'" in line for line in verdict_text(report))
     comment = client.get(f"/api/v1/runs/{run['id']}/report.md").text
     assert comment.splitlines()[0].startswith("**◌ unread")
     verdict = client.get(f"/api/v1/runs/{run['id']}/verdict").json()

@@ -6,13 +6,14 @@ line.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from app.domain.logs.column_names import SECONDS, Column, column_of
 from app.domain.logs.iterations import IterationRows, number, word
 from app.domain.logs.lines import Notes
 from app.domain.logs.steps import Steps, text_around
+from app.domain.run import LineExample
 
 TRAINER = "described lines"
 
@@ -160,6 +161,11 @@ _RATE = re.compile(r"\s?(?:it|iter|steps?)s?\s?/\s?s(?:ec)?\b", re.IGNORECASE)
 _BRACES = re.compile(r"[{}]+")
 _FOLLOWING = re.compile(r" ?[A-Za-z/%]{1,12}")
 _TIMES = {"iterations_per_s"} | {f"step_time_{unit}" for unit in SECONDS}
+
+
+def draft_template(examples: Iterable[LineExample]) -> str:
+    """Return the first draft of a template that lines which look like steps give; empty without one."""
+    return next((draft for line in examples if (draft := suggest_template(line.example))), "")
 
 
 def suggest_template(line: str) -> str:

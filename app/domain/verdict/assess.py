@@ -230,7 +230,8 @@ def _judge(
         reason = f"{_sentence(candidates[-1].failed_because)}, so its speed does not count."
         return replace(verdict, decision="failed", reason=reason, notes=(), step_time=None, memory=None)
     used = {*verdict.candidates_used, *(dropped.run for dropped in verdict.dropped)}
-    late = tuple(DroppedRun(run.run, LATE) for run in alive if run.run not in used)
+    is_decided = bool(verdict.candidates_used)  # else no run of the commit has a step time to judge
+    late = tuple(DroppedRun(run.run, LATE) for run in alive if is_decided and run.run not in used)
     failed = tuple(DroppedRun(run.run, run.failed_because) for run in candidates if run.failed_because)
     notes = tuple(left_out_note(run) for run in (*failed, *late))
     return replace(verdict, notes=(*notes, *verdict.notes), dropped=(*failed, *late, *verdict.dropped))
