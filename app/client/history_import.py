@@ -233,7 +233,7 @@ def _json_file(path: Path) -> dict[str, object]:
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}.") from None
     if not isinstance(document, dict):
-        raise UsageError(f"{path} must hold a JSON object.")
+        raise UsageError(f"{path} must contain a JSON object.")
     return document
 
 
@@ -364,7 +364,7 @@ def _wandb_server(where: str, env: Mapping[str, str]) -> Iterator[SourceRun]:
         for run in api.runs(path, lazy=False):
             yield _server_run(run)
     except (OSError, ValueError, wandb.Error) as error:
-        raise UsageError(f"The W&B server at {where} gave no runs: {one_line(str(error))}.") from None
+        raise UsageError(f"The W&B server at {where} returned no runs: {one_line(str(error))}.") from None
 
 
 def _server_run(run: Any) -> SourceRun:

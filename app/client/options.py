@@ -95,7 +95,7 @@ def _add_upload(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     upload.add_argument(
         "--each", default="", choices=("job", "file", "none"),
-        help="a run for each job, for each file, or one of all (default: for each job of a folder, else one)",
+        help="one run per job, per file, or one for all files (default: per job for a folder, else one)",
     )  # fmt: skip
     upload.add_argument(
         "--config",
@@ -180,11 +180,11 @@ def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         action="append",
         default=[],
         metavar="KEY=FIELD",
-        help="a key of the configuration is this contract field",
+        help="configuration key that sets this contract field",
     )
     history.add_argument(
         "--column", action="append", default=[], metavar="NAME=COLUMN",
-        help="a metric is this column, as in --column perf/iter=step_time_s",
+        help="metric to read as this column, as in --column perf/iter=step_time_s",
     )  # fmt: skip
     history.add_argument("--purpose", default="ci", choices=("ci", "experiment", "release"), help="purpose of the runs")
     history.add_argument("--tag", action="append", default=[], help="tag of all runs; repeatable")

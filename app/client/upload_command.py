@@ -102,7 +102,7 @@ def _runs(call: _Call) -> list[list[Path]]:
         if sys.stdin.readline().strip().lower() in ("n", "no"):
             return [logs]
     else:
-        _say(f"they become {len(jobs)} runs. For one run of all: --each none")
+        _say(f"they become {len(jobs)} runs. To upload one run: --each none")
     return [job.files for job in jobs]
 
 

@@ -106,8 +106,8 @@ def would_decide(verdict: Verdict | None) -> str:
         return ""
     if time.reruns_apart_pct is not None:
         return (
-            f"Runs of B lie {grouped(time.reruns_apart_pct, 1)}{THIN}% apart: they were not the same job, or one had "
-            "a bad node. Quarantine the wrong one."
+            f"Runs of B differ by {grouped(time.reruns_apart_pct, 1)}{THIN}%: they were not the same job, or one had "
+            "a slow node. Quarantine the faulty run."
         )
     if time.need_runs is not None:
         return f"{plural(time.need_runs, 'more run')} of B would decide, if the difference stays the same."

@@ -165,7 +165,7 @@ def approve(session: Session, run_id: int, who: str, note: str = "") -> list[int
     run = get_run(session, run_id)
     own = _open_proposal(session, run)
     if own.proposed_by == who:
-        raise _refused("author", f"must be another than {who}, who proposed the run")
+        raise _refused("author", f"must be a user other than {who}, who proposed the run")
     return pin(session, run_id, who, note or own.note)
 
 

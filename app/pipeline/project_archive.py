@@ -201,7 +201,7 @@ def import_project(engine: Engine, log_files: LogFiles, path: Path, *, slug: str
                 elif entry.name == "end.json":
                     is_complete = json.load(content)["runs"] == runs
     except tarfile.TarError as error:
-        raise DamagedObject(f"{path} is damaged or no archive of a project: {error}.") from error
+        raise DamagedObject(f"{path} is damaged, or not an archive of a project: {error}.") from error
     except OSError as error:
         raise Unavailable(f"{path} cannot be read: {error.strerror}.") from error
     if not is_complete:

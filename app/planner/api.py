@@ -100,7 +100,7 @@ class PredictionOut(BaseModel):
     step_time_high_s: float | None
     step_time_parts_s: dict[str, float]
     peak_gb: float
-    usable_gb: float = Field(description="What tensors may take of the GPU's memory.")
+    usable_gb: float = Field(description="GPU memory that tensors may use.")
     memory_parts_gb: dict[str, float]
     fits: bool
     recompute: list[str] = Field(description="Modules; `full`: whole layers.")
@@ -235,7 +235,7 @@ class PlanOut(BaseModel):
     given: OfferOut | None = Field(description="The layout that the query states, judged; null without one.")
     offers: list[OfferOut] = Field(description="Feasible layouts, best first; at most 50.")
     closest: list[OfferOut] = Field(
-        description="When nothing is feasible: the layouts that break the fewest constraints."
+        description="When nothing is feasible: the layouts that violate the fewest constraints."
     )
     rejected: list[RejectedOut]
     nearby: list[UsedOut]

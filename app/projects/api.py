@@ -201,7 +201,7 @@ class VerdictPolicyOut(BaseModel):
     budget: dict[str, float | None]
     reference_job: str
     upgrades: list[str]
-    reruns: dict[str, Any] | None = Field(description="What reruns buy; null until a run was compared.")
+    reruns: dict[str, Any] | None = Field(description="What reruns gain; null until a run was compared.")
     changes: list[RulesChange] = Field(description="Previous changes, newest first.")
 
     @classmethod
@@ -226,7 +226,7 @@ class VerdictPolicyOut(BaseModel):
 @router.get("/projects/{slug}/verdicts", responses=documented(404, 422))
 @requires(Action.READ, of="project")
 def read_verdict_policy(session: ReadSession, slug: Slug) -> VerdictPolicyOut:
-    """Return the thresholds, fixed limits, budget of reruns and reference job of the project, and what reruns buy."""
+    """Return the thresholds, fixed limits, budget of reruns and reference job of the project, and what reruns gain."""
     return VerdictPolicyOut.of(session, get_policy(session, slug))
 
 

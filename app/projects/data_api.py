@@ -224,7 +224,7 @@ def write_retention(engine: AppEngine, slug: Slug, retention: RetentionIn) -> Da
 @router.post("/projects/{slug}/archive", responses=documented(404, 422))
 @requires(Action.MANAGE, of="project")
 def archive_project(engine: AppEngine, slug: Slug, change: AuthorIn) -> DataOut:
-    """Archive the project: it takes no uploads. Everything else stays."""
+    """Archive the project: it accepts no uploads. Everything else stays."""
     return _archived(engine, slug, True, change.author)
 
 

@@ -226,7 +226,7 @@ class RerunValue:
 
 
 def rerun_value(session: Session, project: ProjectPolicy) -> RerunValue | None:
-    """Return what reruns buy; None until a run of the project was compared with a baseline."""
+    """Return what reruns gain; None until a run of the project was compared with a baseline."""
     times = _newest_tests(session, project.project_id)
     if not times:
         return None

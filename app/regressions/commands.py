@@ -133,7 +133,7 @@ def _undoable(session: Session, event_ids: Sequence[int]) -> dict[int, AuditEven
     """Return the changes by regression."""
     events = [event for event in audit.events_by_id(session, event_ids) if event.subject == "regression"]
     if len(events) < len(set(event_ids)):
-        raise NotFound("A change to undo does not exist. It may have been deleted with its regression.")
+        raise NotFound("The change to undo does not exist. It may have been deleted with its regression.")
     if not all(map(is_undoable, events)):
         raise InvalidChange("Nothing was changed.", (FieldError("event", "is a change that cannot be undone"),))
     return {int(event.subject_id): event for event in events}

@@ -50,7 +50,9 @@ class StackVerdictOut(BaseModel):
     ci_low_pct: float | None = None
     ci_high_pct: float | None = None
     p_value: float | None = Field(None, description="Two-sided, of no change in this stack.")
-    q_value: float | None = Field(None, description="Expected share of chance among changes as clear as this one.")
+    q_value: float | None = Field(
+        None, description="Expected share of false detections among changes at least this clear."
+    )
     may_be_chance: bool = Field(False, description="A called change whose q-value is above 5 %.")
 
 

@@ -106,7 +106,9 @@ def save_view(engine: AppEngine, slug: Slug, name: Name, view: ViewIn) -> ViewOu
         own = (col(SavedViewRow.project_id) == project.id, col(SavedViewRow.owner) == owner)
         rows = {row.name: row for row in session.execute(select(SavedViewRow).where(*own)).scalars()}
         if len(rows) >= MOST_VIEWS and title not in rows:
-            raise InvalidChange("Delete a view first.", (FieldError("name", f"is one of over {MOST_VIEWS} views"),))
+            raise InvalidChange(
+                "Delete a view first.", (FieldError("name", f"exceeds the limit of {MOST_VIEWS} views"),)
+            )
         if view.default:
             session.execute(update(SavedViewRow).where(*own).values(is_default=False))
         row = rows.get(title) or SavedViewRow(project_id=project.id or 0, owner=owner, name=title, query="")
@@ -137,7 +139,7 @@ def delete_view(
             )
         ).scalar_one_or_none()
         if row is None:
-            raise NotFound(f"Project {slug} has no such view {name!r}.")
+            raise NotFound(f"Project {slug} has no view {name!r}.")
         _record(session, project, who or audit.SERVICE, "view_deleted", before={"view": name, "query": row.query})
         session.delete(row)
 

