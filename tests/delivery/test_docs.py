@@ -48,11 +48,26 @@ def test_the_readme_names_its_two_commands() -> None:
 
 
 def test_every_link_inside_the_project_leads_somewhere() -> None:
+    """Files exist, and so do the headings that links into documents name."""
+    headings = {document.resolve(): anchors(document.read_text()) for document in DOCUMENTS}
     with every_case() as case:
         for document in DOCUMENTS:
             with case(document):
-                for target in re.findall(r"\]\((?!https?://|#|mailto:)([^)#\s]+)", document.read_text()):
-                    assert (document.parent / target).exists(), target
+                for target, anchor in re.findall(
+                    r"\]\((?!https?://|mailto:)([^)#\s]*)#?([^)\s]*)\)", document.read_text()
+                ):
+                    path = (document.parent / target).resolve() if target else document.resolve()
+                    assert path.exists(), target
+                    assert not anchor or path not in headings or anchor in headings[path], f"{target}#{anchor}"
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a document."""
+    plain = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    return {
+        re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*)$", plain, re.MULTILINE)
+    }
 
 
 def test_documents_wrap_at_the_width_of_code() -> None:
