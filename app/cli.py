@@ -120,7 +120,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--generated-only", action="store_true", help="leave out the project of real runs from Megatron-LM's public CI"
     )
     migrate = commands.add_parser("migrate", help="migrate the database to this version")
-    upgrade = commands.add_parser("upgrade", help="migrate the database, or say what that will do")
+    upgrade = commands.add_parser("upgrade", help="migrate the database, or report what a migration will do")
     upgrade.add_argument(
         "--check", action="store_true", help="change nothing; list pending migrations, what they lock, and an estimate"
     )
@@ -192,7 +192,7 @@ def make_parser() -> argparse.ArgumentParser:
     mcp.add_argument("--port", default=8001, type=_port, help="with --http: port to listen on (default: %(default)s)")
     mcp.add_argument(
         "--allowed-host", action="append", default=[], metavar="NAME",
-        help="with --http: a host name, with its port, under which a proxy reaches it; repeatable",
+        help="with --http: host name and port by which a proxy reaches the server; repeatable",
     )  # fmt: skip
     mcp.add_argument("--allow-writes", action="store_true", help="also offer the tool that plans experiments")
     return parser

@@ -74,10 +74,10 @@ def read_lines(text: str) -> list[ImportLine]:
     try:
         rows = list(islice(csv.reader(io.StringIO(text), delimiter=delimiter), MAX_ROWS + 2))
     except csv.Error as error:
-        raise _refused([f"it is no CSV: {error}"]) from None
+        raise _refused([f"it is not valid CSV: {error}"]) from None
     heading = [cell.strip().lower() for cell in rows[0]] if rows else []
     if "name" not in heading or set(heading) - set(COLUMNS) or len(set(heading)) != len(heading):
-        raise _refused([f"the first line must name the columns, of {', '.join(COLUMNS)}; name is required"])
+        raise _refused([f"the first line must name columns from {', '.join(COLUMNS)}; name is required"])
     body = [(number, row) for number, row in enumerate(rows[1:], start=2) if any(cell.strip() for cell in row)]
     if not 0 < len(body) <= MAX_ROWS:
         raise _refused([f"a file has 1 to {MAX_ROWS} lines after the heading"])
@@ -101,7 +101,7 @@ def _read_line(number: int, cells: dict[str, str], too_long: bool) -> ImportLine
         raise _refused(["needs both a project and a role, or neither"])
     email = cells.get("email", "")
     if email and ("@" not in email.strip("@ ") or len(email) > 300):
-        raise _refused([f"{email[:60]} is no e-mail address"])
+        raise _refused([f"{email[:60]} is not an e-mail address"])
     new_role = read_role(role.lower()) if role else None
     return ImportLine(
         number, users.checked_name(cells.get("name", "")), email, project, new_role, cells.get("group", "")

@@ -46,13 +46,17 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     compare.add_argument("--looks", type=_looks, default=1, help="how often this commit was judged, including now")
     profile = commands.add_parser("profile", help="print where the steps of a GPU trace go, without a server")
     profile.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE", help="traces of PyTorch or exports of Nsight Systems, one a rank"
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="traces of PyTorch or exports of Nsight Systems, one per rank",
     )
-    profile.add_argument("--json", action="store_true", help="print JSON, one object a file (docs/profiles.md)")
+    profile.add_argument("--json", action="store_true", help="print JSON, one object per file (docs/profiles.md)")
     check = commands.add_parser("check", help="check a launch script or configuration before it runs, without a server")
     check.add_argument("files", nargs="+", type=Path, metavar="FILE", help="launch script, command or YAML")
     check.add_argument(
-        "--set", metavar=_STATEMENT, action="append", default=[], help="a fact that the file does not show, as gpu=H100"
+        "--set", metavar=_STATEMENT, action="append", default=[], help="a fact that the file does not show: gpu=H100"
     )
     check.add_argument("--json", action="store_true", help="print one JSON document (docs/cli.md)")
     for command in (analyze, compare):

@@ -136,7 +136,7 @@ def _fact(field: ContractField) -> Fact:
             f"State `{field.name.removeprefix('env.')}` under `env` in the metadata, or upload the job's environment"
         )
     elif "--" in field.megatron_lm or field.bridge.startswith(("model.", "ddp.", "comm_overlap.", "optimizer.")):
-        supply += ", or upload a log that holds the trainer's arguments"
+        supply += ", or upload a log that contains the trainer's arguments"
     return Fact(
         field.name, kind, "contract", field.meaning, field.unit, supply + ".", inputs=INPUTS.get(field.name, ())
     )
@@ -152,7 +152,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """Both loaders are safe; the C one is ten times as fast."""
 
 _SUPPLY = {
-    "log": "A log that reaches iterations holds it; or state `{name}` in the metadata.",
+    "log": "A log with iterations contains it; or state `{name}` in the metadata.",
     "profile": "Measure it with a profile of steady steps and state `{name}` in the metadata.",
     "stated": "State `{name}` in the metadata.",
     "asked": "State `{name}` in the metadata.",

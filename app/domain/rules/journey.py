@@ -15,7 +15,7 @@ QUESTIONS: Mapping[Phase, str] = {
     "fit": "Does the job fit into memory, with steady steps on every rank?",
     "scale": "Is the work distributed well over the GPUs?",
     "profile": "Where is the step time spent?",
-    "retune": "What moves the measured wall?",
+    "retune": "What reduces the measured wall?",
     "validate": "Does the result hold for real training?",
 }
 VALIDATED_STEPS = 50

@@ -75,9 +75,9 @@ class LaunchCheck:
     def defaults(self) -> str:
         """Return whose defaults the omitted flags have, as a sentence."""
         if self.trainer == "Megatron-Bridge":
-            return "The recipe decides what the launch omits, so it counts as unknown."
+            return "Omitted settings depend on the recipe, so they count as unknown."
         if self.trainer == "Primus":
-            return "What the launch omits has the defaults of Primus; its model preset counts as unknown."
+            return "Omitted settings have the defaults of Primus; its model preset counts as unknown."
         version = self.contract.fields.get("mcore_version")
         if version is None:
             return (

@@ -103,15 +103,15 @@ TIERS: Mapping[Tier, str] = {
     "stops": "It stops the launch or makes its result wrong.",
     "health": "The run failed or is not healthy, so its figures support no tuning.",
     "regression": "The run is slower than its baseline, and this is the most likely cause.",
-    "unjudged": "The run is too short, too small or too little known to be tuned.",
+    "unjudged": "The run is too short, too small or on an unknown GPU, so tuning comes later.",
     "measured": "This project measured that it is faster.",
-    "evidence": "It moves the wall that was measured here, or a matched A/B on this model and GPU gained from it.",
+    "evidence": "It addresses the wall that was measured here, or a matched A/B on this model and GPU gained from it.",
     "workflow": "It is the next step of the workflow.",
     "other": "It applies to nearly every run.",
 }
 """The tiers in order, each with its reason."""
 _LOSES = "The strongest evidence shows no gain."
-_OTHER_WALL = "It moves another wall than the one that was measured."
+_OTHER_WALL = "It addresses a wall other than the measured one."
 _TIER_ORDER: Mapping[Tier, int] = {tier: place for place, tier in enumerate(TIERS)}
 _KINDS = {"blocker": 0, "warning": 1, "gate": 2, "sizing": 3, "candidate": 4}
 _PHASES = {phase: 2 * place for place, phase in enumerate(PHASES)}

@@ -243,7 +243,7 @@ def within(time: StepTimeChange) -> str:
 
 def _undecided(time: StepTimeChange) -> str:
     if time.reruns_apart_pct is not None:
-        return f"but its runs lie {percent(time.reruns_apart_pct)} apart, so the result is inconclusive"
+        return f"but its runs differ by {percent(time.reruns_apart_pct)}, so the result is inconclusive"
     return UNCERTAIN
 
 

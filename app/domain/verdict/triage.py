@@ -15,7 +15,7 @@ NOT_CLOSED: tuple[State, ...] = (*ACTIVE, "expected")
 MEANING: Mapping[State, str] = {
     "open": "not yet triaged",
     "acknowledged": "being worked on",
-    "expected": "accepted as the cost of a wanted change",
+    "expected": "accepted as the cost of an intended change",
     "fixed": "a fix is in; the next runs must confirm it",
     "invalid": "not a regression, for example a bad node",
 }
