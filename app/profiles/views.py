@@ -403,8 +403,8 @@ def _trusted(quality: Mapping[str, Any]) -> Iterator[str]:
         yield f"{plural(quality['graph_launches'], 'CUDA graph launch', 'CUDA graph launches')}, traced by kernel."
     if dependencies := quality.get("dependencies"):
         yield (
-            f"Dependencies are recorded for {dependencies['resolved']:,} of {dependencies['gaps']:,} gaps beside "
-            f"communication, which blocked {dependencies['blocking_comm_ms']:.1f} ms of them."
+            f"Dependencies are recorded for {dependencies['resolved']:,} of {dependencies['gaps']:,} gaps during "
+            f"communication; it blocked the computation for {dependencies['blocking_comm_ms']:.1f} ms of them."
         )
     if quality["rounded"]:
         yield "Times are whole microseconds; kernels shorter than 20 µs are rounded noticeably."

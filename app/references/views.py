@@ -255,7 +255,7 @@ class BesideAll:
         if self.total > seen:
             of = f"the {seen:,} of {self.total:,} stacks of this model on this GPU with the newest runs"
         if not nearest:
-            return f"It is the nearest published figure to {'none of ' if seen > 1 else 'nothing: not to '}{of}."
+            return f"Another published figure is nearer to {'each of ' if seen > 1 else ''}{of}."
         return f"It is the nearest published figure to {f'{nearest:,} of ' if seen > 1 else ''}{of}."
 
 

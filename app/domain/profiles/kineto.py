@@ -470,7 +470,7 @@ class _Reader:
         if not self._device_events and self._cut_after >= 0:
             raise UnusableProfile(
                 f"The file ends early, after byte {self._cut_after:,} of its text, before any GPU activity. "
-                "Copy it again whole."
+                "Copy the complete file again."
             )
         if not self._device_events:
             raise UnusableProfile(
