@@ -64,7 +64,10 @@ class SourceRun:
 
 
 def import_runs(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
-    """Import all runs of a source. Return 3 if one was refused. Raises UsageError for a source that cannot be read."""
+    """Import all runs of a source. Return 3 if there is none or one was refused.
+
+    Raises UsageError for a source that cannot be read.
+    """
     renamed = _pairs(options.column, "--column NAME=COLUMN")
     mapped = _pairs(options.map, "--map KEY=FIELD")
     runs = _SOURCES[options.source](options.where, env)
@@ -90,8 +93,8 @@ def import_runs(options: argparse.Namespace, settings: ClientSettings, env: Mapp
     if options.json:
         out(json.dumps({"schema": SCHEMA, "dry_run": options.dry_run, "runs": rows}))
     elif not rows:
-        out(f"{options.where} has no runs that can be imported.")
-    return SERVICE if failed else FINE
+        out(f"{options.where} has no {_READ_FROM[options.source]}, so there is nothing to import.")
+    return SERVICE if failed or not rows else FINE
 
 
 def _pairs(texts: list[str], usage: str) -> dict[str, str]:
@@ -459,4 +462,11 @@ _SOURCES: Mapping[str, Callable[[str, Mapping[str, str]], Iterator[SourceRun]]] 
     "tensorboard": _tensorboard,
     "mlflow": _mlflow,
     "wandb": _wandb,
+}
+
+_READ_FROM: Mapping[str, str] = {
+    "csv": "tables (.csv, .tsv, .jsonl, .json)",
+    "tensorboard": "event files (*tfevents*)",
+    "mlflow": "MLflow runs (meta.yaml next to metrics/)",
+    "wandb": "W&B runs (history.jsonl or history.csv, or run-*.wandb)",
 }

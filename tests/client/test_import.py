@@ -114,6 +114,9 @@ def test_a_metric_of_another_name_is_mapped_and_a_refusal_is_said(server: Runnin
     servers = (("wandb", "https://wandb.example"), ("wandb", "http://127.0.0.1:9/team/moe"))
     for wrong in (*servers, ("csv", "nowhere"), ("csv", str(where), "--map", "x")):
         assert threewalls(server.address, tmp_path, "import", *wrong).code == 2
+    (tmp_path / "empty").mkdir()
+    for source in MAKERS:
+        assert threewalls(server.address, tmp_path, "import", source, str(tmp_path / "empty"), "--dry-run").code == 3
 
 
 def test_records_of_an_offline_run_are_joined_over_blocks() -> None:
