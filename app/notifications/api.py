@@ -37,7 +37,7 @@ from app.storage.database import read_session
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.errors import documented
-from app.web.identity import Author, author, author_field
+from app.web.identity import Author, AuthorBody, author, author_field
 from app.web.templating import public_address
 
 Slug = Annotated[str, Path(min_length=1, max_length=100, description="Name of the project, as in `meta.project`.")]
@@ -71,12 +71,6 @@ class ReceiverChangeIn(BaseModel):
     stacks: list[str] | None = Field(None, max_length=MOST_STACKS, description=_STACKS)
     enabled: bool | None = Field(None, description="false pauses it and cancels its waiting deliveries.")
     author: Author = author_field("Who changes it.", MAX_AUTHOR)
-
-
-class AuthorIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    author: Author = author_field("Who does it.", MAX_AUTHOR)
 
 
 class ReceiverOut(BaseModel):
@@ -249,14 +243,14 @@ def remove_receiver(
 
 @router.post("/receivers/{receiver_id}/test", status_code=202, responses=documented(404, 422))
 @requires(Action.MANAGE, of="project", log_ins=True)
-def test_receiver(engine: AppEngine, slug: Slug, receiver_id: Number, by: AuthorIn) -> DeliveryMade:
+def test_receiver(engine: AppEngine, slug: Slug, receiver_id: Number, by: AuthorBody) -> DeliveryMade:
     """Send a test message."""
     return DeliveryMade(delivery=send_trial(engine, slug, receiver_id, by.author))
 
 
 @router.post("/receivers/{receiver_id}/secret", responses=documented(404, 422))
 @requires(Action.MANAGE, of="project", log_ins=True)
-def renew_secret(response: Response, engine: AppEngine, slug: Slug, receiver_id: Number, by: AuthorIn) -> SecretOut:
+def renew_secret(response: Response, engine: AppEngine, slug: Slug, receiver_id: Number, by: AuthorBody) -> SecretOut:
     """Create a new secret for a webhook. The current secret stops working immediately."""
     response.headers["Cache-Control"] = "no-store"
     return SecretOut(secret=new_secret_of(engine, slug, receiver_id, by.author))
@@ -264,14 +258,14 @@ def renew_secret(response: Response, engine: AppEngine, slug: Slug, receiver_id:
 
 @router.post("/receivers/{receiver_id}/replay", status_code=202, responses=documented(404, 422))
 @requires(Action.MANAGE, of="project", log_ins=True)
-def replay_given_up(engine: AppEngine, slug: Slug, receiver_id: Number, by: AuthorIn) -> DeliveriesMade:
+def replay_given_up(engine: AppEngine, slug: Slug, receiver_id: Number, by: AuthorBody) -> DeliveriesMade:
     """Send failed deliveries again that were not dismissed, oldest first, at most 500."""
     return DeliveriesMade(deliveries=replay_all(engine, slug, receiver_id, by.author))
 
 
 @router.post("/receivers/{receiver_id}/dismiss", responses=documented(404, 422))
 @requires(Action.MANAGE, of="project", log_ins=True)
-def dismiss_given_up(engine: AppEngine, slug: Slug, receiver_id: Number, by: AuthorIn) -> Dismissed:
+def dismiss_given_up(engine: AppEngine, slug: Slug, receiver_id: Number, by: AuthorBody) -> Dismissed:
     """Dismiss failed deliveries. They stay in the log."""
     return Dismissed(dismissed=dismiss(engine, slug, receiver_id, by.author))
 
@@ -288,7 +282,7 @@ def list_deliveries(session: ReadSession, slug: Slug, query: Annotated[DeliveryQ
 
 @router.post("/deliveries/{delivery_id}/replay", status_code=202, responses=documented(404, 422))
 @requires(Action.MANAGE, of="project", log_ins=True)
-def replay_delivery(engine: AppEngine, slug: Slug, delivery_id: Number, by: AuthorIn) -> DeliveryMade:
+def replay_delivery(engine: AppEngine, slug: Slug, delivery_id: Number, by: AuthorBody) -> DeliveryMade:
     """Send a message again as a new delivery, or now if it is still waiting."""
     return DeliveryMade(delivery=replay(engine, slug, delivery_id, by.author))
 

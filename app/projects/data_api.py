@@ -33,7 +33,7 @@ from app.storage.usage import database_bytes, usage_of_projects
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppLogFiles, ReadSession
 from app.web.errors import as_content, documented
-from app.web.identity import Author, access_of, author_field
+from app.web.identity import Author, AuthorBody, access_of, author_field
 from app.web.identity import author as stated_author
 
 router = APIRouter(prefix="/api/v1", tags=["projects"])
@@ -102,12 +102,6 @@ class DeletionIn(BaseModel):
         if self.what == "runs":
             return select_runs(self.runs)
         return DeletionSelection(kind=self.what, stack=self.stack, before=utc_now())
-
-
-class AuthorIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    author: Author = author_field("Who does it.", MAX_AUTHOR)
 
 
 class RetentionIn(BaseModel):
@@ -199,7 +193,7 @@ def create_deletion(engine: AppEngine, slug: Slug, deletion: DeletionIn) -> Dele
 
 @router.post("/projects/{slug}/deletions/{deletion_id}/undo", status_code=202, responses=documented(404, 409, 422))
 @requires(Action.MANAGE, of="project")
-def undo_deletion_of(engine: AppEngine, slug: Slug, deletion_id: DeletionId, change: AuthorIn) -> DeletionOut:
+def undo_deletion_of(engine: AppEngine, slug: Slug, deletion_id: DeletionId, change: AuthorBody) -> DeletionOut:
     """Undo the deletion, except for runs that were uploaded again meanwhile."""
     return DeletionOut.of(undo(engine, slug, deletion_id, author=change.author))
 
@@ -223,14 +217,14 @@ def write_retention(engine: AppEngine, slug: Slug, retention: RetentionIn) -> Da
 
 @router.post("/projects/{slug}/archive", responses=documented(404, 422))
 @requires(Action.MANAGE, of="project")
-def archive_project(engine: AppEngine, slug: Slug, change: AuthorIn) -> DataOut:
+def archive_project(engine: AppEngine, slug: Slug, change: AuthorBody) -> DataOut:
     """Archive the project: it accepts no uploads. Everything else stays."""
     return _archived(engine, slug, True, change.author)
 
 
 @router.post("/projects/{slug}/unarchive", responses=documented(404, 422))
 @requires(Action.MANAGE, of="project")
-def unarchive_project(engine: AppEngine, slug: Slug, change: AuthorIn) -> DataOut:
+def unarchive_project(engine: AppEngine, slug: Slug, change: AuthorBody) -> DataOut:
     """Take the project out of the archive."""
     return _archived(engine, slug, False, change.author)
 

@@ -56,7 +56,7 @@ from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk
 from app.web.errors import as_content, documented
 from app.web.forms import sent_form
-from app.web.identity import Author, author, author_field, require_contributor, upload_project, uploader
+from app.web.identity import Author, author, author_field, optional_body, require_contributor, upload_project, uploader
 from app.web.tables import table_answer, table_format
 from app.web.templating import public_address
 
@@ -200,6 +200,8 @@ class Decision(BaseModel):
     note: str = Field("", max_length=MAX_NOTE, description="Reason. Required to quarantine and to decline.")
 
 
+DecisionBody = Annotated[Decision, optional_body(Decision)]
+
 _MEANINGS: Mapping[RunDecision, str] = {
     "quarantine": "Exclude the run from every baseline, level and ranking. Requires a `note` with the reason.",
     "release": "End the quarantine of the run: it counts again.",
@@ -213,7 +215,7 @@ _MEANINGS: Mapping[RunDecision, str] = {
 
 def _route(action: RunDecision) -> Callable[..., RunOut]:
     @requires(Action.CONTRIBUTE, of="run", own=Action.UPLOAD if action == "propose" else None)
-    def decide_run(request: Request, engine: AppEngine, run_id: RunId, decision: Decision) -> RunOut:
+    def decide_run(request: Request, engine: AppEngine, run_id: RunId, decision: DecisionBody) -> RunOut:
         decide(engine, run_id, action, author=decision.author, note=decision.note)
         with read_session(engine) as session:
             return RunOut.of(get_run(session, run_id), f"{public_address(request)}/runs/{run_id}")

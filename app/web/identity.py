@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import unquote
 
-from pydantic import AfterValidator, Field
+from fastapi import Body
+from fastapi.exceptions import RequestValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy import Engine
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
@@ -134,6 +136,29 @@ def author_field(description: str, max_length: int = MAX_AUTHOR) -> Any:
     """Return the default of an `author: Author` in the body of a call."""
     text = f"{description} Required on a service without log-ins; ignored for users and tokens, who act by their name."
     return Field("", max_length=max_length, validate_default=True, description=text)
+
+
+class AuthorIn(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    author: Author = author_field("Who does it.")
+
+
+def optional_body(model: type[BaseModel]) -> Any:
+    """Return the default of a body whose fields all have defaults: users and tokens may send none."""
+
+    def without_body() -> BaseModel:
+        try:
+            return model()
+        except ValidationError as error:
+            problems = [{**problem, "loc": ("body", *problem["loc"])} for problem in error.errors(include_url=False)]
+            raise RequestValidationError(problems) from error
+
+    return Body(default_factory=without_body)
+
+
+AuthorBody = Annotated[AuthorIn, optional_body(AuthorIn)]
+"""The body of an action with no other field."""
 
 
 def require_everything(request: HTTPConnection, action: Action) -> None:

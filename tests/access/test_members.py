@@ -242,3 +242,11 @@ def test_the_page_makes_and_shows_people(teams: Teams) -> None:
 def test_nobody_else_sees_people(who: str, teams: Teams) -> None:
     assert teams.client(who).get(USERS).status_code == 403
     assert teams.client(who).get(USERS_PAGE).status_code == 403
+
+
+def test_users_need_no_body_for_an_action_without_details(teams: Teams) -> None:
+    client = teams.client("maintainer")
+    assert client.post(f"/api/v1/projects/{OURS}/archive").json()["archived_at"] is not None
+    assert client.post(f"/api/v1/projects/{OURS}/unarchive", json={}).json()["archived_at"] is None
+    unknown = client.post(f"/api/v1/projects/{OURS}/archive", json={"authr": "Ada"})
+    assert (unknown.status_code, [error["field"] for error in unknown.json()["errors"]]) == (422, ["authr"])

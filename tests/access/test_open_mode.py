@@ -92,3 +92,10 @@ def test_what_comes_by_http_1_0_may_come_through_a_proxy(app: FastAPI) -> None:
     assert [old.get("/runs").status_code, upload(old, LOG).status_code] == [403, 403]
     assert [new.get("/runs").status_code, upload(new, LOG).status_code] == [200, 202]
     assert old.get("/healthz").status_code == 200
+
+
+def test_an_action_without_a_body_needs_a_name(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        make_belongings(session, OURS)
+    answer = client.post(f"/api/v1/projects/{OURS}/archive")
+    assert (answer.status_code, [error["field"] for error in answer.json()["errors"]]) == (422, ["author"])
