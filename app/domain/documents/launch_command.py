@@ -237,7 +237,7 @@ def _read(command: Command, variables: Mapping[str, str]) -> _Reading:
         launcher.insert(0, ("--nnodes", ["1"]))  # torchrun's default; a flag behind it counts
     flags, overrides = read_flags(command.words)
     flags = _without_variables(reading, flags)
-    overrides = {path: value for path, value in overrides.items() if not _is_variable(value)}
+    overrides = {path: value for path, value in overrides.items() if not is_variable(value)}
     script = command.script.rpartition("/")[2]
     if script:
         reading.facts["script"] = one_line(script)[:200]
@@ -252,14 +252,17 @@ def _read(command: Command, variables: Mapping[str, str]) -> _Reading:
     return reading
 
 
-def _is_variable(value: str) -> bool:
+def is_variable(value: str) -> bool:
+    """Return whether the shell computes it, from a variable or by a command."""
     return bool(re.search(r"\$[\w{(]|`", value))
 
 
 def _without_variables(reading: _Reading, flags: list[tuple[str, list[str]]]) -> list[tuple[str, list[str]]]:
-    usable = [(name, values) for name, values in flags if not any(map(_is_variable, values))]
+    usable = [(name, values) for name, values in flags if not any(map(is_variable, values))]
     if len(usable) < len(flags):
-        reading.problems.append(f"{len(flags) - len(usable)} flags were not read: their values are shell variables.")
+        names = list(dict.fromkeys(one_line(name)[:100] for name, values in flags if any(map(is_variable, values))))
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        reading.problems.append(f"Not read, because the shell computes the value: {', '.join(names[:5])}{more}.")
     return usable
 
 

@@ -15,6 +15,9 @@ _ASSIGNMENT = re.compile(
     r"\s*(?:(?:export|local|readonly|typeset|declare)\s+(?:-\w+\s+)*)?(?P<name>[A-Za-z_]\w*)(?P<add>\+?)=(?P<value>.*)",
     re.DOTALL,
 )
+_PLAIN = re.compile(r"(?:export\s+)?[A-Za-z_]\w*=(?:\"[^\"\n]*\"|'[^'\n]*'|(?:\$\(\(?[^()\n]*\)\)?|[^\s;\"'()])*)")
+_SEVERAL = re.compile(rf"\s*(?:{_PLAIN.pattern}\s*;\s*)+(?:{_PLAIN.pattern})?\s*(?:#.*)?")
+"""`TP=2; EP=8`: assignments on a line of their own."""
 _ARRAY = re.compile(r"[\"']?\$\{(?P<name>[A-Za-z_]\w*)\[[@*]\]\}[\"']?")
 _VARIABLE = re.compile(
     r"\$\{(?P<braced>[A-Za-z_]\w*)(?:(?P<operator>:?[-=])(?P<default>[^{}]*))?\}|\$(?P<plain>[A-Za-z_]\w*)"
@@ -55,7 +58,10 @@ def _statements(text: str) -> Iterator[str]:
         if assigned and assigned["value"].lstrip().startswith("("):
             while ")" not in _without_comment(whole) and (more := next(lines, None)) is not None:
                 whole += f"\n{more}"
-        yield whole
+            yield whole
+            continue
+        assignments = _SEVERAL.fullmatch(line)
+        yield from _PLAIN.findall(line) if assignments else [line]
 
 
 def _without_comment(text: str) -> str:

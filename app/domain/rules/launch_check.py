@@ -14,12 +14,14 @@ from app.domain.documents.bridge_config import is_container, read_bridge_config,
 from app.domain.documents.document import Document, read_yaml
 from app.domain.documents.launch_command import (
     OVERRIDE,
+    is_variable,
     read_commands,
     read_flags,
     read_launch_command,
     stated_by_flags,
 )
 from app.domain.documents.shell import expand
+from app.domain.flags import FLAGS
 from app.domain.logs import parse_text
 from app.domain.numbers import plural
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate
@@ -142,17 +144,22 @@ def check_launch(
     trainer, document, arguments, command = _read(text)
     is_megatron = trainer == "Megatron-LM"
     version = metadata.fields.get("mcore_version")
+    unread = {name for name, value in (arguments or {}).items() if is_variable(str(value))}
+    open_fields = {name for name, row in FLAGS.items() if unread.intersection(row.arguments)}
+    defaults = launch_defaults(trainer, None if version is None else version.value, document.stated)
     contract = resolve(
         parse_text(""),
         metadata,
         [document],
-        launch_defaults(trainer, None if version is None else version.value, document.stated),
+        {name: value for name, value in defaults.items() if name not in open_fields},
     )
     reading = RunReading(
         contract.fields,
         unknown=contract.unknown,
         trainer="Megatron-LM" if arguments is not None else "Megatron-Bridge",
-        arguments={} if arguments is None else {**_switches(), **arguments},
+        arguments={}
+        if arguments is None
+        else {name: value for name, value in {**_switches(), **arguments}.items() if name not in unread},
         extra=read_facts({name: value for name, value in metadata.extra.items() if name in STATEABLE}, "")[0],
         launch=command,
     )

@@ -55,7 +55,7 @@ def test_a_megatron_lm_command():
 
 
 def test_shell_variables_are_left_out_and_told():
-    assert "1 flags were not read: their values are shell variables." in read_launch_command(MEGATRON).problems
+    assert any("the shell computes" in problem for problem in read_launch_command(MEGATRON).problems)
 
 
 @pytest.mark.parametrize(

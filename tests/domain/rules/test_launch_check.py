@@ -41,6 +41,19 @@ def test_variables_arrays_and_continuations_are_filled_in() -> None:
     assert (check.blockers, check.problems) == ((), ())
 
 
+def test_assignments_on_one_line_are_read_and_a_flag_that_a_program_computes_has_no_default() -> None:
+    flags = "--expert-tensor-parallel-size 1 --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep"
+    launch = "torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py --num-layers 48 --num-experts 128 "
+    launch += f"--tensor-model-parallel-size $TP --expert-model-parallel-size ${{EP}} {flags}"
+    check = checked(f'TP=2; EP="${{EP:-12}}"\n{launch}')
+    assert {name: check.contract.fields[name].value for name in ("tp", "ep")} == {"tp": 2, "ep": 12}
+    assert "scale-expert-divisible" in {item.rule.id for item in check.blockers}
+    computed = checked(f"TP=2; EP=$(choose_ep)\n{launch}")
+    assert "ep" not in computed.contract.fields
+    assert "disp-tpxep-one" not in {item.rule.id for item in computed.blockers}
+    assert any("--expert-model-parallel-size" in problem for problem in computed.problems)
+
+
 @pytest.mark.parametrize(
     ("flags", "blockers"),
     [
