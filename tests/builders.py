@@ -178,7 +178,7 @@ def make_stack(
     step_times_ms: Sequence[float],
     *,
     project: str = "moe-lab",
-    fields: Mapping[str, Value | EllipsisType] | None = None,
+    fields: Mapping[str, Value | Stated | EllipsisType] | None = None,
     commits: Sequence[str] | None = None,
     started: datetime = FIRST_PLACE,
     every: timedelta = timedelta(days=1),
@@ -187,7 +187,8 @@ def make_stack(
 ) -> list[int]:
     """CI runs of one configuration on the baseline branch, one a day, and their verdicts by the real judge.
 
-    `fields`: contract fields that are other than in CONTRACT, `...` for one that is unknown; call it again with other
+    `fields`: contract fields that are other than in CONTRACT, `...` for one that is unknown, a Stated for another
+    source than metadata; call it again with other
     fields for another configuration, or another stack. `commits`: one a run, else all differ. `started`: place of the
     first. `columns` are for all of them; the ids, in order.
     """
@@ -327,12 +328,16 @@ def add_availability(session: Session, run_id: int, dispatcher: str, *, availabl
     session.flush()
 
 
-def _contract(fields: Mapping[str, Value | EllipsisType]) -> dict[str, Stated]:
+def _contract(fields: Mapping[str, Value | Stated | EllipsisType]) -> dict[str, Stated]:
     stated = {
         name: Stated(value, source, _detail(value, source, detail))  # type: ignore[arg-type]
         for name, (value, source, detail) in CONTRACT.items()
     }
-    stated |= {name: Stated(value, "metadata") for name, value in fields.items() if not isinstance(value, EllipsisType)}
+    stated |= {
+        name: value if isinstance(value, Stated) else Stated(value, "metadata")
+        for name, value in fields.items()
+        if not isinstance(value, EllipsisType)
+    }
     return {name: value for name, value in stated.items() if fields.get(name) is not ...}
 
 

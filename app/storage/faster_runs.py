@@ -49,6 +49,8 @@ _OTHER_RESULT = frozenset({
     "capacity", "rank_capacity", "lb_type", "expert_bias", "optimizer", "deterministic",
 })  # fmt: skip
 """Fields that change the work of a step, its place or what is learned: a run that differs there does other work."""
+_CONSEQUENCES = frozenset({"etp", "vpp"})
+"""Degrees that follow from TP, or from PP and its layout, unless a flag states them."""
 _KNOWN_ON_BOTH = ("model", "gpu", "gpus", "seq_len", "gbs")
 _Z = 1.96
 _SHARED = " Test the changes one by one, too: the gain may be that of one of them."
@@ -235,8 +237,16 @@ def _taken_over(theirs: Mapping[str, Stated], ours: Mapping[str, Stated]) -> tup
     return tuple(
         difference
         for difference in marked(certain)
-        if not (difference.a is not None and difference.a.source == "derived" and not difference.follows)
+        if difference.follows or not _is_consequence(difference.field, difference.a)
     )
+
+
+def _is_consequence(name: str, theirs: Stated | None) -> bool:
+    """Return whether their value results from other settings.
+
+    A dispatcher or a precision that several flags state is derived as well, but it is a setting.
+    """
+    return theirs is not None and theirs.source == "derived" and (theirs.value is None or name in _CONSEQUENCES)
 
 
 def _doubts(

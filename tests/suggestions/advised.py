@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlmodel import Session
 
-from app.domain.run import Value
+from app.domain.run import Stated, Value
 from tests.builders import make_stack
 
 PROJECT = "advised"
@@ -14,13 +14,13 @@ LAUNCH = (
     "--moe-token-dispatcher-type alltoall --wandb-api-key=0123456789abcdef"
 )
 PROFILED = {"exposed_comm_frac": 0.3, "gpu_idle_frac": 0.05}
-FIELDS: dict[str, Value | EllipsisType] = {"pp": 1, "vpp": None}
+FIELDS: dict[str, Value | Stated | EllipsisType] = {"pp": 1, "vpp": None}
 
 
 def make_advised(
     session: Session,
     *,
-    fields: dict[str, Value | EllipsisType] | None = None,
+    fields: dict[str, Value | Stated | EllipsisType] | None = None,
     ms: float = 31_310.0,
     project: str = PROJECT,
     **columns: Any,

@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from app.domain.rules.launch import without_secrets
 from app.domain.rules.load import built_in_rules
+from app.domain.run import Stated
 from app.storage.database import transaction
 from app.storage.tables import RunRow
 from tests.builders import FIRST_PLACE, make_run
@@ -493,6 +494,20 @@ def test_a_faster_run_of_the_same_work_comes_first_with_its_settings(client: Tes
     assert "ep" in gain["differs"]
     assert f'href="/runs/{faster}"' in client.get(f"/runs/{run}/next/own-faster-run").text
     assert "own-faster-run" not in [row["rule"] for row in rows_of(client, faster)]
+
+
+def test_a_faster_run_names_the_dispatcher_although_it_is_derived_from_two_flags(
+    client: TestClient, engine: Engine
+) -> None:
+    before, after = (Stated(name, "derived", "type and backend") for name in ("alltoall", "hybridep"))
+    with transaction(engine) as session:
+        fields: dict[str, Any] = {"dispatcher": after, "ep_overlap": True}
+        make_advised(session, fields=fields, ms=24_000.0, purpose="experiment")
+        run = make_advised(session, fields={"dispatcher": before})
+    first = rows_of(client, run)[0]
+    assert first["rule"] == "own-faster-run"
+    assert {field["name"] for field in first["changes"]["fields"]} == {"dispatcher", "ep_overlap"}
+    assert "dispatcher alltoall to hybridep" in first["why"]
 
 
 def test_a_matched_ab_comes_before_a_faster_run_with_more_changes(client: TestClient, engine: Engine) -> None:
