@@ -74,10 +74,11 @@ MOST_COMPARED = 20
 
 @dataclass(frozen=True, slots=True)
 class PairSuggestions:
-    """Results of the rules that compare a run with its baseline runs."""
+    """Results of the rules that compare a run with its baseline runs, or without a baseline with the closest run."""
 
     beside: tuple[int, ...]
     evaluation: Evaluation
+    of_baseline: bool
 
     def compare(self, run: int) -> str:
         """Return the URL that compares them."""
@@ -225,7 +226,8 @@ def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce, evaluation
     fired = {suggestion.rule.id for suggestion in evaluation.fired}
     of_two = {name: rule for name, rule in rules_of_two(rules.book).rules.items() if name not in fired}
     book = RuleBook(of_two, rules.book.sources)
-    return PairSuggestions(pair.beside, evaluate({**advised.facts, **pair.facts}, book, settings=rules.thresholds))
+    found = evaluate({**advised.facts, **pair.facts}, book, settings=rules.thresholds)
+    return PairSuggestions(pair.beside, found, pair.of_baseline)
 
 
 def suggest_for_pair(

@@ -449,10 +449,11 @@ def _installed(session: Session, run: RunDetail) -> list[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class AdvisedPair:
-    """Facts about a run and its baseline runs. `beside`: the baseline runs, oldest first."""
+    """Facts about a run and other runs: `beside`, oldest first. `of_baseline`: they are its baseline."""
 
     beside: tuple[int, ...]
     facts: Facts
+    of_baseline: bool = True
 
 
 def read_pair(session: Session, run: RunDetail) -> AdvisedPair | None:
@@ -471,7 +472,8 @@ def read_pair(session: Session, run: RunDetail) -> AdvisedPair | None:
         return None
     window, kinds = _stored(session, beside[-1])
     change = document.measured.delta_pct if document.measured is not None and document.compared is not None else None
-    return AdvisedPair(beside, pair_facts(comparability, run, change, window=window, memory=kinds))
+    facts = pair_facts(comparability, run, change, window=window, memory=kinds)
+    return AdvisedPair(beside, facts, of_baseline=document.compared is not None)
 
 
 def pair_facts(

@@ -217,7 +217,7 @@ class NextPage:
             measured="; ".join(measured_text(measurement) for measurement in advice.measured(rule.id)),
             withheld=suggestion.withheld or suggestion.doubt,
             is_look=rule.is_step_of_the_profile,
-            place=place_text(suggestion, sizing),
+            place="" if suggestion.rule.kind == "warning" else place_text(suggestion, sizing),
             also=tuple((other.rule.id, other.rule.title) for other in suggestion.also),
             rests_on=rests_on(advice, rule.when.names),
             gain=gain_view(suggestion),

@@ -70,6 +70,11 @@ _TOTAL = re.compile(rf"total capacity of {_SIZE}|{_SIZE} total capacity")
 _FREE = re.compile(rf"of which {_SIZE} is free|{_SIZE} free")
 _MODULE = re.compile(r"No module named '?([\w.]+)|cannot import name '?(\w+)'? from '?([\w.]+)")
 _OPERATION = re.compile(r"OpType=(\w+).{0,200}?Timeout\(ms\)=(\d+)")
+_MEANINGS = {
+    "1": "Code 1 is usually a Python exception.",
+    "-9": "SIGKILL usually means that the host ran out of memory.",
+    "-11": "SIGSEGV is a crash inside a library.",
+}
 _SIGNALS = {"-9": "SIGKILL", "-6": "SIGABRT", "-11": "SIGSEGV", "-7": "SIGBUS"}
 
 
@@ -89,6 +94,7 @@ def detail_of(kind: str, events: Sequence[LogEvent]) -> Iterator[str]:
     codes = dict.fromkeys(code for event in events if (code := exit_code(event)))
     if codes:
         yield f"Exit code {', '.join(f'{code} ({_SIGNALS[code]})' if code in _SIGNALS else code for code in codes)}."
+        yield from (_MEANINGS[code] for code in codes if code in _MEANINGS)
 
 
 def _sizes(text: str) -> Iterator[str]:
@@ -207,8 +213,7 @@ KINDS: dict[str, Kind] = {
     "process_failed": Kind(
         "A process failed without a known reason",
         "torchrun reports a process that ended with an error; the process's own output is not in this log.",
-        "Upload the output of the rank that torchrun names under Root Cause. Exit code -9 means that the process was "
-        "killed, usually because the host ran out of memory; -11 is a crash inside a library.",
+        "Upload the output of the rank that torchrun names under Root Cause.",
     ),
     "time_limit": Kind(
         "The time limit was reached",

@@ -272,7 +272,7 @@ def _failure(run: RunReading) -> dict[str, object]:
     if failure is None:
         return {}
     rank = "" if failure.rank is None else f" (rank {failure.rank})"
-    return {"failure": failure.kind, "failure_text": f"{failure.title}{rank}. {failure.advice}"}
+    return {"failure": failure.kind, "failure_text": f"{failure.title}{rank}. {failure.explanation} {failure.advice}"}
 
 
 def _oom_phase(run: RunReading, oom: Failure) -> str:

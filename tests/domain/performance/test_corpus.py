@@ -147,7 +147,8 @@ def test_a_crash_before_the_first_iteration_is_an_error_with_its_line() -> None:
     summary = summary_of(shared_folder("corpus") / "logs" / "real-full" / "dsv4-p22-turbo-crash.log")
     assert summary.error == (
         "No iteration line was read. A process failed without a known reason (line 2548): torchrun reports a process "
-        "that ended with an error; the process's own output is not in this log. Exit code 1."
+        "that ended with an error; the process's own output is not in this log. Exit code 1. Code 1 is "
+        "usually a Python exception."
     )
     assert summary.contract["gpus"].value == 8
 

@@ -231,7 +231,7 @@ FULL = {
     "dsv4-p36-triton-on-tail.log": "contract-complete",
     "dense-llama3.1-8b-50iter.log": "contract-gpu",
     "dsv4-smoke-ep8-pp1.log": "val-little-work",
-    "ut-deepseek-v3-mi300x.log": "contract-gpu",
+    "ut-deepseek-v3-mi300x.log": "val-few-steps",
 }
 """First suggestion of real full logs, as uploaded without metadata."""
 
