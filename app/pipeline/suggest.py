@@ -226,8 +226,8 @@ def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce, evaluation
     fired = {suggestion.rule.id for suggestion in evaluation.fired}
     of_two = {name: rule for name, rule in rules_of_two(rules.book).rules.items() if name not in fired}
     book = RuleBook(of_two, rules.book.sources)
-    found = evaluate({**advised.facts, **pair.facts}, book, settings=rules.thresholds)
-    return PairSuggestions(pair.beside, found, pair.of_baseline)
+    results = evaluate({**advised.facts, **pair.facts}, book, settings=rules.thresholds)
+    return PairSuggestions(pair.beside, results, pair.of_baseline)
 
 
 def suggest_for_pair(
