@@ -469,7 +469,7 @@ def _x(alt: Any, axis: str, field: str = "at") -> Any:
     if axis == DATE:
         scale, days = (
             alt.Scale(type="utc", nice=False),
-            alt.Axis(labelOverlap=True, labelSeparation=12, format="%-d %b"),
+            alt.Axis(labelOverlap=True, labelSeparation=12, labelExpr=charts.TIME_LABEL),
         )
         return alt.X(f"{field}:T", title="commit date (UTC)", scale=scale, axis=days)
     # The labels are days, drawn as a layer, because readers do not know positions by number.

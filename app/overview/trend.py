@@ -239,7 +239,7 @@ def _spread(labels: list[dict[str, Any]], apart: float) -> None:
 def _specification(drawn: frozenset[str]) -> dict[str, Any]:
     import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
 
-    axis = alt.Axis(labelOverlap=True, labelSeparation=12, format="%-d %b")
+    axis = alt.Axis(labelOverlap=True, labelSeparation=12, labelExpr=charts.TIME_LABEL)
     lane = f"(width < {_NARROW} ? {_NARROW_LANE} : {_LANE})"
     # The lines end before the lane of their labels.
     x = alt.X(

@@ -26,6 +26,8 @@ _MOST_STORED = 64
 _CLASS = re.compile(r'class="(?P<name>[a-z-]+?)(?P<line>-line)?"')
 _LETTERS = 66
 """Characters of a title in one line."""
+_LETTER_WIDTH = 0.69
+"""Mean width of a bold letter of the widest font, DejaVu Sans, in font sizes."""
 FONT = "system-ui, 'Segoe UI', 'Liberation Sans', 'DejaVu Sans', sans-serif"
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -83,12 +85,14 @@ def picture_svg(picture: Picture, base_url: str, now: datetime, *, dark: bool = 
     """Return the whole slide. Texts come from users, so every text is escaped."""
     colours = {str(name): colour for name, colour in (_DARK if dark else _LIGHT).items()}
     foot = HEIGHT - 34
+    title = cut(picture.title, _LETTERS)
+    title_size = min(44, int(BODY_WIDTH / (_LETTER_WIDTH * max(len(title), 1))))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"'
         f' font-family="{FONT}" role="img">',
         f"<title>{escaped(picture.title)}</title>",
         f'<rect class="background" width="{WIDTH}" height="{HEIGHT}"/>',
-        text(LEFT, 84, cut(picture.title, _LETTERS), 44, "text", bold=True),
+        text(LEFT, 84, title, title_size, "text", bold=True),
         *(text(LEFT, 128 + 34 * row, line, 26, "muted") for row, line in enumerate(_wrapped(picture.lead, 104, 2))),
         f'<g transform="translate({LEFT} {TOP})">{picture.body}</g>',
         text(LEFT, foot, f"{now:%Y-%m-%d}   {cut(f'{base_url}{picture.path}', 110)}", 20, "muted"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import vl_convert
 from hypothesis import given
 from hypothesis import settings as bounded
 from hypothesis.strategies import booleans, floats, lists
@@ -17,6 +18,7 @@ from app.runs import charts
 from app.runs.charts import series_chart
 from app.settings import RESOURCES, Settings
 from app.web import assets
+from app.web.charts import TIME_LABEL
 from app.web.templating import environment
 from tests.builders import UNITS, step_times
 
@@ -146,3 +148,17 @@ def test_templates_use_only_filters_that_exist() -> None:
     for name in env.list_templates():
         tree = env.parse(Path(RESOURCES, "templates", name).read_text())
         assert {node.name for node in tree.find_all(nodes.Filter)} <= set(env.filters), name
+
+
+@pytest.mark.parametrize(("end", "has_times"), [("2026-10-01T17:40:00Z", True), ("2026-10-20T17:40:00Z", False)])
+def test_dates_of_a_short_axis_have_the_time_of_day(end: str, has_times: bool) -> None:
+    spec = {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "data": {"values": [{"at": "2026-10-01T17:20:00Z"}, {"at": end}]},
+        "mark": "point",
+        "encoding": {"x": {"field": "at", "type": "temporal", "scale": {"type": "utc"},
+                           "axis": {"labelExpr": TIME_LABEL}}},
+    }  # fmt: skip
+    labels = re.findall(r">(\d+ Oct[^<]*)</text>", vl_convert.vegalite_to_svg(spec))
+    assert len(labels) > 1
+    assert {":" in label for label in labels} == {has_times}

@@ -61,6 +61,8 @@ def test_a_slide_has_title_date_address_and_mark(generated: bool) -> None:
         assert any(text.startswith("2026-10-01") and "https://perf.example/runs/1" in text for text in texts)
         assert ("generated" in texts) == generated
         assert max(map(len, texts)) <= 140
+        title = next(text for text in slide.iter(f"{SVG}text") if text.get("font-weight"))
+        assert 0.69 * float(title.get("font-size", "0")) * len(title.text or "") <= BODY_WIDTH
 
 
 def test_a_drawing_inside_keeps_its_styles_to_itself() -> None:
