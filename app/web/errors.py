@@ -157,7 +157,10 @@ async def _invalid_request(request: Request, error: Exception) -> Response:
         return answer(request, 404, _TITLES[404], _DETAILS[404])
     # `("query", "wait")` is `wait` to the caller.
     fields = tuple(
-        FieldError(".".join(map(str, problem["loc"][1:] or problem["loc"])), problem["msg"]) for problem in problems
+        FieldError(
+            ".".join(map(str, problem["loc"][1:] or problem["loc"])), problem["msg"].removeprefix("Value error, ")
+        )
+        for problem in problems
     )
     names = ", ".join(field.field for field in fields)
     ending = "" if request.method in ("GET", "HEAD") else " Nothing was saved."

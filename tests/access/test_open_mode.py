@@ -99,3 +99,4 @@ def test_an_action_without_a_body_needs_a_name(client: TestClient, engine: Engin
         make_belongings(session, OURS)
     answer = client.post(f"/api/v1/projects/{OURS}/archive")
     assert (answer.status_code, [error["field"] for error in answer.json()["errors"]]) == (422, ["author"])
+    assert answer.json()["errors"][0]["message"].startswith("is required")
