@@ -16,9 +16,9 @@ BLOCKED = 1
 
 
 def check(options: argparse.Namespace, settings: Settings) -> int:
-    """Print blockers and warnings. Return 1 if a blocker fires in any file. Raises UsageError and Unavailable."""
+    """Print blockers and warnings. Return 1 if a blocker fires in any file. Raises UsageError, InvalidMetadata, Unavailable."""
     rules = rules_in_force(settings)
-    metadata = read_statements([], options.set, lenient=True)
+    metadata = read_statements([], options.set)
     results = []
     for path in options.files:
         try:

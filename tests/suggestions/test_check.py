@@ -24,6 +24,7 @@ def test_the_command_exits_with_one_for_a_blocker(tmp_path: Path, capsys: pytest
     good.write_text(GOOD)
     bad.write_text(BAD)
     assert main(["check", str(good), "--set", "gpu=H100"]) == 0
+    assert main(["check", str(good), "--set", "gpuz=H100"]) == 2
     capsys.readouterr()
     assert main(["check", str(bad), "--set", "gpu=H100", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
