@@ -162,7 +162,8 @@ def _line(row: Mapping[str, Any], *, dry_run: bool) -> str:
         return f"{name}: not imported: {row['error']}"
     if dry_run:
         metrics = ", ".join(row["metrics"][:12]) or "files"
-        return f"{name}: {row['steps']:,} steps of {metrics}; {len(row['meta'].get('launch_args', {}))} settings"
+        arguments = len(row["meta"].get("launch_args", {}))
+        return f"{name}: {row['steps']:,} steps of {metrics}; launch arguments: {arguments}"
     return f"{name}: run {row['id']} {row['url']}" + ("" if row["created"] else " (already imported)")
 
 
