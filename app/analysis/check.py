@@ -16,7 +16,10 @@ BLOCKED = 1
 
 
 def check(options: argparse.Namespace, settings: Settings) -> int:
-    """Print blockers and warnings. Return 1 if a blocker fires in any file. Raises UsageError, InvalidMetadata, Unavailable."""
+    """Print blockers and warnings. Return 1 if a blocker fires in any file.
+
+    Raises UsageError, InvalidMetadata and Unavailable.
+    """
     rules = rules_in_force(settings)
     metadata = read_statements([], options.set)
     results = []
