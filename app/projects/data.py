@@ -111,8 +111,8 @@ def chosen_runs(sent: Mapping[str, str]) -> DeletionSelection:
         if not all(part.isascii() and part.isdigit() and len(part) < 19 for part in numbers):
             raise InvalidChange("Nothing was deleted.", (FieldError("runs", "must be numbers of runs"),))
         return select_runs([int(part) for part in numbers])
-    kind = "stack" if sent.get("stack") else "project"
-    return DeletionSelection(kind=kind, stack=sent.get("stack", ""), before=utc_now())  # type: ignore[arg-type]
+    stack = sent.get("stack", "")
+    return DeletionSelection(kind="stack" if stack else "project", stack=stack, before=utc_now())
 
 
 def select_runs(numbers: Sequence[int]) -> DeletionSelection:

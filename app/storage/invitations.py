@@ -3,8 +3,9 @@ in the same transaction."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any, cast
 
-from sqlalchemy import func, select, update
+from sqlalchemy import CursorResult, func, select, update
 from sqlmodel import Session, col
 
 from app.domain.access.principal import Role
@@ -53,10 +54,10 @@ def create_invitation(
     """Create an invitation and return it with its secret, which is never shown again. Raises InvalidChange."""
     if not 1 <= days <= MAX_DAYS:
         raise _refused("days", f"must be 1 to {MAX_DAYS} days")
-    open_ones = select(func.count()).select_from(InvitationRow).where(
+    open_now = select(func.count()).select_from(InvitationRow).where(
         col(InvitationRow.project_id) == project.id, *_OPEN, col(InvitationRow.expires_at) > utc_now()
     )  # fmt: skip
-    if session.execute(open_ones).scalar_one() >= MAX_OPEN:
+    if session.execute(open_now).scalar_one() >= MAX_OPEN:
         raise _refused("role", f"cannot be given: {MAX_OPEN} invitations are open. Revoke those no longer needed")
     secret = new_share_secret()
     row = InvitationRow(
@@ -88,13 +89,16 @@ def find_invitation(session: Session, secret: str) -> Invitation:
 
 def use_invitation(session: Session, invitation: Invitation, *, by: str) -> None:
     """Record who accepted an invitation. Raises NotFound if another person was faster, or it ended."""
-    used = session.execute(
-        update(InvitationRow)
-        .where(col(InvitationRow.id) == invitation.id, *_OPEN, col(InvitationRow.expires_at) > utc_now())
-        .values(accepted_at=utc_now(), accepted_by=by),
-        execution_options={"synchronize_session": False},
+    used = cast(
+        "CursorResult[Any]",
+        session.execute(
+            update(InvitationRow)
+            .where(col(InvitationRow.id) == invitation.id, *_OPEN, col(InvitationRow.expires_at) > utc_now())
+            .values(accepted_at=utc_now(), accepted_by=by),
+            execution_options={"synchronize_session": False},
+        ),
     )
-    if used.rowcount != 1:  # type: ignore[attr-defined]
+    if used.rowcount != 1:
         raise NotFound(_ENDED)
     audit.record(
         session, who=by, subject="invitation", subject_id=invitation.id, action="accepted",

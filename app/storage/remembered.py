@@ -26,7 +26,7 @@ class UntilRankedAgain(Generic[Result]):
     def get(
         self,
         session: Session,
-        asked: tuple[object, ...],
+        question: tuple[object, ...],
         compute: Callable[[], Result],
         *conditions: ColumnElement[bool],
     ) -> Result:
@@ -34,7 +34,7 @@ class UntilRankedAgain(Generic[Result]):
         # The state first: a stack that is ranked between the two reads makes the next one.
         newest = select(func.count(), func.max(col(StandingRow.updated_at))).select_from(StandingRow)
         state = tuple(session.execute(newest.where(*conditions)).one())
-        key = (str(session.get_bind().engine.url), visible_projects(), *asked)
+        key = (str(session.get_bind().engine.url), visible_projects(), *question)
         with self._lock:
             before = self._results.get(key)
             if before is not None and before[0] == state:

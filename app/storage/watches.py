@@ -32,7 +32,7 @@ NO_USER = 0
 """Watches of a service without log-ins."""
 MAX_WATCHES = 100
 _MAX_REGRESSIONS = 500
-_TOLD = ("regression", "improvement")
+_CHANGES = ("regression", "improvement")
 """Verdicts of a watched stack that are changes."""
 
 
@@ -159,7 +159,7 @@ def run_changes_of(session: Session, watches: Collection[Watch], limit: int) -> 
             col(RunRow.stack_key).in_(stacks),
             col(RunRow.quarantine) == "",
             col(RunRow.purpose) != "experiment",
-            or_(col(RunRow.outcome).in_(ENDED_BADLY), col(RunRow.verdict).in_(_TOLD)),
+            or_(col(RunRow.outcome).in_(ENDED_BADLY), col(RunRow.verdict).in_(_CHANGES)),
         )
         .order_by(col(RunRow.created_at).desc(), col(RunRow.id).desc())
         .limit(limit)

@@ -1,4 +1,4 @@
-"""Watching: a user sees the changes of what they watch, and nobody else's; the feed follows their rights."""
+"""Watching: users see only the changes of what they watch; the feed follows their rights."""
 
 import re
 from collections.abc import Iterator
