@@ -109,6 +109,7 @@ from app.web.health import router as health
 from app.web.help_pages import router as help_pages
 from app.web.request import Metrics, RequestFrameMiddleware
 from app.web.service_metrics import ServiceMetrics
+from app.web.shared_answers import SharedAnswersMiddleware
 
 COMPRESSED_BYTES = 1000
 """Smaller answers fit into one packet."""
@@ -153,6 +154,7 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
     app.add_middleware(GZipMiddleware, minimum_size=COMPRESSED_BYTES, compresslevel=COMPRESSION)
     app.add_middleware(BodyLimitMiddleware, table=table, most=settings.max_upload_bytes)
     app.add_middleware(SlowBodyMiddleware, seconds=settings.request_seconds)
+    app.add_middleware(SharedAnswersMiddleware)
     app.add_middleware(
         AccessMiddleware,
         engine=app.state.engine,

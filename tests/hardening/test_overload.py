@@ -156,7 +156,7 @@ def test_what_would_wait_too_long_is_refused_at_once_and_health_is_answered(app:
     go_on = threading.Event()
     app.add_api_route("/slow", lambda: go_on.wait(60))
     with TestClient(app) as client, ThreadPoolExecutor(300) as readers:
-        requests = [readers.submit(client.get, "/slow") for _ in range(300)]
+        requests = [readers.submit(client.get, f"/slow?{number}") for number in range(300)]
         refused, _ = wait(requests, 60, FIRST_COMPLETED)  # nothing else ends while all threads are busy
         alive = client.get("/healthz")
         go_on.set()
