@@ -512,7 +512,7 @@ class Assessor:
         rules = self._rules(candidate, before)
         before = self._until_branch_point(before, rules.branch_point)
         earlier = [run.facts for run in before]
-        selection = self._selection(candidate.newest.facts, earlier, prior, rules)
+        selection = self._selection(candidate, earlier, prior, rules)
         candidates = self._reading.records([*names, *(run_facts.run for run_facts in selection.runs[-1:])])[
             : len(names)
         ]
@@ -682,9 +682,12 @@ class Assessor:
         return self._families[key].prior(candidate.place[0])
 
     def _selection(
-        self, facts: RunFacts, earlier: Sequence[RunFacts], prior: Prior, rules: BaselineRules
+        self, candidate: Candidate, earlier: Sequence[RunFacts], prior: Prior, rules: BaselineRules
     ) -> Selection[RunFacts]:
-        selection = select_baseline(facts, earlier, rules, prior)
+        facts = candidate.newest.facts
+        later = (run for run in self._stack.runs if history_position(run) > candidate.place)
+        of_commit = [run.facts for run in later if run.commit == facts.commit]
+        selection = select_baseline(facts, earlier, rules, prior, of_commit)
         if selection.runs or facts.purpose != "experiment":
             return selection
         run = self._reading.record(facts.run)

@@ -10,6 +10,7 @@ from tests.training_logs import training_log
 
 PROJECT = "arrivals"
 FLAGS = {
+    "allgather": {"moe_token_dispatcher_type": "allgather"},
     "alltoall": {"moe_token_dispatcher_type": "alltoall"},
     "deepep": {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep"},
     "hybridep": {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"},

@@ -1,5 +1,6 @@
 """Dispatchers by EP degree and the ledger of CUDA graphs: API and pages, from stored runs and from uploads."""
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -88,20 +89,45 @@ def test_what_does_not_exist_is_refused(client: TestClient, session: Session) ->
     assert_problem(client.get("/api/v1/leaderboards/matrix", params=OF | {"project": "none"}), 404)
 
 
-def test_a_matrix_from_ci_opens_no_regression(client: TestClient, engine: Engine) -> None:
-    """One commit runs every dispatcher at every EP degree, the slow ones last."""
-    times = {"hybridep": 340.0, "deepep": 352.0, "alltoall": 410.0}
-    for day in (3, 5):
-        for ep, factor in ((16, 1.0), (8, 1.09), (4, 1.3)):
-            for dispatcher, ms in times.items():
-                # The flags of the log say EP16; the metadata of a matrix job count over them.
-                process_run(Job(dispatcher, ms * factor, day, meta=(("ep", ep),)).upload(client))
+TIMES = {"hybridep": 340.0, "deepep": 352.0, "alltoall": 410.0, "allgather": 520.0}
+CELLS = [(dispatcher, ep) for ep in (16, 8, 4, 2) for dispatcher in TIMES]
+SLOWER = {16: 1.0, 8: 1.09, 4: 1.3, 2: 1.7}
+
+
+def run_night(client: TestClient, engine: Engine, day: int, cells: list[tuple[str, int]]) -> dict[str, Any]:
+    """Upload the cells of one commit, judging after each. Return their verdicts by cell."""
+    runs: dict[str, int] = {}
+    for dispatcher, ep in cells:
+        # The flags of the log say EP16; the metadata of a matrix job count over them.
+        runs[f"{dispatcher} EP{ep}"] = run = Job(
+            dispatcher, TIMES[dispatcher] * SLOWER[ep], day, meta=(("ep", ep), ("job", "matrix"))
+        ).upload(client)
+        process_run(run)
         with Session(engine) as session:
             waiting = session.exec(select(StackWorkRow.id).where(StackWorkRow.work != "")).all()
         for work_id in waiting:
             judge_stack(work_id or 0)
+    return {name: client.get(f"/api/v1/runs/{run}/verdict").json() for name, run in runs.items()}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_cells_of_a_matrix_from_ci_are_judged_against_themselves(client: TestClient, engine: Engine, seed: int) -> None:
+    shuffle = random.Random(seed)  # noqa: S311
+    nights = [
+        run_night(client, engine, day, shuffle.sample(CELLS, len(CELLS) - missing)) for day, missing in ((3, 1), (5, 0))
+    ]
+    assert {(cell["verdict"], cell["baseline"]["kind"]) for cell in nights[0].values()} == {("no_baseline", "none")}
+    for name, cell_verdict in nights[1].items():
+        before = [str(nights[0][name]["run"])] if name in nights[0] else []
+        assert cell_verdict["baseline"]["runs"] == before
+        assert cell_verdict["verdict"] not in ("regression", "improvement")
+        if not before:
+            (closest,) = cell_verdict["nearest_misses"]
+            assert closest["comparability"]["kind"] == "matched_ab"
+            page = client.get(f"/compare?a={closest['run']}&b={cell_verdict['run']}")
+            assert page.status_code == 200
     matrices = client.get("/api/v1/leaderboards/matrix", params=OF | {"project": PROJECT}).json()["matrices"]
-    assert [(row["eps"], len(row["cells"]), row["empty"]) for row in matrices] == [([4, 8, 16], 9, [])]
+    assert [(row["eps"], len(row["cells"]), row["empty"]) for row in matrices] == [([2, 4, 8, 16], 16, [])]
     assert client.get(f"/api/v1/regressions?project={PROJECT}").json()["items"] == []
 
 

@@ -97,11 +97,11 @@ def test_commits_are_linked_by_the_templates_of_the_project(client: TestClient, 
 
 
 def test_a_knob_that_was_turned_is_named_with_its_axis(client: TestClient, lab: Lab) -> None:
-    nightly(lab, commit="same")
+    nightly(lab)
     slow = lab.run({"dispatcher": "deepep"}, slower=0.2, commit="same")
     lab.judge(slow)
     lines = comment(client, lab, slow)
-    assert lines[1].endswith("(matched A/B: evidence about dispatcher)")
+    assert lines[1].endswith("evidence about dispatcher, or about the code)")
     assert lines[lines.index("**Changed: recipe**") + 2] == "- dispatcher: alltoall → deepep"
 
 

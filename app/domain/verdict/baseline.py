@@ -1,8 +1,9 @@
 """Choose the baseline of a run, and give the reason for each run of its stack that was left out (`docs/verdicts.md`).
 
 A pinned golden run comes first; then runs of the same job and config key in the current segment of their history; then
-runs of the config key that the job used last, for an A/B that opens no regression. An experiment without any of these
-is measured against the nearest earlier run of its stack.
+runs of the config key that a new commit replaced, for an A/B that opens no regression. Configurations that ran at one
+commit are cells of a matrix: none is the baseline of another. An experiment without any of these is measured against
+the nearest earlier run of its stack.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ UNCONFIRMED = "differs from the level before it; a third run has to confirm the 
 OLDER_SEGMENT = "older than the current segment of the history"
 AFTER_BRANCH_POINT = "newer than the branch point of this change"
 BEYOND_NEWEST = f"older than the newest {MOST_BASELINE_RUNS} runs of the current segment"
+OTHER_CELL = "another configuration, which no commit changed to this one"
 
 F = TypeVar("F", bound=RunFacts)
 F_co = TypeVar("F_co", bound=RunFacts, covariant=True)
@@ -60,11 +62,16 @@ class Selection(Generic[F_co]):
 
 
 def select_baseline(
-    run: RunFacts, earlier: Sequence[F], rules: BaselineRules | None = None, prior: Prior = DEFAULT_PRIOR
+    run: RunFacts,
+    earlier: Sequence[F],
+    rules: BaselineRules | None = None,
+    prior: Prior = DEFAULT_PRIOR,
+    of_commit: Sequence[RunFacts] = (),
 ) -> Selection[F]:
     """Select the baseline of `run` among `earlier` runs, oldest first in the order of their commits.
 
     Runs of other stack keys are ignored. `prior`: the run-to-run variation, which decides where segments end.
+    `of_commit`: runs of the run's commit that came after it; they only show whether it is a cell of a matrix.
     """
     rules = rules or BaselineRules()
     stack = [other for other in earlier if other.stack_key == run.stack_key and other.run != run.run]
@@ -73,6 +80,9 @@ def select_baseline(
     refused |= _of_other_jobs(run, usable, rules)
     usable = [other for other in usable if other.run not in refused]
     kind, level, golden = _choose(run, usable, rules, prior)
+    if kind == "none" or (kind == "last_config" and _is_cell(run, usable[-1], [*stack, *of_commit])):
+        cells = {other.run: OTHER_CELL for other in usable}
+        return Selection("none", (), refused | cells, ())
     chosen = level[-MOST_BASELINE_RUNS:]
     used = {other.run for other in chosen}
     if kind in ("same_config", "last_config"):
@@ -176,6 +186,24 @@ def _choose(
         last = [other for other in usable if other.config_key == usable[-1].config_key]
         return "last_config", confirmed_level(last, prior), ""
     return "none", [], ""
+
+
+def _is_cell(run: RunFacts, newest: RunFacts, runs: Iterable[RunFacts]) -> bool:
+    """Return whether `run` and `newest`, the run before it, are cells of a matrix: no commit changed one to the other.
+
+    A commit changed the configuration if the commits differ and the job ran one configuration at each of them.
+    `runs`: those of the stack. An experiment is no cell: it is an A/B against whatever ran last.
+    """
+    if run.purpose == "experiment":
+        return False
+    if not run.commit or not newest.commit:
+        return True
+    measured = [other for other in (run, *runs) if other.purpose != "experiment" and not other.unfit_because]
+    return any(
+        other.commit == side.commit and other.config_key != side.config_key and other.is_of_job(side)
+        for side in (run, newest)
+        for other in measured
+    )
 
 
 def _words(semantic_class: str) -> str:
@@ -295,6 +323,12 @@ class NearMiss:
     def fields(self) -> tuple[str, ...]:
         """Members of the keys that differ or may differ, stack members first."""
         return tuple(difference.field for difference in (*self.comparability.stack, *self.comparability.knobs))
+
+    @property
+    def is_other_cell(self) -> bool:
+        """Whether only knobs differ, so that a comparison is fair although no baseline is chosen."""
+        comparability = self.comparability
+        return bool(comparability.knobs) and not (comparability.stack or self.never_a_baseline_because)
 
 
 def nearest_misses(

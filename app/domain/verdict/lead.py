@@ -75,6 +75,8 @@ def _without_baseline(document: VerdictDocument) -> str:
         return f"No comparable run yet: the closest, {numbered(miss.run)}, cannot serve as baseline."
     more = len(miss.fields) - _MOST_FIELDS
     fields = ", ".join(f"`{field}`" for field in miss.fields[:_MOST_FIELDS]) + (f" and {more} more" if more > 0 else "")
+    if miss.is_other_cell:
+        return f"No baseline yet. The closest configuration, {numbered(miss.run)}, differs in {fields}: compare them."
     return f"No comparable run yet: the closest, {numbered(miss.run)}, differs in {fields}."
 
 

@@ -37,6 +37,7 @@ BASELINES = {
 }
 _MOST_LISTED = 4
 _MOST_REASONS = 2
+_NOT_COMPARABLE = "No earlier run is comparable."
 
 
 def as_named(run: str) -> str:
@@ -242,6 +243,9 @@ def _nearest_miss_text(misses: Sequence[NearMiss], label: Label) -> str:
     nearest = misses[0]
     if nearest.never_a_baseline_because and not nearest.fields:
         return f"{label(nearest.run)} is on the same stack, but {nearest.never_a_baseline_because}"
+    if nearest.is_other_cell:
+        knobs = differences(nearest.comparability.knobs)
+        return f"first run of this configuration; compare with {label(nearest.run)}, which differs in {knobs}"
     differ = nearest.comparability.stack or nearest.comparability.knobs
     return f"{label(nearest.run)} differs in {differences(differ)}" if differ else f"{label(nearest.run)} is closest"
 
@@ -403,7 +407,8 @@ def _without_baseline(document: VerdictDocument, label: Label) -> Iterator[str]:
     elif not document.misses:
         yield "No earlier run to compare with."
     else:
-        yield f"No earlier run is comparable. {_closest(document.misses[0], label)}"
+        first = "This configuration has no baseline yet." if document.misses[0].is_other_cell else _NOT_COMPARABLE
+        yield f"{first} {_closest(document.misses[0], label)}"
 
 
 def _closest(miss: NearMiss, label: Label) -> str:
@@ -415,6 +420,8 @@ def _closest(miss: NearMiss, label: Label) -> str:
     fields = miss.fields[:_MOST_FIELDS]
     more = len(miss.fields) - len(fields)
     names = ", ".join(fields) + (f" and {plural(more, 'more field')}" if more else "")
+    if miss.is_other_cell:
+        return f"Compare it with {run}, which differs in {names}."
     return f"The closest, {run}, differs in {names}."
 
 

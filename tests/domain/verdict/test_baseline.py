@@ -14,11 +14,13 @@ from app.domain.verdict.assess import assess
 from app.domain.verdict.baseline import (
     BEYOND_NEWEST,
     OLDER_SEGMENT,
+    OTHER_CELL,
     UNCONFIRMED,
     BaselineRules,
     choose_baseline,
     nearest_misses,
 )
+from app.domain.verdict.baseline import select_baseline as select_runs
 from app.domain.verdict.decide import judge
 from app.domain.verdict.record import RunFacts, confirmed_level, current_level, shared_losses
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior, RunEstimate, centre, certainty, select_baseline
@@ -114,6 +116,49 @@ def test_without_them_the_configuration_that_the_stack_used_last_counts() -> Non
     assert (choice.kind, names(choice.runs)) == ("last_config", ["last", "newest"])
     assert choice.comparability is not None
     assert choice.comparability.attributed_to == "tp"
+
+
+CELLS = [
+    # The commits of the earlier runs and of this run, which has a third configuration.
+    ({"commit": "new"}, [("a", "old"), ("b", "new")]),
+    ({"commit": "new"}, [("a", "old"), ("b", "old")]),
+    ({"commit": "new", "branch": "topic"}, [("a", "old"), ("b", "old")]),
+    ({"commit": "new", "purpose": "release"}, [("a", "old"), ("b", "old")]),
+    ({"commit": ""}, [("a", "old")]),
+    ({"commit": "new"}, [("a", "")]),
+]
+
+
+@pytest.mark.parametrize(("columns", "ran"), CELLS)
+def test_configurations_of_one_commit_are_cells_and_no_baseline(
+    columns: dict[str, str], ran: list[tuple[str, str]]
+) -> None:
+    earlier = [make_record(f"{config} at {commit}", {"dispatcher": config}, commit=commit) for config, commit in ran]
+    choice = choose_baseline(make_record(fields={"ep": 2}, **columns), earlier, MAIN)
+    assert (choice.kind, choice.comparability) == ("none", None)
+    assert {(out.run, out.why) for out in choice.left_out} == {(run.run, OTHER_CELL) for run in earlier}
+
+
+@pytest.mark.parametrize(
+    "other", [{"outcome": "failed"}, {"purpose": "experiment"}, {"job": "another"}, {"quarantined": "bad node"}]
+)
+def test_a_failed_run_or_an_experiment_of_the_same_commit_is_no_cell(other: dict[str, str]) -> None:
+    earlier = [make_record("a", {"tp": 4}, job="nightly"), make_record("b", {"tp": 2}, commit="new", **other)]
+    choice = choose_baseline(make_record(commit="new", job="nightly"), earlier, MAIN)
+    assert (choice.kind, names(choice.runs)) == ("last_config", ["a"])
+
+
+def test_a_cell_that_comes_after_the_run_counts() -> None:
+    later = make_record("later", {"tp": 2}, commit="new")
+    run, earlier = make_record(commit="new"), [make_record("a", {"tp": 4})]
+    assert select_runs(run, earlier, MAIN).kind == "last_config"
+    assert select_runs(run, earlier, MAIN, of_commit=[later]).kind == "none"
+
+
+def test_an_experiment_is_measured_against_what_ran_last() -> None:
+    earlier = [make_record("a", {"tp": 4}, commit="c"), make_record("b", {"tp": 2}, commit="c")]
+    choice = choose_baseline(make_record(commit="c", purpose="experiment"), earlier, MAIN)
+    assert (choice.kind, names(choice.runs)) == ("last_config", ["b"])
 
 
 def test_a_pinned_run_comes_first_with_the_reruns_of_its_commit() -> None:
