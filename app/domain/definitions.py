@@ -11,7 +11,7 @@ DEFINITIONS: dict[str, int] = {
     "steady_state": 4,
     "intervals": 1,
     "flops": 2,
-    "peaks": 1,
+    "peaks": 2,
     "keys": 4,
     "failures": 2,
     "timers": 1,

@@ -7,7 +7,8 @@ from urllib.parse import parse_qsl, urlsplit
 from sqlmodel import Session, col
 
 from app.domain.numbers import grouped, plural
-from app.domain.planning.estimate import NEAR, SPREAD, Prediction, recipe_words, residuals
+from app.domain.planning.estimate import NEAR, Prediction, recipe_words, residuals
+from app.domain.planning.hardware import AMD
 from app.domain.planning.layout import SHARD_CEILING, SHARD_FLOOR, Layout
 from app.domain.planning.plan import Offer, Plan, make_plan
 from app.domain.planning.records import UsedLayout, nearest_layouts, records_of
@@ -271,10 +272,13 @@ def calibration(plan: Plan) -> str:
     if plan.offers and plan.offers[0].prediction is None:
         return "Nothing is predicted: the widths of the model or the figures of this GPU are unknown."
     if not used.time_records and not used.memory_records:
-        return (
-            "No record of this model on this GPU corrects the predictions. They follow from the formulas and the "
-            f"general efficiencies alone; published step times lie within a factor of {SPREAD:g} in most cases."
-        )
+        alone = "No record of this model on this GPU corrects the predictions: formulas and general efficiencies alone"
+        if plan.request.gpu in AMD:
+            return (
+                f"{alone}. No step time on an AMD GPU was published with its layout, so the range is a factor of "
+                f"{used.spread:g}. One run of this model on this GPU narrows it."
+            )
+        return f"{alone}; published step times lie within a factor of {used.spread:g} in most cases."
     parts = []
     if used.time_records:
         parts.append(

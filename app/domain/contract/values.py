@@ -60,7 +60,9 @@ _SKUS = (
 """Most specific first: a GB200 also contains B200."""
 
 GPUS_PER_NODE = {"H100": 8, "H200": 8, "B200": 8, "B300": 8, "GB200": 4, "GB300": 4}
-"""Usual node sizes (NVIDIA/dgxc-benchmarking README; recipes launch GB systems with four GPUs per node)."""
+GPUS_PER_NODE |= dict.fromkeys(("MI300X", "MI325X", "MI355X"), 8)
+"""Usual node sizes (NVIDIA/dgxc-benchmarking README; recipes launch GB systems with four GPUs per node; AMD's data
+sheets of the platforms)."""
 
 
 def gpu_sku(name: str) -> str | None:

@@ -345,6 +345,7 @@ def _hybrid(inputs: Inputs) -> Iterator[_Change]:
 Format = Literal["BF16", "FP8", "NVFP4"]
 
 SOURCE = 'NVIDIA/dgxc-benchmarking README.md, "Peak Theoretical Throughput" (841f546, 2026-07-30)'
+AMD_SOURCE = "AMD Instinct data sheet of the product, dense"
 
 PEAKS: dict[str, dict[Format, float]] = {
     "H100": {"BF16": 989, "FP8": 1979},
@@ -352,6 +353,9 @@ PEAKS: dict[str, dict[Format, float]] = {
     "B300": {"BF16": 2250, "FP8": 4500, "NVFP4": 13500},
     "GB200": {"BF16": 2450, "FP8": 4900, "NVFP4": 9800},
     "GB300": {"BF16": 2450, "FP8": 4900, "NVFP4": 14700},
+    "MI300X": {"BF16": 1307.4, "FP8": 2614.9},
+    "MI325X": {"BF16": 1307.4, "FP8": 2614.9},
+    "MI355X": {"BF16": 2516.6, "FP8": 5033.2},
 }
 
 _FORMATS: dict[str, Format] = {
@@ -372,7 +376,10 @@ class Peak:
     tflops: float
     gpu: str
     format: Format
-    source: str = SOURCE
+
+    @property
+    def source(self) -> str:
+        return AMD_SOURCE if self.gpu.startswith("MI") else SOURCE
 
 
 def peak_flops(gpu: str, precision: str) -> Peak | None:

@@ -19,6 +19,7 @@ from app.domain.planning.estimate import (
     estimator_of,
     residuals,
 )
+from app.domain.planning.hardware import AMD
 from app.domain.planning.layout import (
     SHARD_CEILING,
     SHARD_FLOOR,
@@ -201,7 +202,11 @@ def placement(request: PlanRequest, layout: Layout) -> str:
     groups = [_group("TP", layout.tp, domain)]
     if request.model.experts is not None:
         groups.append(_group("EP x ETP", layout.expert_group, domain))
-    return f"NVLink domain of {domain} GPUs: {', '.join(groups)}.{_tiling(layout, domain)}"
+    return f"{_fast_links(request)} of {domain} GPUs: {', '.join(groups)}.{_tiling(layout, domain)}"
+
+
+def _fast_links(request: PlanRequest) -> str:
+    return "Infinity Fabric board" if request.gpu in AMD else "NVLink domain"
 
 
 def _group(name: str, size: int, domain: int) -> str:
@@ -244,7 +249,7 @@ def _hot_groups(request: PlanRequest, layout: Layout) -> Note | None:
     wide = [f"{name} {size}" for name, size in (("TP", layout.tp), ("EP x ETP", layout.expert_group)) if size > domain]
     if not wide:
         return None
-    text = f"{' and '.join(wide)} exceeds the NVLink domain of {domain} GPUs: slow links are on the critical path."
+    text = f"{' and '.join(wide)} exceeds the {_fast_links(request)} of {domain} GPUs: slow links are on the critical path."
     return Note("scale-tp-cross-node", text, ("U-par", "D-moe"))
 
 

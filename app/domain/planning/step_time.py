@@ -32,6 +32,9 @@ STACK = 1.5
 scales every part alike, so it does not change the order of layouts."""
 _GEMM: Mapping[str, float] = {"bf16": 0.70, "fp8": 0.60, "nvfp4": 0.45}
 """Share of the peak that a large GEMM reaches, by format. Our estimate, not fitted."""
+_GEMM_AMD: Mapping[str, float] = {"bf16": 0.54, "fp8": 0.49}
+"""The same on AMD: 708 and 1273 TFLOP/s on MI300X in AMD's "Measuring Max-Achievable FLOPs", part 2; assumed for the
+others."""
 _ATTENTION = 0.45
 """The same for attention scores, forward and backward together, whose FLOPs omit what the backward pass repeats."""
 _HALF = 160.0
@@ -135,7 +138,10 @@ class _Parts:
 
     @property
     def rate(self) -> float:
-        return self.hardware.peak * _GEMM[format_of(self.recipe.precision)]
+        return self.hardware.peak * self._share(format_of(self.recipe.precision))
+
+    def _share(self, number_format: str) -> float:
+        return (_GEMM_AMD if self.hardware.is_amd else _GEMM)[number_format]
 
     def gemm(self) -> Floats:
         work = sum((self._weighted_flops(gemm) for gemm in self.costs.gemms), np.zeros_like(self.degrees.tp))
@@ -148,7 +154,7 @@ class _Parts:
         rows, columns = self.tokens / self.degrees.cp, self.costs.vocabulary / self.degrees.tp
         flops = (1 + _BACKWARD) * self._product(rows, self.costs.hidden, columns, 1.0)
         moved = rows * columns * _LOGIT_TRAFFIC / (self.hardware.hbm * _HBM)
-        rate = self.hardware.peak_bf16 * _GEMM["bf16"]
+        rate = self.hardware.peak_bf16 * self._share("bf16")
         return (flops / rate + moved) * (1 + self.costs.mtp_layers)
 
     def _weighted_flops(self, gemm: Gemm) -> Floats:

@@ -202,6 +202,8 @@ _ARCH = {
 _HBM_GB = {"H100": 80.0, "B200": 180.0, "B300": 270.0, "GB200": 186.0, "GB300": 279.0}
 _HBM_GB |= {"MI300X": 192.0, "MI325X": 256.0, "MI355X": 288.0}  # AMD's data sheets
 _NVL72 = ("GB200", "GB300", "VR200")
+_OAM = ("MI300X", "MI325X", "MI355X")
+"""Eight to a board, all joined by Infinity Fabric (AMD's data sheets)."""
 
 
 def _arch(gpu: object) -> str | None:
@@ -227,7 +229,7 @@ FACTS: Mapping[str, Callable[[object], object]] = {
     "hopper": _generation(90, 90),
     "blackwell": _generation(100, 109),
     "nvl72": lambda gpu: str(gpu) in _NVL72 if _has_data(gpu) else None,
-    "nvlink_domain": lambda gpu: (72 if str(gpu) in _NVL72 else 8) if _has_data(gpu) else None,
+    "nvlink_domain": lambda gpu: (72 if str(gpu) in _NVL72 else 8) if _has_data(gpu) or gpu in _OAM else None,
     "hbm_gb": lambda gpu: _HBM_GB.get(str(gpu)),
     "grace": lambda gpu: str(gpu).startswith("GB") if _has_data(gpu) else None,
 }

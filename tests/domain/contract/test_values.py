@@ -5,7 +5,7 @@ import pytest
 from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, METRICS, STACK_FIELDS
 from app.domain.contract.values import comparable, gpu_sku, layout_problem, read_value, shown, stages
 from app.domain.performance.figures import mfu_pct, tflops_per_gpu, tokens_per_s_per_gpu
-from app.domain.performance.flops import SOURCE, peak_flops
+from app.domain.performance.flops import AMD_SOURCE, SOURCE, peak_flops
 from app.domain.run import Value
 
 
@@ -125,6 +125,8 @@ def test_gpu_names(name: str, sku: str | None) -> None:
         ("GB200", "bf16", 2450),
         ("GB300", "fp8_mx", 4900),
         ("GB300", "nvfp4", 14700),
+        ("MI300X", "bf16", 1307.4),
+        ("MI355X", "fp8_mx", 5033.2),
         ("H200", "bf16", None),
         ("A100", "bf16", None),
         ("H100", "int8", None),
@@ -133,7 +135,7 @@ def test_gpu_names(name: str, sku: str | None) -> None:
 def test_peaks(gpu: str, precision: str, tflops: float | None) -> None:
     peak = peak_flops(gpu, precision)
     assert (peak.tflops if peak else None) == tflops
-    assert peak is None or peak.source == SOURCE
+    assert peak is None or peak.source == (AMD_SOURCE if gpu.startswith("MI") else SOURCE)
 
 
 def test_throughput_by_hand() -> None:

@@ -8,7 +8,7 @@ import pytest
 from app.domain.performance.flops import flops_per_token
 from app.domain.performance.known_shapes import known_shape, known_values
 from app.domain.planning.costs import model_costs
-from app.domain.planning.estimate import Estimator, Record, degrees_of, estimator_of, residuals
+from app.domain.planning.estimate import SPREAD_AMD, Estimator, Record, degrees_of, estimator_of, residuals
 from app.domain.planning.forecast import LayoutForecaster, predict_change
 from app.domain.planning.layout import Layout
 from app.domain.planning.memory import MemoryOptions
@@ -159,6 +159,19 @@ RUN: dict[str, Any] = {
 }  # fmt: skip
 
 
+def test_amd_is_predicted_within_a_wide_range_until_a_record_narrows_it() -> None:
+    with every_case() as case:
+        for gpu, memory_gb in (("MI300X", 192.0), ("MI325X", 256.0), ("MI355X", 288.0)):
+            with case(gpu):
+                offer = plan(QWEN_30B, gpu=gpu, gpus=8, gbs=512, precision="bf16").offers[0]
+                prediction = offer.prediction
+                assert prediction is not None
+                assert (prediction.fits, prediction.usable_gb < memory_gb) == (True, True)
+                assert prediction.recipe.dispatcher == "alltoall"
+                assert prediction.spread == SPREAD_AMD
+                assert offer.layout.expert_group <= 8
+
+
 def forecast(peak: float | None, settings: dict[str, Any], **changed: Any) -> Forecast:
     contract = {name: Stated(value, "metadata") for name, value in (RUN | changed).items()}
     return LayoutForecaster(contract, peak, headroom=0.1)(settings)
@@ -170,7 +183,8 @@ def forecast(peak: float | None, settings: dict[str, Any], **changed: Any) -> Fo
         (60.0, {"tp": 2, "sp": True}, {}, False, "does not rank"),
         (50.0, {"tp": 1, "sp": False}, {"tp": 2, "sp": True}, True, ""),
         (78.0, {"ep": 8}, {}, False, "predicts"),
-        (None, {"ep": 8}, {"gpu": "MI300X"}, None, "cannot tell"),
+        (None, {"ep": 8}, {"gpu": "MI250X"}, None, "cannot tell"),
+        (None, {"ep": 8}, {"gpu": "MI300X"}, True, ""),
         (60.0, {"ep": 12}, {}, False, "rules this layout out"),
         (None, {"ep": 8}, {"model": "a model of ours"}, None, "cannot evaluate"),
         (60.0, {"ep": 8}, {"model": "a model of ours"}, None, "may need 120 GB"),
