@@ -100,23 +100,19 @@ def send_piece(service: Service, run_id: int, name: str, offset: int, text: byte
     return _number(service, answer, "offset")
 
 
+def check(service: Service, upload: Upload) -> int | None:
+    """Return the run that the service has of an upload, None without one. Raises Refused, as the upload would."""
+    run: int | None = _send_form(service, "/api/v1/uploads/check", upload, upload.files).get("run")
+    return run
+
+
 def _begin(service: Service, upload: Upload, on_progress: OnProgress, *, is_whole: bool) -> DeliveredRun:
     expects = sum(file.size_bytes for file in upload.pieced)
-
-    def attempt() -> Response:
-        with ExitStack() as opened:
-            sending = _FormFiles(upload.whole, on_progress if is_whole else lambda *_: None, opened)
-            return service.request(
-                "POST",
-                RUNS,
-                params=({} if is_whole else {"complete": "false", "expects": expects})
-                | ({"strict": ",".join(upload.strict)} if upload.strict else {}),
-                headers={"Idempotency-Key": upload.key},
-                files=[("meta", (None, json.dumps(upload.meta))), *sending.parts()],
-                seconds=_UPLOAD_SECONDS,
-            )
-
-    answer: Mapping[str, Any] = service.send(attempt).json()
+    params: dict[str, str | int] = {} if is_whole else {"complete": "false", "expects": expects}
+    params |= {"strict": ",".join(upload.strict)} if upload.strict else {}
+    progress = on_progress if is_whole else lambda *_: None
+    key = {"Idempotency-Key": upload.key}
+    answer = _send_form(service, RUNS, upload, upload.whole, progress, params=params, headers=key)
     warnings = answer.get("warnings")
     return DeliveredRun(
         _number(service, answer, "id"),
@@ -125,6 +121,25 @@ def _begin(service: Service, upload: Upload, on_progress: OnProgress, *, is_whol
         answer.get("created") is True,
         tuple(str(warning) for warning in warnings) if isinstance(warnings, list) else (),
     )
+
+
+def _send_form(
+    service: Service,
+    path: str,
+    upload: Upload,
+    files: tuple[SentFile, ...],
+    on_progress: OnProgress = lambda *_: None,
+    **request: Any,
+) -> Mapping[str, Any]:
+    """Send the metadata of an upload with some of its files, and return the answer."""
+
+    def attempt() -> Response:
+        with ExitStack() as opened:
+            parts = [("meta", (None, json.dumps(upload.meta))), *_FormFiles(files, on_progress, opened).parts()]
+            return service.request("POST", path, files=parts, seconds=_UPLOAD_SECONDS, **request)
+
+    answer: Mapping[str, Any] = service.send(attempt).json()
+    return answer
 
 
 def attach_profile(service: Service, run_id: int, paths: Sequence[Path]) -> str:

@@ -11,21 +11,23 @@ import csv
 import importlib
 import json
 import math
+import sqlite3
 import struct
 import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
-from app.client.delivery import DeliveredRun, deliver
-from app.client.errors import FINE, SERVICE, UsageError, failure
+from app.client.delivery import check, deliver
+from app.client.errors import FINE, SERVICE, Unreachable, UsageError, failure
 from app.client.service import ClientSettings, Service
 from app.client.terminal import one_line, out
-from app.client.upload import read_upload
+from app.client.upload import Upload, read_upload
 from app.errors import ThreewallsError
 
 SCHEMA = "threewalls.import/1"
@@ -80,13 +82,18 @@ def import_runs(options: argparse.Namespace, settings: ClientSettings, env: Mapp
             meta = _metadata(run, options, mapped, settings.project)
             row: dict[str, object] = {"name": run.name, "source": run.key, "meta": meta}
             row |= {"steps": _steps(run), "metrics": sorted({renamed.get(name, name) for name in run.columns})}
-            if not options.dry_run:
-                try:
-                    delivered = _send(service, run, meta, renamed, Path(folder) / str(index))
+            try:
+                upload = _upload(run, meta, renamed, Path(folder) / str(index))
+                if options.dry_run:
+                    row["id"] = check(service, upload)
+                else:
+                    delivered = deliver(service, upload)
                     row |= {"id": delivered.id, "url": delivered.url, "created": delivered.created}
-                except ThreewallsError as error:
-                    failed = True
-                    row["error"] = failure(error, settings.url, of_upload=True).lines
+            except Unreachable:
+                raise
+            except ThreewallsError as error:
+                failed = True
+                row["error"] = failure(error, settings.url, of_upload=True).lines
             rows.append(row)
             if not options.json:
                 out(_line(row, dry_run=options.dry_run))
@@ -128,9 +135,7 @@ def _steps(run: SourceRun) -> int:
     return max((len(values) for values in run.columns.values()), default=0)
 
 
-def _send(
-    service: Service, run: SourceRun, meta: Mapping[str, object], renamed: Mapping[str, str], folder: Path
-) -> DeliveredRun:
+def _upload(run: SourceRun, meta: Mapping[str, object], renamed: Mapping[str, str], folder: Path) -> Upload:
     logs = list(run.logs)
     if run.columns:
         folder.mkdir()
@@ -139,7 +144,7 @@ def _send(
         logs.append(table)
     if logs:
         meta = {**meta, "format": "iterations"}
-    return deliver(service, read_upload(logs=logs, configs=(), events=run.events, meta=meta, job_key=""))
+    return read_upload(logs=logs, events=run.events, meta=meta)
 
 
 def _table(columns: Columns, renamed: Mapping[str, str]) -> dict[str, object]:
@@ -159,11 +164,12 @@ def _finite(value: float | None) -> float | None:
 def _line(row: Mapping[str, Any], *, dry_run: bool) -> str:
     name = one_line(str(row["name"]))
     if "error" in row:
-        return f"{name}: not imported: {row['error']}"
+        return f"{name}: refused: {row['error']}"
     if dry_run:
         metrics = ", ".join(row["metrics"][:12]) or "files"
         arguments = len(row["meta"].get("launch_args", {}))
-        return f"{name}: {row['steps']:,} steps of {metrics}; launch arguments: {arguments}"
+        imported = f"; already imported as run {row['id']}" if row["id"] else ""
+        return f"{name}: {row['steps']:,} steps of {metrics}; launch arguments: {arguments}{imported}"
     return f"{name}: run {row['id']} {row['url']}" + ("" if row["created"] else " (already imported)")
 
 
@@ -252,17 +258,21 @@ def _tensorboard(where: str, _: Mapping[str, str]) -> Iterator[SourceRun]:
         yield SourceRun(str(folder), name, _json_file(folder / "config.json"), events=events)
 
 
-# --- MLflow: a tracking server by its REST API, or the folder of its file store.
+# --- MLflow: a tracking server by its REST API, its SQLite database, or the folder of its file store.
 
 
 def _mlflow(where: str, env: Mapping[str, str]) -> Iterator[SourceRun]:
     if where.startswith(("http://", "https://")):
         yield from _mlflow_server(where.rstrip("/"), env)
         return
-    root = _existing(where)
+    root = _existing(where.removeprefix("sqlite:///"))
+    for file in sorted(root.rglob("mlflow.db")) if root.is_dir() else [root]:
+        yield from _mlflow_database(file)
     for folder in sorted(file.parent for file in root.rglob("meta.yaml") if (file.parent / "metrics").is_dir()):
         params, tags = _texts(folder / "params"), _texts(folder / "tags")
         meta = dict(line.partition(": ")[::2] for line in (folder / "meta.yaml").read_text("utf-8").splitlines())
+        if meta.get("lifecycle_stage") == "deleted":
+            continue
         columns: Columns = {}
         for file in sorted((folder / "metrics").rglob("*"))[:MAX_METRICS]:
             if file.is_file():
@@ -276,9 +286,32 @@ def _mlflow(where: str, env: Mapping[str, str]) -> Iterator[SourceRun]:
 
 
 def _texts(folder: Path) -> dict[str, str]:
-    return (
-        {file.name: file.read_text("utf-8") for file in folder.iterdir() if file.is_file()} if folder.is_dir() else {}
-    )
+    """Return the texts of all files below a folder by their path: a name may contain slashes."""
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {file.relative_to(folder).as_posix(): file.read_text("utf-8") for file in files}
+
+
+def _mlflow_database(file: Path) -> Iterator[SourceRun]:
+    """Yield the runs of an SQLite store, where MLflow writes by default since version 3.7."""
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(file.resolve()))}?mode=ro", uri=True)) as database:
+            runs = database.execute(
+                "SELECT run_uuid, name, start_time FROM runs WHERE lifecycle_stage = 'active' ORDER BY start_time"
+            ).fetchall()
+            for run_id, name, started in runs:
+                params = dict(database.execute("SELECT key, value FROM params WHERE run_uuid = ?", (run_id,)))
+                tags = dict(database.execute("SELECT key, value FROM tags WHERE run_uuid = ?", (run_id,)))
+                columns: Columns = {}
+                points = database.execute(
+                    "SELECT key, step, value, is_nan FROM metrics WHERE run_uuid = ? ORDER BY key, timestamp", (run_id,)
+                )
+                for key, step, value, is_nan in points:
+                    if key in columns or len(columns) < MAX_METRICS:
+                        columns.setdefault(key, {})[float(step)] = math.nan if is_nan else value
+                commit = tags.get("mlflow.source.git.commit", "")
+                yield SourceRun(run_id, name or run_id, params, _time_ms(started), commit, columns)
+    except sqlite3.Error as error:
+        raise UsageError(f"{file} is not an SQLite database of MLflow: {error}.") from None
 
 
 def _time_ms(text: object) -> str:
@@ -468,6 +501,6 @@ _SOURCES: Mapping[str, Callable[[str, Mapping[str, str]], Iterator[SourceRun]]] 
 _READ_FROM: Mapping[str, str] = {
     "csv": "tables (.csv, .tsv, .jsonl, .json)",
     "tensorboard": "event files (*tfevents*)",
-    "mlflow": "MLflow runs (meta.yaml next to metrics/)",
+    "mlflow": "MLflow runs (mlflow.db, or meta.yaml next to metrics/)",
     "wandb": "W&B runs (history.jsonl or history.csv, or run-*.wandb)",
 }

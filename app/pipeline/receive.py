@@ -72,7 +72,8 @@ MAX_KEY_LENGTH = 255
 class Accepted:
     """The run of an upload. `created` is False when it existed already, `own` is False when another sender created it.
 
-    `warnings` come from the upload itself, before anything is read.
+    `run_id` is 0 for a checked upload that would create a run. `warnings` come from the upload itself, before anything
+    is read.
     """
 
     run_id: int
@@ -229,8 +230,9 @@ def accept_upload(
     strict: Collection[str] = (),
     into: IntoProject = as_stated,
     uploader: Uploader = NOBODY,
+    dry_run: bool = False,
 ) -> Accepted:
-    """Check, store and acknowledge one upload.
+    """Check, store and acknowledge one upload. With `dry_run`, only check it.
 
     Raises InvalidUpload, TooManyRuns, Conflict or Unavailable; then nothing is stored.
 
@@ -263,6 +265,9 @@ def accept_upload(
             if accepted is None and target.project_id is not None and target.has_quota:
                 # Early, so that what has no room is not stored first.
                 check_room(session, settings, target.project_id, room, new_run=True)
+            warnings = [*metadata.warnings, *cut_warnings(staged)]
+            if dry_run:
+                return accepted or Accepted(0, "received", created=False, warnings=tuple(warnings))
             noted = objects.about_to_put(session, keys) if accepted is None else utc_now()
         if accepted is not None:
             restore(engine, log_files, [file.file for file in staged])
@@ -271,7 +276,6 @@ def accept_upload(
                 for file in staged:
                     log_files.keep(file.file)
                 run = _run_columns(metadata, staged, is_open) | upload.columns
-                warnings = [*metadata.warnings, *cut_warnings(staged)]
                 result = {"metadata_stated": document, "warnings": warnings}
                 accepted = _insert(engine, settings, upload, target, New(run, result, staged, room))
     if accepted.created:

@@ -21,7 +21,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
 from app.access.guards import UPLOAD_BYTES
-from app.domain.access.principal import Action, Uploader
+from app.domain.access.principal import Action
 from app.domain.documents.metadata import MAX_TAGS
 from app.domain.logs.line_template import MAX_TEMPLATE
 from app.domain.numbers import absolute
@@ -29,7 +29,7 @@ from app.domain.run import FloatArray
 from app.errors import EmptyUpload, FieldError, InvalidQuery, InvalidUpload, NotFound
 from app.pipeline.append import Piece, append_log, without_compression
 from app.pipeline.correction import CORRECTED, MOST_RUNS
-from app.pipeline.receive import Accepted, IntoProject, UploadedFile, accept_upload
+from app.pipeline.receive import Accepted, UploadedFile, accept_upload
 from app.pipeline.uploaded_file import Kind
 from app.runs.api_models import (
     LogLineOut,
@@ -49,7 +49,6 @@ from app.settings import Settings
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import read_session
 from app.storage.heartbeat import silent_since
-from app.storage.log_files import LogFiles
 from app.storage.runs import RunState, StoredSeries, lines_of
 from app.storage.tables import PROCESSED
 from app.web.access_rule import requires
@@ -459,15 +458,9 @@ async def upload_run(
 ) -> UploadAnswer:
     """Upload a run. The answer comes when it is stored safely; `status` says whether it is processed yet."""
     # Async because of `wait`: one thread per waiting client would leave none for others.
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        raise InvalidUpload("Send a form (multipart/form-data) with the log as its field `log`.")
-    async with sent_form(
-        request, max_files=MAX_FILES, max_fields=MAX_UPLOAD_FIELDS, max_part_size=settings.max_metadata_bytes
-    ) as form:
-        accept = partial(_accept, engine, log_files, settings, idempotency_key=idempotency_key)
-        accept = partial(accept, complete=complete, expects=expects, strict=strict.split(","))
-        accept = partial(accept, into=partial(upload_project, request, engine), uploader=uploader(request))
-        accepted = await run_in_threadpool(accept, form)
+    accept = partial(accept_upload, engine, log_files, settings, idempotency_key=idempotency_key)
+    accept = partial(accept, complete=complete, expects=expects, strict=strict.split(","))
+    accepted = await _received(request, engine, settings, accept)
     answer = {"id": accepted.run_id, "url": _page(request, accepted.run_id), "created": accepted.created}
     answer |= {"status": accepted.status, "warnings": accepted.warnings}
     if wait > 0:
@@ -487,6 +480,28 @@ async def upload_run(
 async def preview_file(request: Request, name: Annotated[str, Query(max_length=300)] = "log") -> Preview:
     """Return what the first 2 MiB of a file show. Nothing is stored. Logs of one job agree in all fields of `job`."""
     return await preview_body(request, name)
+
+
+class UploadCheck(BaseModel):
+    run: int | None = Field(description="The run of an equal upload; null when the upload would create a run.")
+    warnings: list[str] = Field(description="Problems known before the run is read.")
+
+
+@router.post(
+    "/uploads/check",
+    max_body_size=UPLOAD_BYTES,
+    dependencies=[RoomOnDisk],
+    responses=documented(400, 409, 413, 422, 503, 507),
+    openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _UPLOAD_FORM}}}},
+)
+@requires(Action.UPLOAD)
+async def check_upload(
+    *, request: Request, engine: AppEngine, log_files: AppLogFiles, settings: AppSettings
+) -> UploadCheck:
+    """Check an upload as `POST /runs` does, with the same errors, and store nothing."""
+    accept = partial(accept_upload, engine, log_files, settings, dry_run=True)
+    checked = await _received(request, engine, settings, accept)
+    return UploadCheck(run=checked.run_id or None, warnings=list(checked.warnings))
 
 
 @router.get("/runs", response_model=RunListOut, responses=documented(406, 422, ok=as_content("text/csv")))
@@ -604,32 +619,20 @@ def download_file(session: ReadSession, log_files: AppLogFiles, run_id: RunId, p
     )
 
 
-def _accept(
-    engine: Engine,
-    log_files: LogFiles,
-    settings: Settings,
-    form: FormData,
-    *,
-    idempotency_key: str | None,
-    complete: bool | None,
-    expects: int,
-    strict: list[str],
-    into: IntoProject,
-    uploader: Uploader,
-) -> Accepted:
-    return accept_upload(
-        engine,
-        log_files,
-        settings,
-        files=uploaded_files(form),
-        meta=metadata_of(form, settings.max_metadata_bytes),
-        idempotency_key=idempotency_key,
-        complete=complete,
-        expects=expects,
-        strict=strict,
-        into=into,
-        uploader=uploader,
-    )
+async def _received(request: Request, engine: Engine, settings: Settings, accept: Callable[..., Accepted]) -> Accepted:
+    """Pass the form of an upload to `accept`."""
+    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        raise InvalidUpload("Send a form (multipart/form-data) with the log as its field `log`.")
+    into = partial(upload_project, request, engine)
+
+    def received(form: FormData) -> Accepted:
+        meta = metadata_of(form, settings.max_metadata_bytes)
+        return accept(files=uploaded_files(form), meta=meta, into=into, uploader=uploader(request))
+
+    async with sent_form(
+        request, max_files=MAX_FILES, max_fields=MAX_UPLOAD_FIELDS, max_part_size=settings.max_metadata_bytes
+    ) as form:
+        return await run_in_threadpool(received, form)
 
 
 async def _once_read(engine: Engine, settings: Settings, accepted: Accepted, wait: float) -> dict[str, Any]:

@@ -3,13 +3,15 @@
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 
 from app.client.history_import import _records
-from tests.client.commands import Done, threewalls
-from tests.domain.documents.event_files import event, event_file, simple
+from app.client.options import IMPORT_SOURCES
+from tests.client.commands import threewalls
+from tests.client.other_tools import COMMIT, ITERATIONS, running_mlflow, write_mlflow, write_tensorboard
 from tests.embedded.processes import Running
 
 STEPS = range(1, 31)
@@ -17,23 +19,6 @@ STEPS = range(1, 31)
 
 def seconds(step: int) -> float:
     return 0.5 + step % 3 / 1000
-
-
-def mlflow_store(folder: Path) -> Path:
-    """A folder as MLflow 3.17 writes it with `file:` as its tracking address."""
-    run = folder / "mlruns" / "0" / "dc5bd4f307f843a78275cabd45c091fb"
-    (run / "metrics" / "train").mkdir(parents=True)
-    (run / "params").mkdir()
-    (run / "tags").mkdir()
-    (run.parent / "meta.yaml").write_text("experiment_id: '0'\nname: Default\n")
-    (run / "meta.yaml").write_text("end_time: 1795417130442\nrun_name: ml-a\nstart_time: 1795417127442\nstatus: 3\n")
-    (run / "params" / "model").write_text("Qwen3-30B-A3B")
-    (run / "params" / "tensor_model_parallel_size").write_text("2")
-    (run / "params" / "cards").write_text("16")
-    (run / "tags" / "mlflow.runName").write_text("ml-a")
-    (run / "metrics" / "step_time_s").write_text("".join(f"1795417127500 {seconds(n)} {n}\n" for n in STEPS))
-    (run / "metrics" / "train" / "loss").write_text("".join(f"1795417127500 {3 - n / 100} {n}\n" for n in STEPS))
-    return folder / "mlruns"
 
 
 def wandb_export(folder: Path) -> Path:
@@ -47,16 +32,6 @@ def wandb_export(folder: Path) -> Path:
     return folder / "wandb"
 
 
-def tensorboard_folder(folder: Path) -> Path:
-    run = folder / "tb" / "nightly"
-    run.mkdir(parents=True)
-    scalars = [
-        event(n, simple(tag, value)) for n in STEPS for tag, value in (("iteration-time", seconds(n)), ("loss", 3.0))
-    ]
-    (run / "events.out.tfevents.1795417127.host").write_bytes(event_file(*scalars))
-    return folder / "tb"
-
-
 def tables(folder: Path) -> Path:
     (folder / "tables").mkdir()
     for name in ("a", "b"):
@@ -66,56 +41,92 @@ def tables(folder: Path) -> Path:
     return folder / "tables"
 
 
-MAKERS = {"mlflow": mlflow_store, "tensorboard": tensorboard_folder, "csv": tables}
+def imported_once(server: Running, folder: Path, *words: str, runs: int) -> list[dict[str, Any]]:
+    """Import runs: a dry run creates none, and a repeated import none again. Return them."""
 
+    def run(*more: str) -> list[dict[str, Any]]:
+        done = threewalls(server.address, folder, "import", *words, *more, "--json")
+        assert done.code == 0, done.out + done.err
+        rows: list[dict[str, Any]] = done.document["runs"]
+        return rows
 
-@pytest.mark.parametrize(
-    ("source", "more", "fields"),
-    [
-        ("mlflow", ("--map", "cards=gpus"), {"gpus": 16, "tp": 2, "model": "Qwen3-30B-A3B"}),
-        ("tensorboard", (), {}),
-        ("csv", (), {"gpus": 16}),
-    ],
-)
-def test_runs_of_another_tool_are_imported_once(
-    server: Running, tmp_path: Path, source: str, more: tuple[str, ...], fields: dict[str, object]
-) -> None:
-    where = MAKERS[source](tmp_path)
-
-    def run(*words: str) -> Done:
-        return threewalls(
-            server.address, tmp_path, "import", source, str(where), "--project", f"import-{source}", *more, *words
-        )
-
-    dry = run("--dry-run", "--json")
-    assert dry.code == 0, dry.err
-    count = len(dry.document["runs"])
-    listed = httpx2.get(f"{server.address}/api/v1/runs", params={"project": f"import-{source}"}, timeout=300)
-    assert (count, listed.json()["total"]) == (2 if source == "csv" else 1, 0)
-    first = run("--json").document["runs"]
-    assert [row["created"] for row in first] == [True] * count
-    again = run("--json").document["runs"]
+    dry, first, again, dry_again = run("--dry-run"), run(), run(), run("--dry-run")
+    assert [row["id"] for row in dry] == [None] * runs
+    assert [row["created"] for row in first] == [True] * runs
     assert [(row["id"], row["created"]) for row in again] == [(row["id"], False) for row in first]
-    address = f"{server.address}/api/v1/runs/{first[0]['id']}"
+    assert [row["id"] for row in dry_again] == [row["id"] for row in first]
+    return [judged(server, row["id"]) for row in first]
+
+
+def judged(server: Running, run_id: int) -> dict[str, Any]:
+    address = f"{server.address}/api/v1/runs/{run_id}"
     httpx2.get(f"{address}/report", params={"wait": "60"}, timeout=300)
-    imported = httpx2.get(address, timeout=300).json()
-    assert (imported["status"], imported["tags"]) == ("ready", [f"imported:{source}"])
-    assert imported["metrics"]["step_time_ms"]["value"] == pytest.approx(501, abs=1)
-    assert {name: imported["contract"][name]["value"] for name in fields} == fields
+    run: dict[str, Any] = httpx2.get(address, timeout=300).json()
+    assert run["status"] == "ready", run
+    assert run["metrics"]["step_time_ms"]["value"] == pytest.approx(501, abs=1)
+    return run
+
+
+def assert_loss(server: Running, run: dict[str, Any]) -> None:
+    series = httpx2.get(f"{server.address}/api/v1/runs/{run['id']}/series", timeout=300).json()["columns"]
+    assert (len(series["loss"]), series["loss"][-1]) == (ITERATIONS, pytest.approx(2.7))
+
+
+def contract(run: dict[str, Any], *names: str) -> dict[str, object]:
+    return {name: run["contract"][name]["value"] for name in names}
+
+
+def test_a_real_mlflow_server_its_database_and_a_file_store_are_imported_once(server: Running, tmp_path: Path) -> None:
+    store, database = tmp_path / "mlruns", tmp_path / "mlflow.db"
+    write_mlflow(f"file:{store}")
+    options = ("--map", "cards=gpus", "--project")
+    with running_mlflow(database) as address:
+        write_mlflow(address)
+        (of_server,) = imported_once(server, tmp_path, "mlflow", address, *options, "import-mlflow", runs=1)
+    (of_files,) = imported_once(server, tmp_path, "mlflow", str(store), *options, "import-mlruns", runs=1)
+    for run in (of_server, of_files):
+        assert (run["name"], run["tags"], run["commit"]) == ("ml: a", ["imported:mlflow"], COMMIT)
+        assert contract(run, "gpus", "tp", "model") == {"gpus": 16, "tp": 2, "model": "Qwen3-30B-A3B"}
+        assert_loss(server, run)
+    for where in (database, tmp_path, f"sqlite:///{database}"):  # the database of the server has the same run
+        done = threewalls(
+            server.address, tmp_path, "import", "mlflow", str(where), *options, "import-mlflow", "--dry-run", "--json"
+        )
+        assert of_server["id"] in [row["id"] for row in done.document["runs"]]
+
+
+def test_event_files_of_real_tensorboard_are_imported_once(server: Running, tmp_path: Path) -> None:
+    write_tensorboard(tmp_path / "tb" / "nightly")
+    words = ("tensorboard", str(tmp_path / "tb"), "--project", "import-tensorboard")
+    (run,) = imported_once(server, tmp_path, *words, runs=1)
+    assert (run["name"], run["tags"]) == ("nightly", ["imported:tensorboard"])
+    assert_loss(server, run)
+
+
+def test_tables_of_a_folder_are_imported_once(server: Running, tmp_path: Path) -> None:
+    words = ("csv", str(tables(tmp_path)), "--project", "import-csv")
+    runs = imported_once(server, tmp_path, *words, runs=2)
+    assert [contract(run, "gpus") for run in runs] == [{"gpus": 16}] * 2
 
 
 def test_a_metric_of_another_name_is_mapped_and_a_refusal_is_said(server: Running, tmp_path: Path) -> None:
     where = wandb_export(tmp_path)
     words = ("import", "wandb", str(where), "--project", "import-wandb", "--json")
-    refused = threewalls(server.address, tmp_path, *words)
+    refused, dry = (
+        threewalls(server.address, tmp_path, *words),
+        threewalls(server.address, tmp_path, *words, "--dry-run"),
+    )
     assert (refused.code, "step_time_s" in refused.document["runs"][0]["error"]) == (3, True)
+    assert (dry.code, dry.document["runs"]) == (3, refused.document["runs"])
     done = threewalls(server.address, tmp_path, *words, "--column", "perf/iter=step_time_s")
     assert (done.code, done.document["runs"][0]["created"]) == (0, True)
     servers = (("wandb", "https://wandb.example"), ("wandb", "http://127.0.0.1:9/team/moe"))
     for wrong in (*servers, ("csv", "nowhere"), ("csv", str(where), "--map", "x")):
         assert threewalls(server.address, tmp_path, "import", *wrong).code == 2
+    (tmp_path / "text.db").write_text("no database")
+    assert threewalls(server.address, tmp_path, "import", "mlflow", str(tmp_path / "text.db")).code == 2
     (tmp_path / "empty").mkdir()
-    for source in MAKERS:
+    for source in IMPORT_SOURCES:
         assert threewalls(server.address, tmp_path, "import", source, str(tmp_path / "empty"), "--dry-run").code == 3
 
 

@@ -21,6 +21,7 @@ from tests.runs.uploading import LOG, upload
 UPLOADS = {
     "POST /upload",
     "POST /api/v1/runs",
+    "POST /api/v1/uploads/check",
     "POST /api/v1/runs/{run_id}/logs",
     "POST /api/v1/runs/{run_id}/profiles",
     "POST /runs/{run_id}/profiles",
