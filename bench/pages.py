@@ -55,7 +55,7 @@ def main() -> int:
             settings = [Settings(data_dir=folder, database_url=url) for url in chosen.filled]
         else:
             sizes = ((SMALL, chosen.small_database), (chosen.runs, chosen.database))
-            settings = [_filled(folder / str(runs), url, runs) for runs, url in sizes]
+            settings = [filled(folder / str(runs), url, runs) for runs, url in sizes]
         services = [stack.enter_context(_Service(of_one)) for of_one in settings]
         backend = "postgresql" if settings[-1].database_url else "sqlite"
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {backend}; {chosen.rounds} rounds")
@@ -69,7 +69,7 @@ def main() -> int:
     return 0
 
 
-def _filled(folder: Path, url: str, runs: int) -> Settings:
+def filled(folder: Path, url: str, runs: int) -> Settings:
     folder.mkdir()
     settings = Settings(data_dir=folder, **({"database_url": url} if url else {}))
     migrate(settings)
