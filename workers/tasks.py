@@ -16,7 +16,7 @@ from app.pipeline.work import delivery_queue, profile_queue, run_queue, stack_qu
 from app.queue import DELIVER, JUDGE_STACK, PROCESS_PROFILE, PROCESS_RUN, RECOMPUTE, SWEEP, enqueue
 from app.settings import get_settings
 from app.storage import backup, objects, run_filters, usage
-from app.storage.database import make_engine, read_session, transaction
+from app.storage.database import make_engine, only_maintainer, read_session, transaction
 from app.storage.log_files import LogFiles
 from app.storage.tables import utc_now
 from workers.heartbeat import Heartbeat
@@ -100,6 +100,12 @@ def sweep() -> None:
     delivery_queue.enqueue_due(_engine())
     if _request_outdated():
         enqueue(RECOMPUTE)
+    with only_maintainer(_engine()) as is_ours:  # all workers sweep as they start
+        if is_ours:
+            _maintain()
+
+
+def _maintain() -> None:
     rules.evaluate_next_runs(_engine(), get_settings())
     deletion.continue_deletions(_engine(), TURN_SECONDS)
     _describe_configurations()

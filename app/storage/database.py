@@ -42,6 +42,9 @@ _BUSY_TIMEOUT_MS = 15_000
 _MIGRATION_LOCK = 0x3A115
 """The PostgreSQL advisory lock of a migrating process; an arbitrary constant."""
 
+_MAINTENANCE_LOCK = 0x3A116
+"""The PostgreSQL advisory lock of the worker that maintains the database."""
+
 _LOCK_POLL_SECONDS = 0.2
 
 _POSTGRESQL_OPTIONS = "-c lock_timeout=15s -c statement_timeout=60s -c idle_in_transaction_session_timeout=60s"
@@ -315,6 +318,23 @@ def _only_one_at_a_time(engine: Engine) -> Iterator[None]:
                 time.sleep(_LOCK_POLL_SECONDS)
             yield  # the lock ends with the connection
             connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _MIGRATION_LOCK})
+
+
+@contextmanager
+def only_maintainer(engine: Engine) -> Iterator[bool]:
+    """Yield whether no other worker maintains the database now. On SQLite there is only one worker."""
+    if engine.dialect.name == "sqlite":
+        yield True
+        return
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        is_ours = bool(
+            connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _MAINTENANCE_LOCK}).scalar()
+        )
+        try:
+            yield is_ours
+        finally:
+            if is_ours:  # the connection returns to the pool, and the lock with it
+                connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _MAINTENANCE_LOCK})
 
 
 # --- Temporary database and disk errors. All others are unexpected.

@@ -15,7 +15,7 @@ from sqlmodel import select
 
 from app.cli import main
 from app.settings import Settings
-from app.storage.database import make_engine, read_session, transaction
+from app.storage.database import make_engine, only_maintainer, read_session, transaction
 from app.storage.tables import ProjectRow, RunFileRow
 from tests.conftest import forget_settings
 
@@ -164,3 +164,13 @@ def test_databases_that_cannot_be_used_are_refused_in_a_sentence(
                 wrong.append(f"{name}: {command} changed it")
     forget_settings()
     assert wrong == [], "\n".join(wrong)
+
+
+def test_one_worker_at_a_time_maintains_a_postgresql_database(postgres_url: str) -> None:
+    first, second = (make_engine(Settings(database_url=postgres_url)) for _ in range(2))
+    with only_maintainer(first) as earlier, only_maintainer(second) as later:
+        assert (earlier, later) == (True, False)
+    with only_maintainer(second) as afterwards:
+        assert afterwards
+    first.dispose()
+    second.dispose()
