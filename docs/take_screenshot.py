@@ -11,6 +11,7 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from app.demo.story import story
+from tests.browser.conftest import PROGRAMS
 from tests.embedded.processes import running, wait_for
 
 TARGET = Path(__file__).with_name("screenshot.png")
@@ -20,7 +21,7 @@ SIZE = {"width": 1440, "height": 820}
 
 def main() -> None:
     """Starts the demo on a free port, waits until the run is read, and photographs its page."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromium = next(filter(None, map(shutil.which, PROGRAMS)), None)
     with (
         tempfile.TemporaryDirectory() as folder,
         running("demo", Path(folder) / "data", "--generated-only") as house,

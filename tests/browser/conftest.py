@@ -21,6 +21,9 @@ from app.storage.log_files import LogFiles
 from tests.builders import make_run
 from tests.embedded.processes import Running
 
+PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+"""The first is Chromium without windows, which takes a quarter less of the processors."""
+
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -102,8 +105,8 @@ def working_house(server: Running) -> Iterator[House]:
 @contextmanager
 def running_chromium() -> Iterator[Browser]:
     """Until the block ends, nothing else in this thread may run an event loop of its own."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert path, "Chromium is needed for these tests: apt-get install chromium"
+    path = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    assert path, "Chromium is needed for these tests: apt-get install chromium-headless-shell"
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
