@@ -1,8 +1,9 @@
 """Finds values of a contract that cannot be right or that two sources state differently, and says what to correct."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from app.domain.contract.values import differences, known_model, layout_problem, same_value, shown
+from app.domain.documents.document import Document
 from app.domain.run import Activity, LogEvent, ParsedLog, Stated, Value
 
 Facts = Mapping[str, Stated]
@@ -32,6 +33,19 @@ def contradictions(
             f"{'them' if many else 'it'} if {place} is right."
         )
     return warnings
+
+
+def larger_allocations(documents: Sequence[Document], seen: Facts) -> list[str]:
+    """Return a warning for each Slurm document whose allocation differs from the world size of the log."""
+    return [
+        f"`gpus` is {shown(seen['gpus'].value)} in the log ({_origin(seen['gpus'])}) but "
+        f"{shown(document.stated['gpus'].value)} in the slurm accounting ({document.stated['gpus'].detail}). The log "
+        "is used: a job may leave allocated GPUs idle. Check that the accounting is of this job."
+        for document in documents
+        if document.kind == "slurm accounting"
+        and {"gpus"} <= seen.keys() & document.stated.keys()
+        and document.stated["gpus"].value != seen["gpus"].value
+    ]
 
 
 def overruled_defaults(stated: Facts, defaults: Facts, *, weaker: Facts, merged: Facts) -> list[str]:

@@ -16,6 +16,7 @@ from app.domain.contract.checks import (
     contradictions,
     disagreements,
     impossibilities,
+    larger_allocations,
     overruled_defaults,
     proven,
 )
@@ -83,6 +84,8 @@ def resolve(
             warnings += overruled_defaults(stated, defaults, weaker=alone, merged=merged)
         below = _merge(below, stated)
         where |= dict.fromkeys(stated, name)
+    if "gpus" not in metadata.fields:
+        warnings += larger_allocations(documents, seen)
     warnings += disagreements(activities)
     fields = {name: merged[name] for name in FIELDS if name in merged}
     warnings += impossibilities(fields)
@@ -113,7 +116,8 @@ _STRENGTH: tuple[DocumentKind, ...] = (
 def _layers(documents: Sequence[Document], *, proven_gpus: bool) -> list[tuple[str, dict[str, Stated]]]:
     """Return the fields that each kind of document states, strongest kind last. Later documents of a kind win.
 
-    `proven_gpus`: the log states its world size, which a launcher's `--nproc-per-node` of one node never overrules.
+    `proven_gpus`: the log states its world size, which neither a launcher's `--nproc-per-node` of one node nor an
+    allocation overrules.
     """
     layers = []
     for kind in _STRENGTH:
@@ -122,7 +126,7 @@ def _layers(documents: Sequence[Document], *, proven_gpus: bool) -> list[tuple[s
             for document in documents
             if document.kind == kind
             for name, fact in document.stated.items()
-            if not (proven_gpus and kind == "launch command" and name == "gpus")
+            if not (proven_gpus and kind in ("launch command", "slurm accounting") and name == "gpus")
         }
         if stated:
             layers.append((f"the {kind}", _split_container(stated)))

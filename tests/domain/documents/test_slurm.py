@@ -1,6 +1,7 @@
 """Slurm's accounting in the shapes of two versions, lists of nodes, and what they say about a log that stops."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -82,6 +83,21 @@ def test_a_log_that_stops_gets_slurm_s_reason(state: str, kind: str) -> None:
     assert [failure.kind for failure in summary.failures] == [kind]
     done = parse_log([LINE.format(number).encode() for number in range(71, 101)])
     assert not summarise(with_documents(done, [document]), Metadata(), [document]).failures
+
+
+def test_the_world_size_of_the_log_wins_over_an_allocation() -> None:
+    document = read_slurm_accounting(sacct(job("COMPLETED")))
+    world = b"using world size: 8, data-parallel size: 8, tensor-model-parallel size: 1\n"
+    lines = [LINE.format(number).encode() for number in range(1, 31)]
+    summary = summarise(parse_log([world, *lines]), Metadata(), [document])
+    assert summary.contract["gpus"].value == 8
+    (warning,) = [text for text in summary.warnings if text.startswith("`gpus`")]
+    assert {"8", "16"} <= set(re.findall(r"\d+", warning))
+    assert "using world size" in warning
+    assert "Slurm accounting: 16 GPUs allocated" in warning
+    silent = summarise(parse_log(lines), Metadata(), [document])
+    assert silent.contract["gpus"].value == 16
+    assert not [text for text in silent.warnings if text.startswith("`gpus`")]
 
 
 @pytest.mark.parametrize(
