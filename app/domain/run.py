@@ -382,7 +382,12 @@ def last_start_line(log: ParsedLog) -> int:
 def events_of_last_process(log: ParsedLog) -> list[LogEvent]:
     """Return events of the last process, from any file."""
     lines = log.process_lines or (last_start_line(log),)
-    return [event for event in log.events if event.line > lines[event.file]]
+    return [event for event in log.events if _is_after_start(event, lines[event.file])]
+
+
+def _is_after_start(event: LogEvent, start: int) -> bool:
+    """Return whether an event follows the start of a process. Bars draw all iterations and the end in one line."""
+    return event.line > start or (event.line == start and event.kind == "training_done")
 
 
 def events_of_earlier_processes(log: ParsedLog) -> Iterator[list[LogEvent]]:
@@ -391,7 +396,7 @@ def events_of_earlier_processes(log: ParsedLog) -> Iterator[list[LogEvent]]:
     last = log.process_lines or (last_start_line(log),)
     groups: dict[tuple[int, int], list[LogEvent]] = {}
     for event in log.events:
-        if event.line <= last[event.file]:
+        if not _is_after_start(event, last[event.file]):
             ordinal = sum(line < event.line for line in starts.get(event.file, ()))
             groups.setdefault((event.file, ordinal), []).append(event)
     yield from groups.values()

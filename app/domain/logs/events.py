@@ -78,6 +78,7 @@ _TEXTS: tuple[tuple[str, str], ...] = (
     ("validation loss at iteration", "validation"),
     ("validation loss at the end", "validation"),
     ("[after training is done]", "training_done"),
+    ("`Trainer.fit` stopped: `max_", "training_done"),  # Lightning; other reasons are not an end of training
     ("[exiting program after receiving", "exit_signal"),
     ("[exiting program after", "exit_duration"),
     ("[exiting program at iteration", "exit_iteration"),
@@ -148,6 +149,7 @@ class EventReader:
         b"srun: Force T",
         b"access fault by GPU",
         b"float32 probs",
+        b"`Trainer.fit` s",
     )
 
     def __init__(self, notes: Notes, on_start: Callable[[int | None], None]) -> None:

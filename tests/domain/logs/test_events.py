@@ -17,6 +17,7 @@ LINES = [
     ("successfully saved checkpoint at iteration    2000 to /c", "checkpoint_saved", None, 2000),
     (" validation loss at iteration 2000 | lm loss value: 4.583530E+00 | ", "validation", None, 2000),
     ("[after training is done] datetime: 2025-02-05 21:43:14 ", "training_done", None, None),
+    ("`Trainer.fit` stopped: `max_epochs=1` reached.", "training_done", None, None),
     ("[default0]:[exiting program after 690.0159 minutes] datetime: 2026-08-25 19:54:10 ", "exit_duration", None, None),
     ("[exiting program after receiving SIGTERM.] datetime: 2026-08-25 19:54:10 ", "exit_signal", None, None),
     ("[exiting program at iteration 500] datetime: 2026-08-25 19:54:10 ", "exit_iteration", None, 500),

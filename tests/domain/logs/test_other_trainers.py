@@ -5,6 +5,7 @@ import pytest
 from app.domain.logs import parse_text
 from app.domain.logs.line_template import read_template, suggest_template
 from app.domain.logs.steps import RUNNING_MEANS, STATE_NO_END
+from app.domain.performance.health import outcome_of
 from tests.domain.logs.lines import column, iteration
 
 # pytorch/torchtitan pull request 2389 (all ranks print) and 3393, shortened
@@ -218,6 +219,23 @@ def test_lightnings_epochs_go_on_counting() -> None:
     log = parse_text(text)
     assert (column(log, "iteration"), column(log, "step_time_ms")) == ([2, 3, 5, 6], [60_000] * 4)
     assert column(log, "train_loss") == [3.0, 2.5, 3.0, 2.5]
+
+
+def test_lightning_ends_normally_at_its_limit() -> None:
+    """The first end is of Lightning's issue 14428. Others stand behind a bar, as logs of two other programs show."""
+    bars = "GPU available: True (cuda), used: True\n" + "".join(
+        f"\rEpoch 0: {batch}%|#  | {batch}/100 [{batch:02d}:00<10:00, 0.02it/s, v_num=0, train_loss=3.1]"
+        for batch in range(1, 40)
+    )
+    for end, outcome in (
+        ("\n\n`Trainer.fit` stopped: `max_epochs=1` reached.\n\n", "completed"),
+        ("`Trainer.fit` stopped: `max_steps=10` reached.\n", "completed"),
+        ("[INFO] `Trainer.fit` stopped: `max_steps=10000` reached.\n", "completed"),
+        ("\n`Trainer.fit` stopped: No training batches.\n", ""),
+        ("\n", ""),
+    ):
+        log = parse_text(bars + end)
+        assert (column(log, "iteration"), outcome_of(log)[0]) == (list(range(2, 40)), outcome), end
 
 
 def test_running_means_are_said_and_are_no_fair_sample() -> None:
