@@ -54,7 +54,7 @@ from app.storage.runs import Quarantine
 from app.storage.standings import (
     StandingsPage,
     StoredStandings,
-    has_leaderboard,
+    leaderboard_title,
     stacks_named,
     standings_of,
 )
@@ -292,7 +292,7 @@ def show_leaderboard(
     request: Request, session: ReadSession, hardware: Slug, family: Slug, _: None = Canonical
 ) -> HTMLResponse:
     """Show the board, or published figures for a model and a GPU without runs."""
-    if not has_leaderboard(session, hardware, family):
+    if not leaderboard_title(session, hardware, family):
         return render(request, "leaderboards/missing.html", p=missing_board(session, hardware, family))
     return _render(request, get_page(request, session, hardware, family), "board")
 

@@ -14,13 +14,15 @@ from starlette.responses import Response
 from app.access.owners import Owners
 from app.access.share_links import page_to_share
 from app.domain.access.principal import Action
+from app.domain.naming import stack_title
 from app.domain.text import one_line
 from app.errors import FieldError, InvalidChange
 from app.storage import dashboards
 from app.storage.dashboards import MAX_CHARTS, MAX_PAGE, MAX_TITLE, DashboardChart
 from app.storage.database import transaction
 from app.storage.projects import find_project
-from app.storage.standings import has_leaderboard
+from app.storage.runs import newest_contract
+from app.storage.standings import leaderboard_title
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.errors import documented
@@ -34,18 +36,23 @@ Slug = Annotated[str, Path(min_length=1, max_length=100, description="Name of th
 ChartId = Annotated[int, Path(ge=1, le=_LARGEST_ID, description="Id of the chart.")]
 
 
-def page_to_chart(session: Session, engine: Engine, project_id: int, slug: str, address: str) -> str:
-    """Return the path and query of a page with a chart. Raises InvalidChange unless the project owns it.
+def page_to_chart(session: Session, engine: Engine, project_id: int, slug: str, address: str) -> tuple[str, str]:
+    """Return path with query and title of a page with a chart. Raises InvalidChange unless the project owns it.
 
     A leaderboard is limited to the stacks of the project.
     """
     parts = urlsplit(address.strip())
     if board := _BOARD.fullmatch(parts.path.rstrip("/")):
-        if has_leaderboard(session, board[1], board[2]):
+        if title := leaderboard_title(session, board[1], board[2]):
             filters = dict(parse_qsl(parts.query)) | {"project": slug}
-            return f"{board[0]}?{urlencode(filters)}"
-    elif parts.path.startswith(("/history/", "/compare")):
-        return page_to_share(Owners(engine), project_id, address)
+            return f"{board[0]}?{urlencode(filters)}", title
+    elif parts.path.startswith("/history/"):
+        page = page_to_share(Owners(engine), project_id, address)
+        return page, stack_title(newest_contract(session, page.removeprefix("/history/")), dispatcher=False)
+    elif parts.path.startswith("/compare"):
+        page = page_to_share(Owners(engine), project_id, address)
+        sides = [runs.split(",") for _, runs in sorted(parse_qsl(urlsplit(page).query))]
+        return page, " against ".join(f"#{runs[0]}" if len(runs) == 1 else f"{len(runs)} runs" for runs in sides)
     why = "must be the address of a history, leaderboard or comparison of this project"
     raise InvalidChange(f"No chart was added: the page {why}.", (FieldError("page", why),))
 
@@ -53,8 +60,8 @@ def page_to_chart(session: Session, engine: Engine, project_id: int, slug: str, 
 def add(engine: Engine, slug: str, *, page: str, title: str, by: str) -> DashboardChart:
     with transaction(engine) as session:
         project = find_project(session, slug)
-        address = page_to_chart(session, engine, project.id or 0, project.slug, page)
-        name = one_line(title)[:MAX_TITLE] or address
+        address, own_title = page_to_chart(session, engine, project.id or 0, project.slug, page)
+        name = (one_line(title) or own_title)[:MAX_TITLE]
         return dashboards.add_chart(session, project.id or 0, page=address, title=name, by=by)
 
 
@@ -83,7 +90,7 @@ class NewChart(BaseModel):
     page: str = Field(
         min_length=1, max_length=2 * MAX_PAGE, description="Address or path of a history, leaderboard or comparison."
     )
-    title: str = Field("", max_length=MAX_TITLE)
+    title: str = Field("", max_length=MAX_TITLE, description="Default: the title of the page.")
     author: str = Field("", max_length=100, description="Who adds it, on a service without log-ins.")
 
 

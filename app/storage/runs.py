@@ -457,6 +457,18 @@ def stored_contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict
     return {run_id: stored_contract(contract) for run_id, contract in rows}
 
 
+def newest_contract(session: Session, stack_key: str) -> dict[str, Stated]:
+    """Return the contract of the newest run of a stack; empty without runs."""
+    newest = (
+        select_any(RunResultRow.contract)
+        .join(RunRow, col(RunRow.id) == RunResultRow.run_id)
+        .where(col(RunRow.stack_key) == stack_key)
+        .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+        .limit(1)
+    )
+    return stored_contract(session.execute(newest).scalar_one_or_none())
+
+
 def get_run(session: Session, run_id: int) -> RunRow:
     """Return the row of a run. Raises NotFound."""
     run = session.get(RunRow, run_id)

@@ -150,10 +150,10 @@ def standings_of(
     )
 
 
-def has_leaderboard(session: Session, hardware_slug: str, family_slug: str) -> bool:
-    """Return whether any visible stack has this hardware and family."""
-    stack = select_any(StandingRow.stack_key).where(*_of_leaderboard(hardware_slug, family_slug)).limit(1)
-    return session.execute(stack).first() is not None
+def leaderboard_title(session: Session, hardware_slug: str, family_slug: str) -> str:
+    """Return the title of a leaderboard; empty if no visible stack has this hardware and family."""
+    names = select_any(StandingRow.family, StandingRow.hardware).where(*_of_leaderboard(hardware_slug, family_slug))
+    return " on ".join(session.execute(names.limit(1)).first() or ())
 
 
 def class_summaries(session: Session, filters: StandingsFilters) -> tuple[ClassSummary, ...]:

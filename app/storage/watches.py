@@ -13,13 +13,12 @@ from app.domain.naming import stack_title
 from app.errors import InvalidChange
 from app.storage import audit
 from app.storage.audit import AuditEvent, to_event
-from app.storage.runs import ENDED_BADLY, aware, stored_contract
+from app.storage.runs import ENDED_BADLY, aware, newest_contract
 from app.storage.tables import (
     AuditEventRow,
     ProjectRow,
     RegressionMemberRow,
     RegressionRow,
-    RunResultRow,
     RunRow,
     UserRow,
     WatchRow,
@@ -109,14 +108,8 @@ def _title(session: Session, row: WatchRow) -> str:
     if row.kind == "regression":
         cause = session.execute(select_any(RegressionRow.cause).where(col(RegressionRow.id) == int(row.target)))
         return f"#{row.target} {cause.scalar_one_or_none() or ''}".strip()
-    contract = session.execute(
-        select_any(RunResultRow.contract)
-        .join(RunRow, col(RunRow.id) == RunResultRow.run_id)
-        .where(col(RunRow.stack_key) == row.target, col(RunRow.project_id) == row.project_id)
-        .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
-        .limit(1)
-    ).scalar_one_or_none()
-    return stack_title(stored_contract(contract)) if contract else row.target[:12]
+    contract = newest_contract(session, row.target)
+    return stack_title(contract) if contract else row.target[:12]
 
 
 def events_of(session: Session, watches: Collection[Watch], limit: int) -> list[AuditEvent]:

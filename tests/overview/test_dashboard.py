@@ -69,6 +69,15 @@ def test_charts_are_added_moved_and_removed_and_the_overview_shows_them(teams: T
     assert shown(viewer) == [comparison, history]
 
 
+def test_a_chart_without_a_title_has_that_of_its_page(teams: Teams, ours: Belongings) -> None:
+    member = teams.client("contributor")
+    pages = (f"/history/{ours.stack}", "/leaderboards/h100/qwen3-30b-a3b", f"/compare?a={ours.run}&b={ours.run - 1}")
+    for page in pages:
+        added = member.post(API, json={"page": page}).json()
+        shown_page = member.get(added["page"], headers=HTML).text
+        assert f'name="title" value="{added["title"]}"' in shown_page, page  # what its own button would send
+
+
 def test_only_pages_of_the_project_become_charts_and_only_so_many(teams: Teams, ours: Belongings) -> None:
     member = teams.client("contributor")
     with transaction(teams.engine) as session:
