@@ -509,8 +509,8 @@ async def check_upload(
 def list_runs(
     request: Request, engine: AppEngine, session: ReadSession, query: Annotated[RunQuery, Query()]
 ) -> Response | RunListOut:
-    """Runs, newest first unless sorted otherwise. As CSV or Parquet all of them, whatever the page."""
-    RunQuery.check_names(request.query_params)
+    """Runs, newest first unless sorted otherwise. As CSV or Parquet (`format`) all of them, whatever the page."""
+    RunQuery.check_names(name for name in request.query_params if name != "format")
     chosen = table_format(request)
     if chosen != "json":
         return table_answer(chosen, RUN_COLUMNS, run_rows(engine, query), "runs")
@@ -545,7 +545,7 @@ def read_run(request: Request, session: ReadSession, run_id: RunId) -> RunOut:
 )
 @requires(Action.READ, of="run")
 def read_series(request: Request, session: ReadSession, run_id: RunId) -> Response:
-    """Return every per-iteration metric; CSV with `Accept: text/csv`, or Parquet."""
+    """Return every per-iteration metric; with `format=csv` or `parquet`, or such an `Accept`, as a table."""
     chosen = table_format(request, strict=True)
     series = get_series(session, run_id)
     if chosen == "csv":

@@ -5,22 +5,34 @@ Parquet needs the extra `parquet` (pyarrow), which takes 165 MB.
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, get_args
 
 from fastapi import HTTPException, Request
 from starlette.responses import Response, StreamingResponse
 
+from app.errors import FieldError, InvalidQuery
 from app.web.lists import csv_text
 
 PARQUET = "application/vnd.apache.parquet"
 Format = Literal["json", "csv", "parquet"]
 Kind = Literal["int", "float", "text", "time", "flag"]
 Batches = Iterable[Sequence[Sequence[Any]]]
+_FORMATS: tuple[Format, ...] = get_args(Format)
 _PIECE = 1 << 18
 
 
 def table_format(request: Request, *, strict: bool = False) -> Format:
-    """Return the format that the caller accepts; JSON for others, or HTTPException 406 if `strict`."""
+    """Return the format that `format=` or `Accept` requests; JSON for others, or HTTPException 406 if `strict`.
+
+    Raises InvalidQuery for an unknown `format`.
+    """
+    if stated := request.query_params.get("format"):
+        if stated not in _FORMATS:
+            raise InvalidQuery(
+                f"There is no format {stated[:50]!r}. Formats are {', '.join(_FORMATS)}.",
+                (FieldError("format", f"must be one of {', '.join(_FORMATS)}"),),
+            )
+        return stated
     accept = request.headers.get("accept", "*/*")
     if "text/csv" in accept:
         return "csv"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
 import pytest
@@ -75,6 +76,9 @@ def test_series_and_lists_come_as_parquet(client: TestClient, engine: Engine, ru
         assert answer.headers["content-type"] == PARQUET
         table = parquet.read_table(io.BytesIO(answer.content)).to_pydict()
         assert {name: table[name] for name in columns} == columns
+        stated = client.get(address, params=dict(parse_qsl(urlsplit(address).query)) | {"format": "parquet"})
+        assert (stated.headers["content-type"], stated.content) == (PARQUET, answer.content)
+        assert_problem(client.get(address, params={"format": "xlsx"}), 422, "parquet")
     answer = client.get(f"/api/v1/runs/{run_id}/series", headers={"Accept": "text/html"})
     assert_problem(answer, 406, PARQUET)
 
