@@ -521,6 +521,7 @@ NO_RECORD: Mapping[str, str] = {
     "POST /api/v1/check": "answers a question and stores nothing",
     "POST /upload/preview": "answers what a file shows, and stores nothing",
     "POST /api/v1/uploads/preview": "the same for the client",
+    "POST /api/v1/uploads/check": "checks an upload and stores nothing",
     "POST /check": "the same as a form",
     "POST /api/v1/runs/{run_id}/bisect": "answers a question and stores nothing",
     "POST /api/v1/projects/{slug}/deletions/preview": "answers what a deletion would do, and deletes nothing",
