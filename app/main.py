@@ -39,7 +39,8 @@ from app.access.pages import whoami_router as whoami_api
 from app.access.people_import import api as people_api
 from app.access.people_import import router as people_pages
 from app.access.routes import describe_access, route_table
-from app.access.share_links import router as share_links
+from app.access.share_links import api as share_links_api
+from app.access.share_links import router as share_link_pages
 from app.compare.api import router as compare_api
 from app.compare.pages import router as compare_pages
 from app.experiments.api import router as experiments_api
@@ -194,6 +195,7 @@ def _routes() -> list[BaseRoute]:
         members_api,
         groups_api,
         invitations_api,
+        share_links_api,
         people_api,
         users_api,
         audit_api,
@@ -236,7 +238,7 @@ def _routes() -> list[BaseRoute]:
         members_pages,
         group_pages,
         invitation_pages,
-        share_links,
+        share_link_pages,
         people_pages,
         users_pages,
         audit_pages,

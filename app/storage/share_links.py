@@ -124,8 +124,8 @@ def list_share_links(session: Session, project_id: int) -> list[ShareLink]:
     return [share_link(row) for row in session.execute(chosen).scalars()]
 
 
-def revoke_share_link(session: Session, project_id: int, link_id: int, *, by: str) -> None:
-    """Revoke a link. Raises NotFound; revoking twice has no effect."""
+def revoke_share_link(session: Session, project_id: int, link_id: int, *, by: str) -> ShareLink:
+    """Revoke a link and return it. Raises NotFound; revoking twice has no effect."""
     row = session.get(ShareLinkRow, link_id)
     if row is None or row.project_id != project_id:
         raise NotFound("This link does not exist.")
@@ -136,6 +136,7 @@ def revoke_share_link(session: Session, project_id: int, link_id: int, *, by: st
             session, who=by, subject="share link", subject_id=link_id, action="revoked", project_id=project_id,
             before={"page": row.page},
         )  # fmt: skip
+    return share_link(row)
 
 
 def _refused(field: str, why: str) -> InvalidChange:

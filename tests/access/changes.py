@@ -266,6 +266,10 @@ ACCESS: Mapping[str, Change] = {
     "POST /settings/projects/{slug}/tokens/{token_id}/revoke": Change(
         "token", "revoked", before={"name": "weekly"}, of=_TOKEN
     ),
+    "POST /api/v1/projects/{slug}/share-links": Change(
+        "share link", "created", lambda there: {"page": f"/runs/{_run(there)}", "days": 2}
+    ),
+    "DELETE /api/v1/projects/{slug}/share-links/{link_id}": Change("share link", "revoked", of=_SHARE_LINK),
     "POST /settings/projects/{slug}/share-links": Change(
         "share link", "created", lambda there: {"page": f"/runs/{_run(there)}", "days": "7"}
     ),

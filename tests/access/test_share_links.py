@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 import pytest
 from sqlalchemy import select
@@ -67,6 +68,28 @@ def test_a_comparison_is_shared_with_its_runs_only(teams: Teams) -> None:
     client, page = visitor(teams, share(teams, f"/compare?a={a}&b={b}"))
     assert client.get(page, headers=HTML).status_code == 200
     assert client.get(f"/compare?a={a}&b={other}", headers=HTML).status_code in (303, 401, 404)
+
+
+def test_the_api_creates_lists_and_revokes_links(teams: Teams, ours: Belongings) -> None:
+    member, api = teams.client("contributor"), f"/api/v1/projects/{OURS}/share-links"
+    page = f"/api/v1/runs/{ours.run}/report"
+    created = member.post(api, json={"page": f"http://testserver{page}", "days": 2})
+    assert (created.status_code, created.headers["Cache-Control"]) == (201, "no-store")
+    link = created.json()
+    assert (link["page"], link["state"], link["created_by"]) == (page, "active", "contributor")
+    reader, opened = visitor(teams, urlsplit(link["link"]).path)
+    assert (opened, reader.get(page).status_code) == (page, 200)
+    (listed,) = member.get(api).json()["items"]
+    assert listed == {name: value for name, value in link.items() if name != "link"} | {
+        "opened": 1, "opened_at": listed["opened_at"],
+    }  # fmt: skip
+    assert member.delete(f"{api}/{link['id']}").json()["state"] == "revoked"
+    assert reader.get(page).status_code == 401
+    assert teams.client("anonymous").get(urlsplit(link["link"]).path).status_code == 404
+    for body in ({"page": "/runs"}, {"page": page, "days": 366}, {"page": page, "days": 0}, {}):
+        assert member.post(api, json=body).status_code == 422, body
+    assert member.delete(f"{api}/999").status_code == 404
+    assert [teams.client(who).get(api).status_code for who in ("viewer", "outsider", "anonymous")] == [403, 404, 401]
 
 
 def test_links_end(teams: Teams, ours: Belongings) -> None:
