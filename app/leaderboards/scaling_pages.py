@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from sqlmodel import Session
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.numbers import plural
@@ -28,10 +28,11 @@ from app.web.templating import render
 
 @dataclass(frozen=True, slots=True)
 class ScalingPage:
-    """`offers`: workloads with several sizes, of any project. `chosen` None: the filters do not select exactly one."""
+    """`offers`: workloads with several sizes, of any project. `chosen`: the only one that matches the filters."""
 
     query: ScalingQuery
     offers: tuple[Workloads, ...]
+    matching: tuple[Workloads, ...]
     chosen: Workloads | None
     sections: tuple[Section, ...]
     answer: str
@@ -49,12 +50,12 @@ class ScalingPage:
 
 def scaling_page(session: Session, query: ScalingQuery) -> ScalingPage:
     offers = workloads(session)
-    matching = [offer for offer in offers if _matches(offer, query)]
+    matching = tuple(offer for offer in offers if _matches(offer, query))
     if len(matching) != 1:
-        return ScalingPage(query, offers, None, (), asked := _asked(offers, len(matching)), asked)
+        return ScalingPage(query, offers, matching, None, (), asked := _asked(offers, len(matching)), asked)
     chosen = matching[0]
     all_sections = sections(measure(session, chosen, query))
-    return ScalingPage(query, offers, chosen, all_sections, answer(all_sections), lead(all_sections))
+    return ScalingPage(query, offers, matching, chosen, all_sections, answer(all_sections), lead(all_sections))
 
 
 def _matches(workloads: Workloads, query: ScalingQuery) -> bool:
@@ -179,7 +180,12 @@ Page = Annotated[ScalingPage, Depends(get_page)]
 
 @router.get("/scaling")
 @requires(Action.READ)
-def show_scaling(request: Request, page: Page) -> HTMLResponse:
+def show_scaling(request: Request, page: Page) -> Response:
+    """Show one workload: of several that match, the one with the most sizes and stacks."""
+    if page.chosen is None and page.matching:
+        widest = max(page.matching, key=lambda workload: (max(workload.sizes.values()), workload.stacks))
+        query = page.query.query(project=widest.project, hardware=widest.hardware_slug, family=widest.family_slug)
+        return RedirectResponse(f"/scaling?{query}", status_code=303)
     return _render(request, page)
 
 

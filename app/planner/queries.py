@@ -237,7 +237,9 @@ def why(offer: Offer, best: Offer, request: PlanRequest) -> str:
 
 
 def short_reason(offer: Offer, best: Offer) -> str:
-    """Return why an offer ranks below the first one; "" for the first one, and where nothing is predicted."""
+    """Return why an offer ranks where it does; "" where nothing is measured or predicted."""
+    if offer is best:
+        return f"Measured: {offer.measured[0].title}." if offer.measured else ""
     prediction, first = offer.prediction, best.prediction
     if prediction is None or prediction.step_time_s is None or first is None or first is prediction:
         return ""
@@ -256,12 +258,18 @@ def _measured(offer: Offer, request: PlanRequest) -> str:
     )
 
 
+_SAME = 0.02
+"""Predicted differences below this are not worth a sentence."""
+
+
 def _difference(prediction: Prediction, first: Prediction) -> str:
     """Return the part in which a layout loses most against the first one."""
     lost = {name: prediction.parts_s[name] - first.parts_s[name] for name in prediction.parts_s}
     name = max(lost, key=lambda part: lost[part])
     slower = (prediction.step_time_s or 0.0) / (first.step_time_s or 1.0) - 1
-    if lost[name] <= 0 or slower <= 0:
+    if slower < -_SAME:
+        return f"{-slower:.0%} faster by prediction, within its error."
+    if lost[name] <= 0 or slower < _SAME:
         return "As fast as the first one."
     return f"{slower:.0%} slower than the first one: {_PARTS[name]}."
 

@@ -120,6 +120,8 @@ def _change(run: RunListItem) -> float | None:
 
 def list_answer(runs: Sequence[RunListItem]) -> str:
     """Return what the shown runs have in common: `3 of 40 runs shown are slower than before, 2 failed.`"""
+    if runs and all(run.status in ("received", "processing") for run in runs):
+        return f"{plural(len(runs), 'run')} shown {'waits' if len(runs) == 1 else 'wait'} to be read."
     slower = sum(run.verdict == "regression" and _change(run) is not None for run in runs)
     failed = sum("failed" in (run.status, run.verdict) for run in runs)
     verb = "is" if slower == 1 else "are"
