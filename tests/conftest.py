@@ -90,6 +90,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    gc.set_threshold(50_000)  # a twentieth of the whole run would look for garbage
     gc.enable()
     if visible := sys.modules.get("app.storage.visible"):  # a test imported it
         visible.see_every_project()  # what tests read and make themselves; each request begins with no project visible
