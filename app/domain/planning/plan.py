@@ -249,8 +249,8 @@ def _hot_groups(request: PlanRequest, layout: Layout) -> Note | None:
     wide = [f"{name} {size}" for name, size in (("TP", layout.tp), ("EP x ETP", layout.expert_group)) if size > domain]
     if not wide:
         return None
-    names = " and ".join(wide)
-    text = f"{names} exceeds the {_fast_links(request)} of {domain} GPUs: slow links are on the critical path."
+    links = f"{_fast_links(request)} of {domain} GPUs"
+    text = f"{' and '.join(wide)} exceeds the {links}: slow links are on the critical path."
     return Note("scale-tp-cross-node", text, ("U-par", "D-moe"))
 
 
