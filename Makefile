@@ -85,6 +85,10 @@ lock: $(VENV)/.build  ## Lock the dependencies of pyproject.toml (UPGRADE=--upgr
 	  -o $(LOCK_FOLDER)/requirements-dev.lock
 	$(LOCK) --group build -o $(LOCK_FOLDER)/requirements-build.lock
 
+.PHONY: vega
+vega:  ## Build static/vega, the part of Vega that draws the charts, from npm packages (needs Node.js 20)
+	@cd .ci/vega && npm ci --silent && node build.mjs && ls -l ../../static/vega
+
 .PHONY: sbom
 sbom: $(VENV)/.runtime  ## Write the release's software bill of materials, CycloneDX JSON
 	@version=$$($(BIN)/python -c 'from importlib.metadata import version; print(version("threewalls"))'); \

@@ -1,12 +1,14 @@
 """Prints the software bill of materials of a release as CycloneDX JSON: `make sbom`.
 
 It lists what the image holds: the packages of requirements.lock that Linux with the image's Python installs, with their
-licences and who needs them, and the base images.
+licences and who needs them, the npm packages in static/vega/vega.js, and the base images.
 """
 
 import json
+import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, metadata
 from typing import Any
@@ -38,7 +40,7 @@ def main() -> None:
             "component": _component("application", PROJECT["name"], PROJECT["version"], root)
             | {"licenses": [{"expression": PROJECT["license"]}]},
         },
-        "components": [*map(_library, packages), *map(_container, images)],
+        "components": [*map(_library, packages), *_scripts(), *map(_container, images)],
         "dependencies": [{"ref": purl, "dependsOn": sorted(set(needed))} for purl, needed in needs.items()],
     }
     json.dump(document, sys.stdout, indent=1)
@@ -63,6 +65,13 @@ def _library(package: Package) -> dict[str, Any]:
     except PackageNotFoundError:
         licence = None
     return component | ({"licenses": [{"expression": licence}]} if licence else {})
+
+
+def _scripts() -> Iterator[dict[str, Any]]:
+    notice = (ROOT / "static/vega/NOTICE").read_text()
+    for name, version, licence in re.findall(r"^(\S+) (\d\S*) \((\S+)\)$", notice, re.MULTILINE):
+        component = _component("library", name, version, f"pkg:npm/{name}@{version}")
+        yield component | {"licenses": [{"expression": licence}]}
 
 
 def _container(image: Image) -> dict[str, Any]:

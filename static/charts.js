@@ -1,19 +1,13 @@
-// Charts: what `data-chart` holds is embedded with Vega, in the colours of the theme that is shown.
-// A module, because the chart bundle declares short names of its own in the global scope.
+// Charts: the Vega specification in `data-chart` is drawn in the colours of the theme that is shown.
 const drawn = new Map(); // chart area -> vega view
-const scripts = new Map(); // address -> promise
 
-function loadScript(address) {
-  if (!scripts.has(address)) {
-    scripts.set(address, new Promise((resolve, reject) => {
-      const script = document.createElement("script");
-      script.src = address;
-      script.onload = resolve;
-      script.onerror = () => { scripts.delete(address); reject(new Error(address)); };
-      document.head.append(script);
-    }));
-  }
-  return scripts.get(address);
+// The script comes with the first chart. The policy of the pages forbids code from text, so Vega interprets expressions.
+async function viewOf(area, options) {
+  const { View, expressionInterpreter, parse } = await import(area.dataset.vega);
+  const spec = withColours(JSON.parse(area.querySelector("[data-spec]").textContent), area);
+  area.style.color = "";
+  for (const data of spec.data) if (data.name in spec.datasets) data.values = spec.datasets[data.name];
+  return new View(parse(spec, {}, { ast: true }), { expr: expressionInterpreter, tooltip: showTooltip, ...options });
 }
 
 // Specifications name colours by token (`--accent`): the stylesheet says what they are in this theme.
@@ -35,23 +29,19 @@ async function drawChart(area) {
   const target = document.createElement("div");
   target.className = "chart-drawing";
   try {
-    await loadScript(area.dataset.vega);
-    const spec = withColours(JSON.parse(source.textContent), area);
-    area.style.color = "";
     area.append(target);
-    const result = await vegaEmbed(target, spec, {
-      ast: true, actions: false, defaultStyle: false, renderer: "canvas", tooltip: { disableDefaultStyle: true },
-    });
-    if (!source.isConnected) { result.finalize(); target.remove(); return; } // newer data came meanwhile
+    const view = await viewOf(area, { container: target });
+    await view.runAsync();
+    if (!source.isConnected) { view.finalize(); target.remove(); return; } // newer data came meanwhile
     drawn.get(area)?.finalize();
     hideTooltip();
-    drawn.set(area, result);
+    drawn.set(area, view);
     target.className = "";
     // Never lower than what kept its place, so that nothing below moves up.
     area.style.minHeight = `${area.querySelector(".reserved")?.getAttribute("height") ?? 0}px`;
     area.replaceChildren(source, target, chartTools(area));
-    listen(area, result.view);
-    walk(area, result.view, target);
+    listen(area, view);
+    walk(area, view, target);
     area.dataset.ready = document.documentElement.dataset.theme || "system";
   } catch (error) {
     console.warn("chart", error);
@@ -62,8 +52,28 @@ async function drawChart(area) {
 }
 
 // The tooltip hangs on the page, not on the chart: the chart that showed it may be gone before the pointer leaves it.
+// Values come from logs, so they are set as text.
+function showTooltip(_view, event, _item, value) {
+  hideTooltip();
+  if (value === null || value === undefined || value === "") return;
+  const { clientX, clientY } = event;
+  const tip = Object.assign(document.createElement("div"), { id: "chart-tooltip" });
+  if (typeof value === "object") {
+    const table = tip.appendChild(document.createElement("table"));
+    for (const [name, text] of Object.entries(value)) {
+      const row = table.insertRow();
+      row.insertCell().textContent = name;
+      row.insertCell().textContent = text;
+    }
+  } else tip.textContent = value;
+  document.body.append(tip);
+  const { width, height } = tip.getBoundingClientRect();
+  tip.style.left = `${clientX + 10 + width > innerWidth ? clientX - 10 - width : clientX + 10}px`;
+  tip.style.top = `${clientY + 10 + height > innerHeight ? clientY - 10 - height : clientY + 10}px`;
+}
+
 function hideTooltip() {
-  document.getElementById("vg-tooltip-element")?.remove();
+  document.getElementById("chart-tooltip")?.remove();
 }
 
 // A click follows what the point leads to; a drag writes the form of the chart, which asks for the part it spans.
@@ -143,13 +153,10 @@ function save(blob, type) {
 // The chart drawn again in the shape of a slide of 1600 by 900, with title, date, address and the `generated` mark.
 async function picture(area, write) {
   const { margin, head, foot, width, height } = PICTURE;
-  const spec = withColours(JSON.parse(area.querySelector("[data-spec]").textContent), area);
-  area.style.color = "";
-  const shown = (typeof spec.height === "number" ? spec.height : 300) + 60; // with the axis; places inside depend on the height
-  if (spec.width === "container") spec.width = shown * (width - 2 * margin) / (height - head - foot) - 90;
-  const host = document.createElement("div");
-  const { view, finalize } = await vegaEmbed(host, spec, { ast: true, actions: false, defaultStyle: false, tooltip: false, renderer: "none" });
+  const view = await viewOf(area, { renderer: "none" });
   try {
+    const shown = view.height() + 60; // with the axis; places inside depend on the height
+    await view.width(shown * (width - 2 * margin) / (height - head - foot) - 90).runAsync();
     const text = (element) => element?.textContent.replace(/\s+/g, " ").trim() ?? "";
     const date = new Date().toISOString().slice(0, 10);
     const texts = [
@@ -162,7 +169,7 @@ async function picture(area, write) {
     }
     return await write(view, texts, resolved("--bg", area));
   } finally {
-    finalize();
+    view.finalize();
   }
 }
 
@@ -225,7 +232,7 @@ function walk(area, view, target) {
     ring.hidden = false;
     const text = Object.entries(item.tooltip).map(([name, value]) => `${name}: ${value}`).join(", ");
     say(`${at + 1} of ${points.length}: ${text}`);
-    view.tooltip()(view, { clientX: left, clientY: top }, item, item.tooltip);
+    showTooltip(view, { clientX: left, clientY: top }, item, item.tooltip);
   };
   area.onkeydown = (event) => {
     if (event.target !== area || event.ctrlKey || event.metaKey || event.altKey) return;

@@ -206,9 +206,6 @@ def serve(
         open_to = _open_to(settings, host)
         # Imported after all checks, because these imports are most of the start-up time.
         start.step("loading the pages and the API")
-        from app.web.assets import vega_bundle  # noqa: PLC0415
-
-        vega_bundle()  # otherwise the first page would wait for it
         server = _Server(settings, open_to, address, stack.enter_context(_beside(seed, address)), start)
         start.step("starting the worker and the web server")
         if settings.embedded:

@@ -1,13 +1,16 @@
 """The theme of all charts (no frame, light horizontal grid), groups of series, and bars and tables of figures.
 
-Colours are names of the stylesheet's variables (`--accent`). app.js replaces them by the colours of the current theme,
-so that colours are defined in one place and charts follow the theme switch.
+Colours are names of the stylesheet's variables (`--accent`). charts.js replaces them by the colours of the current
+theme, so that colours are defined in one place and charts follow the theme switch.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
+
+import msgspec
 
 from app.domain.contract.fields import METRICS
 from app.domain.numbers import plural
@@ -41,6 +44,29 @@ CONFIG: dict[str, Any] = {
     "axisX": {"grid": False, "domain": True, "domainColor": BORDER},
     "text": {"fontSize": 12, "color": MUTED},
 }
+
+
+# --- From Vega-Lite, which Altair writes, to Vega, which the script of a page draws.
+
+_SEPARATE = ("datasets", "description")
+"""What differs from chart to chart of a kind, and what the compiler does not read."""
+
+
+def vega(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the specification compiled to Vega. `datasets` stays apart, by the names of the sources in `data`."""
+    separate = {name: spec[name] for name in _SEPARATE if name in spec}
+    # A copy of the text in memory is a fifth of the objects, and reading it takes a tenth of a millisecond.
+    text = _compiled(msgspec.json.encode({name: value for name, value in spec.items() if name not in separate}))
+    return {**msgspec.json.decode(text), **separate}
+
+
+@lru_cache(maxsize=512)
+def _compiled(spec: bytes) -> bytes:
+    """Compile in 10 ms, the first time in half a second, and 60 MB of memory."""
+    import vl_convert  # noqa: PLC0415  only a process that draws should pay
+
+    compiled = vl_convert.vegalite_to_vega(spec.decode())
+    return msgspec.json.encode({name: value for name, value in compiled.items() if name != "$schema"})
 
 
 # --- The series of a run, in groups.

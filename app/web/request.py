@@ -55,7 +55,7 @@ HTTPS_ONLY = "max-age=31536000"
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SECRET_FOLLOWS = ("/s/", "/invite/")
-_QUIET_ROUTES = ("/healthz", "/readyz", "/metrics", "/static", "/assets/{name}")
+_QUIET_ROUTES = ("/healthz", "/readyz", "/metrics", "/static", "/assets/htmx.js")
 
 
 class RequestFrameMiddleware:

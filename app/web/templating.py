@@ -40,6 +40,7 @@ from app.domain.text import commit_address, listed_cause, range_address
 from app.settings import RESOURCES
 from app.storage.verdicts import open_regressions
 from app.web.assets import asset_url
+from app.web.charts import vega
 from app.web.dependencies import reading, session_of
 from app.web.identity import access_of, make_administrator, own_name
 
@@ -113,6 +114,7 @@ _FILTERS = (
     short_commit,
     significant,
     step_time,
+    vega,
     with_runs,
 )
 

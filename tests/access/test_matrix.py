@@ -124,9 +124,7 @@ def knock(teams: Teams, settings: Settings) -> tuple[RouteTable, Teams]:
 
 
 def address(route: RuledRoute, belongings: Belongings) -> str:
-    params = belongings.params()
-    params["name"] = "vega.js"
-    return route.path.format(**params)
+    return route.path.format(**belongings.params())
 
 
 def ask(client: TestClient, route: RuledRoute, belongings: Belongings) -> tuple[int, list[int] | None]:

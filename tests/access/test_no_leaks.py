@@ -136,7 +136,7 @@ def work_again(teams: Teams) -> None:
 
 def addresses(teams: Teams, ours: Belongings) -> list[str]:
     """Every address that answers to GET, about what is ours, and some of them with what they are asked by."""
-    params = ours.params() | {"name": "vega.js"}
+    params = ours.params()
     routes = [
         route
         for route in route_table(teams.app).routes

@@ -135,7 +135,7 @@ class Town:
         ]
 
     def _address(self, path: str, params: dict[str, str]) -> str:
-        return path.format(**params | {"name": "vega.js"})
+        return path.format(**params)
 
     def read(self, who: str) -> dict[str, Reader]:
         """Every page that the caller may read, by its address.

@@ -1,4 +1,4 @@
-"""What one screen may hold: words, the place of the main picture and of the primary action, and layout shifts.
+"""What a page may hold: words, the place of the main picture and of the primary action, layout shifts, and bytes.
 
 A word has a letter or a digit; a figure with its unit is one. The lines of an opened log are data and are not counted.
 Pages over the budget are listed with what was measured. A change may shorten the list, not lengthen it.
@@ -12,6 +12,8 @@ from playwright.sync_api import Page
 
 FIRST_SCREEN_WORDS, PAGE_WORDS = 150, 400
 LAYOUT_SHIFT = 0.02
+RUN_BYTES, PAGE_BYTES = 250_000, 180_000
+"""Compressed, with all scripts, stylesheets and parts, for a browser that has nothing of them."""
 _SLACK = 1.1
 """Fonts and dates change a little which words the first screen holds."""
 
@@ -65,6 +67,11 @@ SHIFT = r"""() => new Promise((resolve) => {
 })"""
 
 
+WEIGH = """() => performance.getEntries()
+  .filter(({ entryType }) => entryType === "navigation" || entryType === "resource")
+  .reduce((sum, { encodedBodySize }) => sum + encodedBodySize, 0)"""
+
+
 @dataclass(frozen=True, slots=True)
 class Over:
     """What was measured on a page over the budget: words, what is below the first screen, and layout shift."""
@@ -108,3 +115,10 @@ def shifted(page: Page) -> list[str]:
     name, shift = name_of(page.url), page.evaluate(SHIFT)
     is_listed = OVER.get(name, Over()).shift > 0  # how much depends on how late a chart comes
     return [f"{name}: layout shift {shift:.3f}"] if shift > LAYOUT_SHIFT and not is_listed else []
+
+
+def overweight(page: Page) -> list[str]:
+    """Return by how much the page weighs too much, with the parts that it has requested."""
+    name, weight = name_of(page.url), page.evaluate(WEIGH)
+    most = RUN_BYTES if name.startswith("/runs/N") else PAGE_BYTES
+    return [f"{name}: {weight / 1000:.0f} kB, at most {most / 1000:.0f}"] if weight > most else []

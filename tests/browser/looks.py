@@ -3,7 +3,7 @@
 from axe_playwright_python.base import AXE_SCRIPT, AxeResults
 from playwright.sync_api import Page, expect
 
-from tests.browser.budget import over_budget, shifted
+from tests.browser.budget import over_budget, overweight, shifted
 
 PHONE, TABLET, DESKTOP = 390, 1024, 1440
 EVERY_RULE = {"resultTypes": ["violations"]}
@@ -75,7 +75,7 @@ def assert_looks_well(page: Page, *, unfold: bool = False) -> None:
     """Of a page opened at the width of a phone. It is wide and dark afterwards, and holds a few of its rows."""
     expect(page.locator(LATE_PARTS)).to_have_count(0)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
-    over = [*over_budget(page), *shifted(page)]
+    over = [*over_budget(page), *shifted(page), *overweight(page)]
     for width in (TABLET, DESKTOP):  # charts follow when they get to it
         page.set_viewport_size({"width": width, "height": 900})
         page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width)

@@ -94,7 +94,7 @@ def test_a_point_tells_of_its_run_and_leads_to_it_and_nowhere_else(open_page: Op
     box = page.locator("[data-chart] canvas").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 180)
-    tip = page.locator("#vg-tooltip-element")
+    tip = page.locator("#chart-tooltip")
     for label in ("run", "commit", "95 % interval", "iterations", "verdict", "in levels"):
         expect(tip).to_contain_text(label)
     number = re.search(r"#(\d+)", tip.inner_text())

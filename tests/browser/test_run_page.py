@@ -35,7 +35,7 @@ def test_a_point_leads_to_its_line_and_a_line_to_its_point(open_page: OpenPage, 
     box = page.locator("[data-chart] canvas").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 150)
-    tip = page.locator("#vg-tooltip-element")
+    tip = page.locator("#chart-tooltip")
     expect(tip).to_contain_text("log line")
     expect(tip).to_contain_text(re.compile(r"counts as:?\s*(window|spike)"))
     iteration = int(re.search(r"iteration:?\s*(\d+)", tip.inner_text()).group(1))  # type: ignore[union-attr]

@@ -216,7 +216,8 @@ DIGEST = "sha256:" + "5e" * 32
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """The files that pin something, to be changed."""
-    shutil.copytree(ROOT / ".ci", tmp_path / ".ci", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / ".ci", tmp_path / ".ci", ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
+    shutil.copytree(ROOT / "static/vega", tmp_path / "static/vega")
     for name in (*LOCKS, "pyproject.toml", "Dockerfile", "docker-compose.yml"):
         shutil.copy(ROOT / name, tmp_path)
     return tmp_path
@@ -288,6 +289,9 @@ def test_the_bill_of_materials_lists_what_the_image_installs_and_the_base_images
     locked = re.findall(r"^([a-z0-9-]+)==([^ ;]+)( ;)?", (checkout / "requirements.lock").read_text(), re.MULTILINE)
     assert {f"pkg:pypi/{name}@{version}" for name, version, marker in locked if not marker} <= versions
     assert not {purl for purl in versions if purl.startswith(("pkg:pypi/django@", "pkg:pypi/colorama@"))}
+    locked_scripts = json.loads((checkout / ".ci/vega/package-lock.json").read_text())["packages"]
+    scripts = {purl for purl in versions if purl.startswith("pkg:npm/vega")}
+    assert f"pkg:npm/vega-view@{locked_scripts['node_modules/vega-view']['version']}" in scripts
     kinds = {component["name"] for component in document["components"] if component["type"] == "container"}
     assert kinds == {"postgres", "python", "redis"}
     needed = {purl for entry in document["dependencies"] for purl in entry["dependsOn"]}

@@ -104,7 +104,7 @@ def rename(session: Session, teams: Teams) -> None:
 
 
 def addresses(teams: Teams, belongings: Belongings) -> Iterator[str]:
-    params = {name: quote(value, safe="") for name, value in belongings.params().items()} | {"name": "vega.js"}
+    params = {name: quote(value, safe="") for name, value in belongings.params().items()}
     for route in route_table(teams.app).routes:
         if route.method == "GET" and not route.path.startswith("/assets"):
             yield re.sub(r":\w+}", "}", route.path).format(**params)
@@ -240,7 +240,7 @@ def hovered(page: Page) -> int:
         box = chart.bounding_box() or box
         for step in range(1, 8):
             page.mouse.move(box["x"] + box["width"] * step / 8, box["y"] + box["height"] * (0.3 + 0.05 * (step % 5)))
-        tooltips += page.locator("#vg-tooltip-element.visible").count()
+        tooltips += page.locator("#chart-tooltip").count()
     return tooltips
 
 

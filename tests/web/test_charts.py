@@ -1,6 +1,6 @@
 """Charts: axis, points, values off the axis, and the script that draws them."""
 
-import gzip
+import json
 import re
 from pathlib import Path
 
@@ -16,11 +16,12 @@ from app.domain.performance.steady_state import steady_state
 from app.domain.run import FloatArray
 from app.runs import charts
 from app.runs.charts import series_chart
-from app.settings import RESOURCES, Settings
-from app.web import assets
-from app.web.charts import TIME_LABEL
+from app.settings import RESOURCES
+from app.web.charts import TIME_LABEL, _compiled, vega
 from app.web.templating import environment
 from tests.builders import UNITS, step_times
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def points_of(times: FloatArray, name: str = "step_time_ms") -> charts.Points:
@@ -106,40 +107,34 @@ def test_colours_are_tokens_of_the_stylesheet() -> None:
     assert "#" not in str(spec["layer"])
 
 
-@pytest.fixture
-def renderings(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Counts how often the script is rendered; the real one takes two seconds and is drawn with in tests/browser."""
-    scripts: list[bytes] = []
-
-    def render() -> bytes:
-        scripts.append(b"script")
-        return scripts[-1]
-
-    monkeypatch.setattr(assets, "_build_bundle", render)
-    return scripts
-
-
-def test_the_chart_script_is_rendered_once_for_all_data_folders(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renderings: list[bytes]
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    path = assets.vega_bundle()
-    assert assets.vega_bundle() == path
-    assert len(renderings) == 1
-    assert path.parent == tmp_path / "cache" / "threewalls"
-    assert re.fullmatch(r"vega-vl[0-9][0-9a-z.]*-[0-9a-f]{16}\.js", path.name)
-    assert gzip.decompress(path.with_name(f"{path.name}.gz").read_bytes()) == path.read_bytes() == b"script"
-    assert assets.asset_url("vega.js") == f"/assets/{path.name}"
+def test_a_chart_is_compiled_once_for_all_data() -> None:
+    """And as if it had been compiled with them."""
+    specs = []
+    for middle in (400.0, 700.0):
+        data = points_of(step_times(middle, 50))
+        specs.append(
+            series_chart(data, charts.fitting_scale(data, log=False), steady_state(data.iterations, data.values))
+        )
+    misses = _compiled.cache_info().misses
+    for spec in specs:
+        compiled = vega(spec)
+        whole = vl_convert.vegalite_to_vega(spec)
+        for source in compiled["data"]:
+            if source["name"] in spec["datasets"]:
+                source["values"] = spec["datasets"][source["name"]]
+        del compiled["datasets"], whole["$schema"]
+        assert compiled == whole
+    assert _compiled.cache_info().misses <= misses + 1
+    assert specs[0]["datasets"] != specs[1]["datasets"]
 
 
-def test_without_a_cache_folder_that_can_be_written_the_data_folder_keeps_the_script(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renderings: list[bytes]
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert assets.vega_bundle().parent == settings.data_dir / "assets"
-    assert assets.vega_bundle().parent == settings.data_dir / "assets"
-    assert len(renderings) == 1
+def test_the_notice_names_what_the_script_is_built_from() -> None:
+    locked = json.loads((ROOT / ".ci/vega/package-lock.json").read_text())["packages"]
+    named = re.findall(
+        r"^([a-z0-9-]+) (\d[\w.]+) \(\S+\)$", (RESOURCES / "static/vega/NOTICE").read_text(), re.MULTILINE
+    )
+    assert {name: version for name, version in named if locked[f"node_modules/{name}"]["version"] != version} == {}
+    assert {"vega-view", "vega-parser", "vega-interpreter", "d3-scale", "d3-time-format"} <= dict(named).keys()
 
 
 def test_templates_use_only_filters_that_exist() -> None:

@@ -5,8 +5,10 @@ import re
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
+from app.settings import RESOURCES
 from app.storage.database import transaction
 from app.storage.tables import RunRow
+from app.web.assets import asset_url
 from tests.builders import make_stack
 
 HTMX = {"HX-Request": "true"}
@@ -37,6 +39,20 @@ def test_static_files_are_compressed_and_cached_for_a_year(client: TestClient) -
         assert answer.headers["content-encoding"] == "gzip"
         assert "immutable" in answer.headers["cache-control"]
         assert answer.headers["etag"]
+
+
+def test_the_script_of_the_charts_has_a_compressed_copy(client: TestClient) -> None:
+    address = asset_url("vega/vega.js")
+    for encoding in ("br", "gzip", "identity"):
+        answer = client.get(address, headers={"Accept-Encoding": f"deflate, {encoding}"})
+        assert answer.headers["content-type"].startswith("text/javascript")
+        assert answer.headers.get("content-encoding", "identity") == encoding
+        assert "immutable" in answer.headers["cache-control"]
+        assert "Accept-Encoding" in answer.headers["vary"]
+        conditional = {"Accept-Encoding": encoding, "If-None-Match": answer.headers["etag"]}
+        assert client.get(address, headers=conditional).status_code == 304
+    packed = client.get(address, headers={"Accept-Encoding": "br"})
+    assert int(packed.headers["content-length"]) == (RESOURCES / "static/vega/vega.js.br").stat().st_size
 
 
 def test_the_data_of_a_chart_travels_again_only_when_it_changed(client: TestClient, engine: Engine) -> None:
