@@ -72,6 +72,7 @@ def _fields(errors: object) -> tuple[FieldError, ...]:
 # --- Exit codes and `--allow`. The service sends the exit code of a verdict, from the same list.
 
 FINE = 0
+REGRESSION = 1
 USAGE = 2
 SERVICE = 3
 """Nothing was uploaded or there is no verdict: the service was unreachable, refused the request or took too long."""

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from app.client.errors import UsageError
+from app.client.errors import REGRESSION, UsageError
 from app.client.terminal import one_line
 from app.errors import ThreewallsError
 from threewalls.transport import HttpClient, Response, TransportError, pauses, retry_after_seconds
@@ -33,7 +33,8 @@ if TYPE_CHECKING:  # Python 3.11
 MOST_BYTES = 60_000
 """Limit of a comment. GitHub accepts 65,536 characters in comments and 65,535 in check summaries, GitLab a million."""
 
-_RUN_OF_MARKER = re.compile(r" run=(\d{1,19}) -->")
+_RUN_OF_MARKER = re.compile(r" run=(\d{1,19})(?: regression)? -->")
+_REGRESSION = re.compile(r"<!-- threewalls:report project=\S* key=\S* run=\d{1,19} regression -->")
 _NUMBERED = re.compile(r"(.+) #(\d{1,9})")
 _TITLES = {"success": "No regression", "failure": "Regression or failed run", "neutral": "No verdict to act on"}
 
@@ -49,7 +50,7 @@ class State(str, Enum):
         return str(self.value)
 
 
-_STATE_OF_EXIT_CODE = {0: State.SUCCESS, 1: State.FAILURE, 3: State.FAILURE}
+_STATE_OF_EXIT_CODE = {0: State.SUCCESS, REGRESSION: State.FAILURE, 3: State.FAILURE}
 _WORST_FIRST = (State.FAILURE, State.NEUTRAL, State.SUCCESS)
 
 
@@ -88,11 +89,12 @@ class Message:
     run_id: int
     marker: str
     text: str
+    is_regression: bool = False
 
     @property
     def reference(self) -> str:
-        """Return the text that identifies a comment or check as ours, and its run."""
-        return f"{self.marker} run={self.run_id} -->"
+        """Return the text that identifies a comment or check as ours, its run, and whether that is a regression."""
+        return f"{self.marker} run={self.run_id}{' regression' if self.is_regression else ''} -->"
 
     @property
     def comment(self) -> str:
@@ -114,6 +116,7 @@ def message(runs: Sequence[PostedReport], key: str = "") -> Message:
         run_id=max(run.run_id for run in runs),
         marker=_marker(project, key),
         text=bounded(worst.markdown if len(runs) == 1 else _table(runs), worst.url),
+        is_regression=any(run.exit_code == REGRESSION for run in runs),
     )
 
 
@@ -150,6 +153,11 @@ def _joint_key(keys: Sequence[str]) -> str:
 def is_marked(comment: str, marker: str) -> bool:
     """Return whether the comment begins with the marker. A quotation of it begins with `>`."""
     return comment.startswith(f"{marker} run=")
+
+
+def shows_regression(comment: str) -> bool:
+    """Return whether the comment is a report of any job that shows a regression."""
+    return _REGRESSION.match(comment) is not None
 
 
 def newest_run(comment: str, marker: str) -> int:
@@ -311,7 +319,7 @@ class ForgeApi:
         """Send a request that is safe to repeat."""
         answer = self._request(method, path, json=body)
         if answer.content:
-            self._object(answer, path)
+            self._json(answer, path)
 
     def unexpected_answer(self, path: str) -> ForgeError:
         return ForgeError(

@@ -11,7 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from app.client.forge import TRIES, ForgeError, Message, UnconfirmedError, is_marked, newest_run
+from app.client.forge import (
+    TRIES,
+    ForgeError,
+    Message,
+    State,
+    UnconfirmedError,
+    is_marked,
+    newest_run,
+    shows_regression,
+)
 
 # --- Checks and statuses: a commit shows the newest run, in whatever order reports arrive.
 #
@@ -141,6 +150,26 @@ class CommentThread(Protocol):
     def settle(self) -> None:
         """Wait longer than another job takes between reading and writing."""
         ...
+
+    def add_label(self, name: str) -> None: ...
+
+    def remove_label(self, name: str) -> None:
+        """Remove a label, which the change may not have."""
+        ...
+
+
+def put_label(thread: CommentThread, message: Message, name: str) -> str:
+    """Set a label while a comment of any job shows a regression. Return `set`, `not set` or `unchanged`.
+
+    The last regression that is gone removes it. A run without a decision does not.
+    """
+    if any(shows_regression(comment.body) for comment in thread.own()):
+        thread.add_label(name)
+        return "set"
+    if message.state is not State.SUCCESS:
+        return "unchanged"
+    thread.remove_label(name)
+    return "not set"
 
 
 def put_comment(thread: CommentThread, message: Message) -> str:

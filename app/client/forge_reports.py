@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from app.client import github, gitlab
 from app.client.ci import ci_job
-from app.client.errors import NO_VERDICT
+from app.client.errors import NO_VERDICT, UsageError
 from app.client.forge import (
     ForgeApi,
     ForgeError,
@@ -50,9 +51,13 @@ class _Forge(Protocol):
 
     def post_check(self, api: ForgeApi, target: PostTarget, message: Message) -> str: ...
 
+    def post_label(self, api: ForgeApi, target: PostTarget, message: Message, name: str) -> str: ...
+
 
 def find_target(options: argparse.Namespace, env: Mapping[str, str]) -> PostTarget:
     """Return where the report is posted. Raises UsageError for missing information."""
+    if options.label and options.no_comment:
+        raise UsageError("A label follows the comments of all jobs, so --label needs the comment: omit --no-comment.")
     stated = ForgeOptions(options.forge_url, options.repo, options.change, options.sha)
     return github_target(env, read_event(env), stated) if options.forge == "github" else gitlab_target(env, stated)
 
@@ -114,14 +119,16 @@ def _read_run(service: Service, run_id: int, report: Mapping[str, Any]) -> Poste
 
 
 def _posted(options: argparse.Namespace, target: PostTarget, message: Message) -> PostResult:
-    """Post the check and the comment. A failure of one does not prevent the other."""
+    """Post the check, the comment and the label. A failure of one does not prevent the other."""
     if not message.key:
         return PostResult(problems=[NO_KEY])
     forge, make_api = _forge(options)
     result = PostResult()
-    posts = [] if options.no_check else [forge.post_check]
+    posts: list[Callable[[ForgeApi, PostTarget, Message], str]] = [] if options.no_check else [forge.post_check]
     if not options.no_comment and target.change:
         posts.append(forge.post_comment)
+        if options.label:
+            posts.append(partial(forge.post_label, name=options.label))
     elif not options.no_comment:
         result.done.append("no comment: this job has no change (use --change N)")
     with make_api(target) as api:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 from app.client.forge import (
     SETTLE_SECONDS,
@@ -24,11 +25,13 @@ from app.client.forge import (
     shortened,
 )
 from app.client.forge_comment import (
+    NOT_FOUND,
     Comment,
     PostedStatus,
     address,
     put_check,
     put_comment,
+    put_label,
     put_status,
     run_id_in,
     unchanged,
@@ -66,6 +69,15 @@ def post_comment(api: ForgeApi, target: PostTarget, message: Message) -> str:
     except ForgeError as error:
         raise _explained(error) from error
     return f"comment on #{target.change}: {done}"
+
+
+def post_label(api: ForgeApi, target: PostTarget, message: Message, name: str) -> str:
+    """Set or remove the label and describe what was done. Raises ForgeError."""
+    try:
+        done = put_label(_CommentThread(api, target), message, name)
+    except ForgeError as error:
+        raise _explained(error) from error
+    return f"label {name} of #{target.change}: {done}"
 
 
 def post_check(api: ForgeApi, target: PostTarget, message: Message) -> str:
@@ -189,6 +201,7 @@ class _CommentThread:
     def __init__(self, api: ForgeApi, target: PostTarget) -> None:
         self._api, self._path = api, target.path
         self._of_change = f"{target.path}/issues/{target.change}/comments"
+        self._labels = f"{target.path}/issues/{target.change}/labels"
         self._login = _login(api)
 
     def own(self) -> Iterator[Comment]:
@@ -204,6 +217,16 @@ class _CommentThread:
 
     def delete(self, comment_id: int) -> None:
         self._api.send("DELETE", f"{self._path}/issues/comments/{comment_id}")
+
+    def add_label(self, name: str) -> None:
+        self._api.send("POST", self._labels, {"labels": [name]})  # creates it in a repository that has none
+
+    def remove_label(self, name: str) -> None:
+        try:
+            self._api.send("DELETE", f"{self._labels}/{quote(name, safe='')}")
+        except ForgeError as error:
+            if error.status != NOT_FOUND:
+                raise
 
     def settle(self) -> None:
         self._api.sleep(SETTLE_SECONDS)

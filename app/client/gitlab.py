@@ -21,7 +21,16 @@ from app.client.forge import (
     part,
     shortened,
 )
-from app.client.forge_comment import Comment, PostedStatus, address, put_comment, put_status, run_id_in, unchanged
+from app.client.forge_comment import (
+    Comment,
+    PostedStatus,
+    address,
+    put_comment,
+    put_label,
+    put_status,
+    run_id_in,
+    unchanged,
+)
 from app.client.service import client_version
 
 _STATUS: Mapping[State, str] = {State.SUCCESS: "success", State.FAILURE: "failed", State.NEUTRAL: "skipped"}
@@ -49,6 +58,15 @@ def post_comment(api: ForgeApi, target: PostTarget, message: Message) -> str:
     except ForgeError as error:
         raise _explained(error, target) from error
     return f"note on !{target.change}: {done}"
+
+
+def post_label(api: ForgeApi, target: PostTarget, message: Message, name: str) -> str:
+    """Set or remove the label and describe what was done. Raises ForgeError."""
+    try:
+        done = put_label(_CommentThread(api, target), message, name)
+    except ForgeError as error:
+        raise _explained(error, target) from error
+    return f"label {name} of !{target.change}: {done}"
 
 
 def post_check(api: ForgeApi, target: PostTarget, message: Message) -> str:
@@ -123,7 +141,8 @@ class _CommentThread:
 
     def __init__(self, api: ForgeApi, target: PostTarget) -> None:
         self._api = api
-        self._notes = f"{target.path}/merge_requests/{target.change}/notes"
+        self._change = f"{target.path}/merge_requests/{target.change}"
+        self._notes = f"{self._change}/notes"
         self._user = 0 if target.is_job_token else api.get("/user").get("id")
         if not isinstance(self._user, int):
             raise api.unexpected_answer("/user")
@@ -145,3 +164,9 @@ class _CommentThread:
 
     def delete(self, comment_id: int) -> None:
         self._api.send("DELETE", f"{self._notes}/{comment_id}")
+
+    def add_label(self, name: str) -> None:
+        self._api.send("PUT", self._change, {"add_labels": name})
+
+    def remove_label(self, name: str) -> None:
+        self._api.send("PUT", self._change, {"remove_labels": name})

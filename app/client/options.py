@@ -31,9 +31,20 @@ def add_post_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--no-verdict", default="", metavar="WHY", help="post a neutral check instead of a RUN, if none was uploaded"
     )
+    group.add_argument(
+        "--label", type=_label, metavar="NAME",
+        help="label of the change while a comment on it shows a regression",
+    )  # fmt: skip
     group.add_argument("--no-comment", action="store_true", help="post only the check")
     group.add_argument("--no-check", action="store_true", help="post only the comment")
     parser.set_defaults(forge=None)
+
+
+def _label(text: str) -> str:
+    name = text.strip()
+    if not 0 < len(name) <= 50 or "," in name or not name.isprintable():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a label: 1 to 50 characters without a comma")
+    return name
 
 
 def _number(text: str) -> int:

@@ -515,9 +515,12 @@ def test_several_runs_of_a_job_are_one_comment_with_a_table(server: Running, tmp
         runs.append(str(threewalls(server.address, tmp_path, *words, **project).document["id"]))
     with running_github() as forge:
         env = github_job(tmp_path, forge.base) | {"GITHUB_TOKEN": PERSON, "GITHUB_STEP_SUMMARY": ""}
-        done = threewalls(server.address, tmp_path, "report", *runs, "--wait=60", "--github", **env)
+        words = ("report", *runs, "--wait=60", "--github", "--label", "performance: regression")
+        done = threewalls(server.address, tmp_path, *words, **env)
         assert forge.wrong == []
+        assert threewalls(server.address, tmp_path, *words, "--no-comment", **env).code == 2
     assert done.code == 4, done.out + done.err
+    assert "label performance: regression of #12: unchanged" in done.err
     body = forge.comments[0]["body"].splitlines()
     assert body[1] == "**No verdict to act on: 2 neutral**"
     assert [line.split("(run ")[1].split(")")[0] for line in body if line.startswith("| [")] == runs

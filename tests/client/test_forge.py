@@ -34,7 +34,7 @@ def test_the_state_is_that_of_the_exit_code_and_never_green_without_a_verdict(
 
 def test_one_run_is_said_as_its_report() -> None:
     comment = message([judged()])
-    assert comment.comment == f"{comment.marker} run=41 -->\n{judged().markdown}"
+    assert comment.comment == f"{comment.marker} run=41 regression -->\n{judged().markdown}"
     assert (comment.state, comment.title, comment.url) == (State.FAILURE, judged().headline, judged().url)
     assert comment.name == "threewalls (1a2b3c4d5e6f)"
 
@@ -78,7 +78,7 @@ def test_the_key_of_several_runs_is_that_of_their_jobs_however_many_each_makes(k
 def test_a_marker_cannot_be_left_by_a_name() -> None:
     comment = message([judged()], "--> <b>hello</b> -->")
     assert comment.marker.count(">") == 0
-    assert comment.comment.split("\n")[0].endswith(" run=41 -->")
+    assert comment.comment.split("\n")[0].endswith(" run=41 regression -->")
 
 
 def test_a_comment_that_quotes_ours_is_not_ours() -> None:

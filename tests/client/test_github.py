@@ -14,6 +14,7 @@ from tests.client.forge_runs import fine, judged, undecided
 from tests.services.forge_server import Answer, Fault
 from tests.services.github_server import APP, CHANGE, FORK, HEAD, PERSON, REPOSITORY, GitHub, running_github
 
+LABEL = "performance: regression"
 BAD_GATEWAY = Answer(502, {"message": "Server Error"})
 
 
@@ -162,6 +163,32 @@ def test_a_comment_that_another_job_deletes_meanwhile_is_written_again(forge: Gi
     comment(forge, judged(41))
     forge.faults.append(Fault("PATCH", "/comments/", Answer(404, {"message": "Not Found"})))
     assert comment(forge, judged(42)) == "comment on #12: updated"
+
+
+def label(forge: GitHub, *runs: Any, token: str = APP, key: str = "") -> str:
+    comment(forge, *runs, token=token, key=key)
+    with asking(forge, token) as api:
+        return github.post_label(api, place(forge, token), message(runs, key), LABEL).rpartition(": ")[2]
+
+
+def test_a_change_has_the_label_while_any_job_shows_a_regression(forge: GitHub) -> None:
+    forge.labels.append("bug")
+    assert (label(forge, fine(40), key="a"), forge.labels) == ("not set", ["bug"])
+    for _ in range(2):
+        assert (label(forge, judged(41), fine(42), key="a"), forge.labels) == ("set", ["bug", LABEL])
+    assert label(forge, fine(43), key="b") == "set", "the comment of the other job still shows it"
+    assert label(forge, fine(39), key="a") == "set", "the comment shows the newer run"
+    assert (label(forge, undecided(44), key="a"), forge.labels) == ("unchanged", ["bug", LABEL])
+    assert (label(forge, fine(45), key="a"), forge.labels) == ("not set", ["bug"])
+    assert (label(forge, judged(46, exit_code=3), key="a"), forge.labels) == ("unchanged", ["bug"])
+
+
+def test_the_comment_of_another_user_sets_no_label_and_a_fork_may_not(forge: GitHub) -> None:
+    forge.says("mallory", message([judged(41)]).comment)
+    assert (label(forge, fine(42)), forge.labels) == ("not set", [])
+    comment(forge, judged(43))
+    with asking(forge, FORK) as api, pytest.raises(ForgeError, match="pull-requests: write"):
+        github.post_label(api, place(forge, FORK), message([judged(43)]), LABEL)
 
 
 def test_a_check_has_the_three_states_and_is_brought_up_to_date(forge: GitHub) -> None:

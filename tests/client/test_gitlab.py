@@ -66,6 +66,20 @@ def test_502_with_and_without_the_note_written(forge: GitLab) -> None:
     assert len(forge.notes) == 1
 
 
+def test_a_change_has_the_label_while_its_note_shows_a_regression(forge: GitLab) -> None:
+    name = "performance::regression"
+    forge.labels.append("bug")
+    shown = []
+    for run in (judged(41), undecided(42, judged().key), fine(43, judged().key), fine(44, judged().key)):
+        note(forge, run)
+        with asking(forge) as api:
+            shown.append(gitlab.post_label(api, place(forge), message([run]), name).rpartition(": ")[2])
+        assert ("bug" in forge.labels, name in forge.labels) == (True, len(shown) < 3)
+    assert shown == ["set", "unchanged", "not set", "not set"]
+    with asking(forge, JOB) as api, pytest.raises(ForgeError, match="GITLAB_TOKEN"):
+        gitlab.post_label(api, place(forge, JOB), message([fine()]), name)
+
+
 @pytest.mark.parametrize(
     ("run", "state"), [(judged(), "failed"), (fine(), "success"), (undecided(), "skipped")], ids=str
 )

@@ -1,12 +1,14 @@
 """A server that takes the requests of GitHub's REST API that a report needs, as documented, and no others.
 
-https://docs.github.com/en/rest/issues/comments, .../checks/runs, .../commits/statuses, .../users/users (2022-11-28).
+https://docs.github.com/en/rest/issues/comments, .../issues/labels, .../checks/runs, .../commits/statuses,
+.../users/users (2022-11-28).
 """
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote
 
 from tests.services.forge_server import Answer, Forge, Request, listening
 
@@ -24,6 +26,7 @@ class GitHub(Forge):
     def __init__(self, root: str = "") -> None:
         super().__init__()
         self.root = root
+        self.labels: list[str] = []
         self.comments: list[dict[str, Any]] = []
         self.checks: list[dict[str, Any]] = []
         self.statuses: list[dict[str, Any]] = []
@@ -65,6 +68,10 @@ class GitHub(Forge):
                 return self._comment(request) or Answer(201, self.says(login, request.body["body"], kind))
             case (("PATCH" | "DELETE"), p) if match := re.fullmatch(r"/issues/comments/(\d+)", p):
                 return self._one_comment(request, int(match[1]))
+            case "POST", p if p == f"/issues/{CHANGE}/labels":
+                return self._add_labels(request)
+            case "DELETE", p if p.startswith(f"/issues/{CHANGE}/labels/"):
+                return self._remove_label(unquote(p.rpartition("/")[2]))
             case "GET", p if p == f"/pulls/{CHANGE}":
                 return Answer(200, {"id": 1, "number": CHANGE, "head": {"sha": HEAD, "ref": "faster"}})
             case "GET", p if p == f"/commits/{HEAD}/check-runs":
@@ -78,6 +85,18 @@ class GitHub(Forge):
             case "POST", p if p == f"/statuses/{HEAD}":
                 return self._status(request)
         return self.refuse(404, f"Not Found: {request.method} {path}")
+
+    def _add_labels(self, request: Request) -> Answer:
+        if wrong := self.checked(request.body, {"labels": list}, {}):
+            return self.refuse(422, wrong)
+        self.labels += [name for name in request.body["labels"] if name not in self.labels]
+        return Answer(200, [{"id": number, "name": name} for number, name in enumerate(self.labels)])
+
+    def _remove_label(self, name: str) -> Answer:
+        if name not in self.labels:
+            return Answer(404, {"message": "Label does not exist"})
+        self.labels.remove(name)
+        return Answer(200, [{"id": number, "name": name} for number, name in enumerate(self.labels)])
 
     def _checks(self, request: Request) -> Answer:
         """`latest` is one of each name; `all` is all of them."""

@@ -1,7 +1,7 @@
 """A server that takes the requests of GitLab's REST API that a report needs, as documented, and no others.
 
-https://docs.gitlab.com/api/notes, .../commits#set-commit-pipeline-status, .../users; what a job's token may read:
-https://docs.gitlab.com/ci/jobs/ci_job_token.
+https://docs.gitlab.com/api/notes, .../merge_requests, .../commits#set-commit-pipeline-status, .../users;
+what a job's token may read: https://docs.gitlab.com/ci/jobs/ci_job_token.
 """
 
 import re
@@ -26,6 +26,7 @@ class GitLab(Forge):
         super().__init__()
         self.one_record = False
         self.states = _STATES if knows_skipped else _STATES - {"skipped"}
+        self.labels: list[str] = []
         self.notes: list[dict[str, Any]] = []
         self.all_statuses: list[dict[str, Any]] = []
         self._id = 100
@@ -62,11 +63,20 @@ class GitLab(Forge):
                 return self._note(request) or Answer(201, self.says(request.body["body"], _US))
             case (("PUT" | "DELETE"), p) if match := re.fullmatch(re.escape(of_change) + r"/(\d+)", p):
                 return self._one_note(request, int(match[1]))
+            case "PUT", p if p == of_change.removesuffix("/notes"):
+                return self._labels(request)
             case "GET", p if p == f"{ROOT}/projects/{PROJECT}/repository/commits/{HEAD}/statuses":
                 return self._list(request)
             case "POST", p if p == f"{ROOT}/projects/{PROJECT}/statuses/{HEAD}":
                 return self._status(request)
         return self.refuse(404, f"404 Not Found: {request.method} {request.path}")
+
+    def _labels(self, request: Request) -> Answer:
+        if wrong := self.checked(request.body, {}, {"add_labels": str, "remove_labels": str}):
+            return self.refuse(400, wrong)
+        added, removed = (request.body.get(name, "").split(",") for name in ("add_labels", "remove_labels"))
+        self.labels = [name for name in dict.fromkeys([*self.labels, *added]) if name and name not in removed]
+        return Answer(200, {"id": 1, "iid": CHANGE, "labels": self.labels})
 
     def _note(self, request: Request) -> Answer | None:
         wrong = self.checked(request.body, {"body": str}, {})
