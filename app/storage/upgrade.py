@@ -6,6 +6,7 @@ schema that is rolled back for PostgreSQL. The tables of the service are only co
 
 import math
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -132,7 +133,8 @@ def _record(engine: Engine, scripts: "Sequence[Script]", pending: "Sequence[Scri
         event.listen(connection, "before_cursor_execute", record, retval=True)
         context = MigrationContext.configure(connection, opts={"render_as_batch": True})
         context.autocommit_block = nullcontext  # type: ignore[assignment, method-assign]  # all of it is rolled back
-        with Operations.context(context):
+        with Operations.context(context), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Skipped unsupported reflection of expression-based index")
             for script in scripts:
                 target = recorded.get(script.revision, [])
                 script.module.upgrade()
