@@ -205,7 +205,7 @@ def _seconds(value: float) -> str:
 
 
 _PARTS = {
-    "gemm": "matrix products", "attention": "attention scores", "memory": "memory traffic", "dispatch": "dispatch",
+    "gemm": "GEMMs", "attention": "attention scores", "memory": "memory traffic", "dispatch": "dispatch",
     "tensor_parallel": "tensor and context parallelism", "launches": "launches", "recompute": "recomputation",
     "head": "logits on the last stage", "bubble": "pipeline bubbles", "pipeline": "sends between stages",
     "gradients": "gradient traffic", "optimizer": "optimizer",
@@ -232,7 +232,7 @@ def why(offer: Offer, best: Offer, request: PlanRequest) -> str:
     others = sorted((name for name in prediction.parts_s if name != "gemm"), key=lambda name: -prediction.parts_s[name])
     shares = [f"{_PARTS[name]} {prediction.parts_s[name] / total:.0%}" for name in others[:3]]
     sentences = [_measured(offer, request), short_reason(offer, best)]
-    sentences.append(f"Matrix products take {prediction.parts_s['gemm'] / total:.0%} of the step, {', '.join(shares)}.")
+    sentences.append(f"GEMMs take {prediction.parts_s['gemm'] / total:.0%} of the step, {', '.join(shares)}.")
     return " ".join(filter(None, sentences))
 
 

@@ -149,7 +149,7 @@ def test_the_page_answers_first_with_three_layouts_their_step_time_and_memory(cl
     seconds = [float(value) for value in re.findall(r'data-seconds="([\d.]+)"', best)]
     offers = planned(client, **DEEPSEEK)["offers"][:3]
     assert seconds == pytest.approx([offer["prediction"]["step_time_s"] for offer in offers], rel=1e-4)
-    assert "Matrix products take" in text[text.index('id="offers"') :]
+    assert "GEMMs take" in text[text.index('id="offers"') :]
     assert text.index('id="best"') < text.index('id="offers"') < text.index('id="residuals"')
 
 

@@ -1,6 +1,6 @@
 """Model FLOPs of one optimizer step, by the convention of Megatron-LM's `num_floating_point_operations`.
 
-Counted are matrix products, forward and backward; router, norms and softmax are not, and recomputation adds nothing.
+It counts GEMMs, forward and backward; router, norms and softmax do not count, and recomputation adds nothing.
 Full routing is assumed: dropped tokens do not reduce the figure. Sources: Megatron-LM `megatron/training/training.py`,
 Megatron-Bridge `src/megatron/bridge/training/utils/flop_utils.py`; prose and test vectors in `docs/metrics.md`.
 """

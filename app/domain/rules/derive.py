@@ -311,7 +311,7 @@ def _by_compute(values: Values) -> WallReading | None:
         because = f"The kernels use {used:.0%} of the GPU (threshold: {least:.0%}), and it waits for nothing else."
         return WallReading("compute", "measured", because, ("sm_util",))
     for name, text in (
-        ("small_gemm_frac", "of the step are small matrix products"),
+        ("small_gemm_frac", "of the step are small GEMMs"),
         ("cast_permute_frac", "of the step are casts and permutations"),
     ):
         share, most = _number(values, name), _number(values, "T_idle") or 0.0
