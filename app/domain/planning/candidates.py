@@ -223,6 +223,11 @@ def chosen_split(request: PlanRequest, pp: int, *, interleaved: bool) -> Split:
 
 
 def candidates(request: PlanRequest) -> Candidates:
+    """Return all combinations worth trying, with their predicted step times. Raises InvalidPlan."""
+    return _estimated(request, combinations(request))
+
+
+def combinations(request: PlanRequest) -> Candidates:
     """Return all combinations worth trying: divisors, and the fixed values.
 
     Raises InvalidPlan when there are more than `MOST`.
@@ -235,7 +240,7 @@ def candidates(request: PlanRequest) -> Candidates:
     parts = [_of_stages(request, pp, degrees) for pp in stages]
     mesh = Mesh(*(np.concatenate(columns) for columns in zip(*(part.mesh for part in parts), strict=True)))
     broken = np.concatenate([part.broken for part in parts])
-    return _estimated(request, Candidates(mesh, broken, np.concatenate([part.virtual for part in parts])))
+    return Candidates(mesh, broken, np.concatenate([part.virtual for part in parts]))
 
 
 def _estimated(request: PlanRequest, options: Candidates) -> Candidates:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -233,19 +233,27 @@ def calibrate(request: PlanRequest, records: Iterable[Record]) -> Calibration:
 
 def residuals(record: Record) -> tuple[float | None, float | None]:
     """Return measured over predicted: time, and memory without the static part. None where not measured."""
-    plain = estimator_of(replace(record.request, calibration=Calibration()))
-    degrees = degrees_of(record.request, record.layout)
+    # Neither field matters for a layout that is given, and without them the same record is the same key
+    request = replace(record.request, calibration=Calibration(), fixed=None)
+    return _residuals(request, record.layout, record.gpu_seconds, record.peak_gb)
+
+
+@lru_cache(maxsize=4096)
+def _residuals(
+    request: PlanRequest, layout: Layout, gpu_seconds: float | None, peak_gb: float | None
+) -> tuple[float | None, float | None]:
+    plain, degrees = estimator_of(request), degrees_of(request, layout)
     if plain is None or degrees is None:
         return None, None
-    recipe = plain.ladder[0] if plain.request.recompute is not None else _fitting(plain, degrees)
+    recipe = plain.ladder[0] if request.recompute is not None else _fitting(plain, degrees)
     ratio = memory = None
-    if record.gpu_seconds:
+    if gpu_seconds:
         tokens = float((degrees.ga * degrees.dp)[0]) * plain.tokens
-        ratio = record.gpu_seconds * tokens / record.request.gpus / float(plain.time(degrees, recipe).total[0])
-    if record.peak_gb:
+        ratio = gpu_seconds * tokens / request.gpus / float(plain.time(degrees, recipe).total[0])
+    if peak_gb:
         predicted = plain.memory(degrees, recipe)
         static = float(predicted.static[0])
-        memory = (record.peak_gb - static) / (float(predicted.total[0]) - static)
+        memory = (peak_gb - static) / (float(predicted.total[0]) - static)
         memory = memory if memory > 0 else None
     return ratio, memory
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from app.domain.planning.candidates import BITS, Candidates, Mesh, candidates, splits_of
+from app.domain.planning.candidates import BITS, Candidates, Mesh, candidates, combinations, splits_of
 from app.domain.planning.constraints import BY_ID, Constraint, Violation, judge
 from app.domain.planning.estimate import (
     NEAR,
@@ -398,7 +398,7 @@ def make_plan(request: PlanRequest, records: Iterable[Record] = (), *, first: in
 def given_layout(request: PlanRequest) -> Layout:
     """Return the layout of a complete request, with the undecided part of its split chosen."""
     fixed = replace(request, fixed={"ep": 1, "etp": 1} | dict(request.fixed or {}))
-    return candidates(fixed).layout(fixed, 0)
+    return combinations(fixed).layout(fixed, 0)
 
 
 def offers_of(request: PlanRequest, layouts: Sequence[Layout], records: tuple[Record, ...] = ()) -> tuple[Offer, ...]:
