@@ -52,13 +52,27 @@ def name_of(path: Path) -> str:
 
 
 @cache
+def import_statements(path: Path) -> tuple[tuple[ast.Import | ast.ImportFrom, bool], ...]:
+    """All imports of the file, each with whether importing the file runs it. Only statements are visited."""
+    result = []
+    waiting: list[tuple[ast.AST, bool]] = [(statement, True) for statement in ast.parse(path.read_text()).body]
+    while waiting:
+        statement, is_outermost = waiting.pop()
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            result.append((statement, is_outermost))
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            waiting += [(inner, False) for inner in getattr(statement, block, ())]
+    return tuple(result)
+
+
+@cache
 def imports_of(path: Path) -> frozenset[str]:
     """Modules that the file imports, wherever in it; `from app import queue` counts as `app.queue`."""
     imports: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node, _ in import_statements(path):
         if isinstance(node, ast.Import):
             imports |= {name.name for name in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{path}: imports are absolute"
             module = node.module or ""
             imports |= {f"{module}.{name.name}" for name in node.names} if module == "app" else {module}
@@ -68,8 +82,8 @@ def imports_of(path: Path) -> frozenset[str]:
 def modules_of(path: Path) -> set[str]:
     """Modules that the file imports when it is imported itself; `from app.storage import runs` is that module."""
     imports: set[str] = set()
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.ImportFrom):
+    for node, is_outermost in import_statements(path):
+        if is_outermost and isinstance(node, ast.ImportFrom):
             imports |= {node.module or "", *(f"{node.module}.{name.name}" for name in node.names)}
     return imports
 

@@ -1,17 +1,23 @@
 """Writes TensorBoard event files byte by byte, so that the reader is tested against the format, not itself."""
 
 import struct
+from functools import cache
 
 DT_FLOAT, DT_STRING = 1, 7
 
 
-def crc32c(data: bytes) -> int:
+@cache
+def _of_byte(byte: int) -> int:
     """Bit by bit, straight from the polynomial."""
+    for _ in range(8):
+        byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+    return byte
+
+
+def crc32c(data: bytes) -> int:
     crc = 0xFFFFFFFF
     for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+        crc = crc >> 8 ^ _of_byte(crc & 0xFF ^ byte)
     return crc ^ 0xFFFFFFFF
 
 

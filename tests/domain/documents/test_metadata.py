@@ -11,6 +11,7 @@ from app.domain.contract.keys import config_key
 from app.domain.documents.metadata import read_metadata
 from app.domain.run import Metadata, Stated, Window
 from app.errors import InvalidMetadata
+from tests.cases import sized
 
 
 def test_all_that_can_be_stated() -> None:
@@ -275,7 +276,7 @@ known_names = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=sized(100, 300), deadline=None)
 @given(st.dictionaries(known_names | st.text(), json_values, max_size=5))
 def test_any_json_is_read_or_refused_by_name(document: dict[str, object]) -> None:
     outcome = read_or_refusal(document)

@@ -24,7 +24,7 @@ from tests.cases import every_case, sized
 from tests.domain.logs.lines import column, iteration
 
 MEGABYTE = 1_000_000
-OF_A_KEY = sized(50_000, MEGABYTE)
+OF_A_KEY = sized(20_000, MEGABYTE)
 KEYS = tuple(key for reader in Reading()._readers() for key in reader.keys)
 
 
@@ -156,7 +156,7 @@ def test_no_key_makes_readers_look_far() -> None:
         for key in KEYS:
             with case(key):
                 for piece in (key, key + b"\n", b"iteration 1/ 2 | " + key):
-                    count = sized(40_000, 100_000) // len(piece)
+                    count = sized(24_000, 100_000) // len(piece)
                     assert work_for(piece * count) <= count * 8_000
 
 
