@@ -214,7 +214,8 @@ class SteadyState:
     `reasons`: why `is_steady` is false; `notes`: decisions about restarts, a declared window and a drift, which widens
     `se`. `short`: under 15 iterations, unless declared as in a full run (41 to 50 of 50).
     `profiled`: first and last iteration that a profiler slowed and the window leaves out. None without any, or if they
-    count because too few others exist.
+    count because too few others exist. `spikes`: the slowest iterations above the spike threshold, at most ten, with
+    their times in ms, in the order of the log.
     """
 
     first_iteration: int
@@ -234,6 +235,7 @@ class SteadyState:
     spike_share: float
     notes: tuple[str, ...] = ()
     profiled: tuple[int, int] | None = None
+    spikes: tuple[tuple[int, float], ...] = ()
 
     def contains(self, iterations: FloatArray | IntArray) -> npt.NDArray[np.bool_]:
         """Tell of each iteration whether it lies in the window."""

@@ -480,10 +480,16 @@ def get_run(session: Session, run_id: int) -> RunRow:
 def _steady_state(stored: Mapping[str, Any] | None) -> SteadyState | None:
     if not stored:
         return None
-    figures = {name: math.nan if value is None else value for name, value in entries_of(SteadyState, stored).items()}
+    steady: dict[str, Any] = entries_of(SteadyState, stored)
+    steady = {name: math.nan if value is None else value for name, value in steady.items()}
     profiled = stored.get("profiled")
     return SteadyState(
-        **(figures | {"reasons": tuple(stored.get("reasons", ())), "profiled": tuple(profiled) if profiled else None})
+        **steady
+        | {
+            "reasons": tuple(stored.get("reasons", ())),
+            "profiled": tuple(profiled) if profiled else None,
+            "spikes": tuple((iteration, ms) for iteration, ms in stored.get("spikes", ())),
+        }
     )
 
 

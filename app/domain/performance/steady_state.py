@@ -243,6 +243,7 @@ T_BATCHES, DRIFT_SE, Z95 = 2.447, 0.0075, 1.96
 """t(0.975, 6) for few batches; slow drift between windows, which no window of 50 iterations can see (sd 0.75 %)."""
 SPIKE_MARGIN = math.log(1.05)
 """A spike is at least 5 % above the median, however quiet the window."""
+MOST_SPIKES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +412,14 @@ def _describe(iterations: FloatArray | IntArray, part: _Part, span: _Span, notes
         spike_threshold_ms=math.exp(threshold),
         spike_share=float(np.mean(window > threshold)),
         notes=notes,
+        spikes=_slowest(iterations[rows], window, threshold),
     )
+
+
+def _slowest(iterations: FloatArray | IntArray, window: FloatArray, threshold: float) -> tuple[tuple[int, float], ...]:
+    slow = np.flatnonzero(window > threshold)
+    slowest = np.sort(slow[np.argsort(-window[slow], kind="stable")[:MOST_SPIKES]])
+    return tuple((int(iterations[row]), round(math.exp(window[row]), 1)) for row in slowest)
 
 
 def standard_error(window: FloatArray) -> float:

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from app.domain.contract.trainer_defaults import newer_flags
+from app.domain.numbers import plural
 from app.domain.performance.failures import FROM_OUTSIDE
-from app.domain.performance.steady_state import profiled_iterations
+from app.domain.performance.steady_state import MOST_SPIKES, profiled_iterations
 from app.domain.ranking.runs import headroom_pct
 from app.domain.rules.facts import FACTS, typed
 from app.domain.rules.launch import read_command
@@ -19,6 +21,7 @@ from app.domain.run import (
     Timer,
     Value,
 )
+from app.domain.text import some_of
 
 _ASKED_FOR = ("flex_backend", "sp", "tp_overlap", "recompute_method", "recompute_layers", "graph_modules")
 """Knobs that a rule warns about although another field makes them ineffective."""
@@ -203,6 +206,7 @@ def _from_figures(run: RunReading) -> dict[str, object]:
             "window_first": run.steady.first_iteration,
             "window_last": run.steady.last_iteration,
             "slow_iterations": round(run.steady.spike_share * run.steady.n),
+            "slow_text": _slow_text(run.steady, run.arguments),
             "slow_loss_frac": max(1 - run.steady.step_time_ms / run.steady.mean_step_time_ms, 0.0),
         }
     shares = [timer.share_of_step for timer in run.timers if timer.name in _COMMUNICATION_TIMERS]
@@ -220,6 +224,41 @@ def _from_figures(run: RunReading) -> dict[str, object]:
     if run.is_baseline is not None:
         facts["is_baseline"] = run.is_baseline
     return facts
+
+
+_PERIODIC = {"save_interval": "checkpoints", "eval_interval": "evaluation", "manual_gc_interval": "garbage collection"}
+_LEAST_INTERVAL = 5
+"""A shorter interval fits any iteration."""
+
+
+def _slow_text(steady: SteadyState, arguments: Mapping[str, Value]) -> str:
+    """Return which iterations are slow, and what explains them: `Iterations 21 and 31 took 2.4 times the median.`"""
+    if not steady.spikes:
+        return f"Slow iterations: {round(steady.spike_share * steady.n)} of {steady.n}."
+    slow = [iteration for iteration, _ in steady.spikes]
+    ratios = [ms / steady.step_time_ms for _, ms in steady.spikes]
+    low, high = f"{min(ratios):.1f}", f"{max(ratios):.1f}"
+    times = low if low == high else f"{low} to {high}"
+    more = round(steady.spike_share * steady.n) - len(slow)
+    names = f"{some_of([str(iteration) for iteration in slow], MOST_SPIKES)}{f' (and {more} more)' if more > 0 else ''}"
+    which = f"{plural(len(slow), 'Iteration', number=False)} {names} took {times} times the median."
+    return f"{which} {_slow_because(slow, arguments)}".strip()
+
+
+def _slow_because(slow: Sequence[int], arguments: Mapping[str, Value]) -> str:
+    profiled = profiled_iterations(arguments)
+    if profiled is not None and all(profiled[0] <= iteration <= profiled[1] for iteration in slow):
+        return f"The profiler was on in iterations {profiled[0]} to {profiled[1]}."
+    for name, what in _PERIODIC.items():
+        interval = arguments.get(name)
+        if (
+            isinstance(interval, int)
+            and interval >= _LEAST_INTERVAL
+            and all(iteration % interval in (0, 1) for iteration in slow)  # the work may count in the next iteration
+        ):
+            return f"`{name}` is {interval}, which fits {what}."
+    gaps = {after - before for before, after in pairwise(slow)}
+    return f"They are {gaps.pop()} iterations apart." if len(slow) > 2 and len(gaps) == 1 else ""
 
 
 def _first_names(names: Sequence[str], most: int = 6) -> str:

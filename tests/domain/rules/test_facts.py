@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from app.domain.contract.resolve import resolve
 from app.domain.documents.metadata import read_metadata
 from app.domain.logs import parse_log, parse_text
+from app.domain.performance.steady_state import steady_state
 from app.domain.performance.summary import summarise
 from app.domain.rules.change import change_of
 from app.domain.rules.derive import derive
@@ -245,6 +247,39 @@ def test_a_contract_is_asked_for_first_only_where_the_log_says_little() -> None:
         assert (*evaluation.blockers, *evaluation.suggestions)[0].rule.id == first, name
         if log.arguments and "mi355x" in name:
             assert log.stated["gpu"].value == "MI355X"
+
+
+def test_the_gpu_is_recognised_by_its_memory_where_only_one_has_that_much() -> None:
+    line = b"iteration 2/ 3 | elapsed time per iteration (ms): 9.1/9.2 | hip mem usage/free/total/usage_ratio: 1GB/2GB/"
+    for total, gpu in ((b"191.98", "MI300X"), (b"255.98", "MI325X"), (b"287.98", None), (b"64.0", None)):
+        stated = parse_log([line + total + b"GB/9.0% |\n"]).stated
+        assert (stated["gpu"].value if "gpu" in stated else None) == gpu
+
+
+SPIKES = [
+    # Slow iterations, arguments, and what has to be said of them.
+    ([21], {}, ["Iteration 21 took 2.4 times"]),
+    ([21, 31, 41], {}, ["Iterations 21, 31 and 41", "10 iterations apart"]),
+    ([21, 31], {"save_interval": 10}, ["`save_interval` is 10"]),
+    ([20, 40], {"save_interval": 7, "manual_gc_interval": 20}, ["`manual_gc_interval` is 20"]),
+    ([21], {"save_interval": 1}, []),
+    ([8], {"profile": True, "use_pytorch_profiler": True, "profile_step_start": 6, "profile_step_end": 8},
+     ["profiler was on in iterations 5 to 8"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("slow", "arguments", "parts"), SPIKES)
+def test_slow_iterations_are_named_with_what_explains_them(
+    slow: list[int], arguments: dict[str, Value], parts: list[str]
+) -> None:
+    times = np.full(50, 1000.0)
+    times[np.array(slow) - 1] = 2400.0
+    steady = steady_state(np.arange(1.0, 51.0), times)
+    facts = facts_of(RunReading(contract={}, steady=steady, arguments=arguments))
+    text = str(facts["slow_text"])
+    assert facts["slow_iterations"] == len(slow)
+    assert all(part in text for part in parts), text
+    assert text.count("`") == (2 if any("`" in part for part in parts) else 0)
 
 
 def logs() -> Iterator[ParsedLog]:

@@ -6,6 +6,7 @@ and then, so the first number is the one to compare. GB are 2^30 bytes of the de
 allocations. ROCm's Megatron-LM prints `mem usages: 0.7494`, a fraction.
 """
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -35,40 +36,59 @@ def trainer(prefix: bytes, names: Sequence[bytes]) -> str | None:
     return ROCM if b"mem usages" in names else None
 
 
-# --- The GPU, which no line states: by the name of the node, else by the folder of the configuration.
+# --- The GPU, which no line states: by the name of the node, else by the folder of the configuration, else by the
+# memory of the device.
 #
 # `[NODE-0(mi355-gpu-12)] [INFO] ...`, `--config examples/megatron/configs/MI355X/deepseek_v4_flash-BF16-pretrain.yaml`.
 # A node outranks a folder, because a configuration may run on another GPU. `mi300` is left out: it may be X or A.
+# 192 and 256 GiB belong to one product each; 288 GiB may be an MI350X or an MI355X, so it states nothing.
 
 _NODE = re.compile(rb"NODE-[\d?]{1,6}\((mi(?:325|350|355)x?)(?=[-.\d)])")
 _FOLDER = re.compile(rb"/configs/(MI\d{3}X)/")
+_MEMORY_KEY = b"hip mem usage/free/total/"
+_MEMORY = re.compile(rb"usage_ratio: [\d.]{1,9}GB/[\d.]{1,9}GB/([\d.]{1,9})GB")
+_OF_MEMORY = {192: "MI300X", 256: "MI325X"}
 _REACH = 40
 """Bytes around the key within which the name stands."""
 
 
 class GpuReader:
-    """Keeps the first node and the first folder, because every rank repeats them."""
+    """Keeps the first node, folder and memory, because every rank repeats them."""
 
-    keys: Sequence[bytes] = (b"(mi3", b"/configs/MI")
+    keys: Sequence[bytes] = (b"(mi3", b"/configs/MI", _MEMORY_KEY)
 
     def __init__(self) -> None:
         self._of_node: Stated | None = None
         self._of_folder: Stated | None = None
+        self._of_memory: Stated | None = None
 
     @property
     def stated(self) -> dict[str, Stated]:
-        gpu = self._of_node or self._of_folder
+        gpu = self._of_node or self._of_folder or self._of_memory
         return {} if gpu is None else {"gpu": gpu}
 
     def block(self, data: bytes) -> None: ...
 
     def read(self, data: bytes, start: int, end: int, hit: int, line: int) -> int:
+        if data.endswith(_MEMORY_KEY, start, hit):
+            if self._of_memory is None and (match := _MEMORY.match(data, hit, end)):
+                self._of_memory = _by_memory(match[1], line)
+            return hit
         begin, stop = max(start, hit - _REACH), min(end, hit + _REACH)
         if match := _NODE.search(data, begin, stop):
             self._of_node = self._of_node or _gpu(match[1], f"node {match[1].decode()}", line)
         elif match := _FOLDER.search(data, begin, stop):
             self._of_folder = self._of_folder or _gpu(match[1], f"configuration in {match[1].decode()}", line)
         return hit
+
+
+def _by_memory(total: bytes, line: int) -> Stated | None:
+    try:
+        gib = float(total)
+    except ValueError:
+        return None
+    sku = _OF_MEMORY.get(math.ceil(gib)) if math.ceil(gib) - gib < 0.5 else None
+    return None if sku is None else Stated(sku, "log line", f"line {line}: memory of {gib:g} GiB", line=line)
 
 
 def _gpu(name: bytes, where: str, line: int) -> Stated:
