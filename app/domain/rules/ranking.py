@@ -105,7 +105,7 @@ TIERS: Mapping[Tier, str] = {
     "regression": "The run is slower than its baseline, and this is the most likely cause.",
     "unjudged": "The run is too short, too small or on an unknown GPU, so tuning comes later.",
     "measured": "This project measured that it is faster.",
-    "evidence": "It addresses the wall that was measured here, or a matched A/B on this model and GPU gained from it.",
+    "evidence": "It addresses a limit that was measured here, or a matched A/B on this model and GPU gained from it.",
     "workflow": "It is the next step of the workflow.",
     "other": "It applies to nearly every run.",
 }

@@ -222,7 +222,7 @@ def test_no_check_stops_a_real_job_that_ran() -> None:
 
 LOGS = 20
 FULL = {
-    "dense-1b-plangraph-baseline.log": "profile-upload",
+    "dense-1b-plangraph-baseline.log": "comp-more-work",
     "dsv2lite-fp8-mi355x-baseline.log": "profile-upload",
     "dsv2lite-fp8-mi355x-smoke.log": "profile-upload",
     "dsv4-p22-eager-pp2-ep4.log": "val-little-work",
