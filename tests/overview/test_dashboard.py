@@ -55,7 +55,7 @@ def test_charts_are_added_moved_and_removed_and_the_overview_shows_them(teams: T
         assert (picture.status_code, picture.headers["Content-Type"]) == (200, "image/svg+xml")
         ElementTree.fromstring(picture.text)  # noqa: S314  our own
     page = viewer.get("/", params={"project": OURS}, headers=HTML).text
-    assert re.findall(r'data-chart="(\d+)"', page) == [str(item["id"]) for item in items]
+    assert re.findall(r'data-item="(\d+)"', page) == [str(item["id"]) for item in items]
     assert "dashboard/" not in page  # no form for viewers
     assert member.patch(f"{API}/{items[2]['id']}", json={"position": 1}).status_code == 200
     assert shown(viewer) == [comparison, history, f"{board}?project={OURS}"]
