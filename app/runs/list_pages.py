@@ -68,7 +68,7 @@ class ViewForm(Form):
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A run in the picture above the list. `x` in percent, `y` in pixels; `text`: its change if it is off the scale."""
+    """A run in the picture above the list. `x` and `y` in percent of it; `text`: its change if it is off the scale."""
 
     run_id: int
     x: float
@@ -80,7 +80,7 @@ class Dot:
 
 MOST_SHOWN_PCT = 12.0
 """Largest change on the picture's scale; larger ones stand at its edge with their value as text."""
-_MIDDLE, _HALF, _LANE = 44, 34, 100
+_MIDDLE, _HALF, _LANE = 42, 36, 93
 _PAGE_SIZE = 40
 _STRIP_RUNS = 3
 
