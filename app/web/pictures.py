@@ -22,6 +22,8 @@ from app.web.templating import public_address
 
 WIDTH, HEIGHT = 1600, 900
 LEFT, TOP, BODY_WIDTH, BODY_HEIGHT = 64, 190, 1472, 600
+SMALL = 26
+"""The smallest letters: 11 pixels where the overview shows a picture at least 680 pixels wide."""
 _MOST_STORED = 64
 _CLASS = re.compile(r'class="(?P<name>[a-z-]+?)(?P<line>-line)?"')
 _LETTERS = 66
@@ -93,10 +95,10 @@ def picture_svg(picture: Picture, base_url: str, now: datetime, *, dark: bool = 
         f"<title>{escaped(picture.title)}</title>",
         f'<rect class="background" width="{WIDTH}" height="{HEIGHT}"/>',
         text(LEFT, 84, title, title_size, "text", bold=True),
-        *(text(LEFT, 128 + 34 * row, line, 26, "muted") for row, line in enumerate(_wrapped(picture.lead, 104, 2))),
+        *(text(LEFT, 128 + 34 * row, line, SMALL, "muted") for row, line in enumerate(_wrapped(picture.lead, 104, 2))),
         f'<g transform="translate({LEFT} {TOP})">{picture.body}</g>',
-        text(LEFT, foot, f"{now:%Y-%m-%d}   {cut(f'{base_url}{picture.path}', 110)}", 20, "muted"),
-        text(WIDTH - LEFT, foot, "generated" if picture.generated else "Threewalls", 24, "worse" if picture.generated
+        text(LEFT, foot, f"{now:%Y-%m-%d}   {cut(f'{base_url}{picture.path}', 72)}", SMALL, "muted"),
+        text(WIDTH - LEFT, foot, "generated" if picture.generated else "Threewalls", SMALL, "worse" if picture.generated
              else "muted", bold=picture.generated, anchor="end"),
         "</svg>",
     ]  # fmt: skip
@@ -155,13 +157,13 @@ def rows_body(rows: Sequence[DotRow], axis: str, *, with_zero: bool = True) -> s
         y = step * (place + 0.5)
         parts.append(text(0, y + (0 if row.note else 9), cut(row.label, 34), 28, "text", bold=True))
         if row.note:
-            parts.append(text(0, y + 30, cut(row.note, 46), 20, "muted"))
+            parts.append(text(0, y + 32, cut(row.note, 36), SMALL, "muted"))
         if row.low is not None and row.high is not None:
             parts.append(_line(x(row.low), y, x(row.high), y, f"{row.colour}-line", width=8, opacity=0.5))
         parts.append(f'<circle class="{row.colour}" cx="{x(row.value):.1f}" cy="{y:.1f}" r="13"/>')
         parts.append(text(BODY_WIDTH, y + 10, row.figure, 30, row.colour, bold=True, anchor="end"))
     note = f"{axis}; {left_out} more not shown" if left_out > 0 else axis
-    parts.append(text(begin, bottom + 40, note, 22, "muted"))
+    parts.append(text(0, bottom + 40, note, SMALL, "muted"))
     return "".join(parts)
 
 
@@ -204,8 +206,8 @@ def strips_body(strips: Sequence[Strip]) -> str:
             colour = "neutral" if number <= len(strip.before) else "worse"
             parts.append(f'<circle class="{colour}" cx="{begin + spacing * number:.1f}" cy="{y(value):.1f}" r="8"/>')
     more = f"; {left_out} more members not shown" if left_out > 0 else ""
-    parts.append(text(begin, step * len(shown) + 34, f"runs in commit order; up is slower, the line is before{more}",
-                      22, "muted"))  # fmt: skip
+    parts.append(text(0, step * len(shown) + 34, f"runs in commit order; up is slower, the line is before{more}",
+                      SMALL, "muted"))  # fmt: skip
     return "".join(parts)
 
 
@@ -238,7 +240,7 @@ def points_body(points: Sequence[tuple[float, Colour]], label: Callable[[float],
     parts.append(f'<polyline class="muted-line" points="{line}" stroke-width="3" stroke-opacity="0.5"/>')
     for (x, y), (_, colour) in zip(places, points, strict=True):
         parts.append(f'<circle class="{colour}" cx="{x:.1f}" cy="{y:.1f}" r="{min(11, spacing / 2):.1f}"/>')
-    parts.append(text(_VALUES, BODY_HEIGHT, "step time of runs in commit order; the axis does not start at zero", 22,
+    parts.append(text(_VALUES, BODY_HEIGHT, "step time of runs in commit order; the axis does not start at zero", SMALL,
                       "muted"))  # fmt: skip
     return "".join(parts)
 

@@ -9,11 +9,13 @@ import pytest
 from app.web.pictures import (
     BODY_HEIGHT,
     BODY_WIDTH,
+    WIDTH,
     DotRow,
     Picture,
     Strip,
     nested_body,
     picture_svg,
+    points_body,
     rows_body,
     strips_body,
 )
@@ -63,6 +65,21 @@ def test_a_slide_has_title_date_address_and_mark(generated: bool) -> None:
         assert max(map(len, texts)) <= 140
         title = next(text for text in slide.iter(f"{SVG}text") if text.get("font-weight"))
         assert 0.69 * float(title.get("font-size", "0")) * len(title.text or "") <= BODY_WIDTH
+
+
+def test_letters_are_readable_on_the_overview_and_inside_the_slide() -> None:
+    """It shows slides at least 680 pixels wide."""
+    rows = rows_body(
+        [DotRow("x" * 60, 1.0, 0.0, 2.0, "1 %", "worse", "note " * 20)] * 12, "% more throughput than " * 2
+    )
+    strips = strips_body([Strip("x", "5 % slower", (0.0,), (5.0,))] * 6)
+    points = points_body([(400.0, "neutral"), (410.0, "worse")], "{:.0f} ms".format)
+    for drawn in (rows, strips, points):
+        slide = ET.fromstring(picture_svg(Picture("t", "l", "/runs/1" + "x" * 200, True, drawn), "", NOW))  # noqa: S314
+        for text in slide.iter(f"{SVG}text"):
+            size = float(text.get("font-size", "0"))
+            assert size * 680 / WIDTH >= 11
+            assert 0.55 * size * len(text.text or "") <= BODY_WIDTH
 
 
 def test_a_drawing_inside_keeps_its_styles_to_itself() -> None:
