@@ -27,7 +27,7 @@ from app.client.delivery import check, deliver
 from app.client.errors import FINE, SERVICE, Unreachable, UsageError, failure
 from app.client.service import ClientSettings, Service
 from app.client.terminal import one_line, out
-from app.client.upload import Upload, read_upload
+from app.client.upload import TABLE_SUFFIXES, Upload, read_upload
 from app.errors import ThreewallsError
 
 SCHEMA = "threewalls.import/1"
@@ -37,7 +37,6 @@ MAX_STEPS = 200_000
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _PAGE = 1_000
 _TIMEOUT = 60.0
-_TABLES = (".csv", ".tsv", ".jsonl", ".json")
 _STEPS = ("_step", "step", "global_step", "iteration", "trainer/global_step")
 _HISTORIES = ("history.jsonl", "wandb-history.jsonl", "history.csv")
 
@@ -182,7 +181,7 @@ def _csv(where: str, _: Mapping[str, str]) -> Iterator[SourceRun]:
     for file in files:
         if file.is_dir():
             yield from _exported(file)
-        elif file.suffix.lower() in _TABLES and not file.name.endswith(".config.json"):
+        elif file.suffix.lower() in TABLE_SUFFIXES and not file.name.endswith(".config.json"):
             config = _json_file(file.with_name(f"{file.stem}.config.json"))
             yield _with_table(SourceRun(str(file), file.stem, config), file)
 

@@ -206,6 +206,8 @@ def _damaged(path: Path, why: str) -> UnreadableLogError:
 Field = Literal["log", "config", "events"]
 PIECE_BYTES = 8 << 20
 """A longer log is sent in pieces of this size, so that an interrupted upload can resume."""
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json")
+"""Tables of iterations. They are sent whole, because the service recognises documents as a whole only."""
 FORM_FILES = 64
 """Limit of the service for one form. The logs of an upload with more files are sent in pieces."""
 
@@ -263,8 +265,8 @@ def read_upload(
     if not fields:
         raise UsageError("Nothing to upload: the folders are empty.")
     names = _names([path for _, path in fields])
-    many = len(fields) > FORM_FILES
-    files = tuple(_read(field, name, path, many) for (field, path), name in zip(fields, names))
+    many, is_table = len(fields) > FORM_FILES, bool(meta.get("format"))
+    files = tuple(_read(field, name, path, many, is_table) for (field, path), name in zip(fields, names))
     key = key or upload_key(meta, job_key, *((file.field, file.name, file.sha256) for file in files))
     return Upload(key, meta, files)
 
@@ -308,10 +310,11 @@ def _names(paths: Sequence[Path]) -> list[str]:
     return names
 
 
-def _read(field: Field, name: str, path: Path, many: bool) -> SentFile:
+def _read(field: Field, name: str, path: Path, many: bool, is_table: bool) -> SentFile:
     digest, size, text = hashlib.sha256(), 0, LogText(path)
     for chunk in text:
         digest.update(chunk)
         size += len(chunk)
-    in_pieces = field == "log" and (many or size > PIECE_BYTES)
+    is_long = size > PIECE_BYTES and not (is_table or plain_name(name).endswith(TABLE_SUFFIXES))
+    in_pieces = field == "log" and (many or is_long)
     return SentFile(field, name, path, size, digest.hexdigest(), in_pieces, text.cut)

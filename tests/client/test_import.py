@@ -10,6 +10,7 @@ import pytest
 
 from app.client.history_import import _records
 from app.client.options import IMPORT_SOURCES
+from app.client.upload import PIECE_BYTES
 from tests.client.commands import threewalls
 from tests.client.other_tools import COMMIT, ITERATIONS, running_mlflow, write_mlflow, write_tensorboard
 from tests.embedded.processes import Running
@@ -107,6 +108,19 @@ def test_tables_of_a_folder_are_imported_once(server: Running, tmp_path: Path) -
     words = ("csv", str(tables(tmp_path)), "--project", "import-csv")
     runs = imported_once(server, tmp_path, *words, runs=2)
     assert [contract(run, "gpus") for run in runs] == [{"gpus": 16}] * 2
+
+
+def test_a_long_table_is_read_as_a_table(server: Running, tmp_path: Path) -> None:
+    (tmp_path / "long").mkdir()
+    filler = ",".join(f"m{number}" for number in range(100))
+    values = ",0.123456789" * 100
+    rows = "".join(f"{n},{seconds(n)}{values}\n" for n in range(1, 8_001))
+    table = tmp_path / "long" / "a.csv"
+    table.write_text(f"step,step_time_s,{filler}\n{rows}")
+    assert table.stat().st_size > PIECE_BYTES
+    imported_once(server, tmp_path, "csv", str(tmp_path / "long"), "--project", "import-long", runs=1)
+    words = ("upload", str(table), "--project", "upload-long", "--json")
+    judged(server, threewalls(server.address, tmp_path, *words).document["id"])
 
 
 def test_a_metric_of_another_name_is_mapped_and_a_refusal_is_said(server: Running, tmp_path: Path) -> None:
