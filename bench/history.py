@@ -1,4 +1,4 @@
-"""Server time of the history of a stack: the page and its chart of 1,000 runs, beside 50 runs and an empty page.
+"""Server time of the history of a stack: the page and its chart of 1,000 and 5,000 runs, beside 50 runs and an empty page.
 
 First `make setup`. `.venv/bin/python -m bench.history` fills an SQLite database with runs as a worker leaves them,
 judged by the real judge, and asks one process of the service over HTTP. Printed are the time between request and
@@ -26,7 +26,7 @@ from bench.options import without_options
 from tests.builders import make_stack
 from tests.embedded.processes import Running, running
 
-SIZES = (50, 1000)
+SIZES = (50, 1000, 5000)
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "40"))
 PARTS = {"page": "", "chart": "/chart", "chart and table (zoom)": "/data", "table": "/runs", "CSV": "/runs.csv"}
 LIMIT_MS = 150
