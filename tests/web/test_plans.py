@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from app.main import create_app
 from app.settings import Settings
-from app.storage.database import make_engine, migrate
+from app.storage.database import make_engine
 from bench.pages import page_addresses
 from bench.seed import fill
 from tests.conftest import OPEN_TO
@@ -22,10 +22,9 @@ LARGE = 5_000
 
 
 @pytest.fixture(scope="module")
-def settings(postgres_server: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    url = postgres_server.url(postgres_server.new_database())
+def settings(postgres_server: Postgres, migrated_template: str, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    url = postgres_server.url(postgres_server.new_database(migrated_template))
     settings = Settings(data_dir=tmp_path_factory.mktemp("seeded"), database_url=url)
-    migrate(settings)
     engine = make_engine(settings)
     fill(engine, settings, RUNS)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
