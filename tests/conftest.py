@@ -136,15 +136,20 @@ def event_loop_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def shared_statements() -> None:
-    """SQL is compiled once for all SQLite engines of this process: a tenth of what tests of pages and tasks cost.
+def compiled_once() -> None:
+    """Compile SQL once for all SQLite engines of this process, templates once for all processes of the run.
 
-    SQLAlchemy keeps compiled statements by dialect object, and each engine has one of its own.
+    SQLAlchemy keeps compiled statements by dialect object, and each engine has one of its own: to compile them again
+    takes a quarter of the processor time of tests of pages and tasks.
     """
+    from jinja2 import FileSystemBytecodeCache
     from sqlalchemy import Engine, create_engine
 
     from app.storage import database, json_text
+    from app.web.templating import environment
 
+    (templates := run.folder() / "templates").mkdir(exist_ok=True)
+    environment().bytecode_cache = FileSystemBytecodeCache(str(templates))
     first = create_engine(
         "sqlite://",
         json_serializer=json_text.column_text,
@@ -168,7 +173,7 @@ def settings(
     tmp_path: Path,
     migrated_file: Path,
     event_loop_thread: None,
-    shared_statements: None,
+    compiled_once: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> "Iterator[Settings]":
     """The process's settings: the embedded mode in a folder of this test, its database migrated."""
@@ -187,7 +192,7 @@ def settings(
 
 @pytest.fixture(scope="module")
 def module_settings(
-    tmp_path_factory: pytest.TempPathFactory, migrated_file: Path, event_loop_thread: None, shared_statements: None
+    tmp_path_factory: pytest.TempPathFactory, migrated_file: Path, event_loop_thread: None, compiled_once: None
 ) -> "Iterator[Settings]":
     """The same for a whole module, whose tests share what is costly to make."""
     from app.settings import get_settings

@@ -8,6 +8,8 @@ from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATES = sorted((ROOT / "templates").rglob("*.html"))
 MODULES = sorted([*(ROOT / "app").rglob("*.py"), *(ROOT / "workers").rglob("*.py")])
@@ -160,6 +162,7 @@ def test_leaves_import_only_leaves() -> None:
         assert parts <= LEAVES, f"app.{leaf} imports {parts - LEAVES}"
 
 
+@pytest.mark.server  # it imports all of the web service, which takes three processor seconds
 def test_the_web_service_starts_without_packages_that_few_requests_need() -> None:
     program = "import app.main, sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
