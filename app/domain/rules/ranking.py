@@ -74,7 +74,8 @@ def expected_gain(evidence: RuleEvidence, values: Values) -> Expected | None:
         if statement.level == measured[0].level:
             low, high = _gain(statement)
             rivals.append(Expected((low + high) / 2, low, high, statement, _likeness(statement, values)))
-    best = max(rivals, key=lambda expected: expected.likeness.score)
+    # A result of the same model is shown, however much else is alike in that of another.
+    best = max(rivals, key=lambda expected: ("family" in expected.likeness.same, expected.likeness.score))
     return Expected(
         best.statement.own.median_gain_pct if best.statement.own is not None else best.pct,
         min(expected.low for expected in rivals),

@@ -334,7 +334,7 @@ class NearMiss:
 def nearest_misses(
     run: RunRecord, earlier: Sequence[RunRecord], most: int = MOST_MISSES, counts: Mapping[str, int] | None = None
 ) -> tuple[NearMiss, ...]:
-    """Return one run per stack, fewest differing stack members first, then fewest knobs.
+    """Return one run per stack: those of the same model first, then fewest differing stack members, then fewest knobs.
 
     `earlier`: oldest first; one contract comparison is made per config key. `counts`: the number of runs of each config
     key, when `earlier` does not hold all of them.
@@ -345,8 +345,15 @@ def nearest_misses(
             alike.setdefault(other.config_key, []).append(other)
     misses = [_miss(run, runs, (counts or {}).get(key, len(runs))) for key, runs in alike.items()]
     # Sorting keeps the newest first among equals.
-    ranked = sorted(misses, key=lambda pair: (len(pair[1].comparability.stack), len(pair[1].comparability.knobs)))
+    ranked = sorted(misses, key=lambda pair: _distance(pair[1].comparability))
     return tuple(_first_of_each_stack(ranked))[:most]
+
+
+def _distance(comparability: Comparability) -> tuple[int, int, int]:
+    """Return the sort key of a near miss. A model that one side does not state comes between the same and another."""
+    model = next((difference for difference in comparability.stack if difference.field == "model"), None)
+    other_model = 0 if model is None else 1 + model.is_certain
+    return other_model, len(comparability.stack), len(comparability.knobs)
 
 
 def _miss(run: RunRecord, runs: Sequence[RunRecord], count: int) -> tuple[str, NearMiss]:

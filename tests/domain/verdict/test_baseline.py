@@ -239,6 +239,16 @@ def test_near_misses_differ_in_the_fewest_fields_and_are_one_a_stack() -> None:
     assert misses[0].never_a_baseline_because == "its log ends before the training does"
 
 
+def test_a_near_miss_of_the_same_model_comes_before_closer_ones_of_another() -> None:
+    earlier = [
+        make_record("same model", {"container": "old", "cluster": "east", "gpus": 64}),
+        make_record("unnamed model", {"model": ...}),
+        make_record("another model", {"model": "Mixtral-8x7B"}),
+    ]
+    misses = nearest_misses(make_record(), earlier)
+    assert [miss.run for miss in misses] == ["same model", "unnamed model", "another model"]
+
+
 def test_a_slow_run_is_judged_and_its_knob_is_the_first_suspect() -> None:
     earlier = [make_record(f"run {i}", {"tp": 4}, slower=i % 3 * 0.001) for i in range(6)]
     assessment = assess([make_record(slower=0.1)], earlier, rules=MAIN)
