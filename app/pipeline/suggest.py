@@ -289,7 +289,7 @@ def expected_text(suggestion: Suggestion) -> str:
             f"Expected throughput {_gain_text(expected.pct, expected.low, expected.high)}, {place.confidence} "
             f"confidence; measured {_setting_text(expected.likeness)}."
         )
-    if forecast is not None and forecast.gain_pct is not None:
+    elif forecast is not None and forecast.gain_pct is not None:
         texts.append(f"The planner predicts {_gain_text(forecast.gain_pct, *(forecast.gain_range_pct or ()))}.")
     if forecast is not None and forecast.at_most_gb is not None:
         texts.append(f"By the measured peak it needs at most about {forecast.at_most_gb:.0f}\u202fGB per GPU.")

@@ -312,6 +312,7 @@ def _measured_statement(rival: _Rival) -> Statement:
         source="measured here",
         date="",
         gain=(rival.low, rival.high),
+        pct=rival.pct,
         at=at,
         name="measured here, one change" if rival.is_matched else "measured here, same work",
     )

@@ -491,6 +491,7 @@ def test_a_faster_run_of_the_same_work_comes_first_with_its_settings(client: Tes
     assert after == {"ep": "8", "dispatcher": "hybridep"}
     gain = first["place"]["expected_gain"]
     assert gain["low_pct"] < gain["pct"] < gain["high_pct"]
+    assert gain["pct"] == pytest.approx(100 * (31.31 / 24 - 1), abs=0.01)  # the figure of the reason, not the middle
     assert "ep" in gain["differs"]
     assert f'href="/runs/{faster}"' in client.get(f"/runs/{run}/next/own-faster-run").text
     assert "own-faster-run" not in [row["rule"] for row in rows_of(client, faster)]

@@ -57,7 +57,8 @@ class Statement:
     """One piece of evidence with its level after expiry and the reasons.
 
     `gain`: lowest and highest published gain of throughput in percent, empty without a figure; `at`: its setting.
-    `name`: what kind of evidence it is, if not that of its level.
+    `pct`: the measured gain between them, None for the middle. `name`: what kind of evidence it is, if not that of its
+    level.
     """
 
     level: int
@@ -68,6 +69,7 @@ class Statement:
     expired: tuple[str, ...] = ()
     own: OwnResult | None = None
     gain: tuple[float, ...] = ()
+    pct: float | None = None
     at: Values = field(default_factory=dict)
     name: str = ""
 

@@ -73,7 +73,8 @@ def expected_gain(evidence: RuleEvidence, values: Values) -> Expected | None:
     for statement in measured:
         if statement.level == measured[0].level:
             low, high = _gain(statement)
-            rivals.append(Expected((low + high) / 2, low, high, statement, _likeness(statement, values)))
+            middle = (low + high) / 2 if statement.pct is None else statement.pct
+            rivals.append(Expected(middle, low, high, statement, _likeness(statement, values)))
     # A result of the same model is shown, however much else is alike in that of another.
     best = max(rivals, key=lambda expected: ("family" in expected.likeness.same, expected.likeness.score))
     return Expected(
