@@ -239,6 +239,7 @@ def _ticks(rows: Sequence[DrawnMember], places: dict[tuple[Any, str | int], int]
             "day": f"{at:%b} {at.year}" if long else f"{at.day} {at:%b}",
             "commit": short_commit(commit) if isinstance(commit, str) else f"#{commit}",
             "weight": "bold" if k == change else "normal",
+            "on_phone": (k - change) % (2 * apart) == 0,
         }
         for k, (at, commit) in enumerate(moments)
         if k in chosen
@@ -316,8 +317,13 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
             .encode(x=alt.X("from:Q", axis=None), x2="to:Q", y=y)
         ],
         "ticks": [
-            _text(alt, "ticks", "day", dy=12).encode(x=x, y=alt.value(height)),
-            _text(alt, "ticks", "commit", dy=27, fontSize=11).encode(x=x, y=alt.value(height)),
+            _text(alt, "ticks", field, **style).encode(
+                # On a phone every second one has room.
+                x=x,
+                y=alt.value(height),
+                opacity=alt.when("width >= 420 || datum.on_phone").then(alt.value(1)).otherwise(alt.value(0)),
+            )
+            for field, style in (("day", {"dy": 12}), ("commit", {"dy": 27, "fontSize": 11}))
         ],
         "points": [_marks(alt, "points").encode(x, y)],
         "lane": [

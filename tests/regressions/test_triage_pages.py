@@ -123,6 +123,7 @@ def test_the_chart_marks_the_change_and_has_its_table(client: TestClient, make: 
     assert [row["href"] for row in data["points"]] == [f"/runs/{run}" for run in stack.runs]
     assert [row["at"] for row in data["changes"]] == [13.5]
     assert {row["commit"] for row in data["ticks"]} <= {row["commit"] for row in data["points"]}
+    assert [row["on_phone"] for row in data["ticks"] if row["weight"] == "bold"] == [True]
     whole = client.get(f"/regressions/{number}/chart?run={stack.since}").text
     assert whole.startswith("<!doctype html>")
     assert whole.partition('id="suspects"')[0].count('<th scope="row">') == 21
