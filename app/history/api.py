@@ -19,6 +19,7 @@ from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.errors import as_content, documented
 from app.web.lists import csv_text
+from app.web.tables import table_format
 
 # --- A history as JSON, and its runs as CSV.
 
@@ -230,8 +231,10 @@ class HistoryOut(BaseModel):
 def read_history(
     request: Request, session: ReadSession, stack: StackKey, query: Annotated[HistoryQuery, Query()]
 ) -> Response:
-    """Return the history of a stack: runs, segments, change points, golden runs. CSV with `Accept: text/csv`."""
-    accept = request.headers.get("accept", "*/*")
+    """Return the history of a stack: runs, segments, change points, golden runs. As CSV (`format`) its runs."""
+    chosen = table_format(request, strict=True)
+    if chosen == "parquet":
+        raise HTTPException(406, "A history is available as application/json or text/csv.")
     given = {name: str(value) for name, value in query.model_dump().items() if value}
     keys = matching_keys(session, stack)
     history_stack = get_stack(session, keys[0]) if len(keys) == 1 else None
@@ -241,10 +244,8 @@ def read_history(
     if history_stack is None:
         raise NotFound("No stack has this key. Give the `stack_key` of a run, or at least 8 of its first digits.")
     page = HistoryPage(session, history_stack, "", HistoryView.from_params(given), across=False)
-    if "text/csv" in accept:
+    if chosen == "csv":
         name = f"history-{history_stack.stack_key[:12]}.csv"
         headers = {"Content-Disposition": f'attachment; filename="{name}"', "Vary": "Accept"}
         return StreamingResponse(csv_rows(page), media_type="text/csv", headers=headers)
-    if not any(accepted in accept for accepted in ("application/json", "application/*", "*/*")):
-        raise HTTPException(406, "A history is available as application/json or text/csv.")
     return JSONResponse(history_values(page), headers={"Vary": "Accept"})

@@ -445,7 +445,11 @@ def test_the_runs_as_csv(client: TestClient, engine: Engine, moved: list[int]) -
     assert rows[0]["name"] == "'=cmd()"
     assert float(rows[1]["step_time_ms"]) == pytest.approx(400, rel=0.02)
     assert float(rows[1]["step_time_ms_ci_low"]) < float(rows[1]["step_time_ms"])
+    stated = client.get(f"/api/v1/history/{key}", params={"first": moved[0], "last": moved[4], "format": "csv"})
+    assert stated.text == answer.text
     assert client.get(f"/api/v1/history/{key}", headers={"Accept": "image/png"}).status_code == 406
+    assert client.get(f"/api/v1/history/{key}", params={"format": "parquet"}).status_code == 406
+    assert client.get(f"/api/v1/history/{key}", params={"format": "xlsx"}).status_code == 422
 
 
 @pytest.mark.parametrize(
