@@ -1,4 +1,4 @@
-"""Server time of the history of a stack: the page and its chart of 1,000 and 5,000 runs, beside 50 runs and an empty page.
+"""Server time of the history of a stack: the page and its chart of 50, 1,000 and 5,000 runs, beside an empty page.
 
 First `make setup`. `.venv/bin/python -m bench.history` fills an SQLite database with runs as a worker leaves them,
 judged by the real judge, and asks one process of the service over HTTP. Printed are the time between request and
