@@ -76,6 +76,7 @@ LONG_FILES = (
     "pipeline/test_regressions.py",
     "storage/test_backup.py",
     "storage/test_upgrade.py",
+    "client/test_import.py",
 )
 """Files of which each takes a process 20 seconds and more: they begin first, so that the processes end together."""
 
