@@ -239,6 +239,14 @@ def test_near_misses_differ_in_the_fewest_fields_and_are_one_a_stack() -> None:
     assert misses[0].never_a_baseline_because == "its log ends before the training does"
 
 
+@pytest.mark.parametrize(
+    ("columns", "is_cell"), [({"job": "a"}, True), ({"job": "b"}, False), ({"job": "a", "outcome": "truncated"}, False)]
+)
+def test_a_near_miss_is_another_cell_if_only_knobs_of_the_job_differ(columns: dict[str, str], is_cell: bool) -> None:
+    (miss,) = nearest_misses(make_record(job="a"), [make_record("other", {"tp": 4}, **columns)])
+    assert miss.is_other_cell == is_cell
+
+
 def test_a_near_miss_of_the_same_model_comes_before_closer_ones_of_another() -> None:
     earlier = [
         make_record("same model", {"container": "old", "cluster": "east", "gpus": 64}),
