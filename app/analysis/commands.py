@@ -9,7 +9,7 @@ from app.analysis.options import FINE, UNREAD, UNREADABLE, UsageError
 from app.analysis.reading import LogAnalysis, ReadLog, analyse, names_of, read_statements, records
 from app.analysis.text import analysis_text, comparison_text
 from app.domain.verdict.assess import Assessment, assess
-from app.domain.verdict.baseline import LeftOut, listed
+from app.domain.verdict.baseline import BaselineRules, LeftOut, listed
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.record import RunRecord
 from app.errors import InvalidUpload, UnreadLog
@@ -53,7 +53,7 @@ def compare(options: argparse.Namespace, read_log: ReadLog) -> int:
     runs = records([*earlier, *candidates])
     old, new = runs[: len(earlier)], runs[len(earlier) :]
     _check_reruns(new)
-    assessment = assess(new, old, looks=options.looks)
+    assessment = assess(new, old, rules=BaselineRules(is_named=True), looks=options.looks)
     comparison = make_comparison(assessment, candidates, earlier, tuple(_of_other_stacks(new[-1], old, assessment)))
     print(as_json(comparison_document(comparison)) if options.json else comparison_text(comparison), flush=True)
     return comparison.exit_code

@@ -34,7 +34,7 @@ class BaselineRules:
     """Project settings. `branch`: the baseline branch, None for any. `pinned`: the stack's golden runs.
 
     `branch_point`: history position at which a judged change left its target branch; `after_it`: later runs, whose code
-    the change does not contain.
+    the change does not contain. `is_named`: a user named the earlier runs as the baseline, so they are no cells.
     """
 
     branch: str | None = None
@@ -42,6 +42,7 @@ class BaselineRules:
     thresholds: Thresholds = DEFAULTS
     branch_point: datetime | None = None
     after_it: frozenset[str] = frozenset()
+    is_named: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,8 @@ def select_baseline(
     refused |= _of_other_jobs(run, usable, rules)
     usable = [other for other in usable if other.run not in refused]
     kind, level, golden = _choose(run, usable, rules, prior)
-    if kind == "none" or (kind == "last_config" and _is_cell(run, usable[-1], [*stack, *of_commit])):
+    changes_config = kind == "last_config" and not rules.is_named
+    if kind == "none" or (changes_config and _is_cell(run, usable[-1], [*stack, *of_commit])):
         cells = {other.run: OTHER_CELL for other in usable}
         return Selection("none", (), refused | cells, ())
     chosen = level[-MOST_BASELINE_RUNS:]
