@@ -7,7 +7,7 @@ from sqlalchemy import exists, or_, select
 from sqlmodel import Session, col
 
 from app.domain.performance.cost import Cost, total_cost
-from app.domain.verdict.triage import ACTIVE, NOT_CLOSED
+from app.domain.verdict.triage import ACTIVE, NOT_CLOSED, Proposal
 from app.storage import audit
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, utc_now
 from app.storage.verdicts import IS_CLAIM, Costs
@@ -35,36 +35,47 @@ def refresh_costs(session: Session, now: datetime) -> int:
 
 
 SILENT_DAYS = 30
-_ENDED = f"None of its stacks ran in the last {SILENT_DAYS} days."
+_SILENT = f"None of its stacks ran in the last {SILENT_DAYS} days."
 
 
-def _propose_ended(
+def _propose_stale(
     session: Session, regression: RegressionRow, members: Sequence[RegressionMemberRow], now: datetime
 ) -> None:
-    """Propose a regression as fixed when all its stacks have ended without a successor; once, as users may decline."""
-    if regression.proposal or regression.state not in ACTIVE or not members:
+    """Propose to close a regression as stale while none of its stacks runs, unless a user declined this.
+
+    No run shows that it is over. So a regression is proposed as fixed only if the runs of all members are back.
+    """
+    if not members or (regression.proposal == "fixed" and all(member.proposal == "fixed" for member in members)):
         return
-    since = now - timedelta(days=SILENT_DAYS)
     recent = select(col(RunRow.id)).where(
         col(RunRow.project_id) == regression.project_id,
         col(RunRow.stack_key).in_({member.stack_key for member in members}),
-        col(RunRow.ordered_at) >= since,
+        col(RunRow.ordered_at) >= now - timedelta(days=SILENT_DAYS),
     )
     if session.execute(recent.limit(1)).first() is not None:
-        return
-    if any(event.note == _ENDED for event in audit.events(session, "regression", regression.id or 0)):
-        return
-    regression.proposal, regression.changed_at = "fixed", utc_now()
+        if regression.proposal == "stale":
+            _set_proposal(session, regression, "", "Its stacks run again.")
+    elif regression.state in ACTIVE and regression.proposal != "stale":
+        events = audit.events(session, "regression", regression.id or 0)
+        newest = next((event for event in events if "proposal" in {**event.before, **event.after}), None)
+        if newest is None or newest.action != "proposal_declined" or newest.before.get("proposal") != "stale":
+            _set_proposal(session, regression, "stale", _SILENT)
+
+
+def _set_proposal(session: Session, regression: RegressionRow, proposal: Proposal, note: str) -> None:
+    before = {"proposal": regression.proposal}
+    regression.proposal, regression.changed_at = proposal, utc_now()
     audit.record(
-        session, who=audit.SERVICE, subject="regression", subject_id=regression.id or 0, action="proposal_made",
-        project_id=regression.project_id, before={"proposal": ""}, after={"proposal": "fixed"}, note=_ENDED,
+        session, who=audit.SERVICE, subject="regression", subject_id=regression.id or 0,
+        action="proposal_made" if proposal else "proposal_withdrawn", project_id=regression.project_id, before=before,
+        after={"proposal": proposal}, note=note,
     )  # fmt: skip
 
 
 def _refresh(session: Session, regression: RegressionRow, costs: Costs) -> bool:
     before = regression.gpu_hours_per_day
     members = _members(session, regression.id or 0)
-    _propose_ended(session, regression, members, costs.clock_of(regression.project_id))
+    _propose_stale(session, regression, members, costs.clock_of(regression.project_id))
     for member in members:
         member.gpu_hours_per_day = costs.of_member(regression, member).gpu_hours_per_day
     regression.gpu_hours_per_day = total_cost([member.gpu_hours_per_day for member in members])

@@ -28,7 +28,7 @@ from app.domain.verdict.history import (
     settled_levels,
 )
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
-from app.domain.verdict.triage import NOT_CLOSED
+from app.domain.verdict.triage import ENDED, NOT_CLOSED
 from app.pipeline.assess import LOOK_BACK, YOUNG, Candidate, HistoryPosition, StackToJudge, candidates, history_position
 from app.pipeline.notify import notify_regression
 from app.storage import audit
@@ -220,10 +220,12 @@ class RegressionMembers:
         member.row.proposal = proposal
         self._changed.add(regression.id or 0)
         all_back = all(row.proposal == "fixed" for row in self._all_of(regression))
-        if returned is not None and all_back and not regression.proposal and regression.proposal_run_id != returned.id:
+        is_new = regression.proposal != "fixed" and returned is not None and regression.proposal_run_id != returned.id
+        if returned is not None and all_back and is_new:
+            before = {"proposal": regression.proposal}
             regression.proposal, regression.proposal_run_id = "fixed", returned.id
             note = f"Back at the usual level since run {returned.id}."
-            self._record(regression, "proposal_made", {"proposal": ""}, {"proposal": "fixed"}, note)
+            self._record(regression, "proposal_made", before, {"proposal": "fixed"}, note)
         elif regression.proposal == "fixed" and not all_back:
             regression.proposal, regression.proposal_run_id = "", None
             note = "It is slow again." if returned is None else "Another of its stacks is slow again."
@@ -340,6 +342,9 @@ class RegressionMembers:
         if regression is not None:
             after = {"stack": self._stack_key}
             self._record(regression, "joined", {}, after, "Another stack became slower for the same reason.")
+            if regression.proposal:
+                before, regression.proposal = {"proposal": regression.proposal}, ""
+                self._record(regression, "proposal_withdrawn", before, {"proposal": ""}, "Another stack is slow.")
         return regression
 
     def _open(self, run_id: int, alarm: Alarm) -> RegressionRow:
@@ -451,7 +456,7 @@ class StackHistory:
 
     def has_ended(self, member: StackMember, before: HistoryPosition) -> bool:
         """Return whether it ended before that position: a user says so, or three runs were back at the usual level."""
-        if member.regression.state == "fixed":
+        if member.regression.state in ENDED:
             return True
         followed = self._follow_up(member, before=before)
         return followed is not None and followed[0].state == "fixed"
@@ -901,11 +906,11 @@ def _follow(members: RegressionMembers, stack_history: StackHistory, member: Sta
     """Update the size of a member from its history, whether it ended and whether it returned."""
     members.settle(member, stack_history.settled(member))
     regression = member.regression
-    if regression.state == "fixed":
+    if regression.state in ENDED:
         back = stack_history.came_back(member, said_at=regression.changed_at)
         if back is not None:
             members.reopen(member, back)
-        else:
+        elif regression.state == "fixed":
             members.confirm(member, stack_history.returned(member))
     elif regression.state in NOT_CLOSED:
         members.propose(member, stack_history.returned(member))

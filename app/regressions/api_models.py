@@ -8,7 +8,7 @@ from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain.performance.cost import Cost
-from app.domain.verdict.triage import State
+from app.domain.verdict.triage import Proposal, State
 from app.regressions.commands import MAX_AT_ONCE, MAX_NAME, MAX_NOTE, MAX_URL, Answer, RegressionChange, Seen
 from app.regressions.regression import Regression, RegressionMember
 from app.storage.audit import AuditEvent
@@ -71,8 +71,10 @@ class RegressionOut(BaseModel):
     external_url: str
     opened_at: datetime
     changed_at: datetime = Field(description="Send it with a change to detect concurrent changes.")
-    proposal: Literal["", "fixed"] = Field(description="A state that the service proposes.")
-    proposal_run_id: int | None = Field(description="First run of the segment behind the proposal.")
+    proposal: Proposal = Field(
+        description="A state that the service proposes: `fixed` if runs are back, `stale` if its stacks no longer run."
+    )
+    proposal_run_id: int | None = Field(description="First run that is back, for the proposal `fixed`; else null.")
     worst_delta_pct: float | None
     gpu_hours_per_day: float | None
     members: list[MemberOut]

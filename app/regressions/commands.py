@@ -245,7 +245,7 @@ def _refused_rows(
     for row in rows:
         if change.state and (why := refused_because(row.state, change.state)):
             yield FieldError(_place(row, seen, "state"), f"regression {row.id} cannot become {change.state}: {why}")
-        if change.answer and row.proposal != "fixed":
+        if change.answer and not row.proposal:
             yield FieldError(_place(row, seen, "proposal"), f"regression {row.id} has no proposal")
 
 

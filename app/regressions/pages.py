@@ -25,7 +25,7 @@ from app.domain.verdict.triage import MEANING, STATES, State, active_text, next_
 from app.domain.verdict.words import answer as verdict_answer
 from app.domain.verdict.words import contrast_sentence, side_text
 from app.errors import EditConflict, InvalidChange, NotFound, ThreewallsError
-from app.pipeline.regression_costs import costs_of
+from app.pipeline.regression_costs import SILENT_DAYS, costs_of
 from app.regressions import words
 from app.regressions.charts import AFTER, BEFORE, MOST_MEMBERS, DrawnMember, chart_height, history_chart, member_rows
 from app.regressions.commands import MAX_AT_ONCE, change_regressions, is_undoable, undo_changes
@@ -167,11 +167,13 @@ class RegressionView:
     @cached_property
     def proposal(self) -> str:
         """Return the basis of the proposal: `The last 4 runs are back within 1 %.`; empty without one."""
-        if self.regression.proposal != "fixed":
+        if self.regression.proposal == "stale":
+            return f"No run of its stacks in {SILENT_DAYS} days, so no run shows whether it is over."
+        if not self.regression.proposal:
             return ""
         run = self._session.get(RunRow, self.regression.proposal_run_id) if self.regression.proposal_run_id else None
         if run is None:
-            return "Later runs are back within 1 % of the usual level."
+            return "All of its stacks are back at the usual level."
         back = self._runs_since(run)
         which = "The last run is" if back == 1 else f"The last {back} runs are"
         return f"{which} back within 1 % of the usual level, since run #{run.id}" + (

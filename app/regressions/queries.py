@@ -234,7 +234,9 @@ def _regression(row: RegressionRow, project: ProjectRow, members: Sequence[Row[A
         cause=row.cause, axis=axis_of_cause(row.cause_key) or "", metric=row.metric, state=row.state,
         assignee=row.assignee, note=row.note, external_url=row.external_url, opened_at=aware(row.opened_at),
         changed_at=aware(row.changed_at),
-        proposal=row.proposal, proposal_run_id=row.proposal_run_id, worst_delta_pct=row.worst_delta_pct,
+        # It also identifies an earlier proposal that was declined.
+        proposal=row.proposal, proposal_run_id=None if row.proposal == "stale" else row.proposal_run_id,
+        worst_delta_pct=row.worst_delta_pct,
         gpu_hours_per_day=row.gpu_hours_per_day,
         members=tuple(_member(member, _title(member, members)) for member in members),
     )  # fmt: skip

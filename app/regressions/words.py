@@ -89,7 +89,9 @@ def figure_text(metric: str, value: float | None) -> str:
 def decided(regression: Regression, change: RegressionChange) -> str:
     """Return the answer to a change of one regression: `Taken by Ada.`"""
     if change.answer is not None:
-        return "Proposal accepted." if change.answer == "accept" else "Proposal declined."
+        if change.answer == "decline":
+            return "Proposal declined."
+        return "Closed as stale." if regression.state == "stale" else "Proposal accepted."
     if change.state is None:
         return "Note added." if change.note else "Saved."
     if change.state == "acknowledged":
@@ -101,6 +103,7 @@ _DECIDED: Mapping[str, str] = {
     "open": "Reopened.",
     "expected": "Marked as expected.",
     "fixed": "Marked as fixed. The next runs must confirm it.",
+    "stale": "Closed as stale.",
     "invalid": "Marked as not a regression.",
 }
 
@@ -141,7 +144,9 @@ _NAMES: Mapping[str, str] = {
 
 
 def history_entry(event: AuditEvent) -> Done:
-    return Done(event, _WORDS.get(event.action, event.action.replace("_", " ")), tuple(_fields(event)))
+    is_stale = event.action == "proposal_made" and event.after.get("proposal") == "stale"
+    words = "proposed to close it as stale" if is_stale else _WORDS.get(event.action, event.action.replace("_", " "))
+    return Done(event, words, tuple(_fields(event)))
 
 
 def _fields(event: AuditEvent) -> Iterator[tuple[str, str, str]]:

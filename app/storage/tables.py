@@ -949,8 +949,8 @@ class RegressionRow(SQLModel, table=True):
     """A regression: one cause, with every affected stack as a member.
 
     `kind`: run (opened by a verdict) or upgrade (opened by single-field contrasts). `cause_key` groups members.
-    `state`: open, acknowledged, expected, fixed or invalid. `proposal`: a state that the service proposes, with the
-    first run of the segment behind it.
+    `state`: open, acknowledged, expected, fixed, stale or invalid. `proposal`: a state that the service proposes, fixed
+    or stale. `proposal_run_id`: the first run of the segment behind a proposed fix.
     """
 
     __tablename__ = "regression"

@@ -33,6 +33,7 @@ _ACTIONS = {
     "pin": "golden run pinned",
     "unpin": "golden run unpinned",
 }
+_OF_STALE = {"proposal_made": "stale?", "proposal_accepted": "closed as stale", "proposal_withdrawn": "not stale"}
 _ENDS = {"failed": "failed", "out_of_memory": "ran out of memory", "not_finite": "has figures that are not finite"}
 
 
@@ -66,6 +67,8 @@ def changes_of(session: Session, watches: Sequence[Watch]) -> list[WatchedChange
 
 def _of_event(event: AuditEvent) -> WatchedChange:
     action = _ACTIONS.get(event.action, event.action.replace("_", " "))
+    if "stale" in (event.before.get("proposal"), event.after.get("proposal")):
+        action = _OF_STALE.get(event.action, action)
     before, after = event.before.get("state"), event.after.get("state")
     if event.action == "changed" and after and before != after:
         action = f"{before} → {after}"

@@ -17,7 +17,7 @@ from app.pipeline.process import read_before, request_judging
 from app.pipeline.regression_costs import costs_of, refresh_costs
 from app.pipeline.work import ELSEWHERE
 from app.regressions import words
-from app.regressions.commands import RegressionChange, Seen, change_regressions
+from app.regressions.commands import Answer, RegressionChange, Seen, change_regressions
 from app.regressions.queries import get_regression
 from app.settings import Settings
 from app.storage.audit import events
@@ -650,18 +650,61 @@ def test_a_stack_that_ended_costs_nothing_while_its_project_goes_on(engine: Engi
     assert costs(engine) == [0.0]
 
 
-def test_a_regression_whose_stack_ended_is_proposed_as_fixed_once(engine: Engine, settings: Settings) -> None:
+def answer(engine: Engine, answer: Answer) -> None:
+    change_regressions(engine, [Seen(1)], RegressionChange("Ada", answer=answer))
+
+
+def test_a_regression_whose_stack_ended_is_proposed_as_stale_once(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, [*steady(1000, 14), 1100.0, 1101.0])
     bring(engine, settings, [500.0], 44, fields={"gpus": 32})
     renew(engine)
     assert regressions_in(engine)[0][:2] == ("open", "")
     bring(engine, settings, [500.0], 47, fields={"gpus": 32})
     renew(engine)
-    assert regressions_in(engine)[0][:2] == ("open", "fixed")
-    with transaction(engine) as session:
-        session.get_one(RegressionRow, 1).proposal = ""  # as a user who declines it
+    assert regressions_in(engine)[0][:2] == ("open", "stale")
+    with read_session(engine) as session:
+        assert get_regression(session, 1).proposal_run_id is None
+    answer(engine, "decline")
     renew(engine)
     assert regressions_in(engine)[0][:2] == ("open", "")
+
+
+def test_a_stale_regression_whose_stack_runs_again_follows_its_runs(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [*steady(1000, 14), 1100.0, 1101.0])
+    bring(engine, settings, [500.0], 47, fields={"gpus": 32})
+    renew(engine)
+    bring(engine, settings, [1100.0], 48)
+    renew(engine)
+    assert regressions_in(engine)[0][:2] == ("open", "")
+    bring(engine, settings, [500.0], 80, fields={"gpus": 32})
+    renew(engine)
+    assert regressions_in(engine)[0][:2] == ("open", "stale")
+    back = bring(engine, settings, steady(1000, 2), 81)
+    assert regressions_in(engine)[0][:2] == ("open", "fixed")
+    with read_session(engine) as session:
+        assert get_regression(session, 1).proposal_run_id == back[0]
+
+
+def test_slow_runs_reopen_a_regression_that_was_closed_as_stale(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [*steady(1000, 14), 1100.0, 1101.0])
+    bring(engine, settings, [500.0], 47, fields={"gpus": 32})
+    renew(engine)
+    answer(engine, "accept")
+    assert regressions_in(engine)[0][:2] == ("stale", "")
+    bring(engine, settings, [1100.0, 1101.0], 48)
+    assert regressions_in(engine)[0][:2] == ("stale", "")
+    bring(engine, settings, [1100.0], 50)
+    assert regressions_in(engine)[0][:2] == ("open", "")
+    assert len(regressions_in(engine)) == 1
+
+
+def test_a_proposed_fix_without_runs_that_are_back_becomes_stale(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [*steady(1000, 14), 1100.0, 1101.0])
+    bring(engine, settings, [500.0], 47, fields={"gpus": 32})
+    with transaction(engine) as session:
+        session.get_one(RegressionRow, 1).proposal = "fixed"  # as earlier versions did
+    renew(engine)
+    assert regressions_in(engine)[0][:2] == ("open", "stale")
 
 
 def test_a_project_that_nothing_is_uploaded_to_costs_nothing_two_weeks_later(

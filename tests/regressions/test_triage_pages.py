@@ -424,3 +424,14 @@ def test_a_regression_is_a_picture_that_chats_find(client: TestClient, make: Mak
     assert after >= 1
     assert client.get(f"{address}.gif").status_code == 404
     assert client.get("/regressions/999/picture.png").status_code == 404
+
+
+def test_a_page_asks_to_close_a_regression_without_runs_as_stale(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    number = make(proposal="stale")
+    for address in ("/regressions", f"/regressions/{number}"):
+        assert re.findall(r'data-proposal="(\w+)"', client.get(address).text) == ["stale"]
+    answer = {"author": "Ada", "proposal": "accept"}
+    assert client.post(f"/regressions/{number}", data=answer, headers=HTMX).status_code == 200
+    assert (row_of(engine, number).state, row_of(engine, number).proposal) == ("stale", "")

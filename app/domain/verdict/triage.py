@@ -5,18 +5,23 @@ from typing import Literal
 
 from app.domain.numbers import daily_cost, gpu_hours, plural
 
-State = Literal["open", "acknowledged", "expected", "fixed", "invalid"]
+State = Literal["open", "acknowledged", "expected", "fixed", "stale", "invalid"]
 
-STATES: tuple[State, ...] = ("open", "acknowledged", "expected", "fixed", "invalid")
+STATES: tuple[State, ...] = ("open", "acknowledged", "expected", "fixed", "stale", "invalid")
 ACTIVE: tuple[State, ...] = ("open", "acknowledged")
 """States that still need attention."""
 NOT_CLOSED: tuple[State, ...] = (*ACTIVE, "expected")
 """States whose members the service follows."""
+ENDED: tuple[State, ...] = ("fixed", "stale")
+"""States that later slow runs reopen."""
+Proposal = Literal["", "fixed", "stale"]
+"""A state that the service proposes: `fixed` after runs that are back, `stale` after a month without runs."""
 MEANING: Mapping[State, str] = {
     "open": "not yet triaged",
     "acknowledged": "being worked on",
     "expected": "accepted as the cost of an intended change",
     "fixed": "a fix is in; the next runs must confirm it",
+    "stale": "closed because its stacks no longer run",
     "invalid": "not a regression, for example a bad node",
 }
 NEEDS_NOTE: tuple[State, ...] = ("expected",)
@@ -25,11 +30,12 @@ FIX_CLAIMED = "fix claimed"
 """How pages and reports show a regression that a user marked fixed before its runs recovered."""
 
 _NEXT: Mapping[State, tuple[State, ...]] = {
-    "open": ("acknowledged", "expected", "fixed", "invalid"),
-    "acknowledged": ("open", "expected", "fixed", "invalid"),
-    "expected": ("open", "fixed", "invalid"),
+    "open": ("acknowledged", "expected", "fixed", "stale", "invalid"),
+    "acknowledged": ("open", "expected", "fixed", "stale", "invalid"),
+    "expected": ("open", "fixed", "stale", "invalid"),
     # A closed regression must be reopened first, so that its history shows that it came back.
     "fixed": ("open",),
+    "stale": ("open",),
     "invalid": ("open",),
 }
 

@@ -122,6 +122,8 @@ def test_a_regression_explains_slow_runs_up_to_its_level(
         ("expected", "open"),
         ("expected", "fixed"),
         ("fixed", "open"),
+        ("open", "stale"),
+        ("stale", "open"),
         ("invalid", "open"),
         ("fixed", "fixed"),
     ],
@@ -136,7 +138,7 @@ def test_what_is_sensible_is_allowed(before: str, after: str) -> None:
         ("fixed", "acknowledged", "it is fixed and can only become open"),
         ("fixed", "expected", "it is fixed and can only become open"),
         ("invalid", "fixed", "it is invalid and can only become open"),
-        ("expected", "acknowledged", "it is expected and can only become open, fixed or invalid"),
+        ("expected", "acknowledged", "it is expected and can only become open, fixed, stale or invalid"),
     ],
 )
 def test_what_was_decided_is_opened_before_it_is_decided_otherwise(before: str, after: str, because: str) -> None:
