@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.domain import numbers
@@ -305,6 +305,7 @@ def test_without_a_word_the_sign_tells_the_direction_and_zero_has_none(delta: fl
 
 
 @given(st.floats(-60, 60), st.floats(0, 40), st.floats(0, 40))
+@settings(deadline=None)
 def test_no_sign_stands_against_its_word(delta: float, below: float, above: float) -> None:
     """Words or signs give the direction, never both."""
     change = change_text(delta, delta - below, delta + above)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.domain.documents.metadata import read_metadata
@@ -101,6 +101,7 @@ def test_every_field_of_a_parsed_log_is_kept() -> None:
 
 
 @given(st.lists(st.floats(width=64, allow_nan=True, allow_infinity=True)))
+@settings(deadline=None)
 def test_a_column_comes_back_as_it_was(values: list[float]) -> None:
     column = np.asarray(values, dtype=np.float64)
     assert np.array_equal(unpack_series(pack_series(column)), column, equal_nan=True)

@@ -77,6 +77,7 @@ def test_hostile_text_is_read_to_its_end() -> None:
 
 
 @given(st.lists(st.one_of(st.binary(max_size=40), st.sampled_from(KEYS), st.sampled_from([b"\n", b"|", b": ", b"1"]))))
+@settings(deadline=None)
 def test_no_bytes_can_make_it_raise(parts: list[bytes]) -> None:
     is_storable(parse_text(b"".join(parts)))
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.domain.logs import parse_log, parse_text
@@ -65,6 +65,7 @@ def same(a: ParsedLog, b: ParsedLog) -> bool:
 
 
 @given(st.lists(st.sampled_from(LINES), max_size=30), st.lists(st.integers(0, 10_000), max_size=20))
+@settings(deadline=None)
 def test_chunk_borders_never_change_the_result(lines: list[bytes], cuts: list[int]) -> None:
     data = b"".join(lines)
     assert same(parse_text(data), parse_log(pieces(data, cuts)))
@@ -79,6 +80,7 @@ def test_block_borders_never_change_the_result(step: int) -> None:
 
 
 @given(st.lists(st.integers(0, 1000), max_size=8), st.lists(st.integers(0, 10_000), max_size=30))
+@settings(deadline=None)
 def test_blocks_hold_all_bytes_and_cut_long_lines_at_fixed_places(lengths: list[int], cuts: list[int]) -> None:
     data = b"\n".join(b"x" * length for length in lengths)
     with small_blocks():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.domain.contract.fields import METRICS
@@ -307,6 +307,7 @@ def interval(metric: Metric) -> tuple[float, float]:
 
 
 @given(st.lists(st.floats(1e-3, 1e9) | st.floats(), min_size=5, max_size=40))
+@settings(deadline=None)
 def test_any_step_times_give_finite_positive_figures_or_none(times: list[float]) -> None:
     columns = {"tflops_per_gpu": times, "tokens_per_s_per_gpu": times, "peak_memory_bytes": times}
     summary = summarise(make_log(times, columns=columns), make_metadata(PLACE))

@@ -122,7 +122,7 @@ def test_an_interval_trace_never_states_shares_of_sums() -> None:
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=12)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine draws slowly
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine draws slowly
 @given(SPANS, SPANS)
 def test_what_one_union_covers_and_another_does_not(
     own_spans: list[tuple[int, int]], theirs: list[tuple[int, int]]

@@ -166,7 +166,7 @@ def records(draw: st.DrawFn, run: str) -> RunRecord:
     return make_record(run, fields, project=draw(st.sampled_from(["moe", "moe", "MoE", "other"])))
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # the first draw imports much, on a busy machine slowly
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the first draw imports much
 @given(records("a"), records("b"))
 def test_the_order_of_the_two_runs_changes_nothing_but_the_sides(a: RunRecord, b: RunRecord) -> None:
     there, back = compare_contracts(a, b), compare_contracts(b, a)
@@ -180,6 +180,7 @@ def test_the_order_of_the_two_runs_changes_nothing_but_the_sides(a: RunRecord, b
 
 
 @given(records("a"), records("b"))
+@settings(deadline=None)
 def test_there_is_never_a_verdict_across_keys(a: RunRecord, b: RunRecord) -> None:
     comparison = compare_contracts(a, b)
     if a.stack_key != b.stack_key:
@@ -189,6 +190,7 @@ def test_there_is_never_a_verdict_across_keys(a: RunRecord, b: RunRecord) -> Non
 
 
 @given(records("a"), records("b"))
+@settings(deadline=None)
 def test_the_members_that_differ_are_those_by_which_the_keys_differ(a: RunRecord, b: RunRecord) -> None:
     comparison = compare_contracts(a, b)
     if a.stack_key == b.stack_key:
@@ -203,6 +205,7 @@ def test_the_members_that_differ_are_those_by_which_the_keys_differ(a: RunRecord
 
 
 @given(records("a"), records("b"))
+@settings(deadline=None)
 def test_nothing_is_attributed_to_a_field_that_somebody_left_unknown(a: RunRecord, b: RunRecord) -> None:
     comparison = compare_contracts(a, b)
     uncertain = [difference for difference in (*comparison.stack, *comparison.knobs) if not difference.is_certain]
@@ -213,6 +216,7 @@ def test_nothing_is_attributed_to_a_field_that_somebody_left_unknown(a: RunRecor
 
 
 @given(records("a"))
+@settings(deadline=None)
 def test_a_run_is_comparable_with_itself(a: RunRecord) -> None:
     assert compare_contracts(a, a).kind == "verdict"
 
