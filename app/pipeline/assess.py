@@ -211,12 +211,16 @@ def read_stack(
 
 
 def candidates(runs: Sequence[StackRun]) -> list[Candidate]:
-    """All runs that can be judged, pooled where they are reruns, in the order of their places."""
-    groups: dict[tuple[str, str, str, str, int], list[StackRun]] = {}
+    """All runs that can be judged, pooled where they are reruns, in the order of their places.
+
+    Runs of different experiments, which their tags tell apart, are no reruns of each other.
+    """
+    groups: dict[tuple[str, str, str, str, tuple[str, ...], int], list[StackRun]] = {}
     for run in runs:
         if run.reception != "receiving":
             alone = run.id if run.quarantine or not run.commit else 0
-            groups.setdefault((run.config_key, run.facts.job, run.commit, run.purpose, alone), []).append(run)
+            key = (run.config_key, run.facts.job, run.commit, run.purpose, run.experiment_tags, alone)
+            groups.setdefault(key, []).append(run)
     return sorted((Candidate(tuple(group)) for group in groups.values()), key=lambda candidate: candidate.place)
 
 

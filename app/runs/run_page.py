@@ -34,7 +34,7 @@ from app.runs.forms import AmendForm, DecisionForm, ReadAsForm
 from app.runs.queries import WorkingRun, get_run, get_series, working_runs
 from app.runs.verdict_view import VerdictView, rerun_command, verdict_view
 from app.storage.audit import AuditEvent, events
-from app.storage.experiments import ExperimentFilter, ExperimentPage, find_experiments
+from app.storage.experiments import ExperimentFilter, ExperimentPage, experiment_side, find_experiments
 from app.storage.log_files import LogFiles
 from app.storage.runs import ENDED_BADLY, RunDetail, RunState, StoredSeries
 from app.storage.stacks import StackRun, stack_runs
@@ -631,6 +631,16 @@ class ConfigRow:
 
 
 @dataclass(frozen=True, slots=True)
+class ExperimentLead:
+    """What the page of a run that was made for an experiment begins with: `side` A or B, its figure, and the result."""
+
+    experiment_id: int
+    side: str
+    step_time: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryBar:
     """GPU memory in GiB: allocated, reserved, and the size of the GPU."""
 
@@ -701,6 +711,16 @@ class RunPage:
         if self.verdict is not None:
             return self.verdict.lead
         return f"{step_time(steady.step_time_ms)} per step, not judged yet."
+
+    @cached_property
+    def experiment_lead(self) -> ExperimentLead | None:
+        """Return the side of the experiment that the run was made for; None for other runs, and without a figure."""
+        steady, row = self.run.steady_state, experiment_side(self._session, self.run.id)
+        if row is None or steady is None or self.ended_badly or "step_time_ms" not in self.run.metrics:
+            return None
+        experiment_id, side, result = row
+        letter = "A" if side == "baseline" else "B"
+        return ExperimentLead(experiment_id, letter, step_time(steady.step_time_ms), result.sentence)
 
     @property
     def ended_badly(self) -> bool:

@@ -200,7 +200,7 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         made_at=newest.made_at,
         because=newest.because,
         ab=run.purpose == "experiment",
-        lead=lead(document, cause),
+        lead=lead(document, cause, run.steady_state.step_time_ms if run.steady_state else None),
         cause=cause,
         answer=answer(document),
         would_decide="" if request is not None else what_would_decide(document),

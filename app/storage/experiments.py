@@ -168,6 +168,22 @@ def sweep_of(session: Session, sweep_id: int) -> tuple[Experiment, ...]:
     return sweep
 
 
+def experiment_side(session: Session, run_id: int) -> tuple[int, Side, ExperimentResult] | None:
+    """Return the experiment that a run was made for, its side there, and the result; None for other runs.
+
+    A run may serve as baseline of later experiments, too: the one that its tag names comes first.
+    """
+    row = session.execute(
+        select_any(ExperimentRow.id, ExperimentRunRow.side, ExperimentRow.result)
+        .join(ExperimentRow, col(ExperimentRow.id) == ExperimentRunRow.experiment_id)
+        .join(RunRow, col(RunRow.id) == ExperimentRunRow.run_id)
+        .where(col(RunRow.id) == run_id, col(RunRow.purpose) == "experiment")
+        .order_by(col(ExperimentRunRow.joined_by) != "tag", col(ExperimentRow.id))
+        .limit(1)
+    ).one_or_none()
+    return None if row is None else (row.id, row.side, from_json(ExperimentResult, row.result or {}))
+
+
 def _conditions(wanted: ExperimentFilter) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
     if wanted.project:

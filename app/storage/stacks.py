@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, bindparam
+from sqlalchemy import ColumnElement, Row, Select, bindparam, case
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import METRICS
@@ -44,6 +44,8 @@ _SLIM = (
     RunRow.peak_memory_gib, RunRow.not_finite, RunRow.skipped_share,
     RunRow.shape, RunRow.fair_for_timing, RunRow.definition_version,
     RunRow.semantic_class, RunRow.job, RunRow.model, RunRow.gpus, RunRow.merge_base, RunRow.merge_base_time,
+    # Not read for other runs, because each text of hundreds of rows would be parsed.
+    case((col(RunRow.purpose) == "experiment", col(RunRow.tags))).label("experiment_tags"),
 )  # fmt: skip
 COMPARED = (
     RunRow.id, RunRow.status, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.stack_key, RunRow.config_key,
@@ -128,6 +130,11 @@ class StackRun:
     @property
     def purpose(self) -> str:
         return self.facts.purpose
+
+    @property
+    def experiment_tags(self) -> tuple[str, ...]:
+        """Return the tags of a run of an experiment, sorted; empty for other runs."""
+        return tuple(sorted(self._row.experiment_tags or ()))
 
     @property
     def created_at(self) -> datetime:

@@ -8,12 +8,14 @@ from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.domain.experiments.values import ExperimentResult
+from app.domain.numbers import step_time
 from app.pipeline.experiments import refresh
 from app.settings import Settings
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.experiments import ExperimentFilter, find_experiments
 from app.storage.suspect_evidence import matched_abs
 from app.storage.tables import RunRow
+from app.storage.verdicts import current_verdict
 from tests.builders import judge, stated_activity
 from tests.experiments.planned import PROJECT, USUAL_MS, add_runs, change_run, make_baseline, make_history, plan, read
 from tests.experiments.test_api import API
@@ -69,6 +71,24 @@ def test_uploads_without_the_tag_join_by_what_they_are(engine: Engine, planned: 
     joined = {run.run_id: (run.side, run.joined_by) for run in read(engine, planned).runs}
     assert (joined[fast], joined[usual]) == (("candidate", "config"), ("baseline", "config"))
     assert other not in joined
+
+
+def test_runs_of_two_experiments_are_not_judged_together_and_each_page_begins_with_its_own_side(
+    client: TestClient, engine: Engine, planned: int
+) -> None:
+    other = plan(engine, read(engine, planned).baseline_run_id, knobs={"dispatcher": "deepep"}, runs_each=2)
+    tags = [read(engine, number).tag for number in (planned, other)]
+    first, again = add_runs(engine, tags[0], [31_300.0, 31_350.0], side="baseline")
+    (elsewhere,) = add_runs(engine, tags[1], [31_900.0], side="baseline")
+    for run, experiment in ((first, planned), (again, planned), (elsewhere, other)):
+        with read_session(engine) as session:
+            verdict = current_verdict(session, run)
+        assert verdict is not None
+        assert list(verdict.document.candidates) == ([str(elsewhere)] if run == elsewhere else [str(first), str(again)])
+        lead = client.get(f"/runs/{run}").text.partition('data-side="A"')[2].partition("</p>")[0]
+        assert f'href="/experiments/{experiment}"' in lead
+        own = client.get(f"/api/v1/runs/{run}").json()["metrics"]["step_time_ms"]["value"]
+        assert f": {step_time(own)}." in lead
 
 
 def test_nightly_runs_of_the_same_configuration_do_not_join(engine: Engine, planned: int) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, select
 from sqlmodel import col
 from starlette.testclient import TestClient
 
-from app.domain.numbers import THIN
+from app.domain.numbers import THIN, step_time
 from app.domain.verdict.step_time import Prior
 from app.storage import audit
 from app.storage.database import read_session, transaction
@@ -66,10 +66,12 @@ def linked(text: str, element: str) -> set[int]:
 
 
 def test_the_verdict_is_the_first_sentence_and_stands_beside_every_figure(client: TestClient, make: Make) -> None:
-    text = page(client, make(slower=0.0334))
+    run = make(slower=0.0334)
+    text = page(client, run)
+    own = client.get(f"/api/v1/runs/{run}").json()["metrics"]["step_time_ms"]["value"]
     answer = re.search(r'<p class="answer regression">(.*?)</p>', text)
     assert answer is not None
-    assert answer[1] == "3.4 % slower: 20.68 s, was 20.00 s."
+    assert answer[1] == f"3.4 % slower: {step_time(own)}, was 20.00 s.".replace(THIN, " ")
     assert "3.4 % slower than the last 12 runs" in text
     assert text.index('class="badge regression"') < text.index('id="figures"')
     changes = re.findall(r'against"><span class="change( \w+)?"><span class="nowrap">(.*?)</span>', text)

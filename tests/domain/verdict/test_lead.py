@@ -1,0 +1,30 @@
+"""The lead of a run: its own step time first, and the mean of its reruns second."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from app.domain.numbers import THIN, step_time
+from app.domain.verdict.lead import lead
+from tests.domain.verdict_documents import make_baseline, make_document, make_record
+
+TIME = re.compile(rf"[\d.,]+{THIN}(?:ms|s)\b")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_first_figure_is_the_run_s_own_and_the_pooled_one_comes_second(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    reruns = int(draw.integers(1, 5))
+    level = float(draw.uniform(-0.1, 0.1))
+    slower = [level + float(draw.normal(0, 0.006)) for _ in range(reruns)]
+    runs = [make_record(f"again {k}", slower=share, commit="new") for k, share in enumerate(slower)]
+    document = make_document(runs, make_baseline())
+    time = document.verdict.step_time
+    assert time is not None
+    for share in slower:
+        own = 400 * math.exp(share)
+        figures = TIME.findall(lead(document, own_ms=own))
+        pooled = [step_time(time.candidate_ms)] if len(document.verdict.candidates_used) > 1 else []
+        assert figures == [step_time(own), *pooled, step_time(time.baseline_ms)]
