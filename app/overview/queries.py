@@ -137,6 +137,7 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
     members: dict[int, list[Row[Any]]] = {}
     columns = (
         RegressionMemberRow.regression_id, RegressionMemberRow.stack_key, RegressionMemberRow.usual_level,
+        RegressionMemberRow.delta_pct,
         RunRow.id, RunRow.branch, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher,
     )  # fmt: skip
     wanted: Select[Any] = select_any(*columns)
@@ -162,8 +163,9 @@ def _item(session: Session, row: RegressionRow, project: str, members: list[Row[
         }
         since |= {"gpus": first.gpus, "dispatcher": first.dispatcher}
         if row.metric == "step_time_ms":
-            usual_ms = None if first.usual_level is None else math.exp(first.usual_level)
-            since["spark"] = regression_sparkline(session, row.project_id, first.stack_key, first.id, usual_ms)
+            worst = max(members, key=lambda member: member.delta_pct or -math.inf)
+            usual_ms = None if worst.usual_level is None else math.exp(worst.usual_level)
+            since["spark"] = regression_sparkline(session, row.project_id, worst.stack_key, worst.id, usual_ms)
     return OverviewRegression(
         id=row.id or 0,
         project_id=row.project_id,

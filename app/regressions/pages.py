@@ -1,5 +1,6 @@
 """Pages of regressions: the triage list and one regression, with their forms. They work without script."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -449,9 +450,11 @@ def _render_list(
 
 
 def _sparkline(session: Session, item: Regression) -> Sparkline | None:
-    if item.metric != "step_time_ms" or item.since is None:
+    """Return the sparkline of the member with the largest change, which is the size that the list states."""
+    if item.metric != "step_time_ms" or not item.members:
         return None
-    return regression_sparkline(session, item.project_id, item.since.stack_key, item.since.run_id, item.since.usual)
+    worst = max(item.members, key=lambda member: member.delta_pct or -math.inf)
+    return regression_sparkline(session, item.project_id, worst.stack_key, worst.run_id, worst.usual)
 
 
 def _render_regression(

@@ -1,11 +1,12 @@
 """Sparklines: the last steady step times of a stack on a few pixels, and the newest runs that they are made of."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Select, bindparam
+from sqlalchemy import Select, bindparam, or_, tuple_
 from sqlmodel import Session, col
+from sqlmodel.sql.sqltypes import UTCDateTime
 
 from app.domain.numbers import plural, step_time
 from app.storage.tables import ProjectRow, RunRow, select_any
@@ -18,16 +19,21 @@ _LEAST_RANGE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Sparkline:
-    """`points` as in SVG; `last_x`, `last_y`: the newest; `label`: the same in words."""
+    """`points` as in SVG; `last_x`, `last_y`: the newest; `label`: the same in words.
+
+    `changed_x`, `changed_y`: the first run after a change, None without one.
+    """
 
     points: str
     last_x: float
     last_y: float
     label: str
+    changed_x: float | None = None
+    changed_y: float | None = None
 
 
-def sparkline(milliseconds: Sequence[float]) -> Sparkline | None:
-    """Return the sparkline, oldest first; None for fewer than two values."""
+def sparkline(milliseconds: Sequence[float], changed: int | None = None) -> Sparkline | None:
+    """Return the sparkline, oldest first; None for fewer than two values. `changed`: index of the marked value."""
     if len(milliseconds) < 2:
         return None
     low, high = min(milliseconds), max(milliseconds)
@@ -44,7 +50,12 @@ def sparkline(milliseconds: Sequence[float]) -> Sparkline | None:
         f"Step time of the last {plural(len(milliseconds), 'run')}: {step_time(milliseconds[0])} first, "
         f"{step_time(milliseconds[-1])} last, between {step_time(low)} and {step_time(high)}"
     )
-    return Sparkline(" ".join(f"{x},{y}" for x, y in places), *places[-1], label)
+    line = Sparkline(" ".join(f"{x},{y}" for x, y in places), *places[-1], label)
+    if changed is None:
+        return line
+    x, y = places[changed]
+    label += f"; first slow run {changed + 1}, {step_time(milliseconds[changed])}"
+    return replace(line, changed_x=x, changed_y=y, label=label)
 
 
 SPARK_RUNS = 40
@@ -67,32 +78,60 @@ OF_STACK: Select[Any] = (
 RECENT = OF_STACK.where(READ).limit(SPARK_RUNS)
 
 
+_FEWEST_BEFORE = 3
+"""With fewer runs before the change, those that it was compared with come first."""
+_MOST_BEFORE, _MOST_AFTER = 12, 28
+_OF_LAUNCH = OF_STACK.where(
+    READ,
+    # As a text, so that the runs are read in the order of the stack's index.
+    col(RunRow.config_key) == bindparam("config_key"),
+    col(RunRow.job).concat("") == bindparam("job"),
+)
+_POSITION = tuple_(col(RunRow.ordered_at), col(RunRow.id))
+_SLOW_POSITION = tuple_(bindparam("at", type_=UTCDateTime()), bindparam("run_id"))
+_BEFORE = _OF_LAUNCH.where(_POSITION < _SLOW_POSITION).limit(_MOST_BEFORE)
+_AFTER = _OF_LAUNCH.where(_POSITION > _SLOW_POSITION).limit(_MOST_AFTER)
+_SLOW = OF_STACK.where(col(RunRow.id) == bindparam("run_id"))
+
+
 def regression_sparkline(
     session: Session, project_id: int, stack_key: str, run_id: int, usual_ms: float | None
 ) -> Sparkline | None:
-    """Return the newest step times of a regression's stack; None for fewer than two. `run_id`: its first slow run.
+    """Return the step times of a regression's runs around its change, which is marked; None for fewer than two.
 
-    After an upgrade the stack has no faster runs: those of the other container come first, else the level before.
+    `run_id`: its first slow run, which is drawn whether it counts for levels or not. Only runs of its job and
+    configuration are drawn. After an upgrade there are few before it: those of the other container come first, else the
+    level `usual_ms`.
     """
-    rows = session.execute(RECENT, {"project_id": project_id, "stack_key": stack_key}).all()
-    if not rows:
+    of_stack = {"project_id": project_id, "stack_key": stack_key}
+    slow = session.execute(_SLOW, of_stack | {"run_id": run_id}).one_or_none()
+    if slow is None or not slow.step_time_ms:
         return None
-    verdict = current_verdict(session, run_id)
+    like = of_stack | {"config_key": slow.config_key, "job": slow.job, "at": slow.ordered_at, "run_id": run_id}
+    drawn = _counts if _counts(slow) else _is_timed
+    rows, later = session.execute(_BEFORE, like).all(), session.execute(_AFTER, like).all()
+    before = [row.step_time_ms for row in reversed(rows) if drawn(row)]
+    after = [row.step_time_ms for row in reversed(later) if drawn(row)]
+    if len(before) < _FEWEST_BEFORE:
+        before = [*_compared_with(session, slow), *before] or [usual_ms] * (usual_ms is not None)
+    return sparkline([*before, slow.step_time_ms, *after], changed=len(before))
+
+
+def _compared_with(session: Session, slow: Any) -> list[float]:
+    """Return the step times of other launches, which the first slow run was compared with, oldest first."""
+    verdict = current_verdict(session, slow.id)
     upgrade = verdict.document.upgrade if verdict else None
     compared = (*(verdict.document.baseline if verdict else ()), *(upgrade.runs if upgrade else ()))
     earlier = (
         select_any(RunRow.step_time_ms)
         .where(
             col(RunRow.id).in_([int(run) for run in compared]),
-            col(RunRow.stack_key) != stack_key,
+            or_(col(RunRow.stack_key) != slow.stack_key, col(RunRow.config_key) != slow.config_key),
             col(RunRow.step_time_ms).is_not(None),
         )
         .order_by(col(RunRow.ordered_at), col(RunRow.id))
     )
-    own, before = leading_values(rows), list(session.execute(earlier).scalars())
-    if not before and usual_ms and own and own[0] > usual_ms:
-        before = [usual_ms]
-    return sparkline([*before, *own])
+    return list(session.execute(earlier).scalars())
 
 
 def leading_values(rows: Sequence[Any]) -> list[float]:
@@ -109,4 +148,8 @@ def leading_runs(rows: Sequence[Any]) -> list[Any]:
 
 def _counts(row: Any) -> bool:
     """Return whether a run roughly counts for levels; the page of the stack decides exactly."""
-    return bool(row.step_time_ms and row.is_steady and not row.short and not row.quarantine and row.purpose == "ci")
+    return bool(_is_timed(row) and row.is_steady and not row.short)
+
+
+def _is_timed(row: Any) -> bool:
+    return bool(row.step_time_ms and not row.quarantine and row.purpose == "ci")

@@ -166,6 +166,30 @@ def test_a_member_without_runs_of_its_own_before_shows_those_of_the_other_contai
     assert max(heights[13:17]) < min(heights[:13]), "slower runs must stand above the earlier ones"
 
 
+@pytest.mark.parametrize("unsteady", [False, True])
+def test_the_spark_has_the_slow_runs_with_the_first_marked_and_no_other_configuration(
+    client: TestClient, engine: Engine, make: Make, unsteady: bool
+) -> None:
+    with transaction(engine) as session:
+        slow = make_slow_stack(session, stack="slow", slow_pct=30.0)
+        faster = make_slow_stack(session, stack="newer", usual_ms=5_000.0, days=(20, 2))
+        for run_id in faster.runs:
+            session.get_one(RunRow, run_id).stack_key = slow.stack_key
+        for run_id in slow.runs[slow.slow :]:
+            session.get_one(RunRow, run_id).is_steady = not unsteady
+    make([slow])
+    for page in ("/regressions", "/"):
+        spark = re.search(
+            r'<polyline points="([^"]+)".*?class="changed"\s+cx="([^"]+)"', client.get(page).text, re.DOTALL
+        )
+        assert spark is not None
+        points = [tuple(map(float, point.split(","))) for point in spark[1].split()]
+        before, after = points[:12], points[12:]
+        assert len(after) == 4
+        assert after[0][0] == float(spark[2])
+        assert max(y for _, y in after) < min(y for _, y in before) - 10, "30 % slower is higher by most of the picture"
+
+
 def test_stacks_of_one_name_are_told_apart(client: TestClient, engine: Engine, make: Make) -> None:
     with transaction(engine) as session:
         stacks = [
