@@ -24,6 +24,7 @@ from app.domain.verdict.words import (
     baseline_words,
     further_notes,
     left_out_runs,
+    no_regression_because,
     rerun_text,
     sides_text,
     what_would_decide,
@@ -98,7 +99,8 @@ class VerdictView:
     """`rerun`: the reruns that the verdict asks for, and how; empty for none. `names`: of mentioned runs, by number.
 
     `baseline_times`: step times (ms) of the baseline, or of the other side of a contrast.
-    `ab`: the run belongs to an experiment, which cannot be a regression. `lead`: the answer in one short sentence.
+    `ab`: the run belongs to an experiment or has another configuration than its baseline, so it opens no regression.
+    `lead`: the answer in one short sentence.
     `cause`: the difference that the evidence supports as the cause, None without one.
     """
 
@@ -106,6 +108,7 @@ class VerdictView:
     made_at: datetime
     because: str
     ab: bool
+    no_regression_because: str
     lead: str
     cause: Difference | None
     answer: str
@@ -186,7 +189,7 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         return None
     newest, document = stored[0], stored[0].document
     left_out, misses = _left_out(document), tuple(_miss(miss) for miss in document.misses)
-    contrast = document.contrast
+    contrast, comparability, is_experiment = document.contrast, document.comparability, run.purpose == "experiment"
     mentioned = [*document.baseline, *document.candidates, *(run for group in left_out for run in group.runs)]
     mentioned += [*(miss.run for miss in misses), *(contrast.runs if contrast else ())]
     runs = _mentioned(session, mentioned)
@@ -199,7 +202,8 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         document=document,
         made_at=newest.made_at,
         because=newest.because,
-        ab=run.purpose == "experiment",
+        ab=is_experiment or (comparability is not None and comparability.kind != "verdict"),
+        no_regression_because="" if is_experiment else no_regression_because(document),
         lead=lead(document, cause, run.steady_state.step_time_ms if run.steady_state else None),
         cause=cause,
         answer=answer(document),

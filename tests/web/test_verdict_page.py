@@ -148,6 +148,18 @@ def test_an_experiment_is_an_a_b_and_no_regression(client: TestClient, make: Mak
     assert ">regression<" not in text
 
 
+def test_a_slower_run_of_another_configuration_says_why_it_opens_no_regression(client: TestClient, make: Make) -> None:
+    other, same = make(slower=0.2, fields={"dispatcher": "hybridep"}), make(slower=0.2, place=21)
+    verdict = verdict_of(client, other)
+    assert (verdict["verdict"], verdict["baseline"]["kind"]) == ("regression", "last_config")
+    assert not verdict["raises_regression"]
+    text = page(client, other)
+    assert "data-opens-none" in text
+    assert ">regression<" not in text
+    assert verdict_of(client, same)["raises_regression"]
+    assert "data-opens-none" not in page(client, same)
+
+
 def test_earlier_verdicts_stay_with_the_reason_of_the_next_one(
     client: TestClient, make: Make, engine: Engine, stack: list[int]
 ) -> None:

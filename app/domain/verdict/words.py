@@ -56,6 +56,19 @@ def headline(document: VerdictDocument, label: Label = as_named) -> str:
     return f"{_verdict_line(document, label)}{aside}"
 
 
+def no_regression_because(document: VerdictDocument) -> str:
+    """Return why a slower run opens no regression and confirms none; empty if it may, and for other decisions."""
+    if document.decision != "regression" or document.comparability is None or document.alarms:
+        return ""
+    if document.quarantined:
+        return "The run is quarantined, so it opens no regression."
+    if document.raises_regression:
+        return "The reference job is slower, too, so this opens no regression."
+    if document.comparability.kind != "verdict":
+        return "The baseline has another configuration, so this is an A/B: it names suspects and opens no regression."
+    return "The baseline is of another job, so this opens no regression."
+
+
 def _verdict_line(document: VerdictDocument, label: Label) -> str:
     verdict = document.verdict
     word = decision_word(verdict.decision)
