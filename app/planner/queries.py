@@ -176,7 +176,7 @@ def answer(plan: Plan) -> list[str]:
         return reasons
     first = plan.offers[0]
     reasons.append(f"Start with {degrees(first.layout, experts=experts)}{_promise(first)}.")
-    reasons.append(f"{grouped(plan.feasible)} of {plural(plan.tried, 'combination')} of degrees are feasible.")
+    reasons.append(f"{grouped(plan.feasible)} of {plural(plan.tried, 'combination')} are feasible.")
     return reasons
 
 
