@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from app.analysis.options import FINE, UNREAD, UNREADABLE, USAGE, UsageError, add_commands, with_candidate
+from app.analysis.options import FINE, UNREAD, UNREADABLE, USAGE, add_commands, with_candidate
 from app.client import options as client
 from app.client.errors import CRASH, OUTCOME_OF_CODE, add_allow, apply_allow
 from app.client.terminal import describe_unexpected, fault_tolerant_output
 from app.embedded.start_up import StartUp
-from app.errors import InvalidMetadata, ThreewallsError, UnreadLog
+from app.errors import InvalidMetadata, ThreewallsError, UnreadLog, UsageError
 
 if TYPE_CHECKING:
     from app.analysis.reading import ReadLog

@@ -12,6 +12,7 @@ ThreewallsError
 ├── UnreadLog                no reader recognises the log
 ├── InvalidChange            a change of existing data is refused; one FieldError per field
 ├── InvalidQuery             an invalid filter or page number
+├── UsageError               invalid options or files of a command
 ├── NotFound
 ├── NotAllowed               the caller lacks the permission
 ├── TooMany                  over a rate limit
@@ -168,3 +169,9 @@ class DamagedObject(Unavailable):
 def new_error_id() -> str:
     """Return an id for an unexpected error, which the user sees and the log contains."""
     return uuid.uuid4().hex[:8]
+
+
+class UsageError(ThreewallsError):
+    """Invalid or contradicting options or files of a command. The message says what to change."""
+
+    title = "Invalid command line"

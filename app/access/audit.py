@@ -210,6 +210,21 @@ def export_audit(request: Request, engine: AppEngine, session: ReadSession) -> R
 api_router = APIRouter(prefix="/api/v1", tags=["access"])
 
 
+class EventOut(BaseModel):
+    """A change of one object. `before` and `after` hold the changed values by name."""
+
+    at: datetime
+    who: str = Field(description="A user, `token NAME`, or Threewalls itself.")
+    action: str
+    before: dict[str, Any]
+    after: dict[str, Any]
+    note: str
+
+    @classmethod
+    def of(cls, event: AuditEvent) -> Self:
+        return cls.model_validate(event, from_attributes=True)
+
+
 class AuditItem(BaseModel):
     id: int
     at: datetime

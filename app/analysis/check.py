@@ -4,11 +4,11 @@ import argparse
 from collections.abc import Iterable
 
 from app.analysis.documents import as_json
-from app.analysis.options import FINE, UsageError
+from app.analysis.options import FINE
 from app.analysis.reading import read_statements
 from app.domain.rules.engine import Suggestion
 from app.domain.rules.launch_check import LaunchCheck, check_document, check_launch
-from app.errors import Unavailable
+from app.errors import Unavailable, UsageError
 from app.settings import Settings
 from app.storage.rules import rules_in_force
 

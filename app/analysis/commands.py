@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from app.analysis.documents import analysis_document, as_json, comparison_document, make_comparison
-from app.analysis.options import FINE, UNREAD, UNREADABLE, UsageError
+from app.analysis.options import FINE, UNREAD, UNREADABLE
 from app.analysis.reading import LogAnalysis, ReadLog, analyse, names_of, read_statements, records
 from app.analysis.text import analysis_text, comparison_text
 from app.domain.verdict.assess import Assessment, assess
 from app.domain.verdict.baseline import BaselineRules, LeftOut, listed
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.record import RunRecord
-from app.errors import InvalidUpload, UnreadLog
+from app.errors import InvalidUpload, UnreadLog, UsageError
 
 
 def analyze(options: argparse.Namespace, read_log: ReadLog) -> int:

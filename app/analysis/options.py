@@ -9,8 +9,6 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.errors import ThreewallsError
-
 # Exit codes. Those of a verdict are in `app/domain/report/exit_codes.py`. They never change; new ones may be added.
 
 FINE = 0
@@ -84,9 +82,3 @@ def _looks(text: str) -> int:
     if looks < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
     return looks
-
-
-class UsageError(ThreewallsError):
-    """Invalid or contradicting options or files. The message says what to change."""
-
-    title = "Invalid command line"

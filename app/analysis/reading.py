@@ -1,18 +1,17 @@
 """Read runs from local files."""
 
-import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.analysis.options import UsageError
+from app.client.upload import metadata_document, metadata_setting
 from app.domain.documents.metadata import read_metadata
 from app.domain.logs.line_template import LineTemplate, read_template
 from app.domain.logs.merge import merge_logs
 from app.domain.performance.summary import summarise
 from app.domain.run import LogPart, Metadata, ParsedLog, RunSummary
 from app.domain.verdict.record import RunRecord, shared_losses
+from app.errors import UsageError
 
 ReadLog = Callable[[Path, LineTemplate | None], tuple[ParsedLog, str]]
 """Reads one file, with the stated description of its step lines. The text is the compression of a truncated file."""
@@ -70,8 +69,6 @@ def _files(path: Path) -> Iterator[Path]:
 
 # --- Metadata from `--meta` and `--set`, as in an upload.
 
-_WINDOW = re.compile(r"(\d+)-(\d+)")
-
 
 def read_statements(documents: Iterable[str], settings: Iterable[str], *, lenient: bool = False) -> Metadata:
     """Merge the `--meta` documents (later ones win), overridden by `--set KEY=VALUE`.
@@ -80,37 +77,6 @@ def read_statements(documents: Iterable[str], settings: Iterable[str], *, lenien
     """
     stated: dict[str, object] = {}
     for document in documents:
-        stated |= _document(document) if document else {}
-    named = [_setting(setting) for setting in settings]
+        stated |= metadata_document(document) if document else {}
+    named = [metadata_setting(setting) for setting in settings]
     return read_metadata(stated | dict(named), () if lenient else [name for name, _ in named])
-
-
-def _document(text: str) -> dict[str, object]:
-    source = "--meta"
-    if not text.lstrip().startswith("{"):
-        source = text
-        try:
-            text = Path(text).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"The metadata file {source} cannot be read: {error}.") from None
-    try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"{source} is not valid JSON: {error}.") from None
-    if not isinstance(document, dict):
-        raise UsageError(f'{source} must be a JSON object, for example {{"gpu": "H100", "gpus": 64}}.')
-    return document
-
-
-def _setting(text: str) -> tuple[str, object]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise UsageError(f"--set {text}: expected KEY=VALUE, for example --set gpu=H100.")
-    if name == "window" and (window := _WINDOW.fullmatch(value)):
-        return name, {"first": int(window[1]), "last": int(window[2])}
-    if value.startswith(("{", "[")):
-        try:
-            return name, json.loads(value)
-        except ValueError as error:
-            raise UsageError(f"--set {name}: the value is not valid JSON: {error}.") from None
-    return name, value

@@ -13,10 +13,11 @@ from datetime import date, datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import quote
 
-from app.client.errors import NotThreewalls, Refused, Unreachable, UsageError
+from app.client.errors import NotThreewalls, Refused, Unreachable
 from app.client.options import PROJECT
 from app.client.service import ClientSettings, Service
 from app.client.terminal import one_line
+from app.errors import UsageError
 from threewalls.transport import TransportError
 
 _DAYS = re.compile(r"(\d{1,4})d")

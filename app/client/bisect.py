@@ -8,10 +8,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from app.client.errors import FINE, UsageError
+from app.client.errors import FINE
 from app.client.report import run_number
 from app.client.service import Service
 from app.client.terminal import one_line, out
+from app.errors import UsageError
 
 _GIT_SECONDS = 60
 _MOST_LISTED = 10

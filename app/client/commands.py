@@ -14,13 +14,14 @@ from typing import Any
 from app.client import account, bisect, doctor, report, rerun
 from app.client.account import logged_in
 from app.client.delivery import sync
-from app.client.errors import FINE, NO_VERDICT, SERVICE, NotThreewalls, Unreachable, UsageError, apply_allow, failure
+from app.client.errors import FINE, NO_VERDICT, SERVICE, NotThreewalls, Unreachable, apply_allow, failure
 from app.client.history_import import import_runs
 from app.client.options import CORRECTED, RUN_FILTERS
 from app.client.service import ClientSettings, Service, read_settings
 from app.client.spool import WaitingUpload, spool_folder, waiting
 from app.client.terminal import one_line, out
 from app.client.upload_command import upload, upload_document
+from app.errors import UsageError
 
 # --- `threewalls runs`
 

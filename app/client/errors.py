@@ -1,7 +1,7 @@
 """The errors of the client, its exit codes, and `--allow`.
 
 ThreewallsError
-├── UsageError           invalid options or settings; exit code 2
+├── UsageError           invalid options or files (app/errors.py); exit code 2
 ├── Unreachable          no answer after all attempts: the upload is kept for later
 │   └── NotThreewalls    another server answers at this address
 └── Refused              the service answered with an error
@@ -16,11 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.client.terminal import describe_unexpected, one_line, plain
-from app.errors import FieldError, OverQuota, ThreewallsError
-
-
-class UsageError(ThreewallsError):
-    title = "Invalid command line"
+from app.errors import FieldError, OverQuota, ThreewallsError, UsageError
 
 
 class Unreachable(ThreewallsError):

@@ -22,9 +22,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from app.client.errors import REGRESSION, UsageError
+from app.client.errors import REGRESSION
 from app.client.terminal import one_line
-from app.errors import ThreewallsError
+from app.errors import ThreewallsError, UsageError
 from threewalls.transport import HttpClient, Response, TransportError, pauses, retry_after_seconds
 
 if TYPE_CHECKING:  # Python 3.11

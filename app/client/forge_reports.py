@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from app.client import github, gitlab
 from app.client.ci import ci_job
-from app.client.errors import NO_VERDICT, UsageError
+from app.client.errors import NO_VERDICT
 from app.client.forge import (
     ForgeApi,
     ForgeError,
@@ -30,7 +30,7 @@ from app.client.forge import message as make_message
 from app.client.options import PROJECT
 from app.client.service import Service
 from app.client.terminal import one_line
-from app.errors import ThreewallsError
+from app.errors import ThreewallsError, UsageError
 
 NO_KEY = (
     "the run has not been processed and its upload names no CI job, so its comment could not be updated later. Repeat "

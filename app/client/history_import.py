@@ -24,11 +24,11 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from app.client.delivery import check, deliver
-from app.client.errors import FINE, SERVICE, Unreachable, UsageError, failure
+from app.client.errors import FINE, SERVICE, Unreachable, failure
 from app.client.service import ClientSettings, Service
 from app.client.terminal import one_line, out
 from app.client.upload import TABLE_SUFFIXES, Upload, read_upload
-from app.errors import ThreewallsError
+from app.errors import ThreewallsError, UsageError
 
 SCHEMA = "threewalls.import/1"
 MAX_RUNS = 10_000

@@ -19,13 +19,12 @@ from app.client.errors import (
     SERVICE,
     NotThreewalls,
     Refused,
-    UsageError,
     apply_allow,
 )
 from app.client.forge_reports import find_target, post, post_no_verdict, write_outcome
 from app.client.service import Service
 from app.client.terminal import one_line, out
-from app.errors import ThreewallsError
+from app.errors import ThreewallsError, UsageError
 
 _REQUEST_SECONDS = 60.0
 """Longest wait of one request: proxies drop longer ones."""

@@ -9,10 +9,11 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from app.client.errors import FINE, SERVICE, UsageError
+from app.client.errors import FINE, SERVICE
 from app.client.report import report_of, run_number
 from app.client.service import Service
 from app.client.terminal import one_line, out
+from app.errors import UsageError
 
 
 def rerun(options: argparse.Namespace, service: Service, env: Mapping[str, str]) -> int:

@@ -15,9 +15,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from app.client.errors import NotThreewalls, Refused, Unreachable, UsageError
+from app.client.errors import NotThreewalls, Refused, Unreachable
 from app.client.options import DEFAULT_URL, PROJECT, RETRIES, TOKEN, URL
 from app.client.terminal import plain
+from app.errors import UsageError
 from threewalls.transport import (
     LONGEST_RETRY_AFTER_SECONDS,
     RETRIED,

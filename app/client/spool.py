@@ -21,10 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from app.client.errors import UsageError
 from app.client.options import SPOOL
 from app.client.upload import SentFile, Upload
-from app.errors import ThreewallsError
+from app.errors import ThreewallsError, UsageError
 
 try:
     import fcntl

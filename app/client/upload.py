@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from app.client.ci import CiJob
-from app.client.errors import UsageError
-from app.errors import ThreewallsError
+from app.errors import ThreewallsError, UsageError
 
 # --- Metadata: the CI job, overridden by metadata documents, overridden by options.
 
@@ -33,8 +32,8 @@ def upload_metadata(
     `documents` are paths or JSON texts, `settings` are KEY=VALUE. Tags of all sources are combined. Raises UsageError
     for unreadable input; the service validates the fields.
     """
-    layers: list[Mapping[str, object]] = [_document(document) for document in documents if document]
-    layers += [dict([_setting(setting)]) for setting in settings]
+    layers: list[Mapping[str, object]] = [metadata_document(document) for document in documents if document]
+    layers += [dict([metadata_setting(setting)]) for setting in settings]
     layers.append({name: value for name, value in stated.items() if value})
     by_job = {} if job is None else job.metadata()
     merged = by_job | {name: value for layer in layers for name, value in layer.items()}
@@ -56,7 +55,8 @@ def _tags(value: object) -> list[object]:
     return list(value) if isinstance(value, list) else [value]
 
 
-def _document(text: str) -> dict[str, object]:
+def metadata_document(text: str) -> dict[str, object]:
+    """Read a `--meta` option: a JSON object, or the path of a file with one. Raises UsageError."""
     source = "--meta"
     if not text.lstrip().startswith("{"):
         source = text
@@ -73,7 +73,8 @@ def _document(text: str) -> dict[str, object]:
     return document
 
 
-def _setting(text: str) -> tuple[str, object]:
+def metadata_setting(text: str) -> tuple[str, object]:
+    """Return the name and the value of a `--set KEY=VALUE`, which may be JSON. Raises UsageError."""
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise UsageError(f"--set {text}: expected KEY=VALUE, for example --set gpu=H100.")

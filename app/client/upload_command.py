@@ -20,7 +20,7 @@ from typing import Any
 from app.client import spool
 from app.client.ci import CiJob, surrounding_job
 from app.client.delivery import DeliveredRun, ProgressLine, attach_profile, deliver
-from app.client.errors import FINE, NO_VERDICT, SERVICE, Refused, Unreachable, UsageError, apply_allow, failure
+from app.client.errors import FINE, NO_VERDICT, SERVICE, Refused, Unreachable, apply_allow, failure
 from app.client.follow import Follower, StopCondition
 from app.client.jobs import describe, split_jobs
 from app.client.options import SPOOL
@@ -28,7 +28,7 @@ from app.client.report import WORST_FIRST, exit_code_of, outcome_of, report_of, 
 from app.client.service import ClientSettings, Service
 from app.client.terminal import one_line, out
 from app.client.upload import UnreadableLogError, Upload, files_of, is_compressed, read_upload, upload_metadata
-from app.errors import ThreewallsError
+from app.errors import ThreewallsError, UsageError
 
 SCHEMA = "threewalls.upload/1"
 _STANDARD_INPUT = Path("-")

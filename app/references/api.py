@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sqlalchemy import Engine
 from sqlmodel import Session
 
+from app.access.audit import EventOut
 from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
 from app.domain.references.nearest import Cause, ReferenceDifference
@@ -80,21 +81,6 @@ class ReferenceOut(BaseModel):
     @classmethod
     def of(cls, reference: Reference, base: str) -> Self:
         return cls.model_validate(_fields(reference, base))
-
-
-class EventOut(BaseModel):
-    """A change by a user. `before` and `after` contain the changed values by name."""
-
-    at: datetime
-    who: str
-    action: str
-    before: dict[str, Any]
-    after: dict[str, Any]
-    note: str
-
-    @classmethod
-    def of(cls, event: AuditEvent) -> Self:
-        return cls.model_validate(event, from_attributes=True)
 
 
 class ReferenceDetailOut(ReferenceOut):

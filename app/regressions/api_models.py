@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.access.audit import EventOut
 from app.domain.performance.cost import Cost
 from app.domain.verdict.triage import Proposal, State
 from app.regressions.commands import MAX_AT_ONCE, MAX_NAME, MAX_NOTE, MAX_URL, Answer, RegressionChange, Seen
@@ -108,24 +109,6 @@ class CostOut(BaseModel):
     gpus: int | None
     unknown_because: str
     nothing_because: str = Field(description="Why it costs nothing any more; empty otherwise.")
-
-
-class EventOut(BaseModel):
-    """A change. `before` and `after` hold the changed values by name; `who` is Threewalls for the service."""
-
-    at: datetime
-    who: str
-    action: str
-    before: dict[str, Any]
-    after: dict[str, Any]
-    note: str
-
-    @classmethod
-    def of(cls, event: AuditEvent) -> Self:
-        return cls(
-            at=event.at, who=event.who, action=event.action, before=dict(event.before), after=dict(event.after),
-            note=event.note,
-        )  # fmt: skip
 
 
 class RegressionDetailOut(RegressionOut):

@@ -698,15 +698,20 @@ async def amend_run(
 ) -> RunOut:
     """Correct or complete the contract. All fields or none; recorded with who, when and the old value, then applied."""
 
-    def amend() -> None:
-        amend_contract(engine, run_id, fields=change.fields, author=change.author, note=change.note)
+    await run_in_threadpool(
+        amend_contract, engine, run_id, fields=change.fields, author=change.author, note=change.note
+    )
+    return await _read_again(request, engine, run_id, min(wait, settings.max_wait_seconds))
+
+
+async def _read_again(request: Request, engine: Engine, run_id: int, seconds: float) -> RunOut:
+    """Return the run once it is read and judged again, or after `seconds`."""
 
     def read() -> RunOut:
         with read_session(engine) as session:
             return RunOut.of(get_run(session, run_id), f"{public_address(request)}/runs/{run_id}")
 
-    await run_in_threadpool(amend)
-    await settled(engine, run_id, min(wait, settings.max_wait_seconds))
+    await settled(engine, run_id, seconds)
     return await run_in_threadpool(read)
 
 
@@ -738,13 +743,7 @@ async def describe_step_lines(
 ) -> RunOut:
     """Describe the step lines of a log in an unknown format. Recorded with who and when, then the log is read again."""
 
-    def describe() -> None:
-        describe_lines(engine, run_id, read_as=change.read_as, author=change.author, note=change.note)
-
-    def read() -> RunOut:
-        with read_session(engine) as session:
-            return RunOut.of(get_run(session, run_id), f"{public_address(request)}/runs/{run_id}")
-
-    await run_in_threadpool(describe)
-    await settled(engine, run_id, min(wait, settings.max_wait_seconds))
-    return await run_in_threadpool(read)
+    await run_in_threadpool(
+        describe_lines, engine, run_id, read_as=change.read_as, author=change.author, note=change.note
+    )
+    return await _read_again(request, engine, run_id, min(wait, settings.max_wait_seconds))

@@ -26,13 +26,12 @@ from app.cli import main, make_parser
 from app.client import errors, upload
 from app.client.account import caller_text
 from app.client.delivery import ProgressLine
-from app.client.errors import UsageError
 from app.client.options import with_wait
 from app.client.report import exit_code_of, run_number, verdict_text
 from app.client.terminal import one_line, plain
 from app.client.upload import upload_key
 from app.domain.report.exit_codes import FAILED, FINE
-from app.errors import OverQuota
+from app.errors import OverQuota, UsageError
 from app.main import create_app
 from app.settings import Settings
 from app.storage.database import transaction

@@ -23,9 +23,10 @@ from hypothesis import strategies as st
 
 from app.client import spool
 from app.client.delivery import sync
-from app.client.errors import Refused, Unreachable, UsageError
+from app.client.errors import Refused, Unreachable
 from app.client.service import ClientSettings, Service, read_settings
 from app.client.upload import Upload, read_upload
+from app.errors import UsageError
 from tests.client.answering import Answer, Answering, answering
 from tests.client.commands import job_environment, threewalls
 from tests.embedded.processes import Running

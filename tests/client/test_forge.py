@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from app.client.errors import UsageError
 from app.client.forge import (
     MOST_BYTES,
     ForgeOptions,
@@ -19,6 +18,7 @@ from app.client.forge import (
     newest_run,
     read_event,
 )
+from app.errors import UsageError
 from tests.client.forge_runs import fine, judged, undecided
 
 

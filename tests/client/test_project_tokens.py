@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from app.client.account import expiry
-from app.client.errors import UsageError
+from app.errors import UsageError
 from app.settings import Settings
 from app.storage.database import make_engine, transaction
 from app.storage.tables import RunRow, utc_now

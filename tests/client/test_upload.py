@@ -16,9 +16,9 @@ from app.cli import main
 from app.client import delivery
 from app.client.ci import CiJob
 from app.client.delivery import deliver, open_run, send_rest, stored_bytes
-from app.client.errors import UsageError
 from app.client.service import ClientSettings, Service
 from app.client.upload import PIECE_BYTES, read_upload, upload_metadata
+from app.errors import UsageError
 from app.settings import Settings
 from tests.client.answering import Answer, answering
 from tests.client.commands import Done, threewalls
