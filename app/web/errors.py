@@ -127,7 +127,11 @@ def answer(
     """Return an error as a problem document or a page, whichever the caller reads."""
     if is_machine(request):
         return problem(status, title, detail, fields, offset)
-    return render_error(request, status, title, " ".join((detail, *(f"{f.field}: {f.message}." for f in fields))))
+    sentences = [] if fields and detail == f"{title}." else [detail]
+    sentences += [f"{field.field}: {field.message}." for field in fields]
+    is_filtered = status == 422 and request.method == "GET" and request.url.query
+    back = ((request.url.path, "Clear the filters"),) if is_filtered else ()
+    return render_error(request, status, title, " ".join(sentences), back)
 
 
 def is_machine(request: Request) -> bool:
