@@ -29,6 +29,7 @@ from app.domain.verdict.record import RunRecord, shared_losses
 from app.domain.verdict.step_time import Prior
 from app.errors import FieldError, InvalidQuery, NotFound, NotReady
 from app.storage import readings
+from app.storage.experiments import verdict_of_sides
 from app.storage.rules import RulesInForce, pair_facts, read_run, window_of
 from app.storage.runs import WITH_RESULT, RunDetail, RunListItem, detail, runs_by_id
 from app.storage.search import mentioned
@@ -273,7 +274,7 @@ class ComparedSides:
         )
         self.selection = selection
         records_a, records_b = ([run.record for run in side] for side in (self.a, self.b))
-        self.sides: SideComparison = compare_sides(records_a, records_b, _prior(session, self.newest_b))
+        self.sides: SideComparison = compare_sides(records_a, records_b, _prior(session, selection, self.newest_b))
 
     @property
     def runs(self) -> tuple[ComparedRun, ...]:
@@ -347,8 +348,11 @@ def _middle(values: list[float | None]) -> float | None:
     return present[half] if len(present) % 2 else (present[half - 1] + present[half]) / 2
 
 
-def _prior(session: Session, run: ComparedRun) -> Prior:
-    """Return the prior of side b's verdict, so that a comparison of a run with its baseline agrees with its verdict."""
+def _prior(session: Session, selection: SideSelection, run: ComparedRun) -> Prior:
+    """Return the prior that decided: that of the experiment with these runs, else that of the verdict on `run`."""
+    experiment = verdict_of_sides(session, selection.a, selection.b)
+    if experiment is not None:
+        return experiment.prior
     detail, record = run.detail, run.record
     gpu = record.contract.get("gpu")
     place = detail.ordered_at or detail.created_at

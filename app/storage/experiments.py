@@ -10,6 +10,7 @@ from sqlmodel import Session, col
 
 from app.domain.experiments.values import ExperimentPlan, ExperimentResult, JoinedBy, KnobChange, Side, State
 from app.domain.run import Stated
+from app.domain.verdict.step_time import Verdict
 from app.errors import NotFound
 from app.storage.database import ListPage
 from app.storage.json_text import from_json, to_json
@@ -155,6 +156,19 @@ def find_experiments(session: Session, wanted: ExperimentFilter, page: int = 1, 
     items = tuple(ExperimentItem(**_columns(row, project, name)) for row, project, name in rows)
     total = counts.get(wanted.state, 0) if wanted.state else sum(counts.values())
     return ExperimentPage(items, total, page, page_size, counts)
+
+
+def verdict_of_sides(session: Session, baseline: Collection[int], candidate: Collection[int]) -> Verdict | None:
+    """Return the verdict of the newest experiment whose result rests on exactly these runs; None without one."""
+    sides = {str(run) for run in baseline}, {str(run) for run in candidate}
+    rows = session.execute(
+        select_any(ExperimentRow.result)
+        .join(ExperimentRunRow, col(ExperimentRunRow.experiment_id) == ExperimentRow.id)
+        .where(col(ExperimentRunRow.run_id) == min(candidate), col(ExperimentRunRow.side) == "candidate")
+        .order_by(col(ExperimentRow.id).desc())
+    ).scalars()
+    results = (from_json(ExperimentResult, stored or {}) for stored in rows)
+    return next((result.verdict for result in results if (set(result.baseline), set(result.candidate)) == sides), None)
 
 
 def sweep_of(session: Session, sweep_id: int) -> tuple[Experiment, ...]:

@@ -119,6 +119,24 @@ def test_the_result_is_read_on_the_page(client: TestClient, engine: Engine, base
     assert 'hx-trigger="every' not in page, "nothing comes by itself any more"
 
 
+def test_the_comparison_of_its_sides_has_the_interval_that_decided(client: TestClient, engine: Engine) -> None:
+    """The plan of an experiment fixes its prior, so later runs change no interval of the same runs."""
+    run = make_baseline(engine)
+    number = plan(engine, run, runs_each=2)
+    tag = read(engine, number).tag
+    add_runs(engine, tag, FAST)
+    add_runs(engine, tag, [31_300.0], side="baseline")
+    for tp in (1, 2, 4, 8, 16, 32):
+        make_history(engine, fields={"tp": tp, "ep": 4})
+    result = read(engine, number).result
+    assert result.verdict is not None
+    assert result.verdict.step_time is not None
+    sides = f"a={','.join(result.baseline)}&b={','.join(result.candidate)}"
+    compared = client.get(f"/api/v1/compare?{sides}").json()["metrics"]["step_time_ms"]
+    time = result.verdict.step_time
+    assert (compared["ci_low_pct"], compared["ci_high_pct"]) == pytest.approx((time.ci_low_pct, time.ci_high_pct))
+
+
 def test_an_undecided_result_says_how_many_more_runs(client: TestClient, engine: Engine, baseline: int) -> None:
     number = plan(engine, baseline, runs_each=1)
     add_runs(engine, read(engine, number).tag, [30_900.0])
