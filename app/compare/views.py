@@ -196,7 +196,7 @@ def metric_rows(comparison: ComparedSides) -> tuple[MetricRow, ...]:
                 outcome,
                 word,
                 _MACRO_DECISIONS.get(word, word),
-                bar_of(outcome, span),
+                bar_of(outcome, span, less_is_better=True),
             )
         )
     return tuple(rows)
@@ -216,7 +216,7 @@ def _metrics_view_row(comparison: ComparedSides, name: str, outcome: MetricOutco
         outcome=outcome,
         decision=outcome.decision,
         word=_MACRO_DECISIONS.get(outcome.decision, outcome.decision),
-        bar=bar_of(outcome, span),
+        bar=bar_of(outcome, span, less_is_better=METRICS[name].less_is_better),
     )
 
 

@@ -229,6 +229,21 @@ def change_text(
     )
 
 
+def gain_change(gain_pct: float, low_pct: float | None = None, high_pct: float | None = None) -> ChangeText:
+    """Return a gain of throughput as the change of step time that it is: `17.0 % faster (14.0 to 19.9)`.
+
+    Without an interval if its ends are equal.
+    """
+    if low_pct is None or high_pct is None or low_pct == high_pct:
+        return change_text(-time_saved(gain_pct))
+    return change_text(-time_saved(gain_pct), -time_saved(high_pct), -time_saved(low_pct))
+
+
+def time_saved(gain_pct: float) -> float:
+    """Return the percent of step time that a gain of throughput in percent saves; negative if it is slower."""
+    return 100 * gain_pct / (100 + gain_pct)
+
+
 def signed(delta_pct: float) -> str:
     """Format a change without a word: `+3.4 %`, `−2.0 %`, `0.00 %`."""
     value = _shown(delta_pct)

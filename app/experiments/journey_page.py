@@ -6,8 +6,8 @@ from functools import cached_property
 from html import escape
 
 from app.domain.experiments.journey import Journey, JourneyEdge, JourneyNode
-from app.domain.numbers import plural, signed, step_time
-from app.experiments.pages import gain_text, knobs_text, short_gain, tone, values_text
+from app.domain.numbers import gain_change, plural, step_time
+from app.experiments.pages import ARROW, gain_text, knobs_text, short_gain, tone, values_text
 
 # --- Layout of a journey's picture: a column per step, a row per branch.
 #
@@ -235,7 +235,8 @@ class JourneyPage:
         gain = self.current.node.gain_from_root_pct
         if gain is None or self.current is self.root:
             return f"{counts} No change has been accepted yet."
-        return f"{signed(gain)} throughput from {self.root.name} to {self.current.name}, step by step. {counts}"
+        times = [step_time(row.node.step_time_ms or 0.0) for row in (self.root, self.current)]
+        return f"{gain_change(gain).figure} than at the start: {times[0]} {ARROW} {times[1]}. {counts}"
 
     @property
     def beside(self) -> list[JourneyRow]:
@@ -274,7 +275,7 @@ def _row(node: JourneyNode, edge: JourneyEdge | None, depth: int) -> JourneyRow:
         effect=(gain_text(edge.gain) or "not measured yet") if edge else "",
         tone=tone(edge.gain) if edge else "",
         edge_href=f"/experiments/{edge.experiment_id}" if edge else "",
-        from_root="" if from_root is None else signed(from_root),
+        from_root="" if from_root is None or edge is None else gain_change(from_root).figure,
     )
 
 

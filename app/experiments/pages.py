@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from app.domain.access.principal import Action
 from app.domain.experiments.plan import LONGEST_META, RUNS_EACH, tagged, upload_command
 from app.domain.experiments.values import STATES, UNDECIDED, Commands, KnobChange, PlannedGain, Side, State
-from app.domain.numbers import grouped, plural, signed
+from app.domain.numbers import gain_change, plural
 from app.domain.rules.engine import Suggestion
 from app.errors import Conflict, FieldError, InvalidChange, NotFound, ThreewallsError
 from app.experiments.commands import accept, plan_experiment, reject, set_runs_each, withdraw
@@ -126,14 +126,12 @@ def knobs_text(knobs: Sequence[KnobChange]) -> str:
 
 
 def gain_text(gain: PlannedGain | None) -> str:
-    """Format a gain: `+31.8 % throughput (30.1 to 33.2)`; empty without a measurement."""
-    if gain is None:
-        return ""
-    return f"{signed(gain.pct)} throughput ({_end(gain.low_pct)} to {_end(gain.high_pct)})"
+    """Format a gain: `24.1 % faster (23.1 to 24.9)`; empty without a measurement."""
+    return "" if gain is None else gain_change(gain.pct, gain.low_pct, gain.high_pct).text
 
 
 def short_gain(gain: PlannedGain | None) -> str:
-    return "" if gain is None else f"{signed(gain.pct)} throughput"
+    return "" if gain is None else gain_change(gain.pct).figure
 
 
 def tone(gain: PlannedGain | None) -> str:
@@ -141,10 +139,6 @@ def tone(gain: PlannedGain | None) -> str:
     if gain is None or gain.low_pct <= 0 <= gain.high_pct:
         return ""
     return "improvement" if gain.pct > 0 else "regression"
-
-
-def _end(pct: float) -> str:
-    return grouped(pct, 1 if abs(pct) >= 1 else 2)
 
 
 # --- The runs of an experiment as rows: figures, positions on one axis, and why some do not count.
@@ -503,13 +497,7 @@ def list_experiments(request: Request, session: ReadSession) -> HTMLResponse:
         total=sum(everything.values()),
         answer=_answer(everything),
         projects=projects_with_experiments(session),
-        as_gain=as_gain,
     )
-
-
-def as_gain(step_time_pct: float) -> float:
-    """Return the change of throughput in percent for a change of step time in percent."""
-    return 100 * (100 / (100 + step_time_pct) - 1)
 
 
 @router.get("/experiments/{experiment_id}")

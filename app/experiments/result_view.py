@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from app.domain.contract.fields import METRICS
 from app.domain.experiments.values import ExperimentResult
-from app.domain.numbers import THIN, figure, grouped, plural, significant
+from app.domain.numbers import THIN, change_text, figure, grouped, plural, significant
 from app.domain.run import Metric
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, LossChange, Verdict
@@ -44,7 +44,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class DrawnEffect:
-    """The change of step time on an axis, in percent of its width; the band is the range of `no change`."""
+    """The change of step time on an axis, faster right, in percent of its width; the band: range of `no change`."""
 
     low: str
     width: str
@@ -78,24 +78,21 @@ def effect(result: ExperimentResult) -> DrawnEffect | None:
     low, high = low - _ROOM * (high - low), high + _ROOM * (high - low)
 
     def place(value: float) -> float:
-        return 100 * (min(max(value, low), high) - low) / (high - low)
+        return 100 * (high - min(max(value, low), high)) / (high - low)
 
     step = next((tick for tick in _TICKS if (high - low) / tick <= _MOST_TICKS), _TICKS[-1])
     marks = [step * k for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
-    begin, end = place(time.ci_low_pct), place(time.ci_high_pct)
+    begin, end = place(time.ci_high_pct), place(time.ci_low_pct)
     return DrawnEffect(
         low=f"{begin:.2f}",
         width=f"{max(end - begin, 0.4):.2f}",
         middle=f"{place(time.delta_pct):.2f}",
         zero=f"{place(0):.2f}",
-        band_at=f"{place(-limit):.2f}",
-        band_width=f"{place(limit) - place(-limit):.2f}",
+        band_at=f"{place(limit):.2f}",
+        band_width=f"{place(-limit) - place(limit):.2f}",
         ticks=tuple(Tick(f"{place(mark):.2f}", _tick(mark)) for mark in marks),
         tone=time.decision if result.finished else "inconclusive",
-        label=(
-            f"Change of step time {grouped(time.delta_pct, 1)} %, interval {grouped(time.ci_low_pct, 1)} to "
-            f"{grouped(time.ci_high_pct, 1)} %"
-        ),
+        label=f"Step time: {change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct).text}",
     )
 
 
@@ -140,7 +137,7 @@ def _row(name: str, change: MetricChange, span: float) -> ResultRow:
         ci_low_pct=change.ci_low_pct,
         ci_high_pct=change.ci_high_pct,
         word=change.decision,
-        bar=bar_of(change, span),
+        bar=bar_of(change, span, less_is_better=METRICS[name].less_is_better),
     )
 
 
@@ -149,7 +146,8 @@ def _loss_row(loss: LossChange, span: float) -> ResultRow:
     change = _Pct(loss.delta_pct)
     word = _LOSS_WORDS[loss.decision]
     a, b = ("" if value is None else significant(value) for value in (loss.baseline, loss.candidate))
-    return ResultRow("loss", "Loss at the end", meaning, a, b, loss.delta_pct, None, None, word, bar_of(change, span))
+    bar = bar_of(change, span, less_is_better=True)
+    return ResultRow("loss", "Loss at the end", meaning, a, b, loss.delta_pct, None, None, word, bar)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,4 +167,4 @@ def _texts(name: str, a: float, b: float) -> tuple[str, str]:
 
 def _tick(mark: float) -> str:
     decimals = 0 if mark == int(mark) else 1
-    return "0" if mark == 0 else f"{'+' if mark > 0 else ''}{grouped(mark, decimals)}{THIN}%"
+    return "0" if mark == 0 else f"{grouped(abs(mark), decimals)}{THIN}%"

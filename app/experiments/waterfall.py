@@ -1,18 +1,22 @@
-"""The accepted changes of a journey as a waterfall: a bar for the start, one for each change, one for the result."""
+"""The accepted changes of a journey as a waterfall: a bar for the start, one for each change, one for the result.
 
-import math
+The bar of a change has the size that its A/B measured. Start and result are single runs, so the bar before the result
+is what those differ from the means of the A/Bs.
+"""
+
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from app.domain.experiments.journey import AcceptedChange
-from app.domain.numbers import signed, step_time
+from app.domain.numbers import gain_change, step_time, time_saved
 from app.experiments.journey_page import cut
 
 # --- Layout in drawing units. The axis of step times starts at zero, so that bars are in proportion.
 
 _COLUMN, _BAR, _PLOT, _TOP, _BELOW, _LEFT = 148, 92, 240, 34, 62, 12
 _LETTERS = 20
+_LEAST_REST_PCT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,35 +54,33 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
     """Lay out the bars; None without an accepted change."""
     if not changes:
         return None
-    most = max(max(change.before_ms, change.after_ms) for change in changes)
+    first, last = changes[0].before_ms, changes[-1].after_ms
+    links = _links(changes, first, last)
+    most = max(last, *(max(link.before_ms, link.after_ms) for link in links))
     base = _TOP + _PLOT
 
     def level(ms: float) -> int:
         return base - round(_PLOT * ms / most)
 
-    first, last = changes[0].before_ms, changes[-1].after_ms
     bars = [_whole(0, level(first), base, (step_time(first), "start", ""))]
-    for place, change in enumerate(changes, 1):
-        top, bottom = sorted((level(change.before_ms), level(change.after_ms)))
-        pct = 100 * math.expm1(math.log(change.after_ms / change.before_ms))
+    for place, link in enumerate(links, 1):
+        top, bottom = sorted((level(link.before_ms), level(link.after_ms)))
+        figure = gain_change(_gain(link.before_ms, link.after_ms)).figure
         bars.append(
             WaterfallBar(
                 x=_LEFT + place * _COLUMN,
                 y=top,
                 height=max(bottom - top, 2),
-                kind="improvement" if change.after_ms <= change.before_ms else "regression",
-                above=signed(pct),
-                label=cut(change.title, _LETTERS),
-                note=_note(change),
-                title=f"{change.title}: {step_time(change.before_ms)} to {step_time(change.after_ms)}",
-                href=f"/experiments/{change.experiment_id}",
-                join=level(change.after_ms),
+                kind="improvement" if link.after_ms <= link.before_ms else "regression",
+                above=figure,
+                label=cut(link.title, _LETTERS),
+                note="",
+                title=f"{link.title}: {figure}",
+                href=f"/experiments/{link.experiment_id}" if link.experiment_id else "",
+                join=level(link.after_ms),
             )
         )
-    # What the A/Bs measured where that is known, because single runs vary.
-    measured = changes[-1].cumulative_pct
-    total = 100 * math.expm1(math.log(first / last)) if measured is None else measured
-    texts = (step_time(last), "now", f"{signed(total)} throughput")
+    texts = (step_time(last), "now", gain_change(_gain(first, last)).figure)
     bars.append(_whole(len(bars), level(last), base, texts, end=True))
     label = f"Step time from {step_time(first)} to {step_time(last)} in {len(changes)} accepted changes"
     return Waterfall(2 * _LEFT + len(bars) * _COLUMN, base + _BELOW, base, tuple(bars), label)
@@ -91,9 +93,21 @@ def _whole(place: int, y: int, base: int, texts: tuple[str, str, str], *, end: b
     return WaterfallBar(_LEFT + place * _COLUMN, y, base - y, kind, above, label, note, f"{label}: {above}", "", join)
 
 
-def _note(change: AcceptedChange) -> str:
-    """The cumulative gain, which the A/Bs measured."""
-    return "" if change.cumulative_pct is None else f"{signed(change.cumulative_pct)} so far"
+def _links(changes: Sequence[AcceptedChange], first_ms: float, last_ms: float) -> list[AcceptedChange]:
+    """Return the changes one after another from the start, and the rest up to the result if it is visible."""
+    links, at = [], first_ms
+    for change in changes:
+        gain = _gain(change.before_ms, change.after_ms) if change.gain_pct is None else change.gain_pct
+        links.append(replace(change, before_ms=at, after_ms=at / (1 + gain / 100)))
+        at = links[-1].after_ms
+    rest = _gain(at, last_ms)
+    if abs(time_saved(rest)) >= _LEAST_REST_PCT:
+        links.append(AcceptedChange(0, "single runs vary", at, last_ms, rest))
+    return links
+
+
+def _gain(before_ms: float, after_ms: float) -> float:
+    return 100 * (before_ms / after_ms - 1)
 
 
 # --- The picture as a file, with its styles, always on white; as PNG for slides.

@@ -9,7 +9,7 @@ from sqlmodel import Session, col
 
 from app.domain.experiments.plan import effect_of
 from app.domain.experiments.values import Sizing
-from app.domain.numbers import gpu_hours, plural
+from app.domain.numbers import gain_change, gpu_hours, plural
 from app.domain.planning.forecast import LayoutForecaster
 from app.domain.rules.derive import PROFILE_SHARES
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate, rules_of_two
@@ -286,19 +286,14 @@ def expected_text(suggestion: Suggestion) -> str:
     texts = []
     if expected is not None:
         texts.append(
-            f"Expected throughput {_gain_text(expected.pct, expected.low, expected.high)}, {place.confidence} "
+            f"Expected {gain_change(expected.pct, expected.low, expected.high).text}, {place.confidence} "
             f"confidence; measured {_setting_text(expected.likeness)}."
         )
     elif forecast is not None and forecast.gain_pct is not None:
-        texts.append(f"The planner predicts {_gain_text(forecast.gain_pct, *(forecast.gain_range_pct or ()))}.")
+        texts.append(f"The planner predicts {gain_change(forecast.gain_pct, *(forecast.gain_range_pct or ())).text}.")
     if forecast is not None and forecast.at_most_gb is not None:
         texts.append(f"By the measured peak it needs at most about {forecast.at_most_gb:.0f}\u202fGB per GPU.")
     return " ".join(texts)
-
-
-def _gain_text(pct: float, low: float | None = None, high: float | None = None) -> str:
-    spread = "" if low is None or high is None or low == high else f" ({low:+.1f} to {high:+.1f})"
-    return f"{pct:+.1f}\u202f%{spread}"
 
 
 def _setting_text(alike: Likeness) -> str:

@@ -15,6 +15,7 @@ from sqlmodel import Session, col
 
 from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.values import shown
+from app.domain.numbers import gain_change, time_saved
 from app.domain.ranking.runs import family_of
 from app.domain.references.nearest import compare
 from app.domain.references.point import ReferencePoint
@@ -113,9 +114,9 @@ def faster_work(session: Session, run: RunDetail, variance: float) -> FasterWork
     if rival is not None:
         facts |= {
             "faster_run": rival.run,
-            "faster_pct": rival.pct,
-            "faster_low_pct": rival.low,
-            "faster_high_pct": rival.high,
+            "faster_pct": time_saved(rival.pct),
+            "faster_low_pct": time_saved(rival.low),
+            "faster_high_pct": time_saved(rival.high),
             "faster_changes": _changes_text(rival.changes),
             "faster_take": undo_text(rival.changes, "to") + (_SHARED if len(rival.changes) > 1 else ""),
             "faster_doubt": " ".join(("", *rival.doubts)),
@@ -297,7 +298,7 @@ def _faster_still(best: _Rival, rivals: Sequence[_Rival]) -> str:
         return ""
     software = "".join(f", in {item.field} {value_text(item.a)[:60]}" for item in fastest.software[:1])
     return (
-        f" Run #{fastest.run} is {fastest.pct:.0f} % faster ({fastest.low:.0f} to {fastest.high:.0f} %){software}, "
+        f" Run #{fastest.run} is {gain_change(fastest.pct, fastest.low, fastest.high).text}{software}, "
         f"with these changes: {_changes_text(fastest.changes)}."
     )
 
@@ -307,7 +308,7 @@ def _measured_statement(rival: _Rival) -> Statement:
     runs = "1 run" if rival.launches == 1 else f"{rival.launches} runs"
     return Statement(
         level=rival.level,
-        text=f"{rival.pct:+.1f} % ({rival.low:+.1f} to {rival.high:+.1f} %, {runs} against this one)",
+        text=f"{gain_change(rival.pct, rival.low, rival.high).text}, {runs} against this one",
         setting=f"run #{rival.run} {rival.name[:60]}",
         source="measured here",
         date="",
@@ -368,7 +369,7 @@ def _record(session: Session, run: RunDetail) -> FasterWork | None:
     forced = point.contract.get("routing_mode") in _FORCED and ours.get("routing_mode") not in _FORCED
     take = " ".join(f"Set {name} to {shown(value)}." for name, value in settings.items())
     facts = {
-        "record_pct": gain,
+        "record_pct": time_saved(gain),
         "record_title": f"{point.measured_by}, {point.source}, {point.date}",
         "record_changes": ", ".join(changes),
         "record_take": take,
@@ -376,7 +377,7 @@ def _record(session: Session, run: RunDetail) -> FasterWork | None:
     }
     statement = Statement(
         level=4,
-        text=f"{gain:+.0f} % throughput per GPU",
+        text=gain_change(gain).figure,
         setting=f"{point.contract['gpus']} x {point.contract['gpu']}, {point.contract['precision']}",
         source=point.source,
         date=point.date,
@@ -387,7 +388,7 @@ def _record(session: Session, run: RunDetail) -> FasterWork | None:
 
 
 def _record_gain(run: RunDetail, ours: Mapping[str, Value], point: ReferencePoint) -> float | None:
-    """Return by how much a record of the same work is faster, in percent; None if it is not, or the work differs."""
+    """Return the gain of throughput of a faster record in percent; None if it is slower, or the work differs."""
     certain = {difference.field: difference for difference in compare(ours, point) if difference.is_known}
     if any(name in certain for name in _MUST_EQUAL) or "seq_len" not in point.contract:
         return None

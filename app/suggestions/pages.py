@@ -11,7 +11,7 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
-from app.domain.numbers import contract_value, plural
+from app.domain.numbers import contract_value, gain_change, plural
 from app.domain.rules.engine import CheckedRequirement, Suggestion
 from app.domain.rules.rule import Phase, Recipe
 from app.errors import InvalidChange, InvalidMetadata, NotReady, ThreewallsError
@@ -117,7 +117,7 @@ class NextPage:
             gain = gain_view(first)
             if gain is None or len(first.rule.title.split()) > MOST_TITLE_WORDS:
                 return f"Next: {sentence(first.rule.title)}"
-            return f"{first.rule.title}: {gain.pct:+.1f}\u202f% expected throughput."
+            return f"{first.rule.title}: {gain_change(gain.pct).figure} expected."
         return "No rule suggests a change for this run."
 
     @property

@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import explained
-from app.domain.numbers import plural
+from app.domain.numbers import gain_change, plural, time_saved
 from app.domain.rules.engine import Evaluation, MissingFact, Suggestion
 from app.domain.rules.evidence import OwnResult
 from app.domain.rules.expression import fact_text, filled, marked
@@ -172,16 +172,10 @@ def sentence(title: str) -> str:
     return title if title.endswith((".", "?")) else f"{title}."
 
 
-def gain_text(percent: float) -> str:
-    """Format a gain in throughput: `+18.2 % faster`."""
-    word = "faster" if percent > 0 else "slower"
-    return f"{percent:+.1f}\u202f% {word}"
-
-
 def measured_text(measurement: MeasuredHere) -> str:
-    """Format a local result: `measured here: +18.2 % faster (3 A/Bs on this stack)`."""
+    """Format a local result: `measured here: 15.4 % faster (3 A/Bs on this stack)`."""
     result = measurement.result
-    return f"measured here: {gain_text(result.median_gain_pct)} ({plural(result.n, 'A/B')} {_where(result)})"
+    return f"measured here: {gain_change(result.median_gain_pct).figure} ({plural(result.n, 'A/B')} {_where(result)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +202,8 @@ def gain_view(suggestion: Suggestion) -> GainView | None:
 
 
 def axis_limit_pct(gains: Iterable[GainView | None]) -> float:
-    """Return the end of a common axis of gains, a multiple of 5 %."""
-    ends = [max(abs(gain.low), abs(gain.high)) for gain in gains if gain is not None]
+    """Return the end of a common axis of saved step time, a multiple of 5 %."""
+    ends = [max(abs(time_saved(gain.low)), abs(time_saved(gain.high))) for gain in gains if gain is not None]
     return 5.0 * max(1, math.ceil(max(ends, default=0.0) / 5))
 
 

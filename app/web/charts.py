@@ -164,14 +164,15 @@ def bar_span(changes: Iterable[Changed]) -> float:
     return max([_LEAST_SPAN_PCT, *ends])
 
 
-def bar_of(change: Changed, span: float) -> Bar | None:
+def bar_of(change: Changed, span: float, *, less_is_better: bool) -> Bar | None:
+    """Return the bar of a change, better to the right."""
     if change.delta_pct is None:
         return None
-    low = change.delta_pct if change.ci_low_pct is None else change.ci_low_pct
-    high = change.delta_pct if change.ci_high_pct is None else change.ci_high_pct
-    return Bar(
-        *(round(_MIDDLE + (_MIDDLE - 4) * min(max(value / span, -1), 1), 1) for value in (low, change.delta_pct, high))
-    )
+    ends = (change.delta_pct if end is None else end for end in (change.ci_low_pct, change.ci_high_pct))
+    scale = (4 - _MIDDLE if less_is_better else _MIDDLE - 4) / span
+    room = _MIDDLE - 4
+    at = sorted(round(_MIDDLE + min(max(scale * value, -room), room), 1) for value in (change.delta_pct, *ends))
+    return Bar(*at)
 
 
 # --- The table of availability: one row per container, one column per dispatcher.

@@ -96,6 +96,8 @@ def markdown(text: str) -> Markup:
 _FILTERS = (
     changes.change_text,
     changes.daily_cost,
+    changes.gain_change,
+    changes.time_saved,
     changes.gpu_hours,
     commit_address,
     evidence_label,

@@ -171,7 +171,7 @@ def test_it_looks_well_on_a_phone_to_axe_and_in_the_dark(
 def test_a_journey_is_a_list_on_a_phone(open_page: OpenPage, ids: dict[str, int]) -> None:
     page = open_page(f"/runs/{ids['run']}/journey", width=390)
     expect(page.locator("svg.tree")).to_be_hidden()
-    expect(page.locator(".tree-list")).to_contain_text("throughput")
+    expect(page.locator(".tree-list")).to_contain_text("faster")
 
 
 def test_an_own_idea_is_planned_without_script(open_page: OpenPage, ids: dict[str, int]) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.domain import numbers
 from app.domain.badges import Badge, badge_key, new_badge_secret, opens, svg
 from app.domain.naming import TitledStack, stack_names, stack_title
-from app.domain.numbers import THIN, Figure, change_text, gpu_hours, signed
+from app.domain.numbers import THIN, Figure, change_text, gain_change, gpu_hours, signed
 from app.domain.run import Metric, Stated, Value
 from app.domain.text import COMMIT, RANGE, commit_address, range_address, read_template
 from app.web import templating
@@ -331,3 +331,10 @@ def test_every_verdict_has_a_word_a_shape_and_a_colour_of_its_own() -> None:
     experiment = str(ui.verdict("regression", ab=True))  # type: ignore[attr-defined]
     assert "A/B slower" in experiment
     assert ">regression<" not in experiment
+
+
+def test_a_gain_of_throughput_is_a_change_of_step_time() -> None:
+    """25 % more throughput is 20 % less step time, and 20 % less throughput is 25 % more step time."""
+    assert gain_change(25.0, 0.0, 100.0).text == "20.0\u202f% faster (0.0 to 50.0)"
+    assert gain_change(-20.0).text == "25.0\u202f% slower"
+    assert gain_change(10.0, 10.0, 10.0).interval == ""

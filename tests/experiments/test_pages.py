@@ -112,7 +112,7 @@ def test_the_result_is_read_on_the_page(client: TestClient, engine: Engine, base
     add_runs(engine, tag, [26_000.0], fields={"ep_overlap": True, "tp": 2}, name="<b>other</b>")
     add_runs(engine, tag, [31_300.0], side="baseline")
     page = text(client, f"/experiments/{number}")
-    assert "The change is faster" in page
+    assert "The change is 20.0\u202f% faster" in page
     assert 'class="effect improvement"' in page
     assert "its configuration differs from its side: <code>tp</code> is 2, not 1" in page
     assert "&lt;b&gt;other&lt;/b&gt;" in page
@@ -211,7 +211,7 @@ def test_a_journey_goes_on_from_the_winner(client: TestClient, engine: Engine, b
     accept(engine, first, "mara")
     second = plan(engine, won, knobs={"dispatcher": "hybridep"}, runs_each=1)
     page = text(client, f"/runs/{won}/journey")
-    assert "throughput from" in page
+    assert "% faster than at the start: 31.28\u202fs" in page
     assert "overlap &lt;on&gt;" in page
     assert f'href="/experiments/{second}"' in page
     tree = client.get(f"/api/v1/journeys/{baseline}").json()

@@ -97,7 +97,7 @@ def test_fired_tried_and_paid_off_are_counted(client: TestClient, tried: dict[st
     assert whole["last_fired"][0]["run_id"] == tried["run"]
     page = client.get("/playbook/eo-enable").text
     assert f'href="/runs/{tried["run"]}/next/eo-enable"' in page
-    assert "+25.2 % throughput" in page
+    assert "20.1\u202f% faster" in page
     assert "1 of 1 try paid off" in page
 
 
@@ -107,7 +107,7 @@ def test_what_was_measured_here_overrides_what_is_published(client: TestClient, 
         make_advised(session, fields={"ep_overlap": True}, ms=40_000.0, purpose="experiment")
     body = client.get("/api/v1/rules/eo-enable").json()
     assert (body["tried"], body["paid_off"]) == (1, 0)
-    assert body["overridden"].startswith("Measured here it lost")
+    assert body["overridden"].startswith("Measured here it was")
     assert "which outranks" in client.get("/playbook/eo-enable").text
 
 

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
+from app.domain.numbers import gain_change
 from app.domain.rules.launch import without_secrets
 from app.domain.rules.load import built_in_rules
 from app.domain.run import Stated
@@ -86,7 +87,7 @@ def test_what_was_measured_here_comes_first(client: TestClient, profiled: int) -
     assert measured["median_gain_pct"] == pytest.approx(25.2, abs=0.1)
     assert measured["low_pct"] < measured["median_gain_pct"] < measured["high_pct"]
     page = client.get(f"/runs/{profiled}/next/eo-enable").text
-    assert "+25.2 % throughput" in page
+    assert "20.2\u202f% faster" in page
     assert f'href="/runs/{measured["runs"][0]}"' in page
 
 
@@ -229,10 +230,11 @@ def test_gain_range_confidence_cost_and_place_are_on_the_page_in_the_api_and_in_
     assert (first["rule"], place["confidence"], place["group"]) == ("eo-enable", "high", "measured")
     assert place["cost_gpu_hours"] == pytest.approx(2 * place["runs_per_side"] * 50 * 31.31 / 3600 * 16, rel=0.01)
     gain = place["expected_gain"]
+    change = gain_change(gain["pct"], gain["low_pct"], gain["high_pct"])
     wanted = (
         place["because"],
-        f"{gain['pct']:+.1f}\u202f%",
-        f"({gain['low_pct']:+.1f} to {gain['high_pct']:+.1f})",
+        change.figure,
+        change.interval,
         "high confidence",
         "GPU-hours",
     )
@@ -262,7 +264,7 @@ def test_rules_about_two_runs_speak_of_the_run_and_what_it_was_judged_against(
     advice = suggestions(client, run)
     assert advice["pair"]["runs"] == [first]
     (slower,) = (rule for rule in advice["pair"]["found"] if rule["rule"] == "val-regression")
-    assert slower["why"].startswith("Throughput changed by -13.0%")
+    assert slower["why"].startswith("The run is 15.0 % slower")
     assert "val-regression" not in {suggestion["rule"] for suggestion in advice["suggestions"]}
     page = client.get(f"/runs/{run}/next").text
     assert f'href="/compare?a={first}&amp;b={run}"' in page
@@ -486,7 +488,7 @@ def test_a_faster_run_of_the_same_work_comes_first_with_its_settings(client: Tes
         run = make_advised(session)
     first = rows_of(client, run)[0]
     assert (first["rule"], first["place"]["group"]) == ("own-faster-run", "measured")
-    assert all(part in first["why"] for part in (f"#{faster}", "30 % faster"))
+    assert all(part in first["why"] for part in (f"#{faster}", "23 % faster"))
     after = {field["name"]: field["after"] for field in first["changes"]["fields"]}
     assert after == {"ep": "8", "dispatcher": "hybridep"}
     gain = first["place"]["expected_gain"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.domain.experiments.values import KnobChange, PlannedGain, State
-from app.domain.numbers import step_time
+from app.domain.numbers import gain_change, step_time
 from app.domain.text import one_line
 
 Mark = Literal["", "root", "winner", "current"]
@@ -19,7 +19,7 @@ Mark = Literal["", "root", "winner", "current"]
 class JourneyNode:
     """One configuration, represented by a run: `run_id` None while none of its runs counts.
 
-    `gain_from_root_pct`: throughput against the root, chained over the steps; None where one is not measured.
+    `gain_from_root_pct`: throughput against the root, by both step times; None where one is not measured.
     `on_path`: on the path from the root to the current node.
     """
 
@@ -36,7 +36,7 @@ class JourneyNode:
 
 @dataclass(frozen=True, slots=True)
 class JourneyEdge:
-    """An experiment: its knobs, its state, and its effect on throughput."""
+    """An experiment: its knobs, its state, and its measured effect."""
 
     source: str
     target: str
@@ -96,11 +96,11 @@ def make_journey(run_id: int, project: str, root: JourneyRun, steps: Sequence[Jo
     for step in sorted(steps, key=lambda entry: entry.experiment_id):
         children.setdefault(step.parent_id if step.parent_id in ids else None, []).append(step)
     path = _path(children)
-    walked = list(_walk(children, None, 0.0, 1))
-    nodes = [_node(root, _key(None), "root", gain=0.0, depth=0)]
+    walked = list(_walk(children, None, 1))
+    nodes = [_node(root, _key(None), "root", root, depth=0)]
     nodes += [
-        _node(step.candidate, _key(step.experiment_id), "winner" if step.state == "accepted" else "", gain, depth)
-        for step, gain, depth in walked
+        _node(step.candidate, _key(step.experiment_id), "winner" if step.state == "accepted" else "", root, depth)
+        for step, depth in walked
     ]
     current = path[-1].candidate if path and path[-1].candidate is not None else root
     on_path = {_key(None), *(_key(step.experiment_id) for step in path)}
@@ -109,24 +109,16 @@ def make_journey(run_id: int, project: str, root: JourneyRun, steps: Sequence[Jo
         replace(node, on_path=node.key in on_path, mark="current" if node.key == last and path else node.mark)
         for node in nodes
     )
-    return Journey(run_id, project, marked, tuple(_edge(step, ids) for step, _, _ in walked), current.run_id)
+    return Journey(run_id, project, marked, tuple(_edge(step, ids) for step, _ in walked), current.run_id)
 
 
 def _walk(
-    children: Mapping[int | None, Sequence[JourneyStep]], parent: int | None, gain: float | None, depth: int
-) -> Iterator[tuple[JourneyStep, float | None, int]]:
-    """Yield each step before its children, with the gain from the root and its depth."""
+    children: Mapping[int | None, Sequence[JourneyStep]], parent: int | None, depth: int
+) -> Iterator[tuple[JourneyStep, int]]:
+    """Yield each step before its children, with its depth."""
     for step in children.get(parent, ()):
-        own = _together(gain, step.gain)
-        yield step, own, depth
-        yield from _walk(children, step.experiment_id, own, depth + 1)
-
-
-def _together(before_pct: float | None, gain: PlannedGain | None) -> float | None:
-    """Chain two gains: 10 % and 10 % are 21 %."""
-    if before_pct is None or gain is None:
-        return None
-    return 100 * ((1 + before_pct / 100) * (1 + gain.pct / 100) - 1)
+        yield step, depth
+        yield from _walk(children, step.experiment_id, depth + 1)
 
 
 def _path(children: Mapping[int | None, Sequence[JourneyStep]]) -> list[JourneyStep]:
@@ -143,9 +135,10 @@ def _key(experiment_id: int | None) -> str:
     return "root" if experiment_id is None else f"experiment-{experiment_id}"
 
 
-def _node(run: JourneyRun | None, key: str, mark: Mark, gain: float | None, depth: int) -> JourneyNode:
+def _node(run: JourneyRun | None, key: str, mark: Mark, root: JourneyRun, depth: int) -> JourneyNode:
     if run is None:
-        return JourneyNode(key, None, "no run yet", None, None, mark, gain_from_root_pct=gain, depth=depth)
+        return JourneyNode(key, None, "no run yet", None, None, mark, depth=depth)
+    gain = 100 * (root.step_time_ms / run.step_time_ms - 1) if root.step_time_ms and run.step_time_ms else None
     return JourneyNode(
         key, run.run_id, run.name, run.step_time_ms, run.tokens_per_s_per_gpu, mark, gain_from_root_pct=gain,
         depth=depth,
@@ -171,14 +164,13 @@ def _edge(step: JourneyStep, ids: set[int]) -> JourneyEdge:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedChange:
-    """`gain_pct`: throughput gained by the A/B of the change; `cumulative_pct`: since the root. None: not measured."""
+    """`gain_pct`: throughput gained by the A/B of the change, None if not measured."""
 
     experiment_id: int
     title: str
     before_ms: float
     after_ms: float
     gain_pct: float | None
-    cumulative_pct: float | None
 
 
 def accepted_changes(journey: Journey) -> tuple[AcceptedChange, ...]:
@@ -193,8 +185,7 @@ def accepted_changes(journey: Journey) -> tuple[AcceptedChange, ...]:
         knobs = [knob for knob in edge.knobs if knob.field != "dispatcher_type" or "flex_backend" not in fields]
         text = ", ".join(f"{knob.field} {knob.after_text}" for knob in knobs) or edge.title
         gain = None if edge.gain is None else edge.gain.pct
-        cumulative = nodes[edge.target].gain_from_root_pct
-        changes.append(AcceptedChange(edge.experiment_id, text, before, after, gain, cumulative))
+        changes.append(AcceptedChange(edge.experiment_id, text, before, after, gain))
     return tuple(changes)
 
 
@@ -239,13 +230,13 @@ def _lines(node: JourneyNode) -> list[str]:
     if node.step_time_ms is not None:
         lines.append(step_time(node.step_time_ms))
     if node.depth and node.gain_from_root_pct is not None:
-        lines.append(f"{node.gain_from_root_pct:+.1f} % from the root")
+        lines.append(f"{gain_change(node.gain_from_root_pct).figure} than the root")
     return [_short(line) for line in lines]
 
 
 def _label(edge: JourneyEdge) -> str:
     knobs = ", ".join(f"{knob.field} = {knob.after_text}" for knob in edge.knobs) or edge.title
-    gain = f": {edge.gain.pct:+.1f} %" if edge.gain is not None else ""
+    gain = f": {gain_change(edge.gain.pct).figure}" if edge.gain is not None else ""
     return f"{_short(knobs)}{gain} ({edge.state})"
 
 

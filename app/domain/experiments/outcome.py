@@ -15,7 +15,7 @@ from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
 from app.domain.contract.values import same_value, shown
 from app.domain.experiments.plan import turned
 from app.domain.experiments.values import SIDES, ExperimentResult, JoinedBy, KnobChange, PlannedGain, Side, Winner
-from app.domain.numbers import THIN, plural
+from app.domain.numbers import gain_change, plural, signed
 from app.domain.run import Activity, EvidenceLevel, Metric, Stated, Value
 from app.domain.verdict.comparability import Comparability, compare_contracts
 from app.domain.verdict.decide import judge, metric_changes
@@ -175,14 +175,9 @@ def _value(stated: Stated | None) -> str:
 
 # --- The sentence of an experiment's result. Certainty uses the words of verdicts.
 
-_WINNERS = {
-    "candidate": "The change is faster",
-    "baseline": "The change is slower",
-}
-
 
 def result_sentence(result: ExperimentResult, runs_each: int) -> str:
-    """Return the result with the gain in throughput, its interval, and the number of runs."""
+    """Return the result with the change of step time, its interval, and the number of runs."""
     verdict = result.verdict
     if verdict is None:
         return _nothing_yet(result, runs_each)
@@ -190,12 +185,12 @@ def result_sentence(result: ExperimentResult, runs_each: int) -> str:
     if verdict.step_time is None or result.gain is None:
         return f"The step time cannot be compared ({rests_on}). {verdict.reason}"
     gain = result.gain
-    measured = f"{gain.pct:+.1f}{THIN}% throughput ({gain.low_pct:+.1f} to {gain.high_pct:+.1f}{THIN}%, {rests_on})"
+    measured = f"{gain_change(gain.pct, gain.low_pct, gain.high_pct).text}, {rests_on}"
     if not result.finished:
         return f"So far {measured}. No decision before {runs_each} runs per side are complete."
     early = " Decided early, by the stricter test for interim looks." if result.early else ""
     if result.winner:
-        return f"{_WINNERS[result.winner]}: {measured}.{_guards(verdict)}{early}"
+        return f"The change is {measured}.{_guards(verdict)}{early}"
     if verdict.decision == "no_change":
         return f"No difference: {measured}. The two sides are equivalent {within(verdict.step_time)}."
     return f"Undecided: {measured}.{_guards(verdict)} {_MORE}".rstrip()
@@ -213,7 +208,7 @@ def _guards(verdict: Verdict) -> str:
     """Return the sentence on memory and loss where they decide the result."""
     reasons = []
     if verdict.memory is not None and verdict.memory.decision == "regression":
-        reasons.append(f"memory changed by {verdict.memory.delta_pct:+.1f}{THIN}%")
+        reasons.append(f"memory changed by {signed(verdict.memory.delta_pct)}")
     if verdict.loss is not None and verdict.loss.decision == "worse":
         reasons.append("its loss is clearly worse")
     return f" But {' and '.join(reasons)}." if reasons else ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.domain.experiments.values import UNDECIDED, PlannedGain, Sizing, State
-from app.domain.numbers import THIN, plural
+from app.domain.numbers import gain_change, plural
 
 FEWEST_VALUES, MOST_VALUES = 2, 12
 
@@ -123,7 +123,7 @@ class SweepProgress:
         if self.next_round is None:
             if left[0].runs >= self.round.runs_each or left[0].winner:
                 return f"{left[0].value} is the best value{_gain_text(left[0].gain)}. Accept or reject it."
-            return f"{left[0].value} is left{_gain_text(left[0].gain)} and is being confirmed."
+            return f"{left[0].value} is being confirmed{_gain_text(left[0].gain)}."
         if not self.ready:
             waiting = self.waits_for
             names = ", ".join(trial.value for trial in waiting)
@@ -158,6 +158,4 @@ def _worst_last(trial: Trial) -> float:
 
 
 def _gain_text(gain: PlannedGain | None) -> str:
-    if gain is None:
-        return ""
-    return f" with {gain.pct:+.1f}{THIN}% throughput ({gain.low_pct:+.1f} to {gain.high_pct:+.1f})"
+    return "" if gain is None else f", {gain_change(gain.pct, gain.low_pct, gain.high_pct).text}"

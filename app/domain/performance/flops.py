@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Literal
 
+from app.domain.numbers import signed
 from app.domain.performance.model_shape import (
     Experts,
     GatedDeltaNet,
@@ -210,7 +211,7 @@ def explain_difference(printed: float, computed: float, inputs: Inputs, *, digit
         else "Neither one nor two inputs explain it: check `seq_len`, `gbs`, `gpus` and the model's shape."
     )
     return (
-        f"The log prints {printed:.1f} TFLOP/s/GPU, the FLOPs formula gives {computed:.1f} ({change:+.1f} %). {hint} "
+        f"The log prints {printed:.1f} TFLOP/s/GPU, the FLOPs formula gives {computed:.1f} ({signed(change)}). {hint} "
         f"The printed figure is shown."
     )
 

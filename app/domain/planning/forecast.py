@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from app.domain.numbers import gain_change
 from app.domain.planning.constraints import judge
 from app.domain.planning.estimate import NEAR, Estimator, degrees_of, estimator_of, recipe_words
 from app.domain.planning.memory import Degrees, MemoryOptions
@@ -180,9 +181,8 @@ class LayoutForecaster:
                 f"GPU has {memory:.0f} GB.",
             )
         if change.ratio > 1 - _LEAST_GAIN:
-            return Forecast(
-                False, f"The planner does not rank this layout above the current one: {change.gain_pct:+.0f} %."
-            )
+            effect = gain_change(change.gain_pct).figure
+            return Forecast(False, f"The planner does not rank this layout above the current one: {effect}.")
         return Forecast(True, "", change.gain_pct, change.gain_range_pct)
 
 

@@ -9,6 +9,7 @@ the layout changed.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from app.domain.numbers import gain_change
 from app.domain.rules.rule import Evidence, Rule
 
 Values = Mapping[str, object]
@@ -116,7 +117,7 @@ def _unmeasured(rule: Rule) -> int:
 def _own(result: OwnResult, values: Values) -> Statement:
     expired = changed_since(result.contract, values)
     level = 2 if result.same_contract and not expired else 3
-    text = f"{result.median_gain_pct:+.1f} % ({result.low_pct:+.1f} to {result.high_pct:+.1f} %, n = {result.n})"
+    text = f"{gain_change(result.median_gain_pct, result.low_pct, result.high_pct).text}, n = {result.n}"
     where = ", ".join(result.stacks) or "this project"
     return Statement(level, text, where, "measured here", result.newest, expired, result)
 
@@ -172,7 +173,7 @@ def _overridden(best: OwnResult | None, statements: Sequence[Statement]) -> str:
     if best is None or not best.settled or best.median_gain_pct > 0 or published is None:
         return ""
     return (
-        f"Measured here it lost {-best.median_gain_pct:.1f} % (n = {best.n}), which outranks "
+        f"Measured here it was {gain_change(best.median_gain_pct).figure} (n = {best.n}), which outranks "
         f"{LEVEL_NAMES[published.level]}: {published.text} ({published.setting})."
     )
 

@@ -99,6 +99,7 @@ def facts_of_pair(
     """
     facts: dict[str, object] = {"compared": True, "differs": list(differing), "differs_beside": list(beside)}
     if step_time_pct is not None and step_time_pct > -100:
+        facts["step_time_change_pct"] = step_time_pct
         facts["throughput_gain"] = 1 / (1 + step_time_pct / 100) - 1
     own, other = windows
     if own is not None and other is not None:

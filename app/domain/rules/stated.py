@@ -14,6 +14,7 @@ from typing import Literal
 
 import yaml
 
+from app.domain.numbers import gain_change
 from app.domain.rules.evidence import LEVEL_NAMES, OwnResult
 from app.domain.rules.facts import FACTS, Fact, typed
 from app.domain.rules.rule import Source
@@ -220,8 +221,8 @@ def overruling(
     settled = [result for result in own if result.settled]
     if settled and contradiction.measurable and min(older, newer) > CODE:
         best = max(settled, key=lambda result: result.n)
-        word = "gained" if best.median_gain_pct > 0 else "lost"
-        sentence = f"Our own A/B {word} {abs(best.median_gain_pct):.1f} % (n = {best.n}), which outranks both."
+        effect = gain_change(best.median_gain_pct).figure
+        sentence = f"Our own A/B measured {effect} (n = {best.n}), which outranks both."
         return Overruling("here", HERE, sentence)
     if older < newer:
         return Overruling("older", older, f"The older statement applies: {_named(older)} outranks {_named(newer)}.")

@@ -205,7 +205,7 @@ def test_the_gain_and_its_interval() -> None:
     assert (result.winner, result.finished, result.early, result.looks) == ("candidate", True, False, 3)
     assert (result.attributed_to, result.from_value, result.to_value) == ("dispatcher", "alltoall", "deepep")
     assert result.evidence_level == "validated"
-    assert result.sentence.startswith("The change is faster: +5.1")
+    assert result.sentence.startswith("The change is 4.9\u202f% faster")
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,8 @@ ROOT = JourneyRun(1, "root", 400.0, 1000.0)
 
 def step(number: int, parent: int | None, pct: float | None, state: State = "done", name: str = "run") -> JourneyStep:
     gain = None if pct is None else PlannedGain(pct, pct - 1, pct + 1)
-    run = None if pct is None else JourneyRun(100 + number, name, 400.0 / (1 + pct / 100), None)
+    before = 400.0 / 1.1 if parent == 1 else 400.0
+    run = None if pct is None else JourneyRun(100 + number, name, before / (1 + pct / 100), None)
     return JourneyStep(number, parent, f"step {number}", (KNOB,), state, gain, "matched_ab", "candidate", run)
 
 

@@ -115,8 +115,8 @@ def test_printed_flops_that_disagree_name_the_input_that_explains_it() -> None:
     summary = summary_of_overlap_case(tflops_per_gpu=[10.0, *([385.2] * 21)])
     assert value(summary, "tflops_per_gpu") == 385.2
     assert (
-        "The log prints 385.2 TFLOP/s/GPU, the FLOPs formula gives 192.6 (-50.0 %). They agree if `gpus` is half, or "
-        "`gbs` double. The printed figure is shown."
+        "The log prints 385.2 TFLOP/s/GPU, the FLOPs formula gives 192.6 (−50.0\u202f%). They agree if `gpus` is half, "
+        "or `gbs` double. The printed figure is shown."
     ) in summary.warnings
 
 

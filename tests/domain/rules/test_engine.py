@@ -235,7 +235,7 @@ def test_what_was_measured_here_outranks_what_is_published_and_hides_nothing() -
     assert [suggestion.rule.id for suggestion in evaluation.suggestions] == ["c-gain", "b-plain", "a-published"]
     lost = evaluation.suggestions[-1].evidence
     assert [statement.level for statement in lost.statements] == [2, 3]
-    assert lost.overridden.startswith("Measured here it lost 2.0 % (n = 4), which outranks matched A/B")
+    assert lost.overridden.startswith("Measured here it was 2.0\u202f% slower (n = 4), which outranks matched A/B")
 
 
 def test_a_published_result_of_another_shape_is_a_record_only() -> None:

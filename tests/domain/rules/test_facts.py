@@ -135,6 +135,7 @@ def test_a_pair_is_known_by_what_differs_its_gain_and_its_windows() -> None:
         "compared": True,
         "differs": ["dispatcher"],
         "differs_beside": [],
+        "step_time_change_pct": 25.0,
         "throughput_gain": pytest.approx(-0.2),
         "windows_differ": False,
     }
@@ -380,8 +381,8 @@ def dispute(older: str, newer: str, *, measurable: bool = True) -> Contradiction
             "both",
             "Neither outranks the other: both are published evidence. The newer one is dated 2026-07-14",
         ),
-        ("S4", "U-disp", (GAIN,), "here", "Our own A/B gained 18.2 % (n = 3), which outranks both"),
-        ("S4", "U-disp", (LOSS,), "here", "Our own A/B lost 6.0 %"),
+        ("S4", "U-disp", (GAIN,), "here", "Our own A/B measured 15.4\u202f% faster (n = 3), which outranks both"),
+        ("S4", "U-disp", (LOSS,), "here", "Our own A/B measured 6.4\u202f% slower"),
         ("S4", "U-disp", (UNSETTLED,), "newer", "published evidence"),
         ("S4", "M-tc", (GAIN,), "newer", "enforced in code"),
     ],
