@@ -13,7 +13,7 @@ from sqlmodel import Session, col
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.access.principal import Action
-from app.domain.experiments.plan import LONGEST_META, RUNS_EACH, tagged, upload_command
+from app.domain.experiments.plan import LONGEST_META, MOST_ASKED_EACH, RUNS_EACH, tagged, upload_command
 from app.domain.experiments.values import STATES, UNDECIDED, Commands, KnobChange, PlannedGain, Side, State
 from app.domain.numbers import gain_change, plural
 from app.domain.rules.engine import Suggestion
@@ -426,6 +426,12 @@ class ExperimentPage:
     def offered_runs(self) -> int:
         """Return the number of runs per side that the form offers."""
         return max(self.experiment.runs_each, runs_that_decide(self.experiment.result.verdict) or 0)
+
+    @property
+    def more_runs(self) -> int:
+        """Return how many more runs per side would decide a complete but undecided result; 0 if that is no way on."""
+        is_open = self.undecided and self.experiment.result.finished and bool(self.would_decide)
+        return self.offered_runs - self.experiment.runs_each if is_open and self.offered_runs <= MOST_ASKED_EACH else 0
 
     @cached_property
     def pair_rules(self) -> tuple[Suggestion, ...]:

@@ -48,6 +48,7 @@ class ExperimentItem:
     """A row of the list. `counted`: number of runs that count, by side."""
 
     id: int
+    project_id: int
     project: str
     title: str
     rule_id: str
@@ -81,7 +82,6 @@ class Experiment(ExperimentItem):
     without one.
     """
 
-    project_id: int
     baseline_key: str
     candidate_key: str
     sequence: tuple[Side, ...]
@@ -127,7 +127,6 @@ def get_experiment(session: Session, experiment_id: int) -> Experiment:
     result: ExperimentResult = item["result"]
     return Experiment(
         **item,
-        project_id=row.project_id,
         baseline_key=row.baseline_key,
         candidate_key=row.candidate_key,
         sequence=tuple(row.sequence),
@@ -221,6 +220,7 @@ def _select() -> Any:
 def _columns(row: ExperimentRow, project: str, run_name: str) -> dict[str, Any]:
     return {
         "id": row.id,
+        "project_id": row.project_id,
         "project": project,
         "title": row.title,
         "rule_id": row.rule_id,

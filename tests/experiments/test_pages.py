@@ -145,6 +145,35 @@ def test_an_undecided_result_says_how_many_more_runs(client: TestClient, engine:
     assert re.search(r"\d+ (?:more )?runs? of [AB] .{0,60}would decide|of A in all|20 runs per side", page)
 
 
+PRIMARY = re.compile(r'class="button primary"[^>]*?value="(\w+)"')
+
+
+def test_what_waits_for_runs_cannot_be_accepted_and_what_is_undecided_first_gets_more_runs(
+    client: TestClient, engine: Engine, baseline: int
+) -> None:
+    number = plan(engine, baseline, runs_each=2)
+    tag, pages = read(engine, number).tag, (f"/experiments/{number}", f"/runs/{baseline}/journey")
+    add_runs(engine, tag, [30_900.0])
+    for path in pages:
+        assert 'value="accept"' not in text(client, path)
+    add_runs(engine, tag, [30_850.0])
+    add_runs(engine, tag, [31_300.0], side="baseline")
+    result = read(engine, number).result
+    assert (result.finished, result.winner) == (True, "")
+    assert f'href="/experiments/{number}#decide"' in text(client, "/experiments")
+    for path in pages:
+        page = text(client, path)
+        assert PRIMARY.findall(page[page.index(f'action="/experiments/{number}"') :])[0] == "runs"
+    more = re.search(r'<input type="hidden" name="runs_each" value="(\d+)">', text(client, pages[0]))
+    assert more is not None
+    client.post(pages[0], data={"decision": "runs", "runs_each": more[1], **AUTHOR})
+    assert (read(engine, number).runs_each, read(engine, number).state) == (int(more[1]), "waiting")
+    assert int(more[1]) > 2
+    for path in pages:
+        assert 'value="accept"' not in text(client, path)
+    assert f'href="/experiments/{number}#decide"' not in text(client, "/experiments")
+
+
 def test_a_decision_by_form_is_kept_with_its_note(client: TestClient, engine: Engine, baseline: int) -> None:
     number = plan(engine, baseline, runs_each=1)
     add_runs(engine, read(engine, number).tag, FAST[:1])
