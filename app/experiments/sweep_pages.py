@@ -40,6 +40,9 @@ class SweepForm(FormOfPlan):
 
     inputs = ("field", "values", "author", "runs_each")
 
+    def input_of(self, field: str) -> str:
+        return "values" if field.startswith("knobs.") else super().input_of(field)
+
     @property
     def values_list(self) -> list[str]:
         text, name = self.value("values"), self.value("field")
@@ -66,6 +69,8 @@ class SweepPlanPage:
             except (InvalidChange, NotReady) as error:
                 self.form = form.refused(error)
 
+    most = MOST_ASKED_EACH
+
     @property
     def groups(self) -> object:
         return self._idea.groups
@@ -81,6 +86,8 @@ class SweepPlanPage:
 
 
 def _wish(run_id: int, form: SweepForm) -> SweepWish:
+    if not form.value("field"):
+        raise InvalidChange("Nothing was planned.", (FieldError("field", "must be chosen"),))
     if form.value("runs_each") and form.runs_each is None:
         raise InvalidChange("Nothing was planned.", (FieldError("runs_each", RUNS_EACH),))
     return SweepWish(run_id, form.value("field"), form.values_list, form.runs_each)

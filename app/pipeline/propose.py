@@ -116,6 +116,8 @@ def propose(
         raise _refused("run", f"Run {record.run} cannot be a baseline: {unplannable_because(record)}.")
     turn = _turn(evaluation, rules.book, wish, record)
     candidate = turned(record.contract, turn.knobs)
+    if turn.rule is None:
+        _refuse_without_effect(record.contract, candidate, turn.knobs)
     key = _candidate_key(record, candidate, turn)
     effect_pct = effect_of(turn.rule) if wish.effect_pct is None else wish.effect_pct
     plan = _plan(advised, record, evaluation, turn, advice.job.size(effect_pct, wish.runs_each))
@@ -213,6 +215,17 @@ def _knobs_of(suggestion: Suggestion, contract: Mapping[str, Stated]) -> tuple[K
         if is_stated(name, value) and (now is not None or value not in (False, None, ())):
             changes.append(knob_change(name, value, contract))
     return tuple(changes)
+
+
+def _refuse_without_effect(
+    contract: Mapping[str, Stated], candidate: Mapping[str, Stated], knobs: tuple[KnobChange, ...]
+) -> None:
+    """Raise InvalidChange for a knob that the rest of the configuration makes ineffective before and after."""
+    for knob in knobs:
+        before, after = contract.get(knob.field), candidate.get(knob.field)
+        if after is not None and not after.in_use and (before is None or not before.in_use):
+            message = f"{knob.field} has no effect in this configuration ({after.detail})."
+            raise InvalidChange(f"{message} Nothing was planned.", (FieldError(f"knobs.{knob.field}", message),))
 
 
 def _idea(knobs: tuple[KnobChange, ...]) -> OwnIdea:

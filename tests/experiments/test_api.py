@@ -370,6 +370,19 @@ def test_a_sweep_refuses_what_is_none(client: TestClient, engine: Engine) -> Non
     assert_problem(client.get(f"{API}/{plan(engine, run)}/sweep"), 404, "does not begin a sweep")
 
 
+def test_a_knob_without_effect_is_refused(client: TestClient, engine: Engine) -> None:
+    run = make_baseline(engine, fields={"dispatcher_type": "alltoall", "flex_backend": None, "dispatcher": ...})
+    body = {"run": run, "author": "mara"}
+    sweep = {**body, "field": "dispatch_sms", "values": [16, 24, 32]}
+    assert_problem(client.post("/api/v1/sweeps", json=sweep), 422, "dispatcher is alltoall", field="knobs.dispatch_sms")
+    single = {**body, "knobs": {"dispatch_sms": 24}}
+    assert_problem(client.post(API, json=single), 422, "dispatcher is alltoall", field="knobs.dispatch_sms")
+    page = client.get(f"/runs/{run}/sweeps/new?field=dispatch_sms&values=16,24,32").text
+    assert 'class="error" id="d-values"' in page
+    together = {**body, "knobs": {"dispatcher": "hybridep", "dispatch_sms": 24}}
+    assert client.post(API, json=together).status_code == 201
+
+
 def test_the_pages_show_the_cost_before_a_sweep_is_planned_and_go_on_by_form(
     client: TestClient, engine: Engine
 ) -> None:
