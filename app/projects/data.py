@@ -26,7 +26,7 @@ from app.storage.database import read_session, transaction
 from app.storage.projects import find_project
 from app.storage.runs import aware
 from app.storage.tables import DeletionRow, ProjectRow, RunRow, select_any, utc_now
-from app.storage.usage import ProjectUsage, usage_of_projects
+from app.storage.usage import ProjectUsage, counted_at, usage_of_projects
 
 MOST_LISTED = 100
 
@@ -62,6 +62,7 @@ class ProjectData:
     due: tuple[tuple[DeletionSelection, DeletionPreview], ...]
     deletions: tuple[Deletion, ...]
     usage: ProjectUsage
+    counted_at: datetime | None
 
 
 def get_data(session: Session, slug: str) -> ProjectData:
@@ -76,6 +77,7 @@ def get_data(session: Session, slug: str) -> ProjectData:
         due(session, project, retention),
         deletions(session, project.id or 0),
         usage_of_projects(session, project.id)[0],
+        counted_at(session),
     )
 
 

@@ -29,7 +29,7 @@ from app.storage.database import read_session
 from app.storage.projects import find_project
 from app.storage.stage_times import stage_times
 from app.storage.tables import utc_now
-from app.storage.usage import database_bytes, usage_of_projects
+from app.storage.usage import counted_at, database_bytes, usage_of_projects
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppLogFiles, ReadSession
 from app.web.errors import as_content, documented
@@ -138,9 +138,11 @@ class DataOut(BaseModel):
 class UsageOut(BaseModel):
     project: str
     runs: int
-    bytes: int = Field(description="Of uploaded files, decompressed, as counted in the last hour.")
-    bytes_a_day: float = Field(description="Uploaded a day in the last 90 days.")
-    bytes_in_90_days: float = Field(description="If uploads go on like that and nothing is deleted.")
+    bytes: int = Field(description="Of uploaded files, decompressed; see `counted_at`.")
+    bytes_a_day: float | None = Field(
+        description="Uploaded a day in the last 90 days; null before seven days of uploads."
+    )
+    bytes_in_90_days: float | None = Field(description="If uploads go on like that and nothing is deleted, or null.")
     months: dict[str, int] = Field(description="Bytes by month of upload, at most twelve.")
     undoable_bytes: int = Field(description="Held by deletions that can be undone.")
 
@@ -153,6 +155,7 @@ class StageOut(BaseModel):
 
 class UsageList(BaseModel):
     items: list[UsageOut]
+    counted_at: datetime | None = Field(description="Time of the count; null if it was counted for this answer.")
     database_bytes: int | None = Field(description="Size of the database, for administrators; else null.")
     stages: list[StageOut] = Field(description="Work of the last 30 days, for administrators; else empty.")
 
@@ -272,6 +275,7 @@ def read_usage(request: Request, session: ReadSession) -> UsageList:
             )
             for usage in usage_of_projects(session)
         ],
+        counted_at=counted_at(session),
         # It grows with projects that other callers may not see.
         database_bytes=database_bytes(session) if administers else None,
         stages=[StageOut(stage=entry.stage, calls=entry.calls, seconds=entry.seconds) for entry in stages],

@@ -20,7 +20,7 @@ from app.projects.data import (
 )
 from app.storage.log_files import free_bytes
 from app.storage.stage_times import stage_times
-from app.storage.usage import database_bytes, usage_of_projects
+from app.storage.usage import counted_at, database_bytes, usage_of_projects
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.forms import Form, answer_form, status_of
@@ -186,7 +186,8 @@ def show_usage(request: Request, session: ReadSession, settings: AppSettings) ->
         "projects/usage.html",
         usages=usages,
         total=sum(usage.bytes for usage in usages),
-        a_day=sum(usage.a_day for usage in usages),
+        a_day=sum(usage.a_day or 0 for usage in usages),
+        counted_at=counted_at(session),
         # Both change with projects that other users may not see.
         database=database_bytes(session) if administers else 0,
         free=free_bytes(settings) if administers else 0,

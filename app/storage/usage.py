@@ -1,21 +1,25 @@
 """How much each project holds and how it grew, and the deletion of deliveries, audit entries and sessions by age.
 
-Usage is counted every hour into a small table, because pages may not read all runs.
+A small service is counted on request. Otherwise usage is counted every hour into a small table, because pages may not
+read all runs.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 from sqlalchemy import Engine, delete, func, insert, select, text
 from sqlmodel import Session, col
 
 from app.settings import Settings
 from app.storage.database import read_session, transaction
+from app.storage.runs import aware
 from app.storage.tables import (
     AuditEventRow,
     DeletionRow,
     DeliveryRow,
+    HeartbeatRow,
     ProjectRow,
     RunFileRow,
     RunRow,
@@ -30,65 +34,88 @@ from app.storage.users import forget_expired
 _AT_ONCE = 1000
 _FORECAST_DAYS = 90
 """The forecast follows the growth of this many days."""
+_LEAST_DAYS = 7
+"""Uploads of fewer days have no rate."""
+_COUNTED = "usage"
+MOST_COUNTED_NOW = 5000
+"""A service with at most this many runs is counted on request."""
 
 
 def count_usage(engine: Engine) -> None:
     """Count runs and bytes by project and day of upload, in place of the last count."""
     with read_session(engine) as session:
-        day = func.date(RunRow.created_at)
-        runs = session.execute(
-            select_any(RunRow.project_id, day, func.count()).group_by(col(RunRow.project_id), day)
-        ).all()
-        sizes = session.execute(
-            select_any(RunRow.project_id, day, func.sum(SegmentRow.size_bytes))
-            .join(RunFileRow, col(RunFileRow.run_id) == RunRow.id)
-            .join(SegmentRow, col(SegmentRow.file_id) == RunFileRow.id)
-            .where(col(SegmentRow.removed_at).is_(None))
-            .group_by(col(RunRow.project_id), day)
-        ).all()
-    size_of = {(project, str(on)): int(size) for project, on, size in sizes}
-    rows = [
-        {"project_id": project, "day": str(on), "runs": count, "bytes": size_of.get((project, str(on)), 0)}
-        for project, on, count in runs
-    ]
+        rows = _count(session)
     with transaction(engine) as session:
         session.execute(delete(table_of(UsageRow)))
         if rows:
             session.execute(insert(table_of(UsageRow)), rows)
+        session.merge(HeartbeatRow(name=_COUNTED, seen_at=utc_now()))
+
+
+def counted_at(session: Session) -> datetime | None:
+    """Return the time of the count that `usage_of_projects` returns; None if it counts now."""
+    if _counts_now(session):
+        return None
+    seen_at = session.execute(select(col(HeartbeatRow.seen_at)).where(col(HeartbeatRow.name) == _COUNTED)).scalar()
+    return None if seen_at is None else aware(seen_at)
+
+
+def _counts_now(session: Session) -> bool:
+    return (session.execute(select(func.max(col(RunRow.id)))).scalar() or 0) <= MOST_COUNTED_NOW
+
+
+def _count(session: Session, project_id: int | None = None) -> list[dict[str, Any]]:
+    """Return runs and bytes by project and day of upload, by column of `UsageRow`."""
+    day = func.date(RunRow.created_at)
+    of_project = () if project_id is None else (col(RunRow.project_id) == project_id,)
+    runs = session.execute(
+        select_any(RunRow.project_id, day, func.count()).where(*of_project).group_by(col(RunRow.project_id), day)
+    ).all()
+    sizes = session.execute(
+        select_any(RunRow.project_id, day, func.sum(SegmentRow.size_bytes))
+        .join(RunFileRow, col(RunFileRow.run_id) == RunRow.id)
+        .join(SegmentRow, col(SegmentRow.file_id) == RunFileRow.id)
+        .where(col(SegmentRow.removed_at).is_(None), *of_project)
+        .group_by(col(RunRow.project_id), day)
+    ).all()
+    size_of = {(project, str(on)): int(size) for project, on, size in sizes}
+    return [
+        {"project_id": project, "day": str(on), "runs": count, "bytes": size_of.get((project, str(on)), 0)}
+        for project, on, count in runs
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class ProjectUsage:
     """What a project holds. `bytes`: of uploaded files, decompressed. `months`: bytes by month of upload, in order.
 
-    `a_day`: bytes uploaded a day lately. `waiting_bytes`: of deletions that can still be undone.
+    `a_day`: bytes uploaded a day lately, None before seven days of uploads. `waiting_bytes`: of deletions that can
+    still be undone.
     """
 
     project_id: int
     slug: str
     runs: int
     bytes: int
-    a_day: float
+    a_day: float | None
     months: tuple[tuple[str, int], ...]
     waiting_bytes: int
 
-    def in_days(self, days: int) -> float:
-        """Return the bytes in that many days if uploads go on as lately and nothing is deleted."""
-        return self.bytes + self.a_day * days
+    def in_days(self, days: int) -> float | None:
+        """Return the bytes in that many days if uploads go on as lately and nothing is deleted; None if unknown."""
+        return None if self.a_day is None else self.bytes + self.a_day * days
 
 
 def usage_of_projects(session: Session, project_id: int | None = None) -> list[ProjectUsage]:
     """Return the usage of the visible projects, the largest first."""
     projects = select_any(ProjectRow.id, ProjectRow.slug)
-    counted = select_any(UsageRow.project_id, UsageRow.day, UsageRow.runs, UsageRow.bytes).order_by(col(UsageRow.day))
     deleted = select_any(DeletionRow.project_id, func.sum(DeletionRow.bytes)).where(col(DeletionRow.state) == "done")
     if project_id is not None:
         projects = projects.where(col(ProjectRow.id) == project_id)
-        counted = counted.where(col(UsageRow.project_id) == project_id)
         deleted = deleted.where(col(DeletionRow.project_id) == project_id)
     days: dict[int, list[tuple[date, int, int]]] = {}
-    for owner, day, runs, size in session.execute(counted):
-        days.setdefault(owner, []).append((date.fromisoformat(day), runs, size))
+    for row in _count(session, project_id) if _counts_now(session) else _counted(session, project_id):
+        days.setdefault(row["project_id"], []).append((date.fromisoformat(row["day"]), row["runs"], row["bytes"]))
     waiting = {owner: int(size) for owner, size in session.execute(deleted.group_by(col(DeletionRow.project_id)))}
     usages = [
         _project_usage(owner, slug, days.get(owner, ()), waiting.get(owner, 0))
@@ -97,19 +124,27 @@ def usage_of_projects(session: Session, project_id: int | None = None) -> list[P
     return sorted(usages, key=lambda usage: (-usage.bytes, usage.slug))
 
 
+def _counted(session: Session, project_id: int | None) -> list[dict[str, Any]]:
+    """Return the last count."""
+    counted = select_any(UsageRow.project_id, UsageRow.day, UsageRow.runs, UsageRow.bytes)
+    if project_id is not None:
+        counted = counted.where(col(UsageRow.project_id) == project_id)
+    return [dict(row) for row in session.execute(counted).mappings()]
+
+
 def _project_usage(owner: int, slug: str, days: Sequence[tuple[date, int, int]], waiting: int) -> ProjectUsage:
-    today = datetime.now(UTC).date()
+    today, days = datetime.now(UTC).date(), sorted(days)
     recent = [(day, size) for day, _, size in days if day > today - timedelta(days=_FORECAST_DAYS)]
     months: dict[str, int] = {}
     for day, _, size in days:
         months[f"{day:%Y-%m}"] = months.get(f"{day:%Y-%m}", 0) + size
-    span = max(1, (today - min(day for day, _ in recent)).days + 1) if recent else 1
+    span = (today - recent[0][0]).days + 1 if recent else 0
     return ProjectUsage(
         owner,
         slug,
         sum(runs for _, runs, _ in days),
         sum(size for *_, size in days),
-        sum(size for _, size in recent) / span,
+        sum(size for _, size in recent) / span if span >= _LEAST_DAYS else None,
         tuple(months.items())[-12:],
         waiting,
     )

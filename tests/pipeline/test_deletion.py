@@ -254,15 +254,31 @@ def test_a_deletion_of_nothing_is_refused(settings: Settings, engine: Engine) ->
             request_deletion(session, project_of(session), chosen(999), who="mia")
 
 
-def test_usage_is_counted_by_project_and_day(service: tuple[Settings, Engine]) -> None:
+def test_usage_is_counted_by_project_and_day(service: tuple[Settings, Engine], monkeypatch: pytest.MonkeyPatch) -> None:
     settings, engine = service
     with transaction(engine) as session:
-        make_run(session, log_files=LogFiles.from_settings(settings), created_at=utc_now() - timedelta(days=3))
+        make_run(session, log_files=LogFiles.from_settings(settings), created_at=utc_now() - timedelta(days=9))
         make_run(session, name="of today")
-    usage.count_usage(engine)
     with read_session(engine) as session:
-        (counted,) = usage.usage_of_projects(session)
+        (now,) = usage.usage_of_projects(session)
         size = session.execute(select(func.sum(SegmentRow.size_bytes))).scalar_one()
+        assert usage.counted_at(session) is None
         assert usage.database_bytes(session) > 0
-    assert (counted.runs, counted.bytes) == (2, size)
-    assert counted.a_day == size / 4
+    assert (now.runs, now.bytes, now.a_day) == (2, size, size / 10)
+    monkeypatch.setattr(usage, "MOST_COUNTED_NOW", 1)
+    usage.count_usage(engine)
+    with transaction(engine) as session:
+        make_run(session, name="after the count")
+    with read_session(engine) as session:
+        assert usage.usage_of_projects(session) == [now]
+        assert usage.counted_at(session) is not None
+
+
+def test_uploads_of_fewer_than_seven_days_have_no_forecast(service: tuple[Settings, Engine]) -> None:
+    settings, engine = service
+    with transaction(engine) as session:
+        make_run(session, log_files=LogFiles.from_settings(settings), created_at=utc_now() - timedelta(days=5))
+    with read_session(engine) as session:
+        (young,) = usage.usage_of_projects(session)
+    assert young.bytes > 0
+    assert (young.a_day, young.in_days(90)) == (None, None)
