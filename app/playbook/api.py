@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from app.domain.access.principal import Action
 from app.domain.rules.rule import Confidence, Kind, Level, Origin, Phase, Requirement, Wall
-from app.playbook.pages import RuleItem, RulePageOf, RuleQuery, find_rules, thresholds
+from app.playbook.pages import OtherData, RuleItem, RulePageOf, RuleQuery, find_rules, thresholds
 from app.storage.database import ListPage
 from app.storage.rules import RulesInForce
 from app.storage.suspect_evidence import MeasuredHere
@@ -39,7 +39,11 @@ class RuleSummaryOut(BaseModel):
     overrides: str = Field(description="Why a team rule replaces the built-in rule; empty if it does not.")
     valid: str = Field(description="Date of the newest source that supports it.")
     source: list[RuleSourceOut]
-    fired: int = Field(description="Runs in which it fires.")
+    fired: int = Field(description="Runs in which it fires by their own data.")
+    other_data: OtherData = Field(
+        description="What else it reads for the suggestions of a run: a baseline run, a faster run or record, or the "
+        "profile of a run with the same configuration. `fired` does not count that; empty: none."
+    )
     tried: int = Field(description="Matched A/Bs on its knob, and finished experiments based on it.")
     paid_off: int = Field(description="Those that were faster beyond their interval, or accepted.")
     disputed: bool = Field(description="Its sources contradict each other.")
@@ -55,6 +59,7 @@ class RuleSummaryOut(BaseModel):
             "valid": rule.valid,
             "source": [RuleSourceOut.model_validate(source) for source in item.sources],
             "fired": item.fired,
+            "other_data": item.other_data,
             "tried": item.results.tried,
             "paid_off": item.results.paid_off,
             "disputed": item.disputed > 0,

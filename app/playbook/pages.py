@@ -1,9 +1,10 @@
 """Pages of the playbook: HTTP in, template out."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import Field
@@ -155,9 +156,15 @@ NO_PROJECT = -1
 """Project id that has no counts, for a project that does not exist."""
 
 
+OtherData = Literal["", "baseline", "faster", "profile"]
+
+
 @dataclass(frozen=True, slots=True)
 class RuleItem:
-    """A rule with its results here. `disputed`: number of contradictions of sources that involve it."""
+    """A rule with its results here. `disputed`: number of contradictions of sources that involve it.
+
+    `fired` counts what the data of one run decides. `other_data`: what else decides the rule on pages of a run.
+    """
 
     rule: Rule
     sources: tuple[Source, ...]
@@ -165,6 +172,7 @@ class RuleItem:
     results: RuleResults
     disputed: int
     replaces: bool
+    other_data: OtherData
 
 
 def find_rules(session: Session, rules: RulesInForce, query: RuleQuery) -> tuple[RuleItem, ...]:
@@ -241,7 +249,18 @@ def _item(rule: Rule, rules: RulesInForce, fired: Mapping[str, int], results: Ma
         results=results.get(rule.id, NOTHING),
         disputed=len(contradictions_of(rule.id)),
         replaces=bool(rule.overrides),
+        other_data=_other_data(rule),
     )
+
+
+def _other_data(rule: Rule) -> OtherData:
+    facts = [FACTS[name] for name in rule.when.names if name in FACTS]
+    sections = {FACTS[base].section for fact in facts for base in (fact.name, *fact.inputs) if base in FACTS}
+    if "compared" in sections:
+        return "baseline"
+    if "faster" in sections:
+        return "faster"
+    return "profile" if "profile" in sections else ""
 
 
 def _matches(rule: Rule, query: RuleQuery) -> bool:
@@ -358,6 +377,12 @@ def thresholds(rules: RulesInForce, names: Iterable[str] = SETTINGS) -> tuple[Th
 # --- One complete rule without a run: its condition, its change, its evidence, and its results here.
 
 LAST_RUNS = 10
+OTHER_DATA_TEXT: Mapping[OtherData, str] = {
+    "": "",
+    "baseline": "It compares a run with its baseline; such firings are not counted.",
+    "faster": "It compares a run with faster runs and records; such firings are not counted.",
+    "profile": "It may read the profile of another run of the same configuration; such firings are not counted.",
+}
 LEVELS = {
     "code": "enforced in code",
     "matched_ab": "matched A/B",
@@ -405,7 +430,8 @@ class RulePageOf:
 
     @property
     def why(self) -> str:
-        return with_names(self.rule.why)
+        # Facts that end a reason bring their own space.
+        return with_names(re.sub(r"(?<=[.}])\{", " {", self.rule.why))
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -550,4 +576,10 @@ def list_rules(request: Request, session: ReadSession, rules: Rules) -> HTMLResp
 @router.get("/playbook/{rule}")
 @requires(Action.READ)
 def show_rule(request: Request, session: ReadSession, rules: Rules, rule: str, project: str = "") -> HTMLResponse:
-    return render(request, "playbook/rule.html", p=RulePageOf(session, rules, rule, project[:300]), origins=ORIGINS)
+    return render(
+        request,
+        "playbook/rule.html",
+        p=RulePageOf(session, rules, rule, project[:300]),
+        origins=ORIGINS,
+        other_data_text=OTHER_DATA_TEXT,
+    )

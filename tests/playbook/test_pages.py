@@ -101,6 +101,30 @@ def test_fired_tried_and_paid_off_are_counted(client: TestClient, tried: dict[st
     assert "1 of 1 try paid off" in page
 
 
+def test_a_rule_that_a_run_shows_is_counted_or_says_what_else_it_reads(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    with transaction(engine) as session:
+        slow = make_advised(session, metadata_stated=PROFILED, ms=31_300.0)
+        make_advised(session, fields={"ep_overlap": True}, ms=25_000.0)
+        unprofiled = make_advised(session, ms=31_310.0)
+    evaluate_next_runs(engine, settings)
+    rules = {row["rule"]: row for row in listed(client)["rules"]}
+    other: set[str] = set()
+    for run in (slow, unprofiled):
+        body = client.get(f"/api/v1/runs/{run}/suggestions").json()
+        of_pair = body["pair"]["found"] if body["pair"] else []
+        parts = (body["suggestions"], body["withheld"], body["warnings"], of_pair)
+        shown = {row["rule"] for part in parts for row in part}
+        other |= {rules[rule]["other_data"] for rule in shown if run not in last_runs(client, rule)}
+    assert "faster" in other
+    assert "" not in other
+
+
+def last_runs(client: TestClient, rule: str) -> set[int]:
+    return {row["run_id"] for row in client.get(f"/api/v1/rules/{rule}").json()["last_fired"]}
+
+
 def test_what_was_measured_here_overrides_what_is_published(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         make_advised(session)
