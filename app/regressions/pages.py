@@ -22,7 +22,7 @@ from app.domain.verdict.assess import changed_field
 from app.domain.verdict.differences import AXES
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
-from app.domain.verdict.triage import MEANING, STATES, State, active_text, next_states
+from app.domain.verdict.triage import MEANING, STATES, State, next_states
 from app.domain.verdict.words import answer as verdict_answer
 from app.domain.verdict.words import contrast_sentence, side_text
 from app.errors import EditConflict, InvalidChange, NotFound, ThreewallsError
@@ -40,6 +40,7 @@ from app.regressions.queries import (
     RegressionQuery,
     cost_of,
     count_by_state,
+    count_to_do,
     find_regressions,
     get_regression,
     options_of,
@@ -419,7 +420,7 @@ def _render_list(
 ) -> HTMLResponse:
     query = RegressionQuery.from_params(request.query_params if params is None else params)
     hours, without_cost = cost_of(session, RegressionQuery(state=ACTIVE_STATES))
-    to_do = count_by_state(session, RegressionQuery())
+    to_do = count_to_do(session)
     page, access = find_regressions(session, query), access_of(request)
     options = options_of(session)
     project = query.project or (options.projects[0] if len(options.projects) == 1 else "")
@@ -435,8 +436,9 @@ def _render_list(
         filters=query,
         query=query.query(query.page),
         counts=count_by_state(session, query),
-        total=to_do["any"],
-        answer=active_text(to_do, hours, without_cost),
+        total=count_by_state(session, RegressionQuery())["any"],
+        to_do=to_do,
+        answer=words.list_answer(to_do, hours, without_cost),
         upgrades=upgrade_changes(session, project=query.project),
         options=options,
         feed=feed_url(session, project) if project in options.projects else "",

@@ -1,6 +1,7 @@
 """What pages and the API read about regressions: filters in, selects, read models out."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -96,6 +97,23 @@ def count_by_state(session: Session, query: RegressionQuery) -> dict[str, int]:
     rows = session.execute(counted.where(*_conditions(query)).group_by(col(RegressionRow.state))).all()
     counts: dict[str, int] = dict.fromkeys(STATES, 0) | {row[0]: row[1] for row in rows}
     return {ACTIVE_STATES: sum(counts[state] for state in ACTIVE)} | counts | {ANY_STATE: sum(counts.values())}
+
+
+@dataclass(frozen=True, slots=True)
+class ToDo:
+    """Active regressions. `triage`: open, or with a proposed state; `proposed`: those of them; `in_work`: the rest."""
+
+    triage: int
+    proposed: int
+    in_work: int
+
+
+def count_to_do(session: Session) -> ToDo:
+    state, is_proposed = col(RegressionRow.state), col(RegressionRow.proposal) != ""
+    counted = _joined(select(state, is_proposed, func.count(col(RegressionRow.id)))).where(*_in_state(ACTIVE_STATES))
+    counts = {(row[0], row[1]): row[2] for row in session.execute(counted.group_by(state, is_proposed))}
+    proposed = sum(counts.get((name, True), 0) for name in ACTIVE)
+    return ToDo(proposed + counts.get(("open", False), 0), proposed, counts.get(("acknowledged", False), 0))
 
 
 def cost_of(session: Session, query: RegressionQuery) -> tuple[float | None, int]:

@@ -14,8 +14,9 @@ from app.domain.numbers import (
     step_time,
 )
 from app.domain.performance.cost import Cost
-from app.domain.verdict.triage import FIX_CLAIMED
+from app.domain.verdict.triage import FIX_CLAIMED, sum_of_costs
 from app.regressions.commands import RegressionChange
+from app.regressions.queries import ToDo
 from app.regressions.regression import Regression, RegressionMember
 from app.storage.audit import AuditEvent
 
@@ -40,6 +41,18 @@ def first_seen(metric: str, member: RegressionMember) -> str:
         return ""
     first, now = (change_text(delta, metric=metric).size for delta in (member.first_delta_pct, member.delta_pct))
     return "" if first == now else first
+
+
+def list_answer(to_do: ToDo, hours: float | None, without_cost: int) -> str:
+    """Say how many regressions to triage, then what they cost. `hours`, `without_cost`: as in `active_text`."""
+    if not to_do.triage and not to_do.in_work:
+        return "No active regressions."
+    closing = f" ({to_do.proposed} proposed to close)" if to_do.proposed else ""
+    parts = [f"{to_do.triage or 'Nothing'} to triage{closing}"]
+    if to_do.in_work:
+        parts.append(f"{to_do.in_work} in work")
+    cost = "unknown" if hours is None else sum_of_costs(hours, without_cost)
+    return f"{', '.join(parts)}; cost: {cost}."
 
 
 def answer(regression: Regression) -> str:

@@ -37,7 +37,7 @@ def test_a_regression_is_triaged_from_the_list_to_fixed(open_page: OpenPage, hou
     page = open_page("/regressions?project=worked-off")
     row = page.get_by_role("row", name=re.compile("5.0"))
     expect(row).to_contain_text("62\u202fh/d")
-    expect(row).to_contain_text("fix proposed")
+    expect(row.locator("[data-proposal=fixed]")).to_be_visible()
     row.get_by_role("link", name=re.compile("slower")).click()
 
     expect(page.locator(".answer")).to_contain_text(f"slower since run #{stack.since}")
@@ -103,7 +103,7 @@ def test_the_keyboard_is_enough(open_page: OpenPage, house: House) -> None:
     regression(house, slow_stack(house, "keys"))
     page = open_page("/regressions?project=keys")
     page.locator(".more-filters summary").focus()
-    for name in ("to triage", "open", "all"):
+    for name in ("active", "open", "all"):
         page.keyboard.press("Tab")
         expect(page.locator(":focus")).to_contain_text(name)
     while page.locator(":focus").get_attribute("name") != "seen":

@@ -62,13 +62,14 @@ def hidden(page: str, name: str) -> str:
 def test_the_list_says_first_what_needs_somebody(client: TestClient, make: Make) -> None:
     make(worst_delta_pct=9.8, gpu_hours_per_day=62.0)
     make(gpu_hours_per_day=None, state="acknowledged")
+    make(gpu_hours_per_day=0.0, state="acknowledged", proposal="stale")
     make(state="fixed")
     text = client.get("/regressions").text
-    assert "1 open and 1 acknowledged regressions cost at least 62 GPU-hours a day." in text
+    assert 'data-to-triage="2" data-proposed="1" data-in-work="1">2 to triage' in text
     assert "9.8\u202f% slower</a>" in text
-    assert text.count('name="seen"') == 2
+    assert text.count('name="seen"') == 3
     assert "62\u202fh/d" in text
-    assert client.get("/regressions?state=any").text.count('name="seen"') == 3
+    assert client.get("/regressions?state=any").text.count('name="seen"') == 4
 
 
 def test_the_block_is_for_htmx(client: TestClient, make: Make) -> None:
@@ -208,7 +209,7 @@ def test_a_proposal_is_answered_with_one_click(
     number = make(proposal="fixed", proposal_run_id=stack.runs[17], assignee="Grace")
     text = client.get(f"/regressions/{number}").text
     assert f"The last 4 runs are back within 1 % of the usual level, since run #{stack.runs[17]}" in text
-    assert "fix proposed" in client.get("/regressions").text
+    assert 'data-proposal="fixed"' in client.get("/regressions").text
     address = f"/regressions/{number}"
     answer = post(client, address, proposal="accept", changed_at=hidden(text, "changed_at"))
     assert (answer.status_code, answer.headers["location"]) == (303, address)

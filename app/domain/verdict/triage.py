@@ -68,5 +68,9 @@ def active_text(counts: Mapping[str, int], hours: float | None, without_cost: in
     regressions = f"{' and '.join(parts)} {plural(number, 'regression', number=False)}{where}"
     if hours is None:
         return f"{regressions}; cost unknown."
-    cost = f"at least {gpu_hours(hours)} GPU-hours a day" if without_cost and hours >= 0.1 else daily_cost(hours)
-    return f"{regressions} {plural(number, 'costs', 'cost', number=False)} {cost}."
+    return f"{regressions} {plural(number, 'costs', 'cost', number=False)} {sum_of_costs(hours, without_cost)}."
+
+
+def sum_of_costs(hours: float, without_cost: int) -> str:
+    """Format a sum of costs: `about 1.2 GPU-hours a day`; `at least` if `without_cost` more are unknown."""
+    return f"at least {gpu_hours(hours)} GPU-hours a day" if without_cost and hours >= 0.1 else daily_cost(hours)
