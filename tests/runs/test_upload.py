@@ -159,6 +159,12 @@ def test_an_upload_leaves_one_object_one_row_and_one_message(
     }
 
 
+def test_the_upload_page_has_one_primary_action_after_the_project(client: TestClient) -> None:
+    page = client.get("/upload").text.partition("<dialog")[0]
+    assert page.count('class="button primary"') == 1
+    assert page.index('id="f-log"') < page.index('id="f-project"') < page.index('class="button primary"')
+
+
 # --- The upload page with log-ins: the project is one of those where one may upload.
 
 
