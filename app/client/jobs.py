@@ -1,7 +1,7 @@
 """Tells the jobs in a folder apart, so that each becomes a run of its own.
 
-The service reads the beginning of each file. Logs whose facts contradict each other, such as the seed or the number of
-GPUs, are of different jobs.
+The service reads the beginning of each file, and the end of a long one. Logs whose facts contradict each other, such as
+the seed or the number of GPUs, are of different jobs, and so are two logs with all iterations, one after the other.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from app.client.errors import NotThreewalls, Refused
 from app.client.service import Service
 
 _PREVIEW = "/api/v1/uploads/preview"
-_PREVIEW_BYTES = 1 << 20
+_PREVIEW_BYTES, _END_BYTES = 1 << 20, 1 << 16
+_COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 MOST_FILES = 200
 """Files of a folder that are previewed; the ranks of a larger job are not read twice."""
 
 
 @dataclass
 class Job:
-    """The logs of one job, their common facts, and the documents that go with them."""
+    """The logs of one job, their common facts, the spans of those with all iterations, and the documents with them."""
 
     logs: list[Path] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    spans: list[tuple[float, float]] = field(default_factory=list)
     documents: list[Path] = field(default_factory=list)
 
     @property
@@ -51,12 +53,14 @@ def split_jobs(service: Service, files: Sequence[Path]) -> list[Job]:
     jobs: list[Job] = []
     for path, preview in previews.items():
         if facts := preview.get("job"):
-            job = next((job for job in jobs if _agree(job.facts, facts)), None)
+            spans = [tuple(preview["whole_job"])] if preview.get("whole_job") else []
+            job = next((job for job in jobs if _agree(job.facts, facts) and _overlap(job.spans + spans)), None)
             if job is None:
                 job = Job()
                 jobs.append(job)
             job.logs.append(path)
             job.facts = {**facts, **job.facts}
+            job.spans += spans
     if len(jobs) < 2:
         return everything
     for path, preview in previews.items():
@@ -78,14 +82,21 @@ def describe(jobs: Sequence[Job]) -> Iterator[str]:
 
 def _preview(service: Service, path: Path) -> Mapping[str, Any]:
     with path.open("rb") as file:
-        head = file.read(_PREVIEW_BYTES)
+        text = file.read(_PREVIEW_BYTES)
+        if len(text) == _PREVIEW_BYTES and not text.startswith(_COMPRESSED):
+            file.seek(max(file.tell(), path.stat().st_size - _END_BYTES))
+            text += b"\n" + file.read(_END_BYTES)
     name = path.name.encode("utf-8", "replace").decode()[:300]
-    answer: Mapping[str, Any] = service.post(_PREVIEW, params={"name": name}, content=head).json()
+    answer: Mapping[str, Any] = service.post(_PREVIEW, params={"name": name}, content=text).json()
     return answer
 
 
 def _agree(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     return all(b[name] == value for name, value in a.items() if name in b)
+
+
+def _overlap(spans: Sequence[tuple[float, float]]) -> bool:
+    return not spans or max(begins for begins, _ in spans) <= min(ends for _, ends in spans)
 
 
 def _join(path: Path, jobs: Sequence[Job], *, is_document: bool) -> None:

@@ -10,7 +10,7 @@ from fastapi import Request
 
 from app.domain.documents.read import recognise
 from app.domain.logs import parse_text
-from app.domain.logs.merge import job_facts, merge_logs
+from app.domain.logs.merge import job_facts, merge_logs, span_of_whole_job
 from app.domain.numbers import grouped, plural
 from app.domain.performance.summary import summarise
 from app.domain.run import LogPart, Metadata, Value
@@ -34,7 +34,8 @@ class Preview:
     the others.
 
     `is_log`: False for a document that goes with a log, and for a file that no reader supports. `is_profile`: it goes
-    with the log as a profile. `job`: what all logs of one job agree on, as far as the file shows it.
+    with the log as a profile. `job`: what all logs of one job agree on, as far as the file shows it. `whole_job`: the
+    seconds since 1970 of the beginning and end of a log with all iterations of its job; those of one job overlap.
     """
 
     sentence: str
@@ -44,6 +45,7 @@ class Preview:
     is_profile: bool = False
     is_document: bool = False
     job: Mapping[str, Value] = field(default_factory=dict)
+    whole_job: tuple[float, float] | None = None
 
 
 def preview(file_name: str, data: bytes) -> Preview:
@@ -82,7 +84,8 @@ def preview(file_name: str, data: bytes) -> Preview:
     recognised = {name: str(values[name]) for name in ASKED if name in values}
     missing = tuple(name for name in ASKED if name not in recognised)
     job = {fact: value for fact, value in job_facts(log).items() if value is not None}
-    return Preview(f"{', '.join(part for part in parts if part)}.", True, recognised, missing, job=job)
+    sentence = f"{', '.join(part for part in parts if part)}."
+    return Preview(sentence, True, recognised, missing, job=job, whole_job=span_of_whole_job(log))
 
 
 async def preview_body(request: Request, name: str) -> Preview:

@@ -371,6 +371,10 @@ def test_a_folder_with_two_jobs_becomes_two_runs_and_one_run_of_them_says_so(ser
     assert upload(server, tmp_path, *words).code == 0
     assert len(runs_of(server, "client-jobs")) == 2  # sent again, they are the same
 
+    repeat = training_log(iterations=60, step_time_ms=440.0, noise_bytes=1 << 21)
+    write(folder, "repeat.log", repeat.replace(b"[2026-08-22", b"[2026-08-23"))
+    assert len(upload(server, tmp_path, *words).out.splitlines()) == 3
+
     as_one = upload(server, tmp_path, *words, "--each", "none", "--wait")
     run = httpx2.get(f"{server.address}/api/v1/runs/{as_one.document['id']}", timeout=300).json()
     assert any("two different jobs" in warning for warning in run["warnings"])

@@ -6,6 +6,7 @@ import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, pairwise
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -431,6 +432,31 @@ def contradictions(files: Sequence[FilePart]) -> Iterator[Problem]:
                     file=part.file,
                 )
                 break
+    whole = [(part, span) for part in files if (span := span_of_whole_job(part.log))]
+    for (first_part, (_, ended)), (part, (began, _)) in pairwise(sorted(whole, key=itemgetter(1))):
+        if began > ended:
+            yield Problem(
+                "different jobs",
+                f"{first_part.name} and {part.name} look like two different jobs: {part.name} has all iterations and "
+                f"begins after {first_part.name}, which has all of them, too, has ended. Upload them as two runs.",
+                file=part.file,
+            )
+
+
+def span_of_whole_job(log: ParsedLog) -> tuple[float, float] | None:
+    """Return the first and last timestamp of a log with the first and the last planned iteration, else None.
+
+    Logs of one job do not have such spans one after the other: its ranks run at the same time, and a retry or resume
+    follows a log that ended early.
+    """
+    if not log.n or log.total_iterations is None:
+        return None
+    numbers = log.columns["iteration"]
+    begins_early = numbers[0] <= (log_interval(numbers) or 1)
+    begins, ends = first_stamp(log), last_stamp(log)
+    if not begins_early or numbers[-1] < log.total_iterations or begins is None or ends is None:
+        return None
+    return begins, ends
 
 
 def job_facts(log: ParsedLog) -> dict[str, Value]:

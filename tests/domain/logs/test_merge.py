@@ -151,6 +151,16 @@ def test_files_of_different_jobs_are_told(other: tuple[int, int], named: str) ->
     assert (named in messages[0]) if named else not messages
 
 
+@pytest.mark.parametrize(
+    ("last", "minute", "are_two"), [(100, 120, True), (100, 0, False), (60, 120, False)], ids=["later", "rank", "retry"]
+)
+def test_two_logs_with_all_iterations_one_after_the_other_are_different_jobs(
+    last: int, minute: int, are_two: bool
+) -> None:
+    log = merged(iterations(1, last), iterations(1, 100, minute=minute, add=7.0))
+    assert ("different jobs" in kinds(log)) is are_two
+
+
 def test_step_lines_of_rank_zero_give_their_tflops_to_the_iterations_of_the_last_rank() -> None:
     times = [1500.0, 1200.0, 1210.0]
     steps = "".join(f"Step Time : {ms / 1000:.2f}s GPU utilization: {900 + i}.5MODEL_TFLOP/s/GPU\n"
