@@ -175,7 +175,10 @@ def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestion
         settings=rules.thresholds,
         taken={**advised.setbacks.taken, **faster.taken},
         forecast=LayoutForecaster(
-            run.contract, peak_gb if isinstance(peak_gb, float) else None, rules.thresholds["T_headroom"]
+            run.contract,
+            peak_gb if isinstance(peak_gb, float) else None,
+            rules.thresholds["T_headroom"],
+            out_of_memory=facts.get("oom") is True,
         ),
     )
     evaluation = ask()

@@ -102,15 +102,19 @@ class LayoutForecaster:
     """Predicts the effect of layouts for one run.
 
     `peak_gb`: the run's measured peak, which corrects the prediction. `headroom`: share of the memory to leave free.
+    `out_of_memory`: the job would have needed at least all memory of its GPU.
     """
 
-    def __init__(self, contract: Mapping[str, Stated], peak_gb: float | None, headroom: float) -> None:
+    def __init__(
+        self, contract: Mapping[str, Stated], peak_gb: float | None, headroom: float, *, out_of_memory: bool = False
+    ) -> None:
         self._contract = {name: entry.value for name, entry in contract.items()}
-        self._peak_gb = peak_gb
+        memory = FACTS["hbm_gb"](self._contract.get("gpu"))
+        self._peak_gb = memory if out_of_memory and isinstance(memory, float) else peak_gb
         self._headroom = headroom
 
     def __call__(self, settings: Mapping[str, Setting]) -> Forecast:
-        """Return the forecast. `fits` is also False if the layout is not predicted to be faster."""
+        """Return the forecast."""
         now = self._now
         changed = {name: value for name, value in settings.items() if name in LAYOUT}
         if isinstance(now, str):
@@ -181,8 +185,8 @@ class LayoutForecaster:
                 f"GPU has {memory:.0f} GB.",
             )
         if change.ratio > 1 - _LEAST_GAIN:
-            effect = gain_change(change.gain_pct).figure
-            return Forecast(False, f"The planner does not rank this layout above the current one: {effect}.")
+            why = f"The planner does not rank this layout above the current one: {gain_change(change.gain_pct).figure}."
+            return Forecast(True, why, change.gain_pct, change.gain_range_pct, is_faster=False)
         return Forecast(True, "", change.gain_pct, change.gain_range_pct)
 
 

@@ -28,8 +28,9 @@ LAYOUT = frozenset(("tp", "pp", "vpp", "cp", "ep", "etp", "pp_layout"))
 class Forecast:
     """The planner's prediction for another layout of this run.
 
-    `fits` None: it cannot tell, and `why` gives the reason. `gain_pct`: predicted change of throughput, within
-    `gain_range_pct`; None without a prediction. `at_most_gb`: bound of the peak by the run's own, if none is predicted.
+    `fits` None: it cannot tell. `is_faster` False: it fits and is not predicted to be faster. `why`: the reason of
+    either. `gain_pct`: predicted change of throughput, within `gain_range_pct`; None without a prediction.
+    `at_most_gb`: bound of the peak by the run's own, if none is predicted.
     """
 
     fits: bool | None
@@ -37,6 +38,11 @@ class Forecast:
     gain_pct: float | None = None
     gain_range_pct: tuple[float, float] | None = None
     at_most_gb: float | None = None
+    is_faster: bool = True
+
+    def refuses(self, *, out_of_memory: bool) -> bool:
+        """Return whether the layout is not to be suggested. A job that ran out of memory needs no gain, only memory."""
+        return self.fits is False if out_of_memory else self.fits is not True or not self.is_faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -521,7 +527,7 @@ class _Asked:
         )
         layout = LAYOUT & (settings if taken.needs_forecast else rule.change.set).keys()
         forecast = self._forecast(rule, settings, open_settings) if layout and not withheld else None
-        if forecast is not None and forecast.fits is not True:
+        if forecast is not None and forecast.refuses(out_of_memory=values.get("oom") is True):
             withheld = forecast.why
         gain = None if forecast is None else forecast.gain_pct
         flags = tuple(filled(flag, values) for flag in rule.change.megatron_lm)
@@ -554,8 +560,8 @@ class _Asked:
         )
 
     def _forecast(self, rule: Rule, settings: Mapping[str, Setting], unknown: tuple[str, ...]) -> Forecast | None:
-        """Return the forecast for a candidate that changes the layout of a job that did not run out of memory."""
-        if self.forecast is None or rule.kind != "candidate" or self.context.values.get("oom") is True:
+        """Return the forecast for a rule that offers another layout."""
+        if self.forecast is None or rule.kind not in ("candidate", "sizing"):
             return None
         if LAYOUT & set(unknown):
             return Forecast(None, f"The target layout depends on unknown facts: {', '.join(unknown)}.")

@@ -180,7 +180,7 @@ def forecast(peak: float | None, settings: dict[str, Any], **changed: Any) -> Fo
 @pytest.mark.parametrize(
     ("peak", "settings", "changed", "fits", "why"),
     [
-        (60.0, {"tp": 2, "sp": True}, {}, False, "does not rank"),
+        (60.0, {"tp": 2, "sp": True}, {}, True, "does not rank"),
         (50.0, {"tp": 1, "sp": False}, {"tp": 2, "sp": True}, True, ""),
         (78.0, {"ep": 8}, {}, False, "predicts"),
         (None, {"ep": 8}, {"gpu": "MI250X"}, None, "cannot tell"),
@@ -221,6 +221,33 @@ def test_a_layout_that_the_planner_refuses_is_deferred_with_its_reason() -> None
     offered = fits.find("scale-pp-multinode")
     assert offered is not None
     assert (offered.withheld, offered.place.forecast_gain_pct) == ("", 4.0)
+
+
+def test_a_size_of_the_layout_is_deferred_like_a_candidate() -> None:
+    facts = {"gpus": 16, "gpu": "H100", "tp": 1, "pp": 1, "cp": 2, "seq_len": 131072, "fits": True}
+    sizes = evaluate(facts, built_in_rules(), forecast=lambda _: Forecast(True, "It is slower.", -2.0, is_faster=False))
+    assert {item.rule.id: item.withheld for item in sizes.withheld}["scale-cp-size"] == "It is slower."
+
+
+@pytest.mark.parametrize(
+    ("answer", "offered"),
+    [
+        (Forecast(False, "It needs 90 of 80 GB."), False),
+        (Forecast(True, "It is slower.", -17.0, is_faster=False), True),
+        (Forecast(None, "The model is unknown."), True),
+    ],
+)
+def test_out_of_memory_a_layout_has_to_fit_and_need_not_be_faster(answer: Forecast, offered: bool) -> None:
+    facts = {"gpus": 32, "gpu": "H100", "tp": 4, "pp": 4, "steps_done": 1, "oom": True}
+    evaluation = evaluate(facts, built_in_rules(), forecast=lambda _: answer)
+    assert ("fit-more-tp-last" in {item.rule.id for item in evaluation.suggestions}) is offered
+
+
+def test_a_job_that_ran_out_of_memory_needed_at_least_all_of_it() -> None:
+    contract = {name: Stated(value, "metadata") for name, value in RUN.items()}
+    wide = {"ep": 8}  # twice the experts on each rank
+    measured, ran_out = (LayoutForecaster(contract, 45.0, 0.1, out_of_memory=oom)(wide) for oom in (False, True))
+    assert (measured.fits, ran_out.fits) == (True, False)
 
 
 def test_arrays_and_single_layouts_agree() -> None:
