@@ -167,19 +167,13 @@ def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestion
     faster = faster_work(session, run, (DEFAULT_PRIOR if job is None else job.family).variance)
     advised, lent = _with_lent_profile(session, advised)
     facts = {**lent, **advised.facts, **faster.facts}
-    peak_gb = facts.get("mem_alloc_peak_gb")
     ask = partial(
         evaluate,
         facts,
         rules.book,
         settings=rules.thresholds,
         taken={**advised.setbacks.taken, **faster.taken},
-        forecast=LayoutForecaster(
-            run.contract,
-            peak_gb if isinstance(peak_gb, float) else None,
-            rules.thresholds["T_headroom"],
-            out_of_memory=facts.get("oom") is True,
-        ),
+        forecast=LayoutForecaster(run.contract, facts, rules.thresholds["T_headroom"]),
     )
     evaluation = ask()
     own = measured_here(session, run, (*evaluation.fired, *evaluation.conditional))

@@ -218,7 +218,7 @@ def calibrate(request: PlanRequest, records: Iterable[Record]) -> Calibration:
         if memory is not None:
             memories.append(memory)
     times = list(best.values())
-    widest = SPREAD_AMD if request.gpu in AMD else SPREAD
+    widest = widest_spread(request.gpu)
     middle = float(np.median(times)) if times else 1.0
     spread = max((max(ratio / middle, middle / ratio) for ratio in times), default=widest)
     return Calibration(
@@ -229,6 +229,11 @@ def calibrate(request: PlanRequest, records: Iterable[Record]) -> Calibration:
         time_records=len(times),
         memory_records=len(memories),
     )
+
+
+def widest_spread(gpu: str) -> float:
+    """Return the factor between predicted and measured step time without a record."""
+    return SPREAD_AMD if gpu in AMD else SPREAD
 
 
 def residuals(record: Record) -> tuple[float | None, float | None]:

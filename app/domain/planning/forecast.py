@@ -10,10 +10,11 @@ import numpy as np
 
 from app.domain.numbers import gain_change
 from app.domain.planning.constraints import judge
-from app.domain.planning.estimate import NEAR, Estimator, degrees_of, estimator_of, recipe_words
+from app.domain.planning.estimate import NEAR, Estimator, degrees_of, estimator_of, recipe_words, widest_spread
 from app.domain.planning.memory import Degrees, MemoryOptions
 from app.domain.planning.plan import given_layout
 from app.domain.planning.request import INPUTS, InvalidPlan, PlanRequest, read_request
+from app.domain.planning.step_time import StepTime
 from app.domain.rules.derive import FACTS
 from app.domain.rules.engine import LAYOUT, Forecast
 from app.domain.rules.rule import Setting
@@ -53,10 +54,13 @@ class LayoutChange:
         return 100.0 * (1.0 / self.high - 1.0), 100.0 * (1.0 / self.low - 1.0)
 
 
-def predict_change(now: PlanRequest, then: PlanRequest, *, peak_gb: float | None = None) -> LayoutChange | None:
-    """Return the effect of the layout that `then` states in place of that of `now`. `peak_gb`: measured with `now`.
+def predict_change(
+    now: PlanRequest, then: PlanRequest, *, peak_gb: float | None = None, step_s: float | None = None
+) -> LayoutChange | None:
+    """Return the effect of the layout that `then` states in place of that of `now`.
 
-    None where the shape of the model or the figures of the GPU are unknown, or the GPUs do not divide.
+    `peak_gb`, `step_s`: measured with `now`. None where the shape of the model or the figures of the GPU are unknown,
+    or the GPUs do not divide.
     """
     present, target = _at(now), _at(then)
     if present is None or target is None:
@@ -71,8 +75,21 @@ def predict_change(now: PlanRequest, then: PlanRequest, *, peak_gb: float | None
         scale = float(np.clip((peak_gb - static) / (float(measured.total[0]) - static), *_SCALES))
         rest = peak_gb - float(measured.scaled(scale).total[0])
         peak = float(predicted.scaled(scale).total[0]) + rest
-    ratio = float(after.time(new, recipe).total[0] / before.time(old, recipe).total[0])
+    ratio = _ratio(before.time(old, recipe), after.time(new, recipe), step_s, widest_spread(now.gpu))
     return LayoutChange(ratio, ratio / NEAR, ratio * NEAR, peak, residual, recipe)
+
+
+def _ratio(before: StepTime, after: StepTime, step_s: float | None, spread: float) -> float:
+    """Return the predicted step time after over that before.
+
+    A run faster than the range of its prediction shows that its dispatch costs less than assumed: its bandwidth is the
+    least certain rate of the model.
+    """
+    old, new = float(before.total[0]), float(after.total[0])
+    if step_s is not None and (excess := old - spread * step_s) > 0 and before.dispatch[0] > 0:
+        cheaper = min(excess / float(before.dispatch[0]), 1.0)
+        old, new = old - cheaper * float(before.dispatch[0]), new - cheaper * float(after.dispatch[0])
+    return new / old
 
 
 def _at(request: PlanRequest) -> tuple[Estimator, Degrees] | None:
@@ -101,16 +118,17 @@ def _ranks(degrees: Mapping[str, Any], group: tuple[str, ...]) -> int:
 class LayoutForecaster:
     """Predicts the effect of layouts for one run.
 
-    `peak_gb`: the run's measured peak, which corrects the prediction. `headroom`: share of the memory to leave free.
-    `out_of_memory`: the job would have needed at least all memory of its GPU.
+    `facts`: its measured peak and step time, which correct the prediction; a job that ran out of memory needed at least
+    all of it. `headroom`: share of the memory to leave free.
     """
 
-    def __init__(
-        self, contract: Mapping[str, Stated], peak_gb: float | None, headroom: float, *, out_of_memory: bool = False
-    ) -> None:
+    def __init__(self, contract: Mapping[str, Stated], facts: Mapping[str, object], headroom: float) -> None:
         self._contract = {name: entry.value for name, entry in contract.items()}
-        memory = FACTS["hbm_gb"](self._contract.get("gpu"))
-        self._peak_gb = memory if out_of_memory and isinstance(memory, float) else peak_gb
+        peak_gb, step_s = facts.get("mem_alloc_peak_gb"), facts.get("step_s")
+        if facts.get("oom") is True:
+            peak_gb = FACTS["hbm_gb"](self._contract.get("gpu")) or peak_gb
+        self._peak_gb = peak_gb if isinstance(peak_gb, float) else None
+        self._step_s = step_s if isinstance(step_s, float) and "gbs" in self._contract else None
         self._headroom = headroom
 
     def __call__(self, settings: Mapping[str, Setting]) -> Forecast:
@@ -128,7 +146,7 @@ class LayoutForecaster:
         ]
         if violations:
             return Forecast(False, f"The planner rules this layout out: {violations[0].text}")
-        change = predict_change(now, then, peak_gb=self._peak_gb)
+        change = predict_change(now, then, peak_gb=self._peak_gb, step_s=self._step_s)
         if change is None:
             return self._by_peak(changed) or Forecast(
                 None, "The planner cannot tell whether this layout fits: the model or the GPU is unknown."

@@ -174,7 +174,7 @@ def test_amd_is_predicted_within_a_wide_range_until_a_record_narrows_it() -> Non
 
 def forecast(peak: float | None, settings: dict[str, Any], **changed: Any) -> Forecast:
     contract = {name: Stated(value, "metadata") for name, value in (RUN | changed).items()}
-    return LayoutForecaster(contract, peak, headroom=0.1)(settings)
+    return LayoutForecaster(contract, {"mem_alloc_peak_gb": peak}, headroom=0.1)(settings)
 
 
 @pytest.mark.parametrize(
@@ -246,8 +246,24 @@ def test_out_of_memory_a_layout_has_to_fit_and_need_not_be_faster(answer: Foreca
 def test_a_job_that_ran_out_of_memory_needed_at_least_all_of_it() -> None:
     contract = {name: Stated(value, "metadata") for name, value in RUN.items()}
     wide = {"ep": 8}  # twice the experts on each rank
-    measured, ran_out = (LayoutForecaster(contract, 45.0, 0.1, out_of_memory=oom)(wide) for oom in (False, True))
+    facts = {"mem_alloc_peak_gb": 45.0}
+    measured, ran_out = (LayoutForecaster(contract, facts | {"oom": oom}, 0.1)(wide) for oom in (False, True))
     assert (measured.fits, ran_out.fits) == (True, False)
+
+
+def test_a_step_far_shorter_than_predicted_shows_that_its_dispatch_is_cheaper() -> None:
+    across = RUN | {"dispatcher": "alltoall", "ep_overlap": True}
+    contract = {name: Stated(value, "metadata") for name, value in across.items()}
+    inside = {"pp": 2, "vpp": 2, "ep": 8}
+
+    def gain(step_s: float) -> float:
+        forecast = LayoutForecaster(contract, {"mem_alloc_peak_gb": 40.0, "step_s": step_s}, 0.1)(inside)
+        assert forecast.gain_pct is not None
+        return forecast.gain_pct
+
+    predicted, fast = gain(52.0), gain(23.6)
+    assert predicted > 60
+    assert 0 < fast < 40
 
 
 def test_arrays_and_single_layouts_agree() -> None:
