@@ -430,36 +430,47 @@ def _ranked(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
 
 
 def _merged(ranked: Sequence[Suggestion], values: Mapping[str, object]) -> tuple[Suggestion, ...]:
-    """Merge rules that set the same fields to the same values into one suggestion with several reasons."""
-    merged: dict[object, Suggestion] = {}
+    """Merge candidates whose change is the same, or contains that of an earlier one, or is part of it.
+
+    Such a suggestion has several reasons.
+    """
+    merged: list[tuple[frozenset[object], Suggestion]] = []
     for suggestion in ranked:
-        change = _effective(suggestion, values) if suggestion.rule.kind == "candidate" else None
-        key = change or suggestion.rule.id
-        first = merged.get(key)
-        merged[key] = suggestion if first is None else replace(first, also=(*first.also, suggestion))
-    return tuple(merged.values())
+        change = _effective(suggestion, values) if suggestion.rule.kind == "candidate" else frozenset()
+        place = next(
+            (at for at, (other, _) in enumerate(merged) if change and other and (change <= other or change >= other)),
+            None,
+        )
+        if place is None:
+            merged.append((change, suggestion))
+        else:
+            other, first = merged[place]
+            merged[place] = (other, replace(first, also=(*first.also, suggestion)))
+    return tuple(suggestion for _, suggestion in merged)
 
 
-def _effective(suggestion: Suggestion, values: Mapping[str, object]) -> tuple[object, ...] | None:
-    """Return the change in comparable form; None if nothing changes or a value is open."""
-    settings = dict(suggestion.set)
+def _effective(suggestion: Suggestion, values: Mapping[str, object]) -> frozenset[object]:
+    """Return the parts of a change in comparable form, a layout as one; empty without a change or with an open one."""
+    if suggestion.open:
+        return frozenset()
+    settings: dict[str, object] = dict(suggestion.set)
     if settings.get("dispatcher_type") == "flex" and settings.get("flex_backend") is not None:
         settings = {"dispatcher": settings["flex_backend"]} | {
             name: value for name, value in settings.items() if name not in ("dispatcher_type", "flex_backend")
         }
-    changed = {
-        name: value
-        for name, value in settings.items()
-        if (values.get(name) or False) != (list(value) if isinstance(value, tuple) else value or False)
-    }
-    if suggestion.open or not (changed or suggestion.env or suggestion.megatron_lm or suggestion.bridge):
-        return None
-    return (
-        tuple(sorted(changed.items(), key=str)),
-        tuple(sorted(suggestion.env.items(), key=str)),
-        suggestion.megatron_lm,
-        suggestion.bridge,
-    )
+    changed = {name: _comparable(name, value) for name, value in settings.items() if _changes(values.get(name), value)}
+    layout = frozenset((name, changed.pop(name)) for name in LAYOUT & changed.keys())
+    flags = (*suggestion.megatron_lm, *suggestion.bridge)
+    return frozenset((*changed.items(), *((layout,) if layout else ()), *suggestion.env.items(), *flags))
+
+
+def _changes(before: object, after: object) -> bool:
+    return (before or False) != (list(after) if isinstance(after, tuple) else after or False)
+
+
+def _comparable(name: str, value: object) -> object:
+    """Return a list of names without its order."""
+    return frozenset(value) if isinstance(value, tuple) and FACTS[name].type == "strings" else value
 
 
 def _is_suggestion(rule: Rule) -> bool:

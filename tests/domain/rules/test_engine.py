@@ -216,6 +216,31 @@ def test_a_rule_that_does_not_suit_its_facts_is_told_and_stops_nothing() -> None
     assert [suggestion.rule.id for suggestion in evaluation.suggestions] == ["b-good"]
 
 
+def test_a_change_that_contains_another_is_one_suggestion_with_two_reasons() -> None:
+    rules = book(
+        *(
+            rule(name, "true", f"change: {{text: do it, set: {{{change}}}}}\n  order: {order}")
+            for order, (name, change) in enumerate(
+                (
+                    ("a-graphs", "graph_impl: local, graph_modules: [moe_router, attn]"),
+                    ("b-graphs", "graph_impl: local, graph_modules: [attn, moe_router], te_rng: true"),
+                    ("c-rng", "te_rng: true"),
+                    ("d-inside", "ep: 8"),
+                    ("e-stages", "ep: 8, pp: 2"),
+                )
+            )
+        )
+    )
+    evaluation = evaluate({"profiled": True, "ep": 16, "pp": 1, "te_rng": False, "graph_impl": "none"}, rules)
+    assert {item.rule.id: [other.rule.id for other in item.also] for item in evaluation.suggestions} == {
+        "a-graphs": ["b-graphs"],
+        "c-rng": [],  # no part of the change that is suggested
+        "d-inside": [],
+        "e-stages": [],  # another layout
+    }
+    assert evaluation.find("b-graphs") is not None
+
+
 PUBLISHED = (
     "change: {text: do it}\n  effect: {text: faster, evidence: [{text: 41 to 31 s, setting: 16 H100, "
     "level: matched_ab, source: M-arg, at: {sku: H100}}]}"
