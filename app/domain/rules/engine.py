@@ -82,10 +82,11 @@ def withheld_because(
     retunes = rule.kind == "candidate" and rule.phase == "retune"
     is_measured = rule.hints.urgency in ("measured", "evidence")
     moves_speed = is_proof or rule.phase in ("scale", "retune") or rule.hints.blocks == "retune"
-    moves_speed |= rule.kind == "candidate" and not LAYOUT.isdisjoint(rule.change.set) and not values.get("oom")
+    another_layout = rule.kind == "candidate" and not LAYOUT.isdisjoint(rule.change.set) and not values.get("oom")
+    moves_speed |= another_layout
     needs_profile = retunes and not is_measured and not values.get("profiled")
     reasons = (
-        (retunes and blocked, "Resolve the blockers first."),
+        (blocked and (retunes or (another_layout and rule.phase == "scale")), "Resolve the blockers first."),
         (
             unhealthy and not (values.get("oom") is True and rule.phase == "fit"),
             f"Make the run healthy first: {unhealthy}.",
