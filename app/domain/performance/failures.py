@@ -213,7 +213,8 @@ KINDS: dict[str, Kind] = {
     "process_failed": Kind(
         "A process failed without a known reason",
         "torchrun reports a process that ended with an error; the process's own output is not in this log.",
-        "Upload the output of the rank that torchrun names under Root Cause.",
+        "Upload the output of the rank that torchrun names under Root Cause; `torchrun --log-dir logs --tee 3` writes "
+        "a file for each rank.",
     ),
     "time_limit": Kind(
         "The time limit was reached",
