@@ -258,6 +258,11 @@ def _slow_because(slow: Sequence[int], arguments: Mapping[str, Value]) -> str:
             and all(iteration % interval in (0, 1) for iteration in slow)  # the work may count in the next iteration
         ):
             return f"`{name}` is {interval}, which fits {what}."
+    if len(slow) == 1 and "profile" not in arguments:
+        return (
+            "The upload does not show whether a profiler was on; it is the usual cause of a single slow iteration. If "
+            "it was, state a window without this iteration."
+        )
     gaps = {after - before for before, after in pairwise(slow)}
     return f"They are {gaps.pop()} iterations apart." if len(slow) > 2 and len(gaps) == 1 else ""
 

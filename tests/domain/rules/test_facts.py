@@ -259,7 +259,8 @@ def test_the_gpu_is_recognised_by_its_memory_where_only_one_has_that_much() -> N
 
 SPIKES = [
     # Slow iterations, arguments, and what has to be said of them.
-    ([21], {}, ["Iteration 21 took 2.4 times"]),
+    ([21], {}, ["Iteration 21 took 2.4 times", "profiler"]),
+    ([21], {"profile": False}, ["took 2.4 times the median."]),
     ([21, 31, 41], {}, ["Iterations 21, 31 and 41", "10 iterations apart"]),
     ([21, 31], {"save_interval": 10}, ["`save_interval` is 10"]),
     ([20, 40], {"save_interval": 7, "manual_gc_interval": 20}, ["`manual_gc_interval` is 20"]),
@@ -281,6 +282,7 @@ def test_slow_iterations_are_named_with_what_explains_them(
     assert facts["slow_iterations"] == len(slow)
     assert all(part in text for part in parts), text
     assert text.count("`") == (2 if any("`" in part for part in parts) else 0)
+    assert ("profiler" in text) is (len(slow) == 1 and arguments.get("profile") is not False and "`" not in text)
 
 
 def logs() -> Iterator[ParsedLog]:
