@@ -26,6 +26,14 @@ def one_line(text: str) -> str:
     return " ".join(clean(text).split())
 
 
+def shortened(text: str, most: int) -> str:
+    """Return `text` with at most `most` characters: start and end, which tell similar names apart, around `…`."""
+    if len(text) <= most:
+        return text
+    end = (most - 1) // 2
+    return f"{text[: most - 1 - end].rstrip()}…{text[len(text) - end :].lstrip()}"
+
+
 def some_of(names: Sequence[str], most: int = 3, last: str = "and") -> str:
     """Return `a, b and c` or `a, b, c and 4 more`; empty without names."""
     shown = [*names[:most], *([f"{len(names) - most:,} more"] if len(names) > most else [])]

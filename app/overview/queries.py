@@ -185,7 +185,6 @@ def _item(session: Session, row: RegressionRow, project: str, members: list[Row[
 
 # --- Filters of the first page: period, project and branch. The query string is its whole state.
 
-TREND_DAYS = 30
 PERIODS = {"1": "24 hours", "7": "7 days", "30": "30 days", "90": "90 days"}
 """Days -> text."""
 
@@ -193,7 +192,7 @@ PERIODS = {"1": "24 hours", "7": "7 days", "30": "30 days", "90": "90 days"}
 class OverviewQuery(FilterQuery):
     """Filters of the first page; `branch` and `project` empty mean any."""
 
-    days: Annotated[str, OneOf(tuple(PERIODS))] = "7"
+    days: Annotated[str, OneOf(tuple(PERIODS))] = "30"
     branch: str = ""
     project: str = ""
 
@@ -320,10 +319,10 @@ def _open_proposals(session: Session, project_id: int | None) -> tuple[tuple[int
 
 
 def read_overview_trend(session: Session, query: OverviewQuery) -> Trend:
-    """Return the trend of the filtered project and branch, over 30 days unless the period is longer."""
+    """Return the trend of the filtered project and branch over the period."""
     project_ids = {slug: number for number, slug in slugs_by_id(session).items()}
     project = project_ids.get(query.project, 0) if query.project else None
-    return read_trend(session, max(int(query.days), TREND_DAYS), project, query.branch)
+    return read_trend(session, int(query.days), project, query.branch)
 
 
 def _generated(session: Session, project: str) -> tuple[str, ...]:

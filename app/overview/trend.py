@@ -1,5 +1,6 @@
 """The trend of the first page: throughput of each workload against the container before its newest one."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,31 +15,33 @@ from app.domain.contract.keys import workload
 from app.domain.naming import TitledStack, container_tag, stack_names, stack_title, without_common
 from app.domain.numbers import absolute, short_commit
 from app.domain.run import Stated
+from app.domain.text import shortened
+from app.domain.verdict.history import find_changes
 from app.storage.runs import aware, stored_contracts
-from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, StackRow, select_any
+from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, StackRow, UpgradeChangeRow, select_any
 from app.web import charts
 
 MOST_STACKS, MOST_LINES, MOST_RUNS = 24, 6, 60
 """Stacks that are read, newest first; lines that are drawn; newest runs of each stack."""
 _NOW = 3
-"""Runs whose median is the current level, and the first level without an earlier container."""
-_BEFORE = 8
-"""The last runs of the earlier container, whose median is the reference."""
+"""Runs whose median is the current level, and the first level without a reference."""
 HEIGHT, AXIS = 300, 28
 _LANE, _NARROW_LANE, _NARROW = 210, 60, 560
 """Width of the lane right of the lines, for their labels; in drawings narrower than the last, percentages only."""
+_LONGEST_NAME = 22
+"""Characters of a name in the lane; the key and the table have all of it."""
 _WITHIN = 0.5
-"""Percent below the reference up to which a line is not drawn as slower."""
+"""Percent from the reference up to which the throughput counts as equal."""
+_COLOURS = tuple(f"--line-{number}" for number in range(1, MOST_LINES + 1))
 _TRACKED: Select[Any] = (
     select_any(
         RunRow.id, RunRow.name, RunRow.commit, RunRow.ordered_at, RunRow.step_time_ms, RunRow.tokens_per_s_per_gpu,
-        RunRow.job, RunRow.dispatcher, RunRow.stack_key, RunRow.purpose,
+        RunRow.job, RunRow.dispatcher, RunRow.stack_key, RunRow.project_id, RunRow.purpose,
     )
     .where(
         # As a sum, so that SQLite looks the runs of the stack up, and does not read all of the project.
         col(RunRow.project_id) + 0 == bindparam("project_id"),
         col(RunRow.stack_key) == bindparam("stack_key"),
-        col(RunRow.ordered_at) >= bindparam("since"),
         col(RunRow.purpose).in_(("ci", "release")),
         col(RunRow.is_steady).is_(True),
         col(RunRow.short).is_(False),
@@ -52,7 +55,11 @@ _TRACKED: Select[Any] = (
 
 @dataclass(frozen=True, slots=True)
 class TrendLine:
-    """A workload over its containers. `runs`: oldest first, with the throughput of each in percent of the reference."""
+    """A workload over its containers. `runs`: oldest first, with the throughput of each in percent of the reference.
+
+    `reference`: the container before the newest one, or `usual` for the level before a regression; empty without both,
+    when the first runs are 100 %.
+    """
 
     name: str
     stack_key: str
@@ -76,16 +83,24 @@ class Trend:
 
     @property
     def sentence(self) -> str:
-        """Return the current state: `Throughput is 5.9 % below train:2026.09.`; empty without a reference."""
-        compared = [line for line in self.lines if line.reference]
-        if not compared:
+        """Return the range: `Throughput is 2.1 to 9.7 % below train:2026.09.`; empty without a reference."""
+        changes = sorted(line.now - 100 for line in self.lines if line.reference)
+        if not changes:
             return ""
-        change = median(line.now for line in compared) - 100
-        references = {line.reference for line in compared}
-        reference = references.pop() if len(references) == 1 else "the last container"
-        if abs(change) < _WITHIN:
-            return f"Throughput equals {reference}."
-        return f"Throughput is {abs(change):.1f} % {'above' if change > 0 else 'below'} {reference}."
+        low, high = changes[0], changes[-1]
+        if max(-low, high) < _WITHIN:
+            return f"Throughput equals {self.reference}."
+        if low < -_WITHIN < _WITHIN < high:
+            return f"Throughput is {-low:.1f} % below to {high:.1f} % above {self.reference}."
+        side, ends = ("below", (-high, -low)) if -low > high else ("above", (low, high))
+        near, far = (f"{max(end, 0):.1f}" for end in ends)
+        return f"Throughput is {near if near == far else f'{near} to {far}'} % {side} {self.reference}."
+
+    @property
+    def reference(self) -> str:
+        """Return what 100 % is, if it is the same for all lines."""
+        references = {line.reference for line in self.lines} - {""}
+        return references.pop() if len(references) == 1 else "usual"
 
 
 def read_trend(session: Session, days: int, project_id: int | None, branch: str) -> Trend:
@@ -99,11 +114,10 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str)
     since = aware(stacks[0].last_at) - timedelta(days=days)
     tracked = _TRACKED.where(col(RunRow.branch).concat("") == branch) if branch else _TRACKED
     runs = {
-        stack.stack_key: session.execute(
-            tracked, {"project_id": stack.project_id, "stack_key": stack.stack_key, "since": since}
-        ).all()[::-1]
+        stack.stack_key: session.execute(tracked, {"project_id": stack.project_id, "stack_key": stack.stack_key}).all()[
+            ::-1
+        ]
         for stack in stacks
-        if aware(stack.last_at) >= since
     }
     contracts = stored_contracts(session, [of_stack[-1].id for of_stack in runs.values() if of_stack])
     workloads: dict[tuple[Any, ...], list[Any]] = {}
@@ -113,7 +127,7 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str)
             workloads.setdefault((stack.project_id, *workload(contract)), []).append((of_stack, contract))
     ordered = sorted(workloads.values(), key=lambda parts: max(runs[-1].ordered_at for runs, _ in parts), reverse=True)
     names = _names([max(parts, key=lambda part: part[0][-1].ordered_at) for parts in ordered[:MOST_LINES]])
-    lines = [line for parts, name in zip(ordered, names, strict=False) if (line := _line(parts, name))]
+    lines = [line for parts, name in zip(ordered, names, strict=False) if (line := _line(session, parts, name, since))]
     return Trend(tuple(lines), tuple(_flags(session, lines)))
 
 
@@ -128,7 +142,9 @@ def _names(newest: Sequence[tuple[Sequence[Any], Mapping[str, Stated]]]) -> list
     return without_common([names[stack.stack_key] for stack in titled])
 
 
-def _line(parts: Sequence[tuple[Sequence[Any], Mapping[str, Stated]]], name: str) -> TrendLine | None:
+def _line(
+    session: Session, parts: Sequence[tuple[Sequence[Any], Mapping[str, Stated]]], name: str, since: datetime
+) -> TrendLine | None:
     """Return the line of a workload. `parts`: runs and contract for each of its containers."""
     ordered = sorted(parts, key=lambda part: part[0][-1].ordered_at)
     last = ordered[-1][0][-1]
@@ -138,19 +154,65 @@ def _line(parts: Sequence[tuple[Sequence[Any], Mapping[str, Stated]]], name: str
     ]
     own = [(runs, contract) for runs, contract in own if runs]
     runs = sorted((run for part, _ in own for run in part), key=lambda run: (run.ordered_at, run.id))
-    if len(runs) < 2:
+    drawn = [run for run in runs if aware(run.ordered_at) >= since]
+    if len(drawn) < 2:
         return None
-    container, before = _tag(own[-1][1]), own[-2] if len(own) > 1 else None
-    # Without an earlier container the line starts at 100 %.
-    base = median(_speed(run) for run in (before[0][-_BEFORE:] if before else runs[:_NOW]))
-    shares = tuple((run, 100 * _speed(run) / base) for run in runs)
-    changed = aware(own[-1][0][0].ordered_at) if before else None
-    return TrendLine(name, last.stack_key, _tag(before[1]) if before else "", shares, changed, container)
+    begins = aware(own[-1][0][0].ordered_at)
+    reference, usual_ms = _usual(session, last, own)
+    shares = tuple((run, 100 * usual_ms / float(run.step_time_ms)) for run in drawn)
+    changed_at = begins if reference not in ("", "usual") and begins >= since else None
+    return TrendLine(name, last.stack_key, reference, shares, changed_at, _tag(own[-1][1]))
 
 
-def _speed(run: Any) -> float:
-    """Return the throughput; of one workload it is a constant over the step time."""
-    return 1 / float(run.step_time_ms)
+def _usual(session: Session, last: Any, own: Sequence[tuple[Sequence[Any], Mapping[str, Stated]]]) -> tuple[str, float]:
+    """Return what 100 % is, and its step time: the level that a regression of the newest container compares with.
+
+    Without one, that of the measured upgrade; else the last level of the container before, or of the first runs.
+    """
+    like = (
+        col(RunRow.project_id) + 0 == last.project_id,
+        col(RunRow.job) == last.job,
+        col(RunRow.dispatcher) == last.dispatcher,
+    )
+    step = session.execute(
+        select_any(UpgradeChangeRow.from_value, UpgradeChangeRow.level, UpgradeChangeRow.delta_pct)
+        .join(RunRow, col(RunRow.id) == UpgradeChangeRow.run_id)
+        .where(
+            col(UpgradeChangeRow.project_id) == last.project_id,
+            col(UpgradeChangeRow.stack_key) == last.stack_key,
+            col(UpgradeChangeRow.field) == "container",
+            col(UpgradeChangeRow.side_by_side).is_(False),
+            *like,
+        )
+        .order_by(col(UpgradeChangeRow.at))
+        .limit(1)
+    ).one_or_none()
+    tag = step.from_value.partition("@")[0].rpartition("/")[2] if step else _tag(own[-2][1]) if len(own) > 1 else ""
+    member = (
+        select_any(RegressionMemberRow.usual_level)
+        .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+        .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
+        .where(
+            col(RegressionMemberRow.stack_key) == last.stack_key,
+            col(RegressionMemberRow.usual_level).is_not(None),
+            col(RegressionRow.metric) == "step_time_ms",
+            col(RegressionRow.state) != "invalid",
+            # After an upgrade only its own regression compares with the container before.
+            col(RegressionRow.kind) == ("upgrade" if tag else "run"),
+            *like,
+        )
+        .order_by(col(RegressionRow.id).desc())
+        .limit(1)
+    )
+    usual = session.execute(member).scalar_one_or_none()
+    if usual is not None:
+        return tag or "usual", math.exp(usual)
+    if step:
+        return tag, math.exp(step.level) / (1 + step.delta_pct / 100)
+    before = [math.log(run.step_time_ms) for run in own[-2][0]] if tag else []
+    if before:
+        return tag, math.exp(find_changes(before).current.level)
+    return "", median(float(run.step_time_ms) for run in own[-1][0][:_NOW])
 
 
 def _tag(contract: Mapping[str, Stated]) -> str:
@@ -176,7 +238,7 @@ def _flags(session: Session, lines: Sequence[TrendLine]) -> list[tuple[int, str,
     return sorted(flags.values(), key=lambda flag: flag[0])
 
 
-# --- The chart. Lines are blue, and orange where the workload is slower than its reference now.
+# --- The chart. Each line has a hue of its own; its label and the key have it, too.
 
 
 def trend_chart(trend: Trend) -> dict[str, Any]:
@@ -186,18 +248,18 @@ def trend_chart(trend: Trend) -> dict[str, Any]:
     labels: list[dict[str, Any]] = []
     marks: list[dict[str, Any]] = []
     for number, line in enumerate(trend.lines):
-        tone = "slower" if line.reference and line.now < 100 - _WITHIN else "equal"
         for run, percent in line.runs:
             points.append(
                 {
-                    "at": _milliseconds(run), "shown": percent, "line": number, "tone": tone, "href": f"/runs/{run.id}",
+                    "at": _milliseconds(run), "shown": percent, "line": number, "href": f"/runs/{run.id}",
                     "run": f"#{run.id} {run.name}", "share": f"{percent:.1f} %",
                     "when": absolute(aware(run.ordered_at)),
                     "commit": short_commit(run.commit) or "unknown", "workload": line.name,
                     "tokens": "unknown" if (speed := run.tokens_per_s_per_gpu) is None else f"{speed:,.0f}",
                 }
             )  # fmt: skip
-        labels.append({"shown": line.now, "tone": tone, "percent": f"{line.now:.1f} %", "name": line.name})
+        name = shortened(line.name, _LONGEST_NAME)
+        labels.append({"shown": line.now, "line": number, "percent": f"{line.now:.1f} %", "name": name})
     low, high = _range(points)
     _spread(labels, (high - low) / HEIGHT * 15)
     for changed_at, container in sorted({(line.changed_at, line.container) for line in trend.lines if line.changed_at}):
@@ -209,9 +271,10 @@ def trend_chart(trend: Trend) -> dict[str, Any]:
     data = {"points": points, "labels": labels, "releases": marks, "flags": flags}
     data["ends"] = [{"shown": low}, {"shown": high}, {"shown": 100.0}]
     drawn = frozenset(name for name, rows in data.items() if rows)
-    spec = dict(_specification(drawn))
+    title = f"throughput, % of {trend.reference}" if any(line.reference for line in trend.lines) else "throughput, %"
+    spec = dict(_specification(title, drawn))
     spec["datasets"] = {name: rows for name, rows in data.items() if rows}
-    spec["description"] = f"Throughput of {len(trend.lines)} workloads in percent of the earlier container."
+    spec["description"] = f"Throughput of {len(trend.lines)} workloads in percent of {trend.reference}."
     return spec
 
 
@@ -236,7 +299,7 @@ def _spread(labels: list[dict[str, Any]], apart: float) -> None:
 
 
 @lru_cache(maxsize=16)
-def _specification(drawn: frozenset[str]) -> dict[str, Any]:
+def _specification(title: str, drawn: frozenset[str]) -> dict[str, Any]:
     import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
 
     axis = alt.Axis(labelOverlap=True, labelSeparation=12, labelExpr=charts.TIME_LABEL)
@@ -246,11 +309,9 @@ def _specification(drawn: frozenset[str]) -> dict[str, Any]:
         "at:T", title=None, scale=alt.Scale(type="utc", nice=False, range=[0, alt.expr(f"width - {lane}")]), axis=axis
     )
     share = alt.Axis(labelExpr="datum.value + ' %'", tickCount=5)
-    y = alt.Y(
-        "shown:Q", title="throughput, % of the earlier container", scale=alt.Scale(zero=False, nice=False), axis=share
-    )
-    tones = alt.Scale(domain=["equal", "slower"], range=[charts.ACCENT, charts.SPIKE])
-    colour = alt.Color("tone:N", scale=tones, legend=None)
+    y = alt.Y("shown:Q", title=title, scale=alt.Scale(zero=False, nice=False), axis=share)
+    hues = alt.Scale(domain=list(range(MOST_LINES)), range=list(_COLOURS))
+    colour = alt.Color("line:N", scale=hues, legend=None)
     tip = {"run": "run", "workload": "workload", "throughput": "share", "tokens/s/GPU": "tokens"}
     tip |= {"commit": "commit", "when": "when"}
     row = "{" + ", ".join(f"'{label}': datum.{field}" for label, field in tip.items()) + "}"
@@ -268,7 +329,7 @@ def _specification(drawn: frozenset[str]) -> dict[str, Any]:
             ),
         ],
         "points": [
-            points.mark_line(strokeWidth=1.75, opacity=0.8).encode(x, y, colour, detail="line:N"),
+            points.mark_line(strokeWidth=1.75, opacity=0.8).encode(x, y, colour),
             points.mark_point(filled=True, size=26, opacity=1, cursor="pointer").encode(
                 x, y, colour, href=alt.Href("href:N"), tooltip=alt.value(alt.expr(row))
             ),

@@ -22,8 +22,11 @@ WARM_UP, SPIKE, BASELINE = "--muted", "--regression", "--text"
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', sans-serif"
 BAND_OPACITY = 0.15
 HEIGHT = 300
-TIME_LABEL = "utcFormat(datum.value, domain('x')[1] - domain('x')[0] < 3 * 864e5 ? '%-d %b %H:%M' : '%-d %b')"
-"""Labels of an axis of dates: with the time of day if the axis spans less than three days."""
+TIME_LABEL = (
+    "domain('x')[1] - domain('x')[0] < 3 * 864e5 ? utcFormat(datum.value, '%-d %b %H:%M')"
+    " : utchours(datum.value) ? '' : utcFormat(datum.value, '%-d %b')"
+)
+"""Labels of an axis of dates: with the time of day if the axis spans less than three days, else each day once."""
 
 CONFIG: dict[str, Any] = {
     "background": "transparent",

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from app.domain.numbers import THIN
 from app.storage import users
 from app.storage.database import transaction
-from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow
+from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, UpgradeChangeRow
 from tests.access.conftest import teams
 from tests.access.people import Teams
 from tests.builders import make_run
@@ -118,10 +118,10 @@ def test_a_branch_and_a_period_narrow_everything(client: TestClient, make: Make,
     on_dev = overview(client, "branch=dev")
     assert counts(on_dev, "open", "runs", "failed") == {"open": 0, "runs": 2, "failed": 1}
     assert 'href="/runs?branch=dev&outcome=failed"' in on_dev
-    assert counts(overview(client), "open", "runs", "failed") == {"open": 1, "runs": 3, "failed": 1}
-    month = overview(client, "days=30")
-    assert counts(month, "runs", "failed") == {"runs": 4, "failed": 1}
-    assert '<option value="30" selected>30 days</option>' in month
+    assert counts(overview(client), "open", "runs", "failed") == {"open": 1, "runs": 4, "failed": 1}
+    week = overview(client, "days=7")
+    assert counts(week, "runs", "failed") == {"runs": 3, "failed": 1}
+    assert '<option value="7" selected>7 days</option>' in week
 
 
 @pytest.mark.parametrize("query", ["days=8", "days=-1", "days=x", "branch=%00", "project=%00", "branch=" + "b" * 400])
@@ -212,6 +212,46 @@ def test_the_trend_is_of_a_workload_across_containers(client: TestClient, make: 
     assert data["points"][-1]["shown"] == pytest.approx(100 * 20_000 / 21_000, rel=1e-4)
     assert [row["text"] for row in data["releases"]] == ["train:2"]
     assert [row["href"] for row in data["flags"]] == [f"/regressions/{number}"]
+
+
+def trend_points(client: TestClient, query: str = "") -> list[float]:
+    text = client.get(f"/overview/trend?{query}").text
+    (spec,) = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
+    return [row["shown"] for row in json.loads(spec)["datasets"]["points"]]
+
+
+def test_the_trend_has_the_baseline_of_the_regression(
+    client: TestClient, engine: Engine, make: Make, make_regression: Make
+) -> None:
+    # The last runs of the container before were slow, too; the regression compares with its usual level.
+    nightly(make, "hub.example/train:1", 1, [20_000, 20_000, 20_000, 20_000, 21_000, 21_000])
+    after = nightly(make, "hub.example/train:2", 10, [21_000, 21_000, 21_000])
+    number = make_regression(after[0])
+    with transaction(engine) as session:
+        session.get_one(RegressionRow, number).kind = "upgrade"
+        session.get_one(RegressionMemberRow, (number, after[0])).usual_level = math.log(20_000)
+    assert trend_points(client)[0] == pytest.approx(100, rel=2e-3)
+    assert trend_points(client)[-1] == pytest.approx(100 * 20 / 21, rel=2e-3)
+
+
+def test_the_trend_has_the_baseline_of_the_measured_upgrade(client: TestClient, engine: Engine, make: Make) -> None:
+    nightly(make, "hub.example/train:1", 1, [20_000, 20_000, 20_000, 21_000])
+    after = nightly(make, "hub.example/train:2", 5, [19_000, 19_000, 19_000])
+    with transaction(engine) as session:
+        row = session.get_one(RunRow, after[0])
+        change = UpgradeChangeRow(
+            project_id=row.project_id, stack_key=row.stack_key, config_key=row.config_key, from_stack_key="",
+            run_id=after[0], at=row.ordered_at, field="container", from_value="hub.example/train:1",
+            decision="improvement", level=math.log(19_000), delta_pct=-5.0, ci_low_pct=-6.0, ci_high_pct=-4.0,
+            runs=3, from_runs=3,
+        )  # fmt: skip
+        session.add(change)
+    assert trend_points(client)[-1] == pytest.approx(100 / 0.95, rel=2e-3)
+
+
+def test_the_trend_covers_the_chosen_period(client: TestClient, make: Make) -> None:
+    nightly(make, "hub.example/train:1", 1, [20_000] * 20)
+    assert [len(trend_points(client, f"days={days}")) for days in (1, 7, 30)] == [2, 8, 20]
 
 
 def test_failures_stand_in_one_line_for_each_cause(client: TestClient, make: Make) -> None:
