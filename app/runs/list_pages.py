@@ -1,7 +1,7 @@
 """The list of runs: filters, chosen columns, saved views, exports, and changes of the selected runs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Annotated, Literal
 from urllib.parse import parse_qsl
@@ -68,7 +68,10 @@ class ViewForm(Form):
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A run in the picture above the list. `x` and `y` in percent of it; `text`: its change if it is off the scale."""
+    """A run in the picture above the list. `x` and `y` in percent of it; `text`: its change if it is off the scale.
+
+    `row`: of the text on a phone, counted from the edge, so that it covers no other text or dot; -1 if none is free.
+    """
 
     run_id: int
     x: float
@@ -76,12 +79,20 @@ class Dot:
     decision: str
     title: str
     text: str = ""
+    row: int = 0
+
+    @property
+    def ends_at_dot(self) -> bool:
+        """Return whether the text stands left of the dot, where it has room."""
+        return self.x > 70
 
 
 MOST_SHOWN_PCT = 12.0
 """Largest change on the picture's scale; larger ones stand at its edge with their value as text."""
 _MIDDLE, _HALF, _LANE = 42, 36, 93
 _PAGE_SIZE = 40
+_ROWS, _TEXT_PCT, _DOT_PCT = 3, 30.0, 3.0
+"""Rows of text at an edge, and the width of a text and of a dot on a phone in percent of the picture."""
 _STRIP_RUNS = 3
 
 
@@ -109,7 +120,29 @@ def verdict_dots(runs: Sequence[RunListItem]) -> tuple[Dot, ...]:
                 f"#{run.id} {run.name}: {words}", change_text(change).figure if change is not None and is_off else "",
             )
         )  # fmt: skip
-    return tuple(dots)
+    above = text_rows([dot for dot in dots if dot.text and dot.y < _MIDDLE])
+    below = text_rows([dot for dot in dots if dot.text and dot.y > _MIDDLE])
+    rows = above | below
+    return tuple(replace(dot, row=rows.get(dot.run_id, 0)) for dot in dots)
+
+
+def text_rows(dots: Sequence[Dot]) -> dict[int, int]:
+    """Return the row of the text of each dot at one edge. The dots themselves stand in the first row."""
+    taken = [[(dot.x - _DOT_PCT, dot.x + _DOT_PCT) for dot in dots], *([] for _ in range(_ROWS - 1))]
+    rows: dict[int, int] = {}
+    for dot in dots:
+        low = dot.x - _TEXT_PCT if dot.ends_at_dot else dot.x + _DOT_PCT / 2
+        high = dot.x - _DOT_PCT / 2 if dot.ends_at_dot else dot.x + _TEXT_PCT
+        own = (dot.x - _DOT_PCT, dot.x + _DOT_PCT)
+        free = (
+            number
+            for number, row in enumerate(taken)
+            if all(high <= left or right <= low for left, right in row if (left, right) != own)
+        )
+        rows[dot.run_id] = next(free, -1)
+        if rows[dot.run_id] >= 0:
+            taken[rows[dot.run_id]].append((low, high))
+    return rows
 
 
 def _change(run: RunListItem) -> float | None:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from app.runs.list_pages import verdict_dots
+from app.runs.list_pages import Dot, text_rows, verdict_dots
 from app.runs.queries import RunQuery, find_runs
 from app.storage.database import transaction
 from app.storage.log_files import LogFiles
@@ -103,3 +103,9 @@ def test_the_step_times_of_a_row_are_a_small_picture(client: TestClient, runs: l
     picture = client.get(f"/runs/{runs[0]}/spark")
     assert len(re.search(r'points="([^"]+)"', picture.text)[1].split()) > 20  # type: ignore[index]
     assert client.get("/runs/999/spark").status_code == 404
+
+
+def test_texts_of_neighbouring_dots_stand_in_rows_of_their_own() -> None:
+    dots = [Dot(number, x, 78.0, "improvement", "", "29.8 % faster") for number, x in enumerate((22, 46, 55, 60, 83))]
+    assert text_rows(dots[:1]) == {0: 0}
+    assert text_rows(dots) == {0: 1, 1: 2, 2: 1, 3: -1, 4: -1}
