@@ -19,6 +19,7 @@ from app.domain.contract.fields import FIELDS, METRICS
 from app.domain.contract.values import explained
 from app.domain.logs.line_template import read_template
 from app.domain.numbers import THIN, contract_value, figure, grouped, percent, plural, significant, step_time
+from app.domain.performance.failures import failed_allocation
 from app.domain.performance.timers import step_parts
 from app.domain.planning.request import REQUIRED, plan_address
 from app.domain.ranking.runs import GPU_MEMORY_GIB
@@ -642,21 +643,46 @@ class ExperimentLead:
 
 @dataclass(frozen=True, slots=True)
 class MemoryBar:
-    """GPU memory in GiB: allocated, reserved, and the size of the GPU."""
+    """GPU memory of `size` GiB when an allocation failed, in parts: kind, label, GiB.
 
-    allocated: float
-    reserved: float | None
+    The last part may be missing memory, which lies beyond the size.
+    """
+
     size: float
+    parts: tuple[tuple[str, str, float], ...]
 
     @property
     def segments(self) -> tuple[BarSegment, ...]:
-        reserved = max(self.reserved or 0.0, self.allocated)
-        parts = [
-            ("memory-allocated", "allocated", self.allocated),
-            ("memory-reserved", "reserved", reserved - self.allocated),
-            ("memory-free", "free", max(0.0, self.size - reserved)),
-        ]
-        return laid_out(parts)
+        return laid_out(self.parts)
+
+
+def memory_bar(health: Mapping[str, Any], size: float | None) -> MemoryBar | None:
+    """Return the memory of a run that ran out of it; None for others, and where a part is unknown.
+
+    The figures are those of the error line; if it has none, the peak of the log and the `size` of the GPU in GiB.
+    """
+    if health.get("outcome") != "out_of_memory":
+        return None
+    if failed := failed_allocation(health.get("evidence", "")):
+        used = failed.total - failed.free
+        by_pytorch = min(failed.allocated or 0.0, used)
+        of_line = (
+            ("memory-allocated", "allocated by PyTorch", by_pytorch),
+            ("memory-reserved", "other use" if by_pytorch else "in use", used - by_pytorch),
+            ("memory-free", "free", failed.free),
+            ("memory-missing", f"missing for {failed.requested:.2f} GiB", failed.requested - failed.free),
+        )
+        return MemoryBar(failed.total, of_line)
+    allocated = health.get("peak_allocated_gib")
+    if allocated is None or size is None:
+        return None
+    reserved = max(health.get("peak_reserved_gib") or 0.0, allocated)
+    parts = (
+        ("memory-allocated", "allocated", allocated),
+        ("memory-reserved", "reserved", reserved - allocated),
+        ("memory-free", "free", size - reserved),
+    )
+    return MemoryBar(size, parts)
 
 
 class RunPage:
@@ -796,12 +822,7 @@ class RunPage:
 
     @property
     def memory_bar(self) -> MemoryBar | None:
-        """Return the memory of a run that ran out of it; None for others, and where a part is unknown."""
-        health, size = self.run.health, self._gpu_memory
-        allocated = health.get("peak_allocated_gib")
-        if health.get("outcome") != "out_of_memory" or allocated is None or size is None:
-            return None
-        return MemoryBar(allocated, health.get("peak_reserved_gib"), size)
+        return memory_bar(self.run.health, self._gpu_memory)
 
     @property
     def asked_first(self) -> list[str]:

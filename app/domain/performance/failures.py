@@ -68,6 +68,8 @@ _SIZE = r"(\d+(?:\.\d+)? [KMGT]?i?B)"
 _ASKED = re.compile(rf"Tried to allocate {_SIZE}")
 _TOTAL = re.compile(rf"total capacity of {_SIZE}|{_SIZE} total capacity")
 _FREE = re.compile(rf"of which {_SIZE} is free|{_SIZE} free")
+_IN_USE = re.compile(rf"{_SIZE} is allocated by PyTorch|{_SIZE} already allocated")
+_GIB = {"B": 2.0**-30, "KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0, "TiB": 2.0**10}
 _MODULE = re.compile(r"No module named '?([\w.]+)|cannot import name '?(\w+)'? from '?([\w.]+)")
 _OPERATION = re.compile(r"OpType=(\w+).{0,200}?Timeout\(ms\)=(\d+)")
 _MEANINGS = {
@@ -95,6 +97,31 @@ def detail_of(kind: str, events: Sequence[LogEvent]) -> Iterator[str]:
     if codes:
         yield f"Exit code {', '.join(f'{code} ({_SIGNALS[code]})' if code in _SIGNALS else code for code in codes)}."
         yield from (_MEANINGS[code] for code in codes if code in _MEANINGS)
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAllocation:
+    """What the line of a failed allocation states, in GiB; `allocated`: by PyTorch, None if it does not say so."""
+
+    requested: float
+    total: float
+    free: float
+    allocated: float | None
+
+
+def failed_allocation(text: str) -> FailedAllocation | None:
+    """Return the figures of the line; None unless it states request, size of the GPU, and free memory."""
+    requested, total, free, allocated = (_gib(pattern.search(text)) for pattern in (_ASKED, _TOTAL, _FREE, _IN_USE))
+    if requested is None or total is None or free is None or not 0 <= free < total:
+        return None
+    return FailedAllocation(requested, total, free, allocated)
+
+
+def _gib(match: re.Match[str] | None) -> float | None:
+    if match is None:
+        return None
+    value, _, unit = next(filter(None, match.groups())).partition(" ")
+    return float(value) * _GIB[unit] if unit in _GIB else None
 
 
 def _sizes(text: str) -> Iterator[str]:
