@@ -223,7 +223,7 @@ def _refuse_without_effect(
     """Raise InvalidChange for a knob that the rest of the configuration makes ineffective before and after."""
     for knob in knobs:
         before, after = contract.get(knob.field), candidate.get(knob.field)
-        if after is not None and not after.in_use and (before is None or not before.in_use):
+        if after is not None and not after.in_use and (before is None or before.value is None):
             message = f"{knob.field} has no effect in this configuration ({after.detail})."
             raise InvalidChange(f"{message} Nothing was planned.", (FieldError(f"knobs.{knob.field}", message),))
 

@@ -13,7 +13,7 @@ from app.errors import InvalidChange, NotFound
 from app.storage import audit
 from app.storage.database import read_session
 from app.storage.tables import RunRow
-from tests.experiments.planned import PROJECT, add_runs, make_baseline, make_history, plan, read
+from tests.experiments.planned import PROJECT, Fields, add_runs, make_baseline, make_history, plan, read
 from tests.prepared import prepared
 from tests.runs.uploading import assert_problem
 
@@ -371,7 +371,8 @@ def test_a_sweep_refuses_what_is_none(client: TestClient, engine: Engine) -> Non
 
 
 def test_a_knob_without_effect_is_refused(client: TestClient, engine: Engine) -> None:
-    run = make_baseline(engine, fields={"dispatcher_type": "alltoall", "flex_backend": None, "dispatcher": ...})
+    alltoall: Fields = {"dispatcher_type": "alltoall", "flex_backend": None, "dispatch_sms": None}
+    run = make_baseline(engine, fields={**alltoall, "dispatcher": ...})
     body = {"run": run, "author": "mara"}
     sweep = {**body, "field": "dispatch_sms", "values": [16, 24, 32]}
     assert_problem(client.post("/api/v1/sweeps", json=sweep), 422, "dispatcher is alltoall", field="knobs.dispatch_sms")
