@@ -40,6 +40,8 @@ _ALWAYS_SHOWN = 20
 """The newest runs that count are on the axis, however far off."""
 _LANE = 34
 """Height in pixels of the lane above the axis, for runs off the scale (with their value) or without a figure."""
+_LABELS, _LABEL = 76, 15
+"""Width in pixels of the lane right of the runs, for the labels of segments, and the height of a label."""
 _CONTAINERS = 20
 """Height in pixels above all else, for the names of containers."""
 _TICKS = 6
@@ -95,7 +97,7 @@ class Drawing:
                 text = change_text(step.delta_pct)
                 letter = f"{step.letter} " if several else ""
                 row |= {"label": f"{label}  {letter}{text.delta}", "change": f"{letter}{text.text} than {step.before}"}
-            rows.append(row | {"container": step.full_name or step.container})
+            rows.append(row | {"container": step.full_name or step.container, "is_last": number == len(drawn) - 1})
         return rows if len(self.steps) > 1 else []
 
     def _start(self, place: int) -> float:
@@ -227,11 +229,11 @@ def datasets(drawing: Drawing) -> dict[str, list[Row]]:
     return {
         "frame": _frame(drawing),
         "points": points,
-        "lane": [row for row in rows if row["mark"] not in _ON_AXIS],
+        "lane": _in_lane([row for row in rows if row["mark"] not in _ON_AXIS], _frame(drawing)),
         "intervals": list(_intervals(drawing)) if len(points) <= MOST_INTERVALS else [],
         "rings": [row for row in called if row["verdict"] not in _ARROWS],
         "arrows": [row for row in called if row["verdict"] in _ARROWS],
-        "levels": list(_levels(drawing)),
+        "levels": _levels(drawing),
         "containers": drawing.containers,
         "changes": _changes(drawing, top=drawing.top + (0 if len(points) == len(rows) else _LANE)),
         "events": _events(drawing),
@@ -248,6 +250,27 @@ def _frame(drawing: Drawing) -> list[Row]:
 
 
 _ON_AXIS = ("counts", "aside")
+_SLOTS = (-5, -16, 15)
+"""Pixels from the middle of the lane to the texts of its rows."""
+_TEXT_SHARE, _NARROW_TEXT_SHARE = 0.04, 0.18
+"""Width of a text in the lane as a share of a wide and of a narrow axis."""
+
+
+def _in_lane(rows: Sequence[Row], frame: Sequence[Row]) -> list[Row]:
+    """Return the rows of the lane, each with the offset of its text: neighbouring texts do not overlap."""
+    span = frame[-1]["at"] - frame[0]["at"]
+    offsets = []
+    for share in (_TEXT_SHARE, _NARROW_TEXT_SHARE):
+        ends = [-math.inf] * len(_SLOTS)
+        chosen = []
+        for row in rows:
+            # Without a free one, the one that was used longest ago.
+            slot = next((slot for slot, end in enumerate(ends) if end <= row["at"]), ends.index(min(ends)))
+            if row["lane"]:
+                ends[slot] = row["at"] + share * span
+            chosen.append(_SLOTS[slot])
+        offsets.append(chosen)
+    return [row | {"dy": wide, "narrow_dy": narrow} for row, wide, narrow in zip(rows, *offsets, strict=True)]
 
 
 def _point(drawing: Drawing, place: int, letter: str) -> Row:
@@ -302,23 +325,33 @@ def _intervals(drawing: Drawing) -> Iterator[Row]:
                 yield {"at": drawing.at(place), "colour": dispatcher or "unknown", **ends}
 
 
-def _levels(drawing: Drawing) -> Iterator[Row]:
-    """Yield one line per segment; the last of each configuration is labelled with its figure, and letter if needed."""
+def _levels(drawing: Drawing) -> list[Row]:
+    """Return one line per segment; the last of each configuration is labelled with its figure, and letter if needed.
+
+    `label_at`: height of the label, apart from the others.
+    """
     newest = {configuration.letter: level for configuration, level, _ in drawing.level_values()}
     several = len({configuration.letter for configuration in drawing.history.configurations}) > 1
+    rows = []
     for configuration, level, value in drawing.level_values():
         first, last = max(level.first, drawing.places[0]), min(level.last, drawing.places[-1])
         metric = Metric(value / drawing.scale, value, value, level.n)
         label = f"{configuration.letter}  " if several else ""
         label += figure(metric, drawing.metric).text
-        yield {
-            "from": drawing.at(first) - (0.4 if drawing.axis != DATE else 0),
-            "to": drawing.at(last) + (0.4 if drawing.axis != DATE else 0),
-            "value": value,
-            "colour": drawing.history.runs[configuration.runs[-1]].dispatcher or "unknown",
-            "config": configuration.letter,
-            "label": label if level is newest[configuration.letter] else "",
-        }
+        rows.append(
+            {
+                "from": drawing.at(first) - (0.4 if drawing.axis != DATE else 0),
+                "to": drawing.at(last) + (0.4 if drawing.axis != DATE else 0),
+                "value": value,
+                "label_at": value,
+                "colour": drawing.history.runs[configuration.runs[-1]].dispatcher or "unknown",
+                "config": configuration.letter,
+                "label": label if level is newest[configuration.letter] else "",
+            }
+        )
+    low, high = drawing.range
+    charts.spread_labels((row for row in rows if row["label"]), "label_at", (high - low) / HEIGHT * _LABEL)
+    return rows
 
 
 def _changes(drawing: Drawing, top: int) -> list[Row]:
@@ -468,13 +501,14 @@ def _specification(
 def _x(alt: Any, axis: str, field: str = "at") -> Any:
     if axis == DATE:
         scale, days = (
-            alt.Scale(type="utc", nice=False),
+            alt.Scale(type="utc", nice=False, range=[0, alt.expr(f"width - {_LABELS}")]),
             alt.Axis(labelOverlap=True, labelSeparation=12, labelExpr=charts.TIME_LABEL),
         )
         return alt.X(f"{field}:T", title="commit date (UTC)", scale=scale, axis=days)
     # The labels are days, drawn as a layer, because readers do not know positions by number.
     hidden = alt.Axis(labels=False, titlePadding=26)
-    return alt.X(f"{field}:Q", title="runs in commit order", scale=alt.Scale(zero=False, nice=False), axis=hidden)
+    scale = alt.Scale(zero=False, nice=False, range=[0, alt.expr(f"width - {_LABELS}")])
+    return alt.X(f"{field}:Q", title="runs in commit order", scale=scale, axis=hidden)
 
 
 def _parts(
@@ -491,7 +525,7 @@ def _parts(
         ("rings", [_verdicts(alt, x, y, "rings", size=36 if dense else 80)]),
         ("arrows", [_verdicts(alt, x, y, "arrows", size=50, up=11, worse_is_up=worse_is_up)]),
         ("levels", [_charts_levels(alt, axis)]),
-        ("levels", _level_labels(alt, axis)),
+        ("levels", [_level_labels(alt)]),
         ("points", [_hit_area(alt, x, y, title)]),
         ("events", [_charts_events(alt, x)]),
         ("lane", _charts_lane(alt, x, title, top + _LANE - 12)),
@@ -512,7 +546,8 @@ def _charts_containers(alt: Any, axis: str) -> list[Any]:
     """Draw containers as bands with their names; a name that has no room ends in an ellipsis."""
     data = alt.Chart(alt.NamedData("containers"))
     tip = [alt.Tooltip("container:N", title="container"), alt.Tooltip("change:N", title="step time")]
-    room = "max(1, scale('x', datum.until) - scale('x', datum.at) - 8)"
+    # The name of the last one may reach into the lane of the labels, which are lower.
+    room = "max(1, (datum.is_last ? width : scale('x', datum.until)) - scale('x', datum.at) - 8)"
     at, until = _x(alt, axis), alt.X2("until")
     shade = alt.when("datum.odd").then(alt.value(0.05)).otherwise(alt.value(0))
     return [
@@ -548,13 +583,11 @@ def _charts_levels(alt: Any, axis: str) -> Any:
     return rule.encode(_x(alt, axis, "from"), alt.X2("to"), alt.Y("value:Q"))
 
 
-def _level_labels(alt: Any, axis: str) -> list[Any]:
-    """Draw labels with a rim in the page's colour, readable over points."""
-    data = alt.Chart(alt.NamedData("levels"))
-    text: dict[str, Any] = {"align": "right", "baseline": "bottom", "dy": -5, "fontWeight": 600}
-    rim = data.mark_text(**text, stroke=charts.BACKGROUND, strokeWidth=4, color=charts.BACKGROUND)
-    label = data.mark_text(**text, color=charts.TEXT)
-    return [layer.encode(_x(alt, axis, "to"), alt.Y("value:Q"), text="label:N") for layer in (rim, label)]
+def _level_labels(alt: Any) -> Any:
+    """Draw labels right of the runs, where they cover none."""
+    label = alt.Chart(alt.NamedData("levels")).mark_text(align="left", fontWeight=600, color=charts.TEXT)
+    at = alt.value(alt.expr(f"width - {_LABELS} + 6"))
+    return label.encode(x=at, y=alt.Y("label_at:Q"), text="label:N")
 
 
 def _charts_ticks(alt: Any, x: Any) -> Any:
@@ -583,7 +616,8 @@ def _charts_lane(alt: Any, x: Any, title: str, height: int) -> list[Any]:
     data = alt.Chart(alt.NamedData("lane"))
     shapes = alt.Scale(domain=["above", "below", "none"], range=["circle", "circle", "M-1,-1L1,1M1,-1L-1,1"])
     mark = data.mark_point(strokeWidth=1.5, opacity=1, size=30, cursor="pointer")
-    text = data.mark_text(baseline="bottom", dy=-5, color=charts.TEXT, fontSize=10)
+    offset = alt.expr(f"width < {_NARROW} ? datum.narrow_dy : datum.dy")
+    text = data.mark_text(baseline="bottom", dy=offset, color=charts.TEXT, fontSize=10)
     return [
         mark.encode(
             x,

@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.responses import HTMLResponse
 
+from app.domain.naming import container_tag
 from app.domain.numbers import UNITS, change_text, plural, step_time
 from app.domain.run import Metric
 from app.domain.text import commit_address
@@ -182,12 +183,38 @@ class HistoryPage:
 
     @property
     def lead(self) -> str:
-        """Return the current level; without a change of its own, against the container before."""
-        own = self.spoken_of
-        if self.step is None or self.step.letter != own.letter or own.now is None or own.changes:
-            return level_text(self.own.runs, self.own.eligibilities, own)
-        change = change_text(self.step.delta_pct or 0.0)
-        return f"{step_time(own.now.step_time_ms)} per step now, {change.text} than in {self.step.before}."
+        """Return the current level; in the first segment of a container, against the container before."""
+        step, own, history = self.newest, self.spoken_of, self.own
+        if step is not None and step.stack_key != self.stack.stack_key:
+            own, history = self._last_of(step), self.history
+        if step is None or step.delta_pct is None or step.letter != own.letter or own.now is None or own.changes:
+            return level_text(history.runs, history.eligibilities, own)
+        change = change_text(step.delta_pct)
+        return f"{step_time(own.now.step_time_ms)} per step in {step.container}, {change.text} than in {step.before}."
+
+    @property
+    def title(self) -> str:
+        """Return the title of the stack, with the newest drawn container."""
+        own = container_tag(self.stack.contract)
+        if self.newest is None or not own or self.newest.container == own:
+            return self.stack.title
+        return f"{self.stack.title.removesuffix(own)}{self.newest.container}"
+
+    @property
+    def newest(self) -> ContainerStep | None:
+        """Return where the newest drawn container begins; None if only that of the stack is drawn."""
+        last = self.places[-1] if self.places else -1
+        return next((step for step in reversed(self.steps) if step.place <= last), None)
+
+    def _last_of(self, step: ContainerStep) -> Configuration:
+        """Return the configuration of a container that ran last."""
+        runs = self.history.runs
+        of_container = [
+            configuration
+            for configuration in self.history.configurations
+            if configuration.counted and runs[configuration.runs[0]].facts.stack_key == step.stack_key
+        ]
+        return max(of_container, key=lambda configuration: configuration.counted[-1])
 
     @property
     def step(self) -> ContainerStep | None:

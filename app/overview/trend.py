@@ -261,7 +261,7 @@ def trend_chart(trend: Trend) -> dict[str, Any]:
         name = shortened(line.name, _LONGEST_NAME)
         labels.append({"shown": line.now, "line": number, "percent": f"{line.now:.1f} %", "name": name})
     low, high = _range(points)
-    _spread(labels, (high - low) / HEIGHT * 15)
+    charts.spread_labels(labels, "shown", (high - low) / HEIGHT * 15)
     for changed_at, container in sorted({(line.changed_at, line.container) for line in trend.lines if line.changed_at}):
         if not any(mark["text"] == container for mark in marks):
             marks.append({"at": changed_at.timestamp() * 1000, "text": container})
@@ -287,15 +287,6 @@ def _range(points: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
     values = [*(point["shown"] for point in points), 100.0]
     margin = max(0.08 * (max(values) - min(values)), 1.0)
     return min(values) - margin, max(values) + margin
-
-
-def _spread(labels: list[dict[str, Any]], apart: float) -> None:
-    """Move labels that would overlap upwards; their text has the true value."""
-    above = None
-    for label in sorted(labels, key=lambda label: label["shown"]):
-        if above is not None and label["shown"] < above + apart:
-            label["shown"] = above + apart
-        above = label["shown"]
 
 
 @lru_cache(maxsize=16)

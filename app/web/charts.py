@@ -49,6 +49,15 @@ CONFIG: dict[str, Any] = {
 }
 
 
+def spread_labels(labels: Iterable[dict[str, Any]], field: str, apart: float) -> None:
+    """Move labels that would overlap upwards; their text has the true value."""
+    above = None
+    for label in sorted(labels, key=lambda label: label[field]):
+        if above is not None and label[field] < above + apart:
+            label[field] = above + apart
+        above = label[field]
+
+
 # --- From Vega-Lite, which Altair writes, to Vega, which the script of a page draws.
 
 _SEPARATE = ("datasets", "description")

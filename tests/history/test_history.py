@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -268,8 +269,13 @@ def test_the_chart_continues_through_containers(client: TestClient, engine: Engi
     rows_of = listed[listed.index("<tbody>") : listed.index("</tbody>")]
     assert re.findall(r'href="(/history/[0-9a-f]{64})"', rows_of) == addresses[::-1]
     assert rows_of.count("<tr>") == 1
-    lead = r"4[34]\d\.\d ms per step now, (9|10)\.?\d* % slower than in nemo:26.06\."
-    assert re.search(lead, text_of(client.get(addresses[1]).text))
+    lead = r"4[34]\d\.\d ms per step in nemo:26.07, (9|10)\.?\d* % slower than in nemo:26.06\."
+    for address in addresses:
+        text = text_of(client.get(address).text)
+        assert re.search(lead, text), "the newest drawn container leads, whichever of them was asked for"
+        assert re.search(r"<h1>[^<]*nemo:26.07</h1>", client.get(address).text)
+    alone = client.get(f"{addresses[0]}?containers=own").text
+    assert re.search(r"<h1>[^<]*nemo:26.06</h1>", alone)
     own = chart_of(client, f"{addresses[1]}/chart?containers=own")["datasets"]
     assert {row["id"] for row in own["points"]} == set(after)
     assert "containers" not in own
@@ -542,6 +548,10 @@ def test_every_mark_stands_at_its_value_or_in_the_lane(client: TestClient, make:
         assert lane
         assert all(lane.values())
         assert not set(lane) & set(runs[-20:])
+        texts = sorted((row["narrow_dy"], row["at"]) for row in data["lane"])
+        assert all(a != b or after > before + 1 for (a, before), (b, after) in pairwise(texts))
+        labels = sorted(row["label_at"] for row in data.get("levels", ()) if row["label"])
+        assert all(after - before >= 0.99 * (high - low) / 300 * 15 for before, after in pairwise(labels))
         # Nothing else stretches the axis.
         ends = [row[end] for row in data.get("intervals", ()) for end in ("low", "high")]
         assert all(low <= value <= high for value in (*ends, *(row["value"] for row in data.get("levels", ()))))
