@@ -53,5 +53,5 @@ def _rows(kind: str, suggestions: Iterable[Suggestion]) -> list[str]:
     return [
         line
         for item in suggestions
-        for line in (f"{kind}: {item.rule.title} ({item.rule.id})", f"  {item.why}", f"  {item.change_text}")
+        for line in (f"{kind}: {item.title} ({item.rule.id})", f"  {item.why}", f"  {item.change_text}")
     ]

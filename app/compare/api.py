@@ -179,7 +179,7 @@ def _answer(comparison: ComparedSides, suggestions: Iterable[Suggestion], base_u
             RuleSaysOut(
                 rule=suggestion.rule.id,
                 kind=suggestion.kind,
-                title=suggestion.rule.title,
+                title=suggestion.title,
                 why=suggestion.why,
                 change=suggestion.change_text,
                 url=f"{base_url}/playbook/{suggestion.rule.id}",

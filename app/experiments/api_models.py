@@ -249,7 +249,7 @@ class ExperimentOut(ExperimentItemOut):
             next_url=f"{base_url}/runs/{winner}/next" if winner else "",
             plan=_plan(experiment, base_url),
             runs=[ExperimentRunOut.model_validate(run) for run in experiment.runs],
-            rules=[PairRuleOut(rule=item.rule.id, title=item.rule.title, why=item.why) for item in pair],
+            rules=[PairRuleOut(rule=item.rule.id, title=item.title, why=item.why) for item in pair],
         )
 
 

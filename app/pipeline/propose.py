@@ -96,7 +96,7 @@ class _Turn:
     @property
     def title(self) -> str:
         if self.rule is not None:
-            return self.rule.rule.title
+            return self.rule.title
         return ", ".join(f"{knob.field}: {knob.before_text} to {knob.after_text}" for knob in self.knobs)
 
 

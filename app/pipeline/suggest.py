@@ -264,7 +264,7 @@ def first_suggestion(session: Session, settings: Settings, run_id: int) -> First
     if not advice.ranked:
         return None
     first = advice.ranked[0]
-    return FirstSuggestion(first.rule.id, first.rule.title, first.why, place_text(first, advice.sizing(first)))
+    return FirstSuggestion(first.rule.id, first.title, first.why, place_text(first, advice.sizing(first)))
 
 
 def place_text(suggestion: Suggestion, sizing: Sizing | None) -> str:

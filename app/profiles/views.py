@@ -224,7 +224,7 @@ class ProfilePage:
         if self._evaluation is None or not self.stored.counts:
             return ()
         return tuple(
-            (suggestion.rule.id, suggestion.rule.title)
+            (suggestion.rule.id, suggestion.title)
             for suggestion in self._evaluation.suggestions
             if suggestion.rule.wall in walls
         )[:2]
@@ -344,7 +344,7 @@ class RunWalls:
     def next(self) -> tuple[tuple[str, str], ...]:
         """Return rule and title of the first suggestions."""
         ranked = self._advice.ranked if self._advice is not None else ()
-        return tuple((suggestion.rule.id, suggestion.rule.title) for suggestion in ranked[:MOST_NEXT])
+        return tuple((suggestion.rule.id, suggestion.title) for suggestion in ranked[:MOST_NEXT])
 
     @property
     def walls(self) -> tuple[RunWall, ...]:

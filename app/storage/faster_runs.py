@@ -35,7 +35,7 @@ from app.domain.verdict.evidence import value_text
 from app.domain.verdict.step_time import RELEVANT_SHIFT
 from app.storage.references import references
 from app.storage.runs import RunDetail, stored_contract
-from app.storage.setbacks import undo_text, values_of
+from app.storage.setbacks import back_title, undo_text, values_of
 from app.storage.tables import RunResultRow, RunRow, select_any
 
 RUN_RULE, RECORD_RULE = "own-faster-run", "published-faster"
@@ -70,7 +70,7 @@ class _Rival(NamedTuple):
     """A faster configuration of the same work. `low`, `high`: 95 % interval of the gain, in percent of throughput.
 
     `differences`: what to take over; `software`: what differs in the container, whether it is taken over or not;
-    `beside`: versions and commit that differ.
+    `beside`: versions and commit that differ. `is_earlier`: none of its runs is newer than the run itself.
     """
 
     run: int
@@ -84,6 +84,7 @@ class _Rival(NamedTuple):
     launches: int
     doubts: tuple[str, ...]
     contract: Mapping[str, Stated]
+    is_earlier: bool
 
     @property
     def changes(self) -> tuple[Difference, ...]:
@@ -123,7 +124,8 @@ def faster_work(session: Session, run: RunDetail, variance: float) -> FasterWork
             "faster_same_code": not rival.software and not rival.beside,
             "faster_also": _faster_still(rival, rivals),
         }
-        taken[RUN_RULE] = Taken(values_of(rival.differences), _measured_statement(rival))
+        title = back_title(f"run #{rival.run}", rival.changes) if rival.is_earlier else ""
+        taken[RUN_RULE] = Taken(values_of(rival.differences), _measured_statement(rival), title=title)
     record = _record(session, run)
     if record is not None:
         facts |= record.facts
@@ -140,14 +142,15 @@ def _rivals(session: Session, run: RunDetail, variance: float) -> Iterator[_Riva
         contract = stored_contract(row.contract)
         differences = _taken_over(contract, run.contract)
         software = tuple(difference for difference in differences if difference.axis == "container")
-        if software and run.ordered_at is not None and row.latest is not None and row.latest < run.ordered_at:
+        is_earlier = run.ordered_at is not None and row.latest is not None and row.latest < run.ordered_at
+        if software and is_earlier:
             # The job has left that container: its settings may be taken over, not the container itself.
             differences = tuple(difference for difference in differences if difference.axis != "container")
         choices = sum(not difference.follows for difference in differences)
         if choices:
-            eligible.append((bool(software), choices > 1, row, contract, differences, software))
+            eligible.append((bool(software), choices > 1, row, contract, differences, software, is_earlier))
     eligible.sort(key=itemgetter(0, 1))  # the fastest of each kind first, as the database returns them
-    for _, _, row, contract, differences, software in eligible[:_READ]:
+    for _, _, row, contract, differences, software, is_earlier in eligible[:_READ]:
         launches = _launches(session, run, row.stack_key, row.config_key)
         n = len(launches)
         shift = ours.log_step_time - math.fsum(item.log_step_time for item in launches) / n
@@ -169,6 +172,7 @@ def _rivals(session: Session, run: RunDetail, variance: float) -> Iterator[_Riva
             n,
             tuple(_doubts(run, contract, differences, beside, is_short=ours.short or bool(newest.short))),
             contract,
+            is_earlier,
         )
 
 

@@ -56,10 +56,10 @@ def setbacks_of(
     crash = _crash(run)
     worked = _last_that_worked(session, run) if crash else None
     if worked is not None and crash == "out_of_memory" and worked.names:
-        taken[FITTED_RULE] = Taken(values_of(worked.differences))
+        taken[FITTED_RULE] = worked.taken
         facts |= {"fitted_run": worked.run, "fitted_differs": worked.names, "fitted_undo": worked.undo}
     elif worked is not None and crash != "out_of_memory":
-        taken[WORKED_RULE] = Taken(values_of(worked.differences))
+        taken[WORKED_RULE] = worked.taken
         facts |= {
             "worked_run": worked.run,
             "worked_changes": worked.changes or "no known field, argument or version",
@@ -77,7 +77,7 @@ def setbacks_of(
             "regression_cause": _cause_text(causes),
             "regression_undo": undo_text(certain) or "Rerun the job on other nodes, because no known field differs.",
         }
-        taken[REGRESSION_RULE] = Taken(values_of(certain))
+        taken[REGRESSION_RULE] = Taken(values_of(certain), title=back_title("the baseline", certain))
     return Setbacks(facts, taken)
 
 
@@ -145,6 +145,7 @@ def _cause_text(causes: Sequence[Difference]) -> str:
 
 _HASH = re.compile(r"[0-9a-f]{40}")
 _SHORT_HASH = 12
+_IN_TITLE = 40
 
 
 def _side(value: Stated | None) -> str:
@@ -165,6 +166,19 @@ def undo_text(differences: Sequence[Difference], verb: str = "back to") -> str:
         else:
             sentences.append(f"Set {difference.field} {verb} {before}.")
     return " ".join(sentences)
+
+
+def back_title(where: str, differences: Sequence["Difference | _Changed"]) -> str:
+    """Return `Go back to run #12: mbs 2 → 1 and 3 more`, the changes from now to before; empty without one."""
+    if not differences:
+        return ""
+    first, more = differences[0], len(differences) - 1
+    if isinstance(first, _Changed):
+        name, now, before = first.name, _short(first.now), _short(first.before)
+    else:
+        name, now, before = first.field, _side(first.b), _side(first.a)
+    title = f"Go back to {where}: {name} {now[:_IN_TITLE]} → {before[:_IN_TITLE]}"
+    return f"{title} and {more} more" if more else title
 
 
 def values_of(differences: Sequence[Difference]) -> dict[str, Setting]:
@@ -199,6 +213,11 @@ class _Worked:
     @property
     def names(self) -> list[str]:
         return [*(item.field for item in self.differences), *(item.name for item in self.arguments)]
+
+    @property
+    def taken(self) -> Taken:
+        title = back_title(f"run #{self.run}", (*self.differences, *self.arguments, *self.beside))
+        return Taken(values_of(self.differences), title=title)
 
     @property
     def changes(self) -> str:

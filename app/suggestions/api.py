@@ -294,7 +294,7 @@ def _suggestion(advice: RunSuggestions, suggestion: Suggestion, url: str) -> Sug
         phase=rule.phase,
         wall=rule.wall,
         kind=suggestion.kind,
-        title=rule.title,
+        title=suggestion.title,
         why=suggestion.why,
         facts=[_fact(advice, f.fact, f.value) for f in suggestion.facts],
         changes=_changes(advice, suggestion),
@@ -310,7 +310,7 @@ def _suggestion(advice: RunSuggestions, suggestion: Suggestion, url: str) -> Sug
         withheld=suggestion.withheld,
         doubt=suggestion.doubt,
         place=_place(advice, suggestion),
-        also=[AlsoOut(rule=other.rule.id, title=other.rule.title, why=other.why) for other in suggestion.also],
+        also=[AlsoOut(rule=other.rule.id, title=other.title, why=other.why) for other in suggestion.also],
         recipes=[RecipeOut.model_validate(recipe) for recipe in suggestion.recipes],
     )
 

@@ -111,13 +111,13 @@ class NextPage:
         evaluation, blockers = self._advice.evaluation, self._advice.evaluation.blockers
         if blockers:
             more = f" {len(blockers) - 1} more blockers remain." if len(blockers) > 1 else ""
-            return f"Resolve this blocker first: {sentence(blockers[0].rule.title)}{more}"
+            return f"Resolve this blocker first: {sentence(blockers[0].title)}{more}"
         if evaluation.suggestions:
             first = evaluation.suggestions[0]
             gain = gain_view(first)
-            if gain is None or len(first.rule.title.split()) > MOST_TITLE_WORDS:
-                return f"Next: {sentence(first.rule.title)}"
-            return f"{first.rule.title}: {gain_change(gain.pct).figure} expected."
+            if gain is None or len(first.title.split()) > MOST_TITLE_WORDS:
+                return f"Next: {sentence(first.title)}"
+            return f"{first.title}, {gain_change(gain.pct).figure} expected."
         return "No rule suggests a change for this run."
 
     @property
@@ -210,7 +210,7 @@ class NextPage:
             kind=suggestion.kind,
             phase=rule.phase,
             wall=rule.wall,
-            title=rule.title,
+            title=suggestion.title,
             why=linked_why(advice, suggestion),
             needs=_needs(suggestion.needs),
             effect="" if rule.effect.text == "unquantified" else rule.effect.text,
@@ -218,7 +218,7 @@ class NextPage:
             withheld=suggestion.withheld or suggestion.doubt,
             is_look=rule.is_step_of_the_profile,
             place="" if suggestion.rule.kind == "warning" else place_text(suggestion, sizing),
-            also=tuple((other.rule.id, other.rule.title) for other in suggestion.also),
+            also=tuple((other.rule.id, other.title) for other in suggestion.also),
             rests_on=rests_on(advice, rule.when.names),
             gain=gain_view(suggestion),
             recipe=next(iter(suggestion.recipes), None),

@@ -166,6 +166,10 @@ class StepPage:
         return [fact_row(self._advice, name, evaluation) for name in self.rule.when.names if name in evaluation.facts]
 
     @property
+    def title(self) -> str:
+        return self.rule.title if self.suggestion is None else self.suggestion.title
+
+    @property
     def rests_on(self) -> tuple[RestsOn, ...]:
         return () if self.suggestion is None else rests_on(self._advice, self.rule.when.names)
 

@@ -434,6 +434,7 @@ def test_a_regression_comes_before_tuning_and_names_what_undoes_it(client: TestC
         run = make_advised(session, purpose="experiment", metadata_stated=PROFILED)
     first = rows_of(client, run)[0]
     assert (first["rule"], first["place"]["group"]) == ("val-regression-cause", "regression")
+    assert first["title"].endswith(": ep_overlap false → true")
     assert "ep_overlap false" not in first["changes"]["text"]
     assert first["changes"]["fields"] == [{"name": "ep_overlap", "before": "false", "after": "true"}]
     assert first["changes"]["megatron_lm"]["add"] == "--overlap-moe-expert-parallel-comm"
@@ -453,7 +454,7 @@ def test_after_running_out_of_memory_the_way_back_comes_first_and_nothing_is_tun
     run = int(upload(client, log, meta={**JOB, "mbs": 2, "exposed_comm_frac": 0.3}).json()["id"])
     process_run(run)
     rows = rows_of(client, run)
-    assert rows[0]["rule"] == "fit-go-back"
+    assert (rows[0]["rule"], rows[0]["title"]) == ("fit-go-back", f"Go back to run #{fitted}: mbs 2 → 1")
     assert rows[0]["changes"]["fields"] == [{"name": "mbs", "before": "2", "after": "1"}]
     assert [other["rule"] for other in rows[0]["also"]] == ["fit-lower-mbs"]  # it sets the same
     assert "eo-enable" not in [row["rule"] for row in rows]
@@ -471,6 +472,7 @@ def test_after_a_crash_everything_that_changed_since_the_job_worked_comes_first(
     run = attempt("True", CRASH)
     first = rows_of(client, run)[0]
     assert (first["rule"], first["place"]["group"]) == ("fit-since-it-worked", "health")
+    assert first["title"] == f"Go back to run #{worked}: use_turbo_attention true → false"
     assert f"#{worked}" in first["why"]
     assert "use_turbo_attention false to true" in first["why"]
     assert "output" not in first["why"]  # a path names the run
@@ -497,6 +499,17 @@ def test_a_faster_run_of_the_same_work_comes_first_with_its_settings(client: Tes
     assert "ep" in gain["differs"]
     assert f'href="/runs/{faster}"' in client.get(f"/runs/{run}/next/own-faster-run").text
     assert "own-faster-run" not in [row["rule"] for row in rows_of(client, faster)]
+
+
+def test_the_title_says_that_an_earlier_run_was_faster(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        earlier = make_advised(session, fields={"ep": 8}, ms=24_000.0, purpose="experiment")
+        run = make_advised(session, started=FIRST_PLACE + timedelta(days=2))
+    row = named(suggestions(client, run), "own-faster-run")
+    assert row["title"] == f"Go back to run #{earlier}: ep 16 → 8"
+    assert f">{row['title']}</h1>" in client.get(f"/runs/{run}/next/own-faster-run").text
+    planned = client.post("/api/v1/experiments", json={"run": run, "rule": "own-faster-run", "author": "mara"}).json()
+    assert planned["title"] == row["title"]
 
 
 def test_a_faster_run_names_the_dispatcher_although_it_is_derived_from_two_flags(

@@ -49,12 +49,14 @@ class Forecast:
 class Taken:
     """What a rule takes over from another run or from a record: contract fields, and how much faster it was.
 
-    `needs_forecast`: it was not measured here, so another layout must be predicted to fit.
+    `needs_forecast`: it was not measured here, so another layout must be predicted to fit. `title`: instead of the
+    rule's, where the change goes back to earlier values.
     """
 
     settings: Mapping[str, Setting]
     statement: Statement | None = None
     needs_forecast: bool = False
+    title: str = ""
 
 
 Forecaster = Callable[[Mapping[str, Setting]], Forecast]
@@ -252,10 +254,11 @@ class Suggestion:
     `withheld`: why it is deferred, or empty. `doubt`: why a blocker is doubtful; `disproved`: the run had steady
     iterations, so the blocker is shown as a warning and defers nothing. `place`: its rank and the reason. `assumed`:
     unmeasured profile facts in its condition; it is suggested because of its evidence. `also`: other rules that suggest
-    the same change. `forecast`: of another layout.
+    the same change. `forecast`: of another layout. `title`: the rule's, or what the change goes back to.
     """
 
     rule: Rule
+    title: str
     why: str
     facts: tuple[ShownFact, ...]
     needs: tuple[CheckedRequirement, ...]
@@ -551,6 +554,7 @@ class _Asked:
             withheld = f"Megatron Core {values['mcore_version']} lacks {', '.join(lacking)}: upgrade first."
         return Suggestion(
             rule=rule,
+            title=taken.title or rule.title,
             why=_by_evidence(evidence, values) if assumed else filled(rule.why, values),
             facts=tuple(ShownFact(FACTS[name], values[name]) for name in rule.when.names if name in values),
             needs=tuple(check(need, context) for need in rule.needs),

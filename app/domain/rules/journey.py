@@ -68,7 +68,7 @@ def _step(phase: Phase, evaluation: Evaluation, before: Sequence[Step]) -> Step:
 
 def _blocked(blockers: Sequence[Suggestion]) -> str:
     more = f" and {len(blockers) - 1} more" if len(blockers) > 1 else ""
-    return f"{blockers[0].rule.title}{more}."
+    return f"{blockers[0].title}{more}."
 
 
 Judgement = tuple[State, str]
@@ -111,7 +111,7 @@ def _scale(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
         return "done", "The layout divides evenly and runs. A profile shows whether another layout is worth trying."
     if candidates:
         changes = plural(len(candidates), "change")
-        return "open", f"{changes} of the layout may be worth trying: {candidates[0].rule.title}."
+        return "open", f"{changes} of the layout may be worth trying: {candidates[0].title}."
     return "done", "The layout divides evenly and runs. No rule suggests another layout."
 
 
@@ -134,7 +134,7 @@ def _retune(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
     if before[-1].state != "done" and not candidates:
         return "blocked", "Profile first: retuning needs a measured wall. Bring-up defaults are the exception."
     if candidates:
-        return "open", f"{plural(len(candidates), 'candidate')}; first: {candidates[0].rule.title}."
+        return "open", f"{plural(len(candidates), 'candidate')}; first: {candidates[0].title}."
     return "done", "No candidates remain for the measured wall."
 
 
@@ -159,7 +159,7 @@ def _validate(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
         if suggestion.rule.phase == "validate" and suggestion.rule.kind == "gate"
     ]
     if gates:
-        return "open", f"{len(gates)} gates remain: {gates[0].rule.title}."
+        return "open", f"{len(gates)} gates remain: {gates[0].title}."
     return "done", "The run is long enough, healthy and equivalent to real training."
 
 

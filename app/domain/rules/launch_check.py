@@ -120,7 +120,7 @@ def check_document(check: LaunchCheck) -> dict[str, object]:
 def _item(suggestion: Suggestion) -> dict[str, object]:
     return {
         "rule": suggestion.rule.id,
-        "title": suggestion.rule.title,
+        "title": suggestion.title,
         "why": suggestion.why,
         "change": suggestion.change_text,
         "set": dict(suggestion.set),

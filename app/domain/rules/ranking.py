@@ -188,7 +188,7 @@ def _tier(
         (candidate and values.get("oom") is True and rule.phase == "fit" and rule.wall == "memory", "health"),
         (rule.hints.urgency == "unjudged", "unjudged"),
         (rule.hints.urgency == "regression", "regression"),
-        (rule.hints.urgency == "measured" or (candidate and evidence.own_order < 0), "measured"),
+        ((rule.hints.urgency == "measured" and not loses) or (candidate and evidence.own_order < 0), "measured"),
         (rule.hints.urgency == "evidence", "evidence"),
         (general or (candidate and (loses or other_wall)), "other"),
         (candidate and values.get("steps_done") != 0 and _moves_the_wall(rule, wall, evidence, expected), "evidence"),

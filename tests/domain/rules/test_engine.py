@@ -264,6 +264,15 @@ def test_what_was_measured_here_outranks_what_is_published_and_hides_nothing() -
     assert lost.overridden.startswith("Measured here it was 2.0\u202f% slower (n = 4), which outranks matched A/B")
 
 
+def test_a_change_that_lost_in_an_own_ab_is_not_ranked_as_measured_gain() -> None:
+    rules = book(rule("a-faster", "true", "change: {text: do it}\n  urgency: measured"), rule("b-plain", "true"))
+    facts = {"gpu": "H100", "profiled": True}
+
+    assert evaluate(facts, rules).suggestions[0].place.tier == "measured"
+    lost = evaluate(facts, rules, own=[own("a-faster", -4.0)]).suggestions[-1]
+    assert (lost.rule.id, lost.place.tier) == ("a-faster", "other")
+
+
 def test_a_published_result_of_another_shape_is_a_record_only() -> None:
     rules = book(rule("a-published", "true", PUBLISHED))
 
