@@ -157,6 +157,8 @@ def list_answer(runs: Sequence[RunListItem]) -> str:
         return f"{plural(len(runs), 'run')} shown {'waits' if len(runs) == 1 else 'wait'} to be read."
     slower = sum(run.verdict == "regression" and _change(run) is not None for run in runs)
     failed = sum("failed" in (run.status, run.verdict) for run in runs)
+    if runs and failed == len(runs):
+        return "The run shown failed." if failed == 1 else f"All {failed} runs shown failed."
     verb = "is" if slower == 1 else "are"
     end = f", {failed} failed" if failed else ""
     return f"{slower or 'None'} of {plural(len(runs), 'run')} shown {verb} slower than before{end}."

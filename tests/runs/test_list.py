@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from app.runs.list_pages import Dot, text_rows, verdict_dots
+from app.runs.list_pages import Dot, list_answer, text_rows, verdict_dots
 from app.runs.queries import RunQuery, find_runs
-from app.storage.database import transaction
+from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
 from tests.builders import make_run
 
@@ -60,6 +60,9 @@ def test_every_dot_stands_at_its_change_or_names_it(client: TestClient, engine: 
     ]
     text = client.get("/runs").text
     assert "1 of 6 runs shown is slower than before, 1 failed." in text
+    with read_session(engine) as session:
+        ended = find_runs(session, RunQuery(status="failed")).items
+    assert (len(ended), list_answer(ended)) == (1, "The run shown failed.")
     assert text.count("<circle class=") == 5
 
 
