@@ -392,3 +392,10 @@ def test_a_run_and_its_baseline_get_the_interval_of_the_verdict(client: TestClie
     assert sides[0]["ci_low_pct"] is not None
     for name in ("delta_pct", "ci_low_pct", "ci_high_pct"):
         assert sides[0][name] == pytest.approx(sides[1][name])
+
+
+def test_both_sides_are_chosen_in_one_form(client: TestClient) -> None:
+    page = client.get("/compare").text
+    (form,) = re.findall(r'<form class="combos".*?</form>', page, re.DOTALL)
+    assert re.findall(r'<input[^>]* name="([^"]+)"', form) == ["a", "b"]
+    assert form.count('type="submit"') == 1
