@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Self
@@ -10,11 +10,13 @@ from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
+from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
 from app.storage.audit import SUBJECTS, AuditEvent, AuditFilter, all_events, find_events
 from app.storage.projects import list_projects, slugs_by_id
+from app.storage.stacks import names_of_stacks
 from app.storage.users import names_by_id
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
@@ -109,7 +111,7 @@ class EventView:
 
 
 def view_of(event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str]) -> EventView:
-    """Return the view of an event. `slugs`: projects by id. `names`: users by id as text."""
+    """Return the view of an event. `slugs`: projects by id. `names`: users and stacks by id as text."""
     project = slugs.get(event.project_id or 0, "")
     page = _PAGES.get(event.subject, "")
     if "{project}" in page and not project:
@@ -130,8 +132,14 @@ def subject_name(event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str
     if event.subject == "project":
         return slugs.get(event.project_id or 0, "")
     name = {**event.before, **event.after}.get("name")
-    of_account = names.get(event.subject_id, "") if event.subject in ("account", "member") else ""
-    return of_account or (name if isinstance(name, str) else "")
+    own = names.get(event.subject_id, "") if event.subject in ("account", "member", "stack") else ""
+    return own or (name if isinstance(name, str) else "")
+
+
+def _names(session: Session, events: Iterable[AuditEvent]) -> dict[str, str]:
+    """Return the names of users and of the stacks that the events changed, by id as text."""
+    stacks = (event.subject_id for event in events if event.subject == "stack")
+    return {**names_by_id(session), **names_of_stacks(session, stacks)}
 
 
 def csv_rows(
@@ -181,7 +189,7 @@ def show_audit(
 ) -> HTMLResponse:
     query = AuditQuery.from_params(request.query_params)
     page = find_events(session, query.read(), before=before, limit=_ON_A_PAGE)
-    slugs, names = slugs_by_id(session), names_by_id(session)
+    slugs, names = slugs_by_id(session), _names(session, page.events)
     access = access_of(request)
     return render(
         request,
@@ -257,6 +265,6 @@ class AuditList(BaseModel):
 def read_audit(session: ReadSession, query: Annotated[AuditQuery, Query()]) -> AuditList:
     """List changes of access, state, baselines, quarantine and settings in the projects that the caller manages."""
     page = find_events(session, query.read(), before=query.before, limit=query.limit)
-    slugs, names = slugs_by_id(session), names_by_id(session)
+    slugs, names = slugs_by_id(session), _names(session, page.events)
     items = [AuditItem.of(event, slugs, names) for event in page.events]
     return AuditList(items=items, next_before=page.next_before)

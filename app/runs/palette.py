@@ -15,6 +15,7 @@ from app.domain.rules.rule import Rule
 from app.runs.queries import RunQuery, find_runs
 from app.storage.runs import RunListItem
 from app.storage.search import FEWEST_LETTERS
+from app.storage.stacks import names_of_stacks
 from app.storage.tables import ProjectRow, RegressionRow, RunRow, select_any
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, Rules
@@ -144,11 +145,11 @@ def _stacks(session: Session, runs: Sequence[RunListItem]) -> Iterator[PaletteHi
     ids = [run.id for run in runs]
     rows = session.execute(select_any(RunRow.id, RunRow.stack_key).where(col(RunRow.id).in_(ids))) if ids else ()
     keys: Mapping[int, str] = {row.id: row.stack_key for row in rows if row.stack_key}
-    newest = {keys[run.id]: run for run in reversed(runs) if run.id in keys}
-    for key, run in list(newest.items())[-_SHOWN:][::-1]:
-        gpus = f"{run.gpus} × {run.gpu}" if run.gpus and run.gpu else run.gpu
-        parts = filter(None, (run.model, gpus, run.dispatcher))
-        yield PaletteHit(" · ".join(parts) or "Unknown stack", f"/history/{key}", f"{run.project}, {key[:8]}")
+    projects = {keys[run.id]: run.project for run in reversed(runs) if run.id in keys}
+    newest = list(projects)[-_SHOWN:][::-1]
+    names = names_of_stacks(session, newest)
+    for key in newest:
+        yield PaletteHit(names.get(key, "Unknown stack"), f"/history/{key}", projects[key])
 
 
 def _commits(runs: Sequence[RunListItem], words: Sequence[str]) -> Iterator[PaletteHit]:

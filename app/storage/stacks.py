@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Row, Select, bindparam, case
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import METRICS
-from app.domain.naming import TitledStack, stack_names
+from app.domain.naming import TitledStack, stack_names, stack_title
 from app.domain.performance.health import BYTES_PER_GIB
 from app.domain.run import Metric, Stated
 from app.domain.verdict.history import find_changes
@@ -32,7 +32,7 @@ from app.domain.verdict.step_time import (
     sample_of,
 )
 from app.storage.readings import losses_of_runs
-from app.storage.runs import aware, frozen, metrics_of, stored_contract
+from app.storage.runs import aware, frozen, metrics_of, newest_contract, stored_contract
 from app.storage.tables import EVERYTHING, ProjectRow, RunResultRow, RunRow, StandingRow, select_any
 
 _AT_ONCE = 500
@@ -469,7 +469,7 @@ class PassReading:
         self._losses |= losses_of_runs(self._session, missing)
 
 
-# --- Unique names of ranked stacks.
+# --- Unique names of stacks.
 
 
 def names_of_titles(session: Session, titles: Iterable[str]) -> dict[str, str]:
@@ -485,4 +485,19 @@ def names_of_titles(session: Session, titles: Iterable[str]) -> dict[str, str]:
     return stack_names(
         TitledStack(key, title, project, {name: frozen(value) for name, value in about.items()})
         for key, title, project, about in session.execute(chosen)
+    )
+
+
+def names_of_stacks(session: Session, stack_keys: Iterable[str]) -> dict[str, str]:
+    """Return a name by stack key, with what distinguishes these stacks; without stacks that have no visible run."""
+    contracts = {key: newest_contract(session, key) for key in sorted(set(stack_keys))}
+    return stack_names(
+        TitledStack(
+            key,
+            stack_title(contract),
+            "",
+            {name: stated.value for name, stated in contract.items() if stated.value is not None},
+        )
+        for key, contract in contracts.items()
+        if contract
     )

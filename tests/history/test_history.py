@@ -17,7 +17,9 @@ from sqlalchemy import Engine
 from sqlmodel import select
 from starlette.testclient import TestClient
 
-from app.storage.database import transaction
+from app.domain.naming import stack_title
+from app.storage.database import read_session, transaction
+from app.storage.runs import newest_contract
 from app.storage.tables import AuditEventRow, RunRow
 from tests.builders import FIRST_PLACE, make_project, make_run, make_stack
 from tests.prepared import prepared
@@ -354,6 +356,9 @@ def test_a_golden_run_is_pinned_and_unpinned(client: TestClient, engine: Engine,
     with transaction(engine) as session:
         rows = session.exec(select(AuditEventRow).where(AuditEventRow.subject == "stack")).all()
         assert [(row.who, row.action) for row in rows] == [("Ada", "pin"), ("Ada", "pin"), ("Grace", "unpin")]
+    (name,) = {item["name"] for item in client.get("/api/v1/audit?subject=stack").json()["items"]}
+    with read_session(engine) as session:
+        assert name == stack_title(newest_contract(session, key_of(engine, moved[0])))
 
 
 def test_a_golden_run_is_proposed_by_one_user_and_approved_by_another(

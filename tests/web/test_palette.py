@@ -32,6 +32,8 @@ def test_words_lead_to_everything_and_numbers_to_the_run(client: TestClient, eng
     assert sections["Runs"] == [f"/runs/{slow}"]
     assert len(sections["Stacks"]) == 1
     assert client.get(sections["Stacks"][0]).status_code == 200
+    shown = client.get("/search", params={"q": "nightly slow"}, headers=HTMX).text
+    assert sections["Stacks"][0].removeprefix("/history/")[:8] not in re.sub(r'href="[^"]+"', "", shown)
     sections = hits(client, "nightlies")
     assert sections["Settings"] == ["/settings/projects/nightlies"]
     assert len(sections["Runs"]) == 5
