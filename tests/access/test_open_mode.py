@@ -34,6 +34,19 @@ def counted(engine: Engine) -> dict[str, int]:
         return {name: session.execute(select(func.count()).select_from(tables[name])).scalar_one() for name in LASTING}
 
 
+def test_every_page_says_once_that_no_log_in_is_needed(app: FastAPI, client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        owned = make_belongings(session, OURS)
+    settings = [route.path for route in route_table(app).routes if route.method == "GET" and "/settings/" in route.path]
+    texts = {}
+    for path in ("/", *settings):
+        answer = client.get(path.format(**owned.params()), headers=PAGE)
+        if answer.status_code == 200 and answer.headers["content-type"].startswith("text/html"):
+            texts[path] = answer.text
+    assert len(texts) > 15
+    assert {path: text.count("data-local-mode") for path, text in texts.items()} == dict.fromkeys(texts, 1)
+
+
 def test_accounts_tokens_receivers_and_the_public_switch_need_log_ins(
     app: FastAPI, client: TestClient, engine: Engine
 ) -> None:
