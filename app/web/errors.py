@@ -1,8 +1,10 @@
 """Turn errors into answers: a problem document for programs, a page for browsers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import structlog
 from fastapi import FastAPI, Request
@@ -102,6 +104,20 @@ _DETAILS = {
     500: "Unexpected error (id {request_id}). The service's log has the details under this id. Nothing that was "
     "acknowledged is lost.",
 }
+_PLACES = {
+    "runs": "All runs",
+    "regressions": "Regressions",
+    "history": "Trends",
+    "compare": "Compare",
+    "experiments": "Experiments",
+    "leaderboards": "Leaderboards",
+    "references": "Published figures",
+    "playbook": "Playbook",
+    "glossary": "Glossary",
+    "help": "Help",
+}
+"""First part of an address and the name of the page there."""
+_LONGEST_SEARCH = 60
 _MOST_FIELDS = 50
 """An answer names at most this many invalid fields."""
 
@@ -129,9 +145,26 @@ def answer(
         return problem(status, title, detail, fields, offset)
     sentences = [] if fields and detail == f"{title}." else [detail]
     sentences += [f"{field.field}: {field.message}." for field in fields]
-    is_filtered = status == 422 and request.method == "GET" and request.url.query
-    back = ((request.url.path, "Clear the filters"),) if is_filtered else ()
+    back: Sequence[tuple[str, str]] = ()
+    if status == HTTPStatus.NOT_FOUND:
+        back = _meant(request.url.path)
+    elif status == HTTPStatus.UNPROCESSABLE_ENTITY and request.method == "GET" and request.url.query:
+        back = ((request.url.path, "Clear the filters"),)
     return render_error(request, status, title, " ".join(sentences), back)
+
+
+def _meant(path: str) -> tuple[tuple[str, str], ...]:
+    """Return addresses and labels of pages that a caller of an unknown page probably wants."""
+    first, *rest = path.strip("/").split("/")
+    close = get_close_matches(first[:_LONGEST_SEARCH].lower(), _PLACES, n=1)
+    places = [(f"/{name}", _PLACES[name]) for name in dict.fromkeys([*close, "runs", "regressions"])]
+    if close and rest and first not in _PLACES:
+        corrected = "/".join(("", close[0], *rest))[:_LONGEST_SEARCH]
+        return ((quote(corrected), corrected), *places)
+    text = ([first, *rest][-1])[:_LONGEST_SEARCH]
+    if text.isdigit() or text in _PLACES:
+        return tuple(places)
+    return (*places, (f"/search?{urlencode({'q': text})}", f"Search for “{text}”"))
 
 
 def is_machine(request: Request) -> bool:

@@ -414,3 +414,22 @@ def test_names_in_backticks_are_code_and_what_they_hold_is_escaped(client: TestC
     reference = client.get("/docs/runs").text
     assert "<code>status</code> says whether" in reference
     assert "`" not in reference
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("/run/12", ["/runs/12", "/runs", "/regressions"]),
+        ("/regressions/999999", ["/regressions", "/runs"]),
+        ("/nightly-qwen", ["/runs", "/regressions", "/search?q=nightly-qwen"]),
+        ("/%3Cb%3E", ["/runs", "/regressions", "/search?q=%3Cb%3E"]),
+    ],
+)
+def test_a_page_that_does_not_exist_leads_to_what_was_probably_meant(
+    client: TestClient, address: str, expected: list[str]
+) -> None:
+    answer = client.get(address, headers={"Accept": "text/html"})
+    assert answer.status_code == 404
+    ways = answer.text.partition('class="ways"')[2].partition("</p>")[0]
+    assert re.findall(r'href="([^"]+)"', ways) == expected
+    assert "<b>" not in ways
