@@ -487,6 +487,15 @@ def test_the_list_of_stacks(client: TestClient, engine: Engine, make: Make, quer
     assert len(set(re.findall(r'href="/history/([0-9a-f]{64})"', page))) == len(expected)
 
 
+def test_the_list_counts_the_changed_workloads(client: TestClient, engine: Engine, make: Make) -> None:
+    same, slower = (make(series((4, 400.0)), fields={"seq_len": length})[-1] for length in (2048, 8192))
+    with transaction(engine) as session:
+        session.get_one(RunRow, same).verdict = "no_change"
+        session.get_one(RunRow, slower).verdict = "regression"
+    for address, changed in (("/history", 1), ("/history?verdict=no_change", 0)):
+        assert f'data-changed="{changed}"' in client.get(address).text, address
+
+
 def test_a_stack_of_the_list_says_what_it_is(client: TestClient, make: Make) -> None:
     make(series((4, 400.0)))
     page = client.get("/history").text
