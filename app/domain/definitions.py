@@ -52,6 +52,27 @@ open nothing. `step_time`: 2 since contradicting reruns are inconclusive, 3 sinc
 `suspects`: 2 since `no_change` has none. `upgrades`: 1 measures over the first five commits of a stack, since 2 the
 old side counts as ended after them. `sentences`: the wording of stored reasons and notes."""
 
+DECIDES: Mapping[str, str] = {
+    "reading": "Values and events read from logs and documents",
+    "steady_state": "Iterations that the figures cover",
+    "intervals": "Intervals of the figures",
+    "flops": "Model FLOPs, TFLOP/s and MFU",
+    "peaks": "The dense peak that MFU refers to",
+    "keys": "Runs that are compared or ranked together",
+    "failures": "How a run ended, and its failures",
+    "timers": "Times of the trainer's timers",
+    "activity": "Whether a requested setting was in use",
+    "baseline": "Earlier runs that a run is judged against",
+    "step_time": "Regression, improvement, no change or inconclusive",
+    "memory": "Whether more peak memory is a regression",
+    "loss": "Whether a worse loss withholds the result",
+    "levels": "Segments and change points of a history",
+    "suspects": "Possible causes and their order",
+    "sentences": "Wording of reasons and notes",
+    "upgrades": "Regressions that an upgrade opens",
+}
+"""What each rule of figures and verdicts decides, for pages."""
+
 VERDICT_VERSION = sum(VERDICT_RULES.values())
 
 RANKING_RULES: dict[str, int] = {"eligibility": 3, "results": 3, "ties": 4, "sentences": 4}

@@ -12,7 +12,7 @@ from sqlmodel import Session, col
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from app.domain.access.principal import Action
-from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS, VERDICT_RULES, VERDICT_VERSION, changes
+from app.domain.definitions import DECIDES, DEFINITION_VERSION, DEFINITIONS, VERDICT_RULES, VERDICT_VERSION, changes
 from app.queue import RECOMPUTE, enqueue
 from app.storage.database import read_session, transaction
 from app.storage.definition_progress import Progress, could_not_be_computed, progress
@@ -112,6 +112,7 @@ def show_definitions(request: Request, session: ReadSession) -> HTMLResponse:
         state=definition_state(session),
         definitions=DEFINITIONS,
         verdict_rules=VERDICT_RULES,
+        decides=DECIDES,
     )
 
 

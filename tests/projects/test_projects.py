@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from markupsafe import escape
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS, VERDICT_RULES
+from app.domain.definitions import DECIDES, DEFINITION_VERSION, DEFINITIONS, VERDICT_RULES
 from app.main import create_app
 from app.settings import Settings
 from app.storage import suspect_evidence
@@ -281,3 +282,5 @@ def test_the_page_of_a_service_that_is_up_to_date_says_so(client: TestClient, en
     runs(engine, CURRENT, CURRENT)
     page = client.get("/settings/definitions").text
     assert "All figures and verdicts follow the current definitions (2 runs)." in page
+    assert set(DECIDES) == {*DEFINITIONS, *VERDICT_RULES}
+    assert [text for text in DECIDES.values() if escape(text) not in page] == []

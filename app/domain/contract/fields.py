@@ -62,13 +62,14 @@ class ContractField:
 
 @dataclass(frozen=True, slots=True)
 class MetricField:
-    """One headline figure."""
+    """One headline figure. `decides`: the judgements that it decides."""
 
     name: str
     label: str
     unit: str
     less_is_better: bool
     meaning: str
+    decides: str
 
 
 # --- Workload, hardware and software.
@@ -871,16 +872,27 @@ ENVIRONMENT_FIELDS = tuple(
 # --- The headline figures of a run, in display order.
 
 _METRICS = (
-    MetricField("step_time_ms", "Step time", "ms", True, "Median time of one optimizer step over the steady window."),
     MetricField(
-        "tokens_per_s_per_gpu", "Tokens", "tokens/s/GPU", False, "Tokens of a step over steady step time and GPUs."
+        "step_time_ms", "Step time", "ms", True, "Median time of one optimizer step over the steady window.",
+        "verdicts and rankings",
     ),
     MetricField(
-        "tflops_per_gpu", "Model FLOPs", "TFLOP/s/GPU", False, "Model FLOPs of a step over steady step time and GPUs."
+        "tokens_per_s_per_gpu", "Tokens", "tokens/s/GPU", False, "Tokens of a step over steady step time and GPUs.",
+        "nothing: the step time decides",
     ),
-    MetricField("mfu_pct", "MFU", "%", False, "Model FLOP/s as a share of the GPU's dense peak for this precision."),
-    MetricField("peak_memory_gib", "Peak memory", "GiB", True, "Most memory that any rank had allocated."),
-)
+    MetricField(
+        "tflops_per_gpu", "Model FLOPs", "TFLOP/s/GPU", False, "Model FLOPs of a step over steady step time and GPUs.",
+        "nothing: the step time decides",
+    ),
+    MetricField(
+        "mfu_pct", "MFU", "%", False, "Model FLOP/s as a share of the GPU's dense peak for this precision.",
+        "nothing: the step time decides",
+    ),
+    MetricField(
+        "peak_memory_gib", "Peak memory", "GiB", True, "Most memory that any rank had allocated.",
+        "verdicts, if it grows clearly",
+    ),
+)  # fmt: skip
 METRICS = {metric.name: metric for metric in _METRICS}
 
 
