@@ -36,6 +36,7 @@ class Preview:
     `is_log`: False for a document that goes with a log, and for a file that no reader supports. `is_profile`: it goes
     with the log as a profile. `job`: what all logs of one job agree on, as far as the file shows it. `whole_job`: the
     seconds since 1970 of the beginning and end of a log with all iterations of its job; those of one job overlap.
+    Empty for any other.
     """
 
     sentence: str
@@ -45,7 +46,7 @@ class Preview:
     is_profile: bool = False
     is_document: bool = False
     job: Mapping[str, Value] = field(default_factory=dict)
-    whole_job: tuple[float, float] | None = None
+    whole_job: tuple[float, ...] = ()
 
 
 def preview(file_name: str, data: bytes) -> Preview:
@@ -85,7 +86,7 @@ def preview(file_name: str, data: bytes) -> Preview:
     missing = tuple(name for name in ASKED if name not in recognised)
     job = {fact: value for fact, value in job_facts(log).items() if value is not None}
     sentence = f"{', '.join(part for part in parts if part)}."
-    return Preview(sentence, True, recognised, missing, job=job, whole_job=span_of_whole_job(log))
+    return Preview(sentence, True, recognised, missing, job=job, whole_job=span_of_whole_job(log) or ())
 
 
 async def preview_body(request: Request, name: str) -> Preview:
