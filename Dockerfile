@@ -45,7 +45,8 @@ COPY --from=build /srv/threewalls/pyproject.toml /srv/threewalls/threewalls_entr
 COPY migrations migrations
 COPY templates templates
 COPY static static
-COPY docs/*.md docs/
+COPY docs docs
+COPY deploy/proxy deploy/proxy
 ENV PATH=/opt/threewalls/bin:$PATH PYTHONUNBUFFERED=1 THREEWALLS_DATA_DIR=/data
 # A container starts in a fraction of the time with bytecode in its image.
 RUN python -m compileall -q /opt/threewalls/lib app workers threewalls migrations

@@ -1,4 +1,4 @@
-"""Add templates, static files and migrations to the wheel; pyproject.toml declares everything else."""
+"""Add templates, static files, migrations and documents to the wheel; pyproject.toml declares everything else."""
 
 import shutil
 from pathlib import Path
@@ -7,7 +7,7 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-RESOURCES = ("templates", "static", "migrations", "docs")
+RESOURCES = ("templates", "static", "migrations", "docs", "deploy/proxy")
 
 
 class BuildWithResources(build_py):

@@ -66,6 +66,15 @@ def show_document(request: Request, name: str) -> Response:
     return render(request, "web/help.html", document=document, query="", hits=())
 
 
+@router.get("/help/files/{name}")
+@requires(Open.ANYONE)
+def show_file(name: str) -> Response:
+    """Return a file that documents link to, such as alert rules or a proxy configuration, as text."""
+    if name not in files():
+        raise NotFound(f"There is no file {name!r}. /help lists all documents.")
+    return Response(files()[name].read_bytes(), media_type="text/plain; charset=utf-8")
+
+
 @router.get("/llms.txt")
 @requires(Open.ANYONE)
 def list_for_agents() -> Response:
@@ -97,6 +106,14 @@ def search(query: str) -> tuple[HelpHit, ...]:
                 )
                 ranked.append((-sum(word in title for word in words), len(ranked), hit))
     return tuple(hit for *_, hit in sorted(ranked, key=lambda item: item[:2])[:_MOST_HITS])
+
+
+@lru_cache
+def files() -> dict[str, Path]:
+    """Return the files besides documents that the service shows, by name."""
+    folders = (_DOCS, _DOCS / "ci", _DOCS / "ops", RESOURCES / "deploy" / "proxy")
+    paths = [path for folder in folders for path in folder.glob("*") if path.is_file()]
+    return {path.name: path for path in paths if path.suffix not in {".md", ".py", ".png"}}
 
 
 @lru_cache
@@ -148,7 +165,7 @@ def _unique(anchor: str, anchors: set[str]) -> str:
 def _point_inside(token: Token) -> None:
     """Turn links to other documents into addresses of this service, with their titles instead of file names.
 
-    Links to files that the service does not serve become text.
+    Links to files that the service has lead to their text; links to anything else lose their address.
     """
     children = token.children or []
     for link, label in pairwise(children):
@@ -162,4 +179,8 @@ def _point_inside(token: Token) -> None:
                 with (_DOCS / label.content).open(encoding="utf-8") as file:
                     label.content = file.readline().removeprefix("# ").strip().replace("`", "")
         elif not target.startswith(("https://", "http://", "#")):
-            link.attrs.pop("href")
+            name = target.rpartition("/")[2]
+            if name in files():
+                link.attrSet("href", f"/help/files/{name}")
+            else:
+                link.attrs.pop("href")

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-_FOLDERS = ("app", "workers", "threewalls", "templates", "static", "migrations", "docs")
+_FOLDERS = ("app", "workers", "threewalls", "templates", "static", "migrations", "docs", "deploy")
 _FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "threewalls_entry.py")
 
 

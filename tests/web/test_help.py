@@ -26,6 +26,21 @@ def test_every_document_is_a_page_and_its_links_lead_somewhere(client: TestClien
     assert "THREEWALLS_PUBLIC_URL" in pages["settings"].text
 
 
+def test_files_that_documents_link_to_are_shown_as_text(client: TestClient) -> None:
+    pages = [client.get(f"/help/{name}").text for name in ("operations", "documents", "deploy")]
+    targets = {target for page in pages for target in re.findall(r'href="(/help/files/[^"]+)"', page)}
+    names = ("ops/alerts.yml", "ops/grafana.json", "iterations.schema.json", "../deploy/proxy/nginx.conf")
+    for name in names:
+        target = f"/help/files/{Path(name).name}"
+        assert target in targets
+        answer = client.get(target)
+        assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+        assert answer.content == (DOCS / name).read_bytes()
+    assert {client.get(target).status_code for target in targets} == {200}
+    for name in ("ops", "take_screenshot.py", "..%2Fpyproject.toml", "nothing.yml"):
+        assert client.get(f"/help/files/{name}", headers=PEOPLE).status_code == 404
+
+
 def test_the_search_finds_sections_and_an_unknown_document_is_none(client: TestClient) -> None:
     hits = re.findall(r'data-hit="([^"]+)"', client.get("/help?q=exit+codes", headers=PEOPLE).text)
     assert "/help/cli#exit-codes" in hits[:3]
