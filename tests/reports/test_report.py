@@ -8,6 +8,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.testclient import TestClient
 
+from app.domain.contract.fields import FIELDS
 from app.domain.numbers import THIN
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
 from app.storage.verdicts import keep_alarms
@@ -190,6 +191,19 @@ def test_a_provisional_verdict_says_what_to_state(client: TestClient, lab: Lab) 
     assert "regression (provisional): step time" in lines[0]
     (provisional,) = (line for line in lines if line.startswith("Provisional"))
     assert "`cluster`" in provisional
+
+
+def test_a_comment_names_the_first_of_many_fields_to_state(client: TestClient, lab: Lab) -> None:
+    names = [field.name for field in FIELDS.values() if field.role in ("stack", "config")]
+    nightly(lab, 4, fields=dict.fromkeys(names, ...))
+    late = lab.run(dict.fromkeys(names, ...), slower=0.2)
+    lab.judge(late)
+    unknown = as_json(client, lab, late)["verdict"]["fields_to_supply"]
+    (provisional,) = (line for line in comment(client, lab, late) if line.startswith("Provisional"))
+    named = provisional.split(":")[1].split(" and ")[0].split(", ")
+    assert named == [f" `{unknown[0]}`", *(f"`{name}`" for name in unknown[1 : len(named)])]
+    assert 0 < len(named) < len(unknown)
+    assert f"and {len(unknown) - len(named)} more" in provisional
 
 
 def test_a_failed_run_says_what_failed(client: TestClient, lab: Lab) -> None:

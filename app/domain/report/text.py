@@ -30,6 +30,8 @@ from app.domain.verdict.words import (
 
 MOVED_COLUMNS = ("figure", "baseline", "candidate", "change", "interval", "decision")
 _MOST_SUSPECTS = 6
+_MOST_FIELDS = 15
+"""Fields to state in a comment: about as many as a stack has. The run's page lists all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,8 +339,11 @@ def _folded(report: RunReport) -> Iterator[str]:
 
 def _verdict_details(text: VerdictText) -> Iterator[str]:
     if text.supply:
-        names = ", ".join(f"`{name}`" for name in text.supply)
-        yield from ("", f"{text.supply_why} {names}. State each in `meta`, in the job's log, or on the run's page.")
+        names = ", ".join(f"`{name}`" for name in text.supply[:_MOST_FIELDS])
+        more = f" and {len(text.supply) - _MOST_FIELDS} more" if text.supply[_MOST_FIELDS:] else ""
+        yield from (
+            "", f"{text.supply_why} {names}{more}. State each in `meta`, in the job's log, or on the run's page."
+        )  # fmt: skip
     yield from _list(
         "Suspects", [" ".join([escaped(line), *map(escaped, evidence)]) for line, evidence in text.suspects]
     )
