@@ -56,6 +56,7 @@ def list_regressions(
 
     As CSV or Parquet all of them, whatever the page.
     """
+    RegressionQuery.check_names(request.query_params)
     chosen = table_format(request)
     if chosen != "json":
         return table_answer(chosen, REGRESSION_COLUMNS, regression_rows(engine, query), "regressions")

@@ -37,6 +37,8 @@ class RegressionQuery(ListQuery):
 
     page_defaults = {"state": ACTIVE_STATES}  # noqa: RUF012  # a class variable of the base
     not_narrowing = ("state", "sort")
+    refuses_unknown = True
+    further_names = ("format", "changed")
 
     q: str = Field("", description="Words that must all occur in the cause, note, assignee, link or names of a run.")
     state: Annotated[str, OneOf((ACTIVE_STATES, *STATES, ANY_STATE))] = Field(

@@ -444,3 +444,11 @@ def test_of_two_who_change_it_at_once_one_is_told(postgres: Engine) -> None:
         newest, opened = audit.events(session, "regression", number)
     assert f"was changed by {newest.who} at" in messages[0]
     assert opened.by_service
+
+
+def test_an_unknown_filter_is_refused_with_the_nearest_one(client: TestClient) -> None:
+    for path in ("/api/v1/regressions", "/regressions"):
+        assert client.get(f"{path}?assignees=mara").status_code == 422
+    (error,) = client.get("/api/v1/regressions?assignees=mara").json()["errors"]
+    assert (error["field"], "assignee?" in error["message"]) == ("assignees", True)
+    assert client.get("/api/v1/regressions?assignee=mara&format=csv").status_code == 200
