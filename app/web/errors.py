@@ -119,6 +119,8 @@ _PLACES = {
 """First part of an address and the name of the page there."""
 _LONGEST_SEARCH = 60
 _MOST_FIELDS = 50
+_MESSAGES = {"missing": "is required", "extra_forbidden": "is not a field of this call"}
+"""In place of the validator's own, by type."""
 """An answer names at most this many invalid fields."""
 
 _MACHINE_PATHS = ("/api/", "/healthz", "/readyz", "/metrics")
@@ -195,7 +197,8 @@ async def _invalid_request(request: Request, error: Exception) -> Response:
     # `("query", "wait")` is `wait` to the caller.
     fields = tuple(
         FieldError(
-            ".".join(map(str, problem["loc"][1:] or problem["loc"])), problem["msg"].removeprefix("Value error, ")
+            ".".join(map(str, problem["loc"][1:] or problem["loc"])),
+            _MESSAGES.get(problem["type"], problem["msg"].removeprefix("Value error, ")),
         )
         for problem in problems
     )

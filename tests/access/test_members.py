@@ -250,3 +250,4 @@ def test_users_need_no_body_for_an_action_without_details(teams: Teams) -> None:
     assert client.post(f"/api/v1/projects/{OURS}/unarchive", json={}).json()["archived_at"] is None
     unknown = client.post(f"/api/v1/projects/{OURS}/archive", json={"authr": "Ada"})
     assert (unknown.status_code, [error["field"] for error in unknown.json()["errors"]]) == (422, ["authr"])
+    assert unknown.json()["errors"][0]["message"] == "is not a field of this call"
