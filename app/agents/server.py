@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context, MCPServer
@@ -53,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
 
 def make_server(url: str = "", *, over_http: bool = False, writes: bool = False) -> MCPServer:
     """Return the server. `writes` adds the tool that plans experiments for real."""
-    server = MCPServer("threewalls", title="Threewalls", instructions=_INSTRUCTIONS)
+    server = MCPServer("threewalls", title="Threewalls", instructions=_INSTRUCTIONS, version=version("threewalls"))
 
     def client_of(context: Context[Any, Any]) -> Client:
         if not over_http:
@@ -71,7 +72,10 @@ def make_server(url: str = "", *, over_http: bool = False, writes: bool = False)
     @server.tool(annotations=_READS)
     def search_runs(  # noqa: PLR0917  an agent names them
         context: Context[Any, Any],
-        words: Annotated[str, Field(description="Words in the name, branch, commit, model or GPU.")] = "",
+        words: Annotated[
+            str,
+            Field(description="Words in the name, branch, commit, model or GPU; `field:value` is a filter."),
+        ] = "",
         project: str = "",
         verdict: Annotated[str, Field(description="regression, improvement, no_change, inconclusive ...")] = "",
         branch: str = "",
@@ -107,7 +111,7 @@ def make_server(url: str = "", *, over_http: bool = False, writes: bool = False)
     @server.tool(annotations=_READS)
     def list_regressions(
         context: Context[Any, Any],
-        state: Annotated[str, Field(description="open, investigating, fixed ...; empty for all")] = "",
+        state: Annotated[str, Field(description="active, open, expected, fixed, any ...")] = "active",
         project: str = "",
     ) -> dict[str, Any]:
         """List regressions with their cost and suspects."""

@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,17 @@ def test_an_agent_reads_runs_verdicts_and_suggestions(house: House) -> None:
         async with house.stdio("read") as client:
             tools = (await client.list_tools()).tools
             assert {tool.name for tool in tools} == READ_ONLY
+            assert client.server_info is not None
+            assert client.server_info.version == version("threewalls")
             assert all(tool.annotations and tool.annotations.read_only_hint for tool in tools)
             runs = await call(client, "search_runs", words="agents")
             assert [run["id"] for run in runs["runs"]] == [house.run]
             verdict = await call(client, "read_verdict", run=house.run)
             assert (verdict["verdict"], verdict["exit_code"]) == ("no_baseline", 4)
             assert isinstance((await call(client, "suggest", run=house.run))["suggestions"], list)
-            assert (await call(client, "list_regressions"))["total"] == 0
+            for state in ("active", "any", "fixed"):
+                assert (await call(client, "list_regressions", state=state))["total"] == 0
+            assert "422" in await call(client, "list_regressions", state="investigating")
             assert (await call(client, "list_experiments", run=house.run))["total"] == 0
             assert "404" in await call(client, "explain_regression", regression=4711)
             assert "404" in await call(client, "read_verdict", run=4711)
