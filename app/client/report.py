@@ -59,7 +59,7 @@ def outcome_of(report: Mapping[str, Any]) -> str:
 
 
 def verdict_text(report: Mapping[str, Any]) -> list[str]:
-    """Render a report in lines for a terminal: verdict, baseline, changes, suspects, next step."""
+    """Render a report in lines for a terminal: verdict, baseline, changes, broken limits, suspects, next step."""
     lines = [one_line(str(report.get("headline", ""))), one_line(str(report.get("baseline", "")))]
     if moved := report.get("moved"):
         lines += ["", *_table([[str(cell or "") for cell in _cells(row)] for row in moved])]
@@ -69,6 +69,8 @@ def verdict_text(report: Mapping[str, Any]) -> list[str]:
             number = (report.get("run") or {}).get("id")
             lines.append(f"start them: threewalls rerun {number} --exec 'your command'")
     verdict = report.get("verdict") or {}
+    if limits := verdict.get("limits_broken"):
+        lines += ["", *(one_line(str(limit)) for limit in limits)]
     suspects = [_suspect(suspect) for suspect in verdict.get("suspects") or ()][:_SUSPECTS]
     lines += ["", *(f"suspect: {reason}" for reason in suspects)] if suspects else []
     for regression in report.get("regressions") or ():

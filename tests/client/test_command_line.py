@@ -109,6 +109,12 @@ def test_an_inconclusive_report_says_what_would_decide() -> None:
     assert lines == ["inconclusive: step time", "12 runs", "", advice]
 
 
+def test_a_broken_limit_is_named_whatever_the_verdict_is() -> None:
+    limit = "Step time is 439.3 ms; the limit is at most 430.0 ms."
+    report = {"headline": "no baseline", "baseline": "baseline: none", "verdict": {"limits_broken": [limit]}}
+    assert verdict_text(report) == ["no baseline", "baseline: none", "", limit]
+
+
 def test_control_characters_become_spaces() -> None:
     assert plain("a\x1b[31mb\x9b\n") == "a [31mb \n"
     assert one_line(" a\n\tb\r ") == "a b"
