@@ -165,10 +165,11 @@ def _line(row: Mapping[str, Any], *, dry_run: bool) -> str:
     if "error" in row:
         return f"{name}: refused: {row['error']}"
     if dry_run:
-        metrics = ", ".join(row["metrics"][:12]) or "files"
+        metrics = ", ".join(row["metrics"][:12])
+        content = f"{row['steps']:,} steps of {metrics}" if metrics else "files that the service reads as they are"
         arguments = len(row["meta"].get("launch_args", {}))
         imported = f"; already imported as run {row['id']}" if row["id"] else ""
-        return f"{name}: {row['steps']:,} steps of {metrics}; launch arguments: {arguments}{imported}"
+        return f"{name}: {content}; launch arguments: {arguments}{imported}"
     return f"{name}: run {row['id']} {row['url']}" + ("" if row["created"] else " (already imported)")
 
 

@@ -130,7 +130,7 @@ def test_a_metric_of_another_name_is_mapped_and_a_refusal_is_said(server: Runnin
         threewalls(server.address, tmp_path, *words),
         threewalls(server.address, tmp_path, *words, "--dry-run"),
     )
-    assert (refused.code, "step_time_s" in refused.document["runs"][0]["error"]) == (3, True)
+    assert (refused.code, "--column" in refused.document["runs"][0]["error"]) == (3, True)
     assert (dry.code, dry.document["runs"]) == (3, refused.document["runs"])
     done = threewalls(server.address, tmp_path, *words, "--column", "perf/iter=step_time_s")
     assert (done.code, done.document["runs"][0]["created"]) == (0, True)
