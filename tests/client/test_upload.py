@@ -184,6 +184,8 @@ def test_a_doctor_finds_nothing_wrong_here_and_much_elsewhere(server: Running, t
     assert result == {"service": "bad", "proxy": "mind", "job": "ok", "spool": "ok", "log": "bad"}
     assert "pw" not in ill.out
     assert all(finding["do"] for finding in ill.document["findings"] if finding["state"] != "ok")
+    manual = (Path(__file__).parents[2] / "docs/cli.md").read_text()
+    assert all(f"`{name}`" in manual for name in ill.document["findings"][0])
 
 
 # --- metadata
