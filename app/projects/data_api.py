@@ -104,6 +104,10 @@ class DeletionIn(BaseModel):
         return DeletionSelection(kind=self.what, stack=self.stack, before=utc_now())
 
 
+class DeletionPreviewIn(DeletionIn):
+    author: str = Field("", max_length=MAX_AUTHOR, description="Ignored, because nothing is changed.")
+
+
 class RetentionIn(BaseModel):
     """It replaces the whole retention; null: for ever."""
 
@@ -180,7 +184,7 @@ def list_deletions(session: ReadSession, slug: Slug) -> DeletionList:
 
 @router.post("/projects/{slug}/deletions/preview", responses=documented(404, 422))
 @requires(Action.MANAGE, of="project")
-def preview_deletion_of(session: ReadSession, slug: Slug, deletion: DeletionIn) -> PreviewOut:
+def preview_deletion_of(session: ReadSession, slug: Slug, deletion: DeletionPreviewIn) -> PreviewOut:
     """Return what a deletion would do. Nothing is deleted."""
     selection = deletion.selection()
     return PreviewOut.of(selection, preview_deletion(session, slug, selection))

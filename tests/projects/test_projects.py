@@ -284,3 +284,11 @@ def test_the_page_of_a_service_that_is_up_to_date_says_so(client: TestClient, en
     assert "All figures and verdicts follow the current definitions (2 runs)." in page
     assert set(DECIDES) == {*DEFINITIONS, *VERDICT_RULES}
     assert [text for text in DECIDES.values() if escape(text) not in page] == []
+
+
+def test_a_preview_of_a_deletion_needs_no_author_and_the_deletion_does(client: TestClient) -> None:
+    body = {"what": "runs", "runs": [uploaded(client)]}
+    preview = client.post("/api/v1/projects/moe/deletions/preview", json=body)
+    assert (preview.status_code, preview.json()["runs"]) == (200, 1)
+    assert client.post("/api/v1/projects/moe/deletions/preview", json={**body, "author": "Ada"}).status_code == 200
+    assert_problem(client.post("/api/v1/projects/moe/deletions", json=body), 422, field="author")
