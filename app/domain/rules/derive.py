@@ -659,6 +659,21 @@ def _memory_pressure(values: Values) -> str | None:
     return f"{free:.0%} of the GPU's memory is free" if isinstance(free, float) else None
 
 
+_LOW_UTILIZATION = 0.15
+"""Our own choice: most published records of tuned MoE training reach more."""
+
+
+def _utilization_text(values: Values) -> str:
+    """Return a sentence about a low share of the peak, for the reasons of rules; empty if it is unknown or usual."""
+    share = values.get("mfu")
+    if not isinstance(share, float) or share >= _LOW_UTILIZATION:
+        return ""
+    return (
+        f" With {values['tflops_gpu']:.0f} TFLOP/s/GPU the run reaches {share:.0%} of the peak of {values['gpu']} in "
+        f"{values['precision']}: large GEMMs take a small part of the step."
+    )
+
+
 def _fragmentation(values: Values) -> float | None:
     reserved, allocated = values.get("mem_reserved_peak_gb"), values.get("mem_alloc_peak_gb")
     if not isinstance(reserved, float) or not isinstance(allocated, float):
@@ -747,6 +762,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("tokens_s_gpu", _tokens_s_gpu),
     ("gflop_per_token", _gflop_per_token),
     ("mfu", mfu),
+    ("utilization_text", _utilization_text),
     ("profiler_slowdown", _slowdown),
     ("profiled", _profiled),
     ("wrote_profile", lambda values: values.get("profiler_on") is True),

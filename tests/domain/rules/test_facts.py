@@ -257,6 +257,19 @@ def test_the_gpu_is_recognised_by_its_memory_where_only_one_has_that_much() -> N
         assert (stated["gpu"].value if "gpu" in stated else None) == gpu
 
 
+def test_a_low_share_of_the_peak_is_a_reason_for_the_profile() -> None:
+    run = {"gpu": "MI355X", "precision": "fp8_cs", "profiler_on": True}
+    low, usual, unknown = (
+        evaluate({**run, **figures}, built_in_rules()).find("profile-upload")
+        for figures in ({"tflops_gpu": 240.0}, {"tflops_gpu": 1200.0}, {})
+    )
+    assert low is not None
+    assert usual is not None
+    assert unknown is not None
+    assert "5% of the peak of MI355X in fp8_cs" in low.why
+    assert usual.why == unknown.why != low.why
+
+
 SPIKES = [
     # Slow iterations, arguments, and what has to be said of them.
     ([21], {}, ["Iteration 21 took 2.4 times", "profiler"]),
