@@ -457,7 +457,10 @@ class AdvisedPair:
 
 
 def read_pair(session: Session, run: RunDetail) -> AdvisedPair | None:
-    """Return facts about the run and, from its verdict, its baseline, contrast or closest run. None without any."""
+    """Return facts about the run and, from its verdict, its baseline, contrast or closest run of its model.
+
+    None without any.
+    """
     verdict = current_verdict(session, run.id)
     if verdict is None:
         return None
@@ -465,8 +468,13 @@ def read_pair(session: Session, run: RunDetail) -> AdvisedPair | None:
     comparability, other = document.compared, document.baseline
     if document.comparability is None and document.contrast is not None:
         other = document.contrast.runs
-    if comparability is None and document.misses:
-        comparability, other = document.misses[0].comparability, (document.misses[0].run,)
+    if comparability is None:
+        for miss in document.misses:
+            if not any(
+                difference.field == "model" and difference.is_certain for difference in miss.comparability.stack
+            ):
+                comparability, other = miss.comparability, (miss.run,)
+                break
     beside = tuple(int(number) for number in other if number.isdigit())
     if comparability is None or not beside:
         return None

@@ -274,6 +274,17 @@ def test_rules_about_two_runs_speak_of_the_run_and_what_it_was_judged_against(
     assert suggestions(client, first)["pair"] is None
 
 
+@pytest.mark.parametrize(("model", "compares"), [("Qwen3-30B-A3B", True), ("Llama3-8B", False)])
+def test_the_closest_run_is_compared_only_if_it_trains_the_same_model(
+    client: TestClient, engine: Engine, model: str, compares: bool
+) -> None:
+    with transaction(engine) as session:
+        make_advised(session, fields={"model": model, "seq_len": 8192, "gbs": 64, "precision": "fp8_cs"})
+        run = make_advised(session, started=FIRST_PLACE + timedelta(days=1))
+    assert client.get(f"/api/v1/runs/{run}/verdict").json()["verdict"] == "no_baseline"
+    assert (suggestions(client, run)["pair"] is not None) is compares
+
+
 def test_fields_of_the_contract_that_are_unknown_are_named_where_to_fill_them_in(
     client: TestClient, plain: int
 ) -> None:
