@@ -12,8 +12,10 @@ from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.numbers import contract_value, gain_change, plural
+from app.domain.rules.change import is_set
 from app.domain.rules.engine import CheckedRequirement, Suggestion
 from app.domain.rules.rule import Phase, Recipe
+from app.domain.text import some_of
 from app.errors import InvalidChange, InvalidMetadata, NotReady, ThreewallsError
 from app.pipeline.propose import ExperimentProposal, Wish, propose
 from app.pipeline.suggest import PairSuggestions, RunSuggestions, cost_text, place_text, suggest
@@ -92,7 +94,8 @@ SHOWN_FIRST = 3
 """Number of suggestions shown; the others are folded."""
 MOST_TITLE_WORDS = 11
 """Words of a title that leave room for the expected gain in a lead of 16 words."""
-MOST_SHOWN_CHANGES = 2
+MOST_SHOWN_CHANGES = 4
+"""As many as the layout of a pipeline takes: PP, VPP, overlap of its sends, EP."""
 
 
 class NextPage:
@@ -224,16 +227,15 @@ class NextPage:
             recipe=next(iter(suggestion.recipes), None),
             cost="" if sizing is None else cost_text(sizing),
             may_plan=sizing is not None and not suggestion.withheld,
-            change=_change_text(suggestion),
+            change=_change_text(suggestion, advice.evaluation_of(rule.id).facts),
         )
 
 
-def _change_text(suggestion: Suggestion) -> str:
-    """Format a change of few fields: `permute_fusion on`; empty for more."""
-    changes = {**suggestion.set, **suggestion.env}
-    if len(changes) > MOST_SHOWN_CHANGES:
-        return ""
-    return ", ".join(f"{name} {contract_value(value)}" for name, value in changes.items())
+def _change_text(suggestion: Suggestion, facts: Mapping[str, object]) -> str:
+    """Format what changes: `pp 2, vpp 2, ep 8`; of many fields the first ones."""
+    changes = {name: value for name, value in suggestion.set.items() if not is_set(name, value, facts)}
+    texts = [f"{name} {contract_value(value)}" for name, value in {**changes, **suggestion.env}.items()]
+    return some_of(texts, MOST_SHOWN_CHANGES)
 
 
 def _needs(needs: Iterable[CheckedRequirement]) -> str:

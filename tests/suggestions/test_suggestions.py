@@ -285,6 +285,14 @@ def test_the_closest_run_is_compared_only_if_it_trains_the_same_model(
     assert (suggestions(client, run)["pair"] is not None) is compares
 
 
+def test_a_suggestion_names_the_settings_that_differ_from_those_of_the_run(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        run = make_advised(session, fields={"delay_wgrad": False, "shared_overlap": False})
+    page = client.get(f"/runs/{run}/next").text
+    overlap = page[page.index('id="s-eo-enable"') :].partition("</li>")[0]
+    assert re.findall(r"<code>([^<]*)</code>", overlap)[0] == "ep_overlap on"
+
+
 def test_fields_of_the_contract_that_are_unknown_are_named_where_to_fill_them_in(
     client: TestClient, plain: int
 ) -> None:

@@ -123,7 +123,7 @@ def change_of(
     trainer's argument dump in the log.
     """
     settings = dict(suggestion.set)
-    changed = {name: value for name, value in settings.items() if not _is_so(name, value, facts)}
+    changed = {name: value for name, value in settings.items() if not is_set(name, value, facts)}
     own = read_command(launch)
     is_bridge = any(OVERRIDE.match(item.words[0]) or _is_harness(item) for item in own)
     spellings = {name: written(name, value, facts) for name, value in changed.items()}
@@ -141,7 +141,7 @@ def change_of(
     )
 
 
-def _is_so(name: str, value: Setting, facts: Mapping[str, object]) -> bool:
+def is_set(name: str, value: Setting, facts: Mapping[str, object]) -> bool:
     """Return whether the run is known to have this value."""
     if name not in facts:
         return False
@@ -187,7 +187,7 @@ def lacking_flags(change: Changing, facts: Mapping[str, object]) -> list[str]:
     """Return the flags of a change that the run's release of Megatron Core lacks; empty if the release is unknown."""
     if facts.get("mcore_version") is None:
         return []
-    changed = {name: value for name, value in change.set.items() if not _is_so(name, value, facts)}
+    changed = {name: value for name, value in change.set.items() if not is_set(name, value, facts)}
     spellings = {name: written(name, value, facts) for name, value in changed.items()}
     edit = _for_release(_megatron_edit(spellings, change.megatron_lm), facts)
     return newer_flags(facts["mcore_version"], edit.wanted)
