@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 DEFINITIONS: dict[str, int] = {
     "reading": 4,
-    "steady_state": 4,
+    "steady_state": 5,
     "intervals": 1,
     "flops": 2,
     "peaks": 2,
@@ -22,7 +22,8 @@ DEFINITIONS: dict[str, int] = {
 `reading`: 2 since logs of unknown trainers are `unread` and their step-like lines are kept, 3 since golden values state
 their test and a lost loss, 4 since torchtitan, MaxText, veRL, slime, DeepSpeed and progress bars are read.
 `steady_state`: 2 since a drift up to 7 % widens the interval and a declared window of a full run is not short, 3 since
-profiled iterations do not count, 4 since the limit of 7 % is the same in both directions. `flops`: 2 since the
+profiled iterations do not count, 4 since the limit of 7 % is the same in both directions, 5 since the stated launch
+shows profiled iterations, too. `flops`: 2 since the
 formula's figure replaces a printed one that was rounded from it. `keys`: 2 since captured CUDA graphs and HybridEP's
 fallback count as active, 3 since fields that a partial environment or a truncated dump leaves out stay unknown, 4
 since the optimizer, its instances and deterministic modes are knobs. `failures`: 2 since a log whose trainer states no

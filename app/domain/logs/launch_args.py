@@ -72,6 +72,18 @@ def stated_by_launch_args(
     }, warnings
 
 
+def launch_arguments(args: object) -> dict[str, Value]:
+    """Return the arguments that flags set, under the names of the trainer's dump; empty if `args` are no flags."""
+    if isinstance(args, str):
+        pairs = _from_text(args)
+    elif isinstance(args, Mapping):
+        pairs = _from_mapping(args)
+    else:
+        return {}
+    settings = [setting for name, value in pairs for setting in _settings(name, value)]
+    return {setting.name: {"true": True, "false": False}.get(str(setting.value), setting.value) for setting in settings}
+
+
 def _from_text(text: str) -> Iterator[tuple[str, object]]:
     """Yield the flags of a command line with their values. Words before the first flag are the program."""
     text = text[:MAX_TEXT].replace("\\\n", " ")

@@ -10,6 +10,7 @@ from app.domain.contract.resolve import Contract, resolve
 from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
 from app.domain.documents.document import Document
 from app.domain.documents.slurm import ending_of
+from app.domain.logs.launch_args import launch_arguments
 from app.domain.logs.read import KNOWN_FORMATS
 from app.domain.logs.series import log_interval
 from app.domain.numbers import plural
@@ -193,7 +194,7 @@ def _steady(log: ParsedLog, metadata: Metadata) -> SteadyState | None:
         # A skipped step does no optimizer work. A run that skipped all is measured as it is.
         worked = np.where(skipped > 0, np.nan, times)
         times = worked if np.isfinite(worked).sum() >= MIN_VALUES else times
-    profiled = profiled_iterations(log.arguments)
+    profiled = profiled_iterations({**launch_arguments(metadata.extra.get("launch_args")), **log.arguments})
     if profiled is None:
         return steady_state(columns["iteration"], times, log.segment_starts, metadata.window)
     return _unprofiled(log, times, profiled, metadata)

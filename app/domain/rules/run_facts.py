@@ -260,8 +260,8 @@ def _slow_because(slow: Sequence[int], arguments: Mapping[str, Value]) -> str:
             return f"`{name}` is {interval}, which fits {what}."
     if len(slow) == 1 and "profile" not in arguments:
         return (
-            "The upload does not show whether a profiler was on; it is the usual cause of a single slow iteration. If "
-            "it was, state a window without this iteration."
+            "The upload does not show whether a profiler was on, the usual cause of a single slow iteration. If it "
+            "was, state its flags as launch arguments; its steps then do not count."
         )
     gaps = {after - before for before, after in pairwise(slow)}
     return f"They are {gaps.pop()} iterations apart." if len(slow) > 2 and len(gaps) == 1 else ""

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -525,6 +525,25 @@ def test_profiled_iterations_never_count(arguments: dict[str, Value], profiled: 
     assert (steady.step_time_ms, steady.mean_step_time_ms) == pytest.approx((100, 100))
     assert steady.n == 29 - len(slow)
     assert any("profiled" in note for note in steady.notes) is (profiled is not None)
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        "python pretrain_gpt.py --profile --use-pytorch-profiler --profile-step-start 10 --profile-step-end 12",
+        "train.py profiling.use_pytorch_profiler=true profiling.profile_step_start=10 profiling.profile_step_end=12",
+        {"--profile": None, "use_pytorch_profiler": True, "profile_step_start": 10, "profile_step_end": 12},
+    ],
+)
+def test_iterations_that_the_stated_launch_profiles_never_count(launch: object) -> None:
+    times = [5000.0 if 8 <= at < 12 else 100.0 for at in range(30)]
+    metadata = replace(make_metadata(), extra={"launch_args": launch})
+    stated = summarise(make_log(times), metadata).steady_state
+    assert stated is not None
+    assert (stated.profiled, stated.mean_step_time_ms) == ((9, 12), pytest.approx(100))
+    by_log = summarise(make_log(times, arguments={"profile": False}), metadata).steady_state
+    assert by_log is not None
+    assert by_log.profiled is None
 
 
 def test_a_run_of_profiled_iterations_alone_is_measured_and_says_so() -> None:
