@@ -119,3 +119,15 @@ def test_headings_and_labels_are_in_sentence_case() -> None:
                 if len(word) > 1 and word.istitle() and word not in NAMES
             ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_shown_differences_have_a_typographic_minus() -> None:
+    """A format with a sign writes a hyphen; `signed`, `with_sign` and words write what people read."""
+    with_hyphen = re.compile(r"(:|%)\+,?(\.\d+)?[fg%e]")
+    wrong = [
+        f"{name}:{number}"
+        for name, text in texts().items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if with_hyphen.search(line) and '"−"' not in line
+    ]
+    assert wrong == []

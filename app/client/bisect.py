@@ -43,11 +43,15 @@ def commits_between(folder: Path, good: str, bad: str) -> list[str]:
     return [first, *between]
 
 
+def _change(delta_pct: float) -> str:
+    return f"{abs(delta_pct):.2f} % {'slower' if delta_pct > 0 else 'faster'}"
+
+
 def text_of(answer: dict[str, Any], commits: list[str], folder: Path) -> str:
     """Return lines about the measured range and the next run."""
-    lines = [f"{len(commits) - 1} commits, step time {answer['change_pct']:+.2f} %"]
+    lines = [f"{len(commits) - 1} commits, step time {_change(answer['change_pct'])}"]
     for entry in answer["measured"]:
-        delta = "" if entry["delta_pct"] is None else f" {entry['delta_pct']:+.2f} %"
+        delta = "" if entry["delta_pct"] is None else f" {_change(entry['delta_pct'])}"
         runs = ", ".join(f"#{run}" for run in entry["runs"])
         lines.append(f"  {entry['commit'][:12]} {entry['state']}{delta} (run {runs})")
     if answer["is_mixed"]:

@@ -106,6 +106,14 @@ def grouped(value: float, decimals: int = 0) -> str:
     return text.replace("-", "−")
 
 
+def with_sign(value: float, decimals: int) -> str:
+    """Format a difference: `+1.20`, `−0.40`; `0.00` if all shown digits are zeros."""
+    text = grouped(abs(value), decimals)
+    if not text.strip("0.,"):
+        return text
+    return f"{'+' if value > 0 else '−'}{text}"
+
+
 def plural(n: float, singular: str, several: str = "", *, number: bool = True) -> str:
     """Return `1 run` or `1,204 runs`. `several`: irregular plural. `number=False` omits the number."""
     words = singular if n == 1 else several or f"{singular}s"

@@ -9,7 +9,7 @@ from fastapi import Query
 from sqlmodel import Session
 
 from app.domain.contract.values import KNOWN_MODELS, gpu_sku
-from app.domain.numbers import THIN, plural
+from app.domain.numbers import THIN, plural, with_sign
 from app.domain.ranking.across import ClassSummary
 from app.domain.ranking.runs import Family, family_of, hardware_of
 from app.domain.ranking.standings import REFERENCE
@@ -167,7 +167,7 @@ def _winner(summary: ClassSummary) -> tuple[str, str]:
     if first.dispatcher == REFERENCE or first.gain is None:
         return first.dispatcher, ""
     low, high = first.gain.lowest_pct, first.gain.highest_pct
-    text = f"{low:+.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:+.1f} to {high:+.1f}"
+    text = " to ".join(dict.fromkeys(with_sign(end, 1) for end in (low, high)))
     return first.dispatcher, f"{text}{THIN}%"
 
 

@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.naming import SEPARATOR, common_parts
-from app.domain.numbers import TimeUnit, time_unit_of
+from app.domain.numbers import TimeUnit, time_unit_of, with_sign
 from app.domain.ranking.rank import head_text
 from app.domain.ranking.runs import slug
 from app.errors import NotFound
@@ -318,7 +318,7 @@ def draw_board(request: Request, page: Page, kind: Kind, theme: Theme = "light")
     rows = [
         DotRow(
             gain.dispatcher, gain.gain_pct, gain.low_pct, gain.high_pct,
-            f"{'=' if gain.tie else ''} {gain.gain_pct:+.1f} %{' short' if gain.directional else ''}",
+            f"{'=' if gain.tie else ''} {with_sign(gain.gain_pct, 1)} %{' short' if gain.directional else ''}",
             dispatcher_colour(gain.dispatcher), gain.short_name if several else "",
         )
         for gain in page.gains

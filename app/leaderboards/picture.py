@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from app.domain.numbers import THIN, plural, step_time, time_unit_of
+from app.domain.numbers import THIN, plural, step_time, time_unit_of, with_sign
 from app.domain.ranking.runs import hardware_of
 from app.domain.ranking.standings import REFERENCE, Board, Entry
 from app.domain.run import Value
@@ -95,9 +95,9 @@ def _gain(entry: Entry) -> str:
     ends = (
         ""
         if comparison.low_pct is None or comparison.high_pct is None
-        else f" ({comparison.low_pct:+.1f} to {comparison.high_pct:+.1f})"
+        else f" ({with_sign(comparison.low_pct, 1)} to {with_sign(comparison.high_pct, 1)})"
     )
-    return f"{comparison.gain_pct:+.1f}{THIN}%{ends}" + (", tie" if comparison.tie else "")
+    return f"{with_sign(comparison.gain_pct, 1)}{THIN}%{ends}" + (", tie" if comparison.tie else "")
 
 
 def _is_comparable(reference: Reference, about: Mapping[str, Value]) -> bool:

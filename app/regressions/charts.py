@@ -169,7 +169,8 @@ def history_chart(rows: Sequence[DrawnMember], metric: str) -> dict[str, Any]:
         data["names"].append(_name(row.member, name, offset + high + pixel * (_LANE + GAP / 2), metric))
         for value in grid:
             data["grid"].append({"shown": offset + value})
-            data["values"].append({"shown": offset + value, "label": f"{value:+g} %" if value else "0"})
+            label = f"{value:+g} %".replace("-", "−") if value else "0"
+            data["values"].append({"shown": offset + value, "label": label})
         for point in row.points:
             mark = _mark(point, places[_moment(point.run)], metric)
             is_on_axis = low <= point.delta_pct <= high

@@ -98,6 +98,7 @@ _FILTERS = (
     changes.daily_cost,
     changes.gain_change,
     changes.time_saved,
+    changes.with_sign,
     changes.gpu_hours,
     commit_address,
     evidence_label,

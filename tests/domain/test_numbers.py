@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.domain import numbers
 from app.domain.badges import Badge, badge_key, new_badge_secret, opens, svg
 from app.domain.naming import TitledStack, stack_names, stack_title
-from app.domain.numbers import THIN, Figure, change_text, gain_change, gpu_hours, signed
+from app.domain.numbers import THIN, Figure, change_text, gain_change, gpu_hours, signed, with_sign
 from app.domain.run import Metric, Stated, Value
 from app.domain.text import COMMIT, RANGE, commit_address, range_address, read_template
 from app.web import templating
@@ -331,6 +331,14 @@ def test_every_verdict_has_a_word_a_shape_and_a_colour_of_its_own() -> None:
     experiment = str(ui.verdict("regression", ab=True))  # type: ignore[attr-defined]
     assert "A/B slower" in experiment
     assert ">regression<" not in experiment
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "text"),
+    [(1.25, 1, "+1.2"), (-1_234.5, 0, "−1,234"), (0.0, 3, "0.000"), (-0.0004, 3, "0.000"), (-0.05, 2, "−0.05")],
+)
+def test_a_difference_has_its_sign(value: float, decimals: int, text: str) -> None:
+    assert with_sign(value, decimals) == text
 
 
 def test_a_gain_of_throughput_is_a_change_of_step_time() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.domain.contract.values import comparable
-from app.domain.numbers import THIN
+from app.domain.numbers import THIN, with_sign
 from app.domain.ranking.pairwise import PairwiseComparison, compare_pair
 from app.domain.ranking.pools import merged, number_of
 from app.domain.ranking.runs import DISPATCHERS
@@ -237,7 +237,7 @@ def comparison_text(comparison: PairwiseComparison) -> str:
     """Return `hybridep +17.7 % over alltoall`, or `deepep and alltoall tie`."""
     if comparison.tie:
         return f"{comparison.first} and {comparison.second} tie"
-    return f"{comparison.first} {comparison.gain_pct:+.1f}{THIN}% over {comparison.second}"
+    return f"{comparison.first} {with_sign(comparison.gain_pct, 1)}{THIN}% over {comparison.second}"
 
 
 # --- Scopes of CUDA graphs.
