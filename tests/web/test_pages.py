@@ -350,7 +350,7 @@ def test_the_overview_counts_by_outcome_what_its_links_list(client: TestClient, 
     make(name="no figure", status="failed", health={"outcome": "failed"})
     make(name="nothing known", status="failed", health={})
     text = client.get("/").text
-    assert "4 of 6 runs in the last 7 days failed. 1 more could not be read." in text
+    assert "4 of 6 runs in the last 30 days failed. 1 more could not be read." in text
     links = re.findall(r'href="(/runs\?(?:outcome|status)=\w+)">(\d+)\s+([\w ]+)</a>', text)
     assert [(count, words) for _, count, words in links] == [
         ("2", "crashed"), ("2", "out of memory"), ("2", "unreadable"),
