@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
-from mcp.types import ToolAnnotations
+from mcp.types import CallToolResult, InputRequiredResult, ToolAnnotations
 from pydantic import Field
 
 from threewalls import Client, ServiceError
@@ -52,9 +52,22 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+class _Server(MCPServer):
+    """Refuses unknown arguments, which the SDK ignores: an agent would take an unfiltered list for a filtered one."""
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        for tool in await self.list_tools():
+            expected = tool.input_schema["properties"]
+            if tool.name == name and (unknown := sorted(arguments.keys() - expected.keys())):
+                raise ToolError(f"{name} has no argument {unknown[0][:50]!r}. Its arguments are {', '.join(expected)}.")
+        return await super().call_tool(name, arguments, context)
+
+
 def make_server(url: str = "", *, over_http: bool = False, writes: bool = False) -> MCPServer:
     """Return the server. `writes` adds the tool that plans experiments for real."""
-    server = MCPServer("threewalls", title="Threewalls", instructions=_INSTRUCTIONS, version=version("threewalls"))
+    server = _Server("threewalls", title="Threewalls", instructions=_INSTRUCTIONS, version=version("threewalls"))
 
     def client_of(context: Context[Any, Any]) -> Client:
         if not over_http:

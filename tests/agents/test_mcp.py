@@ -79,6 +79,7 @@ def test_an_agent_reads_runs_verdicts_and_suggestions(house: House) -> None:
             for state in ("active", "any", "fixed"):
                 assert (await call(client, "list_regressions", state=state))["total"] == 0
             assert "422" in await call(client, "list_regressions", state="investigating")
+            assert "'query'" in await call(client, "search_runs", query="agents")
             assert (await call(client, "list_experiments", run=house.run))["total"] == 0
             assert "404" in await call(client, "explain_regression", regression=4711)
             assert "404" in await call(client, "read_verdict", run=4711)
