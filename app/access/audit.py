@@ -10,19 +10,22 @@ from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
+from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
 from app.storage.audit import SUBJECTS, AuditEvent, AuditFilter, all_events, find_events
+from app.storage.database import read_session
 from app.storage.projects import list_projects, slugs_by_id
 from app.storage.stacks import names_of_stacks
 from app.storage.users import names_by_id
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
-from app.web.errors import documented
+from app.web.errors import as_content, documented
 from app.web.identity import access_of
-from app.web.lists import FilterQuery, OneOf, Passes, csv_download, csv_text, only_these
+from app.web.lists import FilterQuery, OneOf, Passes, only_these
+from app.web.tables import CellKind, table_answer, table_format
 from app.web.templating import render
 
 LARGEST_ID = 2**63 - 1
@@ -89,7 +92,8 @@ _PAGES = {
 }
 _LONGEST = 120
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
-_HEADING = ("id", "at", "who", "project", "subject", "subject_id", "name", "action", "before", "after", "note")
+_TEXTS = ("who", "project", "subject", "subject_id", "name", "action", "before", "after", "note")
+AUDIT_COLUMNS: Mapping[str, CellKind] = {"id": "int", "at": "time", **dict.fromkeys(_TEXTS, "text")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,20 +146,19 @@ def _names(session: Session, events: Iterable[AuditEvent]) -> dict[str, str]:
     return {**names_by_id(session), **names_of_stacks(session, stacks)}
 
 
-def csv_rows(
-    pieces: Iterator[tuple[AuditEvent, ...]], slugs: Mapping[int, str], names: Mapping[str, str]
-) -> Iterator[str]:
-    """Yield CSV text: the heading, then one line per event, newest first. `before` and `after` are JSON."""
-    yield csv_text([_HEADING])
-    for events in pieces:
-        yield csv_text(
+def audit_rows(engine: Engine, query: AuditQuery) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield all events that match the filters in batches, newest first. `before` and `after` are JSON."""
+    for events in all_events(engine, query.read()):
+        with read_session(engine) as session:
+            slugs, names = slugs_by_id(session), _names(session, events)
+        yield [
             (
-                event.id, event.at.isoformat(timespec="seconds"), event.who, slugs.get(event.project_id or 0),
-                event.subject, event.subject_id, subject_name(event, slugs, names), event.action, _json(event.before),
+                event.id, event.at.replace(microsecond=0), event.who, slugs.get(event.project_id or 0), event.subject,
+                event.subject_id, subject_name(event, slugs, names), event.action, _json(event.before),
                 _json(event.after), event.note,
             )
             for event in events
-        )  # fmt: skip
+        ]  # fmt: skip
 
 
 def _json(values: Mapping[str, Any]) -> str | None:
@@ -206,11 +209,10 @@ def show_audit(
 
 @router.get("/audit.csv")
 @requires(Action.MANAGE)
-def export_audit(request: Request, engine: AppEngine, session: ReadSession) -> Response:
+def export_audit(request: Request, engine: AppEngine) -> Response:
     """Return all events that match the filters as CSV."""
     query = AuditQuery.from_params(request.query_params)
-    rows = csv_rows(all_events(engine, query.read()), slugs_by_id(session), names_by_id(session))
-    return csv_download(rows, "audit.csv")
+    return table_answer("csv", AUDIT_COLUMNS, audit_rows(engine, query), "audit")
 
 
 # --- `GET /api/v1/audit`.
@@ -260,10 +262,23 @@ class AuditList(BaseModel):
     next_before: int | None = Field(description="Value of `before` for the next page; null on the last page.")
 
 
-@api_router.get("/audit", responses=documented(422), dependencies=[only_these(*AuditQuery.model_fields)])
+@api_router.get(
+    "/audit",
+    dependencies=[only_these(*AuditQuery.model_fields, "format")],
+    response_model=AuditList,
+    responses=documented(406, 422, ok=as_content("text/csv")),
+)
 @requires(Action.MANAGE)
-def read_audit(session: ReadSession, query: Annotated[AuditQuery, Query()]) -> AuditList:
-    """List changes of access, state, baselines, quarantine and settings in the projects that the caller manages."""
+def read_audit(
+    request: Request, engine: AppEngine, session: ReadSession, query: Annotated[AuditQuery, Query()]
+) -> Response | AuditList:
+    """List changes of access, state, baselines, quarantine and settings in the projects that the caller manages.
+
+    As CSV or Parquet (`format`) all of them, whatever the page.
+    """
+    chosen = table_format(request)
+    if chosen != "json":
+        return table_answer(chosen, AUDIT_COLUMNS, audit_rows(engine, query), "audit")
     page = find_events(session, query.read(), before=query.before, limit=query.limit)
     slugs, names = slugs_by_id(session), _names(session, page.events)
     items = [AuditItem.of(event, slugs, names) for event in page.events]

@@ -31,6 +31,7 @@ from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.errors import documented
 from app.web.identity import Author, author_field
+from app.web.lists import only_these
 
 router = APIRouter(prefix="/api/v1", tags=["projects"])
 
@@ -239,7 +240,7 @@ def write_verdict_policy(engine: AppEngine, slug: Slug, policy: VerdictPolicyIn)
         return VerdictPolicyOut.of(session, own)
 
 
-@router.get("/availability", responses=documented(422))
+@router.get("/availability", responses=documented(422), dependencies=[only_these("container", "project")])
 @requires(Action.READ)
 def read_availability(
     session: ReadSession,

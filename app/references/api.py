@@ -29,6 +29,7 @@ from app.references.queries import (
     ReferenceQuery,
     compare_with_references,
     find_references,
+    reference_table,
     summary,
 )
 from app.storage import audit
@@ -38,8 +39,9 @@ from app.storage.references import Reference, find_reference
 from app.web import identity
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
-from app.web.errors import documented
+from app.web.errors import as_content, documented
 from app.web.lists import only_these
+from app.web.tables import table_answer, table_format
 from app.web.templating import public_address
 
 # --- Types of the API's reference points; `docs/api.md` describes them. Fields may be added but not changed.
@@ -232,14 +234,24 @@ router = APIRouter(prefix="/api/v1", tags=["references"])
 
 
 @router.get(
-    "/references", dependencies=[only_these(*ReferenceQuery.names(), "page", "page_size")], responses=documented(422)
+    "/references",
+    dependencies=[only_these(*ReferenceQuery.names(), "page", "page_size", "format")],
+    response_model=ReferenceListOut,
+    responses=documented(406, 422, ok=as_content("text/csv")),
 )
 @requires(Action.READ)
 def list_references(
     request: Request, session: ReadSession, query: Annotated[ReferenceQuery, Query()]
-) -> ReferenceListOut:
-    """List reference points in use, newest first. They are measurements of other labs, never ranked with runs."""
+) -> Response | ReferenceListOut:
+    """List reference points in use, newest first. They are measurements of other labs, never ranked with runs.
+
+    As CSV or Parquet (`format`) all of them, whatever the page.
+    """
     matching = find_references(session, query)
+    chosen = table_format(request)
+    if chosen != "json":
+        columns, rows = reference_table(matching)
+        return table_answer(chosen, columns, [rows], "references")
     return ReferenceListOut.of(ListPage.cut(matching, query.page, query.page_size), public_address(request))
 
 

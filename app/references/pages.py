@@ -29,10 +29,10 @@ from app.references.queries import (
     KINDS,
     ReferenceQuery,
     compare_with_references,
-    csv_rows,
     find_references,
     list_summary,
     reference_options,
+    reference_table,
     summary,
     whose,
 )
@@ -55,7 +55,7 @@ from app.web.forms import (
     status_of,
 )
 from app.web.identity import access_of, require_everything
-from app.web.lists import csv_download
+from app.web.tables import table_answer
 from app.web.templating import render
 
 # --- The forms that add, correct and withdraw a published figure. They work without script.
@@ -170,7 +170,8 @@ def list_references(request: Request, session: ReadSession) -> HTMLResponse:
 @requires(Action.READ)
 def export_references(request: Request, session: ReadSession) -> Response:
     matching = find_references(session, ReferenceQuery.from_params(request.query_params))
-    return csv_download(csv_rows(matching), "references.csv")
+    columns, rows = reference_table(matching)
+    return table_answer("csv", columns, [rows], "references")
 
 
 @router.get("/references/new")

@@ -1,6 +1,6 @@
 """Filters and queries of reference points. The query string of the list is its whole state, so it is validated."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
@@ -20,7 +20,8 @@ from app.storage.references import Reference, references
 from app.storage.runs import stored_contract
 from app.storage.standings import StoredStandings, one_stack_named, stack_standings
 from app.storage.tables import ProjectRow, RunResultRow, RunRow, select_any
-from app.web.lists import ListQuery, OneOf, csv_text
+from app.web.lists import ListQuery, OneOf
+from app.web.tables import CellKind
 
 KINDS: Mapping[str, str] = {
     "release_table": "release table",
@@ -247,22 +248,27 @@ def _occurring(values: Iterable[object]) -> tuple[str, ...]:
     return tuple(sorted({str(value) for value in values if value is not None}))
 
 
-# --- Reference points as CSV: one line each, a column for each contract field that one of them states.
+# --- Reference points as a table: a row each, a column for each contract field that one of them states.
 
-_LAST = ("rounded", "measured_by", "source", "url", "date", "window", "note")
+_LAST = ("measured_by", "source", "url", "date", "window", "note")
 
 
-def csv_rows(items: Sequence[Reference]) -> Iterator[str]:
-    """Yield the header, then the items in their order. Unknown values are empty cells."""
+def reference_table(items: Sequence[Reference]) -> tuple[Mapping[str, CellKind], list[tuple[Any, ...]]]:
+    """Return the columns, and the items in their order as rows. Unknown values are None."""
     stated = {name for reference in items for name in reference.point.contract}
     names = [name for name in FIELDS if name in stated]
-    yield csv_text([("id", "label", "kind", *names, *FIGURES, *_LAST, "project", "added_by")])
+    columns: dict[str, CellKind] = dict.fromkeys(("id", "label", "kind", *names), "text")
+    columns |= dict.fromkeys(FIGURES, "float")
+    columns["rounded"] = "flag"
+    columns |= dict.fromkeys((*_LAST, "project", "added_by"), "text")
+    rows = []
     for reference in items:
         point, entered = reference.point, reference.entered
         contract = (contract_value(point.contract[name]) if name in point.contract else None for name in names)
-        figures = (getattr(point, name) for name in (*FIGURES, *_LAST))
+        figures = (getattr(point, name) for name in (*FIGURES, "rounded", *_LAST))
         who = (entered.project, entered.added_by) if entered else (None, None)
-        yield csv_text([(reference.id, point.label, point.kind, *contract, *figures, *who)])
+        rows.append((reference.id, point.label, point.kind, *contract, *figures, *who))
+    return columns, rows
 
 
 # --- The first sentence of the claim check.

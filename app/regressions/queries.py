@@ -18,7 +18,7 @@ from app.storage.database import ListPage, read_session
 from app.storage.runs import aware, filter_values
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow
 from app.web.lists import ListQuery, OneOf
-from app.web.tables import Kind
+from app.web.tables import CellKind
 
 # --- Filters of the list of regressions. The query string is its whole state, so it is validated as input.
 
@@ -67,7 +67,7 @@ def find_regressions(session: Session, query: RegressionQuery) -> ListPage[Regre
     return ListPage(_with_members(session, rows), total, query.page, query.page_size)
 
 
-REGRESSION_COLUMNS: Mapping[str, Kind] = {
+REGRESSION_COLUMNS: Mapping[str, CellKind] = {
     "id": "int", "project": "text", "state": "text", "kind": "text", "metric": "text", "cause": "text", "axis": "text",
     "stacks": "int", "first_run": "int", "worst_delta_pct": "float", "gpu_hours_per_day": "float", "assignee": "text",
     "note": "text", "external_url": "text", "opened_at": "time", "changed_at": "time",

@@ -46,7 +46,7 @@ from app.storage.tables import (
     utc_now,
 )
 from app.web.lists import ListQuery, OneOf, Passes, invalid_filter, unknown_filter
-from app.web.tables import Kind
+from app.web.tables import CellKind
 from app.web.templating import OUTCOMES
 
 # --- Filters of the run list. The query string is the whole state of the list, so it is validated as input.
@@ -200,7 +200,7 @@ def find_runs(session: Session, query: RunQuery) -> ListPage[RunListItem]:
     )
 
 
-RUN_COLUMNS: Mapping[str, Kind] = {
+RUN_COLUMNS: Mapping[str, CellKind] = {
     "id": "int", "name": "text", "project": "text", "purpose": "text", "branch": "text", "commit": "text",
     "created_at": "time", "status": "text", "outcome": "text", "model": "text", "gpu": "text", "gpus": "int",
     "dispatcher": "text", "evidence_level": "text", "verdict": "text", "verdict_delta_pct": "float",

@@ -17,6 +17,7 @@ from app.upgrade.views import titles_of
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.errors import documented
+from app.web.lists import only_these
 
 router = APIRouter(prefix="/api/v1", tags=["regressions"])
 
@@ -24,7 +25,12 @@ SCHEMA = "threewalls.upgrade/1"
 MOST_LISTED = 100
 
 
-@router.get("/upgrade", response_class=JSONResponse, responses=documented(404, 422))
+@router.get(
+    "/upgrade",
+    response_class=JSONResponse,
+    responses=documented(404, 422),
+    dependencies=[only_these("project", "field", "from", "to")],
+)
 @requires(Action.READ)
 def read_upgrade(
     session: ReadSession,
@@ -75,7 +81,7 @@ class UpgradeChangesOut(BaseModel):
     items: list[UpgradeChangeOut]
 
 
-@router.get("/upgrades", responses=documented(422))
+@router.get("/upgrades", responses=documented(422), dependencies=[only_these("project", "since")])
 @requires(Action.READ)
 def list_upgrades(
     session: ReadSession,

@@ -15,7 +15,7 @@ from app.web.lists import csv_text
 
 PARQUET = "application/vnd.apache.parquet"
 Format = Literal["json", "csv", "parquet"]
-Kind = Literal["int", "float", "text", "time", "flag"]
+CellKind = Literal["int", "float", "text", "time", "flag"]
 Batches = Iterable[Sequence[Sequence[Any]]]
 _FORMATS: tuple[Format, ...] = get_args(Format)
 _PIECE = 1 << 18
@@ -44,7 +44,7 @@ def table_format(request: Request, *, strict: bool = False) -> Format:
 
 
 def table_answer(
-    chosen: Literal["csv", "parquet"], columns: Mapping[str, Kind], batches: Batches, name: str
+    chosen: Literal["csv", "parquet"], columns: Mapping[str, CellKind], batches: Batches, name: str
 ) -> Response:
     """Return rows as a download. `columns`: names with the kinds of their values; `name`: without a suffix.
 
@@ -64,14 +64,14 @@ def table_answer(
     return StreamingResponse(_read(file), media_type=PARQUET, headers=headers)
 
 
-def _csv(columns: Mapping[str, Kind], batches: Batches) -> Iterator[str]:
+def _csv(columns: Mapping[str, CellKind], batches: Batches) -> Iterator[str]:
     yield csv_text([list(columns)])
     for batch in batches:
         if batch:
             yield csv_text(batch)
 
 
-def _write_parquet(file: BinaryIO, columns: Mapping[str, Kind], batches: Batches) -> None:
+def _write_parquet(file: BinaryIO, columns: Mapping[str, CellKind], batches: Batches) -> None:
     try:
         import pyarrow  # noqa: PLC0415
         from pyarrow import parquet  # noqa: PLC0415

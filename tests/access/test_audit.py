@@ -85,6 +85,7 @@ def test_the_export_is_complete_and_no_formula(teams: Teams) -> None:
     assert len(rows) == MANY + 1 + 7
     of_ada = csv.DictReader(io.StringIO(teams.client("maintainer").get(f"{PAGE}.csv?who=Ada&subject=run").text))
     assert [int(item["id"]) for item in of_ada] == walked(teams, who="Ada", subject="run")
+    assert teams.client("maintainer").get(f"{ADDRESS}?format=csv").text == answer.text
     assert [len(piece) for piece in all_events(teams.engine, AuditFilter(who="Ada"))] == [500, 500, 203]
     assert (rows[0]["who"], rows[0]["note"], rows[0]["after"]) == ("'=cmd()", "'+1", '{"a": "é"}')
     assert rows[0]["project"] == OURS

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.testclient import TestClient
@@ -59,6 +60,12 @@ def test_filters_narrow_the_list_and_the_export(client: TestClient) -> None:
     assert (item["step_time_ms"], item["contract"]["dispatcher"]) == (30289.55, "hybridep")
     (row,) = csv.DictReader(io.StringIO(client.get("/references.csv", params=query).text))
     assert (row["step_time_ms"], row["gpus"], row["label"]) == ("30289.55", "16", "another lab's measurement")
+    assert list(
+        csv.DictReader(io.StringIO(client.get("/api/v1/references", params={**query, "format": "csv"}).text))
+    ) == [row]
+    table = client.get("/api/v1/references", params={**query, "format": "parquet"}).content
+    (point,) = parquet.read_table(io.BytesIO(table)).to_pylist()
+    assert (point["id"], point["step_time_ms"], point["rounded"]) == (row["id"], 30289.55, False)
     page = client.get("/references", params=query).text
     assert page.count("<tr>") == 2
     assert f'href="/references/{item["id"]}"' in page

@@ -163,4 +163,6 @@ def test_a_wrong_question_is_refused(client: TestClient, session: Session) -> No
     session.add(ProjectRow(slug="one"))
     session.commit()
     assert_problem(client.get("/api/v1/upgrade?field=dispatcher"), 422, field="field")
+    for address in ("/api/v1/upgrade", "/api/v1/upgrades", "/api/v1/availability"):
+        assert_problem(client.get(f"{address}?format=csv"), 422, field="format")
     assert_problem(client.get("/api/v1/upgrade?project=none"), 404, "Project 'none' does not exist")
