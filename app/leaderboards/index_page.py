@@ -1,5 +1,6 @@
 """`/leaderboards`: a matrix of model families and GPUs; and the page of a pair that has no run yet."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -13,6 +14,7 @@ from app.domain.numbers import THIN, plural, with_sign
 from app.domain.ranking.across import ClassSummary
 from app.domain.ranking.runs import Family, family_of, hardware_of
 from app.domain.ranking.standings import REFERENCE
+from app.domain.text import some_of
 from app.errors import NotFound
 from app.pipeline.notify import LeaderUpdate, leader_updates
 from app.storage.references import Reference, references
@@ -72,8 +74,23 @@ class LeaderboardIndex:
         if not self.boards:
             project = self.filters.project
             return f"No stack of {project} is ranked yet." if project else "No stack is ranked yet."
-        boards = plural(self.boards, "leaderboard")
-        return f"{boards} over {plural(self.stacks, 'stack')}; {plural(self.rankings, 'stack')} with a ranking."
+        boards = f"{plural(self.boards, 'leaderboard')} over {plural(self.stacks, 'stack')}"
+        decided = self.decided
+        if not decided:
+            return f"No ranking yet in {boards}."
+        ties = sum(cell.outcome == "tie" for cell in self._cells)
+        leaders = some_of([f"{name} on {count:,}" for name, count in decided])
+        tied = f", {plural(ties, 'tie')}" if ties else ""
+        return f"Fastest: {leaders}{tied}. {boards}."
+
+    @property
+    def decided(self) -> list[tuple[str, int]]:
+        """Return the dispatchers that lead leaderboards, and how many each, most first."""
+        return Counter(cell.dispatcher for cell in self._cells if cell.outcome == "won").most_common()
+
+    @property
+    def _cells(self) -> list[Cell]:
+        return [cell for row in self.rows for cell in row.cells if cell]
 
 
 Pair = tuple[str, str]

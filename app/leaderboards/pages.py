@@ -104,6 +104,11 @@ class LeaderboardPage:
             )
         return page_answer(self.standings.summaries, self.standings.total, self.filters.evidence)
 
+    @property
+    def lead(self) -> str:
+        """Return the figure of the only ranking, else the answer."""
+        return self.picture.lead if self.picture else self.answer
+
     @cached_property
     def classes(self) -> tuple[ClassView, ...]:
         return tuple(class_view(summary) for summary in self.standings.summaries)

@@ -1,6 +1,6 @@
 """The picture of one ranking: a bar for each dispatcher, those that cannot run, and comparable published figures."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,8 +37,12 @@ class RankingBar:
 
 @dataclass(frozen=True, slots=True)
 class BoardPicture:
+    """`lead`: the result as a sentence; `longest`: the step time at the end of the axis."""
+
     title: str
     bars: tuple[RankingBar, ...]
+    lead: str
+    longest: str
 
     @property
     def text(self) -> str:
@@ -68,7 +72,22 @@ def board_picture(stack: StoredStandings, board: Board, published: Iterable[Refe
         for missing in stack.standings.missing
         if missing.dispatcher not in names
     ]
-    return BoardPicture(stack.name, tuple(bars))
+    return BoardPicture(stack.name, tuple(bars), _lead(board.entries), step_time(longest, unit))
+
+
+def _lead(entries: Sequence[Entry]) -> str:
+    """Return `hybridep is 12.6 % faster than alltoall (9.1 to 16.2): 20.97 s per step.`"""
+    first = entries[0]
+    time = f"{step_time(first.step_time_ms.value)} per step"
+    comparison = first.gain.comparison if first.gain else None
+    if comparison is None:
+        return f"{first.dispatcher} is fastest: {time}."
+    if comparison.tie:
+        return f"{first.dispatcher} and {comparison.second} tie: {time}."
+    low, high = comparison.low_pct, comparison.high_pct
+    ends = "" if low is None or high is None else f" ({low:.1f} to {high:.1f})"
+    than = f"{comparison.gain_pct:.1f}{THIN}% faster than {comparison.second}"
+    return f"{first.dispatcher} is {than}{ends}: {time}."
 
 
 def _publisher(reference: Reference) -> str:

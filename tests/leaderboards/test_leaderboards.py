@@ -47,7 +47,7 @@ def test_without_a_run_the_list_says_how_to_begin(client: TestClient) -> None:
 
 def test_the_list_counts_stacks_and_rankings(client: TestClient, stacks: dict[str, str]) -> None:
     page = client.get("/leaderboards").text
-    assert "2 leaderboards over 5 stacks; 3 stacks with a ranking." in page
+    assert "Fastest: hybridep on 2. 2 leaderboards over 5 stacks." in page
     assert f'href="{PAGE}"' in page
     changed = page.partition('id="changed"')[2].partition("</details>")[0]
     for name in ("tie", "leader"):
@@ -519,3 +519,13 @@ def test_what_cannot_be_asked_for(client: TestClient) -> None:
     assert_problem(client.get("/api/v1/leaderboards/changes?newest=0"), 422, field="newest")
     assert client.get("/api/v1/leaderboards").json()["items"] == []
     assert "LeaderboardOut" in client.get("/openapi.json").text
+
+
+def test_the_board_of_one_ranking_begins_with_its_figure(client: TestClient, stacks: dict[str, str]) -> None:
+    page = client.get(PAGE, params={"stack": stacks["leader"][:12]}).text
+    assert "data-picture" in page
+    lead = re.sub(r"<[^>]+>", "", page.partition('class="board-answer">')[2].partition("</p>")[0]).split(":")[0]
+    (item,) = client.get(f"/api/v1/leaderboards?stack={stacks['leader']}").json()["items"]
+    best = item["boards"][0]["entries"][0]
+    assert best["dispatcher"] in lead
+    assert f"{best['gain']['comparison']['gain_pct']:.1f}" in lead
