@@ -128,9 +128,33 @@ class MatrixPage:
         if not self.matrices:
             return "No stack has runs of two dispatchers or two EP degrees yet."
         empty = sum(cell.why == "not_run" for item in self.matrices for cell in item.matrix.empty)
-        sentences = [item.matrix.sentence for item in self.matrices if item.matrix.sentence.startswith("At equal")]
-        first = sentences[0] if sentences else "No two dispatchers ran at equal knobs yet."
+        pairs = [
+            (ep, cell.at_equal_knobs)
+            for item in self.matrices
+            for ep, column in item.matrix.columns.items()
+            for cell in column
+            if cell.at_equal_knobs is not None
+        ]
+        decided = [(ep, pair) for ep, pair in pairs if not pair.tie]
+        if decided:
+            ep, pair = max(decided, key=lambda item: abs(item[1].gain_pct))
+            first = f"EP{ep}: {comparison_text(pair)} at equal knobs."
+        else:
+            first = "All pairs at equal knobs tie." if pairs else "No two dispatchers ran at equal knobs yet."
         return f"{first} {plural(empty, 'cell is', 'cells are')} empty." if empty else first
+
+
+_TINTS = (2.0, 10.0, 25.0)
+"""Gains in percent from which a cell has the next stronger tint."""
+
+
+def tint_of(cell: Contender) -> int:
+    """Return the strength of a cell's tint by its best result: -3 (slower than the reference) to 3, 0 for a tie."""
+    pair = cell.best_against_best
+    if pair is None or pair.tie:
+        return 0
+    strength = sum(abs(pair.gain_pct) >= least for least in _TINTS)
+    return strength if pair.gain_pct > 0 else -strength
 
 
 def interval_text(value: Interval) -> str:
@@ -146,8 +170,9 @@ def interval_text(value: Interval) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ScopeRuns:
-    """All runs of a scope. `fitted`: those that made steps without running out of memory. `capture_failed`: runs that
-    ended with a failure during a capture; `not_shown`: runs whose log shows no capture, which proves nothing."""
+    """All runs of a scope. `fitted`: those that made steps without running out of memory. `captured`: runs whose log
+    shows the graphs; `capture_failed`: runs that ended with a failure during a capture; `not_shown`: runs whose log
+    shows no capture, which proves nothing. `plan_from`: the newest run that fitted."""
 
     scope: str
     runs: tuple[int, ...]
@@ -156,6 +181,23 @@ class ScopeRuns:
     capture_failed: int
     not_shown: int
     peak_gib: float | None
+    captured: int = 0
+    plan_from: int | None = None
+
+    @property
+    def fits(self) -> tuple[tuple[int, str], ...]:
+        """Return how many runs fitted, ran out of memory and made no step; together all runs."""
+        rest = len(self.runs) - self.fitted - self.out_of_memory
+        return ((self.fitted, "fit"), (self.out_of_memory, "out of memory"), (rest, "without steps"))
+
+    @property
+    def captures(self) -> tuple[tuple[int, str], ...]:
+        """Return how many runs captured, failed to, do not show it, and do not state it; together all runs."""
+        rest = len(self.runs) - self.captured - self.capture_failed - self.not_shown
+        return (
+            (self.captured, "captured"), (self.capture_failed, "failed"), (self.not_shown, "not in the log"),
+            (rest, "not stated"),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +328,8 @@ def _scope(name: str, runs: Sequence[_GraphRun]) -> ScopeRuns:
         capture_failed=sum(run.capture_failed for run in runs),
         not_shown=sum(run.shown is False and not run.capture_failed for run in runs),
         peak_gib=statistics.median(peaks) if peaks else None,
+        captured=sum(run.shown is True and not run.capture_failed for run in runs),
+        plan_from=max((run.id for run in runs if run.steps > 0 and not run.oom), default=None),
     )
 
 
@@ -348,6 +392,7 @@ def show_matrix(request: Request, stacks: Stacks) -> HTMLResponse:
         interval_text=interval_text,
         range_text=range_text,
         signed=signed,
+        tint_of=tint_of,
     )
 
 

@@ -1,6 +1,7 @@
 """Dispatchers by EP degree and the ledger of CUDA graphs: API and pages, from stored runs and from uploads."""
 
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,6 +62,9 @@ def test_each_ep_degree_compares_at_equal_knobs_and_empty_cells_are_suggestions(
     assert cell(table, "hybridep", 16)["runs"] == fast
     equal = cell(table, "hybridep", 16)["at_equal_knobs"]
     assert equal["low_pct"] < 17.7 < equal["high_pct"]
+    page = client.get(f"{PAGE}/matrix").text
+    assert re.search(r'data-dispatcher="hybridep"\s+data-ep="16"\s+data-tint="2"', page), "a gain of 17.7 %"
+    assert not re.search(r'data-dispatcher="hybridep"\s+data-ep="8"\s+data-tint', page), "a tie"
     (empty,) = table["empty"]
     assert (empty["suggestion"], empty["why"]) == ("Run alltoall at EP4", "not_run")
     assert empty["from_run"] in last
@@ -155,5 +159,22 @@ def test_the_ledger_of_graphs_says_what_fits_gains_and_was_not_captured(client: 
     assert (layers["fitted"], layers["out_of_memory"], layers["gains"]) == (0, 1, [])
     assert [row["capture_failed"] for row in rows.values()] == [0, 0, 1]
     page = client.get(f"{PAGE}/graphs").text
-    assert 'data-scope="transformer_engine: whole layers"' in page
+    cells = re.findall(
+        r'data-scope="([^"]+)".*?data-label="runs">.*?>(\d+)</a>.*?data-label="fits">(.*?)</td>(.*?)</tr>', page
+    )
+    assert [scope for scope, *_ in cells] == list(rows)
+    for _, runs, fits, rest in cells:
+        assert sum(map(int, re.findall(r"\d+", fits))) == int(runs)
+        captures = re.sub(r"<[^>]+>", "", rest.partition('data-label="capture">')[2])
+        assert sum(map(int, re.findall(r"\d+", captures))) in (0, int(runs))
+    plans = re.findall(r'href="(/runs/\d+/experiments/new[^"]+)"', page)
+    assert plans == [], "whole layers never fitted, and the others have an answer"
     assert 'id="published"' in page
+
+
+def test_a_scope_without_a_rival_offers_the_experiment(client: TestClient, session: Session) -> None:
+    runs = stack(session, 29_000.0, TE)
+    page = client.get(f"{PAGE}/graphs").text
+    (plan,) = re.findall(r'href="(/runs/\d+/experiments/new[^"]+)"', page)
+    assert plan == f"/runs/{runs[-1]}/experiments/new?field=graph_impl&amp;value=none"
+    assert client.get(plan.replace("&amp;", "&")).status_code == 200
