@@ -157,3 +157,11 @@ def test_the_matrix_and_the_ledger_look_well_on_a_phone_to_axe_and_in_the_dark(
     open_page: OpenPage, stacks: dict[str, str], address: str
 ) -> None:
     assert_looks_well(open_page(address, width=PHONE), unfold=True)
+
+
+def test_tables_and_charts_use_a_wide_screen(open_page: OpenPage) -> None:
+    for path in ("/", "/leaderboards", ADDRESS, f"{BOARD}/matrix"):
+        page = open_page(path, width=1920)
+        frame = page.locator("main").bounding_box()
+        assert frame is not None
+        assert frame["width"] == 1920
