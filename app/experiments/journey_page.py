@@ -7,6 +7,7 @@ from html import escape
 
 from app.domain.experiments.journey import Journey, JourneyEdge, JourneyNode
 from app.domain.numbers import gain_change, plural, step_time
+from app.domain.text import shortened
 from app.experiments.pages import ARROW, gain_text, knobs_text, short_gain, tone, values_text
 
 # --- Layout of a journey's picture: a column per step, a row per branch.
@@ -130,8 +131,8 @@ def picture(nodes: Mapping[str, Node], edges: Sequence[Edge], root: str) -> Jour
 
 
 def _box(node: Node, x: int, y: int) -> Box:
-    lines = tuple((y + 39 + 16 * number, cut(text, _BOX_LETTERS)) for number, text in enumerate(node.lines))
-    return Box(x, y, cut(node.title, _TITLE_LETTERS), lines, node)
+    lines = tuple((y + 39 + 16 * number, shortened(text, _BOX_LETTERS)) for number, text in enumerate(node.lines))
+    return Box(x, y, shortened(node.title, _TITLE_LETTERS), lines, node)
 
 
 def _line(edge: Edge, start: tuple[int, int], end: tuple[int, int]) -> EdgeLine:
@@ -141,13 +142,8 @@ def _line(edge: Edge, start: tuple[int, int], end: tuple[int, int]) -> EdgeLine:
     path = f"M{left} {top}H{right}"
     if bottom != top:
         path = f"M{left} {top}H{bend}V{bottom - _CORNER}q0 {_CORNER} {_CORNER} {_CORNER}H{right}"
-    knob, values, effect = (cut(text, _LINE_LETTERS) for text in (edge.knob, edge.values, edge.effect))
+    knob, values, effect = (shortened(text, _LINE_LETTERS) for text in (edge.knob, edge.values, edge.effect))
     return EdgeLine(path, bend + 10, bottom, knob, values, effect, edge)
-
-
-def cut(text: str, letters: int) -> str:
-    """Return `text`, shortened with an ellipsis if needed."""
-    return text if len(text) <= letters else text[: letters - 1].rstrip() + "…"
 
 
 _KINDS = {"rejected": "lost", "withdrawn": "lost", "planned": "open", "waiting": "open", "done": "undecided"}

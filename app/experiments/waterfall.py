@@ -10,7 +10,7 @@ from html import escape
 
 from app.domain.experiments.journey import AcceptedChange
 from app.domain.numbers import gain_change, step_time, time_saved
-from app.experiments.journey_page import cut
+from app.domain.text import shortened
 
 # --- Layout in drawing units. The axis of step times starts at zero, so that bars are in proportion.
 
@@ -73,7 +73,7 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
                 height=max(bottom - top, 2),
                 kind="improvement" if link.after_ms <= link.before_ms else "regression",
                 above=figure,
-                label=cut(link.title, _LETTERS),
+                label=shortened(link.title, _LETTERS),
                 note="",
                 title=f"{link.title}: {figure}",
                 href=f"/experiments/{link.experiment_id}" if link.experiment_id else "",

@@ -17,6 +17,7 @@ from sqlmodel import Session, col
 
 from app.domain.naming import without_common
 from app.domain.numbers import absolute, change_text, gpu_hours, short_commit
+from app.domain.text import shortened
 from app.regressions.regression import RegressionMember
 from app.regressions.words import figure_text
 from app.storage.stacks import PassReading, StackRun, stack_runs
@@ -37,6 +38,8 @@ _LANE = 10
 _LEAST_SPAN = 4.0
 """Least range of the axis in percent: noise must not look like a change."""
 _TICKS = 6
+_LETTERS = 32
+"""Letters of a name that a phone has room for next to the change."""
 _WITH_YEAR = timedelta(days=300)
 _ROLES = ("before", "another stack", "first slow run", "after", "not counted")
 BEFORE, AFTER = _ROLES[:2], _ROLES[2:4]
@@ -251,7 +254,12 @@ def _name(member: RegressionMember, name: str, shown: float, metric: str) -> dic
     parts = [] if member.delta_pct is None else [change_text(member.delta_pct, metric=metric).figure]
     if member.gpu_hours_per_day is not None:
         parts.append(f"{gpu_hours(member.gpu_hours_per_day)} GPU-h/day")
-    texts = {"name": name, "figures": " · ".join(parts), "change": parts[0] if parts else ""}
+    texts = {
+        "name": name,
+        "short": shortened(name, _LETTERS),
+        "figures": " · ".join(parts),
+        "change": parts[0] if parts else "",
+    }
     return {"shown": shown, **texts, "href": f"/history/{member.stack_key}"}
 
 
@@ -298,7 +306,9 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
         "grid": [alt.Chart(alt.NamedData("grid")).mark_rule(color=charts.BORDER).encode(y=y)],
         "values": [_text(alt, "values", "label", align="right", dx=-6).encode(x=alt.value(0), y=y)],
         "names": [
-            _text(alt, "names", "name", align="left", color=charts.TEXT, fontWeight=600).encode(x=alt.value(0), y=y),
+            _text(alt, "names", "name", align="left", color=charts.TEXT, fontWeight=600).encode(
+                x=alt.value(0), y=y, text=alt.value(alt.expr("width < 420 ? datum.short : datum.name"))
+            ),
             # On a phone the cost would stand on the name; the table below has it.
             *(
                 _text(alt, "names", field, align="right", color=charts.SPIKE, fontWeight=600).encode(

@@ -18,6 +18,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from app.domain.numbers import THIN
+from app.domain.text import shortened
 from app.web.templating import public_address
 
 WIDTH, HEIGHT = 1600, 900
@@ -155,7 +156,7 @@ def rows_body(rows: Sequence[DotRow], axis: str, *, with_zero: bool = True) -> s
     parts = [_line(x(0), 0, x(0), bottom, "muted-line", width=2)] if with_zero else []
     for place, row in enumerate(shown):
         y = step * (place + 0.5)
-        parts.append(text(0, y + (0 if row.note else 9), cut(row.label, 34), 28, "text", bold=True))
+        parts.append(text(0, y + (0 if row.note else 9), shortened(row.label, 34), 28, "text", bold=True))
         if row.note:
             parts.append(text(0, y + 32, cut(row.note, 36), SMALL, "muted"))
         if row.low is not None and row.high is not None:
@@ -197,7 +198,7 @@ def strips_body(strips: Sequence[Strip]) -> str:
         spacing = width / (len(strip.before) + len(strip.after) + 1)
         change = begin + spacing * (len(strip.before) + 0.5)
         parts += [
-            text(0, step * (place + 0.5) + 9, cut(strip.label, 34), 28, "text", bold=True),
+            text(0, step * (place + 0.5) + 9, shortened(strip.label, 34), 28, "text", bold=True),
             _line(begin, y(0), begin + width, y(0), "border-line", width=3),
             _line(change, top, change, top + height, "worse-line", width=2, dash="6 6"),
             text(BODY_WIDTH, step * (place + 0.5) + 10, strip.figure, 30, "worse", bold=True, anchor="end"),
