@@ -169,10 +169,14 @@ def undo_text(differences: Sequence[Difference], verb: str = "back to") -> str:
 
 
 def back_title(where: str, differences: Sequence["Difference | _Changed"]) -> str:
-    """Return `Go back to run #12: mbs 2 → 1 and 3 more`, the changes from now to before; empty without one."""
-    if not differences:
+    """Return `Go back to run #12: mbs 2 → 1 and 3 more`, the changes from now to before; empty without one.
+
+    Another commit is bisected, and another node is no setting, so neither counts.
+    """
+    settings = [item for item in differences if isinstance(item, _Changed) or item.axis not in ("code", "place")]
+    if not settings:
         return ""
-    first, more = differences[0], len(differences) - 1
+    first, more = settings[0], len(settings) - 1
     if isinstance(first, _Changed):
         name, now, before = first.name, _short(first.now), _short(first.before)
     else:
