@@ -40,7 +40,7 @@ VERDICT_RULES: dict[str, int] = {
     "loss": 1,
     "levels": 3,
     "suspects": 2,
-    "sentences": 2,
+    "sentences": 3,
     "upgrades": 2,
 }
 """Rule -> version of what verdicts conclude from figures (`docs/verdicts.md`); a change recomputes no figure.
@@ -51,7 +51,8 @@ open nothing. `step_time`: 2 since contradicting reruns are inconclusive, 3 sinc
 5 since the interval is that of the test that decided.
 `levels`: 2 since the last run of a history is clipped like the others, 3 since reruns of a commit count once.
 `suspects`: 2 since `no_change` has none. `upgrades`: 1 measures over the first five commits of a stack, since 2 the
-old side counts as ended after them. `sentences`: the wording of stored reasons and notes."""
+old side counts as ended after them. `sentences`: the wording of stored reasons and
+notes; 3 since reasons are phrases without a subject."""
 
 DECIDES: Mapping[str, str] = {
     "reading": "Values and events read from logs and documents",

@@ -129,12 +129,12 @@ def unfit_because(earlier: RunFacts, run: RunFacts, rules: BaselineRules) -> str
     if earlier.run in rules.after_it and not pinned:
         return AFTER_BRANCH_POINT
     if earlier.purpose != "ci" and not pinned:
-        return f"its purpose is {earlier.purpose}, not ci"
+        return f"purpose {earlier.purpose}, not ci"
     if rules.branch is None or earlier.branch == rules.branch or pinned:
         return ""
     if not earlier.branch:
-        return f"it states no branch; the baseline branch is {rules.branch}"
-    return f"it is not on branch {rules.branch}"
+        return f"no branch stated, the baseline branch is {rules.branch}"
+    return f"not on branch {rules.branch}"
 
 
 def _refusal(earlier: RunFacts, run: RunFacts, rules: BaselineRules) -> str:
@@ -144,16 +144,16 @@ def _refusal(earlier: RunFacts, run: RunFacts, rules: BaselineRules) -> str:
 
 def _measured_otherwise(earlier: RunFacts, run: RunFacts) -> str:
     if earlier.definition_version != run.definition_version:
-        return "its figures use another version of the definitions"
+        return "figures of another version of the definitions"
     if earlier.fair_for_timing != run.fair_for_timing:
-        return "only one of the two was slowed down by timer barriers"
+        return "timer barriers slowed only one of the two runs"
     return ""
 
 
 def _of_another_kind(earlier: RunFacts, run: RunFacts) -> str:
     if earlier.semantic_class != run.semantic_class:
-        return f"its class is {_words(earlier.semantic_class)}, that of this run is {_words(run.semantic_class)}"
-    return "" if earlier.has_shape_of(run) else "its model has a different shape"
+        return f"{_words(earlier.semantic_class)}, but this run is {_words(run.semantic_class)}"
+    return "" if earlier.has_shape_of(run) else "another model shape"
 
 
 def _of_other_jobs(run: RunFacts, usable: Sequence[RunFacts], rules: BaselineRules) -> dict[str, str]:
@@ -163,7 +163,7 @@ def _of_other_jobs(run: RunFacts, usable: Sequence[RunFacts], rules: BaselineRul
     the other jobs count.
     """
     others = {
-        other.run: f"it belongs to another job: {other.job}"
+        other.run: f"of another job: {other.job}"
         for other in usable
         if not other.is_of_job(run) and other.run not in rules.pinned
     }

@@ -220,10 +220,7 @@ def _notes(verdict: Verdict) -> Iterator[str]:
         yield f"The loss is {percent(-(verdict.loss.delta_pct or 0.0))} lower: check the data and the labels."
     if verdict.looks > 1:
         planned = max(PLANNED_LOOKS, verdict.looks)
-        yield (
-            f"This commit was judged {verdict.looks} times. Each judgement needs the certainty that {planned} looks "
-            "need together."
-        )
+        yield f"This commit was judged {verdict.looks} times, so each judgement must be more certain ({planned} looks)."
     if verdict.step_time is not None:
         n = len(verdict.baseline_used)
         yield prior_sentence(plural(n, "baseline run"), n, verdict.prior, verdict.step_time.run_to_run_sd)

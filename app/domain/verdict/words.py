@@ -121,9 +121,9 @@ def other_branch_text(other: OtherBranch) -> str:
 
 
 def _why_none(left_out: Sequence[LeftOut]) -> str:
-    """Return the most frequent reasons, with counts when there are several runs."""
+    """Return the most frequent reasons, with counts when there are several."""
     reasons = Counter(run.why for run in left_out).most_common(_MOST_REASONS)
-    texts = [f"{why} ({plural(n, 'run')})" if len(left_out) > 1 else why for why, n in reasons]
+    texts = [f"{why} ({plural(n, 'run')})" if len(reasons) > 1 else why for why, n in reasons]
     return f": {'; '.join(texts)}" if texts else ""
 
 
@@ -203,7 +203,7 @@ def attribution(comparability: Comparability) -> str:
     if comparability.attributed_to is None:
         return f"the difference may come from {field}"
     if comparability.other_code:
-        return f"the difference may come from {field} or from the code: {differences(comparability.other_code)}"
+        return f"{field} and {differences(comparability.other_code)} changed; either can be the cause"
     return f"the contracts attribute the difference to {field}"
 
 
@@ -415,7 +415,7 @@ def _without_baseline(document: VerdictDocument, label: Label) -> Iterator[str]:
     if document.other_branch is not None:
         yield f"No baseline: {other_branch_text(document.other_branch)}."
     elif document.contrast is not None:
-        yield "No run of this stack can serve as its baseline yet."
+        yield "This stack has no baseline yet."
         yield contrast_sentence(document.contrast)
     elif not document.misses:
         yield "No earlier run to compare with."

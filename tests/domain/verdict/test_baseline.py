@@ -180,12 +180,12 @@ NEVER = [
     ({"outcome": "stopped"}, "it was stopped by a time limit or a signal"),
     ({"short": True}, "too short to show that warm-up was over"),
     ({"steady": False}, "not steady"),
-    ({"purpose": "experiment"}, "its purpose is experiment, not ci"),
-    ({"branch": "topic"}, "it is not on branch main"),
-    ({"definition_version": 2}, "its figures use another version of the definitions"),
-    ({"fair_for_timing": False}, "only one of the two was slowed down by timer barriers"),
-    ({"fields": {"nan_checks": False}}, "its class is benchmark only, that of this run is training equivalent"),
-    ({"fields": {"num_layers": 24}}, "its model has a different shape"),
+    ({"purpose": "experiment"}, "purpose experiment, not ci"),
+    ({"branch": "topic"}, "not on branch main"),
+    ({"definition_version": 2}, "figures of another version of the definitions"),
+    ({"fair_for_timing": False}, "timer barriers slowed only one of the two runs"),
+    ({"fields": {"nan_checks": False}}, "benchmark only, but this run is training equivalent"),
+    ({"fields": {"num_layers": 24}}, "another model shape"),
 ]
 
 
@@ -280,7 +280,7 @@ def test_jobs_with_the_same_flags_are_histories_of_their_own() -> None:
     earlier = [run for pair in zip(muon, adam, strict=True) for run in pair]
     assessment = assess([make_record(slower=0.2, job="adam")], earlier, rules=MAIN)
     assert [run.run for run in assessment.choice.runs] == [run.run for run in adam]
-    assert assessment.choice.left_out[0].why == "it belongs to another job: muon"
+    assert assessment.choice.left_out[0].why == "of another job: muon"
     assert assess([make_record(slower=0.2, job="sgd")], earlier, rules=MAIN).verdict.decision == "no_baseline"
 
 
@@ -362,7 +362,7 @@ def test_an_odd_run_counts_again_when_the_next_one_is_as_usual() -> None:
 
 def test_an_unstated_branch_is_not_the_baseline_branch() -> None:
     choice = choose_baseline(make_record(), [make_record("a", branch="")], MAIN)
-    assert [out.why for out in choice.left_out] == ["it states no branch; the baseline branch is main"]
+    assert [out.why for out in choice.left_out] == ["no branch stated, the baseline branch is main"]
 
 
 NEAREST_CASES = [

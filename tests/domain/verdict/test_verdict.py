@@ -455,14 +455,14 @@ def plain(text: str) -> str:
         ),
         (
             make_record(fields={"container": "train:2026.10"}, slower=0.05, commit="89abcdef01"),
-            "No run of this stack can serve as its baseline yet. 5.1 % slower than 12 runs with container "
-            "train:2026.09 instead of train:2026.10, certain enough to act on. The difference may come from "
-            "container or from the code: commit (01234567 -> 89abcdef). This "
+            "This stack has no baseline yet. 5.1 % slower than 12 runs with container "
+            "train:2026.09 instead of train:2026.10, certain enough to act on. Container and commit "
+            "(01234567 -> 89abcdef) changed; either can be the cause. This "
             "is a single-field contrast, not a verdict on the code.",
         ),
         (
             make_record(fields={"container": "train:2026.10"}, slower=0.05, commit="0123456789"),
-            "No run of this stack can serve as its baseline yet. 5.1 % slower than 12 runs with container "
+            "This stack has no baseline yet. 5.1 % slower than 12 runs with container "
             "train:2026.09 instead of train:2026.10, certain enough to act on. The contracts attribute the "
             "difference to container. This is a single-field contrast, not a verdict on the code.",
         ),
