@@ -652,7 +652,10 @@ def compare_all(engine: Engine) -> Iterator[Rebuilt]:
     for key in stacks:
         with read_session(engine) as session:  # one snapshot per stack, for its runs and standings
             waits = key in late or stack_queue.pending_id(session, *key) is not None
-            yield Rebuilt(key, waits=True) if waits else Rebuilt(key, _differs(session, key))
+            if waits:
+                yield Rebuilt(key, waits=True)
+            else:
+                yield Rebuilt(key, difference(session, rank(session, *key, learn=False)))
 
 
 def rebuild_all(engine: Engine) -> Iterator[Rebuilt]:
@@ -667,10 +670,6 @@ def rebuild_all(engine: Engine) -> Iterator[Rebuilt]:
             return
         for key in stacks:
             _rebuild(engine, key)
-
-
-def _differs(session: Session, key: Key) -> tuple[str, ...]:
-    return difference(session, rank(session, *key, learn=False))
 
 
 def _rebuild(engine: Engine, key: Key) -> Rebuilt:

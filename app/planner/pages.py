@@ -223,11 +223,8 @@ def _first_plan(session: Session) -> PlanPage:
 
 def _page(session: Session, values: dict[str, str], start: str = "") -> PlanPage:
     offered = planned(session, values)
-    return PlanPage(LayoutForm(values), offered.plan, _used(offered.nearby, values), start)
-
-
-def _used(nearby: tuple[tuple[UsedLayout, tuple[str, ...]], ...], values: dict[str, str]) -> tuple[Used, ...]:
-    return tuple(Used(layout, differs, with_degrees(values, _stated(layout))) for layout, differs in nearby)
+    used = (Used(layout, differs, with_degrees(values, _stated(layout))) for layout, differs in offered.nearby)
+    return PlanPage(LayoutForm(values), offered.plan, tuple(used), start)
 
 
 def _stated(layout: UsedLayout) -> dict[str, str]:

@@ -124,17 +124,17 @@ def lanes(matching: Sequence[Reference]) -> tuple[GpuLane, ...]:
         GpuLane(
             gpu,
             tuple(
-                FigureDot(round(1000 * figure / limit, 1), point.contract["precision"] == "bf16", _named(point))
+                FigureDot(
+                    round(1000 * figure / limit, 1),
+                    point.contract["precision"] == "bf16",
+                    f"{title_of(point)}: {figures_text(point)}",
+                )
                 for figure, point in points[gpu]
             ),
             _figure("tflops_per_gpu", most[gpu]),
         )
         for gpu in sorted(points, key=lambda gpu: -most[gpu])
     )
-
-
-def _named(point: ReferencePoint) -> str:
-    return f"{title_of(point)}: {figures_text(point)}"
 
 
 def title_of(point: ReferencePoint) -> str:
@@ -270,7 +270,13 @@ def stacks_beside(session: Session, reference: Reference) -> BesideAll:
     ours = [our_stack(session, row.stack_key) for row in looked_at]
     by_project = {slug: references(session, slug) for slug in {each.project for each in ours}}
     stacks = [
-        _beside(reference, each, by_project[each.project], names[row.stack_key], _address(row))
+        _beside(
+            reference,
+            each,
+            by_project[each.project],
+            names[row.stack_key],
+            f"/leaderboards/{row.hardware_slug}/{row.family_slug}?stack={row.stack_key[:12]}",
+        )
         for row, each in zip(looked_at, ours, strict=True)
     ]
     return BesideAll(tuple(sorted(stacks, key=lambda each: each.nearer is not None)), len(rows))
@@ -296,7 +302,3 @@ def _stacks(session: Session, reference: Reference) -> list[Any]:
     )
     gpu = reference.point.contract["gpu"]
     return [row for row in session.execute(chosen) if same_value("gpu", row.hardware, gpu)]
-
-
-def _address(row: Any) -> str:
-    return f"/leaderboards/{row.hardware_slug}/{row.family_slug}?stack={row.stack_key[:12]}"

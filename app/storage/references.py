@@ -1,6 +1,5 @@
 """Reference points: the built-in ones, and those that teams added. Neither is ever ranked with runs."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -42,13 +41,18 @@ class Reference:
 def references(session: Session, project: str | None = None) -> tuple[Reference, ...]:
     """Return all that are in use, newest first. `project`: only those offered to it; None: those of every project."""
     in_force = col(ReferencePointRow.withdrawn_at).is_(None)
-    entered = [item for item in _entered(session, in_force) if project is None or _offered(item, project)]
-    return _newest_first((*_published(), *entered))
+    entered = [
+        item
+        for item in _entered(session, in_force)
+        if project is None or item.entered is None or item.entered.project in ("", project)
+    ]
+    offered = (*_published(), *entered)
+    return tuple(sorted(offered, key=lambda item: (item.point.date, item.point.key, item.id), reverse=True))
 
 
 def find_reference(session: Session, reference_id: str) -> Reference | None:
     """Return one in any state, including withdrawn ones."""
-    if _is_number(reference_id):
+    if reference_id.isascii() and reference_id.isdigit() and len(reference_id) < 10:
         return next(iter(_entered(session, col(ReferencePointRow.id) == int(reference_id))), None)
     return next((item for item in _published() if item.id == reference_id), None)
 
@@ -75,15 +79,3 @@ def _entered(session: Session, condition: ColumnElement[bool]) -> list[Reference
         )
         for row, slug in rows
     ]  # fmt: skip
-
-
-def _offered(reference: Reference, project: str) -> bool:
-    return reference.entered is None or reference.entered.project in ("", project)
-
-
-def _newest_first(items: Iterable[Reference]) -> tuple[Reference, ...]:
-    return tuple(sorted(items, key=lambda item: (item.point.date, item.point.key, item.id), reverse=True))
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 10

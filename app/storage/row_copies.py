@@ -147,7 +147,10 @@ def _is_numbered(table: Table) -> bool:
 
 def pack(copies: RowCopies) -> bytes:
     document = {
-        "rows": {name: [_encoded(row) for row in rows] for name, rows in copies.rows.items()},
+        "rows": {
+            name: [{column: encoded_value(value) for column, value in row.items()} for row in rows]
+            for name, rows in copies.rows.items()
+        },
         "links": copies.links,
     }
     return zstandard.ZstdCompressor(level=3).compress(json.dumps(document).encode())
@@ -161,10 +164,6 @@ def unpack(stored: bytes) -> RowCopies:
         {name: entries for name, entries in rows.items() if name in SQLModel.metadata.tables},
         [(name, key, column, value) for name, key, column, value in document["links"]],
     )
-
-
-def _encoded(row: Mapping[str, Any]) -> Row:
-    return {name: encoded_value(value) for name, value in row.items()}
 
 
 def encoded_value(value: Any) -> Any:

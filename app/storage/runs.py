@@ -573,7 +573,10 @@ _LIST_COLUMNS = (
 
 def list_runs() -> Select[Any]:
     """Return the select of list rows, to be restricted and ordered on RunRow and ProjectRow."""
-    return _joined(select_any(*_LIST_COLUMNS)).join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+    of_projects = (
+        select_any(*_LIST_COLUMNS).select_from(RunRow).join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+    )
+    return of_projects.join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
 
 
 MOST_COUNTED = 10_000
@@ -613,10 +616,6 @@ def latest_runs(session: Session, limit: int, *conditions: ColumnElement[bool]) 
     """Return the newest runs that meet all `conditions`."""
     newest = select_any(RunRow.id).where(*conditions).order_by(col(RunRow.id).desc()).limit(limit)
     return runs_by_id(session, session.execute(newest).scalars().all())
-
-
-def _joined(statement: Select[Any]) -> Select[Any]:
-    return statement.select_from(RunRow).join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
 
 
 def list_item(row: Row[Any]) -> RunListItem:

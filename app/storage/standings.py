@@ -193,13 +193,14 @@ def _read_matching(session: Session, hardware_slug: str, family_slug: str, filte
         stacks.setdefault((row.project_id, row.stack_key), []).append(row)
     matching_rows = {key: [row for row in group if _matches(row, filters)] for key, group in stacks.items()}
     keys = sorted(
-        (key for key, group in matching_rows.items() if group), key=lambda key: not _ranks(matching_rows[key])
+        (key for key, group in matching_rows.items() if group),
+        key=lambda key: not any(row.is_ranking for row in matching_rows[key]),
     )
     return _Matching(
         hardware=rows[0].hardware if rows else "",
         family=rows[0].family if rows else "",
         keys=tuple(keys),
-        classes={key: {_class(row) for row in matching_rows[key]} for key in keys},
+        classes={key: {(row.routing_mode, row.semantic_class) for row in matching_rows[key]} for key in keys},
         summaries=tuple(
             summaries(_board_results(row) for key in keys for row in matching_rows[key] if row.results is not None)
         ),
@@ -290,14 +291,6 @@ def _matches(row: Row[Any], filters: StandingsFilters) -> bool:
     )
     is_named = row.stack_key.startswith(filters.stack)
     return is_named and all(not wanted or wanted in values for wanted, values in asked)
-
-
-def _ranks(rows: Iterable[Row[Any]]) -> bool:
-    return any(row.is_ranking for row in rows)
-
-
-def _class(row: Row[Any]) -> tuple[str | None, str | None]:
-    return row.routing_mode, row.semantic_class
 
 
 def _board_results(row: Row[Any]) -> BoardResults:

@@ -217,13 +217,10 @@ def availability_summary(items: Sequence[ContainerDispatcher]) -> str:
     if not missing:
         containers = plural(len({item.container for item in items}), "container")
         return f"In {containers}, every dispatcher that was tried works."
-    names = sorted({f"{item.dispatcher} in {_tag(item.container)}" for item in missing})
+    names = sorted(
+        {f"{item.dispatcher} in {(item.container or 'an unknown container').rpartition('/')[2]}" for item in missing}
+    )
     return f"Not available: {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}."
-
-
-def _tag(container: str | None) -> str:
-    """Return the container without its registry: `nemo:26.06`."""
-    return (container or "an unknown container").rpartition("/")[2]
 
 
 # --- The bar of a training step: its parts side by side (`templates/components/step_bar.html`).
