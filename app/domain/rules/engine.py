@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from app.domain.contract.fields import PREFIX
 from app.domain.rules.change import OwnIdea, lacking_flags
 from app.domain.rules.derive import WallReading, derive, read_wall
 from app.domain.rules.evidence import OwnResult, RuleEvidence, Statement, rule_evidence
@@ -350,6 +351,9 @@ def evaluate(
     wall = read_wall(context.values)
     blocked = any(rule.kind == "blocker" and not ran_in_spite(rule, context.values) for rule in answers.fires)
     asked = _Asked(
+        facts,
+        settings,
+        tuple(rule for rule in answers.silent if rule.kind == "blocker"),
         context,
         wall,
         own,
@@ -515,12 +519,26 @@ def base_facts(missing: Sequence[str], values: Mapping[str, object]) -> tuple[st
 
 
 _NOTHING_TAKEN = Taken({})
+_FOLLOWS = frozenset(("dp", "edp", "ga"))
+"""Facts of a run that follow from others, so that a change makes them wrong."""
+_SAME = frozenset(("dispatcher", "dispatcher_type", "flex_backend"))
+"""Facts that state the same; a change of one replaces all."""
+
+
+def _holds(rule: Rule, context: FactContext) -> bool:
+    try:
+        return context.ask(rule.when) is True
+    except RuleError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The shared input of all suggestions of one run."""
+    """The shared input of all suggestions of one run. `silent`: blockers that do not fire."""
 
+    facts: Facts
+    thresholds: Mapping[str, float] | None
+    silent: tuple[Rule, ...]
     context: FactContext
     wall: WallReading
     own: Sequence[OwnResult]
@@ -552,6 +570,8 @@ class _Asked:
             and (lacking := lacking_flags(OwnIdea(settings, env, flags), values))
         ):
             withheld = f"Megatron Core {values['mcore_version']} lacks {', '.join(lacking)}: upgrade first."
+        if rule.kind == "candidate" and not withheld and (blocker := self._blocker_of(settings, env)):
+            withheld = f"The change would bring a blocker: {blocker.title}."
         return Suggestion(
             rule=rule,
             title=taken.title or rule.title,
@@ -574,6 +594,22 @@ class _Asked:
             assumed=assumed,
             forecast=forecast,
         )
+
+    def _blocker_of(self, settings: Mapping[str, Setting], env: Mapping[str, Setting]) -> Rule | None:
+        """Return a blocker that a change brings. The planner judges other layouts."""
+        if not (settings or env) or LAYOUT & settings.keys():
+            return None
+        dependent = _FOLLOWS | (_SAME if _SAME & settings.keys() else frozenset())
+        after = {name: value for name, value in self.facts.items() if name not in dependent}
+        after |= {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
+        after |= {f"{PREFIX}{name}": None if value is None else str(value) for name, value in env.items()}
+        derived, before = derive(after, self.thresholds), self.context.values
+        changed = {name for name, value in derived.items() if name not in before or before[name] != value}
+        affected = [rule for rule in self.silent if not changed.isdisjoint(rule.when.names)]
+        if not affected:
+            return None
+        context = FactContext(derived)
+        return next((rule for rule in affected if _holds(rule, context)), None)
 
     def _forecast(self, rule: Rule, settings: Mapping[str, Setting], unknown: tuple[str, ...]) -> Forecast | None:
         """Return the forecast for a rule that offers another layout."""

@@ -97,6 +97,23 @@ def test_blockers_hold_retuning_back_and_so_does_a_missing_profile() -> None:
     assert [suggestion.rule.id for suggestion in free.suggestions] == ["b-bring-up", "a-tune"]
 
 
+def test_a_change_that_would_bring_a_blocker_is_deferred_and_names_it() -> None:
+    rules = book(
+        rule("a-overlap", "true", "change: {text: do it, set: {ep_overlap: true}}"),
+        rule("b-register", "true", 'change: {text: do it, env: {NCCL_GRAPH_REGISTER: "1"}}'),
+        rule("c-recompute", 'ep_overlap && "moe" in recompute_modules', kind="blocker", phase="scale"),
+        rule("d-variable", 'env.NCCL_GRAPH_REGISTER == "1"', kind="blocker", phase="scale"),
+    )
+    facts = {"profiled": True, "ep_overlap": False, "env": {"NCCL_GRAPH_REGISTER": "0"}}
+
+    def withheld(modules: list[str]) -> dict[str, str]:
+        evaluation = evaluate({**facts, "recompute_modules": modules}, rules)
+        return {suggestion.rule.id: suggestion.withheld.rpartition(": ")[2] for suggestion in evaluation.withheld}
+
+    assert withheld(["moe"]) == {"a-overlap": "c-recompute.", "b-register": "d-variable."}
+    assert withheld(["moe_act"]) == {"b-register": "d-variable."}
+
+
 def test_a_blocker_in_a_run_that_ran_is_in_doubt() -> None:
     rules = book(rule("c-blocked", "cp > 1", kind="blocker", phase="scale"))
 
