@@ -255,7 +255,8 @@ class Suggestion:
     `withheld`: why it is deferred, or empty. `doubt`: why a blocker is doubtful; `disproved`: the run had steady
     iterations, so the blocker is shown as a warning and defers nothing. `place`: its rank and the reason. `assumed`:
     unmeasured profile facts in its condition; it is suggested because of its evidence. `also`: other rules that suggest
-    the same change. `forecast`: of another layout. `title`: the rule's, or what the change goes back to.
+    the same change. `forecast`: of another layout. `title`: the rule's, or what the change goes back to. `brings`: the
+    blocker that the change would bring, or empty.
     """
 
     rule: Rule
@@ -279,6 +280,7 @@ class Suggestion:
     assumed: tuple[str, ...] = ()
     also: "tuple[Suggestion, ...]" = ()
     forecast: Forecast | None = None
+    brings: str = ""
 
     @property
     def kind(self) -> Kind:
@@ -365,7 +367,9 @@ def evaluate(
     )
     suggestions = [asked.suggestion(rule) for rule in answers.fires]
     conditional = [asked.suggestion(rule, assumed) for rule, assumed in _if_profiled(answers.asks, context, wall)]
-    promoted = [item for item in conditional if not item.withheld and _is_strong(item.evidence, context.values)]
+    promoted = [
+        item for item in conditional if (not item.withheld or item.brings) and _is_strong(item.evidence, context.values)
+    ]
     ranked = _ranked([*suggestions, *promoted])
     offered = [suggestion for suggestion in ranked if _is_suggestion(suggestion.rule)]
     return Evaluation(
@@ -570,7 +574,8 @@ class _Asked:
             and (lacking := lacking_flags(OwnIdea(settings, env, flags), values))
         ):
             withheld = f"Megatron Core {values['mcore_version']} lacks {', '.join(lacking)}: upgrade first."
-        if rule.kind == "candidate" and not withheld and (blocker := self._blocker_of(settings, env)):
+        blocker = self._blocker_of(settings, env) if rule.kind == "candidate" and not withheld else None
+        if blocker is not None:
             withheld = f"The change would bring a blocker: {blocker.title}."
         return Suggestion(
             rule=rule,
@@ -593,6 +598,7 @@ class _Asked:
             disproved=ran_in_spite(rule, values),
             assumed=assumed,
             forecast=forecast,
+            brings="" if blocker is None else blocker.id,
         )
 
     def _blocker_of(self, settings: Mapping[str, Setting], env: Mapping[str, Setting]) -> Rule | None:

@@ -114,6 +114,26 @@ def test_a_change_that_would_bring_a_blocker_is_deferred_and_names_it() -> None:
     assert withheld(["moe_act"]) == {"b-register": "d-variable."}
 
 
+def test_a_strong_gain_that_a_blocker_prevents_is_named_among_the_deferred() -> None:
+    ran = {"ep_overlap": False, "fits": True, "loss_finite": True, "steps_done": 50, "window": 20}
+    job = {
+        "model": "Qwen3-30B-A3B",
+        "gpu": "H100",
+        "gpus": 16,
+        "tp": 1,
+        "pp": 1,
+        "cp": 1,
+        "ep": 16,
+        "precision": "bf16",
+    }
+    facts = job | ran | {"dispatcher": "alltoall"}
+    offered = evaluate({**facts, "recompute_modules": ["moe_act"]}, built_in_rules())
+    prevented = evaluate({**facts, "recompute_modules": ["moe"]}, built_in_rules())
+    assert "eo-enable" in {suggestion.rule.id for suggestion in offered.suggestions}
+    brings = {suggestion.rule.id: suggestion.brings for suggestion in prevented.withheld}
+    assert brings["eo-enable"] == "eo-no-moe-recompute"
+
+
 def test_a_blocker_in_a_run_that_ran_is_in_doubt() -> None:
     rules = book(rule("c-blocked", "cp > 1", kind="blocker", phase="scale"))
 
