@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 from app.domain.naming import SEPARATOR, common_parts, without_common
-from app.domain.numbers import DASH, THIN, percent
+from app.domain.numbers import DASH, gain_change, percent, time_saved
 from app.domain.ranking.rank import Head, head_text
 from app.domain.ranking.standings import Board, Entry, Gain
-from app.leaderboards.words import range_text, routing_words, tie_sentence
+from app.leaderboards.words import routing_words, tie_sentence
 from app.storage.leader_changes import LeaderChange
 from app.storage.standings import StoredStandings
 from app.web import charts
@@ -20,7 +20,7 @@ from app.web import charts
 
 @dataclass(frozen=True, slots=True)
 class GainRow:
-    """Percent more throughput than alltoall, with the interval that decided.
+    """Percent of step time saved against alltoall, with the interval that decided.
 
     `memory`: empty if unknown. `name`: of the stack; `short_name`: without the part that all stacks on the page share.
     `tie`: why it is a tie, else empty.
@@ -29,7 +29,7 @@ class GainRow:
     name: str
     short_name: str
     dispatcher: str
-    gain_pct: float
+    saved_pct: float
     low_pct: float | None
     high_pct: float | None
     directional: bool
@@ -51,11 +51,9 @@ def gain_rows(items: Sequence[StoredStandings], page: str = "") -> tuple[GainRow
 
 
 def gain_text(gain: Gain) -> str:
-    """Format a gain: `+18.2 % (16.0 to 20.4 %)`."""
+    """Format a gain: `15.4 % faster (13.8 to 16.9)`."""
     comparison = gain.comparison
-    interval = range_text(comparison.low_pct, comparison.high_pct)
-    sign = "+" if comparison.gain_pct > 0 else ""
-    return f"{sign}{percent(comparison.gain_pct)}" + (f" ({interval}{THIN}%)" if interval else "")
+    return gain_change(comparison.gain_pct, comparison.low_pct, comparison.high_pct).text
 
 
 def memory_text(gain: Gain) -> str:
@@ -78,9 +76,9 @@ def _row(standings: StoredStandings, short: str, entry: Entry, gain: Gain, page:
         name=standings.name,
         short_name=short,
         dispatcher=entry.dispatcher,
-        gain_pct=comparison.gain_pct,
-        low_pct=comparison.low_pct,
-        high_pct=comparison.high_pct,
+        saved_pct=time_saved(comparison.gain_pct),
+        low_pct=None if comparison.low_pct is None else time_saved(comparison.low_pct),
+        high_pct=None if comparison.high_pct is None else time_saved(comparison.high_pct),
         directional=comparison.directional,
         tie=tie_sentence(comparison) if comparison.tie else "",
         text=gain_text(gain),
@@ -177,7 +175,7 @@ ROW = 40
 """Pixels per row: name above, mark below. Names next to the marks would leave a phone no room."""
 AXIS = 49
 """Pixels of the axis and its title below the rows."""
-_GAIN, _TIME = "throughput vs. alltoall, %; right is faster", "time of the runs (UTC)"
+_GAIN, _TIME = "step time saved against alltoall, %; right is faster", "time of the runs (UTC)"
 _DAYS = {"year": "%Y", "month": "%b %Y", "week": "%b %d", "date": "%b %d", "day": "%b %d", "hours": "%b %d %H:%M"}
 _DISPATCHERS = ("allgather", "alltoall", "deepep", "hybridep", "ncclep")
 _COLOURS = [f"--{name}" for name in _DISPATCHERS]
@@ -200,7 +198,7 @@ def gain_chart(rows: Sequence[GainRow]) -> dict[str, Any]:
             "name": f"{row.dispatcher}{' (tie)' if row.tie else ''}, {row.short_name}",
             "stack": row.name,
             "dispatcher": row.dispatcher,
-            "gain": row.gain_pct,
+            "gain": row.saved_pct,
             "low": row.low_pct,
             "high": row.high_pct,
             "directional": row.directional,
@@ -213,7 +211,7 @@ def gain_chart(rows: Sequence[GainRow]) -> dict[str, Any]:
         for place, row in enumerate(rows)
     ]
     spec["datasets"] = {"gains": drawn}
-    spec["description"] = f"Gain in throughput over alltoall, {len(drawn)} results. The table has the same values."
+    spec["description"] = f"Step time saved against alltoall, {len(drawn)} results. The table has the same values."
     return spec
 
 
@@ -275,7 +273,7 @@ def _gain_specification(height: int) -> dict[str, Any]:
     tip = [
         alt.Tooltip("stack:N"),
         alt.Tooltip("dispatcher:N"),
-        alt.Tooltip("text:N", title="throughput"),
+        alt.Tooltip("text:N", title="step time"),
         alt.Tooltip("tie:N"),
         alt.Tooltip("memory:N", title="memory"),
     ]

@@ -10,7 +10,7 @@ from fastapi import Query
 from sqlmodel import Session
 
 from app.domain.contract.values import KNOWN_MODELS, gpu_sku
-from app.domain.numbers import THIN, plural, with_sign
+from app.domain.numbers import gain_change, grouped, plural, time_saved
 from app.domain.ranking.across import ClassSummary
 from app.domain.ranking.runs import Family, family_of, hardware_of
 from app.domain.ranking.standings import REFERENCE
@@ -184,8 +184,10 @@ def _winner(summary: ClassSummary) -> tuple[str, str]:
     if first.dispatcher == REFERENCE or first.gain is None:
         return first.dispatcher, ""
     low, high = first.gain.lowest_pct, first.gain.highest_pct
-    text = " to ".join(dict.fromkeys(with_sign(end, 1) for end in (low, high)))
-    return first.dispatcher, f"{text}{THIN}%"
+    least, most = gain_change(low).figure, gain_change(high).figure
+    if least == most:
+        return first.dispatcher, most
+    return first.dispatcher, f"{grouped(time_saved(low), 1) if low > 0 else least} to {most}"
 
 
 # --- Published figures of one pair.

@@ -16,7 +16,7 @@ from sqlmodel import Session, col
 from starlette.responses import HTMLResponse
 
 from app.domain.access.principal import Action
-from app.domain.numbers import plural, signed, significant
+from app.domain.numbers import plural, significant
 from app.domain.ranking.matrix import (
     NO_GRAPHS,
     Contender,
@@ -36,7 +36,7 @@ from app.domain.rules.rule import Evidence, RuleBook
 from app.domain.run import Activity
 from app.errors import NotFound
 from app.leaderboards.api_models import Hardware, ModelFamily, Project
-from app.leaderboards.words import label, range_text, routing_words
+from app.leaderboards.words import label, routing_words
 from app.storage.json_text import from_json
 from app.storage.runs import activities
 from app.storage.stacks import names_of_titles
@@ -390,8 +390,6 @@ def show_matrix(request: Request, stacks: Stacks) -> HTMLResponse:
         "leaderboards/matrix.html",
         p=page,
         interval_text=interval_text,
-        range_text=range_text,
-        signed=signed,
         tint_of=tint_of,
     )
 
@@ -399,7 +397,7 @@ def show_matrix(request: Request, stacks: Stacks) -> HTMLResponse:
 @router.get("/leaderboards/{hardware}/{family}/graphs")
 @requires(Action.READ)
 def show_graphs(request: Request, session: ReadSession, rules: Rules, stacks: Stacks) -> HTMLResponse:
-    return render(request, "leaderboards/graphs.html", p=LedgerPage(session, stacks, rules.book), range_text=range_text)
+    return render(request, "leaderboards/graphs.html", p=LedgerPage(session, stacks, rules.book))
 
 
 # --- The same as JSON.

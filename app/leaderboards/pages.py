@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.naming import SEPARATOR, common_parts
-from app.domain.numbers import TimeUnit, time_unit_of, with_sign
+from app.domain.numbers import TimeUnit, change_text, time_unit_of
 from app.domain.ranking.rank import head_text
 from app.domain.ranking.runs import slug
 from app.errors import NotFound
@@ -45,7 +45,6 @@ from app.leaderboards.views import (
     quarantines_of,
     stack_card,
 )
-from app.leaderboards.views import gain_text as gain_range
 from app.leaderboards.words import meanings_of
 from app.storage.leader_changes import LeaderChange, leader_changes
 from app.storage.projects import ProjectName, project_named
@@ -322,15 +321,15 @@ def draw_board(request: Request, page: Page, kind: Kind, theme: Theme = "light")
     several = len({gain.name for gain in page.gains}) > 1
     rows = [
         DotRow(
-            gain.dispatcher, gain.gain_pct, gain.low_pct, gain.high_pct,
-            f"{'=' if gain.tie else ''} {with_sign(gain.gain_pct, 1)} %{' short' if gain.directional else ''}",
+            gain.dispatcher, gain.saved_pct, gain.low_pct, gain.high_pct,
+            f"{'=' if gain.tie else ''} {change_text(-gain.saved_pct).figure}{' short' if gain.directional else ''}",
             dispatcher_colour(gain.dispatcher), gain.short_name if several else "",
         )
         for gain in page.gains
     ]  # fmt: skip
     if rows:
         rows.append(DotRow("alltoall", 0.0, None, None, "reference", "alltoall"))
-    body = rows_body(rows, "% more throughput than alltoall, with the interval that decided; = is a tie")
+    body = rows_body(rows, "% of step time saved against alltoall, with the interval that decided; = is a tie")
     generated = any(stack.generated for stack in page.standings.items)
     picture = Picture(
         f"Which dispatcher is fastest? {page.title}", page.answer, f"{page.address}{page.asked}", generated, body
@@ -372,7 +371,6 @@ def _render(request: Request, page: LeaderboardPage, block: str) -> HTMLResponse
         f=page.filters,
         rankings=RANKINGS,
         words=words,
-        gain_range=gain_range,
         gain_of=charts.gain_text,
         memory_of=charts.memory_text,
         against_best=against_best,

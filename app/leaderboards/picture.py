@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from app.domain.numbers import THIN, plural, step_time, time_unit_of, with_sign
+from app.domain.numbers import gain_change, plural, step_time, time_unit_of
 from app.domain.ranking.runs import hardware_of
 from app.domain.ranking.standings import REFERENCE, Board, Entry
 from app.domain.run import Value
@@ -76,7 +76,7 @@ def board_picture(stack: StoredStandings, board: Board, published: Iterable[Refe
 
 
 def _lead(entries: Sequence[Entry]) -> str:
-    """Return `hybridep is 12.6 % faster than alltoall (9.1 to 16.2): 20.97 s per step.`"""
+    """Return `hybridep is 11.2 % faster than alltoall (8.3 to 13.9): 20.97 s per step.`"""
     first = entries[0]
     time = f"{step_time(first.step_time_ms.value)} per step"
     comparison = first.gain.comparison if first.gain else None
@@ -84,10 +84,9 @@ def _lead(entries: Sequence[Entry]) -> str:
         return f"{first.dispatcher} is fastest: {time}."
     if comparison.tie:
         return f"{first.dispatcher} and {comparison.second} tie: {time}."
-    low, high = comparison.low_pct, comparison.high_pct
-    ends = "" if low is None or high is None else f" ({low:.1f} to {high:.1f})"
-    than = f"{comparison.gain_pct:.1f}{THIN}% faster than {comparison.second}"
-    return f"{first.dispatcher} is {than}{ends}: {time}."
+    change = gain_change(comparison.gain_pct, comparison.low_pct, comparison.high_pct)
+    interval = f" ({change.interval})" if change.interval else ""
+    return f"{first.dispatcher} is {change.figure} than {comparison.second}{interval}: {time}."
 
 
 def _publisher(reference: Reference) -> str:
@@ -111,12 +110,8 @@ def _gain(entry: Entry) -> str:
     if entry.gain is None:
         return ""
     comparison = entry.gain.comparison
-    ends = (
-        ""
-        if comparison.low_pct is None or comparison.high_pct is None
-        else f" ({with_sign(comparison.low_pct, 1)} to {with_sign(comparison.high_pct, 1)})"
-    )
-    return f"{with_sign(comparison.gain_pct, 1)}{THIN}%{ends}" + (", tie" if comparison.tie else "")
+    change = gain_change(comparison.gain_pct, comparison.low_pct, comparison.high_pct)
+    return change.text + (", tie" if comparison.tie else "")
 
 
 def _is_comparable(reference: Reference, about: Mapping[str, Value]) -> bool:

@@ -14,8 +14,8 @@ from app.domain.numbers import (
     THIN,
     TimeUnit,
     contract_value,
+    gain_change,
     grouped,
-    percent,
     plural,
     significant,
     step_time,
@@ -43,7 +43,6 @@ from app.leaderboards.words import (
     LEFT_OUT,
     comparison_sentence,
     label,
-    range_text,
     routing_words,
     stretch_sentence,
     ties_of,
@@ -121,13 +120,6 @@ def _class_words(summary: ClassSummary) -> str:
     return words[0].upper() + words[1:]
 
 
-def gain_text(low_pct: float, high_pct: float) -> str:
-    """Format a range of gains over stacks: `−1.2 to 18.2 %`."""
-    if low_pct == high_pct:
-        return f"{range_text(low_pct, high_pct).partition(' to ')[0]}{THIN}%"
-    return f"{range_text(low_pct, high_pct)}{THIN}%"
-
-
 def _label(group: TallyGroup) -> str:
     return f"{group.precision or NO_PRECISION}, EP {EP_SIZES.get(group.ep_size or 'unknown', group.ep_size)}"
 
@@ -161,14 +153,12 @@ _CONFIGURATIONS_MOST_TOLD = 3
 
 
 def against_best(comparison: PairwiseComparison) -> str:
-    """Format a comparison: `24.3 % less throughput (16.4 to 31.4 %)`, `is not significantly different (...)`."""
-    interval = range_text(comparison.low_pct, comparison.high_pct)
-    if comparison.tie:
-        text = "is as fast" if comparison.outcome == "equal" else "is not significantly different"
-        return f"{text} ({interval}{THIN}%)" if interval else text
-    less = range_text(*_less(comparison))
-    text = f"{percent(abs(comparison.gain_pct))} {'less' if comparison.gain_pct < 0 else 'more'} throughput"
-    return f"{text} ({less}{THIN}%)" if less else text
+    """Format a comparison: `32.1 % slower (19.6 to 45.8)`, `as fast (...)`, `not significantly different (...)`."""
+    change = gain_change(comparison.gain_pct, comparison.low_pct, comparison.high_pct)
+    if not comparison.tie:
+        return change.text
+    text = "as fast" if comparison.outcome == "equal" else "not significantly different"
+    return f"{text} ({change.interval})" if change.interval else text
 
 
 def configurations_sentence(
@@ -176,7 +166,7 @@ def configurations_sentence(
 ) -> str:
     """Summarise the configurations of a dispatcher; empty if there is only one.
 
-    `Fastest of 3 configurations: ep_overlap on, 31.17 s. With ep_overlap off it has 24.3 % less throughput (...).`
+    `Fastest of 3 configurations: ep_overlap on, 31.17 s. With ep_overlap off it is 32.1 % slower (...).`
     `knobs`: by config key, its distinguishing knobs.
     """
     if len(entry.configurations) < 2:
@@ -201,17 +191,8 @@ def _apart(configuration: Configuration, best: str, knobs: Mapping[str, str]) ->
 def _result_text(configuration: Configuration) -> str:
     if configuration.comparison is None:
         return "is the fastest"
-    text = against_best(configuration.comparison)
-    text = text if configuration.comparison.tie else f"has {text}"
+    text = f"is {against_best(configuration.comparison)}"
     return f"{text}, directional" if configuration.directional else text
-
-
-def _less(comparison: PairwiseComparison) -> tuple[float | None, float | None]:
-    """Return the interval as magnitudes, because the sentence says `less` or `more`."""
-    low, high = comparison.low_pct, comparison.high_pct
-    if low is None or high is None or comparison.gain_pct >= 0:
-        return low, high
-    return -high, -low
 
 
 # --- The knobs in which the configurations of one dispatcher differ, by value.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from app.domain.numbers import THIN, grouped, percent, plural
+from app.domain.numbers import gain_change, plural
 from app.domain.ranking.pairwise import PairwiseComparison
 from app.domain.ranking.runs import Why
 from app.domain.ranking.standings import Board, BoardSegment, within
@@ -82,11 +82,6 @@ def routing_words(routing_mode: str) -> str:
     return routing_mode.replace("-", " ").replace("_", " ") or "routing unknown"
 
 
-def range_text(low_pct: float | None, high_pct: float | None) -> str:
-    """Format percent: `−0.4 to 3.1`; empty without an interval."""
-    return "" if low_pct is None or high_pct is None else f"{_signed(low_pct)} to {_signed(high_pct)}"
-
-
 def stretch_sentence(stretch: BoardSegment) -> str:
     """Return which code a board is based on; empty when it is the newest code."""
     if not stretch.changes_since:
@@ -115,11 +110,11 @@ def comparison_sentence(comparison: PairwiseComparison) -> str:
     """Return one pairwise comparison, from the winner's side."""
     seen = comparison.turned() if comparison.outcome == "second" else comparison
     short = ". Direction only: one side is too short." if seen.directional else "."
-    interval = range_text(seen.low_pct, seen.high_pct)
-    text = f" ({interval}{THIN}%)" if interval else ""
+    change = gain_change(seen.gain_pct, seen.low_pct, seen.high_pct)
+    interval = f" ({change.interval})" if change.interval else ""
     if seen.tie:
-        return f"{seen.first} {tie_sentence(seen, text)}{short}"
-    return f"{seen.first} is faster than {seen.second}: {percent(seen.gain_pct)} more throughput{text}{short}"
+        return f"{seen.first} {tie_sentence(seen, interval)}{short}"
+    return f"{seen.first} is {change.figure} than {seen.second}{interval}{short}"
 
 
 def ties_of(dispatcher: str, comparisons: Sequence[PairwiseComparison]) -> tuple[str, ...]:
@@ -134,8 +129,3 @@ def ties_of(dispatcher: str, comparisons: Sequence[PairwiseComparison]) -> tuple
 
 def _day(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%d")
-
-
-def _signed(pct: float) -> str:
-    decimals = 2 if abs(pct) < 0.995 else 1
-    return grouped(round(pct, decimals) + 0.0, decimals)

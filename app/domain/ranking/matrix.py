@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from app.domain.contract.values import comparable
-from app.domain.numbers import THIN, with_sign
+from app.domain.numbers import gain_change
 from app.domain.ranking.pairwise import PairwiseComparison, compare_pair
 from app.domain.ranking.pools import merged, number_of
 from app.domain.ranking.runs import DISPATCHERS
@@ -234,10 +234,10 @@ def _column_text(
 
 
 def comparison_text(comparison: PairwiseComparison) -> str:
-    """Return `hybridep +17.7 % over alltoall`, or `deepep and alltoall tie`."""
+    """Return `hybridep 15.1 % faster than alltoall`, or `deepep and alltoall tie`."""
     if comparison.tie:
         return f"{comparison.first} and {comparison.second} tie"
-    return f"{comparison.first} {with_sign(comparison.gain_pct, 1)}{THIN}% over {comparison.second}"
+    return f"{comparison.first} {gain_change(comparison.gain_pct).figure} than {comparison.second}"
 
 
 # --- Scopes of CUDA graphs.

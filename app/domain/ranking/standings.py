@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from app.domain.numbers import grouped, percent, plural
+from app.domain.numbers import gain_change, percent, plural
 from app.domain.ranking.pairwise import PairwiseComparison, PositionRange
 from app.domain.ranking.runs import DID_NOT_RUN, NEED_A_PACKAGE, Refusal
 from app.domain.verdict.step_time import DroppedRun
@@ -328,21 +328,17 @@ def _guarded(comparison: PairwiseComparison) -> str:
 
 
 def gain_sentence(name: str, comparison: PairwiseComparison, memory_more_pct: float | None, memory_clear: bool) -> str:
-    """State a gain: `deepep has 18.2 % more throughput than alltoall (16.0 to 20.4), but needs 12.0 % more memory.`"""
+    """State a gain: `deepep is 15.4 % faster than alltoall (13.8 to 16.9), but needs 12.0 % more memory.`"""
     memory = _memory(comparison, memory_more_pct) if memory_clear and memory_more_pct is not None else ""
     short = " Direction only." if comparison.directional else ""
     if comparison.tie and comparison.worse_loss and comparison.tie_because:
-        gain = f"{percent(comparison.gain_pct)} more ({_range(comparison)})"
-        return f"{_guarded(comparison)} Throughput of {name}: {gain}{memory}.{short}"
+        gain = gain_change(comparison.gain_pct, comparison.low_pct, comparison.high_pct).text
+        return f"{_guarded(comparison)} {name} is {gain}{memory}.{short}"
     if comparison.tie:
         return f"{name} {_tied(comparison)}{memory.replace(', but', ', and', 1)}.{short}"
-    faster = comparison.outcome == "first"
-    low, high = comparison.low_pct or 0.0, comparison.high_pct or 0.0
-    ends = (low, high) if faster else (-high, -low)
-    side = "more" if faster else "less"
-    interval = f"({percent(ends[0])} to {percent(ends[1])})"
-    gain = f"{percent(abs(comparison.gain_pct))} {side} throughput"
-    return f"{name} has {gain} than {comparison.second} {interval}{memory}.{short}"
+    change = gain_change(comparison.gain_pct, comparison.low_pct, comparison.high_pct)
+    interval = f" ({change.interval})" if change.interval else ""
+    return f"{name} is {change.figure} than {comparison.second}{interval}{memory}.{short}"
 
 
 def _tied(comparison: PairwiseComparison) -> str:
@@ -351,12 +347,13 @@ def _tied(comparison: PairwiseComparison) -> str:
         return f"is as fast as {comparison.second}, {within(comparison)}{because}"
     more = f"; {plural(comparison.more_runs, 'more run')} of each would decide" if comparison.more_runs else ""
     text = f"is not clearly faster or slower than {comparison.second} in speed{because}"
-    return f"{text} ({_range(comparison)} throughput{more})"
+    interval = gain_change(comparison.gain_pct, comparison.low_pct, comparison.high_pct).interval
+    return f"{text} ({interval}{more})"
 
 
 def within(comparison: PairwiseComparison) -> str:
-    """Return the interval of an `equal` pair: `within 2 % (-1.2 to 0.9 % by two one-sided tests)`."""
-    ends = f"{grouped(comparison.low_pct or 0.0, 1)} to {percent(comparison.high_pct or 0.0)}"
+    """Return the interval of an `equal` pair: `within 2 % (1.2 slower to 0.9 faster by two one-sided tests)`."""
+    ends = gain_change(comparison.gain_pct, comparison.low_pct, comparison.high_pct).interval
     return f"within 2 % ({ends} by two one-sided tests)"
 
 
@@ -367,7 +364,3 @@ def _memory(comparison: PairwiseComparison, more_pct: float) -> str:
     return (
         f", {'but' if disagree else 'and'} needs {percent(abs(more_pct))} {'more' if worse_memory else 'less'} memory"
     )
-
-
-def _range(comparison: PairwiseComparison) -> str:
-    return f"{percent(comparison.low_pct or 0.0)} to {percent(comparison.high_pct or 0.0)}"
