@@ -231,7 +231,7 @@ def _order(order: int | Expression, context: FactContext) -> int:
 
 
 def _confidence(expected: Expected | None) -> Confidence:
-    if expected is None:
+    if expected is None or expected.low <= 0 <= expected.high:
         return "low"
     level = expected.statement.level
     if level <= _SURE_LEVEL and expected.likeness.score >= _SURE_LIKENESS:

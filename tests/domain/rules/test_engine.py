@@ -310,6 +310,16 @@ def test_a_change_that_lost_in_an_own_ab_is_not_ranked_as_measured_gain() -> Non
     assert (lost.rule.id, lost.place.tier) == ("a-faster", "other")
 
 
+def test_a_range_that_includes_zero_gives_low_confidence() -> None:
+    results = {
+        "a-sure": OwnResult("a-sure", 3, 4.8, 2.4, 7.1, ("stack",), "2026-11-01"),
+        "b-open": OwnResult("b-open", 3, 4.8, -10.4, 14.8, ("stack",), "2026-11-01"),
+    }
+    evaluation = evaluate({"profiled": True}, book(*(rule(name, "true") for name in results)), own=[*results.values()])
+    confidence = {item.rule.id: item.place.confidence for item in evaluation.suggestions}
+    assert confidence == {"a-sure": "high", "b-open": "low"}
+
+
 def test_a_published_result_of_another_shape_is_a_record_only() -> None:
     rules = book(rule("a-published", "true", PUBLISHED))
 
