@@ -16,7 +16,7 @@ from sqlmodel import Session, col
 from starlette.responses import HTMLResponse
 
 from app.domain.access.principal import Action
-from app.domain.numbers import plural, significant
+from app.domain.numbers import plural, step_time, time_unit_of
 from app.domain.ranking.matrix import (
     NO_GRAPHS,
     Contender,
@@ -158,11 +158,11 @@ def tint_of(cell: Contender) -> int:
 
 
 def interval_text(value: Interval) -> str:
-    """Format `31.2 to 31.6 s`, the 95 % interval over launches."""
+    """Format `31.21 s to 31.63 s`, the 95 % interval over launches, in the unit of the value."""
     if value.low is None or value.high is None:
         return ""
-    scale, unit = (1000, "s") if value.value >= 1000 else (1, "ms")
-    return f"{significant(value.low / scale)} to {significant(value.high / scale)} {unit}"
+    unit = time_unit_of((value.value,))
+    return f"{step_time(value.low, unit)} to {step_time(value.high, unit)}"
 
 
 # --- The ledger of CUDA graphs: which scopes fit, what they cost and gain, and whether they were captured.

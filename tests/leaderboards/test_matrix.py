@@ -69,6 +69,8 @@ def test_each_ep_degree_compares_at_equal_knobs_and_empty_cells_are_suggestions(
     assert (empty["suggestion"], empty["why"]) == ("Run alltoall at EP4", "not_run")
     assert empty["from_run"] in last
     page = client.get(f"{PAGE}/matrix").text
+    assert page.count("data-interval>") == len(table["cells"])
+    assert f"{cell(table, 'hybridep', 16)['low_ms'] / 1000:.2f}" in page
     link = f"/runs/{empty['from_run']}/experiments/new?field=dispatcher&value=alltoall"
     assert link in page.replace("&amp;", "&")
     assert client.get(link).status_code == 200
