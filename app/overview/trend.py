@@ -25,6 +25,8 @@ MOST_STACKS, MOST_LINES, MOST_RUNS = 24, 6, 60
 """Stacks that are read, newest first; lines that are drawn; newest runs of each stack."""
 _NOW = 3
 """Runs whose median is the current level, and the first level without a reference."""
+_EARLIER = timedelta(days=90)
+"""Time before the period in which the container before is looked for."""
 HEIGHT, AXIS = 300, 28
 _LANE, _NARROW_LANE, _NARROW = 210, 60, 560
 """Width of the lane right of the lines, for their labels; in drawings narrower than the last, percentages only."""
@@ -42,6 +44,7 @@ _TRACKED: Select[Any] = (
         # As a sum, so that SQLite looks the runs of the stack up, and does not read all of the project.
         col(RunRow.project_id) + 0 == bindparam("project_id"),
         col(RunRow.stack_key) == bindparam("stack_key"),
+        col(RunRow.ordered_at) >= bindparam("since"),
         col(RunRow.purpose).in_(("ci", "release")),
         col(RunRow.is_steady).is_(True),
         col(RunRow.short).is_(False),
@@ -113,11 +116,13 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str)
         return Trend((), ())
     since = aware(stacks[0].last_at) - timedelta(days=days)
     tracked = _TRACKED.where(col(RunRow.branch).concat("") == branch) if branch else _TRACKED
+    earliest = since - _EARLIER
     runs = {
-        stack.stack_key: session.execute(tracked, {"project_id": stack.project_id, "stack_key": stack.stack_key}).all()[
-            ::-1
-        ]
+        stack.stack_key: session.execute(
+            tracked, {"project_id": stack.project_id, "stack_key": stack.stack_key, "since": earliest}
+        ).all()[::-1]
         for stack in stacks
+        if aware(stack.last_at) >= earliest
     }
     contracts = stored_contracts(session, [of_stack[-1].id for of_stack in runs.values() if of_stack])
     workloads: dict[tuple[Any, ...], list[Any]] = {}
