@@ -226,7 +226,8 @@ def test_an_own_idea_begins_at_a_run(client: TestClient, engine: Engine, baselin
     offer = text(client, f"/runs/{baseline}/experiments/new?field=dispatcher&value=hybridep")
     assert "dispatcher: alltoall to hybridep" in offer
     same = text(client, f"/runs/{baseline}/experiments/new?field=dispatcher&value=alltoall")
-    assert "Cannot be planned as an experiment" in same
+    assert "data-refused" in same
+    assert "data-refused" not in offer
     sent = {"field": "dispatcher", "value": "hybridep", "runs_each": "2", **AUTHOR}
     planned = client.post(f"/runs/{baseline}/experiments", data=sent)
     assert "dispatcher: alltoall to hybridep" in planned.text
