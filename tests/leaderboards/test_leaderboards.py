@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
+from app.domain.numbers import time_saved
 from app.leaderboards.charts import leader_chart, leadership_periods
 from app.leaderboards.queries import BoardQuery
 from app.pipeline.notify import leader_updates
@@ -528,4 +529,4 @@ def test_the_board_of_one_ranking_begins_with_its_figure(client: TestClient, sta
     (item,) = client.get(f"/api/v1/leaderboards?stack={stacks['leader']}").json()["items"]
     best = item["boards"][0]["entries"][0]
     assert best["dispatcher"] in lead
-    assert f"{best['gain']['comparison']['gain_pct']:.1f}" in lead
+    assert f"{time_saved(best['gain']['comparison']['gain_pct']):.1f}" in lead
