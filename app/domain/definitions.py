@@ -10,7 +10,7 @@ DEFINITIONS: dict[str, int] = {
     "reading": 4,
     "steady_state": 5,
     "intervals": 1,
-    "flops": 2,
+    "flops": 3,
     "peaks": 2,
     "keys": 4,
     "failures": 2,
@@ -23,11 +23,10 @@ DEFINITIONS: dict[str, int] = {
 their test and a lost loss, 4 since torchtitan, MaxText, veRL, slime, DeepSpeed and progress bars are read.
 `steady_state`: 2 since a drift up to 7 % widens the interval and a declared window of a full run is not short, 3 since
 profiled iterations do not count, 4 since the limit of 7 % is the same in both directions, 5 since the stated launch
-shows profiled iterations, too. `flops`: 2 since the
-formula's figure replaces a printed one that was rounded from it. `keys`: 2 since captured CUDA graphs and HybridEP's
-fallback count as active, 3 since fields that a partial environment or a truncated dump leaves out stay unknown, 4
-since the optimizer, its instances and deterministic modes are knobs. `failures`: 2 since a log whose trainer states no
-end is not truncated.
+shows profiled iterations, too. `flops`: 2 since the formula's figure replaces a printed one that was rounded from it,
+3 since printed tokens of a step count. `keys`: 2 since captured CUDA graphs and HybridEP's fallback count as active, 3
+since fields that a partial environment or a truncated dump leaves out stay unknown, 4 since the optimizer, its
+instances and deterministic modes are knobs. `failures`: 2 since a log whose trainer states no end is not truncated.
 `activity`: iterations prove a dispatcher only for trainers that do not start without it."""
 
 DEFINITION_VERSION = sum(DEFINITIONS.values())
@@ -51,14 +50,14 @@ open nothing. `step_time`: 2 since contradicting reruns are inconclusive, 3 sinc
 5 since the interval is that of the test that decided.
 `levels`: 2 since the last run of a history is clipped like the others, 3 since reruns of a commit count once.
 `suspects`: 2 since `no_change` has none. `upgrades`: 1 measures over the first five commits of a stack, since 2 the
-old side counts as ended after them. `sentences`: the wording of stored reasons and
-notes; 3 since reasons are phrases without a subject."""
+old side counts as ended after them. `sentences`: the wording of stored reasons and notes; 3 since reasons are phrases
+without a subject."""
 
 DECIDES: Mapping[str, str] = {
     "reading": "Values and events read from logs and documents",
     "steady_state": "Iterations that the figures cover",
     "intervals": "Intervals of the figures",
-    "flops": "Model FLOPs, TFLOP/s and MFU",
+    "flops": "Model FLOPs, tokens/s, TFLOP/s and MFU",
     "peaks": "The dense peak that MFU refers to",
     "keys": "Runs that are compared or ranked together",
     "failures": "How a run ended, and its failures",

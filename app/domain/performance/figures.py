@@ -166,9 +166,20 @@ class Figures:
         printed = self._printed("tokens_per_s_per_gpu")
         if len(printed):
             return inverse_metric(float(np.median(printed)), steady, "printed by the trainer")
-        needed = (("gbs", self._batch), ("seq_len", seq_len), ("gpus", gpus))
+        tokens = self._tokens_of_a_step()
+        if tokens and gpus:
+            value = tokens_per_s_per_gpu(steady.step_time_ms, tokens, gpus)
+            return inverse_metric(value, steady, "from the printed tokens of a step")
+        needed = [("gpus", gpus)] if tokens else [("gbs", self._batch), ("seq_len", seq_len), ("gpus", gpus)]
         self._missing("Tokens per second", [name for name, value in needed if not value])
         return None
+
+    def _tokens_of_a_step(self) -> float:
+        """Return the median of the column `tokens`; 0 without it. One that always grows is a total of the job."""
+        tokens = self._in_window("tokens")
+        if not len(tokens) or (len(tokens) > 1 and (np.diff(tokens) > 0).all()):
+            return 0.0
+        return max(float(np.median(tokens)), 0.0)
 
     def _tflops(self, steady: SteadyState) -> Metric | None:
         computed = self._computed_tflops(steady)

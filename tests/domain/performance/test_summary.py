@@ -170,6 +170,18 @@ def test_printed_tokens_stand_in_where_the_batch_is_unknown() -> None:
     assert (metric.value, metric.note) == (5000.0, "printed by the trainer")
 
 
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [([6144.0] * 10, 6144 * 10 / 8), ([4096.0 * step for step in range(1, 11)], None), ([0.0] * 10, None)],
+)
+def test_the_tokens_of_a_step_give_the_throughput_and_a_total_does_not(
+    tokens: list[float], expected: float | None
+) -> None:
+    log = make_log([100.0] * 10, columns={"tokens": tokens})
+    metric = summarise(log, make_metadata({"gpus": 8})).metrics["tokens_per_s_per_gpu"]
+    assert (metric and metric.value) == expected
+
+
 def test_peak_memory_is_the_most_of_all_ranks_up_to_the_windows_end() -> None:
     gib = 2.0**30
     memory = [
