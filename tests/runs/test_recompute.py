@@ -132,7 +132,8 @@ def test_a_run_that_cannot_be_computed_keeps_its_figures_and_nobody_waits_for_it
     assert (run.status, run.error, run.step_time_ms) == ("ready", None, 1.0)
     assert "Unexpected error (id " in (run.recompute_error or "")
     warning = client.get(f"/api/v1/runs/{run_id}").json()["warnings"][0]
-    assert warning.startswith("Its figures are of earlier definitions (flops 1 -> 2) and in no baseline")
+    step = f"flops {DEFINITIONS['flops'] - 1} -> {DEFINITIONS['flops']}"
+    assert warning.startswith(f"Its figures are of earlier definitions ({step}) and in no baseline")
     assert run.definition_version == DEFINITION_VERSION - 1
     assert counts(engine) == (0, 0, 1)
     assert ask(engine, settings) == []
