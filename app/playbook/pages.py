@@ -379,9 +379,9 @@ def thresholds(rules: RulesInForce, names: Iterable[str] = SETTINGS) -> tuple[Th
 LAST_RUNS = 10
 OTHER_DATA_TEXT: Mapping[OtherData, str] = {
     "": "",
-    "baseline": "It compares a run with its baseline; such firings are not counted.",
-    "faster": "It compares a run with faster runs and records; such firings are not counted.",
-    "profile": "It may read the profile of another run of the same configuration; such firings are not counted.",
+    "baseline": "Comparisons with a baseline are not counted.",
+    "faster": "Comparisons with faster runs and records are not counted.",
+    "profile": "Firings by the profile of another run are not counted.",
 }
 LEVELS = {
     "code": "enforced in code",

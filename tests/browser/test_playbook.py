@@ -44,7 +44,7 @@ def test_a_person_searches_a_flag_and_reads_what_became_of_the_rule(open_page: O
     page.get_by_role("link", name="Overlap expert communication with computation").click()
     expect(page.locator(".page-head")).to_contain_text("1 of 1 try paid off")
     expect(page.locator("#condition")).to_contain_text("our default; no published value")
-    expect(page.locator(".measured-table")).to_contain_text("+25.2 %")
+    expect(page.locator(".measured-table")).to_contain_text("20.2\u202f% faster")
     page.get_by_role("link", name="1 run", exact=True).click()
     page.locator("#fired").get_by_role("link", name="overlap-off").click()
     expect(page).to_have_url(re.compile(rf"/runs/{run}/next/eo-enable$"))

@@ -44,7 +44,7 @@ def test_filters_paging_and_the_back_button(open_page: OpenPage, house: House) -
     bar = page.locator("#selection")
     expect(bar).to_contain_text("2 selected")
 
-    page.get_by_label("Text").fill("run-0")
+    page.get_by_label("Text", exact=True).fill("run-0")
     expect(page.locator("#run-table")).to_contain_text("5 runs match")
     expect(page.locator("#announce")).to_have_text("5 runs")
     expect(bar).to_contain_text("2 selected")
@@ -66,7 +66,7 @@ def test_filters_paging_and_the_back_button(open_page: OpenPage, house: House) -
     page.get_by_role("link", name="run-04").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("run-04")
     page.go_back()
-    expect(page.get_by_label("Text")).to_have_value("run-0")
+    expect(page.get_by_label("Text", exact=True)).to_have_value("run-0")
     expect(page.locator(".bar")).to_have_count(1)
 
 

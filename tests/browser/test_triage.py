@@ -151,7 +151,7 @@ def test_filters_live_in_the_address(open_page: OpenPage, house: House) -> None:
     regression(house, stack, cause="Another knob.", state="acknowledged")
     page = open_page("/regressions?project=filtered")
     page.evaluate("window.sameDocument = true")
-    page.get_by_label("Text").fill("knob")
+    page.get_by_label("Text", exact=True).fill("knob")
     expect(page.locator("#regression-table tbody tr")).to_have_count(1)
     page.get_by_role("link", name=re.compile(r"^open")).click()
     expect(page.locator("#regression-table")).to_contain_text("No matching regressions")
