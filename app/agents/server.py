@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-class _Server(MCPServer):
+class _StrictServer(MCPServer):
     """Refuses unknown arguments, which the SDK ignores: an agent would take an unfiltered list for a filtered one."""
 
     async def call_tool(
@@ -67,7 +67,7 @@ class _Server(MCPServer):
 
 def make_server(url: str = "", *, over_http: bool = False, writes: bool = False) -> MCPServer:
     """Return the server. `writes` adds the tool that plans experiments for real."""
-    server = _Server("threewalls", title="Threewalls", instructions=_INSTRUCTIONS, version=version("threewalls"))
+    server = _StrictServer("threewalls", title="Threewalls", instructions=_INSTRUCTIONS, version=version("threewalls"))
 
     def client_of(context: Context[Any, Any]) -> Client:
         if not over_http:
