@@ -139,9 +139,12 @@ def test_the_comparison_of_its_sides_has_the_interval_that_decided(client: TestC
 
 def test_an_undecided_result_says_how_many_more_runs(client: TestClient, engine: Engine, baseline: int) -> None:
     number = plan(engine, baseline, runs_each=1)
-    add_runs(engine, read(engine, number).tag, [30_900.0])
+    (run,) = add_runs(engine, read(engine, number).tag, [30_900.0])
     page = text(client, f"/experiments/{number}")
     assert 'class="effect inconclusive"' in page
+    own_page = text(client, f"/runs/{run}")  # the experiment alone says which runs it needs
+    assert 'data-side="B"' in own_page
+    assert 'class="decide"' not in own_page
     assert re.search(r"\d+ (?:more )?runs? of [AB] .{0,60}would decide|of A in all|20 runs per side", page)
 
 
