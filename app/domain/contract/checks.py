@@ -35,7 +35,7 @@ def contradictions(
     return warnings
 
 
-def larger_allocations(documents: Sequence[Document], seen: Facts) -> list[str]:
+def other_allocations(documents: Sequence[Document], seen: Facts) -> list[str]:
     """Return a warning for each Slurm document whose allocation differs from the world size of the log."""
     return [
         f"`gpus` is {shown(seen['gpus'].value)} in the log ({_origin(seen['gpus'])}) but "
@@ -43,7 +43,8 @@ def larger_allocations(documents: Sequence[Document], seen: Facts) -> list[str]:
         "is used: a job may leave allocated GPUs idle. Check that the accounting is of this job."
         for document in documents
         if document.kind == "slurm accounting"
-        and {"gpus"} <= seen.keys() & document.stated.keys()
+        and "gpus" in seen
+        and "gpus" in document.stated
         and document.stated["gpus"].value != seen["gpus"].value
     ]
 

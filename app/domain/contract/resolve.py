@@ -16,7 +16,7 @@ from app.domain.contract.checks import (
     contradictions,
     disagreements,
     impossibilities,
-    larger_allocations,
+    other_allocations,
     overruled_defaults,
     proven,
 )
@@ -85,7 +85,7 @@ def resolve(
         below = _merge(below, stated)
         where |= dict.fromkeys(stated, name)
     if "gpus" not in metadata.fields:
-        warnings += larger_allocations(documents, seen)
+        warnings += other_allocations(documents, seen)
     warnings += disagreements(activities)
     fields = {name: merged[name] for name in FIELDS if name in merged}
     warnings += impossibilities(fields)
