@@ -462,7 +462,7 @@ def _merged(ranked: Sequence[Suggestion], values: Mapping[str, object]) -> tuple
 
 
 def _effective(suggestion: Suggestion, values: Mapping[str, object]) -> frozenset[object]:
-    """Return the parts of a change in comparable form, a layout as one; empty without a change or with an open one."""
+    """Return the changed settings in comparable form, a layout as one of them; nothing if a value is open."""
     if suggestion.open:
         return frozenset()
     settings: dict[str, object] = dict(suggestion.set)
