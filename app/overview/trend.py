@@ -279,7 +279,7 @@ def trend_chart(trend: Trend) -> dict[str, Any]:
     title = f"throughput, % of {trend.reference}" if any(line.reference for line in trend.lines) else "throughput, %"
     spec = dict(_specification(title, drawn))
     spec["datasets"] = {name: rows for name, rows in data.items() if rows}
-    spec["description"] = f"Throughput of {len(trend.lines)} workloads in percent of {trend.reference}."
+    spec["description"] = f"{len(trend.lines)} workloads: {title}."
     return spec
 
 
