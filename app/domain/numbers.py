@@ -218,6 +218,11 @@ class ChangeText:
         return self.word if self.word == THE_SAME else f"{self.size} {self.word}"
 
     @property
+    def than(self) -> str:
+        """Return `3.4 % slower than` or `the same as`, for the name of the other side to follow."""
+        return f"{self.figure} {'as' if self.word == THE_SAME else 'than'}"
+
+    @property
     def text(self) -> str:
         """Return `3.4 % slower (2.1 to 4.7)` or `the same (0.20 faster to 0.20 slower)`."""
         return self.figure + (f" ({self.interval})" if self.interval else "")
@@ -245,6 +250,11 @@ def gain_change(gain_pct: float, low_pct: float | None = None, high_pct: float |
     if low_pct is None or high_pct is None or low_pct == high_pct:
         return change_text(-time_saved(gain_pct))
     return change_text(-time_saved(gain_pct), -time_saved(high_pct), -time_saved(low_pct))
+
+
+def throughput_gain(before_ms: float, after_ms: float) -> float:
+    """Return the percent of throughput that a change of step time gains; negative if it is slower."""
+    return 100 * (before_ms / after_ms - 1)
 
 
 def time_saved(gain_pct: float) -> float:

@@ -232,7 +232,7 @@ class JourneyPage:
         if gain is None or self.current is self.root:
             return f"{counts} No change has been accepted yet."
         times = [step_time(row.node.step_time_ms or 0.0) for row in (self.root, self.current)]
-        return f"{gain_change(gain).figure} than at the start: {times[0]} {ARROW} {times[1]}. {counts}"
+        return f"{gain_change(gain).than} at the start: {times[0]} {ARROW} {times[1]}. {counts}"
 
     @property
     def beside(self) -> list[JourneyRow]:

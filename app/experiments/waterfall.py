@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from html import escape
 
 from app.domain.experiments.journey import AcceptedChange
-from app.domain.numbers import gain_change, step_time, time_saved
+from app.domain.numbers import gain_change, step_time, throughput_gain, time_saved
 from app.domain.text import shortened
 
 # --- Layout in drawing units. The axis of step times starts at zero, so that bars are in proportion.
@@ -65,7 +65,7 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
     bars = [_whole(0, level(first), base, (step_time(first), "start", ""))]
     for place, link in enumerate(links, 1):
         top, bottom = sorted((level(link.before_ms), level(link.after_ms)))
-        figure = gain_change(_gain(link.before_ms, link.after_ms)).figure
+        figure = gain_change(throughput_gain(link.before_ms, link.after_ms)).figure
         bars.append(
             WaterfallBar(
                 x=_LEFT + place * _COLUMN,
@@ -80,7 +80,7 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
                 join=level(link.after_ms),
             )
         )
-    texts = (step_time(last), "now", gain_change(_gain(first, last)).figure)
+    texts = (step_time(last), "now", gain_change(throughput_gain(first, last)).figure)
     bars.append(_whole(len(bars), level(last), base, texts, end=True))
     label = f"Step time from {step_time(first)} to {step_time(last)} in {len(changes)} accepted changes"
     return Waterfall(2 * _LEFT + len(bars) * _COLUMN, base + _BELOW, base, tuple(bars), label)
@@ -97,17 +97,13 @@ def _links(changes: Sequence[AcceptedChange], first_ms: float, last_ms: float) -
     """Return the changes one after another from the start, and the rest up to the result if it is visible."""
     links, at = [], first_ms
     for change in changes:
-        gain = _gain(change.before_ms, change.after_ms) if change.gain_pct is None else change.gain_pct
+        gain = throughput_gain(change.before_ms, change.after_ms) if change.gain_pct is None else change.gain_pct
         links.append(replace(change, before_ms=at, after_ms=at / (1 + gain / 100)))
         at = links[-1].after_ms
-    rest = _gain(at, last_ms)
+    rest = throughput_gain(at, last_ms)
     if abs(time_saved(rest)) >= _LEAST_REST_PCT:
         links.append(AcceptedChange(0, "single runs vary", at, last_ms, rest))
     return links
-
-
-def _gain(before_ms: float, after_ms: float) -> float:
-    return 100 * (before_ms / after_ms - 1)
 
 
 # --- The picture as a file, with its styles, always on white; as PNG for slides.

@@ -86,7 +86,7 @@ def _lead(entries: Sequence[Entry]) -> str:
         return f"{first.dispatcher} and {comparison.second} tie: {time}."
     change = gain_change(comparison.gain_pct, comparison.low_pct, comparison.high_pct)
     interval = f" ({change.interval})" if change.interval else ""
-    return f"{first.dispatcher} is {change.figure} than {comparison.second}{interval}: {time}."
+    return f"{first.dispatcher} is {change.than} {comparison.second}{interval}: {time}."
 
 
 def _publisher(reference: Reference) -> str:

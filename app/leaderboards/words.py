@@ -114,7 +114,7 @@ def comparison_sentence(comparison: PairwiseComparison) -> str:
     interval = f" ({change.interval})" if change.interval else ""
     if seen.tie:
         return f"{seen.first} {tie_sentence(seen, interval)}{short}"
-    return f"{seen.first} is {change.figure} than {seen.second}{interval}{short}"
+    return f"{seen.first} is {change.than} {seen.second}{interval}{short}"
 
 
 def ties_of(dispatcher: str, comparisons: Sequence[PairwiseComparison]) -> tuple[str, ...]:

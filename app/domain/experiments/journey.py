@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.domain.experiments.values import KnobChange, PlannedGain, State
-from app.domain.numbers import gain_change, step_time
+from app.domain.numbers import gain_change, step_time, throughput_gain
 from app.domain.text import one_line
 
 Mark = Literal["", "root", "winner", "current"]
@@ -138,7 +138,8 @@ def _key(experiment_id: int | None) -> str:
 def _node(run: JourneyRun | None, key: str, mark: Mark, root: JourneyRun, depth: int) -> JourneyNode:
     if run is None:
         return JourneyNode(key, None, "no run yet", None, None, mark, depth=depth)
-    gain = 100 * (root.step_time_ms / run.step_time_ms - 1) if root.step_time_ms and run.step_time_ms else None
+    before, after = root.step_time_ms, run.step_time_ms
+    gain = throughput_gain(before, after) if before and after else None
     return JourneyNode(
         key, run.run_id, run.name, run.step_time_ms, run.tokens_per_s_per_gpu, mark, gain_from_root_pct=gain,
         depth=depth,
@@ -230,7 +231,7 @@ def _lines(node: JourneyNode) -> list[str]:
     if node.step_time_ms is not None:
         lines.append(step_time(node.step_time_ms))
     if node.depth and node.gain_from_root_pct is not None:
-        lines.append(f"{gain_change(node.gain_from_root_pct).figure} than the root")
+        lines.append(f"{gain_change(node.gain_from_root_pct).than} the root")
     return [_short(line) for line in lines]
 
 

@@ -237,7 +237,7 @@ def comparison_text(comparison: PairwiseComparison) -> str:
     """Return `hybridep 15.1 % faster than alltoall`, or `deepep and alltoall tie`."""
     if comparison.tie:
         return f"{comparison.first} and {comparison.second} tie"
-    return f"{comparison.first} {gain_change(comparison.gain_pct).figure} than {comparison.second}"
+    return f"{comparison.first} {gain_change(comparison.gain_pct).than} {comparison.second}"
 
 
 # --- Scopes of CUDA graphs.

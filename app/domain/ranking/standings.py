@@ -338,7 +338,7 @@ def gain_sentence(name: str, comparison: PairwiseComparison, memory_more_pct: fl
         return f"{name} {_tied(comparison)}{memory.replace(', but', ', and', 1)}.{short}"
     change = gain_change(comparison.gain_pct, comparison.low_pct, comparison.high_pct)
     interval = f" ({change.interval})" if change.interval else ""
-    return f"{name} is {change.figure} than {comparison.second}{interval}{memory}.{short}"
+    return f"{name} is {change.than} {comparison.second}{interval}{memory}.{short}"
 
 
 def _tied(comparison: PairwiseComparison) -> str:
