@@ -297,7 +297,7 @@ def _setting_text(alike: Likeness) -> str:
     if alike.score == 1.0:
         return "on this stack" if "stack" in alike.same else "in the same setting"
     differs = f" (different {', '.join(alike.differs)})" if alike.differs else ""
-    return f"in a similar setting{differs}"
+    return f"in another setting{differs}"
 
 
 def cost_text(sizing: Sizing) -> str:

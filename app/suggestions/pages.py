@@ -67,7 +67,11 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class SuggestionRow:
-    """One suggestion in the list. `needs`: how many prerequisites are met, or empty. `may_plan`: it is an A/B."""
+    """One suggestion in the list.
+
+    `needs`: how many prerequisites are met, or empty. `may_plan`: it is an A/B. `slower`: the strongest evidence shows
+    no gain.
+    """
 
     rule: str
     kind: str
@@ -87,6 +91,7 @@ class SuggestionRow:
     recipe: Recipe | None
     cost: str
     may_plan: bool
+    slower: bool
     change: str
 
 
@@ -151,11 +156,12 @@ class NextPage:
     @property
     def ranked(self) -> list[SuggestionRow]:
         """Return the suggestions shown without unfolding."""
-        return self._ranked[:SHOWN_FIRST]
+        return [row for row in self._ranked if not row.slower][:SHOWN_FIRST]
 
     @property
     def others(self) -> list[SuggestionRow]:
-        return self._ranked[SHOWN_FIRST:]
+        shown = {row.rule for row in self.ranked}
+        return [row for row in self._ranked if row.rule not in shown]
 
     @property
     def profile_steps(self) -> list[SuggestionRow]:
@@ -227,6 +233,7 @@ class NextPage:
             recipe=next(iter(suggestion.recipes), None),
             cost="" if sizing is None else cost_text(sizing),
             may_plan=sizing is not None and not suggestion.withheld,
+            slower=suggestion.place.tier == "slower",
             change=_change_text(suggestion, advice.evaluation_of(rule.id).facts),
         )
 

@@ -91,6 +91,18 @@ def test_what_was_measured_here_comes_first(client: TestClient, profiled: int) -
     assert f'href="/runs/{measured["runs"][0]}"' in page
 
 
+def test_what_was_measured_slower_here_comes_last_and_is_folded(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        run = make_advised(session, metadata_stated=PROFILED)
+        make_advised(session, fields={"ep_overlap": True}, ms=38_000.0, purpose="experiment")
+    ranked = suggestions(client, run)["suggestions"]
+    assert ranked[-1]["rule"] == "eo-enable"
+    assert ranked[-1]["place"]["group"] == "slower"
+    shown, folded = client.get(f"/runs/{run}/next").text.split('<details id="others">')
+    assert 'id="s-eo-enable"' not in shown
+    assert 'id="s-eo-enable"' in folded
+
+
 def test_an_ab_counts_backwards_and_on_other_stacks_for_less(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         # Another batch: a faster run of the same work would be suggested itself.

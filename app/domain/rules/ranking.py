@@ -100,7 +100,7 @@ def _likeness(statement: Statement, values: Values) -> Likeness:
 
 # --- The rank of a suggestion, with its reasons.
 
-Tier = Literal["stops", "health", "regression", "unjudged", "measured", "evidence", "workflow", "other"]
+Tier = Literal["stops", "health", "regression", "unjudged", "measured", "evidence", "workflow", "other", "slower"]
 TIERS: Mapping[Tier, str] = {
     "stops": "It stops the launch or makes its result wrong.",
     "health": "The run failed or is not healthy, so its figures support no tuning.",
@@ -110,9 +110,9 @@ TIERS: Mapping[Tier, str] = {
     "evidence": "It addresses a limit that was measured here, or a matched A/B on this model and GPU gained from it.",
     "workflow": "It is the next step of the workflow.",
     "other": "It applies to nearly every run.",
+    "slower": "The strongest evidence shows no gain.",
 }
 """The tiers in order, each with its reason."""
-_LOSES = "The strongest evidence shows no gain."
 _OTHER_WALL = "It addresses a wall other than the measured one."
 _TIER_ORDER: Mapping[Tier, int] = {tier: place for place, tier in enumerate(TIERS)}
 _KINDS = {"blocker": 0, "warning": 1, "gate": 2, "sizing": 3, "candidate": 4}
@@ -164,8 +164,8 @@ def place_of(
 
     # Within a tier: the remaining workflow by phase and kind; memory by its ladder, narrowest first; speed by worth,
     # without a figure last; then the number of the rule as a tie-breaker.
-    by_phase = _phase(rule, values) if tier in ("workflow", "other") else 0
-    by_kind = _KINDS[rule.kind] if tier in ("health", "unjudged", "workflow", "other") else 0
+    by_phase = _phase(rule, values) if tier in ("workflow", "other", "slower") else 0
+    by_kind = _KINDS[rule.kind] if tier in ("health", "unjudged", "workflow", "other", "slower") else 0
     is_ladder = rule.kind != "candidate" or rule.phase == "fit"
     by_worth = 0.0 if is_ladder else -round(worth, 3)
     if rule.hints.urgency == "evidence":  # a record changes several knobs: behind all figures of single ones
@@ -190,13 +190,12 @@ def _tier(
         (rule.hints.urgency == "regression", "regression"),
         ((rule.hints.urgency == "measured" and not loses) or (candidate and evidence.own_order < 0), "measured"),
         (rule.hints.urgency == "evidence", "evidence"),
-        (general or (candidate and (loses or other_wall)), "other"),
+        (candidate and loses, "slower"),
+        (general or (candidate and other_wall), "other"),
         (candidate and values.get("steps_done") != 0 and _moves_the_wall(rule, wall, evidence, expected), "evidence"),
     )
     tier: Tier = next((tier for applies, tier in tiers if applies), "workflow")
-    if tier != "other" or general:
-        return tier, TIERS[tier]
-    return tier, _LOSES if loses else _OTHER_WALL
+    return tier, _OTHER_WALL if tier == "other" and not general else TIERS[tier]
 
 
 def _moves_the_wall(rule: Rule, wall: WallReading, evidence: RuleEvidence, expected: Expected | None) -> bool:

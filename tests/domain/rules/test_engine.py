@@ -302,12 +302,15 @@ def test_what_was_measured_here_outranks_what_is_published_and_hides_nothing() -
 
 
 def test_a_change_that_lost_in_an_own_ab_is_not_ranked_as_measured_gain() -> None:
-    rules = book(rule("a-faster", "true", "change: {text: do it}\n  urgency: measured"), rule("b-plain", "true"))
+    rules = book(
+        rule("a-faster", "true", "change: {text: do it}\n  urgency: measured"),
+        rule("b-plain", "true", "change: {text: look}\n  general: true"),
+    )
     facts = {"gpu": "H100", "profiled": True}
 
     assert evaluate(facts, rules).suggestions[0].place.tier == "measured"
-    lost = evaluate(facts, rules, own=[own("a-faster", -4.0)]).suggestions[-1]
-    assert (lost.rule.id, lost.place.tier) == ("a-faster", "other")
+    lost = evaluate(facts, rules, own=[own("a-faster", -4.0)]).suggestions
+    assert [(item.rule.id, item.place.tier) for item in lost] == [("b-plain", "other"), ("a-faster", "slower")]
 
 
 def test_a_range_that_includes_zero_gives_low_confidence() -> None:
