@@ -107,16 +107,18 @@ class Trend:
 
 
 def read_trend(session: Session, days: int, project_id: int | None, branch: str) -> Trend:
-    """Return the lines of the workloads with the newest runs, over `days` days up to the newest run."""
+    """Return the lines of the workloads with the newest runs, over `days` days.
+
+    They end at the newest run of a stack with several, so that a first run of something else hides no trend.
+    """
     chosen = select(StackRow).where(col(StackRow.runs) > 0).order_by(col(StackRow.last_at).desc())
     if project_id is not None:
         chosen = chosen.where(col(StackRow.project_id) == project_id)
     stacks = session.execute(chosen.limit(MOST_STACKS)).scalars().all()
     if not stacks:
         return Trend((), ())
-    since = aware(stacks[0].last_at) - timedelta(days=days)
     tracked = _TRACKED.where(col(RunRow.branch).concat("") == branch) if branch else _TRACKED
-    earliest = since - _EARLIER
+    earliest = aware(stacks[0].last_at) - timedelta(days=days) - _EARLIER
     runs = {
         stack.stack_key: session.execute(
             tracked, {"project_id": stack.project_id, "stack_key": stack.stack_key, "since": earliest}
@@ -124,13 +126,21 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str)
         for stack in stacks
         if aware(stack.last_at) >= earliest
     }
+    repeated = [aware(of_stack[-1].ordered_at) for of_stack in runs.values() if len(of_stack) > 1]
+    if not repeated:
+        return Trend((), ())
+    since = max(repeated) - timedelta(days=days)
     contracts = stored_contracts(session, [of_stack[-1].id for of_stack in runs.values() if of_stack])
     workloads: dict[tuple[Any, ...], list[Any]] = {}
     for stack in stacks:
         if of_stack := runs.get(stack.stack_key):
             contract = contracts[of_stack[-1].id]
             workloads.setdefault((stack.project_id, *workload(contract)), []).append((of_stack, contract))
-    ordered = sorted(workloads.values(), key=lambda parts: max(runs[-1].ordered_at for runs, _ in parts), reverse=True)
+    ordered = sorted(
+        (parts for parts in workloads.values() if sum(len(runs) for runs, _ in parts) > 1),
+        key=lambda parts: max(runs[-1].ordered_at for runs, _ in parts),
+        reverse=True,
+    )
     names = _names([max(parts, key=lambda part: part[0][-1].ordered_at) for parts in ordered[:MOST_LINES]])
     lines = [line for parts, name in zip(ordered, names, strict=False) if (line := _line(session, parts, name, since))]
     return Trend(tuple(lines), tuple(_flags(session, lines)))

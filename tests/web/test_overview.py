@@ -182,14 +182,16 @@ def test_who_has_no_project_or_an_empty_one_hears_so(teams: Teams) -> None:
     assert 'class="notice" data-no-role="olga"' in re.sub(r"\s+", " ", olga.get("/").text)
 
 
-def nightly(make: Make, container: str, first: int, milliseconds: Sequence[float], **columns: Any) -> list[int]:
+def nightly(
+    make: Make, container: str, first: int, milliseconds: Sequence[float], *, gpus: int = 16, **columns: Any
+) -> list[int]:
     """Make a nightly run of a stack in `container` for each step time, from day `first` on."""
     key = hashlib.sha256(container.encode()).hexdigest()
-    stated = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": 16, "seq_len": 4096, "container": container}
+    stated = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": gpus, "seq_len": 4096, "container": container}
     return [
         make(
             purpose="ci", stack_key=key, step_time_ms=value, log_step_time=math.log(value), is_steady=True, short=False,
-            ordered_at=datetime(2026, 9, first, 3, tzinfo=UTC) + timedelta(days=day),
+            ordered_at=datetime(2026, 9, 1, 3, tzinfo=UTC) + timedelta(days=first - 1 + day),
             contract={name: {"value": of, "source": "metadata"} for name, of in stated.items()}, **columns,
         )
         for day, value in enumerate(milliseconds)
@@ -252,6 +254,12 @@ def test_the_trend_has_the_baseline_of_the_measured_upgrade(client: TestClient, 
 def test_the_trend_covers_the_chosen_period(client: TestClient, make: Make) -> None:
     nightly(make, "hub.example/train:1", 1, [20_000] * 20)
     assert [len(trend_points(client, f"days={days}")) for days in (1, 7, 30)] == [2, 8, 20]
+
+
+def test_a_first_run_of_something_else_hides_no_trend(client: TestClient, make: Make) -> None:
+    nightly(make, "hub.example/train:1", 1, [20_000] * 3)
+    nightly(make, "hub.example/other:1", 70, [5_000], gpus=8)
+    assert [round(shown) for shown in trend_points(client)] == [100, 100, 100]
 
 
 def test_failures_stand_in_one_line_for_each_cause(client: TestClient, make: Make) -> None:
