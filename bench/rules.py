@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 
 from app.domain.rules.change import change_of
 from app.domain.rules.engine import evaluate
-from app.domain.rules.journey import journey
 from app.domain.rules.load import FOLDER, built_in_rules, load_folder
+from app.domain.rules.phases import tuning_phases
 from bench.options import without_options
 
 LIMIT_MS = 5.0
@@ -106,7 +106,7 @@ def main() -> int:
         print(f"{name:12} median {median:.2f} ms, 95 % under {high:.2f} ms: {counts}")
         worst = max(worst, median)
     for what, work in (
-        ("stepper", lambda: journey(evaluation)),
+        ("stepper", lambda: tuning_phases(evaluation)),
         ("all diffs", lambda: [change_of(suggestion, evaluation.facts, COMMAND) for suggestion in evaluation.fired]),
     ):
         print(f"{what:12} median {statistics.median(milliseconds(work, ROUNDS)):.2f} ms")

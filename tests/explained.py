@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from app.domain.run import Activity, Evidence, Failure, LineExample, Slice, Stated, Timer
+from app.domain.run import Activity, Failure, LineExample, LogEvidence, Slice, Stated, Timer
 
 OUT_OF_MEMORY = Failure(
     kind="out_of_memory",
@@ -12,14 +12,14 @@ OUT_OF_MEMORY = Failure(
     advice="Lower `mbs`, or recompute more.",
     iteration=20,
     rank=3,
-    evidence=(Evidence(0, 61, "torch.OutOfMemoryError: CUDA out of memory. <b>Tried</b> to allocate 2.50 GiB"),),
+    evidence=(LogEvidence(0, 61, "torch.OutOfMemoryError: CUDA out of memory. <b>Tried</b> to allocate 2.50 GiB"),),
 )
 FOLLOWED = Failure(
     kind="process_failed",
     title="A process failed",
     explanation="torchrun ended the others.",
     advice="Look at the failure before.",
-    evidence=(Evidence(0, 62, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"),),
+    evidence=(LogEvidence(0, 62, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"),),
 )
 FELL_BACK = Activity(
     requested=Stated("deepep", "arguments", "line 20: moe_flex_dispatcher_backend = deepep"),

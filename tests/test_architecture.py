@@ -179,6 +179,14 @@ def test_the_help_of_the_command_line_imports_no_client_of_the_network() -> None
     assert not {"fastapi", "httpx2", "numpy", "pydantic", "sqlalchemy"} & set(done.stdout.split())
 
 
+def test_a_class_name_means_one_thing() -> None:
+    modules: dict[str, list[str]] = {}
+    for path in MODULES:
+        for name in re.findall(r"^ *class (\w+)", path.read_text(), re.MULTILINE):
+            modules.setdefault(name, []).append(name_of(path))
+    assert {name: used for name, used in modules.items() if len(used) > 1} == {}
+
+
 def test_templates_wrap_at_120_columns() -> None:
     """djlint leaves a long sentence or expression on its line, so this is checked here."""
     wrong = [

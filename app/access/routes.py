@@ -124,7 +124,7 @@ _SCHEMES = {
         "description": f"The session of a browser. Over plain http the name is `{NAME}`.",
     },
 }  # fmt: skip
-_PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+_PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}}
 _NO_BODY = "The body does not match its Content-Type."
 _SLOW_BODY = "The body did not arrive in time."
 _LARGE_BODY = "The body is larger than this call accepts."

@@ -108,7 +108,7 @@ def _outcomes(text: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Failure:
+class CommandFailure:
     """`message` may contain text of the service; `lines` and `as_json` are what the command prints."""
 
     exit_code: int
@@ -125,16 +125,16 @@ class Failure:
         return {"exit_code": self.exit_code, "error": self.message, "errors": fields}
 
 
-def failure(error: Exception, url: str, *, of_upload: bool = False) -> Failure:
+def failure(error: Exception, url: str, *, of_upload: bool = False) -> CommandFailure:
     """Return how a command ends after this error. `url` is the address of the service.
 
     A refusal has exit code 2 if it names a field of the command line; a refused log has exit code 3.
     """
     if isinstance(error, UsageError):
-        return Failure(USAGE, error.detail)
+        return CommandFailure(USAGE, error.detail)
     if isinstance(error, Refused):
         of_usage = error.status == 422 and (bool(error.errors) or not of_upload)
-        return Failure(USAGE if of_usage else SERVICE, f"{url} {error.detail}", error.errors)
+        return CommandFailure(USAGE if of_usage else SERVICE, f"{url} {error.detail}", error.errors)
     if isinstance(error, ThreewallsError):
-        return Failure(SERVICE, error.detail, error.errors)
-    return Failure(SERVICE if isinstance(error, OSError) else CRASH, describe_unexpected(error))
+        return CommandFailure(SERVICE, error.detail, error.errors)
+    return CommandFailure(SERVICE if isinstance(error, OSError) else CRASH, describe_unexpected(error))

@@ -65,7 +65,7 @@ def github_api(target: PostTarget, sleep: Callable[[float], None] = time.sleep) 
 def post_comment(api: ForgeApi, target: PostTarget, message: Message) -> str:
     """Post the comment and describe what was done. Raises ForgeError."""
     try:
-        done = put_comment(_CommentThread(api, target), message)
+        done = put_comment(_PullRequestComments(api, target), message)
     except ForgeError as error:
         raise _explained(error) from error
     return f"comment on #{target.change}: {done}"
@@ -74,7 +74,7 @@ def post_comment(api: ForgeApi, target: PostTarget, message: Message) -> str:
 def post_label(api: ForgeApi, target: PostTarget, message: Message, name: str) -> str:
     """Set or remove the label and describe what was done. Raises ForgeError."""
     try:
-        done = put_label(_CommentThread(api, target), message, name)
+        done = put_label(_PullRequestComments(api, target), message, name)
     except ForgeError as error:
         raise _explained(error) from error
     return f"label {name} of #{target.change}: {done}"
@@ -123,7 +123,7 @@ def _post_status(api: ForgeApi, target: PostTarget, message: Message, refused: F
         "target_url": address(message),
     }
     try:
-        shown = put_status(_Statuses(api, target, message.name), PostedStatus(message.run_id, body))
+        shown = put_status(_GitHubStatuses(api, target, message.name), PostedStatus(message.run_id, body))
     except ForgeError as error:
         if not error.is_refusal:
             raise
@@ -174,7 +174,7 @@ def _output(check: Mapping[str, Any]) -> dict[str, Any]:
     return {"output": {name: str(output.get(name) or "") for name in ("title", "summary")}}
 
 
-class _Statuses:
+class _GitHubStatuses:
     """The statuses of this name on the commit."""
 
     def __init__(self, api: ForgeApi, target: PostTarget, name: str) -> None:
@@ -195,7 +195,7 @@ class _Statuses:
         self._api.send("POST", self._new, body)
 
 
-class _CommentThread:
+class _PullRequestComments:
     """The comments of a pull request, which the API treats as an issue."""
 
     def __init__(self, api: ForgeApi, target: PostTarget) -> None:

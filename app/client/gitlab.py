@@ -54,7 +54,7 @@ def gitlab_api(target: PostTarget, sleep: Callable[[float], None] = time.sleep) 
 def post_comment(api: ForgeApi, target: PostTarget, message: Message) -> str:
     """Post the note and describe what was done. Raises ForgeError."""
     try:
-        done = put_comment(_CommentThread(api, target), message)
+        done = put_comment(_MergeRequestNotes(api, target), message)
     except ForgeError as error:
         raise _explained(error, target) from error
     return f"note on !{target.change}: {done}"
@@ -63,7 +63,7 @@ def post_comment(api: ForgeApi, target: PostTarget, message: Message) -> str:
 def post_label(api: ForgeApi, target: PostTarget, message: Message, name: str) -> str:
     """Set or remove the label and describe what was done. Raises ForgeError."""
     try:
-        done = put_label(_CommentThread(api, target), message, name)
+        done = put_label(_MergeRequestNotes(api, target), message, name)
     except ForgeError as error:
         raise _explained(error, target) from error
     return f"label {name} of !{target.change}: {done}"
@@ -71,7 +71,7 @@ def post_label(api: ForgeApi, target: PostTarget, message: Message, name: str) -
 
 def post_check(api: ForgeApi, target: PostTarget, message: Message) -> str:
     """Set the status and describe what was done. Raises ForgeError."""
-    statuses = _Statuses(api, target, message.name)
+    statuses = _GitLabStatuses(api, target, message.name)
     body: dict[str, str | int] = {
         "state": _STATUS[message.state],
         "name": message.name,
@@ -90,7 +90,7 @@ def post_check(api: ForgeApi, target: PostTarget, message: Message) -> str:
     return f"status {message.name}: {statuses.result}"
 
 
-class _Statuses:
+class _GitLabStatuses:
     """The statuses of this name on the commit. `result` is the state that the last one got."""
 
     def __init__(self, api: ForgeApi, target: PostTarget, name: str) -> None:
@@ -136,7 +136,7 @@ def _explained(error: ForgeError, target: PostTarget) -> ForgeError:
     return error
 
 
-class _CommentThread:
+class _MergeRequestNotes:
     """The notes of a merge request."""
 
     def __init__(self, api: ForgeApi, target: PostTarget) -> None:

@@ -30,7 +30,7 @@ class ValueOut(BaseModel, from_attributes=True):
     detail: str = ""
 
 
-class DifferenceOut(BaseModel):
+class ContractDifferenceOut(BaseModel):
     field: str
     role: Role = Field(
         description="stack: must be equal for runs to be ranked together. config: a knob. info: not part of a key."
@@ -122,7 +122,7 @@ class CompareOut(BaseModel):
     )
     a: SideOut
     b: SideOut
-    differences: dict[Axis, list[DifferenceOut]]
+    differences: dict[Axis, list[ContractDifferenceOut]]
     same: list[str]
     unknown: list[str] = Field(description="Fields to state; `env` stands for all variables of the environment.")
     metrics: dict[str, MetricOutcome | None]
@@ -207,10 +207,10 @@ def _side(comparison: ComparedSides, runs: tuple[ComparedRun, ...], inside: With
     )
 
 
-def _differences(by_axis: Mapping[Axis, tuple[Difference, ...]]) -> dict[Axis, list[DifferenceOut]]:
+def _differences(by_axis: Mapping[Axis, tuple[Difference, ...]]) -> dict[Axis, list[ContractDifferenceOut]]:
     return {
         axis: [
-            DifferenceOut(
+            ContractDifferenceOut(
                 field=difference.field,
                 role=difference.role,
                 follows=difference.follows or None,

@@ -43,7 +43,7 @@ class Stated:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class LogProblem:
     """Something in a log that was skipped or is unusual. `line` counts from 1; 0 if it is not a single line."""
 
     kind: str
@@ -144,7 +144,7 @@ class ParsedLog:
     arguments: Mapping[str, Value] = field(default_factory=dict)
     memory: tuple[MemoryReport, ...] = ()
     events: tuple[LogEvent, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[LogProblem, ...] = ()
     line_count: int = 0
     unrecognised_lines: int = 0
     first_lines: tuple[str, ...] = ()
@@ -257,7 +257,7 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class LogEvidence:
     """A line of the log as evidence.
 
     `file` indexes the run's files, `line` counts from 1. `inferred`: not a proof; `text` states the conclusion.
@@ -279,7 +279,7 @@ class Failure:
     advice: str
     iteration: int | None = None
     rank: int | None = None
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[LogEvidence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +298,7 @@ class DispatcherAvailability:
     dispatcher: str
     available: bool
     container: str | None
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[LogEvidence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

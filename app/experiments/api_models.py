@@ -24,7 +24,7 @@ from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.step_time import DroppedRun
 from app.pipeline.propose import LEAST_EFFECT_PCT, MOST_EFFECT_PCT
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
-from app.storage.experiments import Experiment, ExperimentItem, ExperimentPage
+from app.storage.experiments import Experiment, ExperimentItem, ExperimentListPage
 from app.web.identity import Author, author_field
 
 ExperimentId = Annotated[int, Path(ge=1, lt=2**31)]
@@ -170,7 +170,7 @@ class ExperimentListOut(BaseModel):
     states: dict[str, int] = Field(description="Number of experiments in each state, whatever the filter.")
 
     @classmethod
-    def of(cls, page: ExperimentPage, base_url: str) -> "ExperimentListOut":
+    def of(cls, page: ExperimentListPage, base_url: str) -> "ExperimentListOut":
         items = [ExperimentItemOut(**ExperimentItemOut.columns(item, base_url)) for item in page.items]
         return cls(items=items, total=page.total, page=page.page, page_size=page.page_size, states=dict(page.states))
 
@@ -194,7 +194,7 @@ class UploadOut(BaseModel):
     command: str
 
 
-class PlanOut(BaseModel):
+class ExperimentPlanOut(BaseModel):
     text: str
     sizing: SizingOut
     commands: list[Commands]
@@ -233,7 +233,7 @@ class ExperimentOut(ExperimentItemOut):
     candidate_key: str = Field(description="Empty when it cannot be predicted.")
     winner_run: int | None = Field(description="The run to continue from.")
     next_url: str = Field(description="Page of its next steps; empty without one.")
-    plan: PlanOut
+    plan: ExperimentPlanOut
     runs: list[ExperimentRunOut]
     rules: list[PairRuleOut] = Field(description="Results of the rules that compare the newest runs of both sides.")
 
@@ -253,10 +253,10 @@ class ExperimentOut(ExperimentItemOut):
         )
 
 
-def _plan(experiment: Experiment, base_url: str) -> PlanOut:
+def _plan(experiment: Experiment, base_url: str) -> ExperimentPlanOut:
     plan, change = experiment.plan, experiment.plan.change
     uploads = [(side, tagged(plan.meta.get(side, {}), experiment.tag, side)) for side in SIDES]
-    return PlanOut(
+    return ExperimentPlanOut(
         text=change.text,
         sizing=SizingOut.model_validate(plan.sizing),
         commands=list(change.commands),

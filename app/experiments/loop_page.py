@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.experiments.journey import Journey, accepted_changes
-from app.domain.experiments.recipe import Launch, LaunchRecipe, launch_script, recipe
+from app.domain.experiments.recipe import LaunchRecipe, SideLaunch, launch_script, recipe
 from app.domain.experiments.values import UNDECIDED, Side
 from app.domain.rules.change import FrameworkChange, change_of, without_context
 from app.domain.rules.engine import Suggestion
@@ -50,8 +50,8 @@ class LoopState:
 
     def __init__(self, advice: RunSuggestions) -> None:
         self.advice = advice
-        self.steps = advice.journey.steps
-        self.current = advice.journey.current
+        self.steps = advice.phases.steps
+        self.current = advice.phases.current
         self.wall = advice.evaluation.wall
         self.first: Suggestion | None = advice.ranked[0] if advice.ranked else None
 
@@ -252,7 +252,7 @@ def script_of(session: Session, experiment: Experiment, side: Side, base_url: st
     each = per_node if isinstance(per_node, int) else None
     nodes = -(-gpus // each) if isinstance(gpus, int) and each else None
     return launch_script(
-        Launch(
+        SideLaunch(
             tag=experiment.tag,
             side=side,
             command=whole,

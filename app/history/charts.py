@@ -18,7 +18,7 @@ from sqlmodel import Session
 
 from app.domain.numbers import UNITS, absolute, change_text, figure, plural, short_commit, step_time
 from app.domain.run import Metric
-from app.domain.verdict.history_view import ELIGIBILITY_LABELS, Configuration, StackSegment, VersionChange
+from app.domain.verdict.history_view import ELIGIBILITY_LABELS, ConfigurationHistory, StackSegment, VersionChange
 from app.history.queries import DATE, VERDICTS, HistoryOfStack, HistoryStack, version_text
 from app.history.workloads import ContainerStep
 from app.storage.stacks import StackRun
@@ -72,7 +72,7 @@ class Drawing:
 
     history: HistoryOfStack
     places: Sequence[int]
-    shown: Sequence[Configuration]
+    shown: Sequence[ConfigurationHistory]
     metric: str
     axis: str
     figures: Mapping[int, Metric | None]
@@ -160,7 +160,7 @@ class Drawing:
     def counts(self, place: int) -> bool:
         return self.history.eligibilities[place] == "counts"
 
-    def level_values(self) -> Iterator[tuple[Configuration, StackSegment, float]]:
+    def level_values(self) -> Iterator[tuple[ConfigurationHistory, StackSegment, float]]:
         """Yield the segments that overlap the drawn runs, in the unit of the metric."""
         for configuration in self.shown:
             per_step = self._per_step(configuration)
@@ -168,7 +168,7 @@ class Drawing:
                 if per_step and level.last >= self.places[0] and level.first <= self.places[-1]:
                     yield configuration, level, per_step(level.step_time_ms) * self.scale
 
-    def _per_step(self, configuration: Configuration) -> Any:
+    def _per_step(self, configuration: ConfigurationHistory) -> Any:
         """Return the conversion from step time to the metric; None when step time alone does not determine it."""
         if self.metric == "step_time_ms":
             return float

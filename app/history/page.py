@@ -19,7 +19,7 @@ from app.domain.run import Metric
 from app.domain.text import commit_address
 from app.domain.verdict.history_view import (
     ELIGIBILITY_LABELS,
-    Configuration,
+    ConfigurationHistory,
     Drift,
     Eligibility,
     PinDrift,
@@ -50,7 +50,7 @@ from app.history.queries import (
 )
 from app.history.views import BadgeOffer, ChangeRow, ConfigurationRow, badge_offer, change_rows, configuration_rows
 from app.history.workloads import ContainerStep, across_containers
-from app.pipeline.decisions import GoldenProposal, Pin, pin, proposals, unpin
+from app.pipeline.decisions import GoldenProposal, pin, proposals, unpin
 from app.queue import JUDGE_STACK, enqueue
 from app.storage.database import ListPage, transaction
 from app.storage.stacks import StackRun
@@ -171,7 +171,7 @@ class HistoryPage:
         self.places = self._zoomed()
 
     @property
-    def spoken_of(self) -> Configuration:
+    def spoken_of(self) -> ConfigurationHistory:
         """Return the configuration that the answer refers to."""
         letters = {configuration.letter for configuration in self.shown} if self.view.config else set()
         return next((own for own in self.own.configurations if own.letter in letters), self.own.last_used)
@@ -206,7 +206,7 @@ class HistoryPage:
         last = self.places[-1] if self.places else -1
         return next((step for step in reversed(self.steps) if step.place <= last), None)
 
-    def _last_of(self, step: ContainerStep) -> Configuration:
+    def _last_of(self, step: ContainerStep) -> ConfigurationHistory:
         """Return the configuration of a container that ran last."""
         runs = self.history.runs
         of_container = [
@@ -270,7 +270,7 @@ class HistoryPage:
     @property
     def choices(self) -> list[tuple[str, str]]:
         """Return the selectable configurations: value and label."""
-        by_letter: dict[str, list[Configuration]] = {}
+        by_letter: dict[str, list[ConfigurationHistory]] = {}
         for configuration in self.history.configurations:
             by_letter.setdefault(configuration.letter, []).append(configuration)
         return [
@@ -376,7 +376,7 @@ class HistoryPage:
         return configuration_rows(self._session, self.own)
 
     @cached_property
-    def drifts(self) -> tuple[PinDrift[Pin], ...]:
+    def drifts(self) -> tuple[PinDrift, ...]:
         return drifts(self.own.pins, self.own.runs, self.own.configurations)
 
     @cached_property
@@ -434,11 +434,11 @@ class HistoryPage:
     def _figures(self, places: Sequence[int]) -> dict[int, Metric | None]:
         return read_figures(self._session, [self.history.runs[place] for place in places], self.view.metric)
 
-    def _named(self, configuration: Configuration) -> str:
+    def _named(self, configuration: ConfigurationHistory) -> str:
         dispatcher = self.history.runs[configuration.runs[-1]].dispatcher or "unknown dispatcher"
         return f"{configuration.job}, {dispatcher}" if configuration.job else dispatcher
 
-    def _shown(self) -> tuple[Configuration, ...]:
+    def _shown(self) -> tuple[ConfigurationHistory, ...]:
         if not self.view.config:
             return self.history.configurations
         matching = [

@@ -18,9 +18,10 @@ from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.differences import Difference
 from app.domain.verdict.history_view import (
     WATCHED,
-    Configuration,
+    ConfigurationHistory,
     Eligibility,
     HistoryRun,
+    Pin,
     VersionChange,
     VersionProbe,
     changed_versions,
@@ -30,7 +31,7 @@ from app.domain.verdict.history_view import (
 )
 from app.domain.verdict.step_time import Prior
 from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED
-from app.pipeline.decisions import Pin, pins
+from app.pipeline.decisions import pins
 from app.storage.runs import aware, metrics_of, stated, stored_contract
 from app.storage.stacks import StackRun, full_records, stack_runs
 from app.storage.tables import (
@@ -186,11 +187,11 @@ class HistoryOfStack:
     stack: HistoryStack
     runs: tuple[StackRun, ...]
     eligibilities: tuple[Eligibility, ...]
-    configurations: tuple[Configuration, ...]
+    configurations: tuple[ConfigurationHistory, ...]
     pins: tuple[Pin, ...]
 
     @property
-    def last_used(self) -> Configuration:
+    def last_used(self) -> ConfigurationHistory:
         """Return the configuration of the last counted run."""
         return next(configuration for configuration in self.configurations if configuration.is_last)
 
@@ -227,7 +228,7 @@ class _Analysis:
     runs: tuple[StackRun, ...]
     eligible: tuple[Eligibility, ...]
     judged: Mapping[str, int]
-    results: dict[tuple[tuple[str, Prior], ...], tuple[tuple[Eligibility, ...], tuple[Configuration, ...]]]
+    results: dict[tuple[tuple[str, Prior], ...], tuple[tuple[Eligibility, ...], tuple[ConfigurationHistory, ...]]]
 
 
 _MOST_REMEMBERED = 20_000

@@ -9,7 +9,7 @@ from app.domain.badges import badge_key
 from app.domain.text import range_address
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.differences import Difference
-from app.domain.verdict.history_view import Configuration, PlacedAlarm, SegmentChange, alarm_of, called_at
+from app.domain.verdict.history_view import ConfigurationHistory, PlacedAlarm, SegmentChange, alarm_of, called_at
 from app.history.queries import HistoryAlarm, HistoryOfStack, HistoryStack
 from app.storage.stacks import StackRun, full_records
 from app.storage.tables import ProjectRow
@@ -44,14 +44,14 @@ class ChangeRow:
 class ConfigurationRow:
     """`differences`: its knobs against the configuration used last; None for that one itself."""
 
-    configuration: Configuration
+    configuration: ConfigurationHistory
     dispatcher: str | None
     newest: StackRun
     differences: tuple[Difference, ...] | None
 
 
 def change_rows(
-    history: HistoryOfStack, shown: Sequence[Configuration], alarms: Sequence[HistoryAlarm]
+    history: HistoryOfStack, shown: Sequence[ConfigurationHistory], alarms: Sequence[HistoryAlarm]
 ) -> tuple[ChangeRow, ...]:
     """Return change points, newest first."""
     places = {run.id: place for place, run in enumerate(history.runs)}

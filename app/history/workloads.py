@@ -9,7 +9,7 @@ from sqlmodel import Session, col
 from app.domain.contract.fields import CONFIG_FIELDS
 from app.domain.contract.values import shown
 from app.domain.naming import container_tag
-from app.domain.verdict.history_view import Configuration, SegmentChange, StackSegment, letter
+from app.domain.verdict.history_view import ConfigurationHistory, SegmentChange, StackSegment, letter
 from app.history.queries import HistoryOfStack, Neighbour, get_stack, read_history
 from app.storage.runs import stored_contract
 from app.storage.tables import RunResultRow, select_any
@@ -138,7 +138,7 @@ def _joined(histories: Sequence[HistoryOfStack], letters: Mapping[tuple[str, str
     )
 
 
-def _moved(own: Configuration, places: Mapping[int, int], name: str, *, is_last: bool) -> Configuration:
+def _moved(own: ConfigurationHistory, places: Mapping[int, int], name: str, *, is_last: bool) -> ConfigurationHistory:
     """Return the configuration with the places of the joined history."""
 
     def segment(level: StackSegment) -> StackSegment:
@@ -159,7 +159,7 @@ def _moved(own: Configuration, places: Mapping[int, int], name: str, *, is_last:
 
 
 def _steps(histories: Sequence[HistoryOfStack], joined: HistoryOfStack) -> Iterator[ContainerStep]:
-    of_stack: dict[str, list[Configuration]] = {}
+    of_stack: dict[str, list[ConfigurationHistory]] = {}
     for configuration in joined.configurations:
         if configuration.counted:
             of_stack.setdefault(joined.runs[configuration.runs[0]].facts.stack_key, []).append(configuration)
@@ -180,7 +180,9 @@ def _steps(histories: Sequence[HistoryOfStack], joined: HistoryOfStack) -> Itera
         )
 
 
-def _levels(before: Sequence[Configuration], after: Sequence[Configuration]) -> tuple[str, float | None, float | None]:
+def _levels(
+    before: Sequence[ConfigurationHistory], after: Sequence[ConfigurationHistory]
+) -> tuple[str, float | None, float | None]:
     """Return the configuration that ran in both, the one used last, with its levels on both sides."""
     last = {configuration.letter: configuration for configuration in before}
     shared = [configuration for configuration in after if configuration.letter in last]

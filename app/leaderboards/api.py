@@ -70,7 +70,7 @@ def _board(board: Board, rank: str) -> Board:
 # --- Gains over alltoall as values: what the chart of a leaderboard draws.
 
 
-class GainOut(BaseModel):
+class DispatcherGainOut(BaseModel):
     """A dispatcher's best configuration against that of `over` in one stack, in percent of throughput.
 
     The interval is the one that decided.
@@ -131,7 +131,7 @@ class GainOut(BaseModel):
 class GainsOut(BaseModel):
     """Gains on one page of stacks; `total` counts the matching stacks."""
 
-    items: list[GainOut]
+    items: list[DispatcherGainOut]
     total: int
     page: int
     page_size: int
@@ -139,7 +139,7 @@ class GainsOut(BaseModel):
 
     @classmethod
     def of(cls, page: StandingsPage, shown: Iterable[StoredStandings]) -> Self:
-        gains = [GainOut.of(*gain) for stack in shown for gain in _gains(stack)]
+        gains = [DispatcherGainOut.of(*gain) for stack in shown for gain in _gains(stack)]
         return cls(items=gains, total=page.total, page=page.page, page_size=page.page_size, pages=page.pages)
 
 

@@ -32,7 +32,7 @@ from app.domain.ranking.scaling import ScalingRuns
 from app.domain.ranking.standings import Interval
 from app.domain.report.values import storable
 from app.domain.rules.derive import derive
-from app.domain.rules.rule import Evidence, RuleBook
+from app.domain.rules.rule import PublishedResult, RuleBook
 from app.domain.run import Activity
 from app.errors import NotFound
 from app.leaderboards.api_models import Hardware, ModelFamily, Project
@@ -225,7 +225,7 @@ class PublishedGraphs:
     """A published result on graphs of this model and GPU, from the evidence of a rule."""
 
     rule: str
-    evidence: Evidence
+    evidence: PublishedResult
     source: str
     url: str
 

@@ -27,7 +27,7 @@ from app.domain.ranking.runs import NEED_A_PACKAGE, Refusal
 from app.domain.ranking.standings import (
     REFERENCE,
     Board,
-    Configuration,
+    DispatcherConfiguration,
     Entry,
     Interval,
     MissingDispatcher,
@@ -181,14 +181,14 @@ def configurations_sentence(
     return " ".join((first, *sentences, *rest))
 
 
-def _apart(configuration: Configuration, best: str, knobs: Mapping[str, str]) -> str:
+def _apart(configuration: DispatcherConfiguration, best: str, knobs: Mapping[str, str]) -> str:
     """Return the knobs that differ from the best configuration's."""
     shared = best.split(", ")
     parts = [part for part in knobs.get(configuration.config_key, "").split(", ") if part and part not in shared]
     return ", ".join(parts) or configuration.config_key[:8]
 
 
-def _result_text(configuration: Configuration) -> str:
+def _result_text(configuration: DispatcherConfiguration) -> str:
     if configuration.comparison is None:
         return "is the fastest"
     text = f"is {against_best(configuration.comparison)}"

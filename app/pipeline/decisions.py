@@ -12,6 +12,7 @@ from sqlalchemy import select
 from sqlmodel import Session, col
 
 from app.domain.text import one_line
+from app.domain.verdict.history_view import Pin
 from app.errors import FieldError, InvalidChange, NotFound
 from app.pipeline.notify import notify_proposal
 from app.pipeline.work import stack_queue
@@ -31,24 +32,6 @@ from app.storage.tables import (
 
 MAX_BRANCH = 300
 ANY_BRANCH = "*"
-
-
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """A run pinned as golden baseline. `unpinned_at` is None while the pin is in force."""
-
-    id: int
-    run_id: int
-    run_name: str
-    pinned_by: str
-    pinned_at: datetime
-    note: str
-    unpinned_by: str
-    unpinned_at: datetime | None
-
-    @property
-    def in_force(self) -> bool:
-        return self.unpinned_at is None
 
 
 def quarantine(session: Session, run_id: int, who: str, reason: str) -> list[int]:

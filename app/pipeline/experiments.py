@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Select, bindparam, delete, or_, select
 from sqlmodel import Session, col
 
-from app.domain.experiments.outcome import Applicant, Enrolment, Member, OutcomeRules, outcome, side_of
+from app.domain.experiments.outcome import Applicant, Enrolment, ExperimentMember, OutcomeRules, outcome, side_of
 from app.domain.experiments.values import UNDECIDED, ExperimentPlan, ExperimentResult, JoinedBy, Side, State
 from app.domain.verdict.record import RunFacts
 from app.storage import json_text, runs
@@ -73,7 +73,7 @@ def refresh(session: Session, experiment_id: int, offered: Iterable[int] = ()) -
     sides = {int(run.name): side for run in applicants if (side := side_of(run, enrolment)) is not None}
     _write_runs(session, experiment_id, joined, sides)
     members = [
-        Member(applicant, sides[run.id][0], run.level, metrics_of(run.metrics))
+        ExperimentMember(applicant, sides[run.id][0], run.level, metrics_of(run.metrics))
         for run, applicant in zip(stored, applicants, strict=True)
         if run.id in sides
     ]
@@ -84,7 +84,7 @@ def refresh(session: Session, experiment_id: int, offered: Iterable[int] = ()) -
 
 
 def _outcome(
-    session: Session, members: Sequence[Member], enrolment: Enrolment, rules: OutcomeRules
+    session: Session, members: Sequence[ExperimentMember], enrolment: Enrolment, rules: OutcomeRules
 ) -> ExperimentResult:
     """Compute the outcome. Losses cover the iterations that all counted runs share, so the outcome without losses
     comes first to determine these runs.
@@ -99,7 +99,7 @@ def _outcome(
     return outcome([_with_loss(member, with_losses.get(member.name)) for member in members], enrolment, rules)
 
 
-def _with_loss(member: Member, facts: RunFacts | None) -> Member:
+def _with_loss(member: ExperimentMember, facts: RunFacts | None) -> ExperimentMember:
     if facts is None or facts.estimate.loss is None:
         return member
     run = replace(member.run, estimate=replace(member.run.estimate, loss=facts.estimate.loss))

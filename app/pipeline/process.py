@@ -23,7 +23,7 @@ from app.domain.logs.line_template import read_template
 from app.domain.logs.merge import merge_logs
 from app.domain.numbers import plural, size
 from app.domain.performance.summary import summarise, with_documents
-from app.domain.run import UNREADABLE_DOCUMENT, LogPart, Metadata, Problem, RunSummary, Stated, Value
+from app.domain.run import UNREADABLE_DOCUMENT, LogPart, LogProblem, Metadata, RunSummary, Stated, Value
 from app.domain.verdict.record import not_finite_iterations, shape_of, skipped_share
 from app.errors import DamagedObject, Unavailable, new_error_id
 from app.pipeline import judge, rules
@@ -230,7 +230,7 @@ def read_files(log_files: LogFiles, inputs: RunInputs) -> StoredReading:
     documents = list(_documents(log_files, inputs.documents, warnings))
     log = with_documents(merge_logs(parts) if parts else parse_log([]), documents)
     if not log.n and not parts and not documents and warnings:
-        log = replace(log, problems=(*log.problems, Problem(UNREADABLE_DOCUMENT, warnings[0])))
+        log = replace(log, problems=(*log.problems, LogProblem(UNREADABLE_DOCUMENT, warnings[0])))
     warnings += [
         f"{file.name} is {file.cut}, but ends early at {size(file.size_bytes)}. The {part.log.n:,} iterations "
         "before the cut were read. Upload the file again to complete the run."

@@ -64,13 +64,13 @@ def read_profile(files: Sequence[OpenedFile], settings: Settings, progress: Prog
     result: list[ProfileFile] = []
     with tempfile.TemporaryDirectory(prefix="threewalls-profile-") as folder:
         for file in files:
-            result += _Reading(Path(folder), settings, progress).read(file)
+            result += _FileReader(Path(folder), settings, progress).read(file)
     if len(result) > MAX_FILES:
         raise InvalidProfile(f"A profile may have at most {MAX_FILES} files.")
     return result
 
 
-class _Reading:
+class _FileReader:
     """Reads one sent file, and the files in it when it is an archive."""
 
     def __init__(self, folder: Path, settings: Settings, progress: Progress) -> None:

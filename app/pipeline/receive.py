@@ -138,7 +138,7 @@ _TARGET: Select[Any] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class UploadIdentity:
     """What identifies an upload in its project. `key`: the Idempotency-Key as sent, `stored_key`: as stored."""
 
     content_key: str
@@ -158,7 +158,7 @@ class Upload:
         }
 
 
-def find_target(session: Session, settings: Settings, upload: Upload) -> Target:
+def find_target(session: Session, settings: Settings, upload: UploadIdentity) -> Target:
     """Return the project and an earlier equal upload. Raises Conflict when its key was used for different content."""
     stated = {"content_key": upload.content_key, "idempotency_key": upload.stored_key, "slug": upload.project.lower()}
     rows = session.execute(_TARGET, stated).all()
@@ -254,7 +254,7 @@ def accept_upload(
         _check_something_is_read(staged, is_open)
         stored_key = None if idempotency_key is None else sent_key(uploader, idempotency_key)
         files_sent = [(file.sent_as, file.file.stored.sha256) for file in staged]
-        upload = Upload(
+        upload = UploadIdentity(
             content_key(document, files_sent, is_open, stored_key), idempotency_key, stored_key, uploader, project
         )
         keys = [file.key for file in staged]
@@ -396,7 +396,7 @@ class New:
     room: int
 
 
-def _insert(engine: Engine, settings: Settings, upload: Upload, target: Target, new: New) -> Accepted:
+def _insert(engine: Engine, settings: Settings, upload: UploadIdentity, target: Target, new: New) -> Accepted:
     """Commit the run and its files, or return the run that another request committed at the same moment."""
     with transaction(engine, durable=True) as session:
         if target.has_quota:

@@ -14,7 +14,7 @@ from app.domain.planning.forecast import LayoutForecaster
 from app.domain.rules.derive import PROFILE_SHARES
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate, rules_of_two
 from app.domain.rules.facts import FACTS
-from app.domain.rules.journey import Journey, journey
+from app.domain.rules.phases import TuningPhases, tuning_phases
 from app.domain.rules.ranking import Likeness
 from app.domain.rules.rule import RuleBook, knob_of
 from app.domain.rules.run_facts import RunReading, memory_kinds
@@ -95,7 +95,7 @@ class RunSuggestions:
     advised: AdvisedRun
     stated: Mapping[str, object]
     evaluation: Evaluation
-    journey: Journey
+    phases: TuningPhases
     own: tuple[MeasuredHere, ...]
     rules: RulesInForce
     pair: PairSuggestions | None
@@ -189,7 +189,7 @@ def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestion
         advised,
         facts,
         evaluation,
-        journey(evaluation),
+        tuning_phases(evaluation),
         own,
         rules,
         _pair(session, advised, rules, evaluation),

@@ -224,7 +224,7 @@ class CalibrationOut(BaseModel):
         )
 
 
-class PlanOut(BaseModel):
+class LayoutPlanOut(BaseModel):
     url: str
     answer: str
     tried: int
@@ -286,11 +286,11 @@ router = APIRouter(prefix="/api/v1", tags=["plan"])
 
 @router.get("/plan", responses=documented(422))
 @requires(Action.READ)
-def read_plan(request: Request, session: ReadSession, query: Annotated[PlanQuery, Query()]) -> PlanOut:
+def read_plan(request: Request, session: ReadSession, query: Annotated[PlanQuery, Query()]) -> LayoutPlanOut:
     """Return feasible layouts of a model over GPUs, best first; judge a complete layout.
 
     422 names each invalid field.
     """
     values = query.values
     offered = planned(session, values)
-    return PlanOut.of(offered.plan, values, offered.nearby, public_address(request))
+    return LayoutPlanOut.of(offered.plan, values, offered.nearby, public_address(request))

@@ -108,7 +108,7 @@ class ProfiledRunsOut(BaseModel):
     items: list[ProfiledRunOut]
 
 
-class DifferenceOut(BaseModel):
+class ProfileDifferenceOut(BaseModel):
     """The rows add up to the difference of the step."""
 
     a: int
@@ -279,10 +279,10 @@ def compare_two_profiles(
     session: ReadSession,
     a: Annotated[int, Query(ge=1, le=_MAX_NUMBER, description="The earlier profile.")],
     b: Annotated[int, Query(ge=1, le=_MAX_NUMBER, description="The later profile.")],
-) -> DifferenceOut:
+) -> ProfileDifferenceOut:
     """Explain the difference in step time between profiles `a` and `b`, in milliseconds that add up."""
     *_, difference = get_difference(session, a, b)
-    return DifferenceOut.model_validate({"a": a, "b": b, **difference_document(difference)})
+    return ProfileDifferenceOut.model_validate({"a": a, "b": b, **difference_document(difference)})
 
 
 def _detail(request: Request, session: Session, profile_id: int) -> ProfileDetailOut:

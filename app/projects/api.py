@@ -90,7 +90,7 @@ class RulesIn(BaseModel):
     author: Author = author_field("Who sets them.", MAX_AUTHOR)
 
 
-class EvidenceOut(BaseModel):
+class AvailabilityEvidenceOut(BaseModel):
     file: int
     line: int
     text: str
@@ -106,7 +106,7 @@ class AvailabilityItem(BaseModel):
     runs_without: int = Field(description="Number of runs in which it does not work.")
     run_id: int = Field(description="The newest of these runs.")
     seen_at: datetime
-    evidence: list[EvidenceOut]
+    evidence: list[AvailabilityEvidenceOut]
 
 
 class AvailabilityList(BaseModel):

@@ -155,7 +155,7 @@ class ReferenceChange(BaseModel):
         return ReferenceAuthor(identity.author(self.author), self.reason, self.seen)
 
 
-class DifferenceOut(BaseModel):
+class ReferenceDifferenceOut(BaseModel):
     field: str
     ours: Value
     theirs: Value
@@ -184,7 +184,7 @@ class NearestOut(BaseModel):
     more_pct: dict[str, float] = Field(
         description="Percent by which ours is higher, by figure; figures that are not comparable are missing."
     )
-    differences: list[DifferenceOut]
+    differences: list[ReferenceDifferenceOut]
     causes: list[Cause] = Field(description="Likely causes of the gap, most specific first.")
 
     @classmethod
@@ -202,7 +202,9 @@ class NearestOut(BaseModel):
             reference=comparison.reference and ReferenceOut.of(comparison.reference, base),
             summary=summary,
             more_pct=dict(nearest.more_pct) if nearest else {},
-            differences=[DifferenceOut.of(difference) for difference in (nearest.differences if nearest else ())],
+            differences=[
+                ReferenceDifferenceOut.of(difference) for difference in (nearest.differences if nearest else ())
+            ],
             causes=list(nearest.causes) if nearest else [],
         )
 

@@ -20,7 +20,7 @@ RegressionId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of th
 Metric = Literal["step_time_ms", "peak_memory_gib", "lm_loss"]
 
 
-class MemberOut(BaseModel):
+class SlowerStackOut(BaseModel):
     """One slower stack."""
 
     model_config = ConfigDict(from_attributes=True)
@@ -78,7 +78,7 @@ class RegressionOut(BaseModel):
     proposal_run_id: int | None = Field(description="First run that is back, for the proposal `fixed`; else null.")
     worst_delta_pct: float | None
     gpu_hours_per_day: float | None
-    members: list[MemberOut]
+    members: list[SlowerStackOut]
 
     @classmethod
     def of(cls, regression: Regression, base: str) -> Self:
@@ -165,7 +165,7 @@ class ManyChangedOut(BaseModel):
 
 def _fields(regression: Regression, base: str) -> dict[str, Any]:
     own = {name: getattr(regression, name) for name in RegressionOut.model_fields if name not in ("url", "members")}
-    members = [MemberOut.of(member, base) for member in regression.members]
+    members = [SlowerStackOut.of(member, base) for member in regression.members]
     return own | {"url": f"{base}/regressions/{regression.id}", "members": members}
 
 

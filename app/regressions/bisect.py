@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlmodel import Session, col
 
 from app.domain.access.principal import Action
-from app.domain.verdict.bisect import Bisection, Launch, NotBisectableError, bisect
+from app.domain.verdict.bisect import Bisection, CommitLaunch, NotBisectableError, bisect
 from app.domain.verdict.step_time import DEFAULT_PRIOR
 from app.errors import FieldError, InvalidChange
 from app.pipeline.rank import stored_priors
@@ -125,7 +125,7 @@ def bisect_range(session: ReadSession, run_id: RunId, body: BisectRange) -> Bise
     return BisectOut.of(run_id, run.job, result)
 
 
-def _launches(session: Session, run: RunRow, commits: set[str]) -> list[Launch]:
+def _launches(session: Session, run: RunRow, commits: set[str]) -> list[CommitLaunch]:
     """Return the newest runs of the same stack, configuration and job whose commit is in the range."""
     chosen = (
         select_any(
@@ -153,7 +153,7 @@ def _launches(session: Session, run: RunRow, commits: set[str]) -> list[Launch]:
             time = row.log_step_time if row.status == "ready" and row.log_step_time is not None else math.nan
             iterations = (row.health or {}).get("iterations") or math.nan
             hours = (row.step_time_ms or math.nan) * iterations * (row.gpus or math.nan) / 3.6e6
-            launches.append(Launch(row.id, commit, time, hours))
+            launches.append(CommitLaunch(row.id, commit, time, hours))
     return launches
 
 

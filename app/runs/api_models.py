@@ -20,7 +20,7 @@ class FromDomain(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
 
-class StatedOut(FromDomain):
+class StatedValueOut(FromDomain):
     """`line`: the line of log file `file` (counted from 0) that states the value; 0 when no single line does."""
 
     value: Value
@@ -33,7 +33,7 @@ class StatedOut(FromDomain):
     stated_by: str = Field("", description="The user who stated the value after the upload.")
 
 
-class EvidenceOut(FromDomain):
+class LogEvidenceOut(FromDomain):
     """A line of log file `file` (counted from 0)."""
 
     file: int
@@ -50,14 +50,14 @@ class FailureOut(FromDomain):
     advice: str = Field(description="Advice.")
     iteration: int | None
     rank: int | None
-    evidence: list[EvidenceOut]
+    evidence: list[LogEvidenceOut]
 
 
 class ActivityOut(FromDomain):
     """A field as requested and as active; null where no source states it."""
 
-    requested: StatedOut | None
-    active: StatedOut | None
+    requested: StatedValueOut | None
+    active: StatedValueOut | None
     agrees: bool | None
 
 
@@ -65,7 +65,7 @@ class AvailabilityOut(FromDomain):
     dispatcher: str
     available: bool
     container: str | None
-    evidence: list[EvidenceOut]
+    evidence: list[LogEvidenceOut]
 
 
 class UnknownFieldOut(BaseModel):
@@ -246,7 +246,7 @@ class RunOut(FromDomain):
     error: str | None = Field(description="Why no figure could be computed, when `status` is `failed`.")
     warnings: list[str]
     trainer: str
-    contract: dict[str, StatedOut] = Field(description="By canonical field name, each with its source.")
+    contract: dict[str, StatedValueOut] = Field(description="By canonical field name, each with its source.")
     unknown: list[str] = Field(description="Contract fields that no source states.")
     stack_key: str
     config_key: str

@@ -25,17 +25,17 @@ from app.domain.planning.request import REQUIRED, plan_address
 from app.domain.ranking.runs import GPU_MEMORY_GIB
 from app.domain.report.what_changed import AXIS_TITLES
 from app.domain.run import Activity, FloatArray, LineExample, Metric, Slice, Stated, SteadyState, Timer
-from app.domain.verdict.history_view import Drift, drift, has_figure
+from app.domain.verdict.history_view import Drift, Pin, drift, has_figure
 from app.domain.verdict.words import sides_text
 from app.errors import Unavailable
-from app.pipeline.decisions import GoldenProposal, Pin, pins, proposals
+from app.pipeline.decisions import GoldenProposal, pins, proposals
 from app.runs import charts, log_view
 from app.runs.charts import Points, series_chart
 from app.runs.forms import AmendForm, DecisionForm, ReadAsForm
 from app.runs.queries import WorkingRun, get_run, get_series, working_runs
 from app.runs.verdict_view import VerdictView, rerun_command, verdict_view
 from app.storage.audit import AuditEvent, events
-from app.storage.experiments import ExperimentFilter, ExperimentPage, experiment_side, find_experiments
+from app.storage.experiments import ExperimentFilter, ExperimentListPage, experiment_side, find_experiments
 from app.storage.log_files import LogFiles
 from app.storage.runs import ENDED_BADLY, RunDetail, RunState, StoredSeries
 from app.storage.stacks import StackRun, stack_runs
@@ -929,7 +929,7 @@ class RunPage:
         return plan_address(values) if all(values.get(name) for name in ("model", *REQUIRED)) else ""
 
     @cached_property
-    def experiments(self) -> ExperimentPage:
+    def experiments(self) -> ExperimentListPage:
         """Return the newest experiments that the run belongs to, or is the baseline of."""
         return find_experiments(self._session, ExperimentFilter(run_id=self.run.id), page_size=MOST_EXPERIMENTS)
 

@@ -111,7 +111,7 @@ class ExperimentFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class ExperimentPage(ListPage[ExperimentItem]):
+class ExperimentListPage(ListPage[ExperimentItem]):
     """A page of experiments. `states` counts all states, regardless of the state filter."""
 
     states: Mapping[str, int]
@@ -136,7 +136,9 @@ def get_experiment(session: Session, experiment_id: int) -> Experiment:
     )
 
 
-def find_experiments(session: Session, wanted: ExperimentFilter, page: int = 1, page_size: int = 50) -> ExperimentPage:
+def find_experiments(
+    session: Session, wanted: ExperimentFilter, page: int = 1, page_size: int = 50
+) -> ExperimentListPage:
     """Return a page of experiments, newest first."""
     conditions = _conditions(wanted)
     states = session.execute(
@@ -154,7 +156,7 @@ def find_experiments(session: Session, wanted: ExperimentFilter, page: int = 1, 
     ).all()
     items = tuple(ExperimentItem(**_columns(row, project, name)) for row, project, name in rows)
     total = counts.get(wanted.state, 0) if wanted.state else sum(counts.values())
-    return ExperimentPage(items, total, page, page_size, counts)
+    return ExperimentListPage(items, total, page, page_size, counts)
 
 
 def verdict_of_sides(session: Session, baseline: Collection[int], candidate: Collection[int]) -> Verdict | None:

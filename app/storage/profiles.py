@@ -187,7 +187,7 @@ def lent_facts(session: Session, run_id: int, project_id: int, config_key: str) 
 
 
 @dataclass(frozen=True, slots=True)
-class ProfiledRun:
+class RunWithProfile:
     """A run of a stack with its newest usable profile. `ordered_at`: its history position."""
 
     run_id: int
@@ -197,7 +197,7 @@ class ProfiledRun:
     profile: StoredProfile
 
 
-def profiled_runs(session: Session, stack_key: str, *, most: int) -> tuple[ProfiledRun, ...]:
+def profiled_runs(session: Session, stack_key: str, *, most: int) -> tuple[RunWithProfile, ...]:
     """Return up to `most` runs of a stack that have a usable profile, newest first."""
     rows = session.execute(
         select_any(RunRow.id, RunRow.name, RunRow.commit, RunRow.ordered_at, RunResultRow.contract)
@@ -210,7 +210,7 @@ def profiled_runs(session: Session, stack_key: str, *, most: int) -> tuple[Profi
         .limit(most)
     ).all()
     return tuple(
-        ProfiledRun(row.id, row.name, row.commit or "", aware(row.ordered_at), profile)
+        RunWithProfile(row.id, row.name, row.commit or "", aware(row.ordered_at), profile)
         for row in rows
         if (profile := _usable(session, row)) is not None
     )

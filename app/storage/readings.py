@@ -20,7 +20,7 @@ from sqlmodel import Field, Session, SQLModel, col
 
 from app.domain.definitions import DEFINITIONS
 from app.domain.documents.document import Document
-from app.domain.run import FloatArray, LineExample, LogEvent, MemoryReport, ParsedLog, Problem, Slice
+from app.domain.run import FloatArray, LineExample, LogEvent, LogProblem, MemoryReport, ParsedLog, Slice
 from app.domain.verdict.record import LOSS_NAMES, Losses, losses_of
 from app.errors import NotFound
 from app.storage import audit
@@ -64,7 +64,7 @@ MAX_METRIC_NAME = 100
 _RECORDS: Mapping[str, type[Any]] = {
     "memory": MemoryReport,
     "events": LogEvent,
-    "problems": Problem,
+    "problems": LogProblem,
     "slices": Slice,
     "not_understood": LineExample,
 }

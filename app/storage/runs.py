@@ -20,10 +20,10 @@ from app.domain.run import (
     UNKNOWN_STEP,
     Activity,
     DispatcherAvailability,
-    Evidence,
     Failure,
     FloatArray,
     LineExample,
+    LogEvidence,
     Metric,
     RunSummary,
     Slice,
@@ -125,7 +125,7 @@ def frozen(value: Any) -> Any:
 
 def _with_evidence(kind: type[Any]) -> Callable[[Mapping[str, Any]], Any]:
     def make(stored: Mapping[str, Any]) -> Any:
-        evidence = tuple(Evidence(**entries_of(Evidence, line)) for line in stored.get("evidence", ()))
+        evidence = tuple(LogEvidence(**entries_of(LogEvidence, line)) for line in stored.get("evidence", ()))
         return kind(**(entries_of(kind, stored) | {"evidence": evidence}))
 
     return make

@@ -12,7 +12,7 @@ from sqlmodel import Session, col
 
 from app.domain.rules.evidence import OwnResult
 from app.domain.rules.rule import Knob
-from app.domain.run import Evidence
+from app.domain.run import LogEvidence
 from app.domain.verdict.comparability import Suspect
 from app.domain.verdict.differences import COMMIT
 from app.domain.verdict.document import VerdictDocument
@@ -462,7 +462,7 @@ class ContainerDispatcher:
     runs_without: int
     run_id: int
     seen_at: datetime
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[LogEvidence, ...]
 
     @property
     def inferred(self) -> bool:
@@ -577,5 +577,5 @@ def _joined(counts: _Counted, newest: AvailabilityRow) -> ContainerDispatcher:
         runs_without=counts.runs - counts.runs_with,
         run_id=newest.run_id,
         seen_at=aware(newest.seen_at),
-        evidence=tuple(Evidence(**entries_of(Evidence, line)) for line in newest.evidence),
+        evidence=tuple(LogEvidence(**entries_of(LogEvidence, line)) for line in newest.evidence),
     )

@@ -13,7 +13,7 @@ from app.domain.rules.derive import WallReading
 from app.domain.rules.engine import CheckedRequirement, Met, Suggestion
 from app.domain.rules.evidence import Statement
 from app.domain.rules.facts import SETTINGS, Fact
-from app.domain.rules.journey import State
+from app.domain.rules.phases import State
 from app.domain.rules.ranking import Tier
 from app.domain.rules.rule import Confidence, Kind, Phase, Wall
 from app.pipeline.suggest import RunSuggestions, suggest
@@ -89,7 +89,7 @@ class MeasuredOut(BaseModel):
     )
 
 
-class EvidenceOut(BaseModel):
+class RuleEvidenceOut(BaseModel):
     level: int = Field(ge=1, le=6, description="1 enforced in code, 2 measured here ... 6 rule of thumb.")
     strength: str
     text: str
@@ -107,7 +107,7 @@ class SourceOut(BaseModel, from_attributes=True):
     date: str
 
 
-class GainOut(BaseModel):
+class ExpectedGainOut(BaseModel):
     pct: float = Field(description="In percent of throughput; positive is faster.")
     low_pct: float
     high_pct: float
@@ -123,7 +123,7 @@ class PlaceOut(BaseModel):
 
     group: Tier
     because: str
-    expected_gain: GainOut | None = Field(description="null if no source states a figure.")
+    expected_gain: ExpectedGainOut | None = Field(description="null if no source states a figure.")
     worth: float = Field(description="Weight of the evidence x gain x likeness, in percent of throughput.")
     confidence: Confidence = Field(description="Confidence in the expected gain.")
     runs_per_side: int | None = Field(description="Runs per side of an A/B that detects the expected gain.")
@@ -156,7 +156,7 @@ class SuggestionOut(BaseModel):
     prerequisites: list[RequirementOut]
     conflicts: list[RequirementOut]
     effect: str
-    evidence: list[EvidenceOut] = Field(description="Strongest first.")
+    evidence: list[RuleEvidenceOut] = Field(description="Strongest first.")
     overridden: str = Field(description="How local measurements contradict published ones. Empty if they do not.")
     verify: str
     source: list[SourceOut]
@@ -188,7 +188,7 @@ class MissingOut(BaseModel):
     )
 
 
-class StatedOut(BaseModel, from_attributes=True):
+class StatedFactOut(BaseModel, from_attributes=True):
     name: str
     value: FactValue
     author: str
@@ -209,7 +209,7 @@ class SuggestionsOut(BaseModel):
     warnings: list[SuggestionOut]
     pair: PairOut | None = Field(description="null if the run has no baseline.")
     missing: list[MissingOut] = Field(description="Missing facts, most useful first.")
-    stated: list[StatedOut] = Field(description="Facts stated after the upload.")
+    stated: list[StatedFactOut] = Field(description="Facts stated after the upload.")
     thresholds: dict[str, float] = Field(description="Thresholds of this service; no published source gives them.")
 
 
@@ -255,8 +255,8 @@ def suggestions_out(request: Request, advice: RunSuggestions) -> SuggestionsOut:
         run=run_id,
         status=advice.run.status if advice.run.status in ("failed", "unread") else "ready",
         wall=advice.evaluation.wall,
-        phases=[StepOut.model_validate(step) for step in advice.journey.steps],
-        current=advice.journey.current,
+        phases=[StepOut.model_validate(step) for step in advice.phases.steps],
+        current=advice.phases.current,
         suggestions=shown(advice.ranked),
         withheld=shown(advice.evaluation.withheld),
         warnings=shown(advice.evaluation.warnings),
@@ -279,7 +279,7 @@ def suggestions_out(request: Request, advice: RunSuggestions) -> SuggestionsOut:
             for missing in advice.evaluation.missing
         ],
         stated=[
-            StatedOut.model_validate(fact).model_copy(update={"in_use": advice.stated.get(fact.name)})
+            StatedFactOut.model_validate(fact).model_copy(update={"in_use": advice.stated.get(fact.name)})
             for fact in in_force(advice.statements).values()
         ],
         thresholds={name: float(advice.evaluation.facts[name]) for name in SETTINGS},  # type: ignore[arg-type]
@@ -323,7 +323,7 @@ def _place(advice: RunSuggestions, suggestion: Suggestion) -> PlaceOut:
         because=place.because,
         expected_gain=None
         if expected is None
-        else GainOut(
+        else ExpectedGainOut(
             pct=expected.pct,
             low_pct=expected.low,
             high_pct=expected.high,
@@ -379,9 +379,9 @@ def _lines(lines: Iterable[DiffLine]) -> list[str]:
     return [f"{line.sign} {line.text}" for line in lines]
 
 
-def _evidence(advice: RunSuggestions, statement: Statement) -> EvidenceOut:
+def _evidence(advice: RunSuggestions, statement: Statement) -> RuleEvidenceOut:
     measured = next((own_result for own_result in advice.own if own_result.result is statement.own), None)
-    return EvidenceOut(
+    return RuleEvidenceOut(
         level=statement.level,
         strength=statement.strength,
         text=statement.text,

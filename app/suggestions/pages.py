@@ -130,7 +130,7 @@ class NextPage:
 
     @property
     def steps(self) -> list[StepRow]:
-        current = self._advice.journey.current
+        current = self._advice.phases.current
         return [
             StepRow(
                 phase=step.phase,
@@ -140,7 +140,7 @@ class NextPage:
                 href=_EVIDENCE[step.phase].format(self.run.id),
                 current=step.phase == current,
             )
-            for step in self._advice.journey.steps
+            for step in self._advice.phases.steps
         ]
 
     @property

@@ -14,7 +14,7 @@ from app.domain.rules.engine import CheckedRequirement, Suggestion, base_facts
 from app.domain.rules.evidence import Statement
 from app.domain.rules.expression import with_names
 from app.domain.rules.facts import FACTS
-from app.domain.rules.rule import Evidence, Recipe, Rule, Source
+from app.domain.rules.rule import PublishedResult, Recipe, Rule, Source
 from app.domain.rules.stated import Contradiction, contradictions_of, overruling
 from app.errors import NotFound
 from app.pipeline.suggest import PairSuggestions, RunSuggestions, place_text
@@ -257,7 +257,7 @@ class StepPage:
             if statement.own is None
         ]
 
-    def _published(self, strength: str, evidence: Statement | Evidence, older: tuple[str, ...]) -> PublishedRow:
+    def _published(self, strength: str, evidence: Statement | PublishedResult, older: tuple[str, ...]) -> PublishedRow:
         document = self._advice.book.sources.get(evidence.source)
         title, href = (document.title, document.url or "") if document is not None else (evidence.source, "")
         date = evidence.date or (document.date if document is not None else "")

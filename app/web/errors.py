@@ -28,7 +28,7 @@ class ProblemField(BaseModel):
     message: str
 
 
-class Problem(BaseModel):
+class ProblemDocument(BaseModel):
     """An error. `title`: its kind. `detail`: what happened, what was saved and what to do next."""
 
     type: str = "about:blank"
@@ -49,7 +49,7 @@ def problem(
     status: int, title: str, detail: str, errors: tuple[FieldError, ...] = (), offset: int | None = None
 ) -> ProblemResponse:
     fields = [ProblemField(field=error.field, message=error.message) for error in errors]
-    body = Problem(title=title, status=status, detail=detail, errors=fields, offset=offset)
+    body = ProblemDocument(title=title, status=status, detail=detail, errors=fields, offset=offset)
     return ProblemResponse(body.model_dump(mode="json", exclude_none=True), status)
 
 
@@ -58,9 +58,9 @@ Responses = dict[int | str, dict[str, Any]]
 
 def documented(*statuses: int, ok: dict[str, Any] | None = None) -> Responses:
     """Return the `responses` of a route in OpenAPI: problem documents for these statuses, and `ok` for 200."""
-    schema = {"$ref": "#/components/schemas/Problem"}
+    schema = {"$ref": "#/components/schemas/ProblemDocument"}
     problems: Responses = {
-        status: {"model": Problem, "content": {MEDIA_TYPE: {"schema": schema}}} for status in statuses
+        status: {"model": ProblemDocument, "content": {MEDIA_TYPE: {"schema": schema}}} for status in statuses
     }
     if ok is not None:
         problems[200] = ok

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from app.domain.run import LogEvent, MemoryReport, Metadata, ParsedLog, Problem, Source, Stated, Value, Window
+from app.domain.run import LogEvent, LogProblem, MemoryReport, Metadata, ParsedLog, Source, Stated, Value, Window
 
 QWEN3_30B: dict[str, Value] = {
     "num_layers": 48,
@@ -55,7 +55,7 @@ def make_log(
     total_iterations: int | None = None,
     trainer: str = "Megatron-LM",
     truncated: bool = False,
-    problems: Sequence[Problem] = (),
+    problems: Sequence[LogProblem] = (),
 ) -> ParsedLog:
     """A log with iterations 1, 2, ... on lines 101, 102, ...; with a dump when `stated` holds a shape."""
     n = len(step_times_ms)

@@ -13,7 +13,7 @@ from sqlmodel import select
 from starlette.testclient import TestClient
 
 from app.domain.contract.fields import FIELDS
-from app.domain.run import Evidence, Slice
+from app.domain.run import LogEvidence, Slice
 from app.runs.run_page import TABS
 from app.storage.database import transaction
 from app.storage.log_files import LogFiles
@@ -97,7 +97,7 @@ def test_series_are_chosen_in_groups(client: TestClient, make: Make) -> None:
 
 
 def test_lines_are_counted_in_their_own_file(client: TestClient, make: Make, engine: Engine) -> None:
-    failure = asdict(OUT_OF_MEMORY) | {"evidence": [asdict(Evidence(1, 3, "second file"))]}
+    failure = asdict(OUT_OF_MEMORY) | {"evidence": [asdict(LogEvidence(1, 3, "second file"))]}
     run = make(failures=[failure])
     with transaction(engine) as session:
         first = session.exec(select(RunFileRow).where(RunFileRow.run_id == run)).one()
@@ -193,7 +193,7 @@ def test_lists_are_filtered_by_how_the_job_ended(client: TestClient, make: Make)
 def test_availability_names_the_run_that_proves_it(client: TestClient, make: Make, engine: Engine) -> None:
     assert "No evidence yet" in client.get("/availability").text
     run = make()
-    image, evidence = "nvcr.io/nvidia/nemo:26.06", [asdict(Evidence(0, 12, "DeepEP is not installed"))]
+    image, evidence = "nvcr.io/nvidia/nemo:26.06", [asdict(LogEvidence(0, 12, "DeepEP is not installed"))]
     with transaction(engine) as session:
         project = session.exec(select(ProjectRow.id)).one()
         for dispatcher, works in (("deepep", False), ("alltoall", True)):

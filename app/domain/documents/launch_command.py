@@ -195,7 +195,7 @@ _SETS_VARIABLES = frozenset({"env", "custom_env_vars", "export", "x"})
 
 
 @dataclass(slots=True)
-class _Reading:
+class _CommandReading:
     """Collects what one command states."""
 
     stated: dict[str, Stated] = field(default_factory=dict)
@@ -212,7 +212,7 @@ def read_launch_command(text: str | bytes) -> Document:
         raise ValueError(f"The launch command is larger than {MAX_BYTES // 1024} kB.")
     decoded = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     commands, is_open = read_commands(decoded)
-    readings: list[_Reading] = []
+    readings: list[_CommandReading] = []
     exported: dict[str, str] = {}
     for command in commands:
         if command.words:
@@ -229,8 +229,8 @@ def read_launch_command(text: str | bytes) -> Document:
     return Document("launch command", best.stated, facts=best.facts, problems=tuple(dict.fromkeys(best.problems)))
 
 
-def _read(command: Command, variables: Mapping[str, str]) -> _Reading:
-    reading = _Reading()
+def _read(command: Command, variables: Mapping[str, str]) -> _CommandReading:
+    reading = _CommandReading()
     # The launcher's short flags have their own meaning: -i and -c of srun are not an image or a precision.
     launcher = [(f"--{name.lstrip('-')}", values) for name, values in read_flags(command.launcher)[0]]
     if any(word.rpartition("/")[2] == "torchrun" for word in command.launcher) and "srun" not in command.launcher:
@@ -257,7 +257,7 @@ def is_variable(value: str) -> bool:
     return bool(re.search(r"\$[\w{(]|`", value))
 
 
-def _without_variables(reading: _Reading, flags: list[tuple[str, list[str]]]) -> list[tuple[str, list[str]]]:
+def _without_variables(reading: _CommandReading, flags: list[tuple[str, list[str]]]) -> list[tuple[str, list[str]]]:
     usable = [(name, values) for name, values in flags if not any(map(is_variable, values))]
     if len(usable) < len(flags):
         names = list(dict.fromkeys(one_line(name)[:100] for name, values in flags if any(map(is_variable, values))))
@@ -274,7 +274,7 @@ def _long_name(flag: str) -> str:
     return name.replace("-", "_")
 
 
-def _state(reading: _Reading, name: str, raw: object, source: Source, detail: str) -> None:
+def _state(reading: _CommandReading, name: str, raw: object, source: Source, detail: str) -> None:
     try:
         reading.stated[name] = Stated(read_value(name, raw), source, f"{_WHERE}: {detail}")
     except ValueError as error:
@@ -285,7 +285,7 @@ def _shown(flag: str, values: list[str]) -> str:
     return one_line(" ".join([flag, *values]))[:200]
 
 
-def _read_harness(reading: _Reading, flags: list[tuple[str, list[str]]], overrides: Mapping[str, str]) -> None:
+def _read_harness(reading: _CommandReading, flags: list[tuple[str, list[str]]], overrides: Mapping[str, str]) -> None:
     """Apply flags and overrides in the order of the script, so that the last one wins."""
     names = {_long_name(name): values for name, values in flags}
     recipe = "".join(names.get("recipe", [])[:1])
@@ -302,7 +302,7 @@ def _read_harness(reading: _Reading, flags: list[tuple[str, list[str]]], overrid
         _read_overrides(reading, overrides)
 
 
-def _read_harness_flags(reading: _Reading, flags: list[tuple[str, list[str]]]) -> None:
+def _read_harness_flags(reading: _CommandReading, flags: list[tuple[str, list[str]]]) -> None:
     for flag, values in flags:
         name = _long_name(flag)
         meaning = meaning_of(name, values)
@@ -314,7 +314,7 @@ def _read_harness_flags(reading: _Reading, flags: list[tuple[str, list[str]]]) -
             reading.facts[_FACTS[name]] = one_line(values[0])[:200]
 
 
-def _read_overrides(reading: _Reading, overrides: Mapping[str, str]) -> None:
+def _read_overrides(reading: _CommandReading, overrides: Mapping[str, str]) -> None:
     paths: dict[str, object] = {}
     for path, text in overrides.items():
         try:
@@ -328,7 +328,7 @@ def _read_overrides(reading: _Reading, overrides: Mapping[str, str]) -> None:
         reading.facts["train_iters"] = one_line(overrides["train.train_iters"])[:200]
 
 
-def _read_megatron(reading: _Reading, flags: list[tuple[str, list[str]]]) -> None:
+def _read_megatron(reading: _CommandReading, flags: list[tuple[str, list[str]]]) -> None:
     arguments: dict[str, object] = {}
     for flag, values in flags:
         if flag.startswith("--") and not any(is_secret(flag, value) for value in values):
@@ -341,7 +341,7 @@ def _read_megatron(reading: _Reading, flags: list[tuple[str, list[str]]]) -> Non
             reading.facts[_FACTS[_long_name(flag)]] = one_line(values[0])[:200]
 
 
-def _read_nodes(reading: _Reading, flags: list[tuple[str, list[str]]]) -> None:
+def _read_nodes(reading: _CommandReading, flags: list[tuple[str, list[str]]]) -> None:
     """State GPUs from the launcher: tasks, or nodes times processes per node. A range (`--nnodes 1:4`) is ignored."""
     given = {_long_name(name): values[0] for name, values in flags if len(values) >= 1}
     per_node = _whole(given, _PER_NODE)
@@ -366,7 +366,9 @@ def _whole(given: Mapping[str, str], names: tuple[str, ...]) -> int | None:
     return None
 
 
-def _read_environment(reading: _Reading, variables: Mapping[str, str], flags: list[tuple[str, list[str]]]) -> None:
+def _read_environment(
+    reading: _CommandReading, variables: Mapping[str, str], flags: list[tuple[str, list[str]]]
+) -> None:
     """Read variables set before the command, by `-E`, `--custom_env_vars` and `srun --export=ALL,NAME=value`."""
     assignments = dict(variables)
     for flag, values in flags:

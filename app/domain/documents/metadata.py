@@ -60,7 +60,7 @@ _OTHER_NAMES = {other: row.name for row in FIELDS.values() for other in row.also
 
 
 @dataclass
-class _Reading:
+class _MetadataReading:
     """Collects errors and warnings, so that one answer names all of them."""
 
     errors: list[FieldError] = field(default_factory=list)
@@ -86,7 +86,7 @@ def read_metadata(document: object, strict: Collection[str] = ()) -> Metadata:
     Raises InvalidMetadata with a FieldError per invalid field, or without any when the document is not a JSON object.
     """
     stated = _as_object(document)
-    reading = _Reading()
+    reading = _MetadataReading()
     texts = {name: _text(reading, name, stated.get(name), limit) for name, limit in LIMITS.items()}
     metadata = Metadata(
         name=texts["name"],
@@ -117,7 +117,7 @@ def read_metadata(document: object, strict: Collection[str] = ()) -> Metadata:
 
 def extra_of(accepted: Mapping[str, object]) -> dict[str, object]:
     """Return `Metadata.extra` of metadata that were accepted, without validating the rest again."""
-    return _extra(_Reading(), accepted)
+    return _extra(_MetadataReading(), accepted)
 
 
 _READ_OTHERWISE = ("launch_args", "env")
@@ -137,7 +137,7 @@ def _as_object(document: object) -> Mapping[str, object]:
     return cast(Mapping[str, object], document)
 
 
-def _text(reading: _Reading, name: str, raw: object, limit: int) -> str:
+def _text(reading: _MetadataReading, name: str, raw: object, limit: int) -> str:
     """Return one line of text without control characters, with a warning when some were removed."""
     if raw is None:
         return ""
@@ -154,7 +154,7 @@ def _text(reading: _Reading, name: str, raw: object, limit: int) -> str:
     return text
 
 
-def _purpose(reading: _Reading, raw: object) -> Literal["ci", "experiment", "release"]:
+def _purpose(reading: _MetadataReading, raw: object) -> Literal["ci", "experiment", "release"]:
     word = raw.strip().lower() if isinstance(raw, str) else raw
     if word in (None, ""):
         return "ci"
@@ -164,7 +164,7 @@ def _purpose(reading: _Reading, raw: object) -> Literal["ci", "experiment", "rel
     return cast(Literal["ci", "experiment", "release"], word)
 
 
-def _url(reading: _Reading, url: str) -> str:
+def _url(reading: _MetadataReading, url: str) -> str:
     if url and not url.lower().startswith(("https://", "http://")):
         reading.refuse("ci_url", "ci_url must begin with https:// or http://.")
     return url
@@ -183,7 +183,7 @@ def _time(raw: object) -> datetime | None:
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
-def _tags(reading: _Reading, raw: object) -> tuple[str, ...]:
+def _tags(reading: _MetadataReading, raw: object) -> tuple[str, ...]:
     if raw is None:
         return ()
     items = raw.split(",") if isinstance(raw, str) else raw
@@ -212,7 +212,7 @@ def _window(raw: object) -> Window | None:
     return Window(cast(int, first), cast(int, last))
 
 
-def _format(reading: _Reading, raw: object) -> Literal["", "log", "iterations", "bencher"]:
+def _format(reading: _MetadataReading, raw: object) -> Literal["", "log", "iterations", "bencher"]:
     if raw in (None, "", "auto"):
         return ""
     if raw not in FORMATS:
@@ -231,7 +231,7 @@ def _read_as(raw: object) -> str:
     return one_line(raw)
 
 
-def _contract_fields(reading: _Reading, stated: Mapping[str, object]) -> dict[str, Stated]:
+def _contract_fields(reading: _MetadataReading, stated: Mapping[str, object]) -> dict[str, Stated]:
     """Return fields stated by name, in `env` and in `launch_args`. The first of these wins."""
     fields = {
         name: Stated(value, "metadata", f"meta.{name}")
@@ -258,7 +258,7 @@ def _read_fact(name: str, raw: object) -> Value:
     return read_value(name, raw)
 
 
-def _environment(reading: _Reading, raw: object) -> dict[str, Stated]:
+def _environment(reading: _MetadataReading, raw: object) -> dict[str, Stated]:
     """Return the contract variables. A missing one is unknown, or unset in a complete environment."""
     if raw is None:
         return {}
@@ -274,7 +274,7 @@ def _environment(reading: _Reading, raw: object) -> dict[str, Stated]:
     return fields
 
 
-def _launch_args(reading: _Reading, raw: object) -> dict[str, Stated]:
+def _launch_args(reading: _MetadataReading, raw: object) -> dict[str, Stated]:
     """Return the contract fields that command-line flags state."""
     if raw is None:
         return {}
@@ -312,7 +312,7 @@ def _read_launch_args(raw: str | Mapping[str, object]) -> tuple[Mapping[str, Sta
     return {**command.stated, **flags}, [*warnings, *command.problems]
 
 
-def _extra(reading: _Reading, stated: Mapping[str, object]) -> dict[str, object]:
+def _extra(reading: _MetadataReading, stated: Mapping[str, object]) -> dict[str, object]:
     """Return unknown fields, without characters that a database rejects."""
     unknown = {str(name): value for name, value in stated.items() if name not in FIELDS and name not in _KNOWN}
     if len(unknown) > MAX_UNKNOWN:

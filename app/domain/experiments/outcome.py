@@ -219,7 +219,7 @@ LEVELS: tuple[EvidenceLevel, ...] = ("smoke", "screen", "matched_ab", "validated
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ExperimentMember:
     """A run of an experiment. `level`: the evidence level of the single run."""
 
     applicant: Applicant
@@ -253,11 +253,11 @@ class OutcomeRules:
         return max(1, 2 * self.runs_each - 1)
 
 
-def outcome(members: Sequence[Member], enrolment: Enrolment, rules: OutcomeRules) -> ExperimentResult:
+def outcome(members: Sequence[ExperimentMember], enrolment: Enrolment, rules: OutcomeRules) -> ExperimentResult:
     """Compute the result. `members`: in order of arrival. The same members give the same result."""
     left_out = {member.name: why for member in members if (why := why_not(member.applicant, member.side, enrolment))}
     left_out |= _of_other_commits([member for member in members if member.name not in left_out])
-    sides: dict[Side, list[Member]] = {"baseline": [], "candidate": []}
+    sides: dict[Side, list[ExperimentMember]] = {"baseline": [], "candidate": []}
     for entry in members:
         if entry.name in left_out:
             continue
@@ -275,7 +275,7 @@ def outcome(members: Sequence[Member], enrolment: Enrolment, rules: OutcomeRules
     return replace(measured, sentence=result_sentence(measured, rules.runs_each))
 
 
-def _of_other_commits(members: Sequence[Member]) -> dict[str, str]:
+def _of_other_commits(members: Sequence[ExperimentMember]) -> dict[str, str]:
     """Return reasons for runs of commits that ran on one side only, once another commit ran on both.
 
     Their difference may come from the code instead of the knob.
@@ -288,7 +288,10 @@ def _of_other_commits(members: Sequence[Member]) -> dict[str, str]:
 
 
 def _measured(
-    result: ExperimentResult, sides: Mapping[Side, Sequence[Member]], enrolment: Enrolment, rules: OutcomeRules
+    result: ExperimentResult,
+    sides: Mapping[Side, Sequence[ExperimentMember]],
+    enrolment: Enrolment,
+    rules: OutcomeRules,
 ) -> ExperimentResult:
     new, old = (tuple(item.run.estimate for item in sides[side]) for side in ("candidate", "baseline"))
     directional = all(estimate.short for estimate in old)
@@ -353,7 +356,12 @@ def _attribution(compared: Comparability) -> dict[str, str]:
 
 
 def _decided(
-    verdict: Verdict, sides: Mapping[Side, Sequence[Member]], rules: OutcomeRules, *, enough: bool, directional: bool
+    verdict: Verdict,
+    sides: Mapping[Side, Sequence[ExperimentMember]],
+    rules: OutcomeRules,
+    *,
+    enough: bool,
+    directional: bool,
 ) -> Decision:
     """Return the decision of the test at this look, for step time alone."""
     time = verdict.step_time
@@ -375,7 +383,7 @@ def _winner(decided: Decision, verdict: Verdict, *, alarmed: bool) -> Winner:
 
 
 def _warnings(
-    sides: Mapping[Side, Sequence[Member]],
+    sides: Mapping[Side, Sequence[ExperimentMember]],
     enrolment: Enrolment,
     compared: Comparability,
     rules: OutcomeRules,
@@ -404,13 +412,13 @@ def _warnings(
     return tuple(warnings)
 
 
-def _is_unproven(candidates: Sequence[Member], field: str) -> bool:
+def _is_unproven(candidates: Sequence[ExperimentMember], field: str) -> bool:
     activities = [(candidate.applicant.activity or {}).get(field) for candidate in candidates]
     return any(activity is not None and activity.active is None for activity in activities)
 
 
 def _level(
-    sides: Mapping[Side, Sequence[Member]], compared: Comparability, verdict: Verdict, *, finished: bool
+    sides: Mapping[Side, Sequence[ExperimentMember]], compared: Comparability, verdict: Verdict, *, finished: bool
 ) -> tuple[EvidenceLevel, str]:
     """Return the evidence level of the result, and why it is not higher."""
     members = [member for side in sides.values() for member in side]

@@ -86,7 +86,7 @@ def _quoted(value: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class SideLaunch:
     """`command`: the whole command, "" where it is unknown; then `hint` says what to change in the job."""
 
     tag: str
@@ -99,7 +99,7 @@ class Launch:
     gpus_per_node: int | None
 
 
-def launch_script(launch: Launch, *, sbatch: bool) -> str:
+def launch_script(launch: SideLaunch, *, sbatch: bool) -> str:
     """Return a bash script; with `sbatch` one that Slurm takes. It stops where the command has to be filled in."""
     lines = ["#!/bin/bash"]
     if sbatch:

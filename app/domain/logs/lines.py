@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from app.domain.run import UNKNOWN_STEP, LineExample, Problem
+from app.domain.run import UNKNOWN_STEP, LineExample, LogProblem
 from app.domain.text import clean
 
 MAX_PREFIXES = 8
@@ -262,7 +262,7 @@ class Notes:
     def __init__(self) -> None:
         self.unread = 0
         self.cut = False
-        self._problems: list[Problem] = []
+        self._problems: list[LogProblem] = []
         self._counts: dict[str, int] = {}
         self._last_unread = 0
         self._examples: dict[str, LineExample] = {}
@@ -272,7 +272,7 @@ class Notes:
         """Record a problem. `kind` groups equal problems; `message` is a sentence for users."""
         count = self._counts[kind] = self._counts.get(kind, 0) + 1
         if count <= MAX_A_KIND:
-            self._problems.append(Problem(kind, message, line, quote(example)))
+            self._problems.append(LogProblem(kind, message, line, quote(example)))
 
     def unreadable(self, what: str, line: int, example: bytes) -> None:
         """Count a line that looks like a known kind but could not be read."""
@@ -307,10 +307,10 @@ class Notes:
         self.cut = True
         self.problem("cut off", "The log ends in the middle of this line; truncated fields are omitted.", line, example)
 
-    def problems(self) -> tuple[Problem, ...]:
+    def problems(self) -> tuple[LogProblem, ...]:
         """Return all problems in the order of the log, then one per kind for those that were only counted."""
         more = (
-            Problem(kind, f"{count - MAX_A_KIND} more of this kind are not listed.")
+            LogProblem(kind, f"{count - MAX_A_KIND} more of this kind are not listed.")
             for kind, count in self._counts.items()
             if count > MAX_A_KIND
         )

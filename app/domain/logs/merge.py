@@ -21,9 +21,9 @@ from app.domain.run import (
     LineExample,
     LogEvent,
     LogPart,
+    LogProblem,
     MemoryReport,
     ParsedLog,
-    Problem,
     Slice,
     Stated,
     Value,
@@ -200,7 +200,7 @@ class Rows:
     line_numbers: IntArray
     segment_starts: tuple[int, ...]
     slices: tuple[Slice, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[LogProblem, ...]
     resolved: frozenset[tuple[int, int]]
 
 
@@ -320,14 +320,14 @@ def _slices(
 
 def _dropped(
     parts: Sequence[FilePart], offsets: Sequence[int], iteration: FloatArray, current: BoolArray
-) -> Iterable[Problem]:
+) -> Iterable[LogProblem]:
     """Yield a problem for iterations that training discarded and did not reach again."""
     shown = set(iteration[current].tolist())
     for place, part in enumerate(parts):
         rows = slice(offsets[place], offsets[place + 1])
         lost = [value for value in iteration[rows][~current[rows]].tolist() if value not in shown]
         if lost:
-            yield Problem(
+            yield LogProblem(
                 "went back",
                 f"Iterations {int(lost[0])} to {int(lost[-1])} of {part.name} are not counted: a later start resumed "
                 "before them and did not reach them again.",
@@ -354,7 +354,9 @@ class _Start:
     line: int
 
 
-def crash_loops(slices: tuple[Slice, ...], files: Sequence[FilePart]) -> tuple[tuple[Slice, ...], tuple[Problem, ...]]:
+def crash_loops(
+    slices: tuple[Slice, ...], files: Sequence[FilePart]
+) -> tuple[tuple[Slice, ...], tuple[LogProblem, ...]]:
     """Mark the slices of crash loops, and return a problem for each loop. `files` are in the order of the run."""
     starts = list(_starts_in_events(files)) or [
         _Start(piece.first_iteration - 1, False, 0, 0) for piece in slices if piece.first_iteration
@@ -369,7 +371,7 @@ def crash_loops(slices: tuple[Slice, ...], files: Sequence[FilePart]) -> tuple[t
             continue
         at = f"the checkpoint of iteration {checkpoint}" if checkpoint else "the beginning"
         problems.append(
-            Problem(
+            LogProblem(
                 "crash loop",
                 f"The job was started {len(tries)} times from {at}, and {len(failed)} of these starts made no lasting "
                 "progress. This is a crash loop, not a resume.",
@@ -417,7 +419,7 @@ _ONE_JOB = ("world_size", "train_iters", "seed", "num_layers", "hidden_size")
 """Settings that all slices of a job share. A resume never changes the seed, and hardly ever the others."""
 
 
-def contradictions(files: Sequence[FilePart]) -> Iterator[Problem]:
+def contradictions(files: Sequence[FilePart]) -> Iterator[LogProblem]:
     """Yield a problem for files that describe different jobs. `files` are in the order of the run."""
     facts = [(part, job_facts(part.log)) for part in files]
     for name in _ONE_JOB:
@@ -425,7 +427,7 @@ def contradictions(files: Sequence[FilePart]) -> Iterator[Problem]:
         for part, value in values[1:]:
             first_part, first_value = values[0]
             if value != first_value:
-                yield Problem(
+                yield LogProblem(
                     "different jobs",
                     f"{first_part.name} and {part.name} look like two different jobs: {name} is {shown(first_value)} "
                     f"in one and {shown(value)} in the other. Upload them as two runs if they are.",
@@ -435,7 +437,7 @@ def contradictions(files: Sequence[FilePart]) -> Iterator[Problem]:
     whole = [(part, span) for part in files if (span := span_of_whole_job(part.log))]
     for (first_part, (_, ended)), (part, (began, _)) in pairwise(sorted(whole, key=itemgetter(1))):
         if began > ended:
-            yield Problem(
+            yield LogProblem(
                 "different jobs",
                 f"{first_part.name} and {part.name} look like two different jobs: {part.name} has all iterations and "
                 f"begins after {first_part.name}, which has all of them, too, has ended. Upload them as two runs.",
@@ -469,7 +471,7 @@ def job_facts(log: ParsedLog) -> dict[str, Value]:
     return facts
 
 
-def merged_fields(files: Sequence[FilePart]) -> tuple[dict[str, Stated], list[Problem]]:
+def merged_fields(files: Sequence[FilePart]) -> tuple[dict[str, Stated], list[LogProblem]]:
     """Merge the contract fields of all files, and report changes. The last file with a field in its arguments wins."""
     fields: dict[str, tuple[FilePart, Stated]] = {}
     problems = []
@@ -483,7 +485,7 @@ def merged_fields(files: Sequence[FilePart]) -> tuple[dict[str, Stated], list[Pr
                 fields[name] = (part, stated)
         if changed:
             problems.append(
-                Problem(
+                LogProblem(
                     "changed settings",
                     f"{part.name} sets {len(changed)} fields differently from the file before it: "
                     f"{', '.join(changed[:10])}. Its values are used.",
@@ -604,7 +606,7 @@ def _starts_after(part: FilePart, last: FilePart) -> bool:
     return starts and last.last is not None and part.first is not None and part.first > last.last
 
 
-def _problems(files: Sequence[FilePart], roles: Roles, rows: Rows) -> Iterator[Problem]:
+def _problems(files: Sequence[FilePart], roles: Roles, rows: Rows) -> Iterator[LogProblem]:
     """Yield the problems of all files except copies, without those that another file resolves."""
     counted = {part.file for part in roles.slices}
     for part in files:

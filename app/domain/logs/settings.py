@@ -216,7 +216,7 @@ class Dump:
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenDump:
     """A dump whose end has not arrived yet: its first line and the text after it."""
 
     line: int
@@ -233,7 +233,7 @@ class DumpReader:
         self._dumps: list[Dump] = []
         self._notes = notes
         self._on_start = on_start
-        self._open: _Open | None = None
+        self._open: _OpenDump | None = None
         self._at = 0
         """Offset in the current block from which the text belongs to the open dump."""
 
@@ -245,7 +245,7 @@ class DumpReader:
             return end
         self._close(whole=False)
         tags = unwrap(data[start : min(end, start + 2000)]).tags
-        self._open = _Open(line, is_summary, tags)
+        self._open = _OpenDump(line, is_summary, tags)
         self._at = end + 1
         self._on_start()
         return end
@@ -300,7 +300,7 @@ def _plain(text: bytes) -> bytes:
     return without_colours(text)
 
 
-def _read_arguments(source: _Open) -> Dump:
+def _read_arguments(source: _OpenDump) -> Dump:
     """Read `  name ..... value` lines with any prefix. Names of 48 letters and more have no dots."""
     text = _plain(bytes(source.text)).decode("utf-8", "replace")
     settings: list[Setting] = []
@@ -314,7 +314,7 @@ def _read_arguments(source: _Open) -> Dump:
     return Dump(source.line, False, tuple(settings))
 
 
-def _read_summary(source: _Open, *, whole: bool) -> Dump:
+def _read_summary(source: _OpenDump, *, whole: bool) -> Dump:
     """Read the `[section]` and `  name: value  (Mcore default: ...)` lines of the process that printed the title."""
     section = ""
     sections: set[str] = set()

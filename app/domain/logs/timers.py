@@ -46,7 +46,7 @@ class _Block(Table):
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenBlock:
     """A header whose block continues in the next bytes of the log."""
 
     row: int
@@ -69,7 +69,7 @@ class TimerReader:
         self._names: dict[str, None] = {}
         self._recent: _Block | None = None
         self._stored = 0
-        self._open: _Open | None = None
+        self._open: _OpenBlock | None = None
         self._at = 0
 
     def block(self, data: bytes) -> None:
@@ -94,7 +94,7 @@ class TimerReader:
         size = _REGION_OF_RANKS if header.endswith(b"times") else _REGION
         if hit + _REGION <= len(data) and self._is_like_recent(data, hit, hit + _REGION, row):
             return hit  # before the search for the next header, which takes longer than all else
-        now = _Open(row, line, header, size)
+        now = _OpenBlock(row, line, header, size)
         following = data.find(_ACROSS, hit, hit + size)
         stop = following if following >= 0 else hit + size
         if stop <= len(data):
@@ -113,7 +113,7 @@ class TimerReader:
         if len(now.text) >= now.size:
             self.finish()
 
-    def _read_block(self, data: bytes, begin: int, stop: int, now: _Open) -> None:
+    def _read_block(self, data: bytes, begin: int, stop: int, now: _OpenBlock) -> None:
         if self._is_like_recent(data, begin, stop, now.row):
             return
         if now.header.endswith(b"times"):
@@ -131,7 +131,7 @@ class TimerReader:
         self._add(recent, [float(value) for value in match.groups()], row)
         return True
 
-    def _read_slowly(self, text: bytes, now: _Open) -> None:
+    def _read_slowly(self, text: bytes, now: _OpenBlock) -> None:
         """Read a block line by line when it is new or other processes printed into it."""
         alone = not now.header.endswith(b"(min, max) time")
         timers: dict[str, tuple[float, ...]] = {}

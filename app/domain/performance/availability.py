@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from app.domain.run import (
     Activity,
     DispatcherAvailability,
-    Evidence,
     LogEvent,
+    LogEvidence,
     ParsedLog,
     Stated,
     events_of_last_process,
@@ -43,13 +43,13 @@ def _container(contract: Mapping[str, Stated]) -> str | None:
     return image if isinstance(image, str) else None
 
 
-def _evidence(event: LogEvent) -> Evidence:
-    return Evidence(event.file, event.line, event.text)
+def _evidence(event: LogEvent) -> LogEvidence:
+    return LogEvidence(event.file, event.line, event.text)
 
 
-def _use(log: ParsedLog, active: Stated) -> tuple[Evidence, ...]:
+def _use(log: ParsedLog, active: Stated) -> tuple[LogEvidence, ...]:
     """Return the first iteration that ran with the dispatcher."""
     files = log.columns.get("log_file")
     file, line = 0 if files is None else int(files[0]), int(log.line_numbers[0])
     inferred = active.source == "derived"
-    return (Evidence(file, line, f"inferred: {active.detail}" if inferred else active.detail, inferred),)
+    return (LogEvidence(file, line, f"inferred: {active.detail}" if inferred else active.detail, inferred),)

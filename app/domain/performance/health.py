@@ -12,10 +12,10 @@ from app.domain.performance.failures import FROM_OUTSIDE, KINDS, Outcome, detail
 from app.domain.run import (
     UNKNOWN_STEP,
     UNREADABLE_DOCUMENT,
-    Evidence,
     Failure,
     FloatArray,
     LogEvent,
+    LogEvidence,
     ParsedLog,
     events_of_earlier_processes,
     events_of_last_process,
@@ -270,7 +270,7 @@ def _from_events(root: LogEvent, chain: Iterable[LogEvent], log: ParsedLog, *, e
         advice=KINDS[kind].advice,
         iteration=root.iteration if root.iteration is not None else _iteration_before(root, log),
         rank=root.rank,
-        evidence=tuple(Evidence(event.file, event.line, event.text) for event in lines[:MAX_EVIDENCE]),
+        evidence=tuple(LogEvidence(event.file, event.line, event.text) for event in lines[:MAX_EVIDENCE]),
     )
 
 
@@ -292,7 +292,7 @@ def _from_rows(kind: str, log: ParsedLog, rows: npt.NDArray[np.intp], explanatio
         advice=KINDS[kind].advice,
         iteration=int(log.columns["iteration"][rows[0]]),
         evidence=tuple(
-            Evidence(0 if files is None else int(files[row]), int(log.line_numbers[row]), _shown(log, int(row)))
+            LogEvidence(0 if files is None else int(files[row]), int(log.line_numbers[row]), _shown(log, int(row)))
             for row in rows[:MAX_EVIDENCE]
         ),
     )
@@ -335,7 +335,7 @@ def _crash_loops(log: ParsedLog) -> Iterator[Failure]:
     kind = KINDS["crash_loop"]
     for problem in log.problems:
         if problem.kind == "crash loop":
-            evidence = Evidence(problem.file, problem.line, "the last of these starts")
+            evidence = LogEvidence(problem.file, problem.line, "the last of these starts")
             yield Failure("crash_loop", kind.title, problem.message, kind.advice, evidence=(evidence,))
 
 

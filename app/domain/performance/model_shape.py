@@ -106,7 +106,7 @@ def read_shape(values: Mapping[str, Value]) -> ShapeReading:
 
     Omitted optional fields mean the trainers' defaults.
     """
-    reader = _Reader(values)
+    reader = _ShapeReader(values)
     variant = values.get("experimental_attention_variant")
     if variant not in (None, "gated_delta_net"):
         return ShapeReading(None, (f"a FLOPs formula for {variant} attention",))
@@ -128,7 +128,7 @@ def read_shape(values: Mapping[str, Value]) -> ShapeReading:
     return ShapeReading(shape)
 
 
-class _Reader:
+class _ShapeReader:
     """Reads values by name and collects the missing ones, so that one message names them all."""
 
     def __init__(self, values: Mapping[str, Value]) -> None:
@@ -153,7 +153,7 @@ class _Reader:
         return bool(self.values.get(name))
 
 
-def _read_experts(reader: _Reader, layers: int) -> Experts | None:
+def _read_experts(reader: _ShapeReader, layers: int) -> Experts | None:
     if "num_experts" not in reader.values:
         reader.missing.append("num_experts")
     if not reader.number("num_experts"):
@@ -167,7 +167,7 @@ def _read_experts(reader: _Reader, layers: int) -> Experts | None:
     )
 
 
-def _moe_pattern(reader: _Reader, layers: int) -> tuple[int, ...]:
+def _moe_pattern(reader: _ShapeReader, layers: int) -> tuple[int, ...]:
     """Return one flag per layer. A frequency n means every n-th layer, starting with the first (Megatron-LM's rule)."""
     stated = reader.values.get("moe_layer_freq")
     if not isinstance(stated, tuple):
@@ -178,7 +178,7 @@ def _moe_pattern(reader: _Reader, layers: int) -> tuple[int, ...]:
     return tuple(int(flag) for flag in stated)
 
 
-def _read_attention(reader: _Reader, heads: int, hidden: int) -> GroupedQueryAttention | LatentAttention:
+def _read_attention(reader: _ShapeReader, heads: int, hidden: int) -> GroupedQueryAttention | LatentAttention:
     if reader.values.get("multi_latent_attention"):
         return LatentAttention(
             heads=heads,
@@ -208,7 +208,7 @@ def window_tokens(stated: Value) -> int | None:
     return sum(numbers) + 1 if len(numbers) == 2 and min(numbers) >= 0 else None
 
 
-def _read_linear(reader: _Reader, layers: int) -> GatedDeltaNet:
+def _read_linear(reader: _ShapeReader, layers: int) -> GatedDeltaNet:
     stated = reader.values.get("linear_attention_freq")
     if isinstance(stated, tuple):
         linear_layers = sum(int(flag) for flag in stated)
@@ -225,7 +225,7 @@ def _read_linear(reader: _Reader, layers: int) -> GatedDeltaNet:
     )
 
 
-def _read_hybrid(reader: _Reader) -> HybridLayers | None:
+def _read_hybrid(reader: _ShapeReader) -> HybridLayers | None:
     """Counts the letters of a pattern. `|` separates pipeline stages; after `/` come multi-token-prediction layers."""
     pattern = reader.values.get("hybrid_layer_pattern")
     if not isinstance(pattern, str):

@@ -36,9 +36,9 @@ from app.domain.run import (
     UNREADABLE_DOCUMENT,
     FloatArray,
     LogEvent,
+    LogProblem,
     Metadata,
     ParsedLog,
-    Problem,
     RunSummary,
     SteadyState,
     Value,
@@ -62,7 +62,9 @@ def with_documents(log: ParsedLog, documents: Sequence[Document]) -> ParsedLog:
             log = _beside(log, document) if log.n else _instead(log, document)
         if (ending := ending_of(document)) and log.line_count and not reached_the_end(log):
             log = replace(log, events=(*log.events, _ended_by(ending, log)))
-    problems = [Problem("document", f"{document.kind}: {text}") for document in documents for text in document.problems]
+    problems = [
+        LogProblem("document", f"{document.kind}: {text}") for document in documents for text in document.problems
+    ]
     return replace(log, problems=(*log.problems, *problems)) if problems else log
 
 
@@ -280,7 +282,7 @@ def _problems(log: ParsedLog) -> list[str]:
     return [*sentences, f"{more} more remarks on the log are not listed."] if more > 0 else sentences
 
 
-def _place(log: ParsedLog, problem: Problem) -> str:
+def _place(log: ParsedLog, problem: LogProblem) -> str:
     """Return the position of a remark: the line, and the file when there are several."""
     if not problem.line:
         return ""

@@ -106,7 +106,7 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 
 def read_kineto(chunks: Iterable[bytes], rows: tuple[ClassRow, ...] = ()) -> Trace:
     """Read the decompressed bytes of a trace. `rows`: kernel classes of a team. Raises UnusableProfile."""
-    reader = _Reader(rows)
+    reader = _TraceReader(rows)
     chunks = iter(chunks)
     rest, array = _skip_head(reader, chunks)
     parts, size = [rest], len(rest)
@@ -121,7 +121,7 @@ def read_kineto(chunks: Iterable[bytes], rows: tuple[ClassRow, ...] = ()) -> Tra
     return reader.trace()
 
 
-def _skip_head(reader: "_Reader", chunks: Iterator[bytes]) -> tuple[bytes, bool]:
+def _skip_head(reader: "_TraceReader", chunks: Iterator[bytes]) -> tuple[bytes, bool]:
     """Read up to the first event. Return what follows, and whether the file is the bare array of events."""
     head = b""
     for chunk in chunks:
@@ -146,7 +146,7 @@ def _sanitised(data: bytes) -> bytes:
     return data.decode("utf-8", "replace").translate(_CONTROLS).encode()
 
 
-class _Reader:
+class _TraceReader:
     def __init__(self, rows: tuple[ClassRow, ...]) -> None:
         self._rows = rows
         self.closed = False

@@ -91,7 +91,7 @@ def _facts_of_sums(traces: Sequence[Trace]) -> Document:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ProfiledRank:
     """One rank of a profile."""
 
     file: ProfileFile
@@ -108,7 +108,7 @@ def _analyse(trace: DeviceTrace) -> Analysis:
     return replace(analysis, blocking=blocking_of(device, windows))
 
 
-def _members(analysed: Sequence[tuple[ProfileFile, list[Analysis]]]) -> list[Member]:
+def _members(analysed: Sequence[tuple[ProfileFile, list[Analysis]]]) -> list[ProfiledRank]:
     members = []
     for file, analyses in analysed:
         for order, analysis in enumerate(analyses):
@@ -122,7 +122,7 @@ def _members(analysed: Sequence[tuple[ProfileFile, list[Analysis]]]) -> list[Mem
                 rank, source = _rank_in_name(file.name), "file name"
             else:
                 rank, source = order, "order of devices"
-            members.append(Member(file, analysis, rank, source if rank is not None else ""))
+            members.append(ProfiledRank(file, analysis, rank, source if rank is not None else ""))
     return members
 
 
@@ -138,7 +138,7 @@ def _rank_in_name(name: str) -> int | None:
     return int(digits) if word and 0 < len(digits) < 7 else None
 
 
-def _compare(members: Sequence[Member]) -> Ranks | None:
+def _compare(members: Sequence[ProfiledRank]) -> Ranks | None:
     """Compare ranks with those of the same pipeline stage."""
     ranks = [member.rank for member in members]
     if len(members) < 2 or None in ranks or len(set(ranks)) < len(ranks):
@@ -152,7 +152,7 @@ def _compare(members: Sequence[Member]) -> Ranks | None:
     return joined([compared for stage in stages.values() if (compared := compare_ranks(stage)) is not None])
 
 
-def _pace_setter(members: Sequence[Member], compared: Ranks | None) -> Member | None:
+def _pace_setter(members: Sequence[ProfiledRank], compared: Ranks | None) -> ProfiledRank | None:
     """Return the rank that waits least, else the rank that computes most."""
     if not members:
         return None
@@ -162,7 +162,7 @@ def _pace_setter(members: Sequence[Member], compared: Ranks | None) -> Member | 
     return max(members, key=lambda member: sum(b.compute for b in member.analysis.windows))
 
 
-def _stage_spread(members: Sequence[Member]) -> float | None:
+def _stage_spread(members: Sequence[ProfiledRank]) -> float | None:
     stages: dict[int, list[float]] = defaultdict(list)
     for member in members:
         if member.file.stage is None:
@@ -177,7 +177,7 @@ def _stage_spread(members: Sequence[Member]) -> float | None:
 
 
 def _file_document(
-    file: ProfileFile, analyses: Sequence[Analysis], members: Sequence[Member], compared: Ranks | None
+    file: ProfileFile, analyses: Sequence[Analysis], members: Sequence[ProfiledRank], compared: Ranks | None
 ) -> Document:
     trace = file.trace
     setter = _pace_setter(members, compared)
@@ -297,7 +297,7 @@ def _top_kernels(trace: DeviceTrace) -> list[Document]:
 # --- Ranks
 
 
-def _ranks_document(members: Sequence[Member], compared: Ranks | None) -> Document:
+def _ranks_document(members: Sequence[ProfiledRank], compared: Ranks | None) -> Document:
     waiting = {} if compared is None else {row.rank: row for row in compared.ranks}
     rows = []
     for member in members:
@@ -357,7 +357,7 @@ def _shared_document(item: SharedCollective) -> Document:
 # --- Quality
 
 
-def _quality(analysed: Sequence[tuple[ProfileFile, list[Analysis]]], members: Sequence[Member]) -> Document:
+def _quality(analysed: Sequence[tuple[ProfileFile, list[Analysis]]], members: Sequence[ProfiledRank]) -> Document:
     analyses = [member.analysis for member in members]
     absent = sum(b.window - b.compute for a in analyses for b in a.windows)
     unresolved = sum(b.reasons["unresolved"] for a in analyses for b in a.windows)

@@ -24,7 +24,7 @@ from app.domain.ranking.standings import (
     REFERENCE,
     Board,
     BoardSegment,
-    Configuration,
+    DispatcherConfiguration,
     Entry,
     Gain,
     GainKind,
@@ -315,9 +315,9 @@ def entry_of(name: str, field: Field, newest_elsewhere: Pool | None) -> Entry:
     )
 
 
-def _configuration(pool: Pool, best: Pool) -> Configuration:
+def _configuration(pool: Pool, best: Pool) -> DispatcherConfiguration:
     against = None if pool is best else compare_pair(pool, best, (pool.config_key, best.config_key))
-    return Configuration(pool.config_key, len(pool.runs), interval(pool), pool.directional, against)
+    return DispatcherConfiguration(pool.config_key, len(pool.runs), interval(pool), pool.directional, against)
 
 
 def _left_out(best: Pool, runs: Sequence[RankedRun]) -> tuple[DroppedRun, ...]:
@@ -352,7 +352,7 @@ def _throughput(pool: Pool, figures: Sequence[float | None]) -> Interval | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class BoardInputs:
     """Inputs of the boards of one stack and class. `runs`: the eligible runs, oldest first.
 
     `boards`: cache of boards by content, because most evidence floors leave the same runs.
@@ -369,7 +369,7 @@ class Measured:
 
 
 def board(
-    measured: Measured,
+    measured: BoardInputs,
     unranked_results: Sequence[UnrankedResult],
     missing: Sequence[MissingDispatcher],
     floor: str,

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from app.domain.definitions import DEFINITION_VERSION
 from app.domain.numbers import plural
-from app.domain.ranking.board import Contracts, Measured, board, empty_board
+from app.domain.ranking.board import BoardInputs, Contracts, board, empty_board
 from app.domain.ranking.pairwise import LossGuard, LossReader, no_losses
 from app.domain.ranking.pools import Pools, Segments
 from app.domain.ranking.runs import LEVELS, MEASURED, RankedRun, Refusal, fallbacks, other_shapes, refusal
@@ -108,7 +108,7 @@ def _boards(
         mine = [run for run in ordered if class_of(run) == wanted and run.name not in refused]
         seen = [refused[run.name] for run in ordered if class_of(run) == wanted and run.name in refused]
         family_prior = prior if isinstance(prior, Prior) else prior.get(wanted[1], DEFAULT_PRIOR)
-        measured = Measured(
+        measured = BoardInputs(
             *wanted, mine, Segments(mine, family_prior), Pools(family_prior), contracts, LossGuard(losses)
         )
         offered = (board(measured, _unranked(seen), missing, floor, seen) for floor in LEVELS)

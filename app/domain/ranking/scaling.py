@@ -247,7 +247,7 @@ class Sized:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredSize:
     """The result of one size.
 
     `compared`: it is compared with other sizes on the same code, `smallest` of them; None is itself. `changed_at`: see
@@ -257,7 +257,7 @@ class Measured:
     size: Sized
     pool: ScalingPool
     compared: bool
-    smallest: "Measured | None" = None
+    smallest: "MeasuredSize | None" = None
     changed_at: tuple[datetime, ...] = ()
 
     @property
@@ -286,7 +286,7 @@ class Measured:
         """Return the efficiency by FLOPs; None also when a log shows no FLOPs."""
         return self._throughput(lambda measured: measured.pool.of.log_flops)
 
-    def _throughput(self, log_work: Callable[["Measured"], float | None]) -> Interval | None:
+    def _throughput(self, log_work: Callable[["MeasuredSize"], float | None]) -> Interval | None:
         """Return percent of the smallest size's throughput; the smallest is 100 by definition.
 
         `log_work`: of a step.
@@ -305,7 +305,7 @@ Made = dict[tuple[str, tuple[int, ...]], ScalingPool]
 """Results by configuration and runs, shared by series of several kinds."""
 
 
-def measured(sizes: Sequence[Sized], pools: Made) -> tuple[Measured, ...]:
+def measured(sizes: Sequence[Sized], pools: Made) -> tuple[MeasuredSize, ...]:
     """Return a result per size, smallest first. `sizes`: configurations of one series, possibly several of a size."""
     changes = merged(dated.change for dated in {change for size in sizes for change in size.runs.changes})
     by_code: dict[Code, dict[int, list[_Chosen]]] = {}
@@ -314,7 +314,7 @@ def measured(sizes: Sequence[Sized], pools: Made) -> tuple[Measured, ...]:
             by_code.setdefault(code, {}).setdefault(size.size, []).append(_Chosen(size, tuple(chosen)))
     here = max(by_code, key=lambda code: (len(by_code[code]), _full(by_code[code]), code))
     several = len(by_code[here]) > 1
-    sizes_measured: list[Measured] = []
+    sizes_measured: list[MeasuredSize] = []
     for number in sorted({size.size for size in sizes}):
         # A size without runs there uses the nearest segment, of two equally near the newer one.
         codes = [code for code, of_sizes in by_code.items() if number in of_sizes]
@@ -323,7 +323,7 @@ def measured(sizes: Sequence[Sized], pools: Made) -> tuple[Measured, ...]:
         compared = several and code == here
         smallest = next((size for size in sizes_measured if size.compared), None) if compared else None
         changed_at = tuple(change.at for change in _apart(changes, code, here))
-        sizes_measured.append(Measured(best.size, best.pool, compared, smallest, changed_at))
+        sizes_measured.append(MeasuredSize(best.size, best.pool, compared, smallest, changed_at))
     return tuple(sizes_measured)
 
 
@@ -563,7 +563,7 @@ def _series(kind: Kind, members: Sequence[Sized], pools: Made) -> ScalingSeries:
     )
 
 
-def _point(kind: Kind, measured_size: Measured) -> ScalingPoint:
+def _point(kind: Kind, measured_size: MeasuredSize) -> ScalingPoint:
     tokens = measured_size.tokens_pct
     return ScalingPoint(
         size=measured_size.size.size,

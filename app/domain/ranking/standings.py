@@ -90,7 +90,7 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class DispatcherConfiguration:
     """One configuration of a dispatcher. `comparison`: comparison with the best one; None for the best itself."""
 
     config_key: str
@@ -127,7 +127,7 @@ class Entry:
     unproven: bool
     ep: int | None
     gain: Gain | None
-    configurations: tuple[Configuration, ...]
+    configurations: tuple[DispatcherConfiguration, ...]
     left_out: tuple[DroppedRun, ...] = ()
     inferred: bool = False
     from_prior: bool = False

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.domain.numbers import gain_change
-from app.domain.rules.rule import Evidence, Rule
+from app.domain.rules.rule import PublishedResult, Rule
 
 Values = Mapping[str, object]
 
@@ -122,7 +122,7 @@ def _own(result: OwnResult, values: Values) -> Statement:
     return Statement(level, text, where, "measured here", result.newest, expired, result)
 
 
-def _published(evidence: Evidence, values: Values) -> Statement:
+def _published(evidence: PublishedResult, values: Values) -> Statement:
     level = _PUBLISHED[evidence.level]
     expired: tuple[str, ...] = ()
     if evidence.level == "matched_ab":

@@ -26,12 +26,12 @@ from app.domain.rules.rule import (
     WALLS,
     Change,
     Effect,
-    Evidence,
     Examples,
     Facts,
     Hints,
     Mistake,
     Origin,
+    PublishedResult,
     Recipe,
     Requirement,
     Rule,
@@ -278,9 +278,9 @@ def _effect(raw: object) -> Effect:
     return Effect(_text(row, "text"), evidence)
 
 
-def _evidence(raw: object) -> Evidence:
+def _evidence(raw: object) -> PublishedResult:
     row = _mapping(raw, "effect.evidence")
-    return Evidence(
+    return PublishedResult(
         text=_text(row, "text"),
         setting=_text(row, "setting"),
         level=_one_of(row, "level", LEVELS),

@@ -62,7 +62,7 @@ class Requirement:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class PublishedResult:
     """One published result.
 
     `at`: facts that must match for it to count as the same model, GPU and shape. `gain`: lowest and highest measured
@@ -83,7 +83,7 @@ class Effect:
     """The expected effect. `evidence` is empty without a measurement."""
 
     text: str = "unquantified"
-    evidence: tuple[Evidence, ...] = ()
+    evidence: tuple[PublishedResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

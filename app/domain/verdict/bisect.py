@@ -15,7 +15,7 @@ MOST_LAUNCHES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class CommitLaunch:
     """A run of a commit. `log_step_time`: ln ms, NaN for a run that failed. `gpu_hours`: its cost, NaN if unknown."""
 
     run: int
@@ -63,12 +63,12 @@ class NotBisectableError(ValueError):
     """The range cannot be bisected. The text states the reason and what to do."""
 
 
-def bisect(commits: Sequence[str], launches: Sequence[Launch], variance: float) -> Bisection:
+def bisect(commits: Sequence[str], launches: Sequence[CommitLaunch], variance: float) -> Bisection:
     """Return the next commit to measure. Raises NotBisectableError.
 
     `commits`: the range, oldest first; the first is good, the last bad. `variance`: of ln(step time) between launches.
     """
-    by_commit: dict[str, list[Launch]] = {}
+    by_commit: dict[str, list[CommitLaunch]] = {}
     for launch in launches:
         by_commit.setdefault(launch.commit, []).append(launch)
     good, bad = (_times(by_commit.get(commit, ())) for commit in (commits[0], commits[-1]))
@@ -114,7 +114,7 @@ def bisect(commits: Sequence[str], launches: Sequence[Launch], variance: float) 
     )
 
 
-def _times(launches: Sequence[Launch]) -> list[float]:
+def _times(launches: Sequence[CommitLaunch]) -> list[float]:
     return [launch.log_step_time for launch in launches if math.isfinite(launch.log_step_time)]
 
 
@@ -128,13 +128,13 @@ def _state(times: Sequence[float], middle: float, half: float, variance: float) 
     return "bad" if away > 0 else "good"
 
 
-def _delta(launches: Sequence[Launch], low: float) -> float | None:
+def _delta(launches: Sequence[CommitLaunch], low: float) -> float | None:
     times = _times(launches)
     return 100 * math.expm1(statistics.fmean(times) - low) if times else None
 
 
 def _next(
-    open_range: Sequence[str], states: Mapping[str, State], by_commit: Mapping[str, Sequence[Launch]], most: int
+    open_range: Sequence[str], states: Mapping[str, State], by_commit: Mapping[str, Sequence[CommitLaunch]], most: int
 ) -> str:
     """Return the open commit nearest to the middle between both ends.
 

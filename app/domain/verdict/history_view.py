@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from statistics import fmean
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Literal, Protocol
 
 from app.domain.contract.fields import FIELDS
 from app.domain.numbers import change_text, plural, step_time
@@ -133,7 +133,7 @@ class SegmentChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class ConfigurationHistory:
     """One history: one config key of one job. `letter`: A for the oldest. `runs`, `counted`: indexes into the runs.
 
     `job` is empty unless several jobs of the stack share the config key. `levels`: its segments, empty while no run
@@ -166,7 +166,7 @@ class Configuration:
 
 def configurations(
     runs: Sequence[HistoryRun], eligibilities: Sequence[Eligibility], priors: Mapping[str, Prior] | None = None
-) -> tuple[Configuration, ...]:
+) -> tuple[ConfigurationHistory, ...]:
     """Return one configuration per config key and job, in the order of their first runs.
 
     `runs`: all runs of a stack, in order, with their `eligibilities`. `priors`: run-to-run variation by config key, as
@@ -182,7 +182,7 @@ def configurations(
         commits = _commits(runs, counted[key])
         history = _history(runs, commits, (priors or {}).get(key[0], DEFAULT_PRIOR))
         result.append(
-            Configuration(
+            ConfigurationHistory(
                 letter=letter(index),
                 config_key=key[0],
                 job=key[1],
@@ -318,22 +318,23 @@ def called_at(change: SegmentChange, verdicts: Sequence[tuple[int, str]]) -> int
 
 # --- Drift between golden runs: a re-pinned baseline must not hide a slow drift.
 
-P = TypeVar("P", bound="Pin")
 
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A run pinned as golden baseline. `unpinned_at` is None while the pin is in force."""
 
-class Pin(Protocol):
-    """A run that a user pinned as golden; `in_force` until it is unpinned."""
+    id: int
+    run_id: int
+    run_name: str
+    pinned_by: str
+    pinned_at: datetime
+    note: str
+    unpinned_by: str
+    unpinned_at: datetime | None
 
     @property
-    def id(self) -> int: ...
-    @property
-    def run_id(self) -> int: ...
-    @property
-    def pinned_by(self) -> str: ...
-    @property
-    def pinned_at(self) -> datetime: ...
-    @property
-    def in_force(self) -> bool: ...
+    def in_force(self) -> bool:
+        return self.unpinned_at is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,20 +351,20 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
-class PinDrift(Generic[P]):
+class PinDrift:
     """Drift of a pin. `since_last`: against the previously pinned run; `since_release`: against the newest release
     before the run; `now`: the current level of its configuration against the run. None: no such run.
     """
 
-    pin: P
+    pin: Pin
     since_last: Drift | None
     since_release: Drift | None
     now: Drift | None
 
 
 def drifts(
-    pins: Sequence[P], runs: Sequence[HistoryRun], configurations: Sequence[Configuration]
-) -> tuple[PinDrift[P], ...]:
+    pins: Sequence[Pin], runs: Sequence[HistoryRun], configurations: Sequence[ConfigurationHistory]
+) -> tuple[PinDrift, ...]:
     """Return the drift of each pin, newest first."""
     by_id = {run.id: run for run in runs}
     places = {run.id: place for place, run in enumerate(runs)}
@@ -381,7 +382,7 @@ def drifts(
     return tuple(reversed(result))
 
 
-def _now(run: HistoryRun, runs: Sequence[HistoryRun], configurations: Sequence[Configuration]) -> Drift | None:
+def _now(run: HistoryRun, runs: Sequence[HistoryRun], configurations: Sequence[ConfigurationHistory]) -> Drift | None:
     place = next(place for place, other in enumerate(runs) if other.id == run.id)
     own = next(configuration for configuration in configurations if place in configuration.runs)
     return drift(runs[own.counted[-1]], run, own.now.step_time_ms) if own.now else None
@@ -399,8 +400,8 @@ def drift(run: HistoryRun | None, against: HistoryRun | None, run_ms: float | No
 def answer(
     runs: Sequence[HistoryRun],
     eligibilities: Sequence[Eligibility],
-    shown: Configuration,
-    configurations: Sequence[Configuration],
+    shown: ConfigurationHistory,
+    configurations: Sequence[ConfigurationHistory],
     pins: Sequence[Pin],
 ) -> str:
     """Return `20.99 s per step now, 6.5 % slower since 21 September; 2 change points in 48 runs. Golden run ...`
@@ -423,7 +424,7 @@ def day(time: datetime, near: datetime) -> str:
     return f"{time.day} {time:%B}{year}"
 
 
-def level_text(runs: Sequence[HistoryRun], eligibilities: Sequence[Eligibility], shown: Configuration) -> str:
+def level_text(runs: Sequence[HistoryRun], eligibilities: Sequence[Eligibility], shown: ConfigurationHistory) -> str:
     """Return `20.99 s per step now, 6.5 % slower since 21 September; 2 change points in 48 runs.`"""
     newest = runs[-1].ordered_at
     now = shown.now

@@ -15,7 +15,7 @@ from app.domain.contract.values import read_value, shown
 from app.domain.documents.metadata import read_metadata
 from app.domain.logs import parse_text
 from app.domain.performance.summary import summarise
-from app.domain.run import LogEvent, ParsedLog, Problem, RunSummary, Stated, Value
+from app.domain.run import LogEvent, LogProblem, ParsedLog, RunSummary, Stated, Value
 from tests.cases import every_case
 from tests.domain.builders import OVERLAP_CASE, QWEN3_30B, make_log, make_metadata, make_stated
 
@@ -329,7 +329,7 @@ def test_metadata_and_log_give_the_same_keys(names: set[str]) -> None:
 # --- What a dump says by leaving a field out, and what it does not say when it was cut.
 
 
-CUT = Problem("unfinished dump", "This configuration dump has no end.", 7)
+CUT = LogProblem("unfinished dump", "This configuration dump has no end.", 7)
 ARGUMENTS = {
     "expert_model_parallel_size": "8",
     "hidden_size": "2048",
@@ -397,7 +397,7 @@ def test_a_finished_section_of_a_cut_summary_keeps_its_defaults() -> None:
 
 
 @pytest.mark.parametrize(("problems", "has_defaults"), [((), True), ((CUT,), False)])
-def test_the_readers_remark_decides(problems: tuple[Problem, ...], has_defaults: bool) -> None:
+def test_the_readers_remark_decides(problems: tuple[LogProblem, ...], has_defaults: bool) -> None:
     log = make_log([100.0] * 5, stated={"num_layers": 2}, problems=problems)
     assert ("attention" in summarise(log, make_metadata()).contract) is has_defaults
 

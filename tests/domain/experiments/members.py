@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from app.domain.contract.keys import config_key
-from app.domain.experiments.outcome import Applicant, Enrolment, Member, OutcomeRules
+from app.domain.experiments.outcome import Applicant, Enrolment, ExperimentMember, OutcomeRules
 from app.domain.experiments.plan import turned
 from app.domain.experiments.values import KnobChange, Side
 from app.domain.run import Activity
@@ -41,11 +41,11 @@ def member(
     activity: Mapping[str, Activity] | None = None,
     level: str = "validated",
     **other: object,
-) -> Member:
-    return Member(Applicant(record(run, side, slower, **other), BEGAN, (), activity), side, level, {})
+) -> ExperimentMember:
+    return ExperimentMember(Applicant(record(run, side, slower, **other), BEGAN, (), activity), side, level, {})
 
 
-def sides(baseline: tuple[float, ...], candidate: tuple[float, ...]) -> list[Member]:
+def sides(baseline: tuple[float, ...], candidate: tuple[float, ...]) -> list[ExperimentMember]:
     """`b0`, `b1`, ... and `c0`, `c1`, ...: how much slower each is, in ln."""
     return [
         *(member(f"b{place}", "baseline", slower) for place, slower in enumerate(baseline)),
@@ -53,7 +53,7 @@ def sides(baseline: tuple[float, ...], candidate: tuple[float, ...]) -> list[Mem
     ]
 
 
-def with_figures(member: Member, memory_bytes: float, loss: float) -> Member:
+def with_figures(member: ExperimentMember, memory_bytes: float, loss: float) -> ExperimentMember:
     estimate = replace(member.run.estimate, peak_memory_bytes=memory_bytes, loss=loss)
     return replace(member, applicant=replace(member.applicant, run=replace(member.run, estimate=estimate)))
 

@@ -10,7 +10,7 @@ import pytest
 from app.domain.contract.derive import derive
 from app.domain.contract.keys import config_key, stack_key
 from app.domain.experiments.journey import JourneyRun, JourneyStep, dot, make_journey, mermaid
-from app.domain.experiments.outcome import Member, outcome
+from app.domain.experiments.outcome import ExperimentMember, outcome
 from app.domain.experiments.plan import (
     MOST_EACH,
     POWER,
@@ -245,7 +245,7 @@ def test_changing_the_number_of_runs_afterwards_asks_for_more_certainty() -> Non
 
 
 def test_memory_and_loss_are_guards() -> None:
-    def members_with(memory: float, loss: float) -> list[Member]:
+    def members_with(memory: float, loss: float) -> list[ExperimentMember]:
         figures = {"baseline": (60e9, 2.0), "candidate": (memory, loss)}
         return [with_figures(arm, *figures[arm.side]) for arm in sides((0.0, 0.0), (-0.05, -0.05))]
 

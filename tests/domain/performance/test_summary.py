@@ -17,7 +17,7 @@ from app.domain.documents.read import read_document
 from app.domain.logs import parse_text
 from app.domain.performance.summary import summarise
 from app.domain.performance.timers import step_parts
-from app.domain.run import LogEvent, MemoryReport, Metric, ParsedLog, Problem, RunSummary, Timer, Value, Window
+from app.domain.run import LogEvent, LogProblem, MemoryReport, Metric, ParsedLog, RunSummary, Timer, Value, Window
 from tests.domain.builders import OVERLAP_CASE, make_log, make_metadata, make_stated
 from tests.shared_papers import shared_folder
 
@@ -370,7 +370,7 @@ def test_unknown_stack_fields_are_listed_in_one_sentence() -> None:
 
 def test_the_readers_remarks_are_passed_on_with_their_lines() -> None:
     log = make_log([100.0] * 5)
-    remarks = tuple(Problem("x", f"Remark {i}.", i) for i in range(1, 13))
+    remarks = tuple(LogProblem("x", f"Remark {i}.", i) for i in range(1, 13))
     object.__setattr__(log, "problems", remarks)
     warnings = summarise(log, make_metadata()).warnings
     assert "Line 1: Remark 1." in warnings

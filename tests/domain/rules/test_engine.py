@@ -4,8 +4,8 @@ from app.domain.rules.derive import derive
 from app.domain.rules.engine import evaluate
 from app.domain.rules.evidence import OwnResult, changed_since
 from app.domain.rules.expression import FactContext, Unknown, compile_expression
-from app.domain.rules.journey import Journey, journey
 from app.domain.rules.load import built_in_rules
+from app.domain.rules.phases import TuningPhases, tuning_phases
 from tests.cases import every_case
 from tests.domain.rules.builders import book, rule
 
@@ -410,11 +410,11 @@ RULES = (
 )
 
 
-def of(**facts: object) -> Journey:
-    return journey(evaluate(facts, book(*RULES)))
+def of(**facts: object) -> TuningPhases:
+    return tuning_phases(evaluate(facts, book(*RULES)))
 
 
-def states(progress: Journey) -> list[str]:
+def states(progress: TuningPhases) -> list[str]:
     return [step.state for step in progress.steps]
 
 

@@ -16,8 +16,8 @@ from app.domain.rules.derive import derive
 from app.domain.rules.engine import Evaluation, evaluate
 from app.domain.rules.evidence import OwnResult
 from app.domain.rules.facts import FACTS
-from app.domain.rules.journey import journey
 from app.domain.rules.load import built_in_rules, places
+from app.domain.rules.phases import tuning_phases
 from app.domain.rules.run_facts import RunReading, facts_of, facts_of_pair, memory_kinds
 from app.domain.rules.stated import (
     STATEABLE,
@@ -313,7 +313,7 @@ def test_no_rule_is_broken_by_a_real_contract() -> None:
         assert all(blocker.doubt for blocker in evaluation.blockers if log.n)
         for suggestion in evaluation.fired:
             assert set(places(suggestion.rule.why)) <= evaluation.facts.keys(), suggestion.rule.id
-        assert all(step.because.endswith(".") for step in journey(evaluation).steps)
+        assert all(step.because.endswith(".") for step in tuning_phases(evaluation).steps)
         for suggestion in evaluation.fired:
             assert change_of(suggestion, evaluation.facts).megatron_lm.command == ""
 

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from app.domain.verdict.history_view import Pin
+
 BEGIN = datetime(2026, 9, 1, tzinfo=UTC)
 
 
@@ -25,13 +27,8 @@ class Run:
     definition_version: int = 1
 
 
-@dataclass(frozen=True)
-class Pinned:
-    run_id: int
-    pinned_at: datetime
-    id: int = 1
-    pinned_by: str = "Ada"
-    in_force: bool = True
+def pinned(run_id: int, pinned_at: datetime, pin_id: int = 1, unpinned_at: datetime | None = None) -> Pin:
+    return Pin(pin_id, run_id, f"run {run_id}", "Ada", pinned_at, "", "Ada" if unpinned_at else "", unpinned_at)
 
 
 def history(*levels: tuple[int, float], config_key: str = "config", first: int = 1) -> list[Run]:

@@ -5,18 +5,18 @@ import random
 
 import pytest
 
-from app.domain.verdict.bisect import Launch, NotBisectableError, bisect
+from app.domain.verdict.bisect import CommitLaunch, NotBisectableError, bisect
 from tests.cases import every_case
 
 SPREAD = 0.006
 COMMITS = [f"{number:040x}" for number in range(33)]
 
 
-def launch(run: int, place: int, *, bad_from: int, change: float = 0.05, noise: float = 0.0) -> Launch:
-    return Launch(run, COMMITS[place], 8.0 + (math.log1p(change) if place >= bad_from else 0) + noise, 2.0)
+def launch(run: int, place: int, *, bad_from: int, change: float = 0.05, noise: float = 0.0) -> CommitLaunch:
+    return CommitLaunch(run, COMMITS[place], 8.0 + (math.log1p(change) if place >= bad_from else 0) + noise, 2.0)
 
 
-def ends(**more: float) -> list[Launch]:
+def ends(**more: float) -> list[CommitLaunch]:
     return [launch(1, 0, bad_from=1, **more), launch(2, 32, bad_from=1, **more)]
 
 
@@ -36,14 +36,14 @@ def test_the_commit_is_found_wherever_it_is() -> None:
 
 
 def test_a_commit_within_the_noise_is_measured_again_and_one_that_fails_is_avoided() -> None:
-    unclear = Launch(3, COMMITS[16], 8.0 + math.log1p(0.05) / 2, 2.0)
+    unclear = CommitLaunch(3, COMMITS[16], 8.0 + math.log1p(0.05) / 2, 2.0)
     again = bisect(COMMITS, [*ends(), unclear], SPREAD**2)
     assert (again.next, again.steps) == (COMMITS[16], 5)
     assert [entry.state for entry in again.measured] == ["good", "unclear", "bad"]
-    failed = bisect(COMMITS, [*ends(), Launch(3, COMMITS[16], math.nan)], SPREAD**2)
+    failed = bisect(COMMITS, [*ends(), CommitLaunch(3, COMMITS[16], math.nan)], SPREAD**2)
     assert failed.next in (COMMITS[15], COMMITS[17])
     assert failed.measured[1].delta_pct is None
-    broken = [Launch(9, commit, math.nan) for commit in COMMITS[1:-1]]
+    broken = [CommitLaunch(9, commit, math.nan) for commit in COMMITS[1:-1]]
     stuck = bisect(COMMITS, [*ends(), *broken], SPREAD**2)
     assert (stuck.next, stuck.first_bad, len(stuck.left)) == ("", "", 32)
 

@@ -9,6 +9,7 @@ import pytest
 from app.domain.run import Stated
 from app.domain.verdict.history_view import (
     Eligibility,
+    Pin,
     PlacedAlarm,
     SegmentChange,
     VersionProbe,
@@ -22,7 +23,7 @@ from app.domain.verdict.history_view import (
     letter,
     with_outliers,
 )
-from tests.domain.verdict.history_view_runs import BEGIN, Pinned, Run, history, in_order
+from tests.domain.verdict.history_view_runs import BEGIN, Run, history, in_order, pinned
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_letters(index: int, text: str) -> None:
 def test_drift_of_pins() -> None:
     runs = [Run(k, math.log(ms)) for k, ms in enumerate((400, 404, 412, 424), 1)]
     runs[1] = replace(runs[1], purpose="release")
-    pins = [Pinned(1, BEGIN, id=7, in_force=False), Pinned(3, BEGIN + timedelta(days=9), id=8)]
+    pins = [pinned(1, BEGIN, 7, BEGIN + timedelta(days=9)), pinned(3, BEGIN + timedelta(days=9), 8)]
     newest, oldest = drifts(pins, runs, configurations(runs, eligibilities(runs)))  # type: ignore[arg-type]
     level = math.exp((math.log(400) + math.log(412) + math.log(424)) / 3)  # too few runs to tell levels apart
     assert newest.since_last is not None
@@ -107,7 +108,7 @@ def test_drift_of_pins() -> None:
 
 def test_a_pin_of_another_configuration_says_so() -> None:
     runs = [Run(1), Run(2, config_key="other", short=True)]
-    pins = [Pinned(1, BEGIN), Pinned(2, BEGIN + timedelta(days=1), id=2)]
+    pins = [pinned(1, BEGIN), pinned(2, BEGIN + timedelta(days=1), 2)]
     newest, _ = drifts(pins, runs, configurations(runs, eligibilities(runs)))  # type: ignore[arg-type]
     assert newest.since_last is not None
     assert newest.since_last.other_configuration
@@ -116,7 +117,7 @@ def test_a_pin_of_another_configuration_says_so() -> None:
 
 def test_a_pin_of_a_run_that_is_gone_or_has_no_figure_has_no_drift() -> None:
     runs = [Run(1, math.nan), Run(2)]
-    (only,) = drifts([Pinned(1, BEGIN), Pinned(99, BEGIN)], runs, configurations(runs, eligibilities(runs)))  # type: ignore[arg-type]
+    (only,) = drifts([pinned(1, BEGIN), pinned(99, BEGIN)], runs, configurations(runs, eligibilities(runs)))  # type: ignore[arg-type]
     assert (only.since_last, only.since_release, only.now) == (None, None, None)
 
 
@@ -142,13 +143,13 @@ def test_versions(contracts: list[dict[str, Stated]], changes: list[tuple[int, i
         assert names == fields or len(names) == fields
 
 
-def answer_text(runs: list[Run], pins: tuple[Pinned, ...] = (), chosen: int = -1) -> str:
+def answer_text(runs: list[Run], pins: tuple[Pin, ...] = (), chosen: int = -1) -> str:
     segments = configurations(runs, eligibilities(runs))  # type: ignore[arg-type]
     return answer(runs, eligibilities(runs), segments[chosen], segments, pins).replace("\u202f", " ")  # type: ignore[arg-type]
 
 
 def test_the_answer() -> None:
-    pins = (Pinned(3, BEGIN, in_force=False), Pinned(4, BEGIN + timedelta(days=4)))
+    pins = (pinned(3, BEGIN, unpinned_at=BEGIN + timedelta(days=4)), pinned(4, BEGIN + timedelta(days=4)))
     assert answer_text(history((20, 19_710), (10, 20_990)), pins) == (
         "20.99 s per step now, 6.5 % slower since 21 September; 1 change point in 30 runs. "
         "Golden run #4, pinned on 5 September by Ada."

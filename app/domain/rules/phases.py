@@ -34,7 +34,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Journey:
+class TuningPhases:
     """All six phases in order. `current`: the first that is not done. `wall`: what limits the step."""
 
     steps: tuple[Step, ...]
@@ -46,13 +46,13 @@ class Journey:
         return next(step for step in self.steps if step.phase == phase)
 
 
-def journey(evaluation: Evaluation) -> Journey:
+def tuning_phases(evaluation: Evaluation) -> TuningPhases:
     """Return the workflow state of a run from its evaluation."""
     steps: list[Step] = []
     for phase in PHASES:
         steps.append(_step(phase, evaluation, steps))
     current = next((step.phase for step in steps if step.state != "done"), None)
-    return Journey(tuple(steps), current, evaluation.wall)
+    return TuningPhases(tuple(steps), current, evaluation.wall)
 
 
 def _step(phase: Phase, evaluation: Evaluation, before: Sequence[Step]) -> Step:
