@@ -57,7 +57,7 @@ def asking(app: ASGIApp, headers: dict[str, str], *, of: FastAPI) -> Ask:
             "headers": list(sent), "scheme": "http", "server": ("localhost", 80), "client": ("127.0.0.1", 1),
             "http_version": "1.1", "root_path": "", "state": {}, "app": of,
         }  # fmt: skip
-        await app(scope, receive, send)  # type: ignore[arg-type]
+        await app(scope, receive, send)
 
     return ask
 
@@ -103,8 +103,8 @@ def main() -> None:
         app, token, secret = prepared(settings)
         table = route_table(app)
         options = {"settings": settings, "table": table}
-        closed = AccessMiddleware(stub, engine=make_engine(settings), open_to=None, **options)  # type: ignore[arg-type]
-        opened = AccessMiddleware(stub, engine=make_engine(settings), open_to=(), **options)  # type: ignore[arg-type]
+        closed = AccessMiddleware(stub, engine=make_engine(settings), open_to=None, **options)
+        opened = AccessMiddleware(stub, engine=make_engine(settings), open_to=(), **options)
         times_by_name = asyncio.run(
             measured({
                 "no check": asking(stub, {}, of=app),

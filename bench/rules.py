@@ -91,7 +91,7 @@ def main() -> int:
     print(f"{statistics.median(milliseconds(lambda: load_folder(FOLDER), 3)):.0f} ms)")
     worst = 0.0
     for name, facts in (("says little", LITTLE), ("whole", WHOLE)):
-        times = milliseconds(lambda facts=facts: evaluate(facts, book), ROUNDS)  # type: ignore[misc]
+        times = milliseconds(lambda facts=facts: evaluate(facts, book), ROUNDS)
         evaluation = evaluate(facts, book)
         counts = ", ".join(
             f"{len(rules)} {what}"

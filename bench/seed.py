@@ -392,7 +392,7 @@ def _write(connection: Connection, source: Table, rows: Sequence[Mapping[str, An
     columns = ", ".join(f'"{name}"' for name in names)
     with (
         connection.connection.cursor() as cursor,
-        cursor.copy(f"COPY {source.name} ({columns}) FROM STDIN") as copied,  # type: ignore[attr-defined]
+        cursor.copy(f"COPY {source.name} ({columns}) FROM STDIN") as copied,
     ):
         for row in values:
             copied.write_row(row)

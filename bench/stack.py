@@ -94,8 +94,8 @@ def measure(engine: Engine, settings: Settings, sizes: tuple[int, ...]) -> dict[
     for number in range(ROUNDS):
         for size in sizes:
             claim = new_run(engine, settings, size, number)
-            spend("judging", size, lambda claim=claim: give_verdicts(engine, settings, claim))  # type: ignore[misc]
-            spend("ranking", size, lambda claim=claim: rank_again(engine, settings, claim))  # type: ignore[misc]
+            spend("judging", size, lambda claim=claim: give_verdicts(engine, settings, claim))
+            spend("ranking", size, lambda claim=claim: rank_again(engine, settings, claim))
     return costs
 
 

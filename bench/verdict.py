@@ -82,7 +82,7 @@ def fill(engine: Engine, project: str, runs: int) -> None:
 
 def level(runs: int) -> list[float]:
     """One level, in which launches vary by 0.4 %."""
-    return (1000 * np.exp(np.random.default_rng(runs).normal(0, 0.004, runs))).tolist()  # type: ignore[no-any-return]
+    return (1000 * np.exp(np.random.default_rng(runs).normal(0, 0.004, runs))).tolist()
 
 
 def one_more(
@@ -94,7 +94,7 @@ def one_more(
 
     def prepare(number: int) -> Steps:
         with transaction(engine) as session:
-            session.execute(RunRow.__table__.delete().where(col(RunRow.name) == "candidate"))  # type: ignore[attr-defined]
+            session.execute(RunRow.__table__.delete().where(col(RunRow.name) == "candidate"))
             place = FIRST_PLACE + timedelta(days=runs, minutes=number)
             candidates = make_stack(
                 session, [1001.0], project=project, started=place, judged=False, name="candidate", **other
@@ -146,7 +146,7 @@ def compare(name: str, settings: Settings) -> float:
     for runs in HISTORIES:
         fill(engine, f"of-{runs}", runs)
     with transaction(engine) as session:
-        session.execute(RunRow.__table__.update().values(verdict="no_change"))  # type: ignore[attr-defined]
+        session.execute(RunRow.__table__.update().values(verdict="no_change"))
     histories = [
         one_more(engine, settings, f"of-{runs}", runs, (f"verdict, {runs:,} earlier runs", f"ranking {runs:,} runs"))
         for runs in HISTORIES

@@ -330,7 +330,7 @@ def add_availability(session: Session, run_id: int, dispatcher: str, *, availabl
 
 def _contract(fields: Mapping[str, Value | Stated | EllipsisType]) -> dict[str, Stated]:
     stated = {
-        name: Stated(value, source, _detail(value, source, detail))  # type: ignore[arg-type]
+        name: Stated(value, source, _detail(value, source, detail))
         for name, (value, source, detail) in CONTRACT.items()
     }
     stated |= {

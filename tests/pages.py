@@ -28,7 +28,7 @@ class Page(httpx2.Response):
     """An answer whose `text` is the page as it is laid out; `content` is what the service sent."""
 
     @cached_property
-    def text(self) -> str:  # type: ignore[override]
+    def text(self) -> str:
         return laid_out(super().text)
 
 

@@ -47,7 +47,7 @@ class There:
 
     def newest(self, table: type[SQLModel]) -> str:
         with read_session(self.teams.engine) as session:
-            return str(session.execute(select(func.max(table.id))).scalar_one())  # type: ignore[attr-defined]
+            return str(session.execute(select(func.max(table.id))).scalar_one())
 
     def user(self, name: str) -> str:
         with read_session(self.teams.engine) as session:

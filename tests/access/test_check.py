@@ -169,7 +169,7 @@ def test_without_log_ins_nobody_is_answered_through_a_proxy(client: TestClient, 
 
 def test_the_first_administrator_ends_the_time_without_log_ins(client: TestClient) -> None:
     assert "Local mode, no log-ins" in client.get("/").text
-    with transaction(client.app.state.engine) as session:  # type: ignore[attr-defined]
+    with transaction(client.app.state.engine) as session:
         users.create_user(session, "root", by="test", administrator=True)
     assert client.get("/", headers=PAGE, follow_redirects=False).status_code == 303
 

@@ -276,7 +276,7 @@ def test_the_numbers_are_there_to_be_told(world: World) -> None:
 def test_every_statement_of_a_request_is_bounded(world: World) -> None:
     assert not world.unbounded, "\n\n".join(world.unbounded)
     result: set[str] = set()
-    past = RunRow.__table__.alias("past")  # type: ignore[attr-defined]
+    past = RunRow.__table__.alias("past")
     past_the_filter = (
         select(past.c.id),
         select(past.c.verdict).where(past.c.project_id.in_([1])),

@@ -224,7 +224,7 @@ def test_settings_that_cannot_be_are_refused_at_the_start() -> None:
         {"oidc_issuer": "https://provider.example", "oidc_client_id": "a", "oidc_client_secret_file": "/nowhere"},
     ):
         with pytest.raises(ValidationError, match="THREEWALLS_OIDC"):
-            Settings(**{"public_url": "https://threewalls.example"} | wrong)  # type: ignore[arg-type]
+            Settings(**{"public_url": "https://threewalls.example"} | wrong)
 
 
 def test_the_provider_s_groups_give_roles_and_its_domains_let_in(

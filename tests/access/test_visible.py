@@ -105,7 +105,7 @@ def test_neither_a_key_nor_a_change_reaches_others(engine: Engine, runs: tuple[i
         project = session.get_one(RunRow, ours).project_id
     with seeing(frozenset({project})), transaction(engine) as session:
         assert session.get(RunRow, theirs) is None
-        assert session.execute(update(RunRow).values(name="mine")).rowcount == 1  # type: ignore[attr-defined]
+        assert session.execute(update(RunRow).values(name="mine")).rowcount == 1
 
 
 def test_every_table_is_somebody_s_or_nobody_s_on_purpose() -> None:
@@ -114,7 +114,7 @@ def test_every_table_is_somebody_s_or_nobody_s_on_purpose() -> None:
     named = {table.name: table for table in SQLModel.metadata.tables.values()}
     assert set(visible.OWNED_THROUGH) | set(visible.OF_NOBODY) <= set(named)
     assert not [name for name in visible.OF_NOBODY if "project_id" in named[name].columns]
-    watched = {str(option.entity.local_table) for option in visible._criteria()}  # type: ignore[union-attr]
+    watched = {str(option.entity.local_table) for option in visible._criteria()}
     assert watched == set(named) - set(visible.OF_NOBODY)
 
 
@@ -165,7 +165,7 @@ def test_of_no_table_a_row_of_others_is_read_changed_or_deleted(database: str, r
             if session.get(mapper.class_, rows[THEIR_ID]) is not None:
                 wrong.append(f"{name}: read by its key")
             for change in (update(mapper.class_).values({keys[0]: keys[0]}), delete(mapper.class_)):
-                if session.execute(change.where(*theirs)).rowcount:  # type: ignore[attr-defined]
+                if session.execute(change.where(*theirs)).rowcount:
                     wrong.append(f"{name}: {change}")
     assert not wrong, "\n".join(wrong)
     if database == "postgresql":
@@ -201,7 +201,7 @@ def _value(table: Table, column: Column[Any], project: int) -> Any:
         return b""
     if isinstance(kind, Boolean):
         return False
-    return project if isinstance(kind, Integer | Float) else f"{table.name}{project}"[: kind.length or 99]  # type: ignore[attr-defined]
+    return project if isinstance(kind, Integer | Float) else f"{table.name}{project}"[: kind.length or 99]
 
 
 MISSING = {"project": "nosuch", "run": "999999", "regression": "999999", "experiment": "999999", "stack": "f" * 64}

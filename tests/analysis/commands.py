@@ -44,7 +44,7 @@ def threewalls(*arguments: object) -> Answer:
             code = main([str(argument) for argument in arguments])
         except SystemExit as usage:  # argparse
             code = int(usage.code or 0)
-    texts = [stream.detach().getvalue().decode() for stream in (output, errors)]  # type: ignore[attr-defined]
+    texts = [stream.detach().getvalue().decode() for stream in (output, errors)]
     assert "Traceback" not in texts[1], texts[1]
     return Answer(code, *texts)
 

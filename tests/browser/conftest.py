@@ -63,7 +63,7 @@ class House:
 
     def make_run(self, **columns: object) -> int:
         with transaction(self.engine) as session:
-            return make_run(session, log_files=self.log_files, **columns)  # type: ignore[arg-type]
+            return make_run(session, log_files=self.log_files, **columns)
 
 
 class Door:

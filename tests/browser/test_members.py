@@ -90,13 +90,13 @@ def test_a_project_a_member_and_a_token_from_the_first_to_the_last_day(guarded: 
     viv.get_by_label("New password", exact=True).fill(CHOSEN)
     viv.get_by_label("Repeat new password").fill(CHOSEN)
     viv.get_by_role("button", name="Change password").click()
-    assert viv.goto(f"{run}?tab=record").status == 200  # type: ignore[union-attr]
+    assert viv.goto(f"{run}?tab=record").status == 200
     expect(viv.get_by_role("link", name="Upload")).to_have_count(0)
     expect(viv.get_by_text("Contributors of this project may quarantine this run")).to_be_visible()
     expect(viv.get_by_role("button", name="Quarantine")).to_have_count(0)
     refused = viv.request.post(f"{guarded}{run}/quarantine", form={"reason": "bad node"}, headers={"Origin": guarded})
     assert (refused.status, "needs the role contributor" in refused.text()) == (403, True)
-    assert viv.goto("/settings/projects/moe/tokens").status == 403  # type: ignore[union-attr]
+    assert viv.goto("/settings/projects/moe/tokens").status == 403
     viv.goto("/settings/projects/moe")
     expect(viv.get_by_role("navigation", name="Settings").get_by_role("link", name="Tokens")).to_have_count(0)
 

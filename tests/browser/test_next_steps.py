@@ -38,7 +38,7 @@ def test_a_suggestion_becomes_an_experiment_in_three_clicks(open_page: OpenPage,
     expect(page.locator(".phase[aria-current=step] > a")).to_have_text("contract")
     expect(page.locator(".leading")).to_have_count(3)
     expect(page.locator("#missing")).not_to_have_attribute("open", "")
-    assert page.locator("main .leading, main .steps").last.bounding_box()["y"] < 700  # type: ignore[index]
+    assert page.locator("main .leading, main .steps").last.bounding_box()["y"] < 700
     overlap = page.locator("#s-eo-enable")
     expect(overlap.locator(".effect-dot.gain circle")).to_be_visible()
     overlap.get_by_role("link", name="Plan A/B").click()

@@ -38,7 +38,7 @@ def test_a_point_leads_to_its_line_and_a_line_to_its_point(open_page: OpenPage, 
     tip = page.locator("#chart-tooltip")
     expect(tip).to_contain_text("log line")
     expect(tip).to_contain_text(re.compile(r"counts as:?\s*(window|spike)"))
-    iteration = int(re.search(r"iteration:?\s*(\d+)", tip.inner_text()).group(1))  # type: ignore[union-attr]
+    iteration = int(re.search(r"iteration:?\s*(\d+)", tip.inner_text()).group(1))
     page.mouse.click(box["x"] + box["width"] * 0.5, box["y"] + 150)
     line = page.locator(f"#L{FIRST_LINE + iteration}")
     expect(line).to_have_class(re.compile("chosen"))

@@ -16,7 +16,7 @@ from tests.regressions.triaged import SlowStack, make_regression, make_slow_stac
 
 def slow_stack(house: House, project: str, **other: object) -> SlowStack:
     with transaction(house.engine) as session:
-        return make_slow_stack(session, project=project, **other)  # type: ignore[arg-type]
+        return make_slow_stack(session, project=project, **other)
 
 
 def regression(house: House, stacks: SlowStack | list[SlowStack], **columns: object) -> int:

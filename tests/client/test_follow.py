@@ -41,7 +41,7 @@ def only_run(server: Running, project: str) -> dict[str, object] | None:
 
 def sent(server: Running, project: str) -> int:
     run = only_run(server, project)
-    return sum(file["size_bytes"] for file in run["files"]) if run else 0  # type: ignore[attr-defined]
+    return sum(file["size_bytes"] for file in run["files"]) if run else 0
 
 
 def test_it_is_sent_as_it_comes_and_closed_at_its_marker(server: Running, tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_it_is_sent_as_it_comes_and_closed_at_its_marker(server: Running, tmp_pa
     assert "already uploaded" not in out
     run = only_run(server, "follow-marker")
     assert run is not None
-    assert (run["reception"], run["health"]["iterations"]) == ("complete", 60)  # type: ignore[index]
+    assert (run["reception"], run["health"]["iterations"]) == ("complete", 60)
     assert run["name"] == "train"
 
 
@@ -107,7 +107,7 @@ def test_a_log_written_anew_is_another_log_of_the_run(server: Running, tmp_path:
     process.communicate(timeout=300)
     run = only_run(server, "follow-anew")
     assert run is not None
-    files = {file["name"]: file["size_bytes"] for file in run["files"]}  # type: ignore[attr-defined]
+    files = {file["name"]: file["size_bytes"] for file in run["files"]}
     assert files == {"train.log": first, "train.log.2": log.stat().st_size}
 
 

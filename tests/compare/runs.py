@@ -30,7 +30,7 @@ def make_compared(session: Session, fields: Fields | None = None, *, project: st
     assert row is not None
     if row.status not in ("ready", "failed"):
         return run
-    stated = {name: Stated(value, source, detail) for name, (value, source, detail) in CONTRACT.items()}  # type: ignore[arg-type]
+    stated = {name: Stated(value, source, detail) for name, (value, source, detail) in CONTRACT.items()}
     changed = {**REAL, **(fields or {})}
     stated |= {
         name: Stated(value, "metadata") for name, value in changed.items() if not isinstance(value, EllipsisType)

@@ -50,7 +50,7 @@ def test_names_are_distinct_and_tags_say_generated() -> None:
     for job in jobs:
         metadata = job.metadata()
         assert metadata["project"] == "demo"
-        assert TAG in job.metadata()["tags"]  # type: ignore[operator]
+        assert TAG in job.metadata()["tags"]
         assert str(metadata["commit_time"]) <= job.started.isoformat()
 
 
@@ -102,7 +102,7 @@ def test_the_dispatcher_case_has_its_published_figures() -> None:
 @pytest.mark.parametrize(("backend", "failure"), [("DeepEP", "deepep missing"), ("HybridEP", "hybridep missing")])
 def test_a_missing_backend_fails_before_the_first_iteration(backend: str, failure: str) -> None:
     text = render(JOBS[f"dispatcher smoke, {backend}"])
-    assert f"[rank0]: {IMPORT_ERRORS[failure]}\n" in text  # type: ignore[index]
+    assert f"[rank0]: {IMPORT_ERRORS[failure]}\n" in text
     assert "iteration " not in text
 
 

@@ -113,7 +113,7 @@ def test_times_are_relative_for_a_month(seconds: int, text: str) -> None:
     ],
 )
 def test_contract_values_in_words(value: object, text: str) -> None:
-    assert numbers.contract_value(value) == text  # type: ignore[arg-type]
+    assert numbers.contract_value(value) == text
 
 
 def test_runs_of_a_sentence_are_links_and_nothing_else_is() -> None:
@@ -324,11 +324,11 @@ def test_a_cost_is_no_more_exact_than_an_estimate(hours: float, text: str) -> No
 def test_every_verdict_has_a_word_a_shape_and_a_colour_of_its_own() -> None:
     ui = environment().globals["ui"]
     decisions = ("regression", "improvement", "no_change", "inconclusive", "no_baseline", "failed")
-    badges = [str(ui.verdict(decision)) for decision in decisions]  # type: ignore[attr-defined]
+    badges = [str(ui.verdict(decision)) for decision in decisions]
     for part in (r'class="badge ([\w-]+)"', r"<(?:path|circle) (.+?)/>", r"</svg>\s*([\w ]+)<"):
         result = [re.search(part, badge) for badge in badges]
         assert len({match and match.group() for match in result}) == 6
-    experiment = str(ui.verdict("regression", ab=True))  # type: ignore[attr-defined]
+    experiment = str(ui.verdict("regression", ab=True))
     assert "A/B slower" in experiment
     assert ">regression<" not in experiment
 

@@ -15,7 +15,7 @@ SURE = Prior(variance=0.004**2, degrees_of_freedom=20, configurations=9)
 
 def make_baseline(n: int = 12, **other: object) -> list[RunRecord]:
     """Runs 1 to n, which vary by 0.2 %."""
-    return [make_record(str(k + 1), slower=0.002 * (k % 3 - 1), **other) for k in range(n)]  # type: ignore[arg-type]
+    return [make_record(str(k + 1), slower=0.002 * (k % 3 - 1), **other) for k in range(n)]
 
 
 def make_document(

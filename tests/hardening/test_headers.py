@@ -173,7 +173,7 @@ def test_only_a_proxy_that_was_named_says_whom_a_request_comes_from(
     start.done()
     server = _Server(settings.model_copy(update={"trusted_proxies": trusted}), None, "", lambda: None, start)
     server.config.load()
-    client = TestClient(server.config.loaded_app, client=(connects, 1), headers=FORWARDED)  # type: ignore[arg-type]
+    client = TestClient(server.config.loaded_app, client=(connects, 1), headers=FORWARDED)
     assert client.post("/login", data={"name": "ada", "password": "wrong"}).status_code == 422
     with read_session(engine) as session:
         assert events(session, "account", user.id)[0].after["address"] == comes_from

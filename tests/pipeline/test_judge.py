@@ -232,7 +232,7 @@ def test_what_comes_in_while_a_stack_is_judged_is_judged_after_it(
     really_assess, late = judge._assess, []
 
     def assess(*args: object) -> object:
-        result = really_assess(*args)  # type: ignore[arg-type]
+        result = really_assess(*args)
         if not late:
             late.append(arrive(engine, 1001, 1))
         return result

@@ -43,7 +43,7 @@ def test_a_long_stack_takes_as_many_statements_as_a_short_one(engine: Engine, se
     for runs in (40, 2 * LOOK_BACK):
         with transaction(engine) as session:
             stack = make_stack(session, steady(1000, runs), project=f"of-{runs}", judged=False)
-            for run in session.scalars(select(RunRow).where(RunRow.id.in_(stack[:-1]))):  # type: ignore[union-attr]
+            for run in session.scalars(select(RunRow).where(RunRow.id.in_(stack[:-1]))):
                 run.verdict = "no_change"
         counts[runs] = len(judge(engine, settings, stack[-1]))
     assert counts[2 * LOOK_BACK] <= counts[40] + 2

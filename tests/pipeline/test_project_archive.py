@@ -55,7 +55,7 @@ def judge_all(engine: Engine, settings: Settings) -> None:
 def test_a_project_moves_from_sqlite_to_postgresql(
     client: TestClient, settings: Settings, tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, log_files = client.app.state.engine, client.app.state.log_files  # type: ignore[attr-defined]
+    engine, log_files = client.app.state.engine, client.app.state.log_files
     with transaction(engine) as session:
         make_stack(session, STEP_TIMES, log_files=log_files)
         make_run(session, project="other")

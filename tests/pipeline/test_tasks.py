@@ -158,7 +158,7 @@ def test_a_claim_lost_while_working_writes_nothing(
     def lose_claim_meanwhile(*sent: object, **options: object) -> object:
         with transaction(engine) as session:
             session.get_one(RunRow, run_id).claims += 1
-        return really_parse(*sent, **options)  # type: ignore[arg-type]
+        return really_parse(*sent, **options)
 
     monkeypatch.setattr(process, "parse_log", lose_claim_meanwhile)
     process_run(run_id)

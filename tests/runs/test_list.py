@@ -104,7 +104,7 @@ def test_filters_are_saved_as_a_view(client: TestClient, runs: list[int]) -> Non
 
 def test_the_step_times_of_a_row_are_a_small_picture(client: TestClient, runs: list[int]) -> None:
     picture = client.get(f"/runs/{runs[0]}/spark")
-    assert len(re.search(r'points="([^"]+)"', picture.text)[1].split()) > 20  # type: ignore[index]
+    assert len(re.search(r'points="([^"]+)"', picture.text)[1].split()) > 20
     assert client.get("/runs/999/spark").status_code == 404
 
 

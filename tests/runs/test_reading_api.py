@@ -262,7 +262,7 @@ def test_pages_too_deep_for_a_number_are_refused(filled: Engine, monkeypatch: py
 def _plans(connection: Connection, statements: list[tuple[str, object]]) -> list[str]:
     explain = "EXPLAIN QUERY PLAN " if connection.dialect.name == "sqlite" else "EXPLAIN "
     return [
-        "\n".join(str(row) for row in connection.exec_driver_sql(explain + statement, values))  # type: ignore[arg-type]
+        "\n".join(str(row) for row in connection.exec_driver_sql(explain + statement, values))
         for statement, values in statements
     ]
 

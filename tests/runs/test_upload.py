@@ -227,7 +227,7 @@ def test_a_key_of_another_content_is_a_conflict(client: TestClient, engine: Engi
 )
 def test_other_metadata_projects_or_files_are_another_run(client: TestClient, change: dict[str, bytes]) -> None:
     first = upload(client, LOG, meta={"name": "a"})
-    other = upload(client, LOG, **change)  # type: ignore[arg-type]
+    other = upload(client, LOG, **change)
     assert other.status_code == 202
     assert other.json()["id"] != first.json()["id"]
 

@@ -13,5 +13,5 @@ def _wait_for_the_end(*_: object) -> None:
 
 
 if __name__ == "__main__":
-    process.parse_log = _wait_for_the_end  # type: ignore[assignment,attr-defined]
+    process.parse_log = _wait_for_the_end
     sys.exit(main())

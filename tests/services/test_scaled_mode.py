@@ -108,7 +108,7 @@ def test_a_log_that_grows_under_two_workers_is_whole_at_its_end(house: House, da
     wait_for(lambda: not house.run(run_id)["updating"], "the last reading")
     run = house.run(run_id)
     assert (run["status"], run["reception"]) == ("ready", "complete")
-    assert dict(run["health"])["iterations"] == 200  # type: ignore[call-overload]
+    assert dict(run["health"])["iterations"] == 200
     engine = create_engine(database_url)
     with engine.connect() as connection:
         of_this = text("SELECT DISTINCT n FROM series WHERE run_id = :run_id")

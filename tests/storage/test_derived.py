@@ -199,4 +199,4 @@ def other_value(value: object, name: str) -> object:
         return not value
     if isinstance(value, datetime):
         return value + timedelta(days=1)
-    return f"{value}x"[-20:] if isinstance(value, str) else 7 if value is None else type(value)(value + 1)  # type: ignore[operator,call-arg]
+    return f"{value}x"[-20:] if isinstance(value, str) else 7 if value is None else type(value)(value + 1)

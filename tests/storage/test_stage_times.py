@@ -56,10 +56,10 @@ def test_counts_that_could_not_be_written_are_written_later(engine: Engine) -> N
     add_counts(engine)
     with timed("delete"):
         pass
-    StageTimeRow.__table__.drop(engine)  # type: ignore[attr-defined]
+    StageTimeRow.__table__.drop(engine)
     with pytest.raises(OperationalError):
         add_counts(engine)
-    StageTimeRow.__table__.create(engine)  # type: ignore[attr-defined]
+    StageTimeRow.__table__.create(engine)
     assert sums(engine)["delete"].calls == 1
 
 

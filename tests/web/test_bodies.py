@@ -73,7 +73,7 @@ def sent(client: TestClient, route: RuledRoute, headers: dict[str, str]) -> tupl
         nonlocal status
         status = message.get("status", status)
 
-    asyncio.run(client.app(scope, receive, send))  # type: ignore[arg-type]
+    asyncio.run(client.app(scope, receive, send))
     return status, body_read
 
 

@@ -163,7 +163,7 @@ def test_one_team_s_morning_page_is_an_address(client: TestClient, make: Make, m
 def test_who_has_no_project_or_an_empty_one_hears_so(teams: Teams) -> None:
     with transaction(teams.engine) as session:
         users.create_user(session, "olga", by="test", issuer="https://id.example.org", subject="1")
-        user_ids = {**teams.users, "olga": users.find_user(session, "olga").id or 0}  # type: ignore[union-attr]
+        user_ids = {**teams.users, "olga": users.find_user(session, "olga").id or 0}
         users.create_user(session, "zed", by="test", administrator=True)
     olga = replace(teams, users=user_ids).client("olga")
     first = olga.get("/").text

@@ -41,7 +41,7 @@ def client(settings: Settings) -> Iterator[TestClient]:
 
 
 def test_no_page_reads_a_large_table_from_end_to_end(client: TestClient) -> None:
-    engine: Engine = client.app.state.engine  # type: ignore[attr-defined]
+    engine: Engine = client.app.state.engine
     executed: list[tuple[str, Any]] = []
 
     @event.listens_for(engine, "before_cursor_execute")
@@ -80,7 +80,7 @@ def sequential_scans(plan: dict[str, Any], parent: str = "") -> Iterator[str]:
 
 
 def test_a_sequential_scan_is_noticed(client: TestClient) -> None:
-    engine: Engine = client.app.state.engine  # type: ignore[attr-defined]
+    engine: Engine = client.app.state.engine
     with engine.connect() as connection:
         rows = connection.exec_driver_sql(
             "EXPLAIN (FORMAT JSON) SELECT count(*) FROM run WHERE ci_url = 'x' OR tags::text = 'y'"

@@ -277,7 +277,7 @@ def contracts(draw: st.DrawFn) -> dict[str, object]:
 
 
 def canonical(values: dict[str, object], source: str = "arguments") -> dict[str, Stated]:
-    return {name: Stated(read_value(name, raw), source) for name, raw in values.items()}  # type: ignore[arg-type]
+    return {name: Stated(read_value(name, raw), source) for name, raw in values.items()}
 
 
 def spelled_otherwise(raw: object) -> object:
@@ -296,7 +296,7 @@ def spelled_otherwise(raw: object) -> object:
 def test_keys_see_facts_only(values: dict[str, object], random: object) -> None:
     """Neither order, nor source, nor spelling makes another key."""
     names = list(values)
-    random.shuffle(names)  # type: ignore[attr-defined]
+    random.shuffle(names)
     other = canonical({name: spelled_otherwise(values[name]) for name in names}, "metadata")
     first = canonical(values)
     assert stack_key("p", other) == stack_key("p", first)

@@ -30,7 +30,7 @@ ENROLMENT = Enrolment(
 def record(run: str, side: Side, slower: float = 0.0, **other: object) -> RunRecord:
     fields = {"dispatcher": "alltoall" if side == "baseline" else "deepep"}
     facts: dict[str, object] = {"commit": "c0", "purpose": "experiment"} | other
-    return make_record(run, fields, slower=slower, **facts)  # type: ignore[arg-type]
+    return make_record(run, fields, slower=slower, **facts)
 
 
 def member(

@@ -268,7 +268,7 @@ def test_memory_and_loss_are_guards() -> None:
     ],
 )
 def test_the_evidence_is_no_better_than_its_runs(change: dict[str, object], level: str, because: str) -> None:
-    arms = [*sides((0.0, 0.0), ()), *(member(f"c{place}", "candidate", -0.05, **change) for place in range(2))]  # type: ignore[arg-type]
+    arms = [*sides((0.0, 0.0), ()), *(member(f"c{place}", "candidate", -0.05, **change) for place in range(2))]
     result = outcome(arms, ENROLMENT, rules())
     assert result.evidence_level == level
     assert because in result.evidence_because

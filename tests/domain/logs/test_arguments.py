@@ -262,7 +262,7 @@ GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "corpus" / "golden"
 
 
 def values_of(args: object) -> dict[str, Value]:
-    fields, warnings = stated_by_launch_args(args)  # type: ignore[arg-type]
+    fields, warnings = stated_by_launch_args(args)
     assert warnings == []
     assert {stated.source for stated in fields.values()} <= {"metadata"}
     return {name: stated.value for name, stated in fields.items()}

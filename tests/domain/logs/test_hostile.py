@@ -114,17 +114,17 @@ class Watched(bytes):
 
     work: Work
 
-    def __getitem__(self, key):  # type: ignore[no-untyped-def]
+    def __getitem__(self, key):
         piece = super().__getitem__(key)
         self.work.bytes += len(piece) if isinstance(piece, bytes) else 1
         return piece
 
-    def find(self, sub, start=0, end=None):  # type: ignore[no-untyped-def]
+    def find(self, sub, start=0, end=None):
         position = super().find(sub, start, end)
         self.work.bytes += (position if position >= 0 else len(self) if end is None else min(end, len(self))) - start
         return position
 
-    def rfind(self, sub, start=0, end=None):  # type: ignore[no-untyped-def]
+    def rfind(self, sub, start=0, end=None):
         position = super().rfind(sub, start, end)
         self.work.bytes += max(0, (len(self) if end is None else end) - (position if position >= 0 else start))
         return position
@@ -266,13 +266,13 @@ def test_no_pattern_can_backtrack_badly() -> None:
     with every_case() as case:
         for name, pattern in list(module_patterns()):
             with case((name, pattern)):
-                from re import _parser  # type: ignore[attr-defined]  # noqa: PLC0415
+                from re import _parser  # noqa: PLC0415
 
                 check_repeats(_parser.parse(pattern), inside_repeat=False)
 
 
 def check_repeats(items: object, *, inside_repeat: bool) -> None:
-    for kind, argument in items:  # type: ignore[attr-defined]
+    for kind, argument in items:
         word = str(kind)
         if "REPEAT" in word:
             _, most, body = argument

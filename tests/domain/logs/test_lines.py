@@ -217,7 +217,7 @@ def docker(*parts: str, stream: str = "stdout") -> Iterator[str]:
 
 @pytest.mark.parametrize("runtime", [cri, docker])
 @pytest.mark.parametrize("place", [10, 40, 80, 110, 140])
-def test_a_broken_line_is_read_as_one(runtime, place: int) -> None:  # type: ignore[no-untyped-def]
+def test_a_broken_line_is_read_as_one(runtime, place: int) -> None:
     text = iteration(1, 12.5, tail="lm loss: 2.5 | grad norm: 0.5").rstrip("\n")
     whole = iteration(2, 14.5, tail="lm loss: 2.0 | grad norm: 0.5").rstrip("\n")
     warning = next(runtime("a warning", stream="stderr"))
@@ -229,7 +229,7 @@ def test_a_broken_line_is_read_as_one(runtime, place: int) -> None:  # type: ign
 
 
 @pytest.mark.parametrize("runtime", [cri, docker])
-def test_how_the_bytes_arrive_changes_nothing(runtime) -> None:  # type: ignore[no-untyped-def]
+def test_how_the_bytes_arrive_changes_nothing(runtime) -> None:
     text = "".join(
         line for n in range(1, 9) for line in runtime(iteration(n, 10.0 + n)[:50], iteration(n, 10.0 + n)[50:-1])
     )

@@ -45,7 +45,7 @@ def summary_of(path: Path, meta: dict[str, object] | None = None) -> RunSummary:
 
 
 def sidecar_of(path: Path) -> dict[str, Any]:
-    return json.loads(path.with_suffix(".json").read_text())  # type: ignore[no-any-return]
+    return json.loads(path.with_suffix(".json").read_text())
 
 
 @lru_cache

@@ -382,7 +382,7 @@ def test_the_readers_remarks_are_passed_on_with_their_lines() -> None:
 
 
 def document(kind: str, **fields: Value) -> Document:
-    return Document(kind, stated=make_stated(fields, "metadata"))  # type: ignore[arg-type]
+    return Document(kind, stated=make_stated(fields, "metadata"))
 
 
 def test_the_stronger_document_counts_and_both_are_named() -> None:

@@ -36,7 +36,7 @@ def test_times_are_exact_to_the_nanosecond(ts: str, dur: str, start: int, length
 def test_layout_and_size_of_chunks_change_nothing(layout: dict[str, object], size: int) -> None:
     events = [event(ts=10 * at, name=f'k "{at}" }}, {{ [') for at in range(50)]
     document = {"traceEvents": events, "traceName": "x", "baseTimeNanoseconds": 5}
-    trace = read(json.dumps(document, **layout).encode(), size)  # type: ignore[arg-type]
+    trace = read(json.dumps(document, **layout).encode(), size)
     assert times(trace) == [(10_000 * at, 10_000 * at + 2_000) for at in range(50)]
     assert trace.base_ns == 5
 

@@ -82,16 +82,13 @@ def make_run(
         active=dispatcher,
         evidence_level=evidence_level,
         routing_mode=routing_mode,
-        **fields,  # type: ignore[arg-type]
+        **fields,
     )
 
 
 def make_runs(dispatcher: str, step_times_ms: Sequence[float], **other: object) -> list[RankedRun]:
     """Runs of one configuration, an hour apart."""
-    return [
-        make_run(f"{dispatcher}-{i}", dispatcher, ms, hour=i, **other)  # type: ignore[arg-type]
-        for i, ms in enumerate(step_times_ms)
-    ]
+    return [make_run(f"{dispatcher}-{i}", dispatcher, ms, hour=i, **other) for i, ms in enumerate(step_times_ms)]
 
 
 def rank_runs(runs: Iterable[RankedRun], prior: Priors = DEFAULT_PRIOR) -> dict[str, StackStandings]:

@@ -21,7 +21,7 @@ QUIET = Prior(variance=0.003**2, degrees_of_freedom=4, configurations=9)
 
 
 def board_of(runs: list[RankedRun], floor: str = "screen", **other: object) -> Board:
-    boards = rank_stack(runs, QUIET, **other).boards_at(floor)  # type: ignore[arg-type]
+    boards = rank_stack(runs, QUIET, **other).boards_at(floor)
     assert len(boards) == 1
     return boards[0]
 
@@ -206,7 +206,7 @@ def test_ranking_by_memory_headroom() -> None:
 
 
 def contract(dispatcher: str, **other: object) -> dict[str, Stated]:
-    return {name: Stated(value, "metadata") for name, value in {"dispatcher": dispatcher, **other}.items()}  # type: ignore[arg-type]
+    return {name: Stated(value, "metadata") for name, value in {"dispatcher": dispatcher, **other}.items()}
 
 
 SCREENED = {"evidence_level": "screen", "window": 20}

@@ -59,7 +59,7 @@ from tests.domain.ranking.runs import make_run, make_runs
     ],
 )
 def test_a_run_that_may_not_be_ranked(fields: dict[str, object], why: str, sentence: str) -> None:
-    result = refusal(make_run(**fields))  # type: ignore[arg-type]
+    result = refusal(make_run(**fields))
     assert result is not None
     assert (result.why, result.sentence) == (why, sentence)
 
@@ -76,7 +76,7 @@ def test_a_run_that_may_not_be_ranked(fields: dict[str, object], why: str, sente
     ],
 )
 def test_a_run_that_may(fields: dict[str, object]) -> None:
-    assert refusal(make_run(**fields)) is None  # type: ignore[arg-type]
+    assert refusal(make_run(**fields)) is None
 
 
 def test_a_fallback_counts_for_what_ran_and_not_for_what_was_asked_for() -> None:

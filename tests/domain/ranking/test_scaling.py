@@ -59,7 +59,7 @@ def test_weak_scaling_as_published_for_qwen3_30b_on_gb300() -> None:
     assert [efficiency.value for efficiency in efficiencies if efficiency] == pytest.approx(
         [100, 101.29, 100.99, 101.22], abs=0.01
     )
-    low, high = efficiencies[1].low, efficiencies[1].high  # type: ignore[union-attr]
+    low, high = efficiencies[1].low, efficiencies[1].high
     assert low is not None
     assert high is not None
     assert low < 100 < high  # one run each: nobody may say that 32 GPUs are better
@@ -133,7 +133,7 @@ def test_the_faster_context_parallelism_stands_for_its_length() -> None:
 
 def test_a_size_that_nobody_states_is_in_no_series() -> None:
     unknown = make_point("b", 4000)
-    del unknown.known["gpus"]  # type: ignore[attr-defined]
+    del unknown.known["gpus"]
     assert scaling_series([make_point("a", 8000), unknown]) == ()
 
 

@@ -158,8 +158,8 @@ def summary(runs: list[RankedRun]) -> ClassSummary:
 
 def stack(name: str, alltoall: float, deepep: float, **other: object) -> list[RankedRun]:
     return [
-        make_run(f"{name}1", "alltoall", alltoall, stack=name, **other),  # type: ignore[arg-type]
-        make_run(f"{name}2", "deepep", deepep, stack=name, **other),  # type: ignore[arg-type]
+        make_run(f"{name}1", "alltoall", alltoall, stack=name, **other),
+        make_run(f"{name}2", "deepep", deepep, stack=name, **other),
     ]
 
 
@@ -355,7 +355,7 @@ def test_a_run_never_counts_for_what_it_only_asked_for(runs: list[RankedRun]) ->
 @given(RUNS, st.randoms(use_true_random=False))
 def test_the_order_of_arrival_does_not_matter(runs: list[RankedRun], random: object) -> None:
     shuffled = list(runs)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    random.shuffle(shuffled)
     assert rank_runs(runs) == rank_runs(shuffled)
 
 

@@ -67,5 +67,5 @@ def reading_of(summary: RunSummary, **more: object) -> RunReading:
         semantic_class=summary.semantic_class,
         evidence_level=summary.evidence_level,
         fair_for_timing=summary.fair_for_timing,
-        **more,  # type: ignore[arg-type]
+        **more,
     )

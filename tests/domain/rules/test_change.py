@@ -272,7 +272,7 @@ VALUES = [
 
 
 def command(name: str, value: object) -> str:
-    flags = written(name, value).megatron_lm.flags  # type: ignore[arg-type]
+    flags = written(name, value).megatron_lm.flags
     return " ".join(f"{flag} {' '.join(values)}" for flag, values in flags.items())
 
 
@@ -290,7 +290,7 @@ def test_overrides_are_read_back() -> None:
     with every_case() as case:
         for name, value in VALUES:
             with case((name, value)):
-                overrides = written(name, value).bridge  # type: ignore[arg-type]
+                overrides = written(name, value).bridge
                 text = " ".join(f"{path}={item}" for path, item in overrides.items() if path != "mixed_precision")
                 if "mixed_precision" in overrides:
                     assert read_value("precision", overrides["mixed_precision"]) == value

@@ -286,7 +286,7 @@ PUBLISHED = (
 
 
 def own(name: str, gain: float, **more: object) -> OwnResult:
-    return OwnResult(name, 4, gain, gain - 0.5, gain + 0.5, ("stack",), "2026-11-01", **more)  # type: ignore[arg-type]
+    return OwnResult(name, 4, gain, gain - 0.5, gain + 0.5, ("stack",), "2026-11-01", **more)
 
 
 def test_what_was_measured_here_outranks_what_is_published_and_hides_nothing() -> None:

@@ -70,5 +70,5 @@ def make_record(
         config_key=config_key(project, contract),
         semantic_class=semantic_class(contract),
         estimate=estimate,
-        **(facts | other),  # type: ignore[arg-type]
+        **(facts | other),
     )

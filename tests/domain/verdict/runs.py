@@ -11,7 +11,7 @@ USUAL_MS = 400.0
 def make_run(run: str = "candidate", slower: float = 0.0, **other: object) -> RunEstimate:
     """A run `slower` (in ln) than 400 ms; the noise inside it is the smaller part."""
     fields: dict[str, object] = {"se": 0.001, "window_length": 50, **other}
-    return RunEstimate(run=run, log_step_time=math.log(USUAL_MS) + slower, **fields)  # type: ignore[arg-type]
+    return RunEstimate(run=run, log_step_time=math.log(USUAL_MS) + slower, **fields)
 
 
 def make_runs(slower: Sequence[float], **other: object) -> list[RunEstimate]:

@@ -191,14 +191,14 @@ NEVER = [
 
 @pytest.mark.parametrize(("facts", "why"), NEVER)
 def test_some_runs_are_never_a_baseline(facts: dict[str, object], why: str) -> None:
-    choice = choose_baseline(make_record(), [make_record("a"), make_record("bad", **facts)], MAIN)  # type: ignore[arg-type]
+    choice = choose_baseline(make_record(), [make_record("a"), make_record("bad", **facts)], MAIN)
     assert names(choice.runs) == ["a"]
     assert [(out.run, out.why) for out in choice.left_out] == [("bad", why)]
 
 
 @pytest.mark.parametrize("bad", [facts for facts, _ in NEVER[:8]])
 def test_a_pin_does_not_make_a_bad_run_good(bad: dict[str, object]) -> None:
-    choice = choose_baseline(make_record(), [make_record("bad", **bad)], BaselineRules(None, frozenset({"bad"})))  # type: ignore[arg-type]
+    choice = choose_baseline(make_record(), [make_record("bad", **bad)], BaselineRules(None, frozenset({"bad"})))
     assert choice.kind == "none"
 
 
@@ -380,7 +380,7 @@ NEAREST_CASES = [
 def test_an_experiment_without_a_baseline_takes_the_nearest_run(
     earlier: list[tuple[str, dict[str, object], dict[str, object]]], chosen: list[str]
 ) -> None:
-    runs = [make_record(name, fields, purpose="experiment", **facts) for name, fields, facts in earlier]  # type: ignore[arg-type]
+    runs = [make_record(name, fields, purpose="experiment", **facts) for name, fields, facts in earlier]
     choice = choose_baseline(make_record(purpose="experiment"), runs, MAIN)
     assert (choice.kind, names(choice.runs)) == ("nearest" if chosen else "none", chosen)
     assert choose_baseline(make_record(), runs, MAIN).kind == "none"

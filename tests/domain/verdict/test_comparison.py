@@ -30,7 +30,7 @@ Fields = dict[str, Value | EllipsisType]
 
 
 def record(run: str, fields: Fields | None = None, **other: object) -> RunRecord:
-    return make_record(run, fields, **({"commit": "0f3c2a9d"} | other))  # type: ignore[arg-type]
+    return make_record(run, fields, **({"commit": "0f3c2a9d"} | other))
 
 
 def compared(a: RunRecord | list[RunRecord], b: RunRecord | list[RunRecord]) -> SideComparison:
@@ -161,7 +161,7 @@ def test_the_run_is_the_sample() -> None:
 def test_a_set_is_compared_as_far_as_is_honest(
     second: dict[str, object], kind: str, measured: bool, fields: tuple[str, ...]
 ) -> None:
-    comparison = compared(record("1"), [record("2", **second), record("3", slower=0.05)])  # type: ignore[arg-type]
+    comparison = compared(record("1"), [record("2", **second), record("3", slower=0.05)])
     assert (comparison.kind, comparison.measured is not None) == (kind, measured)
     assert comparison.sets[1].fields == fields
     assert comparison.sets[1].reruns == (not fields)

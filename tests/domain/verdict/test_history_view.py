@@ -43,7 +43,7 @@ from tests.domain.verdict.history_view_runs import BEGIN, Run, history, in_order
     ],
 )
 def test_what_counts(differs: dict[str, object], expected: str) -> None:
-    assert eligibility(replace(Run(1), **differs), "main", 1) == expected  # type: ignore[arg-type]
+    assert eligibility(replace(Run(1), **differs), "main", 1) == expected
 
 
 def test_any_branch_may_be_the_baseline_branch() -> None:
@@ -57,7 +57,7 @@ def eligibilities(runs: list[Run]) -> list[str]:
 def test_a_change_lies_between_the_runs_that_count() -> None:
     runs = history((12, 400), (12, 424))
     runs[12] = replace(runs[12], is_steady=False)
-    (configuration,) = configurations(runs, eligibilities(runs))  # type: ignore[arg-type]
+    (configuration,) = configurations(runs, eligibilities(runs))
     (change,) = configuration.changes
     assert (change.before, change.run) == (11, 13)
     assert change.delta_pct == pytest.approx(6.0, abs=0.1)
@@ -69,7 +69,7 @@ def test_a_change_lies_between_the_runs_that_count() -> None:
 def test_each_configuration_has_levels_of_its_own() -> None:
     old, new = history((14, 400), config_key="alltoall"), history((20, 300), config_key="hybridep", first=8)
     runs = in_order(old, new)
-    first, second = configurations(runs, eligibilities(runs))  # type: ignore[arg-type]
+    first, second = configurations(runs, eligibilities(runs))
     assert (first.letter, first.config_key, first.is_last, len(first.levels)) == ("A", "alltoall", False, 1)
     assert (second.letter, second.config_key, second.is_last, len(second.levels)) == ("B", "hybridep", True, 1)
     assert not first.changes
@@ -79,7 +79,7 @@ def test_each_configuration_has_levels_of_its_own() -> None:
 
 def test_a_configuration_of_which_no_run_counts_has_no_level() -> None:
     runs = [replace(run, short=True) for run in history((3, 400))]
-    (configuration,) = configurations(runs, eligibilities(runs))  # type: ignore[arg-type]
+    (configuration,) = configurations(runs, eligibilities(runs))
     assert (configuration.levels, configuration.changes, configuration.now) == ((), (), None)
 
 
@@ -92,7 +92,7 @@ def test_drift_of_pins() -> None:
     runs = [Run(k, math.log(ms)) for k, ms in enumerate((400, 404, 412, 424), 1)]
     runs[1] = replace(runs[1], purpose="release")
     pins = [pinned(1, BEGIN, 7, BEGIN + timedelta(days=9)), pinned(3, BEGIN + timedelta(days=9), 8)]
-    newest, oldest = drifts(pins, runs, configurations(runs, eligibilities(runs)))  # type: ignore[arg-type]
+    newest, oldest = drifts(pins, runs, configurations(runs, eligibilities(runs)))
     level = math.exp((math.log(400) + math.log(412) + math.log(424)) / 3)  # too few runs to tell levels apart
     assert newest.since_last is not None
     assert newest.since_release is not None
@@ -109,7 +109,7 @@ def test_drift_of_pins() -> None:
 def test_a_pin_of_another_configuration_says_so() -> None:
     runs = [Run(1), Run(2, config_key="other", short=True)]
     pins = [pinned(1, BEGIN), pinned(2, BEGIN + timedelta(days=1), 2)]
-    newest, _ = drifts(pins, runs, configurations(runs, eligibilities(runs)))  # type: ignore[arg-type]
+    newest, _ = drifts(pins, runs, configurations(runs, eligibilities(runs)))
     assert newest.since_last is not None
     assert newest.since_last.other_configuration
     assert newest.now is None  # no run of it counts
@@ -117,7 +117,7 @@ def test_a_pin_of_another_configuration_says_so() -> None:
 
 def test_a_pin_of_a_run_that_is_gone_or_has_no_figure_has_no_drift() -> None:
     runs = [Run(1, math.nan), Run(2)]
-    (only,) = drifts([pinned(1, BEGIN), pinned(99, BEGIN)], runs, configurations(runs, eligibilities(runs)))  # type: ignore[arg-type]
+    (only,) = drifts([pinned(1, BEGIN), pinned(99, BEGIN)], runs, configurations(runs, eligibilities(runs)))
     assert (only.since_last, only.since_release, only.now) == (None, None, None)
 
 
@@ -144,8 +144,8 @@ def test_versions(contracts: list[dict[str, Stated]], changes: list[tuple[int, i
 
 
 def answer_text(runs: list[Run], pins: tuple[Pin, ...] = (), chosen: int = -1) -> str:
-    segments = configurations(runs, eligibilities(runs))  # type: ignore[arg-type]
-    return answer(runs, eligibilities(runs), segments[chosen], segments, pins).replace("\u202f", " ")  # type: ignore[arg-type]
+    segments = configurations(runs, eligibilities(runs))
+    return answer(runs, eligibilities(runs), segments[chosen], segments, pins).replace("\u202f", " ")
 
 
 def test_the_answer() -> None:

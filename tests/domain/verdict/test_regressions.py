@@ -25,7 +25,7 @@ def alarms(run: RunRecord, earlier: list[RunRecord]) -> tuple[Alarm, ...]:
 
 
 def usual(**other: object) -> list[RunRecord]:
-    return [make_record(f"run {i}", slower=i % 3 * 0.001, **other) for i in range(8)]  # type: ignore[arg-type]
+    return [make_record(f"run {i}", slower=i % 3 * 0.001, **other) for i in range(8)]
 
 
 CAUSES = [
