@@ -17,7 +17,7 @@ MODULES = sorted([*(ROOT / "app").rglob("*.py"), *(ROOT / "workers").rglob("*.py
 COMPOSITION = {"main", "cli", "embedded"}
 """Where the parts are put together; they may import every part of `app`, and nothing imports them."""
 
-LEAVES = {"settings", "errors", "queue", "service_log"}
+LEAVES = {"settings", "errors", "queue", "service_log", "wakes"}
 LAYERS = {"domain": 0, "client": 0, "storage": 1, "pipeline": 2, "workers": 3, "web": 3, "access": 4}
 """Workers lie beside `web`: one that loaded the pages would take 10 MB more and start more slowly."""
 FEATURE = 5

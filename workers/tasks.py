@@ -8,7 +8,7 @@ import structlog
 from celery import Celery
 from sqlalchemy import Engine
 
-from app import queue
+from app import queue, wakes
 from app.pipeline import append, deletion, deliver, judge, process, profiles, rank, rules
 from app.pipeline.notify import notify_silent_stacks
 from app.pipeline.regression_costs import refresh_costs
@@ -59,7 +59,9 @@ def process_run(run_id: int) -> str | None:
 
     Return its status after reading; None when there was nothing to read.
     """
-    return process.process_run(_engine(), _log_files(), get_settings(), run_id)
+    status = process.process_run(_engine(), _log_files(), get_settings(), run_id)
+    wakes.processed(run_id)
+    return status
 
 
 def _next_run() -> int | None:
@@ -77,6 +79,7 @@ def process_profile(profile_id: int) -> None:
 def judge_stack(work_id: int) -> None:
     """Judge and rank one stack if it waits."""
     judge.judge_stack(_engine(), get_settings(), work_id)
+    wakes.processed()
     delivery_queue.enqueue_due(_engine())
 
 

@@ -21,7 +21,7 @@ from celery.platforms import set_pdeathsig
 from h11 import IDLE, SEND_BODY
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from app import queue
+from app import queue, wakes
 from app.embedded.start_up import StartUp
 from app.embedded.worker import Worker
 from app.errors import Conflict, Unavailable
@@ -209,7 +209,7 @@ def serve(
         server = _Server(settings, open_to, address, stack.enter_context(_beside(seed, address)), start)
         start.step("starting the worker and the web server")
         if settings.embedded:
-            stack.enter_context(_worker(settings))
+            stack.enter_context(_worker(settings, stack.enter_context(wakes.opened())))
         stack.enter_context(_more_processes(settings, listener, open_to, web_processes - 1))
         with _on_signal(server.stop):  # uvicorn adds its own handlers, which raise the signal again at the end
             server.run(sockets=[listener])
@@ -346,7 +346,7 @@ def _beside(seed: SeedAt | None, address: str) -> Iterator[Callable[[], None]]:
         stopping.set()
 
 
-def _worker(settings: Settings) -> Worker:
+def _worker(settings: Settings, pipes: wakes.Pipes) -> Worker:
     engine = make_engine(settings)
     with seeing(EVERY_PROJECT):
         heartbeat.beat(engine)  # so that /readyz does not report the starting worker as missing
@@ -358,7 +358,7 @@ def _worker(settings: Settings) -> Worker:
             stack_queue.void_leases(session)
             delivery_queue.void_leases(session)
 
-    return Worker(before_start=prepare, sweep=lambda: queue.enqueue(queue.SWEEP), sweep_seconds=settings.sweep_seconds)
+    return Worker(prepare, lambda: queue.enqueue(queue.SWEEP), settings.sweep_seconds, pipes)
 
 
 def _listen(host: str, port: int) -> socket.socket:

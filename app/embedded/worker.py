@@ -11,6 +11,8 @@ from typing import Self
 
 import structlog
 
+from app.wakes import Pipes
+
 log = structlog.get_logger(__name__)
 
 FINISH_SECONDS = 8.0
@@ -41,10 +43,13 @@ class Worker:
     `before_start` runs before each start, when no worker is alive.
     """
 
-    def __init__(self, before_start: Callable[[], object], sweep: Callable[[], object], sweep_seconds: float) -> None:
+    def __init__(
+        self, before_start: Callable[[], object], sweep: Callable[[], object], sweep_seconds: float, pipes: Pipes
+    ) -> None:
         self._before_start = before_start
         self._sweep = sweep
         self._sweep_seconds = sweep_seconds
+        self._pipes = pipes
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._threads = [
@@ -93,8 +98,14 @@ class Worker:
     def _run_one(self) -> int:
         # A session of its own: Ctrl-C in a terminal reaches the server only, which then stops the worker in order.
         # Our own path, so that the worker finds the same code: a package called `app` may be on PYTHONPATH.
-        env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
-        with subprocess.Popen(COMMAND, env=env, stdin=subprocess.PIPE, start_new_session=True) as process:
+        path = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
+        with subprocess.Popen(
+            COMMAND,
+            env=os.environ | path | self._pipes.environment,
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+            pass_fds=self._pipes.descriptors,
+        ) as process:
             self._process = process
             if self._stopping.is_set():
                 process.kill()

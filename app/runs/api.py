@@ -11,7 +11,6 @@ from itertools import chain
 from typing import Annotated, Any, BinaryIO, Literal, cast
 from urllib.parse import quote
 
-import anyio
 import numpy as np
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
@@ -20,6 +19,7 @@ from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
+from app import wakes
 from app.access.guards import UPLOAD_BYTES
 from app.domain.access.principal import Action
 from app.domain.documents.metadata import MAX_TAGS
@@ -380,16 +380,17 @@ _POLL_SECONDS = (0.02, 0.5)
 
 async def settled(engine: Engine, run_id: int, seconds: float) -> RunState:
     """Return the state of a run once it has been read and judged, or after `seconds`."""
-    pause, end = _POLL_SECONDS[0], time.monotonic() + seconds
+    pause, end = _POLL_SECONDS[1 if wakes.exist() else 0], time.monotonic() + seconds
     before: int | None = None
-    while True:
-        state = await run_in_threadpool(_state, engine, run_id)
-        before = state.judged.verdict_id if before is None else before
-        left = end - time.monotonic()
-        if left <= 0 or _is_settled(state, before):
-            return state
-        await anyio.sleep(min(pause, left))
-        pause = min(pause * 1.2, _POLL_SECONDS[1])
+    with wakes.Waiting(run_id) as waiting:
+        while True:
+            state = await run_in_threadpool(_state, engine, run_id)
+            before = state.judged.verdict_id if before is None else before
+            left = end - time.monotonic()
+            if left <= 0 or _is_settled(state, before):
+                return state
+            await waiting.wait(min(pause, left))
+            pause = min(pause * 1.2, _POLL_SECONDS[1])
 
 
 def _is_settled(state: RunState, verdict_before: int) -> bool:

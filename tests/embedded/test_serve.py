@@ -14,6 +14,7 @@ import httpx2
 import pytest
 from alembic import command
 
+from app import wakes
 from app.cli import main
 from app.embedded import worker
 from app.embedded.service import _listen
@@ -128,7 +129,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again_until_it_can(
             program.write_text("#!/bin/sh\nexec head -c 1\n")
             program.chmod(0o700)
 
-    with worker.Worker(before_start=prepare, sweep=lambda: None, sweep_seconds=60) as keeper:
+    with wakes.opened() as pipes, worker.Worker(prepare, lambda: None, 60, pipes) as keeper:
         wait_for(lambda: keeper._process is not None, "a worker")
     assert attempts == [False, False, False]
 
