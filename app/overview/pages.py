@@ -106,11 +106,11 @@ def show_trend(request: Request, session: ReadSession) -> HTMLResponse:
 
 def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:
     """Summarise what needs attention. `empty`: the sentence for a service without visible runs."""
-    attention, where = overview.attention, filters.where
+    attention = overview.attention
     if not overview.total:
-        return f"No visible runs{where}." if filters.project else empty
+        return f"No visible runs{filters.where}." if filters.project else empty
     counts = {"open": attention.open, "acknowledged": attention.acknowledged}
-    return active_text(counts, attention.hours, attention.without_cost, where)
+    return active_text(counts, attention.hours, attention.without_cost)
 
 
 def arrived(overview: Overview, filters: OverviewQuery) -> str:
@@ -121,8 +121,8 @@ def arrived(overview: Overview, filters: OverviewQuery) -> str:
     if overview.waiting:
         verb = plural(overview.waiting, "run is", "runs are", number=False)
         parts.append(f"{counted(overview.waiting)} {verb} being processed.")
-    period = f"the last {filters.period}{filters.where}"
-    parts.append(_ended(overview, period) if overview.recent else f"Nothing was uploaded in {period}.")
+    period = f"uploaded in the last {filters.period}{filters.where}"
+    parts.append(_ended(overview, period) if overview.recent else f"Nothing was {period}.")
     return " ".join(parts)
 
 
@@ -131,5 +131,5 @@ def _ended(overview: Overview, period: str) -> str:
     none, more = overview.recent_without_figure, "more " if overview.recent_ended_badly else ""
     without = f" {none:,} {more}could not be read." if none else ""
     if overview.recent_ended_badly:
-        return f"{overview.recent_ended_badly:,} of {runs} in {period} failed.{without}"
-    return f"{runs} in {period}, none failed.{without}"
+        return f"{overview.recent_ended_badly:,} of {runs} {period} failed.{without}"
+    return f"{runs} {period}, none failed.{without}"

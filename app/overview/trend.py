@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
+from itertools import groupby, pairwise
 from statistics import median
 from typing import Any
 
@@ -38,7 +39,7 @@ _COLOURS = tuple(f"--line-{number}" for number in range(1, MOST_LINES + 1))
 _TRACKED: Select[Any] = (
     select_any(
         RunRow.id, RunRow.name, RunRow.commit, RunRow.ordered_at, RunRow.step_time_ms, RunRow.tokens_per_s_per_gpu,
-        RunRow.job, RunRow.dispatcher, RunRow.stack_key, RunRow.project_id, RunRow.purpose,
+        RunRow.job, RunRow.dispatcher, RunRow.stack_key, RunRow.config_key, RunRow.project_id, RunRow.purpose,
     )
     .where(
         # As a sum, so that SQLite looks the runs of the stack up, and does not read all of the project.
@@ -70,6 +71,20 @@ class TrendLine:
     runs: tuple[tuple[Any, float], ...]
     changed_at: datetime | None
     container: str
+
+    @property
+    def levels(self) -> list[tuple[datetime, float]]:
+        """Return the throughput at each commit: the median of its runs."""
+        at_commit = groupby(self.runs, key=lambda run_at: aware(run_at[0].ordered_at))
+        return [(at, median(percent for _, percent in runs)) for at, runs in at_commit]
+
+    @property
+    def reconfigured(self) -> tuple[Any, Any, float] | None:
+        """Return the runs before and after the current configuration began on its stack, and the throughput after."""
+        for (before, _), (after, percent) in reversed([*pairwise(self.runs)]):
+            if before.config_key != after.config_key:
+                return (before, after, percent) if before.stack_key == after.stack_key else None
+        return None
 
     @property
     def now(self) -> float:
@@ -109,7 +124,8 @@ class Trend:
 def read_trend(session: Session, days: int, project_id: int | None, branch: str) -> Trend:
     """Return the lines of the workloads with the newest runs, over `days` days.
 
-    They end at the newest run of a stack with several, so that a first run of something else hides no trend.
+    They end at the newest run of a stack with several, so that a first run of something else hides no trend. A period
+    without a line is widened.
     """
     chosen = select(StackRow).where(col(StackRow.runs) > 0).order_by(col(StackRow.last_at).desc())
     if project_id is not None:
@@ -142,7 +158,11 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str)
         reverse=True,
     )
     names = _names([max(parts, key=lambda part: part[0][-1].ordered_at) for parts in ordered[:MOST_LINES]])
-    lines = [line for parts, name in zip(ordered, names, strict=False) if (line := _line(session, parts, name, since))]
+    for begin in (since, since - _EARLIER):
+        read = (_line(session, parts, name, begin) for parts, name in zip(ordered, names, strict=False))
+        lines = [line for line in read if line is not None]
+        if lines:
+            break
     return Trend(tuple(lines), tuple(_flags(session, lines)))
 
 
@@ -262,6 +282,8 @@ def trend_chart(trend: Trend) -> dict[str, Any]:
     flags: list[dict[str, Any]] = []
     labels: list[dict[str, Any]] = []
     marks: list[dict[str, Any]] = []
+    levels: list[dict[str, Any]] = []
+    changes: list[dict[str, Any]] = []
     for number, line in enumerate(trend.lines):
         for run, percent in line.runs:
             points.append(
@@ -271,6 +293,15 @@ def trend_chart(trend: Trend) -> dict[str, Any]:
                     "when": absolute(aware(run.ordered_at)),
                     "commit": short_commit(run.commit) or "unknown", "workload": line.name,
                     "tokens": "unknown" if (speed := run.tokens_per_s_per_gpu) is None else f"{speed:,.0f}",
+                }
+            )  # fmt: skip
+        levels += [{"at": at.timestamp() * 1000, "shown": percent, "line": number} for at, percent in line.levels]
+        if line.reconfigured is not None:
+            before, after, percent = line.reconfigured
+            changes.append(
+                {
+                    "at": _milliseconds(after), "shown": percent, "line": number, "text": "configuration changed",
+                    "href": f"/compare?a={before.id}&b={after.id}", "tip": f"#{before.id} → #{after.id}",
                 }
             )  # fmt: skip
         name = shortened(line.name, _LONGEST_NAME)
@@ -283,7 +314,8 @@ def trend_chart(trend: Trend) -> dict[str, Any]:
     for number, state, run in trend.flags:
         text = {"text": f"#{number}", "href": f"/regressions/{number}", "tip": f"Regression {number}, {state}"}
         flags.append({"at": _milliseconds(run), **text})
-    data = {"points": points, "labels": labels, "releases": marks, "flags": flags}
+    data = {"levels": levels, "points": points, "labels": labels, "releases": marks, "flags": flags}
+    data["changes"] = changes
     data["ends"] = [{"shown": low}, {"shown": high}, {"shown": 100.0}]
     drawn = frozenset(name for name, rows in data.items() if rows)
     title = f"throughput, % of {trend.reference}" if any(line.reference for line in trend.lines) else "throughput, %"
@@ -323,7 +355,9 @@ def _specification(title: str, drawn: frozenset[str]) -> dict[str, Any]:
     row = "{" + ", ".join(f"'{label}': datum.{field}" for label, field in tip.items()) + "}"
     points, labels = alt.Chart(alt.NamedData("points")), alt.Chart(alt.NamedData("labels"))
     releases, flags = alt.Chart(alt.NamedData("releases")), alt.Chart(alt.NamedData("flags"))
+    changes = alt.Chart(alt.NamedData("changes"))
     text = alt.expr(f"width < {_NARROW} ? datum.percent : datum.percent + '  ' + datum.name")
+    wide_only = alt.expr(f"width < {_NARROW} ? '' : datum.text")
     layers = {
         "ends": [
             alt.Chart(alt.NamedData("ends")).mark_rule(opacity=0).encode(y=y),
@@ -335,9 +369,17 @@ def _specification(title: str, drawn: frozenset[str]) -> dict[str, Any]:
             ),
         ],
         "points": [
-            points.mark_line(strokeWidth=1.75, opacity=0.8).encode(x, y, colour),
+            alt.Chart(alt.NamedData("levels")).mark_line(strokeWidth=1.75, opacity=0.8).encode(x, y, colour),
             points.mark_point(filled=True, size=26, opacity=1, cursor="pointer").encode(
                 x, y, colour, href=alt.Href("href:N"), tooltip=alt.value(alt.expr(row))
+            ),
+        ],
+        "changes": [
+            changes.mark_point(size=120, strokeWidth=1.5, cursor="pointer").encode(
+                x, y, colour, href=alt.Href("href:N"), tooltip=alt.Tooltip("tip:N", title="configuration")
+            ),
+            changes.mark_text(align="right", baseline="top", dx=-4, dy=6).encode(
+                x=x, y=y, color=colour, text=alt.value(wide_only), href=alt.Href("href:N")
             ),
         ],
         "labels": [

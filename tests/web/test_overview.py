@@ -205,10 +205,7 @@ def test_the_trend_is_of_a_workload_across_containers(client: TestClient, make: 
     text = overview(client)
     assert "Throughput is 4.8 % below train:1." in answer(text)
     assert 'hx-get="/overview/trend?' in text
-    (spec,) = re.findall(
-        r'<script type="application/json">(.*?)</script>', client.get("/overview/trend").text, re.DOTALL
-    )
-    data = json.loads(spec)["datasets"]
+    data = trend_data(client)
     assert [row["href"] for row in data["points"]] == [f"/runs/{run}" for run in (*before, *after)]
     assert {row["line"] for row in data["points"]} == {0}
     assert data["points"][-1]["shown"] == pytest.approx(100 * 20_000 / 21_000, rel=1e-4)
@@ -216,10 +213,15 @@ def test_the_trend_is_of_a_workload_across_containers(client: TestClient, make: 
     assert [row["href"] for row in data["flags"]] == [f"/regressions/{number}"]
 
 
-def trend_points(client: TestClient, query: str = "") -> list[float]:
+def trend_data(client: TestClient, query: str = "") -> dict[str, Any]:
     text = client.get(f"/overview/trend?{query}").text
     (spec,) = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
-    return [row["shown"] for row in json.loads(spec)["datasets"]["points"]]
+    data: dict[str, Any] = json.loads(spec)["datasets"]
+    return data
+
+
+def trend_points(client: TestClient, query: str = "") -> list[float]:
+    return [row["shown"] for row in trend_data(client, query)["points"]]
 
 
 def test_the_trend_has_the_baseline_of_the_regression(
@@ -260,6 +262,18 @@ def test_a_first_run_of_something_else_hides_no_trend(client: TestClient, make: 
     nightly(make, "hub.example/train:1", 1, [20_000] * 3)
     nightly(make, "hub.example/other:1", 70, [5_000], gpus=8)
     assert [round(shown) for shown in trend_points(client)] == [100, 100, 100]
+
+
+def test_a_period_without_a_line_is_widened(client: TestClient, make: Make) -> None:
+    for day in (1, 61):
+        nightly(make, "hub.example/train:1", day, [20_000])
+    assert [round(shown) for shown in trend_points(client)] == [100, 100]
+
+
+def test_the_trend_marks_where_the_current_configuration_began(client: TestClient, make: Make) -> None:
+    *_, before = nightly(make, "hub.example/train:1", 1, [20_000] * 3, config_key="a" * 64)
+    after, _ = nightly(make, "hub.example/train:1", 4, [21_000] * 2, config_key="b" * 64)
+    assert [row["href"] for row in trend_data(client)["changes"]] == [f"/compare?a={before}&b={after}"]
 
 
 def test_failures_stand_in_one_line_for_each_cause(client: TestClient, make: Make) -> None:

@@ -54,20 +54,21 @@ def refused_because(before: str, after: str) -> str:
     return f"it is {before} and can only become {names}"
 
 
-def active_text(counts: Mapping[str, int], hours: float | None, without_cost: int, where: str = "") -> str:
+def active_text(counts: Mapping[str, int], hours: float | None, without_cost: int) -> str:
     """Summarise active regressions: `2 open and 1 acknowledged regressions cost about 1.2 GPU-hours a day.`
 
     `counts`: by state. `hours`: their known GPU-hours a day, None without one; `without_cost`: number of unknown cost,
     so that the sum is a lower bound.
-    `where`: such as ` on branch main`.
     """
     parts = [f"{counts[state]} {state}" for state in ACTIVE if counts[state]]
     if not parts:
-        return f"No active regressions{where}."
+        return "No active regressions."
     number = sum(counts[state] for state in ACTIVE)
-    regressions = f"{' and '.join(parts)} {plural(number, 'regression', number=False)}{where}"
+    regressions = f"{' and '.join(parts)} {plural(number, 'regression', number=False)}"
     if hours is None:
         return f"{regressions}; cost unknown."
+    if not hours:
+        return f"{regressions} without current cost."
     return f"{regressions} {plural(number, 'costs', 'cost', number=False)} {sum_of_costs(hours, without_cost)}."
 
 
