@@ -20,12 +20,10 @@ tasks.register(app)
 see_every_project()
 
 
-@setup_logging.connect  # type: ignore[untyped-decorator]
 def _configure_logging(**_: Any) -> None:
     configure_logging(get_settings())
 
 
-@worker_init.connect  # type: ignore[untyped-decorator]
 def _use_own_temporary_folder(**_: Any) -> None:
     folder = get_settings().data_dir.resolve() / "temporary"
     try:
@@ -34,14 +32,18 @@ def _use_own_temporary_folder(**_: Any) -> None:
         log.warning("no_folder_for_temporary_files", folder=str(folder), error=str(error))
 
 
-@worker_init.connect  # type: ignore[untyped-decorator]
 def _freeze_imported_objects(**_: Any) -> None:
     # The garbage collector skips them, so that the pool processes keep sharing these pages of memory.
     gc.freeze()
     gc.enable()
 
 
-@worker_ready.connect  # type: ignore[untyped-decorator]
 def _sweep_at_start(**_: Any) -> None:
     # Work that waited while no worker was alive is due now.
     enqueue(SWEEP)
+
+
+setup_logging.connect(_configure_logging)
+worker_init.connect(_use_own_temporary_folder)
+worker_init.connect(_freeze_imported_objects)
+worker_ready.connect(_sweep_at_start)

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.domain.access.principal import Everyone, Principal, ProjectIds, SharedPage
+from app.domain.access.principal import Everyone, Principal, ProjectIds, SharedPage, TokenHolder
 from app.domain.access.secrets import digest, is_token
 from app.settings import Settings
 from app.storage import tokens, users
@@ -110,8 +110,8 @@ class Directory:
             with seeing(EVERY_PROJECT), transaction(self._engine) as session:
                 if credential.session:
                     users.note_seen(session, credential.session, idle, longest)
-                else:
-                    tokens.note_used(session, credential.principal.token_id)  # type: ignore[union-attr]
+                elif isinstance(credential.principal, TokenHolder):
+                    tokens.note_used(session, credential.principal.token_id)
         except SQLAlchemyError as error:
             log.warning("last_use_not_noted", error=type(error).__name__)
 

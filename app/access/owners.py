@@ -88,7 +88,9 @@ def _run_by_id(text: str) -> "_Query | None":
     return None if number is None else select_any(RunRow.project_id, RunRow.token_id).where(col(RunRow.id) == number)
 
 
-def _by_id(table: type[RegressionRow] | type[ExperimentRow] | type[ReferencePointRow]):  # type: ignore[no-untyped-def]
+def _by_id(
+    table: type[RegressionRow] | type[ExperimentRow] | type[ReferencePointRow],
+) -> Callable[[str], _Query | None]:
     def query(text: str) -> "_Query | None":
         number = _number(text)
         return None if number is None else select_any(table.project_id).where(col(table.id) == number)

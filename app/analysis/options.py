@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 # Exit codes. Those of a verdict are in `app/domain/report/exit_codes.py`. They never change; new ones may be added.
 
@@ -35,9 +36,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="judge a log against earlier ones, without a server",
         usage="threewalls compare --baseline LOG... [options] -- LOG [RERUN...] [options]",
     )
-    log = {"nargs": "+", "type": Path, "metavar": "LOG", "required": True}
-    compare.add_argument("--baseline", **log, help="earlier runs, oldest first; a folder is one run")  # type: ignore[arg-type]
-    compare.add_argument("--candidate", **log, help="the run to judge and its reruns; same as --")  # type: ignore[arg-type]
+    log: dict[str, Any] = {"nargs": "+", "type": Path, "metavar": "LOG", "required": True}
+    compare.add_argument("--baseline", **log, help="earlier runs, oldest first; a folder is one run")
+    compare.add_argument("--candidate", **log, help="the run to judge and its reruns; same as --")
     _add_statements(compare, "", "all runs")
     _add_statements(compare, "baseline-", "the baseline runs")
     _add_statements(compare, "candidate-", "the run to judge")

@@ -50,9 +50,12 @@ def deliver(service: Service, upload: Upload, on_progress: OnProgress = lambda *
         return _begin(service, upload, on_progress, is_whole=True)
     run = _begin(service, upload, on_progress, is_whole=False)
     total, before = sum(file.size_bytes for file in upload.pieced), 0
+
+    def report(sent_of_file: int) -> None:
+        on_progress(before + sent_of_file, total)
+
     for file in upload.pieced:
-        offset = stored_bytes(service, run.id, file.name)
-        send_rest(service, run.id, file, offset, lambda now, before=before: on_progress(before + now, total))  # type: ignore[misc]
+        send_rest(service, run.id, file, stored_bytes(service, run.id, file.name), report)
         before += file.size_bytes
     for file in upload.pieced:
         if file.cut:

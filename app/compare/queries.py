@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Literal, Self
+from typing import Any, Literal, Self
 from urllib.parse import urlencode
 
 from sqlalchemy import func, select
@@ -137,7 +137,7 @@ def _missing(numbers: set[int]) -> None:
 
 
 def _record(row: RunRow, detail: RunDetail, loss: float | None) -> RunRecord:
-    facts = facts_of(row)  # type: ignore[arg-type]  # a whole row has the columns of a slim one
+    facts = facts_of(row)
     facts = replace(facts, estimate=replace(facts.estimate, loss=loss))
     return RunRecord.of(facts, detail.project, detail.contract)
 
@@ -202,9 +202,9 @@ class SideSelection:
     def side(self, name: Side) -> tuple[int, ...]:
         return self.a if name == "a" else self.b
 
-    def query(self, **changes: object) -> str:
+    def query(self, **changes: Any) -> str:
         """Return the query string with `changes` applied, without values that equal the default."""
-        changed, default = replace(self, **changes), SideSelection()  # type: ignore[arg-type]
+        changed, default = replace(self, **changes), SideSelection()
         pairs = {
             field.name: ",".join(map(str, value)) if isinstance(value, tuple) else value
             for field in fields(self)

@@ -79,7 +79,7 @@ class HistoryView:
     def from_params(cls, params: Mapping[str, str]) -> Self:
         """Raises InvalidQuery naming the first field that means nothing."""
         given = {f.name: text for f in fields(cls) if (text := params.get(f.name, "").strip())}
-        values: dict[str, str | int] = {}
+        values: dict[str, Any] = {}
         for name, text in given.items():
             if name in _NUMBERS:
                 if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
@@ -89,7 +89,7 @@ class HistoryView:
                 if text not in _CHOICES.get(name, (text,)):
                     raise invalid_filter(name, f"must be one of {', '.join(_CHOICES[name])}, not {text[:40]!r}")
                 values[name] = text
-        view = cls(**values)  # type: ignore[arg-type]
+        view = cls(**values)
         if view.config and not is_key(view.config.partition(":")[0]):
             raise invalid_filter("config", f"must be at least {_SHORTEST_KEY} digits of a config key")
         return replace(view, page=max(1, view.page))
@@ -98,9 +98,9 @@ class HistoryView:
     def zoomed(self) -> bool:
         return bool(self.first or self.last)
 
-    def query(self, **changes: str | int) -> str:
+    def query(self, **changes: Any) -> str:
         """Return the query string with `changes` applied, without values that equal the default."""
-        changed = replace(self, **changes)  # type: ignore[arg-type]
+        changed = replace(self, **changes)
         default = HistoryView()
         return urlencode(
             {f.name: value for f in fields(self) if (value := getattr(changed, f.name)) != getattr(default, f.name)}

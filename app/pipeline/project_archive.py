@@ -9,6 +9,7 @@ import json
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -196,7 +197,7 @@ def import_project(engine: Engine, log_files: LogFiles, path: Path, *, slug: str
                     key = entry.name.removeprefix("objects/")
                     with transaction(engine) as session:
                         objects.about_to_put(session, [key])
-                    log_files.put_stored(key, iter(lambda file=content: file.read(1 << 20), b""))  # type: ignore[misc]
+                    log_files.put_stored(key, iter(partial(content.read, 1 << 20), b""))
                     files += 1
                 elif entry.name == "end.json":
                     is_complete = json.load(content)["runs"] == runs

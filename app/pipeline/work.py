@@ -702,7 +702,7 @@ def _update_deliveries(session: Session, condition: ColumnElement[bool], **value
 
 class ProfileQueue(WorkQueue):
     def __init__(self) -> None:
-        status = ProfileRow.__table__.c.status  # type: ignore[attr-defined]
+        status = table_of(ProfileRow).c.status
         super().__init__(
             ProfileRow,
             returning=("wanted",),

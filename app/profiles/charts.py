@@ -1,7 +1,6 @@
 """The three walls of a run as a picture to download, as SVG or PNG."""
 
 from collections.abc import Iterator
-from functools import lru_cache
 from xml.sax.saxutils import escape
 
 from app.profiles.views import ProfilePage, Wall
@@ -78,14 +77,9 @@ def _cut(text: str, length: int) -> str:
 
 
 def walls_png(page: ProfilePage) -> bytes:
-    return bytes(_converter().svg_to_png(walls_svg(page), scale=2))
-
-
-@lru_cache
-def _converter():  # type: ignore[no-untyped-def]
     import vl_convert  # noqa: PLC0415  takes a tenth of a second to import
 
-    return vl_convert
+    return bytes(vl_convert.svg_to_png(walls_svg(page), scale=2))
 
 
 def _text(x: float, y: float, text: str, size: int, colour: str, *, weight: str = "normal") -> str:

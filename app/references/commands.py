@@ -225,7 +225,8 @@ def _refuse_twin(session: Session, point: ReferencePoint, project: str, but: int
 
 def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name) or (name in old) != (name in new)]
-    return ({name: side[name] for name in changed if name in side} for side in (old, new))  # type: ignore[return-value]
+    before, after = ({name: side[name] for name in changed if name in side} for side in (old, new))
+    return before, after
 
 
 def _record(

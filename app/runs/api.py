@@ -4,7 +4,7 @@ import csv
 import io
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import chain
@@ -311,9 +311,9 @@ def _numbers(values: FloatArray) -> list[Number]:
     return [float(value) if is_finite else None for value, is_finite in zip(values, finite, strict=True)]
 
 
-def _written(rows: object) -> str:
+def _written(rows: Iterable[Iterable[object]]) -> str:
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows(rows)  # type: ignore[arg-type]
+    csv.writer(buffer, lineterminator="\n").writerows(rows)
     return buffer.getvalue()
 
 

@@ -107,7 +107,7 @@ class RunView:
     def from_params(cls, params: Mapping[str, str]) -> Self:
         """Raises InvalidQuery naming the first field that means nothing."""
         given = {f.name: params[f.name].strip() for f in fields(cls) if params.get(f.name, "").strip()}
-        values: dict[str, str | int] = {}
+        values: dict[str, Any] = {}
         for name, text in given.items():
             if name in _TEXTS:
                 if text not in _CHOICES.get(name, (text,)):
@@ -117,14 +117,14 @@ class RunView:
                 values[name] = int(text)
             else:
                 raise invalid_filter(name, f"must be a whole number, not {text[:40]!r}")
-        view = cls(**values)  # type: ignore[arg-type]
+        view = cls(**values)
         if view.last and view.first > view.last:
             raise invalid_filter("last", "must not be before first")
         return replace(view, page=max(1, view.page))
 
-    def query(self, **changes: str | int) -> str:
+    def query(self, **changes: Any) -> str:
         """Return the query string with `changes` applied, without values that equal the default."""
-        changed = replace(self, **changes)  # type: ignore[arg-type]
+        changed = replace(self, **changes)
         if (untold := replace(changed, tab="")).shown == changed.tab:
             changed = untold
         default = RunView()

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -204,7 +205,7 @@ class TarFile:
                 for entry in archive:
                     file = archive.extractfile(entry)
                     if file is not None:
-                        yield entry.name, iter(lambda file=file: file.read(_PIECE), b"")  # type: ignore[misc]
+                        yield entry.name, iter(partial(file.read, _PIECE), b"")
         except tarfile.TarError as error:
             raise DamagedObject(f"{self.path} is damaged or no backup: {error}. Choose another backup.") from error
         except OSError as error:

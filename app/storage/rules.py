@@ -33,7 +33,15 @@ from app.storage.profiles import NO_PROFILE, MeasuredFacts, measured_facts
 from app.storage.readings import StatedFact, StatedFactRow, in_force, statements_of
 from app.storage.runs import WITH_RESULT, RunDetail, RunFile, aware, detail, files_of
 from app.storage.setbacks import Setbacks, setbacks_of
-from app.storage.suspect_evidence import MeasuredGain, MeasuredHere, find_availability, gains_of, matched_abs, measured
+from app.storage.suspect_evidence import (
+    AB,
+    MeasuredGain,
+    MeasuredHere,
+    find_availability,
+    gains_of,
+    matched_abs,
+    measured,
+)
 from app.storage.tables import (
     ExperimentRow,
     ExperimentRunRow,
@@ -277,10 +285,10 @@ def project_id_of(session: Session, slug: str) -> int | None:
 def _gains(session: Session, knobs: Mapping[str, Knob], project_id: int | None) -> dict[str, tuple[MeasuredGain, ...]]:
     fields = sorted({knob.field for knob in knobs.values()})
     rows = matched_abs(session, fields, project_id, MOST_ABS) if fields else []
-    by_field: dict[str, list[object]] = {}
+    by_field: dict[str, list[AB]] = {}
     for row in rows:
         by_field.setdefault(row.attributed_to, []).append(row)
-    gains_by_rule = {name: gains_of(by_field.get(knob.field, ()), knob) for name, knob in knobs.items()}  # type: ignore[arg-type]
+    gains_by_rule = {name: gains_of(by_field.get(knob.field, ()), knob) for name, knob in knobs.items()}
     return {name: tuple(gains) for name, gains in gains_by_rule.items() if gains}
 
 

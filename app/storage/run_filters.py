@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Engine, func, insert, select
-from sqlmodel import Session, col
+from sqlmodel import Session, SQLModel, col
 
 from app.domain.contract.fields import FIELDS
 from app.domain.numbers import contract_value
@@ -95,14 +95,15 @@ def _contracts(session: Session, run_ids: Sequence[int]) -> list[tuple[int, dict
 
 def completions(session: Session, field: str, begin: str) -> list[str]:
     """Return values of a field that begin with a text, whatever its case."""
+    table: type[SQLModel]
     if field in LABEL_NAMES:
         table, column, own = RunLabelRow, col(RunLabelRow.value), col(RunLabelRow.field) == field
     elif field in ("model", "gpu", "dispatcher", "branch"):
-        table, column, own = RunValueRow, col(RunValueRow.value), col(RunValueRow.field) == field  # type: ignore[assignment]
+        table, column, own = RunValueRow, col(RunValueRow.value), col(RunValueRow.field) == field
     elif field in FIELDS:
-        table, column, own = ConfigValueRow, col(ConfigValueRow.value), col(ConfigValueRow.field) == field  # type: ignore[assignment]
+        table, column, own = ConfigValueRow, col(ConfigValueRow.value), col(ConfigValueRow.field) == field
     elif field == "project":
-        table, column, own = ProjectRow, col(ProjectRow.slug), col(ProjectRow.id) > 0  # type: ignore[assignment]
+        table, column, own = ProjectRow, col(ProjectRow.slug), col(ProjectRow.id) > 0
     else:
         return []
     matching: Any = func.lower(column).startswith(begin.lower(), autoescape=True)

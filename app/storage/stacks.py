@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol, cast
 
 from sqlalchemy import ColumnElement, Row, Select, bindparam, case
 from sqlmodel import Session, col
@@ -57,7 +57,7 @@ COMPARED = (
 """Columns that `facts_of` needs."""
 
 # Needed by pages only; each column of hundreds of rows takes time.
-_SHOWN = (
+_SHOWN: tuple[Any, ...] = (
     RunRow.name,
     RunRow.dispatcher,
     RunRow.evidence_level,
@@ -74,16 +74,14 @@ _TO_JUDGE: Select[Any] = (
     )
     .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
 )
-_NEWEST_FIRST = _TO_JUDGE.add_columns(*_SHOWN)  # type: ignore[arg-type]
+_NEWEST_FIRST = _TO_JUDGE.add_columns(*_SHOWN)
 _WITH_METRICS = _NEWEST_FIRST.add_columns(col(RunResultRow.metrics)).join(
     RunResultRow, col(RunResultRow.run_id) == RunRow.id
 )
-_RANKED_TOO = (
+_RANKED_TOO: tuple[Any, ...] = (
     RunRow.dispatcher, RunRow.evidence_level, col(RunResultRow.activity)["dispatcher"].label("carried"),
 )  # fmt: skip
-_TO_JUDGE_AND_RANK = _TO_JUDGE.add_columns(*_RANKED_TOO).join(  # type: ignore[arg-type]
-    RunResultRow, col(RunResultRow.run_id) == RunRow.id
-)
+_TO_JUDGE_AND_RANK = _TO_JUDGE.add_columns(*_RANKED_TOO).join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
 _NEWEST_TO_JUDGE_AND_RANK = _TO_JUDGE_AND_RANK.limit(bindparam("most"))
 _WHOLE: Select[Any] = (
     select_any(*COMPARED, RunResultRow.contract, RunResultRow.steady_state, ProjectRow.slug)
@@ -91,6 +89,21 @@ _WHOLE: Select[Any] = (
     .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
     .where(col(RunRow.id).in_(bindparam("run_ids", expanding=True)))
 )
+
+
+class _StackColumns(Protocol):
+    """Columns of a run that are read as they are stored."""
+
+    project_id: int
+    name: str
+    dispatcher: str | None
+    gpu: str | None
+    gpus: int | None
+    reception: str
+    status: str
+    verdict: str
+    verdict_delta_pct: float | None
+    evidence_level: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +117,19 @@ class StackRun:
     id: int
     ordered_at: datetime
     facts: RunFacts
-    _row: Row[Any]
+    row: Row[Any]
 
     @property
-    def row(self) -> Row[Any]:
-        """The columns that were read."""
-        return self._row
+    def _columns(self) -> _StackColumns:
+        return cast(_StackColumns, self.row)
 
     @property
     def project_id(self) -> int:
-        return self._row.project_id  # type: ignore[no-any-return]
+        return self._columns.project_id
 
     @property
     def name(self) -> str:
-        return self._row.name  # type: ignore[no-any-return]
+        return self._columns.name
 
     @property
     def commit(self) -> str:
@@ -134,48 +146,48 @@ class StackRun:
     @property
     def experiment_tags(self) -> tuple[str, ...]:
         """Return the tags of a run of an experiment, sorted; empty for other runs."""
-        return tuple(sorted(self._row.experiment_tags or ()))
+        return tuple(sorted(self.row.experiment_tags or ()))
 
     @property
     def created_at(self) -> datetime:
-        return aware(self._row.created_at)
+        return aware(self.row.created_at)
 
     @property
     def dispatcher(self) -> str | None:
-        return self._row.dispatcher  # type: ignore[no-any-return]
+        return self._columns.dispatcher
 
     @property
     def gpu(self) -> str | None:
-        return self._row.gpu  # type: ignore[no-any-return]
+        return self._columns.gpu
 
     @property
     def gpus(self) -> int | None:
-        return self._row.gpus  # type: ignore[no-any-return]
+        return self._columns.gpus
 
     @property
     def reception(self) -> str:
-        return self._row.reception  # type: ignore[no-any-return]
+        return self._columns.reception
 
     @property
     def status(self) -> str:
-        return self._row.status  # type: ignore[no-any-return]
+        return self._columns.status
 
     @property
     def verdict(self) -> str:
-        return self._row.verdict  # type: ignore[no-any-return]
+        return self._columns.verdict
 
     @property
     def verdict_delta_pct(self) -> float | None:
-        return self._row.verdict_delta_pct  # type: ignore[no-any-return]
+        return self._columns.verdict_delta_pct
 
     @property
     def evidence_level(self) -> str:
-        return self._row.evidence_level  # type: ignore[no-any-return]
+        return self._columns.evidence_level
 
     @property
     def metrics(self) -> Mapping[str, Metric | None]:
         """Return the headline figures, without intervals unless they were read."""
-        return metrics_of(self._row.metrics) if "metrics" in self._row._fields else _bare_figures(self._row)
+        return metrics_of(self.row.metrics) if "metrics" in self.row._fields else _bare_figures(self.row)
 
     @property
     def config_key(self) -> str:
@@ -298,7 +310,7 @@ def full_records(session: Session, run_ids: Sequence[int]) -> dict[str, RunRecor
     return records
 
 
-def facts_of(row: Row[Any]) -> RunFacts:
+def facts_of(row: Row[Any] | RunRow) -> RunFacts:
     """Return the facts of a row with the columns that a comparison needs."""
     name, outcome = str(row.id), row.outcome
     time, se, memory = row.log_step_time, row.step_time_se, row.peak_memory_gib
@@ -398,7 +410,7 @@ class FamilyPrior:
         rows = list(session.execute(_NEWEST, like | {"since": EVERYTHING, "until": first}).all()[::-1])
         if last > first:
             rows += session.execute(_CHOSEN, like | {"since": first, "until": last}).all()[::-1]
-        self._rows: Sequence[Row[Any]] = rows
+        self.rows: Sequence[Row[Any]] = rows
         self._places = [aware(row.ordered_at) for row in rows]
         self._priors: dict[int, Prior] = {}
 
@@ -406,7 +418,7 @@ class FamilyPrior:
         end = bisect_left(self._places, place)
         if end not in self._priors:
             groups: dict[tuple[str, str], list[float]] = {}
-            for row in self._rows[max(0, end - MOST_RUNS) : end]:
+            for row in self.rows[max(0, end - MOST_RUNS) : end]:
                 groups.setdefault((row.config_key, row.job), []).append(row.log_step_time)
             self._priors[end] = prior_of_levels(groups.values())
         return self._priors[end]

@@ -113,7 +113,7 @@ def _at_the_time(
     if not beside:
         return ()
     wanted = _in_commit_range(session, run, document)
-    return session.execute(wanted.add_columns(VerdictRow.document) if beside - {COMMIT} else wanted).all()  # type: ignore[arg-type]
+    return session.execute(wanted.add_columns(col(VerdictRow.document)) if beside - {COMMIT} else wanted).all()
 
 
 def _with_same_change(rows: Iterable[Row[Any]], suspect: Suspect) -> Iterator[Row[Any]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Engine, delete, func, insert, select, text
+from sqlalchemy import ColumnElement, Engine, delete, func, insert, select, text
 from sqlmodel import Session, col
 
 from app.settings import Settings
@@ -170,11 +170,13 @@ def forget_old(engine: Engine, settings: Settings) -> None:
         _delete_all(engine, AuditEventRow, col(AuditEventRow.at) < now - timedelta(days=settings.audit_days))
 
 
-def _delete_all(engine: Engine, kind: type[DeliveryRow] | type[AuditEventRow], *conditions: object) -> None:
+def _delete_all(
+    engine: Engine, kind: type[DeliveryRow] | type[AuditEventRow], *conditions: ColumnElement[bool]
+) -> None:
     """Delete rows in batches, so that no other writer waits long."""
     table = table_of(kind)
     while True:
-        chosen = select(col(kind.id)).where(*conditions).limit(_AT_ONCE)  # type: ignore[arg-type]
+        chosen = select(col(kind.id)).where(*conditions).limit(_AT_ONCE)
         with transaction(engine) as session:
             ids = list(session.execute(chosen).scalars())
             session.execute(delete(table).where(table.c.id.in_(ids)))

@@ -316,7 +316,7 @@ def _environment(
     """Return variables before and after; for unknown ones only after."""
     wanted = {name.removeprefix(PREFIX): value for name, value in changed.items() if name.startswith(PREFIX)}
     lines: list[DiffLine] = []
-    for name, value in (suggestion.env | wanted if wanted else suggestion.env).items():  # type: ignore[operator]
+    for name, value in {**suggestion.env, **wanted}.items():
         text = None if value is None else f"{name}={shlex.quote(fact_text(value))}"
         before = facts.get(PREFIX + name)
         old = None if before is None else f"{name}={shlex.quote(str(before))}"

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from app.domain.contract import values as pp_layout
 from app.domain.contract.fields import PREFIX
@@ -52,7 +52,7 @@ _BILLIONS = {
     "Nemotron-3-Super-120B-A12B": (120.0, 12.0),
     "Moonlight-16B": (16.0, 3.0),
 }
-_GFLOP_PER_TOKEN = {
+_GFLOP_PER_TOKEN: Mapping[tuple[object, ...], float] = {
     ("DeepSeek-V3", 4096, 1): 259.993,
     ("DeepSeek-V3", 4096, 0): 249.812,
     ("Qwen3-30B-A3B", 4096, 0): 23.006,
@@ -167,7 +167,7 @@ def _billions(place: int) -> Callable[[Values], float | None]:
 
 def _gflop(values: Values) -> float | None:
     mtp = values.get("mtp") or 0
-    return _GFLOP_PER_TOKEN.get((_name(values), values.get("seq_len"), mtp))  # type: ignore[arg-type]
+    return _GFLOP_PER_TOKEN.get((_name(values), values.get("seq_len"), mtp))
 
 
 MODEL_RULES: tuple[tuple[str, Callable[[Values], object]], ...] = (
@@ -289,15 +289,16 @@ def _measured(values: Values) -> WallReading | None:
 def _over_threshold(values: Values) -> list[tuple[float, WallReading]]:
     """Return communication and host if above their thresholds, each with its excess."""
     readings = []
-    for name, threshold, wall, text in (
+    shares: tuple[tuple[str, str, Wall, str], ...] = (
         ("exposed_comm_frac", "T_comm", "communication", "of the step is exposed communication"),
         ("gpu_idle_frac", "T_idle", "host", "of the step the GPU is idle"),
         ("launch_starved_frac", "T_idle", "host", "of the step the GPU waits for kernel launches"),
-    ):
+    )
+    for name, threshold, wall, text in shares:
         value, least = _number(values, name), _number(values, threshold)
         if value is not None and least is not None and value >= least:
             sentence = f"{value:.0%} {text} (threshold: {least:.0%})."
-            readings.append((value / max(least, 1e-9), WallReading(wall, "measured", sentence, (name,))))  # type: ignore[arg-type]
+            readings.append((value / max(least, 1e-9), WallReading(wall, "measured", sentence, (name,))))
     return readings
 
 
@@ -528,7 +529,7 @@ def _ratio(above: str, below: str) -> Callable[[Values], float | None]:
     return rule
 
 
-def _when_known(name: str, of: Callable[[object], object]) -> Rule:
+def _when_known(name: str, of: Callable[[Any], object]) -> Rule:
     """Return `of` applied to the value of `name`, also if it is unset; nothing if it is unknown."""
     return lambda values: of(values[name]) if name in values else None
 
@@ -753,8 +754,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("full_recompute", _full_recompute),
     ("recompute_modules", _recompute_modules),
     ("expandable_segments", _when_known(f"{PREFIX}PYTORCH_CUDA_ALLOC_CONF", _expandable)),
-    ("overlap_grad_reduce", _when_known("dp_overlap", lambda words: "grad_reduce" in list(words))),  # type: ignore[call-overload]
-    ("overlap_param_gather", _when_known("dp_overlap", lambda words: "param_gather" in list(words))),  # type: ignore[call-overload]
+    ("overlap_grad_reduce", _when_known("dp_overlap", lambda words: "grad_reduce" in words)),
+    ("overlap_param_gather", _when_known("dp_overlap", lambda words: "param_gather" in words)),
     ("headroom_frac", _headroom),
     ("ample_memory", _ample_memory),
     ("memory_pressure", _memory_pressure),

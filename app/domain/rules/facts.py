@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import yaml
 
@@ -173,21 +173,21 @@ def read_tables() -> tuple[Fact, ...]:
     )
 
 
-def _tables_fact(section: str, name: str, row: dict[str, object]) -> Fact:
+def _tables_fact(section: str, name: str, row: dict[str, Any]) -> Fact:
     unknown = set(row) - {"type", "meaning", "unit", "from", "argument", "default", "supply"}
     if unknown or not {"type", "meaning"} <= set(row):
         raise ValueError(f"{name}: a fact has type and meaning, and no {', '.join(sorted(unknown))}")
     supply = row.get("supply") or _SUPPLY.get(section, "")
     return Fact(
         name=name,
-        type=row["type"],  # type: ignore[arg-type]
+        type=row["type"],
         group=_GROUPS.get(section, section),  # type: ignore[arg-type]
         meaning=str(row["meaning"]),
         unit=str(row.get("unit", "")),
         supply=str(supply).format(name=name),
-        argument=tuple(row.get("argument", ())),  # type: ignore[arg-type]
-        inputs=tuple(row.get("from", ())),  # type: ignore[arg-type]
-        default=row.get("default"),  # type: ignore[arg-type]
+        argument=tuple(row.get("argument", ())),
+        inputs=tuple(row.get("from", ())),
+        default=row.get("default"),
         section=section,
     )
 

@@ -471,9 +471,9 @@ def _mistake(rule: Rule, example: Facts, wanted: str) -> str | None:
         answer = context.ask(rule.when)
     except (RuleError, ValueError) as problem:
         return str(problem)
-    got = "asks" if isinstance(answer, Unknown) else {True: "fires", False: "silent"}.get(answer)  # type: ignore[call-overload]
-    if got is None:
+    if not isinstance(answer, Unknown | bool):
         return f"the condition returns {answer!r} instead of true or false"
+    got = "asks" if isinstance(answer, Unknown) else "fires" if answer else "silent"
     if got != wanted:
         missing = f" for {', '.join(answer.missing)}" if isinstance(answer, Unknown) else ""
         return f"expected {wanted}, but got {got}{missing}"

@@ -59,11 +59,12 @@ def _step(phase: Phase, evaluation: Evaluation, before: Sequence[Step]) -> Step:
     blockers = [blocker for blocker in evaluation.blockers if blocker.rule.phase == phase]
     suggestions = [suggestion for suggestion in evaluation.suggestions if suggestion.rule.phase == phase]
     rules = tuple(blocker.rule.id for blocker in (*blockers, *suggestions))
+    state: State
     if blockers:
         state, because = "blocked", _blocked(blockers)
     else:
         state, because = _JUDGES[phase](evaluation, before)
-    return Step(phase, QUESTIONS[phase], state, because, rules, len(suggestions))  # type: ignore[arg-type]
+    return Step(phase, QUESTIONS[phase], state, because, rules, len(suggestions))
 
 
 def _blocked(blockers: Sequence[Suggestion]) -> str:

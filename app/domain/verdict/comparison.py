@@ -492,11 +492,11 @@ def _outcome(
 
 
 def _word(change: MetricChange, *, may_name: bool) -> OutcomeWord:
-    if change.decision in ("regression", "improvement"):
-        if not may_name:
-            return "differs"
-        return "worse" if change.decision == "regression" else "better"
-    return change.decision  # type: ignore[return-value]
+    if change.decision == "regression":
+        return "worse" if may_name else "differs"
+    if change.decision == "improvement":
+        return "better" if may_name else "differs"
+    return change.decision
 
 
 def _typical(name: str, runs: list[Mapping[str, Metric | None]]) -> float | None:
