@@ -380,7 +380,7 @@ _POLL_SECONDS = (0.02, 0.5)
 
 async def settled(engine: Engine, run_id: int, seconds: float) -> RunState:
     """Return the state of a run once it has been read and judged, or after `seconds`."""
-    pause, end = _POLL_SECONDS[1 if wakes.exist() else 0], time.monotonic() + seconds
+    pause, end = _POLL_SECONDS[0], time.monotonic() + seconds
     before: int | None = None
     with wakes.Waiting(run_id) as waiting:
         while True:
@@ -389,7 +389,7 @@ async def settled(engine: Engine, run_id: int, seconds: float) -> RunState:
             left = end - time.monotonic()
             if left <= 0 or _is_settled(state, before):
                 return state
-            await waiting.wait(min(pause, left))
+            await waiting.wait(min(_POLL_SECONDS[1] if waiting.is_woken else pause, left))
             pause = min(pause * 1.2, _POLL_SECONDS[1])
 
 

@@ -40,7 +40,8 @@ def test_a_processed_run_wakes_its_request_only() -> None:
 
     async def wait_for_run(run_id: int) -> None:
         with wakes.Waiting(run_id) as waiting:
-            await waiting.wait(LONG_SECONDS)
+            with anyio.fail_after(START_SECONDS):
+                await waiting.wait(LONG_SECONDS)
         done.append(run_id)
 
     async def wait_for_both() -> None:
