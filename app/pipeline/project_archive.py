@@ -14,7 +14,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import structlog
 from sqlalchemy import Engine, func, insert, select, text, update
 from sqlmodel import Session, col
 
@@ -42,8 +41,6 @@ from app.storage.tables import (
     select_any,
     table_of,
 )
-
-log = structlog.get_logger(__name__)
 
 FORMAT = 1
 _BATCH = 25
@@ -208,7 +205,6 @@ def import_project(engine: Engine, log_files: LogFiles, path: Path, *, slug: str
     if not is_complete:
         raise DamagedObject(f"{path} is incomplete. The project {slug} stays archived; delete it and import again.")
     _finish(engine, project_id, renamed=renamed)
-    log.info("project_imported", project=slug, runs=runs, files=files)
     return ImportedProject(slug, runs, files)
 
 

@@ -245,7 +245,6 @@ def back_up(settings: Settings, where: str, *, keep: int = 0) -> Copied:
         _note_backup(engine)
     finally:
         engine.dispose()
-    log.info("backed_up", where=where, id=snapshot, objects=copied.manifest.objects, new_bytes=copied.new_bytes)
     return copied
 
 
@@ -369,7 +368,10 @@ def back_up_if_due(engine: Engine, settings: Settings) -> Copied | None:
         if session.execute(claimed.values(seen_at=now).returning(col(HeartbeatRow.name))).first() is None:
             return None
     try:
-        return back_up(settings, settings.backup_url, keep=settings.backup_keep)
+        copied = back_up(settings, settings.backup_url, keep=settings.backup_keep)
+        manifest = copied.manifest
+        log.info("backed_up", id=manifest.id, objects=manifest.objects, new_bytes=copied.new_bytes)
+        return copied
     finally:
         with transaction(engine) as session:
             free = update(HeartbeatRow).where(col(HeartbeatRow.name) == CLAIM)
