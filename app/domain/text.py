@@ -26,6 +26,11 @@ def one_line(text: str) -> str:
     return " ".join(clean(text).split())
 
 
+def capitalized(text: str) -> str:
+    """Return `text` with a capital first letter; the other letters stay as they are."""
+    return text[:1].upper() + text[1:]
+
+
 def shortened(text: str, most: int) -> str:
     """Return `text` with at most `most` characters: start and end, which tell similar names apart, around `…`."""
     if len(text) <= most:

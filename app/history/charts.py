@@ -526,7 +526,7 @@ def _parts(
         ("arrows", [_verdicts(alt, x, y, "arrows", size=50, up=11, worse_is_up=worse_is_up)]),
         ("levels", [_charts_levels(alt, axis)]),
         ("levels", [_level_labels(alt)]),
-        ("points", [_hit_area(alt, x, y, title)]),
+        ("points", [charts.hit_area(alt, x, y, field="id", tip=_tip(title), size=160)]),
         ("events", [_charts_events(alt, x)]),
         ("lane", _charts_lane(alt, x, title, top + _LANE - 12)),
     ]
@@ -661,17 +661,6 @@ def _charts_events(alt: Any, x: Any) -> Any:
         shape=alt.Shape("kind:N", scale=shapes, legend=None),
         tooltip=[alt.Tooltip("kind:N", title="what"), alt.Tooltip("text:N", title="which")],
     )
-
-
-def _hit_area(alt: Any, x: Any, y: Any, title: str) -> Any:
-    """Draw invisible marks that make the nearest run respond, so that readers need not hit three pixels."""
-    nearest = alt.selection_point(
-        name="nearest", fields=["id"], nearest=True, on="pointerover", clear="pointerout", empty=False
-    )
-    zoom = alt.selection_interval(name="zoom", encodings=["x"])
-    area = alt.Chart(alt.NamedData("points")).mark_point(size=160, strokeWidth=2, filled=False, color=charts.TEXT)
-    shown = alt.when(nearest).then(alt.value(1)).otherwise(alt.value(0))
-    return area.encode(x, y, opacity=shown, tooltip=alt.value(alt.expr(_tip(title)))).add_params(nearest, zoom)
 
 
 def _tip(title: str) -> str:

@@ -37,6 +37,7 @@ from app.domain.ranking.standings import (
     listed,
 )
 from app.domain.run import Metric, Stated
+from app.domain.text import capitalized
 from app.leaderboards.queries import BY_STEP_TIME
 from app.leaderboards.words import (
     EP_SIZES,
@@ -116,8 +117,7 @@ def _none(stacks: int) -> str:
 
 
 def _class_words(summary: ClassSummary) -> str:
-    words = f"{routing_words(summary.routing_mode)}, {label(summary.semantic_class)}"
-    return words[0].upper() + words[1:]
+    return capitalized(f"{routing_words(summary.routing_mode)}, {label(summary.semantic_class)}")
 
 
 def _label(group: TallyGroup) -> str:

@@ -1,6 +1,7 @@
 """`/settings/projects/{slug}/notifications`: receivers of a project and the log of deliveries."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
@@ -129,67 +130,41 @@ async def change(
 @router.post("/{receiver_id}/pause")
 @requires(Action.MANAGE, of="project", log_ins=True)
 async def pause(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
-    def change(author: str) -> None:
-        set_enabled(engine, slug, receiver_id, author, enabled=False)
-
-    return await _do(request, slug, receiver_id, done="paused", change=change)
+    return await _do(
+        request, slug, receiver_id, "paused", partial(set_enabled, engine, slug, receiver_id, enabled=False)
+    )
 
 
 @router.post("/{receiver_id}/resume")
 @requires(Action.MANAGE, of="project", log_ins=True)
 async def resume(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
-    def change(author: str) -> None:
-        set_enabled(engine, slug, receiver_id, author, enabled=True)
-
-    return await _do(request, slug, receiver_id, done="resumed", change=change)
+    return await _do(
+        request, slug, receiver_id, "resumed", partial(set_enabled, engine, slug, receiver_id, enabled=True)
+    )
 
 
 @router.post("/{receiver_id}/test")
 @requires(Action.MANAGE, of="project", log_ins=True)
 async def test(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
-    return await _do(
-        request,
-        slug,
-        receiver_id,
-        done="tested",
-        change=lambda author: send_trial(engine, slug, receiver_id, author),
-    )
+    return await _do(request, slug, receiver_id, "tested", partial(send_trial, engine, slug, receiver_id))
 
 
 @router.post("/{receiver_id}/replay")
 @requires(Action.MANAGE, of="project", log_ins=True)
 async def send_all_again(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
-    return await _do(
-        request,
-        slug,
-        receiver_id,
-        done="replayed",
-        change=lambda author: replay_all(engine, slug, receiver_id, author),
-    )
+    return await _do(request, slug, receiver_id, "replayed", partial(replay_all, engine, slug, receiver_id))
 
 
 @router.post("/{receiver_id}/dismiss")
 @requires(Action.MANAGE, of="project", log_ins=True)
 async def dismiss_given_up(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
-    return await _do(
-        request,
-        slug,
-        receiver_id,
-        done="dismissed",
-        change=lambda author: dismiss(engine, slug, receiver_id, author),
-    )
+    return await _do(request, slug, receiver_id, "dismissed", partial(dismiss, engine, slug, receiver_id))
 
 
 @router.post("/{receiver_id}/delete")
 @requires(Action.MANAGE, of="project", log_ins=True)
 async def delete(request: Request, engine: AppEngine, slug: Slug, receiver_id: Number) -> Response:
-    return await _do(
-        request,
-        slug,
-        receiver_id,
-        done="deleted",
-        change=lambda author: delete_receiver(engine, slug, receiver_id, author),
-    )
+    return await _do(request, slug, receiver_id, "deleted", partial(delete_receiver, engine, slug, receiver_id))
 
 
 @router.post("/{receiver_id}/secret")
@@ -214,9 +189,7 @@ async def send_again(request: Request, engine: AppEngine, slug: Slug, delivery_i
     return await answer_form(request, _ButtonForm, act, _refused(request, slug), max_fields=4, catch=catch)
 
 
-async def _do(
-    request: Request, slug: str, receiver_id: int, *, done: Done, change: Callable[[str], object]
-) -> Response:
+async def _do(request: Request, slug: str, receiver_id: int, done: Done, change: Callable[[str], object]) -> Response:
     def act(form: _ButtonForm) -> str:
         change(form.author)
         return f"{_address(slug)}?done=deleted" if done == "deleted" else f"{_address(slug)}/{receiver_id}?done={done}"

@@ -272,7 +272,8 @@ def _specification(title: str, log: bool, drawn: frozenset[str]) -> dict[str, An
     layers += [layer for name, parts in _behind(alt) if name in drawn for layer in parts]
     layers += [_line(alt, x, y)] if "line" in drawn else []
     layers += _lane(alt, x, title) if "lane" in drawn else []
-    layers += [_marks(alt, x, y), _hit_area(alt, x, y, title)] if "points" in drawn else []
+    if "points" in drawn:
+        layers += [_marks(alt, x, y), charts.hit_area(alt, x, y, field="iteration", tip=_tip(title), size=140)]
     chart = alt.layer(*layers).properties(width="container", height=charts.HEIGHT, config=charts.CONFIG)
     chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     spec: dict[str, Any] = chart.to_dict()
@@ -402,17 +403,6 @@ def _pointer(alt: Any) -> Any:
         .mark_rule(color=charts.TEXT, strokeDash=[4, 3])
         .encode(x=alt.X("iteration:Q"))
     )
-
-
-def _hit_area(alt: Any, x: Any, y: Any, title: str) -> Any:
-    """Draw invisible marks that make the nearest point respond, so that readers need not hit three pixels."""
-    nearest = alt.selection_point(
-        name="nearest", fields=["iteration"], nearest=True, on="pointerover", clear="pointerout", empty=False
-    )
-    zoom = alt.selection_interval(name="zoom", encodings=["x"])
-    area = alt.Chart(alt.NamedData("points")).mark_point(size=140, strokeWidth=2, filled=False, color=charts.TEXT)
-    shown = alt.when(nearest).then(alt.value(1)).otherwise(alt.value(0))
-    return area.encode(x, y, opacity=shown, tooltip=alt.value(alt.expr(_tip(title)))).add_params(nearest, zoom)
 
 
 def _tip(title: str) -> str:

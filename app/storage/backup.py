@@ -40,7 +40,7 @@ from app.domain.numbers import plural
 from app.errors import DamagedObject, Unavailable
 from app.settings import Settings
 from app.storage.database import make_engine, migrate, read_session, require_migrated, transaction
-from app.storage.log_files import LogFiles, open_store
+from app.storage.log_files import checked_object, open_store
 from app.storage.runs import aware
 from app.storage.tables import HeartbeatRow, select_any, utc_now
 
@@ -255,7 +255,7 @@ def _copy(engine: Engine, settings: Settings, place: Repository | TarFile, snaps
         revision = _copy_sqlite(engine, database, listed) if kind == "sqlite" else _dump(engine, database, listed)
         for path in (database, listed):
             with path.open("rb") as file:
-                place.put(path.name, path.stat().st_size, _pieces(file))
+                place.put(path.name, path.stat().st_size, iter(partial(file.read, _PIECE), b""))
         source = open_store(settings, settings.resolved_artifact_url)
         there, new, size, missing, count = place.stored_objects(), 0, 0, [], 0
         with listed.open() as keys:
@@ -428,8 +428,8 @@ def _read_backup(place: Repository | TarFile, database: Path, target: ObjectStor
     objects = 0
     for name, pieces in place.entries():
         if name in _DATABASES.values():
-            with database.open("wb") as file:
-                file.writelines(pieces)
+            with database.open("wb") as copy:
+                copy.writelines(pieces)
             database_sha256 = _sha256(database)
         elif name == OBJECT_LIST:
             keys_sha256 = hashlib.sha256(b"".join(pieces)).hexdigest()
@@ -437,7 +437,10 @@ def _read_backup(place: Repository | TarFile, database: Path, target: ObjectStor
             manifest = Manifest.read(b"".join(pieces), place.where)
         else:
             objects += 1
-            _read_object(name.removeprefix(f"{_OBJECTS}/"), pieces, target)
+            key = name.removeprefix(f"{_OBJECTS}/")
+            with checked_object(key, pieces) as file:
+                if target is not None:
+                    obstore.put(target, key, file)
     if manifest is None:
         raise DamagedObject(f"{place.where} is incomplete: it has no manifest. Choose another backup.")
     if (database_sha256, keys_sha256) != (manifest.database_sha256, manifest.objects_sha256):
@@ -446,19 +449,6 @@ def _read_backup(place: Repository | TarFile, database: Path, target: ObjectStor
     if gone > len(manifest.missing) and isinstance(place, Repository):
         raise DamagedObject(f"{place.where} lacks {plural(gone, 'object')}. Choose another backup.")
     return manifest
-
-
-def _read_object(key: str, pieces: Iterator[bytes], target: ObjectStore | None) -> None:
-    """Check an object against its key, the hash of its text, and store it."""
-    with tempfile.TemporaryDirectory(prefix="threewalls-object-") as folder:
-        path = Path(folder) / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            file.writelines(pieces)
-        LogFiles.of_folder(Path(folder)).check_object(key)
-        if target is not None:
-            with path.open("rb") as file:
-                obstore.put(target, key, file)
 
 
 def _require_empty(engine: Engine) -> None:
@@ -534,10 +524,6 @@ def _spooled(pieces: Iterable[bytes]) -> Iterator[BinaryIO]:
         file.writelines(pieces)
         file.seek(0)
         yield file
-
-
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    return iter(lambda: file.read(_PIECE), b"")
 
 
 def _sha256(path: Path) -> str:

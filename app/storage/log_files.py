@@ -343,15 +343,9 @@ class LogFiles:
 
     def put_stored(self, key: str, pieces: Iterable[bytes]) -> None:
         """Store an object that another store had. Raises DamagedObject if it does not match its key."""
-        with tempfile.TemporaryDirectory(prefix="threewalls-object-") as folder:
-            path = Path(folder) / key
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as file:
-                file.writelines(pieces)
-            LogFiles.of_folder(Path(folder)).check_object(key)
+        with checked_object(key, pieces) as file:
             try:
-                with path.open("rb") as file:
-                    obstore.put(self._store, key, file)
+                obstore.put(self._store, key, file)
                 self._sync(key)
             except _STORE_ERRORS as error:
                 raise _unavailable(error) from error
@@ -516,6 +510,19 @@ def open_store(settings: Settings, url: str) -> ObjectStore:
         },
         retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=20)},
     )
+
+
+@contextmanager
+def checked_object(key: str, pieces: Iterable[bytes]) -> Iterator[BinaryIO]:
+    """Yield a temporary file with the pieces. Raises DamagedObject if its text does not match the key, its hash."""
+    with tempfile.TemporaryDirectory(prefix="threewalls-object-") as folder:
+        path = Path(folder) / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            file.writelines(pieces)
+        LogFiles.of_folder(Path(folder)).check_object(key)
+        with path.open("rb") as file:
+            yield file
 
 
 @contextmanager

@@ -58,6 +58,20 @@ def spread_labels(labels: Iterable[dict[str, Any]], field: str, apart: float) ->
         above = label[field]
 
 
+def hit_area(alt: Any, x: Any, y: Any, *, field: str, tip: str, size: int) -> Any:
+    """Draw invisible marks that make the nearest point respond, so that readers need not hit three pixels.
+
+    `field` identifies a point; `tip` is a Vega expression; `size` is the area of the mark that appears.
+    """
+    nearest = alt.selection_point(
+        name="nearest", fields=[field], nearest=True, on="pointerover", clear="pointerout", empty=False
+    )
+    zoom = alt.selection_interval(name="zoom", encodings=["x"])
+    area = alt.Chart(alt.NamedData("points")).mark_point(size=size, strokeWidth=2, filled=False, color=TEXT)
+    shown = alt.when(nearest).then(alt.value(1)).otherwise(alt.value(0))
+    return area.encode(x, y, opacity=shown, tooltip=alt.value(alt.expr(tip))).add_params(nearest, zoom)
+
+
 # --- From Vega-Lite, which Altair writes, to Vega, which the script of a page draws.
 
 _SEPARATE = ("datasets", "description")

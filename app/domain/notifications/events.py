@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 
 from app.domain.numbers import change_text, daily_cost, plural
-from app.domain.text import one_line
+from app.domain.text import capitalized, one_line
 from app.domain.verdict.document import RerunRequest, VerdictDocument
 from app.domain.verdict.words import baseline_line, decision_word, headline
 
@@ -332,7 +332,7 @@ def _run(number: str) -> str:
 
 
 def _sentence(text: str) -> str:
-    text = text[:1].upper() + text[1:]
+    text = capitalized(text)
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 

@@ -13,7 +13,7 @@ from app.domain.planning.constraints import judge
 from app.domain.planning.estimate import NEAR, Estimator, degrees_of, estimator_of, recipe_words, widest_spread
 from app.domain.planning.memory import Degrees, MemoryOptions
 from app.domain.planning.plan import given_layout
-from app.domain.planning.request import INPUTS, InvalidPlan, PlanRequest, read_request
+from app.domain.planning.request import INPUTS, InvalidPlan, PlanRequest, input_text, read_request
 from app.domain.planning.step_time import StepTime
 from app.domain.rules.derive import FACTS
 from app.domain.rules.engine import LAYOUT, Forecast
@@ -210,13 +210,9 @@ class LayoutForecaster:
 
 def _request(values: Mapping[str, Value | Setting]) -> PlanRequest:
     """Return the request of a run. What it does not say about overlap and dispatcher has the trainer's default."""
-    texts = {name: _text(values[name]) for name in INPUTS if values.get(name) is not None}
+    texts = {name: input_text(values[name]) for name in INPUTS if values.get(name) is not None}
     defaults = {"ep_overlap": "false", "dispatcher": "alltoall"}
     return read_request(defaults | {name: text for name, text in texts.items() if text})
-
-
-def _text(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def _without_stages(changed: Mapping[str, Setting]) -> dict[str, Setting]:

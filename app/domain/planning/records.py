@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from app.domain.performance.flops import flops_per_token
 from app.domain.planning.estimate import Record
 from app.domain.planning.plan import given_layout
-from app.domain.planning.request import INPUTS, InvalidPlan, PlanRequest, read_request
+from app.domain.planning.request import INPUTS, InvalidPlan, PlanRequest, input_text, read_request
 from app.domain.run import Value
 
 LAYOUT = ("tp", "pp", "vpp", "cp", "ep", "etp", "pp_layout", "mtp")
@@ -104,7 +104,7 @@ def _record(used: UsedLayout) -> Record | None:
     if used.values.get("fsdp") not in (None, "none"):  # shards weights as well: other memory, other traffic
         return None
     values = {"mbs": 1, "cp": 1, "etp": 1, **{name: value for name, value in used.values.items() if value is not None}}
-    texts = {name: _text(values[name]) for name in INPUTS if name in values}
+    texts = {name: input_text(values[name]) for name in INPUTS if name in values}
     if texts.get("precision") == "fp8":  # of some kind: all kinds have the same peak
         texts["precision"] = "fp8_cs"
     try:
@@ -126,7 +126,3 @@ def _gpu_seconds(used: UsedLayout, request: PlanRequest) -> float | None:
         flops = flops_per_token(request.model.shape, request.seq_len, discount_window=True)
         return flops / (1e12 * used.tflops_per_gpu)
     return None
-
-
-def _text(value: Value) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

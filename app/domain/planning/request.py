@@ -165,6 +165,8 @@ RECIPE = (
 )  # fmt: skip
 """What else decides memory and step time; what is not stated is chosen: the least recomputation that fits."""
 INPUTS = (*WORK, *DEGREES, *SPLIT, *SHAPE, *WIDTHS, *RECIPE)
+
+
 """Contract fields that a plan takes, in the order of the form."""
 REQUIRED = ("gpu", "gpus", "seq_len")
 LARGEST: Mapping[str, int] = {
@@ -240,6 +242,11 @@ class PlanRequest:
         """Return whether all degrees of one layout are stated; those of experts only for models with experts."""
         wanted = ("tp", "pp", "cp", "ep") if self.model.experts else ("tp", "pp", "cp")
         return all(self.fix(name) for name in wanted)
+
+
+def input_text(value: object) -> str:
+    """Return a value as `read_request` takes it: items of a list separated by commas."""
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def read_request(stated: Mapping[str, str]) -> PlanRequest:

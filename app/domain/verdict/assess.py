@@ -7,6 +7,7 @@ exactly one stack field differs. An experiment gets an A/B.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from app.domain.text import capitalized
 from app.domain.verdict.baseline import (
     BaselineChoice,
     BaselineRules,
@@ -227,7 +228,7 @@ def _judge(
 
     verdict = _by_plan(len(reruns), at_look) if looks is None else at_look(len(reruns), looks)
     if not alive:
-        reason = f"{_sentence(candidates[-1].failed_because)}, so its speed does not count."
+        reason = f"{capitalized(candidates[-1].failed_because)}, so its speed does not count."
         return replace(verdict, decision="failed", reason=reason, notes=(), step_time=None, memory=None)
     used = {*verdict.candidates_used, *(dropped.run for dropped in verdict.dropped)}
     is_decided = bool(verdict.candidates_used)  # else no run of the commit has a step time to judge
@@ -265,7 +266,3 @@ def _rests_on(verdict: Verdict, candidates: Sequence[RunFacts], baseline: Sequen
     if verdict.step_time is None or not any(all(run.short for run in side) for side in sides):
         return None
     return min(sum(run.window_length for run in side) for side in sides)
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from app.domain.contract.fields import PREFIX
 from app.domain.numbers import change_text, percent, plural
+from app.domain.text import capitalized
 from app.domain.verdict.comparison import SideComparison
 from app.domain.verdict.decide import TOO_CLOSE, prior_sentence
 from app.domain.verdict.step_time import (
@@ -118,10 +119,10 @@ def _called(comparison: SideComparison, time: StepTimeChange) -> str:
     if time.decision == "no_change":
         return f"B is as fast as A, {within(time)}: {change}."
     if time.decision == "inconclusive":
-        return f"{_first(change)}: {_certainty(time)}."
+        return f"{capitalized(change)}: {_certainty(time)}."
     if not winner:
-        return f"{_first(change)}, {_certainty(time)}; but there is no winner, because {_price(comparison)}."
-    return f"{_first(change)}, {_certainty(time)}."
+        return f"{capitalized(change)}, {_certainty(time)}; but there is no winner, because {_price(comparison)}."
+    return f"{capitalized(change)}, {_certainty(time)}."
 
 
 def _price(comparison: SideComparison) -> str:
@@ -220,10 +221,6 @@ def _of_the_test(comparison: SideComparison) -> Iterator[str]:
     m = len(measured.baseline_used)
     yield prior_sentence(f"{plural(m, 'run')} in A", m, measured.prior, time.run_to_run_sd)
     yield f"The smallest slowdown that this comparison can detect is {percent(time.smallest_callable_pct)}."
-
-
-def _first(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _lower(sentence: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from app.domain.numbers import THE_SAME, change_text, contract_value, percent, plural, short_commit
 from app.domain.run import Stated
+from app.domain.text import capitalized
 from app.domain.verdict import decide
 from app.domain.verdict.assess import UPGRADES, changed_field
 from app.domain.verdict.baseline import LeftOut, NearMiss
@@ -366,7 +367,7 @@ def contrast_sentence(contrast: MeasuredContrast) -> str:
     measured = _measured(
         time, "than", "from", f"{n} with {difference.field} {before} instead of {after}", certainty(time)
     )
-    because = _first(attribution(comparability))
+    because = capitalized(attribution(comparability))
     kind = "a single-field contrast" if comparability.kind == "contrast" else "a contrast"
     return f"{measured}. {because}. This is {kind}, not a verdict on the code."
 
@@ -469,10 +470,6 @@ def _measured(time: StepTimeChange, than: str, difference_to: str, other: str, s
 
 def _is(names: Sequence[str]) -> str:
     return plural(len(names), "is", "are", number=False)
-
-
-def _first(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
 
 
 def _certainty(document: VerdictDocument, time: StepTimeChange) -> str:
