@@ -80,7 +80,10 @@ def import_runs(options: argparse.Namespace, settings: ClientSettings, env: Mapp
                 raise UsageError(f"{options.where} has more than {MAX_RUNS:,} runs. Import parts of it.")
             meta = _metadata(run, options, mapped, settings.project)
             row: dict[str, object] = {"name": run.name, "source": run.key, "meta": meta}
-            row |= {"steps": _steps(run), "metrics": sorted({renamed.get(name, name) for name in run.columns})}
+            row |= {
+                "steps": max((len(values) for values in run.columns.values()), default=0),
+                "metrics": sorted({renamed.get(name, name) for name in run.columns}),
+            }
             try:
                 upload = _upload(run, meta, renamed, Path(folder) / str(index))
                 if options.dry_run:
@@ -128,10 +131,6 @@ def _metadata(
     if project:
         meta["project"] = project
     return {name: value for name, value in meta.items() if value not in ("", {}, [])}
-
-
-def _steps(run: SourceRun) -> int:
-    return max((len(values) for values in run.columns.values()), default=0)
 
 
 def _upload(run: SourceRun, meta: Mapping[str, object], renamed: Mapping[str, str], folder: Path) -> Upload:

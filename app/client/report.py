@@ -62,7 +62,8 @@ def verdict_text(report: Mapping[str, Any]) -> list[str]:
     """Render a report in lines for a terminal: verdict, baseline, changes, broken limits, suspects, next step."""
     lines = [one_line(str(report.get("headline", ""))), one_line(str(report.get("baseline", "")))]
     if moved := report.get("moved"):
-        lines += ["", *_table([[str(cell or "") for cell in _cells(row)] for row in moved])]
+        columns = ("figure", "baseline", "candidate", "change", "interval", "decision")
+        lines += ["", *_table([[str(row.get(name) or "") for name in columns] for row in moved])]
     if decides := report.get("what_would_decide"):
         lines += ["", one_line(str(decides))]
         if report.get("rerun"):
@@ -89,10 +90,6 @@ def verdict_text(report: Mapping[str, Any]) -> list[str]:
 def _suspect(suspect: Mapping[str, Any]) -> str:
     field, reason = suspect.get("field"), one_line(str(suspect.get("reason", "")))
     return f"{one_line(str(field))}: {reason}" if field else reason
-
-
-def _cells(row: Mapping[str, Any]) -> Sequence[Any]:
-    return [row.get(name) for name in ("figure", "baseline", "candidate", "change", "interval", "decision")]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

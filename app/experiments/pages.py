@@ -209,7 +209,10 @@ class Slot:
 
 def slots(experiment: Experiment) -> tuple[Slot, ...]:
     """Return the slots of both sides, filled by the runs that count in order of arrival; surplus runs are left out."""
-    left = {side: [run for run in experiment.side(side) if _fills(run)] for side in LETTERS}
+    left = {
+        side: [run for run in experiment.side(side) if run.counts and run.status not in ("failed", "unread")]
+        for side in LETTERS
+    }
     filled = [(side, left[side].pop(0) if left[side] else None) for side in experiment.sequence]
     first = next((number for number, (_, run) in enumerate(filled) if run is None), -1)
     return tuple(
@@ -224,10 +227,6 @@ def next_side(places: Sequence[Slot]) -> Side | None:
 
 def missing(places: Sequence[Slot], side: Side) -> int:
     return sum(slot.run is None and slot.side == side for slot in places)
-
-
-def _fills(run: ExperimentRun) -> bool:
-    return run.counts and run.status not in ("failed", "unread")
 
 
 # --- Commands to paste for each side: the job, and the upload of its log with the tag.

@@ -124,7 +124,12 @@ def _sizes(session: Session, stack_keys: Sequence[str]) -> Mapping[str, Sizes]:
         about = select_any(StandingRow.stack_key, StandingRow.about).where(
             col(StandingRow.stack_key).in_(new[start : start + _AT_ONCE])
         )
-        _sizes_by_key.update({row.stack_key: sizes_of(_values(row.about)) for row in session.execute(about)})
+        _sizes_by_key.update(
+            {
+                row.stack_key: sizes_of({name: frozen(value) for name, value in row.about.items()})
+                for row in session.execute(about)
+            }
+        )
     return _sizes_by_key
 
 
@@ -179,7 +184,3 @@ def measure(session: Session, chosen: Workloads, query: ScalingQuery) -> Measure
 def container_of(chosen: Workloads, query: ScalingQuery) -> str:
     """Return the container to show. A series never crosses containers, so there is one at a time."""
     return query.container or next(iter(chosen.containers))
-
-
-def _values(about: Mapping[str, Any]) -> dict[str, Value]:
-    return {name: frozen(value) for name, value in about.items()}

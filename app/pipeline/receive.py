@@ -258,7 +258,7 @@ def accept_upload(
             content_key(document, files_sent, is_open, stored_key), idempotency_key, stored_key, uploader, project
         )
         keys = [file.key for file in staged]
-        room = _bytes_of(staged) + (max(expects, 1) if is_open else 0)
+        room = sum(file.file.stored.size_bytes for file in staged) + (max(expects, 1) if is_open else 0)
         with transaction(engine) as session:
             target = find_target(session, settings, upload)
             accepted = target.same
@@ -380,10 +380,6 @@ def cut_warnings(staged: Sequence[Staged]) -> list[str]:
 def _name_from_files(staged: Sequence[Staged]) -> str:
     names = [file.name for file in staged if file.kind == "log"] or [file.name for file in staged]
     return run_name(names[0]) if names else UNNAMED
-
-
-def _bytes_of(staged: Sequence[Staged]) -> int:
-    return sum(file.file.stored.size_bytes for file in staged)
 
 
 @dataclass(frozen=True, slots=True)

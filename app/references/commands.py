@@ -88,7 +88,8 @@ def change_reference(
         old = from_json(ReferencePoint, row.point)
         point = _point(stated_values(old), statement, errors)
         before, after = _difference(stated_values(old), stated_values(point))
-        was, owner = _slug(session, row.project_id), row.project_id
+        owner = row.project_id
+        was = "" if owner is None else session.get_one(ProjectRow, owner).slug
         project_id, project = (owner, was) if project is None else _project(session, project)
         if moves := project_id != owner:
             row.project_id = project_id
@@ -196,10 +197,6 @@ def _project(session: Session, slug: str) -> tuple[int | None, str]:
     if (row := session.execute(chosen).one_or_none()) is None:
         raise _refused(FieldError("project", "is not a project; a project is created by its first upload"))
     return row.id, row.slug
-
-
-def _slug(session: Session, project_id: int | None) -> str:
-    return session.get_one(ProjectRow, project_id).slug if project_id is not None else ""
 
 
 def _refuse_too_many(session: Session) -> None:

@@ -323,18 +323,6 @@ def _etp(facts: Facts) -> Stated | None:
     return None if tp is None else Stated(tp, "derived", "unset: the trainer takes tp")
 
 
-def _dp(facts: Facts) -> Stated | None:
-    return _quotient(facts, "gpus", "tp", "pp", "cp")
-
-
-def _edp(facts: Facts) -> Stated | None:
-    return _quotient(facts, "gpus", "pp", "ep", "etp")
-
-
-def _ga(facts: Facts) -> Stated | None:
-    return _quotient(facts, "gbs", "mbs", "dp")
-
-
 def _gbs(facts: Facts) -> Stated | None:
     """Return mbs x dp, which the trainer uses when the batch is stated as unset; an unstated batch stays unknown."""
     mbs, dp = _count(facts, "mbs"), _count(facts, "dp")
@@ -407,10 +395,10 @@ _RULES: tuple[tuple[str, Callable[[Facts], Stated | None]], ...] = (
     ("gpus", _gpus),
     ("gpus_per_node", _gpus_per_node),
     ("etp", _etp),
-    ("dp", _dp),
-    ("edp", _edp),
+    ("dp", lambda facts: _quotient(facts, "gpus", "tp", "pp", "cp")),
+    ("edp", lambda facts: _quotient(facts, "gpus", "pp", "ep", "etp")),
     ("gbs", _gbs),
-    ("ga", _ga),
+    ("ga", lambda facts: _quotient(facts, "gbs", "mbs", "dp")),
     ("vpp", _vpp),
     ("dispatcher", _dispatcher),
     ("routing_mode", _routing_mode),

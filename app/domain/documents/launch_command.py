@@ -281,10 +281,6 @@ def _state(reading: _CommandReading, name: str, raw: object, source: Source, det
         reading.problems.append(f"{detail} was not read: {name} {error}.")
 
 
-def _shown(flag: str, values: list[str]) -> str:
-    return one_line(" ".join([flag, *values]))[:200]
-
-
 def _read_harness(reading: _CommandReading, flags: list[tuple[str, list[str]]], overrides: Mapping[str, str]) -> None:
     """Apply flags and overrides in the order of the script, so that the last one wins."""
     names = {_long_name(name): values for name, values in flags}
@@ -307,7 +303,7 @@ def _read_harness_flags(reading: _CommandReading, flags: list[tuple[str, list[st
         name = _long_name(flag)
         meaning = meaning_of(name, values)
         for target, raw in meaning.fields:
-            _state(reading, target, raw, "metadata", _shown(flag, values))
+            _state(reading, target, raw, "metadata", one_line(" ".join([flag, *values]))[:200])
         if meaning.note:
             reading.problems.append(meaning.note)
         if name in _FACTS and values and not is_secret(name, values[0]):

@@ -384,15 +384,13 @@ def planned_change(
     frameworks = (("Megatron-LM", diff.megatron_lm), ("Megatron-Bridge", diff.bridge))
     return PlannedChange(
         text=text,
-        commands=tuple(_commands(name, change, own) for name, change in frameworks if _changes(change)),
+        commands=tuple(
+            _commands(name, change, own) for name, change in frameworks if bool(without_context(change).lines)
+        ),
         environment=tuple(f"{line.sign} {line.text}" for line in diff.environment),
         export=diff.export,
         open=open_fields,
     )
-
-
-def _changes(change: FrameworkChange) -> bool:
-    return bool(without_context(change).lines)
 
 
 def _commands(trainer: str, change: FrameworkChange, own: str) -> Commands:

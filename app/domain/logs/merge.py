@@ -524,7 +524,7 @@ def merge_logs(parts: Sequence[LogPart]) -> ParsedLog:
         total_iterations=_last(part.log.total_iterations for part in (*roles.beside, *roles.slices)),
         log_interval=log_interval(rows.columns["iteration"]) or _last(part.log.log_interval for part in files),
         stated=stated,
-        arguments=_arguments(files),
+        arguments=dict(chain.from_iterable(part.log.arguments.items() for part in files)),
         memory=tuple(_memory(files)),
         events=events,
         problems=(*loops, *(contradictions(files) if len(parts) > 1 else ()), *changed, *rows.problems,
@@ -548,10 +548,6 @@ def _trainer(files: Sequence[FilePart]) -> str:
 
 def _last(values: Iterable[int | None]) -> int | None:
     return next((value for value in reversed(list(values)) if value is not None), None)
-
-
-def _arguments(files: Sequence[FilePart]) -> dict[str, Value]:
-    return dict(chain.from_iterable(part.log.arguments.items() for part in files))
 
 
 def _memory(files: Sequence[FilePart]) -> Iterator[MemoryReport]:

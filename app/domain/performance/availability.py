@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from app.domain.run import (
     Activity,
     DispatcherAvailability,
-    LogEvent,
     LogEvidence,
     ParsedLog,
     Stated,
@@ -30,7 +29,9 @@ def availability(
         if event.kind in _MISSING:
             name = _MISSING[event.kind]
             before = facts[name].evidence if name in facts else ()
-            facts[name] = DispatcherAvailability(name, False, container, (*before, _evidence(event))[:MAX_EVIDENCE])
+            facts[name] = DispatcherAvailability(
+                name, False, container, (*before, LogEvidence(event.file, event.line, event.text))[:MAX_EVIDENCE]
+            )
     used = activities.get("dispatcher")
     active = used.active if used is not None else None
     if active is not None and isinstance(active.value, str) and log.n:
@@ -41,10 +42,6 @@ def availability(
 def _container(contract: Mapping[str, Stated]) -> str | None:
     image = contract["container"].value if "container" in contract else None
     return image if isinstance(image, str) else None
-
-
-def _evidence(event: LogEvent) -> LogEvidence:
-    return LogEvidence(event.file, event.line, event.text)
 
 
 def _use(log: ParsedLog, active: Stated) -> tuple[LogEvidence, ...]:

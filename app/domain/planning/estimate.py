@@ -250,7 +250,7 @@ def _residuals(
     plain, degrees = estimator_of(request), degrees_of(request, layout)
     if plain is None or degrees is None:
         return None, None
-    recipe = plain.ladder[0] if request.recompute is not None else _fitting(plain, degrees)
+    recipe = plain.ladder[0] if request.recompute is not None else plain.ladder[int(plain.estimate(degrees).rung[0])]
     ratio = memory = None
     if gpu_seconds:
         tokens = float((degrees.ga * degrees.dp)[0]) * plain.tokens
@@ -261,10 +261,6 @@ def _residuals(
         memory = (peak_gb - static) / (float(predicted.total[0]) - static)
         memory = memory if memory > 0 else None
     return ratio, memory
-
-
-def _fitting(plain: Estimator, degrees: Degrees) -> MemoryOptions:
-    return plain.ladder[int(plain.estimate(degrees).rung[0])]
 
 
 def degrees_of(request: PlanRequest, layout: Layout) -> Degrees | None:

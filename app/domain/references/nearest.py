@@ -98,7 +98,9 @@ def _routing(certain: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
 
 def _work(certain: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
     if "mtp" in certain:
-        ours, theirs = (_count(value) for value in (certain["mtp"].ours, certain["mtp"].theirs))
+        ours, theirs = (
+            layers if isinstance(layers, int) else 0 for layers in (certain["mtp"].ours, certain["mtp"].theirs)
+        )
         more = "It" if theirs > ours else "This stack"
         yield Cause(
             "mtp", f"{more} has more layers of multi-token prediction: on DeepSeek-V3 one adds 4.1 % FLOPs to a token."
@@ -152,10 +154,6 @@ def _publication(point: ReferencePoint, differences: Sequence[ReferenceDifferenc
     ]
     if unknown:
         yield Cause("unknown", f"The publisher does not state {', '.join(f'`{name}`' for name in unknown)}.")
-
-
-def _count(value: Value) -> int:
-    return value if isinstance(value, int) else 0
 
 
 def _both(difference: ReferenceDifference) -> str:

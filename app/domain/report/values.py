@@ -1,7 +1,7 @@
 """A verdict as plain values: the JSON of the API, the report and `compare`, described in `docs/cli.md`."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
@@ -81,7 +81,7 @@ def comparability_json(comparability: Comparability) -> dict[str, object]:
     return {
         "kind": comparability.kind,
         "attributed_to": comparability.attributed_to,
-        "differences": _differences(comparability.differences),
+        "differences": [difference_json(difference) for difference in comparability.differences],
         "unknown": comparability.unknown,
         "one_is_benchmark_only": comparability.one_is_benchmark_only,
     }
@@ -121,10 +121,6 @@ def _plain_suspects(document: VerdictDocument) -> list[dict[str, object]]:
         {"axis": suspect.axis, "field": suspect.field or None, "reason": suspect.reason}
         for suspect in document.suspects
     ]
-
-
-def _differences(differences: Iterable[Difference]) -> list[dict[str, object]]:
-    return [difference_json(difference) for difference in differences]
 
 
 def difference_json(difference: Difference) -> dict[str, object]:

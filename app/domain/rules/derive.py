@@ -540,10 +540,6 @@ def _etp(values: Values) -> int | None:
     return counts[0] if counts is not None and is_default else None
 
 
-def _etp_unset(values: Values) -> bool | None:
-    return False if "etp" in values else None
-
-
 def _dispatcher(values: Values) -> object:
     kind = values.get("dispatcher_type")
     if kind != "flex":
@@ -599,10 +595,6 @@ def _stage_ranks(between: str) -> Rule:
 def _ran(values: Values) -> bool:
     sound = values.get("oom") is not True and values.get("loss_finite") is not False
     return values.get("fits") is True and sound and values.get("steps_done") not in (None, 0)
-
-
-def _steady_steps(values: Values) -> object:
-    return values.get("window", 0 if "steps_done" in values else None)
 
 
 def _ample_memory(values: Values) -> bool:
@@ -726,7 +718,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("gpus", _product("tp", "pp", "cp", "dp")),
     ("gpus_per_node", _gpus_per_node),
     ("nodes", _nodes),
-    ("etp_unset", _etp_unset),
+    ("etp_unset", lambda values: False if "etp" in values else None),
     ("etp", _etp),
     ("dp", _quotient("gpus", "tp", "pp", "cp")),
     ("edp", _quotient("gpus", "pp", "ep", "etp")),
@@ -772,7 +764,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("amd", lambda values: str(values.get("gpu")).startswith("MI")),
     ("ran", _ran),
     ("gpu_known", lambda values: values.get("gpu") is not None),
-    ("steady_steps", _steady_steps),
+    ("steady_steps", lambda values: values.get("window", 0 if "steps_done" in values else None)),
     ("failure", _nothing("")),
     ("regression_pct", _nothing(0.0)),
     ("fitted_differs", _nothing([])),

@@ -213,7 +213,10 @@ def _from_figures(run: RunReading) -> dict[str, object]:
     shares = [timer.share_of_step for timer in run.timers if timer.name in _COMMUNICATION_TIMERS]
     if shares:
         facts["comm_timer_frac"] = min(sum(shares), 1.0)
-    for name, text in (("framework", _framework(run.trainer)), ("semantic_class", run.semantic_class)):
+    for name, text in (
+        ("framework", run.trainer.lower().replace("-", "_").replace(" ", "_")),
+        ("semantic_class", run.semantic_class),
+    ):
         if text:
             facts[name] = text
     if run.evidence_level:
@@ -270,10 +273,6 @@ def _slow_because(slow: Sequence[int], arguments: Mapping[str, Value]) -> str:
 def _first_names(names: Sequence[str], most: int = 6) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-def _framework(trainer: str) -> str:
-    return trainer.lower().replace("-", "_").replace(" ", "_")
 
 
 def _from_health(run: RunReading) -> dict[str, object]:
