@@ -1,6 +1,6 @@
 """The page of one stack. Parts are computed when a template needs them, so that a block costs only itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -53,6 +53,7 @@ from app.history.workloads import ContainerStep, across_containers
 from app.pipeline.decisions import GoldenProposal, pin, proposals, unpin
 from app.queue import JUDGE_STACK, enqueue
 from app.storage.database import ListPage, transaction
+from app.storage.runs import runs_of_abs
 from app.storage.stacks import StackRun
 from app.storage.tables import PinRow, RunRow
 from app.storage.watches import is_watched
@@ -121,7 +122,7 @@ _FACTS = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "graph_modules"
 
 @dataclass(frozen=True, slots=True)
 class HistoryTableRow:
-    """One run in the table. `metric` None: it has no such figure."""
+    """One run in the table. `metric` None: it has no such figure. `ab`: its verdict compares configurations."""
 
     place: int
     run: StackRun
@@ -131,6 +132,7 @@ class HistoryTableRow:
     commit_address: str
     container: str
     pinned: bool
+    ab: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +406,8 @@ class HistoryPage:
         newest_first = self.places[::-1][start : start + TABLE_ROWS]
         pinned = {pin.run_id for pin in self.history.pins if pin.in_force}
         figures, letters = self._figures(newest_first), self.history.letters
-        rows = tuple(self._row(place, letters[place], pinned, figures) for place in newest_first)
+        compared = runs_of_abs(self._session, [self.history.runs[place].id for place in newest_first])
+        rows = tuple(self._row(place, letters[place], pinned, compared, figures) for place in newest_first)
         return ListPage(rows, total, start // TABLE_ROWS + 1, TABLE_ROWS)
 
     def all_figures(self) -> dict[int, Mapping[str, Metric | None]]:
@@ -414,7 +417,14 @@ class HistoryPage:
     def table_address(self, page: int) -> str:
         return self.view.query(page=page)
 
-    def _row(self, place: int, letter: str, pinned: set[int], figures: Mapping[int, Metric | None]) -> HistoryTableRow:
+    def _row(
+        self,
+        place: int,
+        letter: str,
+        pinned: set[int],
+        compared: Collection[int],
+        figures: Mapping[int, Metric | None],
+    ) -> HistoryTableRow:
         run = self.history.runs[place]
         return HistoryTableRow(
             place=place,
@@ -425,6 +435,7 @@ class HistoryPage:
             commit_address=commit_address(self.stack.commit_url, run.commit),
             container=self._containers.get(run.facts.stack_key, ""),
             pinned=run.id in pinned,
+            ab=run.id in compared or run.purpose == "experiment",
         )
 
     @property

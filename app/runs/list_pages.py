@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import ceil, isfinite
 from typing import Annotated, Literal
 from urllib.parse import parse_qsl
 
@@ -96,16 +96,46 @@ _ROWS, _TEXT_PCT, _DOT_PCT = 3, 30.0, 3.0
 _STRIP_RUNS = 3
 
 
-def verdict_dots(runs: Sequence[RunListItem]) -> tuple[Dot, ...]:
-    """Return the runs from the oldest on by their change against the baseline, slower above; () for too few.
+@dataclass(frozen=True, slots=True)
+class RunStrip:
+    """The picture above the list. `limit_pct`: the change at its upper edge."""
+
+    dots: tuple[Dot, ...]
+    limit_pct: float
+
+    @property
+    def ticks(self) -> tuple[tuple[int, str], ...]:
+        """Return the height in percent of each tick of the scale with its text."""
+        slower, faster = (change_text(change).delta for change in (self.limit_pct, -self.limit_pct))
+        return ((_MIDDLE - _HALF, slower), (_MIDDLE, "0"), (_MIDDLE + _HALF, faster))
+
+    @property
+    def key(self) -> tuple[tuple[str, str], ...]:
+        """Return the marks that occur, by decision, with their meaning."""
+        drawn = {dot.decision for dot in self.dots}
+        return tuple((decision, text) for decision, text in _MARKS.items() if decision in drawn)
+
+
+_MARKS = {
+    "regression": "slower",
+    "improvement": "faster",
+    "no-change": "no change",
+    "inconclusive": "undecided",
+    "no-baseline": "not compared",
+    "failed": "failed",
+}
+
+
+def run_strip(runs: Sequence[RunListItem]) -> RunStrip | None:
+    """Return the runs from the oldest on by their change against the baseline, slower above; None for too few.
 
     Runs without a change stand in a lane below.
     """
     changes = {run.id: _change(run) for run in runs}
     judged = [change for change in changes.values() if change is not None]
     if len(judged) < _STRIP_RUNS:
-        return ()
-    limit = min(MOST_SHOWN_PCT, max(2.0, *map(abs, judged)))
+        return None
+    limit = min(MOST_SHOWN_PCT, max(2.0, ceil(max(map(abs, judged)))))
     dots = []
     for place, run in enumerate(sorted(runs, key=lambda run: (run.created_at, run.id))):
         change = changes[run.id]
@@ -123,7 +153,7 @@ def verdict_dots(runs: Sequence[RunListItem]) -> tuple[Dot, ...]:
     above = text_rows([dot for dot in dots if dot.text and dot.y < _MIDDLE])
     below = text_rows([dot for dot in dots if dot.text and dot.y > _MIDDLE])
     rows = above | below
-    return tuple(replace(dot, row=rows.get(dot.run_id, 0)) for dot in dots)
+    return RunStrip(tuple(replace(dot, row=rows.get(dot.run_id, 0)) for dot in dots), limit)
 
 
 def text_rows(dots: Sequence[Dot]) -> dict[int, int]:
@@ -269,7 +299,7 @@ def _render(
         toast=toast,
         page=page,
         answer=list_answer(page.items),
-        dots=verdict_dots(page.items),
+        strip=run_strip(page.items),
         filters=query,
         columns=query.shown_columns,
         all_columns=LIST_COLUMNS,

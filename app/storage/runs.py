@@ -45,6 +45,7 @@ from app.storage.tables import (
     RunRow,
     RunValueRow,
     SegmentRow,
+    VerdictRow,
     select_any,
 )
 
@@ -508,7 +509,8 @@ class RunListItem:
     """One row of the list. `outcome` is how the job itself ended (`health.outcome`), empty until it is known;
     `evidence` is what that was seen in. `verdict` is the current one, empty until it was judged; its change is of step
     time. `quarantine` is a person's reason to leave it out of everything, else empty. `notes`: their beginning.
-    `experiment_id`, `side`: the newest experiment that the run belongs to, and `baseline` or `candidate`.
+    `experiment_id`, `side`: the newest experiment that the run belongs to, and `baseline` or `candidate`. `ab`: the
+    verdict compares configurations, so it opens no regression.
     """
 
     id: int
@@ -537,6 +539,7 @@ class RunListItem:
     notes: str = ""
     experiment_id: int | None = None
     side: str = ""
+    ab: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -608,7 +611,8 @@ def filter_values(session: Session, *names: str, project_id: int | None = None) 
 def runs_by_id(session: Session, run_ids: Sequence[int]) -> tuple[RunListItem, ...]:
     """Return these runs in the given order."""
     rows = session.execute(list_runs().where(col(RunRow.id).in_(run_ids)))
-    by_id = {row.id: list_item(row) for row in rows}
+    compared = runs_of_abs(session, run_ids)
+    by_id = {row.id: list_item(row, ab=row.id in compared or row.purpose == "experiment") for row in rows}
     return tuple(by_id[run_id] for run_id in run_ids if run_id in by_id)
 
 
@@ -618,7 +622,17 @@ def latest_runs(session: Session, limit: int, *conditions: ColumnElement[bool]) 
     return runs_by_id(session, session.execute(newest).scalars().all())
 
 
-def list_item(row: Row[Any]) -> RunListItem:
+def runs_of_abs(session: Session, run_ids: Sequence[int]) -> frozenset[int]:
+    """Return those of the runs whose verdict compares them with runs of another configuration."""
+    chosen = select_any(VerdictRow.run_id).where(
+        col(VerdictRow.run_id).in_(run_ids),
+        col(VerdictRow.current),
+        col(VerdictRow.comparison).not_in(("", "verdict")),
+    )
+    return frozenset(session.execute(chosen).scalars())
+
+
+def list_item(row: Row[Any], *, ab: bool) -> RunListItem:
     return RunListItem(
         id=row.id, name=row.name, project=row.slug, generated=row.generated, purpose=row.purpose, branch=row.branch,
         commit=row.commit, created_at=aware(row.created_at), status=row.status, error=row.error,
@@ -627,7 +641,7 @@ def list_item(row: Row[Any]) -> RunListItem:
         dispatcher=row.dispatcher, evidence_level=row.evidence_level, semantic_class=row.semantic_class,
         provisional=row.provisional, metrics=metrics_of(row.metrics), verdict=row.verdict,
         verdict_delta_pct=row.verdict_delta_pct, quarantine=row.quarantine, notes=row.notes or "",
-        experiment_id=row.experiment_id, side=row.side or "",
+        experiment_id=row.experiment_id, side=row.side or "", ab=ab,
     )  # fmt: skip
 
 

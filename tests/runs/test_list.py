@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from app.runs.list_pages import Dot, list_answer, text_rows, verdict_dots
+from app.domain.numbers import signed
+from app.runs.list_pages import Dot, list_answer, run_strip, text_rows
 from app.runs.queries import RunQuery, find_runs
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
@@ -47,7 +48,11 @@ def test_every_dot_stands_at_its_change_or_names_it(client: TestClient, engine: 
         for verdict, change in changes.items():
             make_run(session, name=verdict, purpose="ci", verdict=verdict, verdict_delta_pct=change)
         make_run(session, name="broken", status="failed")
-        dots = {dot.decision: dot for dot in verdict_dots(find_runs(session, RunQuery()).items)}
+        strip = run_strip(find_runs(session, RunQuery()).items)
+    assert strip
+    dots = {dot.decision: dot for dot in strip.dots}
+    assert {name for name, _ in strip.key} == {*dots}
+    assert [text for _, text in strip.ticks] == [signed(12), "0", signed(-12)]
     heights = {name: dots[name].y for name in ("improvement", "no-change", "regression", "inconclusive")}
     assert heights["no-change"] - heights["regression"] == pytest.approx(
         2 * (heights["improvement"] - heights["no-change"])
@@ -63,7 +68,7 @@ def test_every_dot_stands_at_its_change_or_names_it(client: TestClient, engine: 
     with read_session(engine) as session:
         ended = find_runs(session, RunQuery(status="failed")).items
     assert (len(ended), list_answer(ended)) == (1, "The run shown failed.")
-    assert text.count("<circle class=") == 5
+    assert text.count("<circle class=") == 10, "each in the picture and in its key"
 
 
 def test_the_selected_runs_are_tagged_all_or_none(client: TestClient, runs: list[int]) -> None:

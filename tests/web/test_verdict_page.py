@@ -280,6 +280,16 @@ def test_the_api_decides_what_the_forms_decide(client: TestClient, make: Make) -
     assert client.post(f"/runs/{run}/explode", data={}).status_code in (404, 405)
 
 
+def test_lists_name_the_verdict_of_an_ab_as_its_page_does(client: TestClient, make: Make) -> None:
+    run = make(slower=0.08, fields={"ep_overlap": True})
+    key = client.get(f"/api/v1/runs/{run}").json()["stack_key"]
+    for address in (f"/runs/{run}", "/runs", f"/history/{key}/runs"):
+        badges = re.findall(
+            r'<span class="badge regression"[^>]*>.*?</svg>\s*([^<]+?)\s*</span>', client.get(address).text
+        )
+        assert badges == ["A/B slower"], address
+
+
 def works(engine: Engine) -> list[str]:
     with read_session(engine) as session:
         return list(session.execute(select(col(StackWorkRow.work))).scalars())
