@@ -42,7 +42,9 @@ def test_a_suggestion_becomes_an_experiment_in_three_clicks(open_page: OpenPage,
     overlap = page.locator("#s-eo-enable")
     expect(overlap.locator(".effect-dot.gain circle")).to_be_visible()
     overlap.get_by_role("link", name="Plan A/B").click()
-    expect(page.get_by_label("Flags for Megatron-LM")).to_have_text("--overlap-moe-expert-parallel-comm")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy flags").first.click()
+    assert page.evaluate("navigator.clipboard.readText()") == "--overlap-moe-expert-parallel-comm"
     page.get_by_text("Complete command").first.click()
     expect(page.get_by_label("Command for Megatron-LM")).to_contain_text("--moe-token-dispatcher-type alltoall")
     plan = page.get_by_role("button", name="Plan this")
