@@ -36,7 +36,10 @@ from app.storage.tables import RunResultRow, select_any
 
 
 def measured_here(session: Session, run: RunDetail, suggestions: Iterable[Suggestion]) -> tuple[MeasuredHere, ...]:
-    """Return the results of the project's matched A/Bs for each suggestion that changes one knob."""
+    """Return the results of the project's matched A/Bs for each suggestion that changes one knob.
+
+    The verdict on the run itself is no evidence: undoing the change is what it suggests.
+    """
     knobs = {
         suggestion.rule.id: knob
         for suggestion in suggestions
@@ -44,7 +47,9 @@ def measured_here(session: Session, run: RunDetail, suggestions: Iterable[Sugges
     }
     if not knobs:
         return ()
-    rows = matched_abs(session, sorted({knob.field for knob in knobs.values()}), run.project_id)
+    own = run.stack_key, run.config_key, run.commit or run.id
+    fields = sorted({knob.field for knob in knobs.values()})
+    rows = [ab for ab in matched_abs(session, fields, run.project_id) if ab.candidate != own]
     groups = [(rule, own, gains) for rule, knob in knobs.items() for own, gains in _by_stack(run, gains_of(rows, knob))]
     contracts = _contracts(session, {gains[0].run_id for _, _, gains in groups})
     return tuple(

@@ -14,8 +14,11 @@ from sqlmodel import Session, col
 from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.values import shown
 from app.domain.flags import FLAGS
+from app.domain.numbers import gain_change
 from app.domain.performance.failures import FROM_OUTSIDE
 from app.domain.rules.engine import Taken
+from app.domain.rules.evidence import Statement
+from app.domain.rules.ranking import LIKENESS
 from app.domain.rules.rule import Setting
 from app.domain.run import Stated
 from app.domain.verdict.differences import Difference, axis_of, differing, differing_beside, differing_commit
@@ -77,7 +80,9 @@ def setbacks_of(
             "regression_cause": _cause_text(causes),
             "regression_undo": undo_text(certain) or "Rerun the job on other nodes, because no known field differs.",
         }
-        taken[REGRESSION_RULE] = Taken(values_of(certain), title=back_title("the baseline", certain))
+        taken[REGRESSION_RULE] = Taken(
+            values_of(certain), _restored(run, slowdown), title=back_title("the baseline", certain)
+        )
     return Setbacks(facts, taken)
 
 
@@ -122,6 +127,29 @@ def _slowdown(session: Session, run: RunDetail, document: VerdictDocument, *, in
             text = f"{since}: regression #{regression.id} is {regression.shown_state}."
             return _Slowdown(pct, text, member.run_id, first.document)
     return None
+
+
+_BELOW_AB = 4
+"""Level of a verdict as evidence for going back: its cause is the likely one, which only an A/B shows."""
+
+
+def _restored(run: RunDetail, slowdown: _Slowdown) -> Statement | None:
+    """Return what going back gains by the verdict on the run that became slower; None without a measured change."""
+    change = slowdown.document.measured
+    if change is None:
+        return None
+    gain = gain_change(change.delta_pct, change.ci_low_pct, change.ci_high_pct)
+    return Statement(
+        level=_BELOW_AB,
+        text=f"{gain.text}, if the whole difference goes",
+        setting=f"run #{slowdown.run} and its baseline",
+        source="measured here",
+        date="",
+        gain=(change.ci_low_pct, change.ci_high_pct),
+        pct=change.delta_pct,
+        at={name: run.contract[name].value for name in LIKENESS if name in run.contract},
+        name=f"verdict on #{slowdown.run}",
+    )
 
 
 def _causes(session: Session, run_id: int, document: VerdictDocument) -> tuple[Difference, ...]:
@@ -180,9 +208,21 @@ def back_title(where: str, differences: Sequence["Difference | _Changed"]) -> st
     if isinstance(first, _Changed):
         name, now, before = first.name, _short(first.now), _short(first.before)
     else:
-        name, now, before = first.field, _side(first.b), _side(first.a)
+        name, now, before = first.field, *_short_sides(first)
     title = f"Go back to {where}: {name} {now[:_IN_TITLE]} → {before[:_IN_TITLE]}"
     return f"{title} and {more} more" if more else title
+
+
+def _short_sides(difference: Difference) -> tuple[str, str]:
+    """Return the value now and before; of containers only the tags, if these differ."""
+    now, before = _side(difference.b), _side(difference.a)
+    if difference.field != "container" or _tag(now) == _tag(before):
+        return now, before
+    return _tag(now), _tag(before)
+
+
+def _tag(container: str) -> str:
+    return container.partition("@")[0].rpartition("/")[2]
 
 
 def values_of(differences: Sequence[Difference]) -> dict[str, Setting]:
