@@ -5,6 +5,7 @@ import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -20,6 +21,7 @@ from app.domain.numbers import plural, step_time, time_unit_of
 from app.domain.ranking.matrix import (
     NO_GRAPHS,
     Contender,
+    EmptyCell,
     EpMatrix,
     comparison_text,
     ep_matrices,
@@ -33,9 +35,10 @@ from app.domain.ranking.standings import Interval
 from app.domain.report.values import storable
 from app.domain.rules.derive import derive
 from app.domain.rules.rule import PublishedResult, RuleBook
-from app.domain.run import Activity
+from app.domain.run import Activity, Value
 from app.errors import NotFound
 from app.leaderboards.api_models import Hardware, ModelFamily, Project
+from app.leaderboards.ep_picture import EpPicture, ep_picture
 from app.leaderboards.words import label, routing_words
 from app.storage.json_text import from_json
 from app.storage.runs import activities
@@ -103,6 +106,14 @@ def stacks_of(session: Session, hardware: str, family: str, project: str = "") -
 
 
 @dataclass(frozen=True, slots=True)
+class EpPlan:
+    """An EP degree to try. `from_run`: the run to change, the fastest of the matrix."""
+
+    ep: int
+    from_run: str
+
+
+@dataclass(frozen=True)
 class StackMatrix:
     stack: MatrixStack
     matrix: EpMatrix
@@ -110,6 +121,31 @@ class StackMatrix:
     @property
     def title(self) -> str:
         return f"{routing_words(self.matrix.routing_mode)}, {label(self.matrix.semantic_class)}"
+
+    @cached_property
+    def picture(self) -> EpPicture | None:
+        return ep_picture(self.matrix, [plan.ep for plan in self.plans])
+
+    @cached_property
+    def plans(self) -> tuple[EpPlan, ...]:
+        """Return the next EP degrees to try: those beyond an end of the sweep, if its fastest result is there."""
+        eps = self.matrix.eps
+        ep, fastest = min(
+            ((ep, cell) for ep, column in self.matrix.columns.items() for cell in column if cell.compared),
+            key=lambda item: (item[1].directional, item[1].step_time_ms.value),
+        )
+        known = next(item.known for item in self.stack.runs if item.config_key == fastest.config_key)
+        beyond = [ep * 2] if ep == eps[-1] else []
+        beyond += [ep // 2] if ep == eps[0] else []
+        return tuple(EpPlan(degree, fastest.runs[-1]) for degree in beyond if _is_feasible(degree, known))
+
+
+def _is_feasible(ep: int, known: Mapping[str, Value]) -> bool:
+    """Return whether the GPUs and the experts divide by it; what a run does not state forbids nothing."""
+    gpus, experts, pp = known.get("gpus"), known.get("num_experts"), known.get("pp")
+    ranks = ep * (pp if isinstance(pp, int) else 1)
+    divides = all(number % by == 0 for number, by in ((gpus, ranks), (experts, ep)) if isinstance(number, int) and by)
+    return ep > 1 and divides
 
 
 class MatrixPage:
@@ -122,6 +158,13 @@ class MatrixPage:
         matrices = [StackMatrix(stack, matrix) for stack in stacks for matrix in ep_matrices(stack.runs, stack.missing)]
         self.matrices = tuple(item for item in matrices if not item.matrix.is_single)
         self.singles = tuple(item for item in matrices if item.matrix.is_single)
+
+    @property
+    def plan(self) -> EpPlan | EmptyCell | None:
+        """Return what to measure next: an empty cell, else an EP degree beyond the measured ones."""
+        for gap in (gap for item in self.matrices for gap in item.matrix.empty if gap.why == "not_run"):
+            return gap
+        return next((plan for item in (*self.matrices, *self.singles) for plan in item.plans), None)
 
     @property
     def answer(self) -> str:
@@ -139,6 +182,8 @@ class MatrixPage:
         if decided:
             ep, pair = max(decided, key=lambda item: abs(item[1].gain_pct))
             first = f"EP{ep}: {comparison_text(pair)} at equal knobs."
+            if {ep for item in self.matrices for ep in item.matrix.eps} == {ep}:
+                first += " No other EP degree was measured."
         else:
             first = "All pairs at equal knobs tie." if pairs else "No two dispatchers ran at equal knobs yet."
         return f"{first} {plural(empty, 'cell is', 'cells are')} empty." if empty else first

@@ -71,6 +71,11 @@ def test_each_ep_degree_compares_at_equal_knobs_and_empty_cells_are_suggestions(
     page = client.get(f"{PAGE}/matrix").text
     assert page.count("data-interval>") == len(table["cells"])
     assert f"{cell(table, 'hybridep', 16)['low_ms'] / 1000:.2f}" in page
+    marks = re.findall(r'<circle cx="([\d.]+)%" cy="([\d.]+)"', page)
+    assert len(marks) == len(table["cells"])
+    fastest = min(table["cells"], key=lambda row: row["step_time_ms"])
+    assert max(marks, key=lambda mark: float(mark[1]))[0] == "78.0", "lowest in the last column"
+    assert fastest["ep"] == 16
     link = f"/runs/{empty['from_run']}/experiments/new?field=dispatcher&value=alltoall"
     assert link in page.replace("&amp;", "&")
     assert client.get(link).status_code == 200
@@ -84,6 +89,15 @@ def test_best_against_best_may_differ_in_other_knobs_and_says_so(client: TestCli
     assert row["at_equal_knobs"]["gain_pct"] == pytest.approx(4.4, abs=0.1)
     assert row["best_against_best"]["gain_pct"] == pytest.approx(25.2, abs=0.1)
     assert (len(row["runs"]), row["runs_in_all"]) == (6, 12)
+
+
+def test_a_single_ep_degree_offers_the_next_ones_that_the_gpus_allow(client: TestClient, session: Session) -> None:
+    stack(session, 31_310.0, {"ep": 16})
+    fast = stack(session, 26_600.0, HYBRIDEP | {"ep": 16})
+    page = client.get(f"{PAGE}/matrix").text.replace("&amp;", "&")
+    plans = set(re.findall(r'href="(/runs/\d+/experiments/new[^"]+)"', page))
+    assert plans == {f"/runs/{fast[-1]}/experiments/new?field=ep&value=8"}, "16 GPUs"
+    assert client.get(plans.pop()).status_code == 200
 
 
 def test_what_does_not_exist_is_refused(client: TestClient, session: Session) -> None:
