@@ -125,15 +125,12 @@ def migrated_data(tmp_path: Path, migrated_file: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def event_loop_thread() -> Iterator[None]:
-    """One event loop for all clients of this process: one for each request, as usual, doubles what a request costs."""
-    from anyio.from_thread import start_blocking_portal
-    from starlette.testclient import TestClient
+def event_loop() -> Iterator[None]:
+    """One event loop for all clients of this process, without a thread of its own: tests/in_process.py."""
+    from tests.in_process import answering_in_process
 
-    with start_blocking_portal() as portal:
-        TestClient.portal = portal
+    with answering_in_process():
         yield
-        TestClient.portal = None
 
 
 @pytest.fixture(scope="session")
@@ -173,7 +170,7 @@ def compiled_once() -> None:
 def settings(
     tmp_path: Path,
     migrated_file: Path,
-    event_loop_thread: None,
+    event_loop: None,
     compiled_once: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> "Iterator[Settings]":
@@ -193,7 +190,7 @@ def settings(
 
 @pytest.fixture(scope="module")
 def module_settings(
-    tmp_path_factory: pytest.TempPathFactory, migrated_file: Path, event_loop_thread: None, compiled_once: None
+    tmp_path_factory: pytest.TempPathFactory, migrated_file: Path, event_loop: None, compiled_once: None
 ) -> "Iterator[Settings]":
     """The same for a whole module, whose tests share what is costly to make."""
     from app.settings import get_settings
