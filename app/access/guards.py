@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.access.routes import RouteTable, RuledRoute
 from app.domain.access.principal import Anonymous
 from app.errors import FieldError, Overloaded
-from app.web.dependencies import READING
+from app.web.dependencies import COMPUTING, READING
 from app.web.errors import answer, answer_error, problem
 from app.web.identity import access_of, is_loopback
 
@@ -277,7 +277,7 @@ class OverloadMiddleware:
 
 
 def _waiting() -> int:
-    limiters = (to_thread.current_default_thread_limiter(), READING)
+    limiters = (to_thread.current_default_thread_limiter(), READING, COMPUTING)
     return sum(limiter.statistics().tasks_waiting for limiter in limiters)
 
 

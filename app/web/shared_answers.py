@@ -1,21 +1,27 @@
-"""Answer identical requests that wait at the same time with one answer, so that a crowd costs as little as a few."""
+"""Compute few answers at a time, and one for all identical requests that wait: a crowd costs as little as a few."""
 
 import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+from anyio import WouldBlock
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.storage.visible import visible_projects
+from app.web.dependencies import COMPUTING
 
 PATIENCE_SECONDS = 5.0
-"""How long a request waits for the identical one in front of it before it is handled on its own."""
+"""How long a request waits for the identical one in front of it, and for its turn, before it is handled all the same.
+"""
 
 _OF_THE_CONNECTION = (b"connection", b"x-request-id", b"traceparent", b"tracestate", b"sec-fetch-user")
 """Headers that no handler reads."""
 
 _OF_THE_ROUTE = ("route", "root_path")
 """What the router adds to the scope and the log line of a request reads."""
+
+
+_NOT_COMPUTED = ("/static/", "/healthz", "/readyz", "/metrics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +31,30 @@ class _Answer:
     route: dict[str, Any]
 
 
+@dataclass(eq=False, slots=True)
+class _Turn:
+    """The computation of an answer for all identical requests that wait. `is_limited`: it counts for `COMPUTING`."""
+
+    answer: "asyncio.Future[_Answer | None]"
+    is_limited: bool = False
+
+    async def begin(self) -> None:
+        try:
+            COMPUTING.acquire_on_behalf_of_nowait(self)  # yields to no other task
+        except WouldBlock:
+            await COMPUTING.acquire_on_behalf_of(self)
+        self.is_limited = True
+
+    def end(self, answer: _Answer | None) -> None:
+        if self.is_limited:
+            self.is_limited = False
+            COMPUTING.release_on_behalf_of(self)
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+
 class SharedAnswersMiddleware:
-    """Handle identical GET requests of the same caller one after the other, and those that wait with one answer.
+    """Handle a few GET requests at a time, and identical ones of the same caller that wait with one answer.
 
     A request never gets an answer that another request began to compute before it arrived, so everything that was
     saved before it arrived is in its answer. Answers that are streamed, set cookies or report an error are not shared.
@@ -38,7 +66,7 @@ class SharedAnswersMiddleware:
         self._next: dict[object, asyncio.Future[_Answer | None]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "GET" or b"wait=" in scope["query_string"]:
+        if not _is_read(scope):
             await self._app(scope, receive, send)
             return
         key = _key(scope)
@@ -52,24 +80,23 @@ class SharedAnswersMiddleware:
             await send({**answer.start, "headers": list(answer.start["headers"])})
             await send(answer.body)
             return
-        waiting: asyncio.Future[_Answer | None] | None = None
-        if key in self._running:
-            waiting = self._next[key] = asyncio.get_running_loop().create_future()
-            try:
-                async with asyncio.timeout(PATIENCE_SECONDS):
+        turn = _Turn(asyncio.get_running_loop().create_future())
+        self._next[key] = turn.answer
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                if key in self._running:
                     await self._running[key].wait()
-            except TimeoutError:
-                pass
-            except asyncio.CancelledError:
-                waiting.set_result(None)
-                raise
-            finally:
-                del self._next[key]
-        await self._handle(key, waiting, scope, receive, send)
+                await turn.begin()
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            turn.end(None)
+            raise
+        finally:
+            del self._next[key]
+        await self._handle(key, turn, scope, receive, send)
 
-    async def _handle(
-        self, key: object, waiting: "asyncio.Future[_Answer | None] | None", scope: Scope, receive: Receive, send: Send
-    ) -> None:
+    async def _handle(self, key: object, turn: "_Turn", scope: Scope, receive: Receive, send: Send) -> None:
         ended = self._running[key] = asyncio.Event()
         start: Message = {}
 
@@ -77,8 +104,7 @@ class SharedAnswersMiddleware:
             ended.set()
             if self._running.get(key) is ended:
                 del self._running[key]
-            if waiting is not None and not waiting.done():
-                waiting.set_result(answer)
+            turn.end(answer)
 
         async def shared(message: Message) -> None:
             nonlocal start
@@ -94,6 +120,16 @@ class SharedAnswersMiddleware:
             await self._app(scope, receive, shared)
         finally:
             release(None)
+
+
+def _is_read(scope: Scope) -> bool:
+    """Return whether the request is answered by computing, without waiting for a change or sending a file."""
+    return (
+        scope["type"] == "http"
+        and scope["method"] == "GET"
+        and b"wait=" not in scope["query_string"]
+        and not scope["path"].startswith(_NOT_COMPUTED)
+    )
 
 
 def _may_be_shared(start: Message) -> bool:

@@ -10,6 +10,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from app.storage.visible import seeing
+from app.web.dependencies import COMPUTING
 from app.web.shared_answers import SharedAnswersMiddleware
 
 Handler = Callable[[Scope], Awaitable[Response]]
@@ -164,3 +165,27 @@ def test_a_request_waits_for_an_identical_one_only_so_long(monkeypatch: pytest.M
         assert await asyncio.gather(*tasks) == ["0", "0"]
 
     asyncio.run(hanging())
+
+
+def test_requests_that_wait_for_their_turn_share_an_answer() -> None:
+    async def busy() -> None:
+        service = Service()
+        others = [service.get(f"/{number}") for number in range(int(COMPUTING.total_tokens))]
+        assert await together(service, [*others, *(service.get() for _ in range(50))]) == ["0"] * (len(others) + 50)
+        assert service.handled["/"] == 1
+        assert COMPUTING.borrowed_tokens == 0
+
+    asyncio.run(busy())
+
+
+def test_a_busy_service_answers_static_files_and_checks_at_once() -> None:
+    async def busy() -> None:
+        service = Service()
+        others = [service.get(f"/{number}") for number in range(2 * int(COMPUTING.total_tokens))]
+        tasks = [asyncio.ensure_future(request) for request in [*others, service.get("/healthz")]]
+        await settled()
+        assert (service.handled["/healthz"], service.handled.total()) == (1, COMPUTING.total_tokens + 1)
+        service.gate.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(busy())
