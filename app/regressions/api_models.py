@@ -54,7 +54,7 @@ class SlowerStackOut(BaseModel):
 
 
 class RegressionOut(BaseModel):
-    """A regression. `worst_delta_pct` and `gpu_hours_per_day` cover all members."""
+    """A regression. `gpu_hours_per_day` covers all members, `worst_delta_pct` those that have not recovered, if any."""
 
     id: int
     url: str = Field(description="Page of the regression.")

@@ -1,13 +1,13 @@
-"""The chart of a regression: a row per member with the runs before and after its change, all on one axis.
+"""The chart of a regression: a row per job with the runs before and after its change.
 
-Each row shows the difference from the member's usual level in percent, so that members of different speed compare.
+Each row shows the difference from the job's usual level in percent, so that jobs of different speed compare.
 """
 
 import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -18,38 +18,44 @@ from sqlmodel import Session, col
 from app.domain.naming import without_common
 from app.domain.numbers import absolute, change_text, gpu_hours, short_commit
 from app.domain.text import shortened
-from app.regressions.regression import RegressionMember
+from app.regressions.regression import RegressionMember, SlowJob
 from app.regressions.words import figure_text
 from app.storage.stacks import PassReading, StackRun, stack_runs
 from app.storage.tables import RunRow, select_any
 from app.storage.verdicts import current_verdict
 from app.web import charts
 
-MOST_MEMBERS = 12
-"""Number of drawn members; the table below lists all."""
+MOST_JOBS = 12
+"""Number of drawn jobs; the table below lists all."""
 MOST_BEFORE, MOST_AFTER = 30, 170
-"""Number of drawn runs of a member before its change, and from it on; the history page shows the rest."""
+"""Number of drawn runs of a job before its change, and from it on; the history page shows the rest."""
 FEWEST_BEFORE = 3
-"""With fewer runs of its own before the change, a member's row shows the runs that it was compared with."""
+"""With fewer runs of its own before the change, a job's row shows the runs that it was compared with."""
 ROW, GAP, AXIS = 112, 22, 42
 """Pixels of a row, of the space above it for its name, and of the labels below the last one."""
 _LANE = 10
 """Pixels at the top of a row for values off the scale."""
 _LEAST_SPAN = 4.0
 """Least range of the axis in percent: noise must not look like a change."""
+_ALIKE = 3.0
+"""Rows share one scale while the widest range is at most this times the narrowest; else small changes look flat."""
 _TICKS = 6
+_BAND_ROOM = "max(1, scale('x', datum.to) - scale('x', datum.from) - 8)"
 _LETTERS = 32
 """Letters of a name that a phone has room for next to the change."""
 _WITH_YEAR = timedelta(days=300)
 _ROLES = ("before", "another stack", "first slow run", "after", "not counted")
 BEFORE, AFTER = _ROLES[:2], _ROLES[2:4]
+Moment = tuple[datetime, str | int]
+"""History position of a run, and its commit or else its number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One run. `delta_pct`: difference from the usual level; `role` is one of _ROLES."""
+    """One run. `delta_pct`: difference from the usual level; `role` is one of _ROLES; `stack`: index in the job."""
 
     run: StackRun
+    stack: int
     value: float
     text: str
     delta_pct: float
@@ -57,50 +63,64 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnMember:
-    """A member and its drawn runs in commit order."""
+class DrawnJob:
+    """A job and its drawn runs in commit order. `change`: where it became slower."""
 
-    member: RegressionMember
+    job: SlowJob
     points: tuple[Point, ...]
+    change: Moment
 
 
-def member_rows(
-    session: Session, project_id: int, members: Sequence[RegressionMember], metric: str
-) -> tuple[DrawnMember, ...]:
-    """Return the rows of the chart, without members that have no known level."""
+_BEFORE_IT = -1
+"""In place of the index of a stack: the run is of another stack or configuration, which the change was seen against."""
+
+
+def job_rows(
+    session: Session, project_id: int, jobs: Sequence[SlowJob], metric: str, *, is_upgrade: bool
+) -> tuple[DrawnJob, ...]:
+    """Return the rows of the chart, without jobs that have no known level.
+
+    `is_upgrade`: the change came with the stack, so all of its runs are after it.
+    """
     rows = []
-    for member in members[:MOST_MEMBERS]:
-        if member.usual:
-            runs = _runs(session, project_id, member)
+    for job in jobs[:MOST_JOBS]:
+        if job.first.usual:
+            runs = _runs(session, project_id, job, is_upgrade=is_upgrade)
             if metric == "lm_loss":
                 # Read for this metric only; the typical losses are over the iterations that all runs share.
                 facts = PassReading(session).with_losses([run.facts for run, _ in runs])
-                runs = [(replace(run, facts=own), other) for (run, other), own in zip(runs, facts, strict=True)]
-            rows.append(DrawnMember(member, tuple(_points(runs, member, metric))))
+                runs = [(replace(run, facts=own), stack) for (run, stack), own in zip(runs, facts, strict=True)]
+            own = [run for run, stack in runs if stack != _BEFORE_IT]
+            change = _moment(own[0]) if is_upgrade and own else _moment_of(job.first)
+            rows.append(DrawnJob(job, tuple(_points(runs, job.first, metric, change)), change))
     return tuple(row for row in rows if row.points)
 
 
-def _runs(session: Session, project_id: int, member: RegressionMember) -> list[tuple[StackRun, bool]]:
-    """Return the runs around the change in commit order, each with whether it is of another stack or configuration."""
-    place = member.ordered_at
+def _runs(session: Session, project_id: int, job: SlowJob, *, is_upgrade: bool) -> list[tuple[StackRun, int]]:
+    """Return the runs around the change in commit order, each with the index of its stack in the job."""
+    first = job.first
 
     def read(stack_key: str, newest: int, *conditions: ColumnElement[bool]) -> list[StackRun]:
         return stack_runs(session, project_id, stack_key, *conditions, with_metrics=False, newest=newest)
 
-    # Of the same launches only: other configurations of the stack may have another speed.
-    own = col(RunRow.config_key).concat("") == member.config_key
+    def of(config_key: str) -> ColumnElement[bool]:
+        # Of the same launches only: other configurations of the stack may have another speed.
+        return col(RunRow.config_key).concat("") == config_key
+
     position = tuple_(col(RunRow.ordered_at), col(RunRow.id))
-    before = read(member.stack_key, MOST_BEFORE, own, position < (place, member.run_id))
-    after = read(member.stack_key, MOST_AFTER, own, position >= (place, member.run_id))
-    if all(run.id != member.run_id for run in after):
-        after = [*read(member.stack_key, 1, col(RunRow.id) == member.run_id), *after]
-    others: list[StackRun] = []
-    if sum(run.makes_levels for run in before) < FEWEST_BEFORE:
-        for stack_key, config_key in _compared_with(session, member):
-            if (stack_key, config_key) != (member.stack_key, member.config_key):
-                key = col(RunRow.config_key).concat("") == config_key
-                others += read(stack_key, MOST_BEFORE, key, position < (place, member.run_id))
-    drawn = [*((run, True) for run in others), *((run, False) for run in (*before, *after))]
+    earlier = position < (first.ordered_at, first.run_id)
+    before = read(first.stack_key, MOST_BEFORE, of(first.config_key), earlier)
+    drawn = [(run, 0) for run in before]
+    for index, member in enumerate(job.stacks):
+        later = position >= (member.ordered_at, member.run_id)
+        after = read(member.stack_key, MOST_AFTER, of(member.config_key), later)
+        if all(run.id != member.run_id for run in after):
+            after = [*read(member.stack_key, 1, col(RunRow.id) == member.run_id), *after]
+        drawn += [(run, index) for run in after]
+    if is_upgrade or sum(run.makes_levels for run in before) < FEWEST_BEFORE:
+        for stack_key, config_key in _compared_with(session, first):
+            if (stack_key, config_key) != (first.stack_key, first.config_key):
+                drawn += [(run, _BEFORE_IT) for run in read(stack_key, MOST_BEFORE, of(config_key), earlier)]
     return sorted(drawn, key=lambda pair: (pair[0].ordered_at, pair[0].id))
 
 
@@ -115,14 +135,15 @@ def _compared_with(session: Session, member: RegressionMember) -> list[tuple[str
     return [(row.stack_key, row.config_key) for row in session.execute(chosen)]
 
 
-def _points(runs: Sequence[tuple[StackRun, bool]], member: RegressionMember, metric: str) -> Iterator[Point]:
+def _points(
+    runs: Sequence[tuple[StackRun, int]], member: RegressionMember, metric: str, change: Moment
+) -> Iterator[Point]:
     assert member.usual is not None  # noqa: S101  # the caller looked
-    slow = member.ordered_at, member.run_id
-    for run, is_of_other in runs:
+    for run, stack in runs:
         value = _value(run, metric)
         if math.isfinite(value):
-            text = figure_text(metric, value)
-            yield Point(run, value, text, 100 * (value / member.usual - 1), _role(run, slow, is_of_other))
+            role = _role(run, member, change, stack == _BEFORE_IT)
+            yield Point(run, stack, value, figure_text(metric, value), 100 * (value / member.usual - 1), role)
 
 
 def _value(run: StackRun, metric: str) -> float:
@@ -135,14 +156,16 @@ def _value(run: StackRun, metric: str) -> float:
     return math.exp(run.log_step_time)
 
 
-def _role(run: StackRun, slow: tuple[Any, int], is_of_other: bool) -> str:
-    if run.id == slow[1]:
+def _role(run: StackRun, member: RegressionMember, change: Moment, is_of_other: bool) -> str:
+    if run.id == member.run_id:
         return "first slow run"
     if not run.makes_levels:
         return "not counted"
     if is_of_other:
         return "another stack"
-    return "before" if (run.ordered_at, run.id) < slow else "after"
+    place = member.ordered_at, member.run_id
+    is_before = (run.ordered_at, run.id) < place and run.ordered_at < change[0]
+    return "before" if is_before else "after"
 
 
 # --- The specification. Rows stand below each other on one value axis, each in a range of its own.
@@ -153,56 +176,63 @@ def chart_height(rows: int) -> int:
     return rows * (ROW + GAP) + AXIS
 
 
-def history_chart(rows: Sequence[DrawnMember], metric: str) -> dict[str, Any]:
-    """Return the Vega-Lite specification; a click on a point opens its run."""
-    low, high = _range(rows)
-    pixel = (high - low) / (ROW - _LANE)
-    # The value at the upper edge of the drawing is 0, and each row ends one step below the one before.
-    step = pixel * (ROW + GAP)
-    offsets = [-k * step - pixel * (GAP + _LANE) - high for k in range(len(rows))]
+def history_chart(rows: Sequence[DrawnJob], metric: str) -> dict[str, Any]:
+    """Return the Vega-Lite specification; a click on a point opens its run. Its value axis is in pixels."""
     places = _places(rows)
-    names = without_common([row.member.title for row in rows])
+    names = without_common([row.job.title for row in rows])
     data: dict[str, list[dict[str, Any]]] = {
-        "frame": [{"at": 0.5, "shown": 0.0}, {"at": len(places) + 0.5, "shown": -len(rows) * step}],
-        "points": [], "lane": [], "changes": [], "levels": [], "names": [], "grid": [], "values": [],
+        "frame": [{"at": 0.5, "shown": 0.0}, {"at": len(places) + 0.5, "shown": -len(rows) * (ROW + GAP)}],
+        "points": [], "lane": [], "changes": [], "bands": [], "levels": [], "names": [], "grid": [], "values": [],
         "ticks": _ticks(rows, places),
     }  # fmt: skip
-    grid = list(_grid(low, high))
-    for row, offset, name in zip(rows, offsets, names, strict=True):
-        data["names"].append(_name(row.member, name, offset + high + pixel * (_LANE + GAP / 2), metric))
-        for value in grid:
-            data["grid"].append({"shown": offset + value})
+    for k, (row, (low, high), name) in enumerate(zip(rows, _ranges(rows), names, strict=True)):
+        bottom, pixels = -(k + 1) * (ROW + GAP), (ROW - _LANE) / (high - low)
+
+        def at(delta: float, low: float = low, bottom: float = bottom, pixels: float = pixels) -> float:
+            return bottom + pixels * (delta - low)
+
+        lane = at(high) + _LANE / 2
+        data["names"].append(_name(row.job, name, at(high) + _LANE + GAP / 2, metric))
+        for value in _grid(low, high):
             label = f"{value:+g} %".replace("-", "−") if value else "0"
-            data["values"].append({"shown": offset + value, "label": label})
+            data["grid"].append({"shown": at(value)})
+            data["values"].append({"shown": at(value), "label": label})
         for point in row.points:
-            mark = _mark(point, places[_moment(point.run)], metric)
             is_on_axis = low <= point.delta_pct <= high
-            edge = high + pixel * _LANE / 2
             data["points" if is_on_axis else "lane"].append(
-                mark | {"shown": offset + (point.delta_pct if is_on_axis else edge)}
+                _mark(point, places[_moment(point.run)], metric)
+                | {"shown": at(point.delta_pct) if is_on_axis else lane}
             )
-        data["levels"] += [line | {"shown": offset + line["delta"]} for line in _levels(row, places)]
-        data["changes"].append(
-            {"at": places[_moment_of(row.member)] - 0.5, "top": offset + high, "bottom": offset + low}
-        )
+        data["levels"] += [line | {"shown": at(line["delta"])} for line in _levels(row, places)]
+        data["bands"] += [band | {"top": lane, "bottom": at(low)} for band in _bands(row, places)]
+        data["changes"].append({"at": places[row.change] - 0.5, "top": at(high), "bottom": at(low)})
     drawn = frozenset(name for name, of_name in data.items() if of_name)
     spec = dict(_specification(len(rows), drawn))
     spec["datasets"] = {name: of_name for name, of_name in data.items() if of_name}
     spec["description"] = (
         f"Difference from the usual level of {len(data['points']) + len(data['lane'])} runs in commit order, "
-        f"one row for each of {len(rows)} stacks. The table has the same values."
+        f"one row for each of {len(rows)} jobs. The table has the same values."
     )
     return spec
 
 
-def _range(rows: Sequence[DrawnMember]) -> tuple[float, float]:
-    """Return the ends of the axis in percent: both levels and the middle of the values of each row."""
-    ends = [0.0]
-    for row in rows:
-        values = [point.delta_pct for point in row.points if point.role != "not counted"]
-        values = values or [point.delta_pct for point in row.points]
-        ends += [float(end) for end in np.quantile(values, (0.05, 0.95))]
-        ends += [row.member.delta_pct or 0.0, *(p.delta_pct for p in row.points if p.role == "first slow run")]
+def _ranges(rows: Sequence[DrawnJob]) -> list[tuple[float, float]]:
+    """Return the ends of each row's axis in percent: the levels and the middle of its values.
+
+    All rows have the same ends, unless that would flatten one of them.
+    """
+    ranges = [_range(row) for row in rows]
+    spans = [high - low for low, high in ranges]
+    if max(spans) <= _ALIKE * min(spans):
+        ranges = [(min(low for low, _ in ranges), max(high for _, high in ranges))] * len(rows)
+    return ranges
+
+
+def _range(row: DrawnJob) -> tuple[float, float]:
+    values = [point.delta_pct for point in row.points if point.role != "not counted"]
+    values = values or [point.delta_pct for point in row.points]
+    ends = [0.0, *(float(end) for end in np.quantile(values, (0.05, 0.95)))]
+    ends += [row.job.worst.delta_pct or 0.0, *(p.delta_pct for p in row.points if p.role == "first slow run")]
     low, high = min(ends), max(ends)
     margin = max(0.15 * (high - low), (_LEAST_SPAN - (high - low)) / 2)
     return low - margin, high + margin
@@ -215,24 +245,25 @@ def _grid(low: float, high: float) -> Iterator[float]:
         yield round(k * step, 9)
 
 
-def _moment(run: StackRun) -> tuple[Any, str | int]:
+def _moment(run: StackRun) -> Moment:
     return run.ordered_at, run.commit or run.id
 
 
-def _moment_of(member: RegressionMember) -> tuple[Any, str | int]:
+def _moment_of(member: RegressionMember) -> Moment:
     return member.ordered_at, member.commit or member.run_id
 
 
-def _places(rows: Sequence[DrawnMember]) -> dict[tuple[Any, str | int], int]:
-    """Return positions on the axis, from 1: members that ran one commit at a time share a position."""
-    moments = {_moment(point.run) for row in rows for point in row.points} | {_moment_of(row.member) for row in rows}
+def _places(rows: Sequence[DrawnJob]) -> dict[Moment, int]:
+    """Return positions on the axis, from 1: jobs that ran one commit at a time share a position."""
+    moments = {_moment(point.run) for row in rows for point in row.points}
+    moments |= {_moment_of(member) for row in rows for member in row.job.stacks} | {row.change for row in rows}
     return {moment: k + 1 for k, moment in enumerate(sorted(moments, key=lambda m: (m[0], str(m[1]))))}
 
 
-def _ticks(rows: Sequence[DrawnMember], places: dict[tuple[Any, str | int], int]) -> list[dict[str, Any]]:
+def _ticks(rows: Sequence[DrawnJob], places: dict[Moment, int]) -> list[dict[str, Any]]:
     """Return day and commit at some positions, that of the first change among them."""
     moments = list(places)
-    change = places[_moment_of(rows[0].member)] - 1
+    change = places[rows[0].change] - 1
     n = len(moments)
     apart = max(1, n // _TICKS)
     chosen = set(range(change % apart, n, apart)) | {change}
@@ -250,17 +281,34 @@ def _ticks(rows: Sequence[DrawnMember], places: dict[tuple[Any, str | int], int]
     ]
 
 
-def _name(member: RegressionMember, name: str, shown: float, metric: str) -> dict[str, Any]:
-    parts = [] if member.delta_pct is None else [change_text(member.delta_pct, metric=metric).figure]
-    if member.gpu_hours_per_day is not None:
-        parts.append(f"{gpu_hours(member.gpu_hours_per_day)} GPU-h/day")
+def _name(job: SlowJob, name: str, shown: float, metric: str) -> dict[str, Any]:
+    """Return name and change of a row; the cost only while there is one."""
+    parts: list[str] = []
+    if (delta := job.worst.delta_pct) is not None:
+        parts.append(f"{'was ' if job.is_back else ''}{change_text(delta, metric=metric).figure}")
+    if job.last.gpu_hours_per_day:
+        parts.append(f"{gpu_hours(job.last.gpu_hours_per_day)} GPU-h/day")
     texts = {
         "name": name,
         "short": shortened(name, _LETTERS),
         "figures": " · ".join(parts),
         "change": parts[0] if parts else "",
+        "is_back": job.is_back,
     }
-    return {"shown": shown, **texts, "href": f"/history/{member.stack_key}"}
+    return {"shown": shown, **texts, "href": f"/history/{job.last.stack_key}"}
+
+
+def _starts(row: DrawnJob, places: dict[Moment, int]) -> list[int]:
+    """Return where each stack of the job begins, the first one where the job became slower."""
+    return [places[row.change], *(places[_moment_of(member)] for member in row.job.stacks[1:])]
+
+
+def _bands(row: DrawnJob, places: dict[Moment, int]) -> Iterator[dict[str, Any]]:
+    """Yield the stacks of a job that moved, from the first run of each to that of the next."""
+    starts = [start - 0.5 for start in _starts(row, places)]
+    for k, name in enumerate(row.job.moves):
+        end = starts[k + 1] if k + 1 < len(starts) else len(places) + 0.5
+        yield {"from": starts[k], "to": end, "name": name, "odd": k % 2}
 
 
 def _mark(point: Point, place: int, metric: str) -> dict[str, Any]:
@@ -279,19 +327,17 @@ def _mark(point: Point, place: int, metric: str) -> dict[str, Any]:
     }
 
 
-def _levels(row: DrawnMember, places: dict[tuple[Any, str | int], int]) -> Iterator[dict[str, Any]]:
-    """Yield the usual level up to the change, and the slow one up to the last run nearer to it."""
-    change = places[_moment_of(row.member)]
-    first = min(change - 1, places[_moment(row.points[0].run)])
-    yield {"from": first - 0.4, "to": change - 0.5, "delta": 0.0}
-    delta = row.member.delta_pct
-    if delta is not None:
-        slow = [
-            places[_moment(point.run)]
-            for point in row.points
-            if point.role == "after" and abs(point.delta_pct - delta) < abs(point.delta_pct)
-        ]
-        yield {"from": change - 0.5, "to": max([change, *slow]) + 0.4, "delta": delta}
+def _levels(row: DrawnJob, places: dict[Moment, int]) -> Iterator[dict[str, Any]]:
+    """Yield the usual level up to the change, and that of each stack up to its last run nearer to it."""
+    change = places[row.change]
+    yield {"from": min(change - 1, places[_moment(row.points[0].run)]) - 0.4, "to": change - 0.5, "delta": 0.0}
+    for index, (member, start) in enumerate(zip(row.job.stacks, _starts(row, places), strict=True)):
+        delta = member.delta_pct or 0.0
+        runs = [point for point in row.points if point.stack == index and point.role in AFTER]
+        slow = [places[_moment(point.run)] for point in runs if abs(point.delta_pct - delta) < abs(point.delta_pct)]
+        # A stack without a slow run has recovered: a level there would have no run on it.
+        if member.delta_pct is not None and (slow or not index):
+            yield {"from": start - 0.5, "to": max([start, *slow]) + 0.4, "delta": delta}
 
 
 @lru_cache(maxsize=32)
@@ -303,6 +349,20 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
     y = alt.Y("shown:Q", title=None, axis=None, scale=alt.Scale(zero=False, nice=False))
     layers = {
         "frame": [alt.Chart(alt.NamedData("frame")).mark_point(opacity=0, tooltip=None).encode(x, y)],
+        "bands": [
+            alt.Chart(alt.NamedData("bands"))
+            .mark_rect(color=charts.TEXT, tooltip=None)
+            .encode(
+                x=alt.X("from:Q", axis=None),
+                x2="to:Q",
+                y=alt.Y("top:Q", axis=None),
+                y2="bottom:Q",
+                opacity=alt.when("datum.odd").then(alt.value(0.05)).otherwise(alt.value(0)),
+            ),
+            _text(alt, "bands", "name", align="left", dx=4, fontSize=11, limit=alt.expr(_BAND_ROOM)).encode(
+                x=alt.X("from:Q", axis=None), y=alt.Y("top:Q", axis=None)
+            ),
+        ],
         "grid": [alt.Chart(alt.NamedData("grid")).mark_rule(color=charts.BORDER).encode(y=y)],
         "values": [_text(alt, "values", "label", align="right", dx=-6).encode(x=alt.value(0), y=y)],
         "names": [
@@ -311,8 +371,11 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
             ),
             # On a phone the cost would stand on the name; the table below has it.
             *(
-                _text(alt, "names", field, align="right", color=charts.SPIKE, fontWeight=600).encode(
-                    x=alt.value("width"), y=y, opacity=alt.when(shown).then(alt.value(1)).otherwise(alt.value(0))
+                _text(alt, "names", field, align="right", fontWeight=600).encode(
+                    x=alt.value("width"),
+                    y=y,
+                    color=alt.when("datum.is_back").then(alt.value(charts.MUTED)).otherwise(alt.value(charts.SPIKE)),
+                    opacity=alt.when(shown).then(alt.value(1)).otherwise(alt.value(0)),
                 )
                 for field, shown in (("figures", "width >= 420"), ("change", "width < 420"))
             ),

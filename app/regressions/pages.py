@@ -28,7 +28,7 @@ from app.domain.verdict.words import contrast_sentence, side_text
 from app.errors import EditConflict, InvalidChange, NotFound, ThreewallsError
 from app.pipeline.regression_costs import SILENT_DAYS, costs_of
 from app.regressions import words
-from app.regressions.charts import AFTER, BEFORE, MOST_MEMBERS, DrawnMember, chart_height, history_chart, member_rows
+from app.regressions.charts import AFTER, BEFORE, MOST_JOBS, DrawnJob, chart_height, history_chart, job_rows
 from app.regressions.commands import MAX_AT_ONCE, change_regressions, is_undoable, undo_changes
 from app.regressions.feed import feed_url
 from app.regressions.forms import TriageForm, UndoForm
@@ -46,7 +46,7 @@ from app.regressions.queries import (
     options_of,
     regression_rows,
 )
-from app.regressions.regression import Regression, RegressionMember
+from app.regressions.regression import Regression, SlowJob
 from app.regressions.suspects import MOST_SHOWN, NamedSuspect, SuspectCard, suspect_cards
 from app.storage import audit
 from app.storage.runs import aware
@@ -77,13 +77,13 @@ class BaselineRun:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberView:
-    """A member.
+class JobView:
+    """A job that became slower.
 
     `verdict`: the current one of the first slow run; `baseline`: oldest first; `before`: the previous commit.
     """
 
-    member: RegressionMember
+    job: SlowJob
     cost: Cost
     cost_factors: str
     first_seen: str
@@ -154,9 +154,9 @@ class RegressionView:
         return tuple((state, MEANING[state]) for state in next_states(self.regression.state))
 
     @cached_property
-    def members(self) -> tuple[MemberView, ...]:
+    def jobs(self) -> tuple[JobView, ...]:
         costs = costs_of(self._session, self.regression.id, utc_now())
-        return tuple(self._member(member, costs[member.run_id]) for member in self.regression.members)
+        return tuple(self._job(job, costs[job.last.run_id]) for job in self.regression.jobs)
 
     @cached_property
     def discussion(self) -> tuple[words.Done, ...]:
@@ -168,7 +168,7 @@ class RegressionView:
 
     @cached_property
     def proposal(self) -> str:
-        """Return the basis of the proposal: `The last 4 runs are back within 1 %.`; empty without one."""
+        """Return the basis of the proposal: `The last 4 runs are at or below the usual level.`; empty without one."""
         if self.regression.proposal == "stale":
             return f"No run of its stacks in {SILENT_DAYS} days, so no run shows whether it is over."
         if not self.regression.proposal:
@@ -178,14 +178,14 @@ class RegressionView:
             return "All of its stacks are back at the usual level."
         back = self._runs_since(run)
         which = "The last run is" if back == 1 else f"The last {back} runs are"
-        return f"{which} back within 1 % of the usual level, since run #{run.id}" + (
+        return f"{which} at or below the usual level, since run #{run.id}" + (
             f" at commit {short_commit(run.commit)}." if run.commit else "."
         )
 
     @property
     def upgrade(self) -> str:
         """Return the query of the upgrade report that opened it; empty for others."""
-        verdict = self.members[0].verdict if self.regression.kind == "upgrade" and self.members else None
+        verdict = self.jobs[0].verdict if self.regression.kind == "upgrade" and self.jobs else None
         contrast = verdict.document.upgrade if verdict else None
         if contrast is None or not contrast.comparability.stack:
             return ""
@@ -197,24 +197,26 @@ class RegressionView:
 
     @property
     def common(self) -> tuple[str, ...]:
-        """Return what the titles of all members share."""
-        return common_parts([member.title for member in self.regression.members])
+        """Return what the titles of all jobs share; the title of a single one."""
+        titles = [job.title for job in self.regression.jobs]
+        return common_parts(titles) or tuple(titles if len(titles) == 1 else ())
 
     @property
     def short_titles(self) -> list[str]:
-        return without_common([member.title for member in self.regression.members])
+        return without_common([job.title for job in self.regression.jobs])
 
     def suspects(self, access: Access) -> tuple[SuspectCard, ...]:
         named = (
-            NamedSuspect(ranked, row.member.run_id, row.member.commit, row.newest_before)
-            for row in self.members
+            NamedSuspect(ranked, row.job.first.run_id, row.job.first.commit, row.newest_before)
+            for row in self.jobs
             for ranked in row.suspects
         )
         may_plan = access.may(Action.CONTRIBUTE, self.regression.project_id)
         return suspect_cards(named, self.project.compare_url, may_plan=may_plan)
 
-    def rows(self, members: Sequence[RegressionMember]) -> tuple[DrawnMember, ...]:
-        return member_rows(self._session, self.project.id or 0, members, self.regression.metric)
+    def rows(self, jobs: Sequence[SlowJob]) -> tuple[DrawnJob, ...]:
+        of = self.regression
+        return job_rows(self._session, of.project_id, jobs, of.metric, is_upgrade=of.kind == "upgrade")
 
     def _runs_since(self, run: RunRow) -> int:
         """Return the number of runs of the configuration that count, from `run` on."""
@@ -227,25 +229,32 @@ class RegressionView:
         count: int = self._session.execute(select(func.count(col(RunRow.id))).where(*counts)).scalar_one()
         return max(count, 1)
 
-    def _member(self, member: RegressionMember, cost: Cost) -> MemberView:
-        verdict = current_verdict(self._session, member.run_id)
+    def _job(self, job: SlowJob, cost: Cost) -> JobView:
+        metric, run_id = self.regression.metric, job.first.run_id
+        verdict = current_verdict(self._session, run_id)
         document = verdict.document if verdict else None
         upgrade = document.upgrade if document and self.regression.kind == "upgrade" else None
         if document and upgrade and document.comparability:  # the run also has a baseline, which does not show it
             document = replace(document, comparability=None, contrast=upgrade, suspects=())
-        return MemberView(
-            member=member,
+        return JobView(
+            job=job,
             cost=cost,
             cost_factors=words.cost_factors(cost),
-            first_seen=words.first_seen(self.regression.metric, member),
-            usual=words.figure_text(self.regression.metric, member.usual),
-            slow=words.figure_text(self.regression.metric, member.slow),
+            first_seen=words.first_seen(metric, job),
+            usual=words.figure_text(metric, job.worst.usual),
+            slow=words.figure_text(metric, job.worst.slow),
             verdict=verdict,
-            verdict_answer=contrast_sentence(upgrade) if upgrade else verdict_answer(document) if document else "",
-            suspects=suspects_with_evidence(self._session, member.run_id, document) if document else (),
+            verdict_answer=self._verdict_answer(document, upgrade),
+            suspects=suspects_with_evidence(self._session, run_id, document, metric) if document else (),
             baseline=self._baseline(document) if document else (),
             upgrade=upgrade,
         )
+
+    def _verdict_answer(self, document: VerdictDocument | None, upgrade: MeasuredContrast | None) -> str:
+        """Return the sentence of the verdict, which is about step time; empty for another metric."""
+        if document is None or self.regression.metric != "step_time_ms":
+            return ""
+        return contrast_sentence(upgrade) if upgrade else verdict_answer(document)
 
     def _baseline(self, document: VerdictDocument) -> tuple[BaselineRun, ...]:
         """Return the baseline runs; after an upgrade those of the other side."""
@@ -369,10 +378,10 @@ def show_chart(
 ) -> HTMLResponse:
     """Render the chart of all members, or of that of one run: the block alone for htmx, else the page."""
     view = RegressionView(session, regression_id)
-    members = [member for member in view.regression.members if run in (None, member.run_id)]
-    if run is not None and not members:
+    jobs = [job for job in view.regression.jobs if run is None or run in [member.run_id for member in job.stacks]]
+    if run is not None and not jobs:
         raise NotFound(f"Run {run} is not a member of regression {regression_id}.")
-    rows = view.rows(members)
+    rows = view.rows(jobs)
     spec = history_chart(rows, view.regression.metric) if rows else None
     return _render_regression(request, view, block="member_chart", rows=rows, spec=spec)
 
@@ -384,15 +393,16 @@ def draw_regression(
 ) -> Response:
     """Return the regression as a slide: the runs of each member before and after the change."""
     view = RegressionView(session, regression_id)
-    names = dict(zip(view.regression.members, view.short_titles, strict=True))
+    names = dict(zip(view.regression.jobs, view.short_titles, strict=True))
+    metric = view.regression.metric
     strips = [
         Strip(
-            label=names[row.member],
-            figure="" if row.member.delta_pct is None else change_text(row.member.delta_pct).figure,
+            label=names[row.job],
+            figure="" if (delta := row.job.worst.delta_pct) is None else change_text(delta, metric=metric).figure,
             before=[point.delta_pct for point in row.points if point.role in BEFORE],
             after=[point.delta_pct for point in row.points if point.role in AFTER],
         )
-        for row in view.rows(view.regression.members)
+        for row in view.rows(view.regression.jobs)
     ]
     picture = Picture(
         f"{view.title}: {', '.join(view.common) or view.regression.project}", f"{view.answer} {view.cause}",
@@ -444,6 +454,7 @@ def _render_list(
         feed=feed_url(session, project) if project in options.projects else "",
         choices={"metric": METRICS, "kind": KINDS, "axis": AXES, "state": STATES},
         what=words.what,
+        stacks_of=words.stacks_of,
         spark_of=lambda item: _sparkline(session, item),
         form=form,
         selected={seen.split("@")[0] for seen in form.chosen.get("seen", ())},
@@ -452,10 +463,11 @@ def _render_list(
 
 
 def _sparkline(session: Session, item: Regression) -> Sparkline | None:
-    """Return the sparkline of the member with the largest change, which is the size that the list states."""
-    if item.metric != "step_time_ms" or not item.members:
+    """Return the sparkline of the stack with the largest change, which is the size that the list states."""
+    jobs = [job for job in item.jobs if not job.is_back] or item.jobs
+    if item.metric != "step_time_ms" or not jobs:
         return None
-    worst = max(item.members, key=lambda member: member.delta_pct or -math.inf)
+    worst = max((job.worst for job in jobs), key=lambda member: member.delta_pct or -math.inf)
     return regression_sparkline(session, item.project_id, worst.stack_key, worst.run_id, worst.usual)
 
 
@@ -476,7 +488,7 @@ def _render_regression(
         toast=toast,
         view=view,
         regression=view.regression,
-        chart_height=chart_height(min(len(view.regression.members), MOST_MEMBERS)),
+        chart_height=chart_height(min(len(view.regression.jobs), MOST_JOBS)),
         suspects_of=lambda: view.suspects(access_of(request)),
         most_suspects=MOST_SHOWN,
         most_profiled=_MOST_PROFILED,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -14,9 +15,10 @@ from app.domain.verdict.differences import AXES
 from app.domain.verdict.triage import ACTIVE, STATES
 from app.errors import NotFound
 from app.regressions.regression import Options, Regression, RegressionMember, axis_of_cause, figure_of, has_axis
+from app.storage import audit
 from app.storage.database import ListPage, read_session
 from app.storage.runs import aware, filter_values
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow, select_any
 from app.web.lists import ListQuery, OneOf
 from app.web.tables import CellKind
 
@@ -241,13 +243,29 @@ def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regressio
         .where(col(RegressionMemberRow.regression_id).in_(ids))
         .order_by(col(RegressionMemberRow.joined_at), col(RegressionMemberRow.run_id))
     )
+    moved = audit.continuations(session, ids)
+    back = _positions(session, [row.RegressionRow.proposal_run_id for row in rows])
     members: dict[int, list[Row[Any]]] = {id_: [] for id_ in ids}
     for row in member_rows:
         members[row.RegressionMemberRow.regression_id].append(row)
-    return tuple(_regression(row.RegressionRow, row.ProjectRow, members[row.RegressionRow.id]) for row in rows)
+    return tuple(
+        _regression(row.RegressionRow, row.ProjectRow, members[row.RegressionRow.id], moved, back) for row in rows
+    )
 
 
-def _regression(row: RegressionRow, project: ProjectRow, members: Sequence[Row[Any]]) -> Regression:
+def _positions(session: Session, run_ids: Iterable[int | None]) -> dict[int | None, tuple[int, datetime]]:
+    """Return number and history position of these runs by number."""
+    chosen = select_any(RunRow.id, RunRow.ordered_at).where(col(RunRow.id).in_(set(run_ids) - {None}))
+    return {row.id: (row.id, aware(row.ordered_at)) for row in session.execute(chosen)}
+
+
+def _regression(
+    row: RegressionRow,
+    project: ProjectRow,
+    members: Sequence[Row[Any]],
+    moved: Mapping[tuple[int, int], str],
+    back: Mapping[int | None, tuple[int, datetime]],
+) -> Regression:
     assert row.id is not None  # noqa: S101  # a row that was read has its key
     return Regression(
         id=row.id, project_id=row.project_id, project=project.slug, generated=project.generated, kind=row.kind,
@@ -258,11 +276,15 @@ def _regression(row: RegressionRow, project: ProjectRow, members: Sequence[Row[A
         proposal=row.proposal, proposal_run_id=None if row.proposal == "stale" else row.proposal_run_id,
         worst_delta_pct=row.worst_delta_pct,
         gpu_hours_per_day=row.gpu_hours_per_day,
-        members=tuple(_member(member, _title(member, members)) for member in members),
+        members=tuple(
+            _member(member, _title(member, members), moved.get((row.id, member.RegressionMemberRow.run_id), ""))
+            for member in members
+        ),
+        back=back.get(row.proposal_run_id),
     )  # fmt: skip
 
 
-def _member(row: Row[Any], title: str) -> RegressionMember:
+def _member(row: Row[Any], title: str, follows: str) -> RegressionMember:
     member: RegressionMemberRow = row.RegressionMemberRow
     return RegressionMember(
         run_id=member.run_id, run_name=row.name, branch=row.branch, commit=row.commit,
@@ -271,6 +293,7 @@ def _member(row: Row[Any], title: str) -> RegressionMember:
         usual=figure_of(member.usual_level), slow=figure_of(member.slow_level), delta_pct=member.delta_pct,
         first_delta_pct=member.first_delta_pct,
         gpu_hours_per_day=member.gpu_hours_per_day, proposal=member.proposal, joined_at=aware(member.joined_at),
+        follows=follows,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, or_
 from sqlmodel import col
 
+from app.domain.naming import SEPARATOR, common_parts, without_common
 from app.domain.verdict.assess import UPGRADES
 from app.domain.verdict.differences import AXES, Axis, axis_of
 from app.domain.verdict.triage import FIX_CLAIMED
@@ -18,7 +19,8 @@ class RegressionMember:
     """One stack that became slower, with its first slow run and its `title`.
 
     `usual`, `slow`: its levels in the unit of the metric (ms, GiB). `quarantine`: reason why the run does not count.
-    `first_delta_pct`: change measured in the first slow run.
+    `first_delta_pct`: change measured in the first slow run. `follows`: the stack that its job ran in before, where it
+    was slow already; empty where the job became slow.
     """
 
     run_id: int
@@ -41,11 +43,50 @@ class RegressionMember:
     gpu_hours_per_day: float | None
     proposal: str
     joined_at: datetime
+    follows: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowJob:
+    """A job that became slower in the first of its stacks, and continued in the others."""
+
+    stacks: tuple[RegressionMember, ...]
+
+    @property
+    def first(self) -> RegressionMember:
+        return self.stacks[0]
+
+    @property
+    def last(self) -> RegressionMember:
+        return self.stacks[-1]
+
+    @property
+    def worst(self) -> RegressionMember:
+        """Return the stack in which the change is largest."""
+        return max(self.stacks, key=lambda member: -math.inf if member.delta_pct is None else member.delta_pct)
+
+    @property
+    def is_back(self) -> bool:
+        """Return whether its runs are back at the usual level."""
+        return self.last.proposal == "fixed"
+
+    @property
+    def title(self) -> str:
+        """Return what the titles of its stacks share."""
+        return SEPARATOR.join(common_parts([member.title for member in self.stacks])) or self.first.title
+
+    @property
+    def moves(self) -> tuple[str, ...]:
+        """Return what distinguishes its stacks, such as their containers; empty for a single one."""
+        return tuple(without_common([member.title for member in self.stacks])) if len(self.stacks) > 1 else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """A regression with its members, oldest first; it is slow since the run of the first."""
+    """A regression with its members, oldest first; it is slow since the run of the first.
+
+    `back`: number and history position of the run since which all of its stacks are back at the usual level.
+    """
 
     id: int
     project_id: int
@@ -66,6 +107,25 @@ class Regression:
     worst_delta_pct: float | None
     gpu_hours_per_day: float | None
     members: tuple[RegressionMember, ...]
+    back: tuple[int, datetime] | None = None
+
+    @property
+    def jobs(self) -> tuple[SlowJob, ...]:
+        """Return its members by job: a stack stands with the one that its job ran in before."""
+        stacks: list[list[RegressionMember]] = []
+        for member in self.members:
+            before = [own for own in stacks if member.follows and own[-1].stack_key == member.follows]
+            if before:
+                # The usual level is copied from stack to stack, so it tells jobs of one stack apart.
+                min(before, key=lambda own: abs((own[-1].usual or 0.0) - (member.usual or 0.0))).append(member)
+            else:
+                stacks.append([member])
+        return tuple(SlowJob(tuple(own)) for own in stacks)
+
+    @property
+    def is_back(self) -> bool:
+        """Return whether all of its stacks recovered, and no user says otherwise."""
+        return self.proposal == "fixed" or self.shown_state == "fixed"
 
     @property
     def link(self) -> str:

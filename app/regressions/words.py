@@ -1,6 +1,6 @@
 """Sentences of the regression pages: the answer, the calculation of a cost, the changes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from app.domain.numbers import (
@@ -14,15 +14,21 @@ from app.domain.numbers import (
     step_time,
 )
 from app.domain.performance.cost import Cost
-from app.domain.verdict.triage import FIX_CLAIMED, sum_of_costs
+from app.domain.verdict.triage import FIX_CLAIMED, recovery_text, sum_of_costs
+from app.pipeline.regression_costs import SILENT_DAYS
 from app.regressions.commands import RegressionChange
 from app.regressions.queries import ToDo
-from app.regressions.regression import Regression, RegressionMember
+from app.regressions.regression import Regression, SlowJob
 from app.storage.audit import AuditEvent
 
 
 def what(regression: Regression) -> str:
-    """Format a change: `9.8 % slower`, `2.1 % more peak memory`, `loss 3.2 % higher`; for the list and the title."""
+    """Format a change for the list and the title: `9.8 % slower`; `Was 9.8 % slower` once it is over."""
+    text = _change(regression)
+    return f"Was {text[0].lower()}{text[1:]}" if regression.is_back else text
+
+
+def _change(regression: Regression) -> str:
     delta = regression.worst_delta_pct
     if regression.metric == "peak_memory_gib":
         return (
@@ -35,11 +41,11 @@ def what(regression: Regression) -> str:
     return "Slower" if delta is None else f"{change_text(delta).size} {change_text(delta).word}"
 
 
-def first_seen(metric: str, member: RegressionMember) -> str:
+def first_seen(metric: str, job: SlowJob) -> str:
     """Return the change in the first slow run if it differs from that of the history (`6.1 %`); else empty."""
-    if member.delta_pct is None or member.first_delta_pct is None:
+    if job.worst.delta_pct is None or job.first.first_delta_pct is None:
         return ""
-    first, now = (change_text(delta, metric=metric).size for delta in (member.first_delta_pct, member.delta_pct))
+    first, now = (change_text(delta, metric=metric).size for delta in (job.first.first_delta_pct, job.worst.delta_pct))
     return "" if first == now else first
 
 
@@ -57,19 +63,35 @@ def list_answer(to_do: ToDo, hours: float | None, without_cost: int) -> str:
 
 def answer(regression: Regression) -> str:
     """Return the change, its size, its first run, and its cost in one sentence."""
-    text = what(regression)
-    if (stacks := len({member.stack_key for member in regression.members})) > 1:
-        worst = "" if regression.worst_delta_pct is None else "Up to "
-        text = f"{worst}{text[0].lower() if worst else text[0]}{text[1:]} on {stacks} stacks"
-    if since := regression.since:
-        text += f" since run #{since.run_id}"
+    text, since = what(regression), regression.since
+    slow = [job for job in regression.jobs if not job.is_back]
+    stacks_slow, stacks = stacks_of(slow), stacks_of(regression.jobs)
+    recovered = stacks - stacks_slow
+    if regression.is_back:
+        on_stacks = f" on {plural(stacks, 'stack')}" if stacks > 1 else ""
+        return f"{text}{on_stacks}{recovery_text(since.ordered_at, regression.back) if since else ''}."
+    if stacks > 1 and stacks_slow:
+        worst = "Up to " if stacks_slow > 1 and regression.worst_delta_pct is not None else ""
+        text = f"{worst}{text[0].lower() if worst else text[0]}{text[1:]} on {plural(stacks_slow, 'stack')}"
+    if since:
+        text += f" since run #{slow[0].first.run_id if slow else since.run_id}"
+    others = f"; {plural(recovered, 'stack')} recovered" if slow and recovered else ""
     claim = " Marked as fixed; waiting for a run to confirm it." if regression.shown_state == FIX_CLAIMED else ""
-    return f"{text}{_cost(regression)}.{claim}"
+    return f"{text}{others}{_cost(regression)}.{claim}"
+
+
+def stacks_of(jobs: Iterable[SlowJob]) -> int:
+    """Return the number of stacks that became slower; a stack to which a job moved later is none more."""
+    return len({job.first.stack_key for job in jobs})
 
 
 def _cost(regression: Regression) -> str:
+    if regression.proposal == "stale":
+        return f", no runs in {SILENT_DAYS} days"
+    if regression.metric != "step_time_ms":
+        return ""
     if regression.gpu_hours_per_day is None:
-        return ", at unknown cost" if regression.metric == "step_time_ms" else ""
+        return ", at unknown cost"
     return f", {daily_cost(regression.gpu_hours_per_day)}" if regression.gpu_hours_per_day else ", no cost now"
 
 

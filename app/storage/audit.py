@@ -1,6 +1,6 @@
 """The audit log: who changed what and when. Entries are written in the transaction of the change itself."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, get_args
@@ -90,6 +90,19 @@ def events(session: Session, subject: Subject, subject_id: int | str) -> tuple[A
         .order_by(col(AuditEventRow.id).desc())
     ).scalars()
     return tuple(to_event(row) for row in rows)
+
+
+def continuations(session: Session, regression_ids: Iterable[int]) -> dict[tuple[int, int], str]:
+    """Return the members of regressions that continue another one of it, after its job moved to another stack.
+
+    By regression and first run in the new stack; the value is the key of the stack before.
+    """
+    moves = select_any(AuditEventRow.subject_id, AuditEventRow.before, AuditEventRow.after).where(
+        col(AuditEventRow.subject) == "regression",
+        col(AuditEventRow.subject_id).in_([str(number) for number in regression_ids]),
+        col(AuditEventRow.action) == "continued",
+    )
+    return {(int(row.subject_id), row.after["run"]): row.before["stack"] for row in session.execute(moves)}
 
 
 def events_by_id(session: Session, ids: Sequence[int]) -> tuple[AuditEvent, ...]:

@@ -47,11 +47,18 @@ MOST_EVIDENCE = 200
 """Maximum number of A/Bs of a field and of runs of other stacks that are read, newest first."""
 
 
-def suspects_with_evidence(session: Session, run_id: int, document: VerdictDocument) -> tuple[RankedSuspect, ...]:
-    """Return the suspects of the run's verdict with further evidence, best supported first."""
+def suspects_with_evidence(
+    session: Session, run_id: int, document: VerdictDocument, metric: str = "step_time_ms"
+) -> tuple[RankedSuspect, ...]:
+    """Return the suspects of the run's verdict with further evidence, best supported first.
+
+    The evidence is about step time, so the suspects of another metric have none.
+    """
     suspects, run = suspects_of(document), session.get(RunRow, run_id)
     if run is None or not suspects:
         return ()
+    if metric != "step_time_ms":
+        return rank_suspects(None, [(suspect, None, None) for suspect in suspects])
     slower = (change_pct(document) or 0.0) >= 0
     at_the_time = _at_the_time(session, run, document, suspects)
 

@@ -17,7 +17,7 @@ from app.storage.database import read_session, transaction
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
 from app.storage.verdicts import keep_alarms
 from tests.prepared import prepared
-from tests.regressions.triaged import SlowStack, make_regression, make_slow_stack
+from tests.regressions.triaged import SlowStack, continue_in_stack, make_regression, make_slow_stack
 
 HTML = {"Accept": "text/html"}
 HTMX = {"HX-Request": "true"}
@@ -138,14 +138,54 @@ def test_every_mark_stands_at_its_value_or_names_it_in_the_lane(
         run = session.get_one(RunRow, other.runs[15])
         run.log_step_time = (run.log_step_time or 0) + 1.0
     data = spec_of(client, f"/regressions/{make([stack, other])}/chart")
-    # The line of the usual level, once for each member, is where its row has 0 %.
-    zeros = sorted((row["shown"] for row in data["levels"] if row["delta"] == 0), reverse=True)
-    assert len(zeros) == 2
-    owner = {f"/runs/{number}": zeros[row] for row, of in enumerate((stack, other)) for number in of.runs}
+    scales = scales_of(data)
+    assert len(scales) == 2
+    owner = {f"/runs/{number}": scales[row] for row, of in enumerate((stack, other)) for number in of.runs}
     for point in data["points"]:
-        assert point["shown"] == pytest.approx(owner[point["href"]] + point["delta"]), point
+        zero, pixels = owner[point["href"]]
+        assert point["shown"] == pytest.approx(zero + pixels * point["delta"]), point
     (off,) = data["lane"]
     assert (off["href"], bool(off["text"])) == (f"/runs/{other.runs[15]}", True)
+
+
+def scales_of(data: dict[str, Any]) -> list[tuple[float, float]]:
+    """The height of 0 % and the pixels of 1 % in each row: the lines of the usual level and of the slow one."""
+    lines = sorted(data["levels"], key=lambda line: -line["shown"])
+    rows = [lines[k : k + 2] for k in range(0, len(lines), 2)]
+    return [(zero["shown"], (slow["shown"] - zero["shown"]) / slow["delta"]) for slow, zero in rows]
+
+
+def test_a_large_change_does_not_flatten_a_small_one(client: TestClient, engine: Engine, make: Make) -> None:
+    with transaction(engine) as session:
+        small = make_slow_stack(session, stack="small", slow_pct=8.0)
+        similar = make_slow_stack(session, stack="similar", slow_pct=9.0)
+        large = make_slow_stack(session, stack="large", slow_pct=90.0)
+    _, pixels = scales_of(spec_of(client, f"/regressions/{make([small, large])}/chart"))[0]
+    assert pixels * 8 > 40, "the change takes the row"
+    alike = scales_of(spec_of(client, f"/regressions/{make([small, similar])}/chart"))
+    assert alike[0][1] == alike[1][1], "one scale while it shows both"
+
+
+def test_a_job_that_moved_to_another_stack_is_one_row(client: TestClient, engine: Engine, make: Make) -> None:
+    with transaction(engine) as session:
+        slow = make_slow_stack(session, stack="moves", days=(13, 4), back=4)
+        first = slow.runs[15]
+        moved = "f" * 64
+        for run_id in slow.runs[15:]:
+            session.get_one(RunRow, run_id).stack_key = moved
+    number = make(slow, proposal="fixed", proposal_run_id=slow.runs[17])
+    with transaction(engine) as session:
+        continue_in_stack(session, number, slow, moved, first)
+    data = spec_of(client, f"/regressions/{number}/chart")
+    assert len(data["names"]) == len(data["changes"]) == 1
+    assert [row["role"] for row in data["points"]] == ["before"] * 13 + ["first slow run"] + ["after"] * 7
+    assert [(row["from"], row["to"]) for row in data["bands"]] == [(13.5, 15.5), (15.5, 21.5)]
+    slow_lines = [(row["from"], row["to"]) for row in data["levels"] if row["delta"]]
+    assert slow_lines == [(13.5, 15.4), (15.5, 17.4)], "no line where no run is slow"
+    assert data["names"][0]["is_back"]
+    page = client.get(f"/regressions/{number}").text
+    assert re.findall(r'data-moves="(\d)"', page) == ["2"]
+    assert f"recovered since #{slow.runs[17]}" in page
 
 
 def test_a_member_without_runs_of_its_own_before_shows_those_of_the_other_container(
@@ -207,7 +247,7 @@ def test_a_proposal_is_answered_with_one_click(
 ) -> None:
     number = make(proposal="fixed", proposal_run_id=stack.runs[17], assignee="Grace")
     text = client.get(f"/regressions/{number}").text
-    assert f"The last 4 runs are back within 1 % of the usual level, since run #{stack.runs[17]}" in text
+    assert f"The last 4 runs are at or below the usual level, since run #{stack.runs[17]}" in text
     assert 'data-proposal="fixed"' in client.get("/regressions").text
     address = f"/regressions/{number}"
     answer = post(client, address, proposal="accept", changed_at=hidden(text, "changed_at"))

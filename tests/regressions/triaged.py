@@ -120,6 +120,23 @@ def make_regression(session: Session, stacks: SlowStack | Sequence[SlowStack], *
     return row.id
 
 
+def continue_in_stack(session: Session, regression_id: int, slow: SlowStack, stack_key: str, run_id: int) -> None:
+    """The slow job moved to another stack: its first run there is a member, as the pipeline makes it."""
+    old = session.get_one(RegressionMemberRow, (regression_id, slow.since))
+    levels = {"usual_level": old.usual_level, "slow_level": old.slow_level, "delta_pct": old.delta_pct}
+    session.add(
+        RegressionMemberRow(
+            regression_id=regression_id, run_id=run_id, stack_key=stack_key, config_key=slow.config_key,
+            proposal=old.proposal, joined_at=old.joined_at, **levels,
+        )
+    )  # fmt: skip
+    old.proposal = "fixed"
+    audit.record(
+        session, who=audit.SERVICE, subject="regression", subject_id=regression_id, action="continued",
+        project_id=slow.project_id, before={"stack": old.stack_key}, after={"run": run_id, "stack": stack_key},
+    )  # fmt: skip
+
+
 def _judge(session: Session, slow_stack: SlowStack) -> None:
     """The verdict of the first slow run, by the judge itself."""
     session.flush()

@@ -1,6 +1,7 @@
 """The states of a regression and their transitions. Users decide; the service opens, proposes and reopens."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Literal
 
 from app.domain.numbers import daily_cost, gpu_hours, plural
@@ -75,3 +76,22 @@ def active_text(counts: Mapping[str, int], hours: float | None, without_cost: in
 def sum_of_costs(hours: float, without_cost: int) -> str:
     """Format a sum of costs: `about 1.2 GPU-hours a day`; `at least` if `without_cost` more are unknown."""
     return f"at least {gpu_hours(hours)} GPU-hours a day" if without_cost and hours >= 0.1 else daily_cost(hours)
+
+
+def recovery_text(since: datetime, back: tuple[int, datetime] | None) -> str:
+    """Return when a change that is over lasted: `, 13 to 16 Sep; recovered since #79`. `back`: run and its position."""
+    if back is None:
+        return f" since {_day(since)}; recovered"
+    until = back[1]
+    first, last = _day(since), _day(until)
+    if since.year != until.year:
+        first, last = f"{first} {since.year}", f"{last} {until.year}"
+    elif since.month == until.month:
+        first = first.partition(" ")[0]
+    period = f"{first} to {last}" if since.date() != until.date() else last
+    return f", {period}; recovered since #{back[0]}"
+
+
+def _day(time: datetime) -> str:
+    time = time.astimezone(UTC)
+    return f"{time.day} {time:%b}"
