@@ -262,6 +262,11 @@ def time_saved(gain_pct: float) -> float:
     return 100 * gain_pct / (100 + gain_pct)
 
 
+def axis_limit_pct(gains: Iterable[tuple[float, float]]) -> float:
+    """Return the end of a common axis of saved step time, a multiple of 5 %. `gains`: ranges of throughput."""
+    return 5.0 * max(1, math.ceil(max((abs(time_saved(end)) for gain in gains for end in gain), default=0.0) / 5))
+
+
 def signed(delta_pct: float) -> str:
     """Format a change without a word: `+3.4 %`, `−2.0 %`, `0.00 %`."""
     value = _shown(delta_pct)

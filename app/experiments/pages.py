@@ -27,15 +27,14 @@ from app.experiments.plan_page import (
     whole_number,
     wish_of,
 )
-from app.experiments.queries import ExperimentQuery
+from app.experiments.queries import ExperimentQuery, newest_of_workloads
 from app.experiments.result_view import DrawnEffect, ResultRow, effect, result_rows, runs_that_decide, would_decide
 from app.pipeline.suggest import first_suggestion, suggest_for_pair
 from app.settings import Settings
 from app.storage.audit import AuditEvent, events
 from app.storage.experiments import Experiment, ExperimentFilter, ExperimentRun, find_experiments, get_experiment
 from app.storage.rules import read_run, rules_in_force
-from app.storage.runs import latest_runs
-from app.storage.tables import ExperimentRow, ProjectRow, RunRow, select_any
+from app.storage.tables import ExperimentRow, ProjectRow, select_any
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.forms import answer_form, status_of
@@ -47,7 +46,7 @@ router = APIRouter(include_in_schema=False)
 
 RunId = Annotated[int, Path(ge=1, lt=2**63)]
 _MAX_FIELDS = 20
-_RECENT = 12
+_RECENT = 9
 
 
 @router.get("/experiments/new")
@@ -70,14 +69,13 @@ def choose_run(request: Request, session: ReadSession) -> Response:
             )
     elif typed:
         problem = f"{typed!r} is not a run number."
-    recent = latest_runs(session, _RECENT, col(RunRow.status) == "ready")
     return render(
         request,
         "experiments/choose.html",
         status=422 if problem else 200,
         typed=typed,
         problem=problem,
-        recent=recent,
+        recent=newest_of_workloads(session, _RECENT),
     )
 
 

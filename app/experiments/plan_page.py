@@ -1,20 +1,25 @@
 """Planning an experiment: its estimated cost, and the form for the user's own change."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
+from urllib.parse import urlencode
 
 from sqlmodel import Session
 
 from app.domain.contract.fields import FIELDS
-from app.domain.numbers import contract_value
+from app.domain.contract.fields import PREFIX as ENVIRONMENT_PREFIX
+from app.domain.contract.values import read_value, shown
+from app.domain.numbers import axis_limit_pct, contract_value, plural
+from app.domain.rules.rule import WALLS, RuleBook
 from app.domain.verdict.differences import axis_of
 from app.errors import InvalidChange, NotReady, ThreewallsError
 from app.pipeline.propose import ExperimentProposal, Wish, propose
-from app.pipeline.suggest import RunSuggestions
+from app.pipeline.suggest import MeasuredKnob, RunSuggestions, measured_knobs, suggest
 from app.settings import Settings
-from app.storage.rules import read_run
+from app.storage.rules import rules_in_force
 from app.web.forms import PREFIX, ContractInput, Form, contract_input
 
 # --- The submitted forms: plan an experiment, or decide about one.
@@ -72,7 +77,48 @@ def whole_number(text: str) -> int | None:
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 and int(digits) > 0 else None
 
 
-_OF_THE_TASK = ("gpu", "gpus", "gpus_per_node")
+_OF_THE_TASK = ("gbs", "gpus_per_node", "routing_mode")
+"""Fields of the recipe that change what is trained, or where."""
+_SHOWN_FIRST = 5
+"""Number of changes listed before the choice of a knob."""
+_WALL_TITLES = {
+    "memory": "Memory wall", "communication": "Communication wall", "compute": "Compute", "host": "Host wall",
+    "other": "Other knobs", "environment": "Environment variables",
+}  # fmt: skip
+
+
+def knob_fields() -> list[str]:
+    """Return the fields that an experiment changes: knobs, but not the task, hardware, container or code."""
+    return [
+        name
+        for name, contract_field in FIELDS.items()
+        if contract_field.role != "info" and axis_of(name) == "recipe" and name not in _OF_THE_TASK
+    ]
+
+
+def walls_of(book: RuleBook) -> Mapping[str, str]:
+    """Return the wall of each field: that of most rules that set it."""
+    counts: dict[str, Counter[str]] = {}
+    for rule in book.rules.values():
+        for name in rule.change.set:
+            counts.setdefault(name, Counter())[rule.wall] += rule.wall != "none"
+    return {name: count.most_common(1)[0][0] for name, count in counts.items() if count.total()}
+
+
+@dataclass(frozen=True, slots=True)
+class TryRow:
+    """A change worth planning first. `pct`, `low`, `high`: gain of throughput in percent; `evidence`: how it is known.
+
+    `change`: the values of a knob; empty for a suggestion, which has a title instead.
+    """
+
+    title: str
+    change: str
+    query: str
+    pct: float
+    low: float
+    high: float
+    evidence: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +152,13 @@ class IdeaPage:
     """The data of the template for the user's own idea. Raises NotFound, and NotReady until the run was read."""
 
     def __init__(self, session: Session, settings: Settings, run_id: int, form: PlanForm) -> None:
-        self.run = read_run(session, run_id).run
+        self._advice = suggest(session, run_id, rules_in_force(settings))
+        self.run = self._advice.run
+        self._measured = measured_knobs(session, self.run, knob_fields())
         self.form = form
         self.offer: OfferedPlan | None = None
         if form.value("rule") or (form.value("field") and form.value("value")):
-            self.offer = offer(session, settings, run_id, form)
+            self.offer = offer(session, settings, run_id, form, self._advice)
             self.form = self.offer.form
 
     @property
@@ -119,15 +167,54 @@ class IdeaPage:
 
     @cached_property
     def groups(self) -> Mapping[str, list[tuple[str, str]]]:
-        """Return the changeable fields by group, each with the run's value."""
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for name, contract_field in FIELDS.items():
-            if contract_field.role == "info" or axis_of(name) == "workload" or name in _OF_THE_TASK:
-                continue
+        """Return the knobs by the wall they lower, each with the run's value."""
+        walls = walls_of(self._advice.book)
+        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in _WALL_TITLES.values()}
+        for name in knob_fields():
             stated = self.run.contract.get(name)
             now = "unknown" if stated is None else contract_value(stated.value)
-            groups.setdefault(contract_field.group, []).append((name, now))
-        return groups
+            wall = "environment" if name.startswith(ENVIRONMENT_PREFIX) else walls.get(name, "other")
+            groups[_WALL_TITLES[wall]].append((name, now))
+        return {title: rows for title, rows in groups.items() if rows}
+
+    most_of_wall = 10
+    """Knobs listed of each wall; the select below has all."""
+
+    @property
+    def walls(self) -> list[str]:
+        """Return the groups that name a wall."""
+        return [_WALL_TITLES[wall] for wall in WALLS if wall in _WALL_TITLES]
+
+    @cached_property
+    def first(self) -> list[TryRow]:
+        """Return changes that were faster here, certain gains first, then suggestions with an expected gain."""
+        faster = [row for row in self._measured if row.measured.result.median_gain_pct > 0]
+        paid_off = sorted(faster, key=lambda row: row.measured.result.low_pct <= 0)
+        rows = [_measured_row(row) for row in paid_off]
+        changed = {row.knob.field for row in paid_off}
+        for suggestion in self._advice.ranked:
+            expected = suggestion.place.expected
+            if self._advice.sizing(suggestion) is None or expected is None or changed & suggestion.set.keys():
+                continue
+            own = expected.statement.own
+            evidence = expected.statement.strength if own is None else _evidence(own.n, own.same_contract)
+            query = urlencode({"rule": suggestion.rule.id})
+            rows.append(TryRow(suggestion.title, "", query, expected.pct, expected.low, expected.high, evidence))
+        return rows[:_SHOWN_FIRST]
+
+    @property
+    def limit_pct(self) -> float:
+        """Return the end of the common axis of the gains."""
+        return axis_limit_pct((row.low, row.high) for row in self.shown)
+
+    @property
+    def shown(self) -> list[TryRow]:
+        """Return what was measured on the chosen knob, or without a choice what to try first."""
+        if not self.chosen:
+            return [] if self.rule else self.first
+        value = self.form.value("value")
+        rows = [row for row in self._measured if row.knob.field == self.chosen]
+        return [_measured_row(row) for row in rows if not value or _is(row, value)]
 
     @property
     def chosen(self) -> str:
@@ -147,3 +234,34 @@ class IdeaPage:
             return None
         typed = PlanForm({PREFIX + self.chosen: self.form.value("value")})
         return replace(contract_input(self.chosen, typed), name="value", error=self.form.error("value"))
+
+
+def _measured_row(row: MeasuredKnob) -> TryRow:
+    result = row.measured.result
+    return TryRow(
+        title="",
+        change=" ".join(
+            (row.knob.field, _value(row, row.knob.now), "\N{RIGHTWARDS ARROW}", _value(row, row.knob.wanted))
+        ),
+        query=urlencode({"field": row.knob.field, "value": row.knob.wanted}),
+        pct=result.median_gain_pct,
+        low=result.low_pct,
+        high=result.high_pct,
+        evidence=_evidence(result.n, result.same_contract),
+    )
+
+
+def _value(row: MeasuredKnob, text: str) -> str:
+    return contract_value(read_value(row.knob.field, text))
+
+
+def _evidence(count: int, is_own_stack: bool) -> str:
+    return f"{plural(count, 'A/B')} on {'this stack' if is_own_stack else 'other stacks'}"
+
+
+def _is(row: MeasuredKnob, value: str) -> bool:
+    """Return whether the A/Bs measured this value of the form."""
+    try:
+        return shown(read_value(row.knob.field, value)) == row.knob.wanted
+    except ValueError:
+        return False

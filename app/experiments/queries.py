@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlmodel import Session, col
 
 from app.domain.experiments.journey import Journey, JourneyRun, JourneyStep, make_journey
@@ -12,6 +12,7 @@ from app.domain.experiments.values import STATES, ExperimentResult
 from app.errors import NotFound
 from app.storage.experiments import ExperimentFilter, knobs_of
 from app.storage.json_text import from_json
+from app.storage.runs import RunListItem, latest_runs
 from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunRow, select_any
 from app.web.lists import ListQuery, OneOf, Passes
 
@@ -38,6 +39,23 @@ class ExperimentQuery(ListQuery):
     def filter(self) -> ExperimentFilter:
         run_id = int(self.run) if self.run else None
         return ExperimentFilter(project=self.project, state=self.state, rule=self.rule, run_id=run_id)
+
+
+# --- Runs to plan an experiment on.
+
+_NEWEST_STACKS = 500
+
+
+def newest_of_workloads(session: Session, most: int) -> list[RunListItem]:
+    """Return the newest run of each stack by project, each with the same share of the list."""
+    ready = select_any(func.max(RunRow.id)).where(col(RunRow.status) == "ready")
+    newest_ids = ready.group_by(col(RunRow.project_id), col(RunRow.stack_key))
+    newest = latest_runs(session, _NEWEST_STACKS, col(RunRow.id).in_(newest_ids))
+    of_project: dict[str, list[RunListItem]] = {}
+    for run in newest:
+        of_project.setdefault(run.project, []).append(run)
+    share = max(1, most // max(1, len(of_project)))
+    return [run for runs in of_project.values() for run in runs[:share]][:most]
 
 
 # --- The journey of a run.

@@ -16,9 +16,10 @@ from app.domain.rules.engine import Evaluation, Suggestion, evaluate, rules_of_t
 from app.domain.rules.facts import FACTS
 from app.domain.rules.phases import TuningPhases, tuning_phases
 from app.domain.rules.ranking import Likeness
-from app.domain.rules.rule import RuleBook, knob_of
+from app.domain.rules.rule import Knob, RuleBook, knob_of
 from app.domain.rules.run_facts import RunReading, memory_kinds
 from app.domain.verdict.comparability import compare_contracts
+from app.domain.verdict.evidence import value_text
 from app.domain.verdict.step_time import DEFAULT_PRIOR
 from app.errors import NotReady
 from app.pipeline.sizing import JobVariation, job_variation, unplannable_because
@@ -29,7 +30,7 @@ from app.storage.readings import StatedFact, in_force
 from app.storage.rules import AdvisedRun, RulesInForce, pair_facts, read_pair, read_run, rules_in_force, window_of
 from app.storage.runs import RunDetail
 from app.storage.stacks import full_record
-from app.storage.suspect_evidence import MeasuredGain, MeasuredHere, gains_of, matched_abs, measured
+from app.storage.suspect_evidence import AB, MeasuredGain, MeasuredHere, gains_of, matched_abs, measured
 from app.storage.tables import RunResultRow, select_any
 
 # --- Matched A/Bs of this project on the knob that a suggestion changes.
@@ -47,14 +48,46 @@ def measured_here(session: Session, run: RunDetail, suggestions: Iterable[Sugges
     }
     if not knobs:
         return ()
-    own = run.stack_key, run.config_key, run.commit or run.id
-    fields = sorted({knob.field for knob in knobs.values()})
-    rows = [ab for ab in matched_abs(session, fields, run.project_id) if ab.candidate != own]
+    rows = _others(session, run, sorted({knob.field for knob in knobs.values()}))
     groups = [(rule, own, gains) for rule, knob in knobs.items() for own, gains in _by_stack(run, gains_of(rows, knob))]
     contracts = _contracts(session, {gains[0].run_id for _, _, gains in groups})
     return tuple(
         measured(rule, gains, contracts.get(gains[0].run_id, {}), same_contract=own) for rule, own, gains in groups
     )
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredKnob:
+    """Another value of a knob of a run, with the project's A/Bs between the two."""
+
+    knob: Knob
+    measured: MeasuredHere
+
+
+def measured_knobs(session: Session, run: RunDetail, fields: Sequence[str]) -> tuple[MeasuredKnob, ...]:
+    """Return the values of these fields that the project measured against those of the run, best gain first.
+
+    A/Bs on other stacks count where the run's own stack has none.
+    """
+    rows = _others(session, run, fields)
+    knobs = [
+        Knob(field, now, value)
+        for field, value in sorted({(ab.attributed_to, value) for ab in rows for value in (ab.from_value, ab.to_value)})
+        if value and value != (now := value_text(run.contract.get(field)))
+    ]
+    groups = [(knob, next(_by_stack(run, gains_of(rows, knob)), None)) for knob in knobs if knob.now]
+    results = [
+        MeasuredKnob(knob, measured("", group[1], same_contract=group[0]))
+        for knob, group in groups
+        if group is not None
+    ]
+    return tuple(sorted(results, key=lambda row: -row.measured.result.median_gain_pct))
+
+
+def _others(session: Session, run: RunDetail, fields: Sequence[str]) -> list[AB]:
+    """Return the project's A/Bs on these fields, but for the verdict on the run itself."""
+    own = run.stack_key, run.config_key, run.commit or run.id
+    return [ab for ab in matched_abs(session, fields, run.project_id) if ab.candidate != own]
 
 
 def _by_stack(run: RunDetail, gains: Sequence[MeasuredGain]) -> Iterator[tuple[bool, list[MeasuredGain]]]:

@@ -11,7 +11,7 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
-from app.domain.numbers import contract_value, gain_change, plural
+from app.domain.numbers import axis_limit_pct, contract_value, gain_change, plural
 from app.domain.rules.change import is_set
 from app.domain.rules.engine import CheckedRequirement, Suggestion
 from app.domain.rules.rule import Phase, Recipe
@@ -27,7 +27,6 @@ from app.suggestions.views import (
     GainView,
     MissingView,
     RestsOn,
-    axis_limit_pct,
     fact_row,
     gain_view,
     linked_why,
@@ -198,7 +197,7 @@ class NextPage:
     @property
     def limit_pct(self) -> float:
         """Return the end of the common axis of expected gains, a multiple of 5 %."""
-        return axis_limit_pct(row.gain for row in self._ranked)
+        return axis_limit_pct((row.gain.low, row.gain.high) for row in self._ranked if row.gain is not None)
 
     @property
     def counts(self) -> str:

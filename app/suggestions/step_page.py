@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
-from app.domain.numbers import plural
+from app.domain.numbers import axis_limit_pct, plural
 from app.domain.rules.change import ChangeDiff, FrameworkChange, change_of, without_context
 from app.domain.rules.engine import CheckedRequirement, Suggestion, base_facts
 from app.domain.rules.evidence import Statement
@@ -23,7 +23,6 @@ from app.suggestions.views import (
     FactRow,
     GainView,
     RestsOn,
-    axis_limit_pct,
     fact_row,
     gain_view,
     href_of,
@@ -130,7 +129,7 @@ class StepPage:
     @property
     def limit_pct(self) -> float:
         """Return the end of the axis of the expected gain, a multiple of 5 %."""
-        return axis_limit_pct([self.gain])
+        return axis_limit_pct([] if self.gain is None else [(self.gain.low, self.gain.high)])
 
     @property
     def needs_text(self) -> str:

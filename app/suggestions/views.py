@@ -1,6 +1,5 @@
 """Suggestions and the sources of facts as pages show them."""
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from markupsafe import Markup, escape
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import explained
-from app.domain.numbers import gain_change, plural, time_saved
+from app.domain.numbers import gain_change, plural
 from app.domain.rules.engine import Evaluation, MissingFact, Suggestion
 from app.domain.rules.evidence import OwnResult
 from app.domain.rules.expression import fact_text, filled, marked
@@ -199,12 +198,6 @@ def gain_view(suggestion: Suggestion) -> GainView | None:
         return None
     low, high = forecast.gain_range_pct or (forecast.gain_pct, forecast.gain_pct)
     return GainView(forecast.gain_pct, low, high, "planner")
-
-
-def axis_limit_pct(gains: Iterable[GainView | None]) -> float:
-    """Return the end of a common axis of saved step time, a multiple of 5 %."""
-    ends = [max(abs(time_saved(gain.low)), abs(time_saved(gain.high))) for gain in gains if gain is not None]
-    return 5.0 * max(1, math.ceil(max(ends, default=0.0) / 5))
 
 
 def _where(own: OwnResult) -> str:

@@ -226,6 +226,8 @@ def test_an_own_idea_begins_at_a_run(client: TestClient, engine: Engine, baselin
     assert led.headers["location"] == f"/runs/{baseline}/experiments/new"
     form = text(client, f"/runs/{baseline}/experiments/new?field=dispatcher")
     assert '<option value="hybridep">' in form
+    assert "?field=ep_overlap" in text(client, f"/runs/{baseline}/experiments/new")
+    assert '<option value="container">' not in form, "an identity field is no knob"
     offer = text(client, f"/runs/{baseline}/experiments/new?field=dispatcher&value=hybridep")
     assert "dispatcher: alltoall to hybridep" in offer
     same = text(client, f"/runs/{baseline}/experiments/new?field=dispatcher&value=alltoall")
