@@ -215,6 +215,7 @@ def show_nearest(
         whose=whose(nearest.ours),
         summary=summary(nearest),
         figures=views.figure_rows(nearest),
+        bars=views.figure_bars(nearest),
         differences=views.difference_rows(nearest),
         reference=nearest.reference and views.point_row(nearest.reference),
     )
@@ -277,6 +278,7 @@ def _render_reference(
         raise NotFound(f"Reference point {reference_id[:80]} does not exist. /references lists them.")
     what, typed = refused or ("", ReferenceForm())
     form = typed if what == "change" else filled_form(reference)
+    beside = stacks_beside(session, reference)
     return render(
         request,
         "references/reference.html",
@@ -288,7 +290,8 @@ def _render_reference(
         kinds=KINDS,
         rows=views.field_rows(reference.point),
         events=audit.events(session, "reference", reference.id) if reference.entered else (),
-        beside=stacks_beside(session, reference),
+        beside=beside,
+        bars=views.figure_bars(beside.own) if beside.own else (),
         may_change=_may_change(request, session, reference),
         saved=saved,
         sent=what,

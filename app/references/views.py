@@ -8,8 +8,8 @@ from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import same_value
-from app.domain.numbers import contract_value, grouped, percent, step_time
-from app.domain.references.nearest import why_farther
+from app.domain.numbers import contract_value, grouped, step_time
+from app.domain.references.nearest import nearness, why_farther
 from app.domain.references.point import FIGURES, ReferencePoint
 from app.domain.run import Value
 from app.references.queries import ComparedResult, ReferenceComparison, compare_result, our_stack
@@ -55,12 +55,24 @@ class FieldRow:
 
 @dataclass(frozen=True, slots=True)
 class FigureRow:
-    """One figure, ours and theirs; empty text: unknown. `more`: the difference, "" where not comparable."""
+    """One figure, ours and theirs; empty text: unknown."""
 
     label: str
     ours: str
     theirs: str
-    more: str
+    is_comparable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FigureBar:
+    """One side of the comparison. `length`: percent of the longer one."""
+
+    label: str
+    href: str
+    length: float
+    value: str
+    is_ours: bool
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +172,7 @@ def figure_texts(figures: Mapping[str, float | None]) -> dict[str, str]:
 def field_rows(point: ReferencePoint) -> tuple[FieldRow, ...]:
     """Return the known fields in the order of the registry."""
     names = [name for name in FIELDS if name in point.contract]
-    return tuple(FieldRow(name, _shown(name, point.contract[name]), FIELDS[name].meaning) for name in names)
+    return tuple(FieldRow(name, _short(name, point.contract[name]), FIELDS[name].meaning) for name in names)
 
 
 def figure_rows(comparison: ReferenceComparison) -> tuple[FigureRow, ...]:
@@ -169,9 +181,31 @@ def figure_rows(comparison: ReferenceComparison) -> tuple[FigureRow, ...]:
         return ()
     ours = {name: getattr(comparison.ours.figures, name) for name in FIGURES}
     mine, theirs = figure_texts(ours), figure_texts(comparison.nearest.point.figures)
-    more = {name: _more(name, pct) for name, pct in comparison.nearest.more_pct.items()}
-    rows = (FigureRow(LABELS[name], mine[name], theirs[name], more.get(name, "")) for name in FIGURES)
+    more = comparison.nearest.more_pct
+    rows = (FigureRow(LABELS[name], mine[name], theirs[name], name in more) for name in FIGURES)
     return tuple(row for row in rows if row.ours or row.theirs)
+
+
+def figure_bars(comparison: ReferenceComparison) -> tuple[FigureBar, ...]:
+    """Return our figure and the published one of the same measure; empty where none is comparable."""
+    nearest, reference = comparison.nearest, comparison.reference
+    if nearest is None or reference is None or not nearest.measure:
+        return ()
+    name = nearest.measure
+    ours, theirs = getattr(comparison.ours.figures, name) or 0.0, nearest.point.figures[name] or 0.0
+    longest = max(ours, theirs)
+    mine = f"#{comparison.ours.run_id}" + (f", {comparison.ours.dispatcher}" if comparison.ours.dispatcher else "")
+    return (
+        FigureBar(
+            f"Yours, {mine}", f"/runs/{comparison.ours.run_id}", 100 * ours / longest,
+            _figure(name, ours), is_ours=True, note=nearest.gap,
+        ),
+        FigureBar(
+            f"{nearest.point.measured_by}, {nearest.point.date}", f"/references/{reference.id}",
+            100 * theirs / longest, _figure(name, theirs), is_ours=False,
+            note=f"{LABELS[name]}, {'shorter' if name == 'step_time_ms' else 'longer'} is faster",
+        ),
+    )  # fmt: skip
 
 
 def difference_rows(comparison: ReferenceComparison) -> tuple[ReferenceDifferenceRow, ...]:
@@ -180,8 +214,8 @@ def difference_rows(comparison: ReferenceComparison) -> tuple[ReferenceDifferenc
     rows = [
         ReferenceDifferenceRow(
             difference.field,
-            _shown(difference.field, difference.ours) if difference.ours_known else "",
-            _shown(difference.field, difference.theirs)
+            _short(difference.field, difference.ours) if difference.ours_known else "",
+            _short(difference.field, difference.theirs)
             if difference.theirs_known or difference.theirs is not None
             else "",
             difference.is_known,
@@ -189,12 +223,6 @@ def difference_rows(comparison: ReferenceComparison) -> tuple[ReferenceDifferenc
         for difference in differences
     ]
     return tuple(sorted(rows, key=lambda row: not row.is_known))
-
-
-def _more(name: str, pct: float) -> str:
-    if name == "step_time_ms":
-        return f"{percent(abs(pct))} {'slower' if pct >= 0 else 'faster'}"
-    return f"{percent(abs(pct))} {'more' if pct >= 0 else 'less'}"
 
 
 def _figure(name: str, value: float | None) -> str:
@@ -213,6 +241,11 @@ def _shown(name: str, value: Value) -> str:
     if FIELDS[name].kind == "count" and isinstance(value, int):
         return grouped(value)
     return contract_value(value)
+
+
+def _short(name: str, value: Value) -> str:
+    """Format a value, a container without its registry."""
+    return _shown(name, value).rpartition("/")[2] if name == "container" else _shown(name, value)
 
 
 def _words(value: Value) -> str:
@@ -240,10 +273,14 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class BesideAll:
-    """The stacks that were checked, of `total`; those whose nearest figure this is come first."""
+    """The stacks that were checked, of `total`; those whose nearest figure this is come first.
+
+    `own`: the comparison with the checked stack that has the fewest differences; None without a comparable figure.
+    """
 
     stacks: tuple[Beside, ...]
     total: int
+    own: ReferenceComparison | None = None
 
     @property
     def sentence(self) -> str:
@@ -279,7 +316,17 @@ def stacks_beside(session: Session, reference: Reference) -> BesideAll:
         )
         for row, each in zip(looked_at, ours, strict=True)
     ]
-    return BesideAll(tuple(sorted(stacks, key=lambda each: each.nearer is not None)), len(rows))
+    own = [comparison for each in ours if (comparison := compare_result(each, (reference,))).measure]
+    closest = min(own, key=_farness, default=None)
+    return BesideAll(tuple(sorted(stacks, key=lambda each: each.nearer is not None)), len(rows), closest)
+
+
+def _farness(comparison: ReferenceComparison) -> tuple[Any, ...]:
+    """Return the sort key of comparisons with one figure: the nearest first, then the smallest gap."""
+    nearest = comparison.nearest
+    if nearest is None:
+        return ()
+    return *nearness(nearest.point, nearest.differences), abs(nearest.more_pct[nearest.measure])
 
 
 def _beside(reference: Reference, ours: ComparedResult, names: Iterable[Reference], name: str, href: str) -> Beside:

@@ -307,6 +307,18 @@ def test_a_stack_is_held_against_it_by_its_fastest_result(client: TestClient, se
     assert f'href="/runs/{fast[-1]}"' in page
 
 
+def test_the_page_of_a_figure_begins_with_the_own_nearest_run(client: TestClient, session: Session) -> None:
+    figures = listed(client, model="Qwen3-30B-A3B", gpu="H100")["items"]
+    (address,) = (f"/references/{item['id']}" for item in figures if item["step_time_ms"] == 20147.29)
+    assert "data-picture" not in client.get(address).text
+    run = stack(session, 40_294.58, mbs=1)[-1]
+    assert client.get("/api/v1/leaderboards").json()["total"] == 1, "it is ranked"
+    page = client.get(address).text.partition("data-picture")[2]
+    assert re.findall(r'href="/runs/(\d+)"', page)[0] == str(run)
+    ours, theirs = (float(width) for width in re.findall(r'<rect y="2" width="([\d.]+)%"', page))
+    assert (ours, theirs) == (100.0, pytest.approx(50.0, abs=0.2))
+
+
 def test_the_figure_of_a_team_is_taken_when_it_is_nearer_and_only_then(client: TestClient, session: Session) -> None:
     run = stack(session, 21_846.0, **RECORD, cluster="west")[-1]
     form = {**RECORD, "seq_len": 4096, "gbs": 1024, "ep": 16, "tp": 1, "pp": 1, "cp": 1, "etp": 1, "ep_overlap": False}

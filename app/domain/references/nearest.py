@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.domain.contract.values import same_value, shown
-from app.domain.numbers import percent, significant
+from app.domain.numbers import change_text, grouped, percent, significant, step_time
 from app.domain.ranking.runs import family_of
-from app.domain.references.point import FP8_OF_SOME_KIND, ReferencePoint
+from app.domain.references.point import FIGURES, FP8_OF_SOME_KIND, ReferencePoint
 from app.domain.run import Stated, Value
 
 # --- The claim check: likely parts of the gap between our figure and a published one, most specific first.
@@ -219,23 +219,45 @@ class Nearest:
         return tuple(difference.field for difference in self.differences if difference.is_known)
 
     @property
+    def measure(self) -> str:
+        """Return the figure that states the gap, step time if it is comparable; empty without one."""
+        return next((name for name in ("step_time_ms", *FIGURES) if name in self.more_pct), "")
+
+    @property
+    def gap(self) -> str:
+        """Return `4.1 % slower`, or `3.9 % less TFLOP/s/GPU` where step times are not comparable; empty without."""
+        if not self.measure:
+            return ""
+        more = self.more_pct[self.measure]
+        if self.measure == "step_time_ms":
+            return change_text(more).figure
+        return f"{percent(abs(more))} {'more' if more >= 0 else 'less'} {_UNITS[self.measure]}"
+
+    @property
     def sentence(self) -> str:
-        """Summarise:
+        """Summarise: `4.1 % slower than NVIDIA's 20.15 s per step; container differs.`"""
+        return f"{self._against()}; {_differing(self.differs_in)}."
 
-        `12.3 % less tokens/s/GPU than another lab's measurement (..., 2026-07-27); no known field differs.`
-        """
-        fields = ", ".join(f"`{name}`" for name in self.differs_in)
-        differences = f"differences: {fields}" if fields else "no known field differs"
-        whose = f"{self.point.label} ({self.point.measured_by}, {self.point.source}, {self.point.date})"
-        return f"{self._gap()} {whose}; {differences}."
+    def _against(self) -> str:
+        theirs = self.point.figures.get(self.measure)
+        if theirs is None:
+            return f"No figure is comparable with {self.point.measured_by}'s"
+        if self.measure == "step_time_ms":
+            change = change_text(self.more_pct[self.measure])
+            return f"{change.than} {self.point.measured_by}'s {step_time(theirs)} per step"
+        return f"{self.gap} than {self.point.measured_by}'s {grouped(theirs, 0 if theirs >= 1000 else 1)}"
 
-    def _gap(self) -> str:
-        names = {"tokens_per_s_per_gpu": "tokens/s/GPU", "tflops_per_gpu": "TFLOP/s/GPU", "step_time_ms": "step time"}
-        for name, words in names.items():
-            if name in self.more_pct:
-                more = self.more_pct[name]
-                return f"{percent(abs(more))} {'more' if more >= 0 else 'less'} {words} than"
-        return "No figure is comparable with"
+
+_UNITS = {"tokens_per_s_per_gpu": "tokens/s/GPU", "tflops_per_gpu": "TFLOP/s/GPU"}
+_MOST_NAMED = 3
+
+
+def _differing(fields: Sequence[str]) -> str:
+    if not fields:
+        return "no known field differs"
+    more = f" and {len(fields) - _MOST_NAMED} more" if len(fields) > _MOST_NAMED else ""
+    named = ", ".join(f"`{name}`" for name in fields[:_MOST_NAMED])
+    return f"{named}{more} {'differs' if len(fields) == 1 else 'differ'}"
 
 
 def nearest_reference(

@@ -50,8 +50,7 @@ def test_the_stack_of_the_record_finds_the_record() -> None:
     assert result.differs_in == ()
     assert result.more_pct["step_time_ms"] == pytest.approx(8.43, abs=0.01)
     assert result.sentence.replace("\u202f", " ") == (
-        "7.8 % less tokens/s/GPU than another lab's measurement (NVIDIA, Megatron-Bridge model verification card "
-        "qwen3-30b-a3b, 2026-07-27); no known field differs."
+        "8.4 % slower than NVIDIA's 20.15 s per step; no known field differs."
     )
 
 
@@ -95,7 +94,9 @@ def test_figures_that_are_not_comparable_have_no_distance() -> None:
     assert set(nearest(ours, (point,)).more_pct) == {"tokens_per_s_per_gpu", "tflops_per_gpu", "step_time_ms"}
     assert set(nearest(ours, (point,), gbs=512).more_pct) == {"tokens_per_s_per_gpu", "tflops_per_gpu"}
     assert set(nearest(ours, (point,), seq_len=8192).more_pct) == {"tflops_per_gpu"}
-    assert nearest(points=(point,)).sentence.startswith("No figure is comparable with another lab's measurement")
+    assert nearest(ours, (point,)).measure == "step_time_ms"
+    assert nearest(ours, (point,), gbs=512).measure == "tokens_per_s_per_gpu"
+    assert nearest(points=(point,)).measure == ""
 
 
 @pytest.mark.parametrize(
