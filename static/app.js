@@ -207,11 +207,12 @@ document.addEventListener("change", ({ target }) => {
   const asked = new URLSearchParams([...new FormData(target.form)].filter(([, value]) => value));
   location.assign(`${target.form.getAttribute("action")}?${asked}`);
 });
-document.addEventListener("input", ({ target }) => {
-  if (!target.matches("[data-finds]")) return;
-  const words = target.value.toLowerCase().split(/\s+/);
+// A word is found where a word of the text begins: "wall" in "walls", not in "Threewalls".
+const find = (target) => {
+  const words = target.value.toLowerCase().split(/\s+/).filter(Boolean)
+    .map((word) => new RegExp("(?<![a-z0-9])" + word.replace(/[^a-z0-9]/g, "\\$&")));
   const rows = $$(target.dataset.finds);
-  for (const row of rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
+  for (const row of rows) row.hidden = !words.every((word) => word.test(row.textContent.toLowerCase()));
   const matching = rows.filter((row) => !row.hidden);
   $("#announce").textContent = `${matching.length} of ${rows.length}`;
   if (!target.value) return;
@@ -219,7 +220,10 @@ document.addEventListener("input", ({ target }) => {
     for (let fold = row.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
     if (matching.length < 10) for (const fold of $$("details", row)) fold.open = true;
   }
-});
+};
+document.addEventListener("input", ({ target }) => target.matches("[data-finds]") && find(target));
+const finder = $("[data-finds]");
+if (finder?.value) find(finder);
 document.addEventListener("input", (event) => event.target.form?.classList.add("changed"));
 document.addEventListener("htmx:afterSettle", (event) => {
   const cause = event.detail.requestConfig?.elt;

@@ -70,9 +70,9 @@ _PIECE_FORM = {
     "type": "object",
     "properties": {
         "log": {"type": "string", "format": "binary", "description": "The piece: plain text, .gz or .zst."},
-        "offset": {"type": "integer", "description": "Same as the query parameter."},
-        "name": {"type": "string", "description": "Same as the query parameter."},
-        "complete": {"type": "boolean", "description": "Same as the query parameter."},
+        "offset": {"type": "integer", "description": "`offset` of the query, as a field of the form."},
+        "name": {"type": "string", "description": "`name` of the query, as a field of the form."},
+        "complete": {"type": "boolean", "description": "`complete` of the query, as a field of the form."},
     },
 }
 _RAW = {"schema": {"type": "string", "format": "binary"}}
@@ -124,8 +124,8 @@ async def append_to_log(
 ) -> AppendAnswer:
     """Append to a log of the run, or add another log. What is acknowledged is stored; sending it again is harmless.
 
-    A token that only uploads does it with runs that it began itself, while they go on and for an hour (as set by
-    THREEWALLS_RECEIVING_TIMEOUT_SECONDS) after they were closed. Others, and later, only who may contribute.
+    A token with scope `upload` may append to runs that it began, until an hour after they were closed
+    (THREEWALLS_RECEIVING_TIMEOUT_SECONDS). All else needs the permission to contribute.
     """
     async with _sent_piece(request) as (file, form):
         piece = Piece(

@@ -1,12 +1,14 @@
 """`/docs`: the API reference, rendered from the OpenAPI document without scripts or a CDN; and `/glossary`."""
 
+import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse, Response
 
@@ -21,6 +23,10 @@ router = APIRouter(include_in_schema=False)
 
 _API = "/api/v1/"
 _REF = "#/components/schemas/"
+_SENTENCE = re.compile(r"(?<=\.) (?=[A-Z`])")
+_FIRST = ("runs", "uploads", "regressions", "compare", "history", "leaderboards")
+"""Parts that most callers look for; the others follow by name."""
+_METHODS = ("POST", "GET", "PUT", "PATCH", "DELETE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +56,14 @@ class Operation:
     method: str
     path: str
     text: str
+    example: str
     entries: tuple[ReferenceEntry, ...]
     answers: tuple[DocumentedAnswer, ...]
+
+    @property
+    def summary(self) -> str:
+        """Return the first sentence of the text."""
+        return _SENTENCE.split(" ".join(self.text.split()), maxsplit=1)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +104,16 @@ def _render_reference(request: Request, part: ReferencePart | None) -> Response:
 
 
 def parts(document: Mapping[str, Any]) -> tuple[ReferencePart, ...]:
-    """Return the reference in parts by the first name of the paths, in the order of the document."""
+    """Return the reference in parts by the first name of the paths. The calls of a whole list stand first."""
     by_name = {schema.name: schema for schema in schemas(document)}
     calls: dict[str, list[Operation]] = {}
     for call in operations(document):
         name = call.path.removeprefix(_API).partition("/")[0] if call.path.startswith(_API) else "service"
         calls.setdefault(name, []).append(call)
-    return tuple(ReferencePart(name, tuple(own), _named_by(own, by_name)) for name, own in calls.items())
+    for own in calls.values():
+        own.sort(key=lambda call: (call.path.count("/"), call.path, _METHODS.index(call.method)))
+    names = [*(name for name in _FIRST if name in calls), *sorted({*calls} - {*_FIRST, "service"}), "service"]
+    return tuple(ReferencePart(name, tuple(calls[name]), _named_by(calls[name], by_name)) for name in names)
 
 
 def _named_by(calls: Sequence[Operation], by_name: Mapping[str, Schema]) -> tuple[Schema, ...]:
@@ -116,12 +131,14 @@ def _named_by(calls: Sequence[Operation], by_name: Mapping[str, Schema]) -> tupl
 
 def operations(document: Mapping[str, Any]) -> tuple[Operation, ...]:
     """Return all calls in the order of the document."""
+    named = document.get("components", {}).get("schemas", {})
     return tuple(
         Operation(
             anchor=call["operationId"],
             method=method.upper(),
             path=path,
             text=call.get("description") or call.get("summary", ""),
+            example=_example(method.upper(), path, call, named),
             entries=(*_parameters(call), *_form_fields(call)),
             answers=tuple(_answers(call)),
         )
@@ -167,6 +184,51 @@ def _answers(call: Mapping[str, Any]) -> Iterator[DocumentedAnswer]:
         yield DocumentedAnswer(status, answer.get("description", ""), tuple(content), kind, schema)
 
 
+def _example(method: str, path: str, call: Mapping[str, Any], named: Mapping[str, Any]) -> str:
+    """Return a call by curl with the required values, each as a word for it; `BASE` is the address of the service."""
+    needed = [item["name"] for item in call.get("parameters", []) if item["in"] == "query" and item.get("required")]
+    address = re.sub(r"{(\w+)}", lambda match: match[1].upper(), path)
+    address += "?" + "&".join(f"{name}={name.upper()}" for name in needed) if needed else ""
+    parts = ["curl --fail-with-body"] + ([f"-X {method}"] if method not in ("GET", "POST") else [])
+    content = call.get("requestBody", {}).get("content", {})
+    kind = next(iter(content), "")
+    body: Mapping[str, Any] = content.get(kind, {})
+    if kind == "application/json":
+        parts.append(
+            f"-H 'Content-Type: application/json' -d {shlex.quote(json.dumps(_sample(body['schema'], named)))}"
+        )
+    elif kind in ("multipart/form-data", "application/x-www-form-urlencoded"):
+        flag = "-F" if kind == "multipart/form-data" else "-d"
+        fields = _resolved(body["schema"], named)
+        required = fields.get("required") or [*fields.get("properties", {})][:1]
+        parts += [f"{flag} {name}=" + ("@train.log" if flag == "-F" else name.upper()) for name in required]
+    elif kind:
+        parts.append("--data-binary @train.log")
+    elif method == "POST":
+        parts.append("-X POST")
+    return " ".join((*parts, shlex.quote(f"BASE{address}")))
+
+
+def _resolved(schema: Mapping[str, Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
+    return named.get(schema["$ref"].removeprefix(_REF), {}) if "$ref" in schema else schema
+
+
+def _sample(schema: Mapping[str, Any], named: Mapping[str, Any]) -> Any:
+    """Return a value of the schema: the required properties of an object, its first one if none is required."""
+    schema = _resolved(schema, named)
+    match schema:
+        case {"const": value} | {"enum": [value, *_]} | {"default": value} if value is not None:
+            return value
+        case {"anyOf": [first, *_]}:
+            return _sample(first, named)
+        case {"properties": properties}:
+            names = schema.get("required") or [*properties][:1]
+            return {name: _sample(properties[name], named) for name in names}
+        case {"items": inner}:
+            return [_sample(inner, named)]
+    return {"integer": 1, "number": 1.0, "boolean": True, "object": {}}.get(schema.get("type", ""), "...")
+
+
 def _type(schema: Mapping[str, Any]) -> tuple[str, str]:
     """Return the type in words and the schema that it names, if any."""
     match schema:
@@ -194,24 +256,28 @@ def _type(schema: Mapping[str, Any]) -> tuple[str, str]:
 # --- `/glossary`: the terms of `docs/glossary.md` and the contract fields.
 
 _TERMS = re.compile(r"^## Terms\n(.*?)^## ", re.MULTILINE | re.DOTALL)
-_STRONG = re.compile(r"\*\*([^*]+)\*\*")
-_INLINE = re.compile(r"\*\*(?P<strong>[^*]+)\*\*|\*(?P<em>[^*]+)\*|`(?P<code>[^`]+)`")
+_LONGEST_QUERY = 100
+_INLINE = re.compile(
+    r"\*\*(?P<strong>[^*]+)\*\*|\*(?P<em>[^*]+)\*|`(?P<code>[^`]+)`"
+    r"|\[(?P<link>[^]]+)\]\((?P<document>[a-z-]+)\.md(?P<place>#[^)]*)?\)"
+)
 
 
 @router.get("/glossary")
 @requires(Open.ANYONE)
-def show_glossary(request: Request) -> HTMLResponse:
+def show_glossary(request: Request, q: str = Query("", max_length=_LONGEST_QUERY)) -> HTMLResponse:
     groups: dict[str, list[ContractField]] = {}
     for field in FIELDS.values():
         groups.setdefault(field.group, []).append(field)
-    return render(request, "web/glossary.html", terms=terms(), metrics=METRICS.values(), groups=groups, roles=ROLES)
+    metrics = METRICS.values()
+    return render(request, "web/glossary.html", terms=terms(), metrics=metrics, groups=groups, roles=ROLES, query=q)
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """An entry of the glossary. `text`: its definition as HTML, beginning with the term."""
+    """An entry of the glossary. `name`: its term with what limits it; `text`: the definition. Both are HTML."""
 
-    name: str
+    name: Markup
     text: Markup
 
 
@@ -221,7 +287,8 @@ def terms() -> tuple[Term, ...]:
     section = _TERMS.search((RESOURCES / "docs" / "glossary.md").read_text(encoding="utf-8"))
     text = section[1] if section else ""
     items = [" ".join(item.split()) for item in re.split(r"^- ", text, flags=re.MULTILINE)[1:]]
-    return tuple(Term(", ".join(_STRONG.findall(item)), _html(item)) for item in items)
+    parts = (item.partition(": ") for item in items)
+    return tuple(Term(_html(name), _html(text[:1].upper() + text[1:])) for name, _, text in parts)
 
 
 def anchor(term: str) -> str:
@@ -229,13 +296,16 @@ def anchor(term: str) -> str:
 
 
 def _html(text: str) -> Markup:
-    """Render the Markdown of the glossary: strong, emphasis, code."""
+    """Render the Markdown of the glossary: strong, emphasis, code, and links to documents as links to the help."""
     parts, at = [], 0
     for inline in _INLINE.finditer(text):
         parts.append(escape(text[at : inline.start()]))
-        kind = inline.lastgroup or ""
-        word = inline[kind]
-        mark = Markup('<{0} id="{1}">{2}</{0}>') if kind == "strong" else Markup("<{0}>{2}</{0}>")
-        parts.append(mark.format(kind, anchor(word), word))
+        if document := inline["document"]:
+            label = inline["link"].removesuffix(".md").replace("-", " ")
+            parts.append(Markup('<a href="/help/{}{}">{}</a>').format(document, inline["place"] or "", label))
+        else:
+            kind = next(name for name in ("strong", "em", "code") if inline[name])
+            mark = Markup('<{0} id="{1}">{2}</{0}>') if kind == "strong" else Markup("<{0}>{2}</{0}>")
+            parts.append(mark.format(kind, anchor(inline[kind]), inline[kind]))
         at = inline.end()
     return Markup("").join([*parts, escape(text[at:])])

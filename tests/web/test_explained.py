@@ -241,7 +241,7 @@ def test_the_glossary_holds_every_term_and_field(client: TestClient) -> None:
 
 
 def test_every_term_that_a_template_links_to_is_in_the_glossary() -> None:
-    anchors = set(re.findall(r'id="([^"]+)"', " ".join(term.text for term in terms())))
+    anchors = set(re.findall(r'id="([^"]+)"', " ".join(term.name + term.text for term in terms())))
     links = [link for path in TEMPLATES.rglob("*.html") for link in TERM_LINK.findall(path.read_text())]
     assert len(links) > 10
     assert {(anchor or text.lower().replace(" ", "-")) for text, anchor in links} <= anchors
