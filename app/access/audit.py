@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Self
@@ -91,6 +91,7 @@ _PAGES = {
     "invitation": "/settings/projects/{project}/invitations",
 }
 _LONGEST = 120
+_KEY_DIGITS = 64
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
 _TEXTS = ("who", "project", "subject", "subject_id", "name", "action", "before", "after", "note")
 AUDIT_COLUMNS: Mapping[str, CellKind] = {"id": "int", "at": "time", **dict.fromkeys(_TEXTS, "text")}
@@ -124,7 +125,7 @@ def view_of(event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str
     both = {**event.before, **event.after}
     label = subject_name(event, slugs, names) or event.subject_id[:12]
     changes = tuple(
-        AuditedChange(key, _shown(event.before.get(key)), _shown(event.after.get(key)))
+        AuditedChange(key, _shown(event.before.get(key), names), _shown(event.after.get(key), names))
         for key in both
         if event.before.get(key) != event.after.get(key) and key != "name"
     )
@@ -140,9 +141,11 @@ def subject_name(event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str
     return own or (name if isinstance(name, str) else "")
 
 
-def _names(session: Session, events: Iterable[AuditEvent]) -> dict[str, str]:
-    """Return the names of users and of the stacks that the events changed, by id as text."""
-    stacks = (event.subject_id for event in events if event.subject == "stack")
+def _names(session: Session, events: Sequence[AuditEvent]) -> dict[str, str]:
+    """Return the names of users and of the stacks that the events name, by id as text."""
+    stacks = {event.subject_id for event in events if event.subject == "stack"}
+    for event in events:
+        stacks |= {value for side in (event.before, event.after) if isinstance(value := side.get("stack"), str)}
     return {**names_by_id(session), **names_of_stacks(session, stacks)}
 
 
@@ -165,7 +168,10 @@ def _json(values: Mapping[str, Any]) -> str | None:
     return json.dumps(values, ensure_ascii=False, sort_keys=True) if values else None
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, names: Mapping[str, str]) -> str:
+    """Return a value as text: a stack by its name, cut if it is long, `nothing` for none."""
+    if isinstance(value, str) and len(value) == _KEY_DIGITS and value in names:
+        return names[value]
     if value is None or value in ("", []):
         return "nothing"
     if isinstance(value, bool):
