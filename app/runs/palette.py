@@ -4,18 +4,23 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
 from sqlmodel import Session, col
 from starlette.responses import RedirectResponse, Response
 
 from app.domain.access.principal import Action
-from app.domain.numbers import short_commit
+from app.domain.contract.values import shown
+from app.domain.numbers import change_text, plural, short_commit, step_time
+from app.domain.planning.request import REQUIRED, plan_address
 from app.domain.rules.rule import Rule
 from app.runs.queries import RunQuery, find_runs
-from app.storage.runs import RunListItem
+from app.storage.references import references
+from app.storage.runs import RunListItem, latest_runs
 from app.storage.search import FEWEST_LETTERS
 from app.storage.stacks import names_of_stacks
+from app.storage.standings import StandingsFilters, class_summaries, hardware_and_families
 from app.storage.tables import ProjectRow, RegressionRow, RunRow, select_any
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, Rules
@@ -26,6 +31,7 @@ _NUMBER = re.compile(r"#?(\d{1,9})")
 _READ_RUNS = 30
 """Runs that are read for one search; stacks and commits are those of these runs."""
 _SHOWN = 5
+_SHOWN_BOARDS = 3
 MAX_WORDS = 200
 
 _PAGES: tuple[tuple[str, str, str], ...] = (
@@ -55,7 +61,7 @@ _SETTINGS: tuple[tuple[str, str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class PaletteHit:
-    """A place that a search leads to. `about`: what tells it apart from others of its name."""
+    """A place that a search leads to. `about`: its figures, or what tells it apart from others of its name."""
 
     label: str
     address: str
@@ -92,18 +98,18 @@ def _groups(
     session: Session, access: Access, rules: Sequence[Rule], text: str, numbered: tuple[PaletteHit, ...]
 ) -> Iterator[PaletteGroup]:
     words = text.lower().split()
-    runs = _runs(session, text)
+    runs, total = _runs(session, text)
     yield PaletteGroup("Number", numbered)
+    yield PaletteGroup("Leaderboards and figures", tuple(_boards(session, words)))
     pages = _PAGES if access.may_anywhere(Action.UPLOAD) else [page for page in _PAGES if page[1] != "/upload"]
     yield PaletteGroup("Pages", tuple(_matching(pages, words)))
-    yield PaletteGroup(
-        "Runs", tuple(PaletteHit(f"{run.name} #{run.id}", f"/runs/{run.id}", run.project) for run in runs[:_SHOWN])
-    )
-    if len(runs) > _SHOWN:
-        yield PaletteGroup("All runs", (PaletteHit(f"Runs that match “{text}”", "/runs?" + RunQuery(q=text).query()),))
-    yield PaletteGroup("Stacks", tuple(_stacks(session, runs)))
-    yield PaletteGroup("Commits", tuple(_commits(runs, words)))
+    hits = [PaletteHit(f"#{run.id} {run.name}", f"/runs/{run.id}", _about(run)) for run in runs[:_SHOWN]]
+    if total > _SHOWN:
+        hits.append(PaletteHit(f"All {total:,} runs that match", "/runs?" + RunQuery(q=text).query()))
+    yield PaletteGroup("Runs" if words else "Newest runs", tuple(hits))
     if words:
+        yield PaletteGroup("Stacks", tuple(_stacks(session, runs)))
+        yield PaletteGroup("Commits", tuple(_commits(runs, words)))
         fitting = [rule for rule in rules if all(word in f"{rule.id} {rule.title}".lower() for word in words)]
         yield PaletteGroup(
             "Rules", tuple(PaletteHit(rule.title, f"/playbook/{rule.id}", rule.id) for rule in fitting[:_SHOWN])
@@ -134,11 +140,63 @@ def _by_number(session: Session, text: str) -> tuple[PaletteHit, ...]:
     return tuple(hits)
 
 
-def _runs(session: Session, text: str) -> Sequence[RunListItem]:
-    """Return the newest matching runs. Words that the index cannot find would scan all runs, so they find none."""
+def _boards(session: Session, words: Sequence[str]) -> Iterator[PaletteHit]:
+    """Yield what is measured and published for a model, GPU or dispatcher, and the planner for it."""
+    if not words or _NUMBER.fullmatch(" ".join(words)):
+        return
+    dispatchers: dict[tuple[str, str], set[str]] = {}
+    for item in class_summaries(session, StandingsFilters()):
+        tallies = {tally.dispatcher for tally in item.overall.tallies}
+        dispatchers.setdefault((item.hardware, item.family), set()).update(tallies)
+    places = [
+        (
+            f"{board.family} on {board.hardware}",
+            f"/leaderboards/{board.hardware_slug}/{board.family_slug}",
+            f"leaderboard {' '.join(dispatchers.get((board.hardware, board.family), ()))}",
+            f"leaderboard of dispatchers · {plural(board.runs, 'run')}",
+        )
+        for board in sorted(hardware_and_families(session), key=lambda board: (-board.rankings, -board.runs))
+    ]
+    fitting = [place for place in places if all(word in f"{place[0]} {place[2]}".lower() for word in words)]
+    for label, address, _, about in fitting[:_SHOWN_BOARDS]:
+        yield PaletteHit(label, address, about)
+    points = [
+        reference.point
+        for reference in references(session)
+        if all(word in " ".join(map(shown, reference.point.contract.values())).lower() for word in words)
+    ]
+    if points:
+        best = max((point.tflops_per_gpu or 0 for point in points), default=0)
+        about = f"best {best:,.0f} TFLOP/s/GPU" if best else ""
+        text = " ".join(words)
+        yield PaletteHit(f"Published figures for “{text}”", "/references?" + urlencode({"q": text}), about)
+    planned = next((point.contract for point in points if all(point.contract.get(name) for name in REQUIRED)), None)
+    if planned:
+        wanted = {name: planned[name] for name in ("model", *REQUIRED) if name in planned}
+        about = f"{planned['gpus']} × {planned['gpu']}"
+        yield PaletteHit(f"Plan a layout of {planned['model']}", plan_address(wanted), about)
+
+
+def _about(run: RunListItem) -> str:
+    """Return step time, verdict and project of a run."""
+    metric = run.metrics.get("step_time_ms")
+    is_judged = run.verdict_delta_pct is not None and run.verdict in ("regression", "improvement")
+    words = change_text(run.verdict_delta_pct).figure if is_judged and run.verdict_delta_pct is not None else ""
+    time = step_time(metric.value) if metric else run.status if run.status != "ready" else ""
+    return " · ".join(filter(None, (time, words, run.project)))
+
+
+def _runs(session: Session, text: str) -> tuple[Sequence[RunListItem], int]:
+    """Return the newest matching runs and how many match; the newest of all without words.
+
+    Words that the index cannot find would scan all runs, so they find none.
+    """
+    if not text:
+        return latest_runs(session, _SHOWN), 0
     if not any(len(word) >= FEWEST_LETTERS for word in text.split()) or _NUMBER.fullmatch(text):
-        return ()
-    return find_runs(session, RunQuery(q=text, page_size=_READ_RUNS)).items
+        return (), 0
+    page = find_runs(session, RunQuery(q=text, page_size=_READ_RUNS))
+    return page.items, page.total
 
 
 def _stacks(session: Session, runs: Sequence[RunListItem]) -> Iterator[PaletteHit]:

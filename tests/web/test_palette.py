@@ -1,5 +1,6 @@
 """`/search`: where words and numbers lead, for the palette and without script."""
 
+import html
 import re
 
 from sqlalchemy import Engine
@@ -36,8 +37,8 @@ def test_words_lead_to_everything_and_numbers_to_the_run(client: TestClient, eng
     assert sections["Stacks"][0].removeprefix("/history/")[:8] not in re.sub(r'href="[^"]+"', "", shown)
     sections = hits(client, "nightlies")
     assert sections["Settings"] == ["/settings/projects/nightlies"]
-    assert len(sections["Runs"]) == 5
-    assert client.get(sections["All runs"][0]).status_code == 200
+    assert len(sections["Runs"]) == 6
+    assert sections["Runs"][-1] == "/runs?q=nightlies"
     assert hits(client, "0badcafe")["Commits"] == [f"/runs?q={commit}"]
     assert hits(client, "planner")["Pages"] == ["/plan"]
     (rule, *_) = hits(client, "hybridep")["Rules"]
@@ -50,5 +51,9 @@ def test_words_lead_to_everything_and_numbers_to_the_run(client: TestClient, eng
     assert (jump.status_code, jump.headers["location"]) == (303, f"/runs/{slow}")
     assert client.get("/search?q=%23999999999").status_code == 200
     assert hits(client, "no such thing at all") == {}
-    assert "Pages" in hits(client, "")
+    published, plan = hits(client, "deepseek h100")["Leaderboards and figures"]
+    for address in (published, plan):
+        assert client.get(html.unescape(address)).status_code == 200
+    assert "Leaderboards and figures" not in hits(client, "16")
+    assert hits(client, "")["Newest runs"][0] == f"/runs/{other}"
     assert client.get("/search", params={"q": "x" * 300}).status_code == 422
