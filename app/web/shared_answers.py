@@ -32,7 +32,7 @@ class _Answer:
 
 
 @dataclass(eq=False, slots=True)
-class _Turn:
+class _Computation:
     """The computation of an answer for all identical requests that wait. `is_limited`: it counts for `COMPUTING`."""
 
     answer: "asyncio.Future[_Answer | None]"
@@ -80,7 +80,7 @@ class SharedAnswersMiddleware:
             await send({**answer.start, "headers": list(answer.start["headers"])})
             await send(answer.body)
             return
-        turn = _Turn(asyncio.get_running_loop().create_future())
+        turn = _Computation(asyncio.get_running_loop().create_future())
         self._next[key] = turn.answer
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
@@ -96,7 +96,7 @@ class SharedAnswersMiddleware:
             del self._next[key]
         await self._handle(key, turn, scope, receive, send)
 
-    async def _handle(self, key: object, turn: "_Turn", scope: Scope, receive: Receive, send: Send) -> None:
+    async def _handle(self, key: object, turn: "_Computation", scope: Scope, receive: Receive, send: Send) -> None:
         ended = self._running[key] = asyncio.Event()
         start: Message = {}
 
