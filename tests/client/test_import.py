@@ -118,7 +118,8 @@ def test_a_long_table_is_read_as_a_table(server: Running, tmp_path: Path) -> Non
     table = tmp_path / "long" / "a.csv"
     table.write_text(f"step,step_time_s,{filler}\n{rows}")
     assert table.stat().st_size > PIECE_BYTES
-    imported_once(server, tmp_path, "csv", str(tmp_path / "long"), "--project", "import-long", runs=1)
+    words = ("import", "csv", str(tmp_path / "long"), "--project", "import-long", "--json")
+    judged(server, threewalls(server.address, tmp_path, *words).document["runs"][0]["id"])
     words = ("upload", str(table), "--project", "upload-long", "--json")
     judged(server, threewalls(server.address, tmp_path, *words).document["id"])
 
