@@ -1,6 +1,7 @@
 """The service on a database that the migrations built, for every test that goes through its door."""
 
 import gc
+import hashlib
 import importlib
 import os
 import shutil
@@ -135,11 +136,14 @@ def event_loop() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def compiled_once() -> None:
-    """Compile SQL once for all SQLite engines of this process, templates once for all processes of the run.
+    """Compile SQL once for all SQLite engines of this process; templates and the API's document once in the whole run.
 
     SQLAlchemy keeps compiled statements by dialect object, and each engine has one of its own: to compile them again
-    takes a quarter of the processor time of tests of pages and tasks.
+    takes a quarter of the processor time of tests of pages and tasks. The document takes a second for each application.
     """
+    from fastapi import applications
+    from fastapi.openapi.utils import get_openapi
+    from fastapi.routing import iter_route_contexts
     from jinja2 import FileSystemBytecodeCache
     from sqlalchemy import Engine, create_engine
 
@@ -163,7 +167,13 @@ def compiled_once() -> None:
             engine._compiled_cache = first._compiled_cache
         return engine
 
+    def describe(**options: Any) -> Any:
+        calls = [f"{sorted(call.methods or ())} {call.path}" for call in iter_route_contexts(options["routes"])]
+        digest = hashlib.sha256(" ".join(calls).encode()).hexdigest()
+        return run.once(f"openapi-{digest}", lambda: get_openapi(**options))
+
     database.create_engine = share
+    applications.get_openapi = describe  # type: ignore[attr-defined]
 
 
 @pytest.fixture

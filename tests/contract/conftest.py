@@ -18,7 +18,7 @@ TeamsAndBelongings = tuple[Teams, Mapping[str, Belongings]]
 
 @pytest.fixture(scope="module")
 def service(
-    tmp_path_factory: pytest.TempPathFactory, migrated_file: Path, event_loop: None
+    tmp_path_factory: pytest.TempPathFactory, migrated_file: Path, event_loop: None, compiled_once: None
 ) -> Iterator[TeamsAndBelongings]:
     folder = tmp_path_factory.mktemp("contract")
     shutil.copy(migrated_file, folder / "threewalls.db")
