@@ -41,7 +41,7 @@ def check(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def check_text(name: str, result: LaunchCheck) -> str:
-    """The result for a terminal."""
+    """Return the result for a terminal."""
     lines = [f"{name}: {result.answer}", *_rows("blocker", result.blockers), *_rows("warning", result.warnings)]
     lines += [f"note: {problem}" for problem in (*result.problems, result.defaults)]
     if result.unknown:

@@ -1,4 +1,4 @@
-"""Tells the jobs in a folder apart, so that each becomes a run of its own.
+"""Separates the jobs in a folder, so that each becomes its own run.
 
 The service reads the beginning of each file, and the end of a long one. Logs whose facts contradict each other, such as
 the seed or the number of GPUs, are of different jobs, and so are two logs with all iterations, one after the other.

@@ -208,7 +208,7 @@ class ComparePage:
 
     @property
     def chart_notes(self) -> list[str]:
-        """Return what a reader of the chart must know but cannot see."""
+        """Return notes about facts that the chart does not show."""
         shown, notes = self.overlay, []
         stretch = charts.stretch_of(shown)
         if stretch > 1:

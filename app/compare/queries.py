@@ -1,4 +1,4 @@
-"""What a comparison reads: the runs of both sides, those of their series that it needs, and runs to choose from."""
+"""Read the data of a comparison: the runs of both sides, the needed series, and runs to choose from."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -170,7 +170,7 @@ class SideSelection:
 
     @classmethod
     def from_params(cls, params: Mapping[str, str]) -> Self:
-        """Raises InvalidQuery naming each field that means nothing."""
+        """Raises InvalidQuery naming each unusable field."""
         errors: list[FieldError] = []
         a, b = (_numbers(side, params.get(side, ""), errors) for side in ("a", "b"))
         if both := sorted(set(a) & set(b)):

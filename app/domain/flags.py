@@ -30,13 +30,13 @@ class TrainerNames:
 
     @property
     def all_paths(self) -> Iterator[str]:
-        """Every path of Megatron-Bridge's configuration that is read."""
+        """Yield every path of Megatron-Bridge's configuration that is read."""
         for row in (self, *self.words.values()):
             yield from (*row.bridge, *row.bridge_reads)
 
     @property
     def megatron_text(self) -> str:
-        """The flags and the argument for users: `--seq-length (seq_length)`; empty without a name."""
+        """Return the flags and the argument for users: `--seq-length (seq_length)`; empty without a name."""
         flags = [flag for row in (self, *self.words.values()) for flag in row.flags]
         text = ", ".join(flags) or self.megatron_note
         if self.arguments and len(flags) <= 1:
@@ -45,7 +45,7 @@ class TrainerNames:
 
     @property
     def bridge_text(self) -> str:
-        """The configuration paths for users; empty without one."""
+        """Return the configuration paths for users; empty without one."""
         paths = [path for row in (self, *self.words.values()) for path in row.bridge]
         return ", ".join(paths) or self.bridge_note
 

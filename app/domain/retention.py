@@ -1,4 +1,4 @@
-"""What a project keeps, and for how long: figures for ever unless it says otherwise."""
+"""How long a project keeps its data: figures forever unless it says otherwise."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -15,7 +15,7 @@ UNDO_DAYS = 7
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Days after the upload; None: for ever.
+    """Days after the upload; None: forever.
 
     `logs_days`: raw logs and other uploaded files; figures stay. `failed_days`: runs without figures, failed and
     unread. `runs_days`: all runs. Golden runs, pinned or baselines of experiments, are never deleted by age.

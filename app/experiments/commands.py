@@ -261,7 +261,7 @@ def propose_sweep(session: Session, settings: Settings, wish: SweepWish) -> Swee
 
 
 def _is_now(field: str, value: object, now: Stated | None) -> bool:
-    """The baseline run itself measures the value that it has."""
+    """Return whether the baseline run has this value, so that it needs no experiment."""
     try:
         return now is not None and field in FIELDS and same_value(field, now.value, read_value(field, value))
     except ValueError:

@@ -426,7 +426,7 @@ class ExperimentPage:
 
     @property
     def more_runs(self) -> int:
-        """Return how many more runs per side would decide a complete but undecided result; 0 if that is no way on."""
+        """Return how many more runs per side would decide a complete but undecided result; 0 if no number would."""
         is_open = self.undecided and self.experiment.result.finished and bool(self.would_decide)
         return self.offered_runs - self.experiment.runs_each if is_open and self.offered_runs <= MOST_ASKED_EACH else 0
 

@@ -130,7 +130,7 @@ class SweepPage:
 
     @property
     def rows(self) -> list[TrialRow]:
-        """The best first; dropped values come last."""
+        """Return the trials, the best first and dropped values last."""
         rows = [
             TrialRow(trial, experiment, _place(trial, self.progress))
             for trial, experiment in zip(self.progress.trials, self.experiments, strict=True)

@@ -35,7 +35,7 @@ NOT_OF_STEP_TIME = "peak_memory_gib"
 """The only headline figure that is not a constant divided by step time, so segments of step time do not apply to it."""
 _SECONDS_FROM_MS = 10_000
 _BESIDE = 1.0
-"""Multiple of the range of the middle 90 % that the axis extends beyond it; values farther off go into the lane."""
+"""The axis extends by this multiple of the range of the middle 90 %; values farther off go into the lane."""
 _ALWAYS_SHOWN = 20
 """The newest runs that count are on the axis, however far off."""
 _LANE = 34

@@ -68,7 +68,7 @@ class MatrixStack:
 
 
 def stacks_of(session: Session, hardware: str, family: str, project: str = "") -> tuple[MatrixStack, ...]:
-    """Newest first. Raises NotFound for a hardware and family without a stack."""
+    """Return the stacks, newest first. Raises NotFound for a hardware and family without a stack."""
     check_project(session, project)
     document = col(StandingRow.document)
     chosen = (
@@ -149,7 +149,7 @@ def _is_feasible(ep: int, known: Mapping[str, Value]) -> bool:
 
 
 class MatrixPage:
-    """What the template asks for."""
+    """The data of the template."""
 
     def __init__(self, stacks: Sequence[MatrixStack]) -> None:
         self.hardware, self.family = stacks[0].hardware, stacks[0].family
@@ -276,7 +276,7 @@ class PublishedGraphs:
 
 
 class LedgerPage:
-    """What the template asks for."""
+    """The data of the template."""
 
     def __init__(self, session: Session, stacks: Sequence[MatrixStack], book: RuleBook) -> None:
         self.hardware, self.family = stacks[0].hardware, stacks[0].family

@@ -1,1 +1,1 @@
-"""Messages to people and programs outside: who gets them, how they are sent, what became of each."""
+"""Messages to users and programs outside: receivers, delivery, and the result of each delivery."""

@@ -35,7 +35,7 @@ from app.web.templating import OUTCOMES, render
 
 @dataclass(frozen=True, slots=True)
 class EmptyOverview:
-    """What the first page says to a reader without visible runs.
+    """The first page for a reader without visible runs.
 
     `name`: the logged-in user without a project, else empty. `ask`: who can give a role. `empty`: why there are no
     runs. `uploads_to`: the only project that the reader may upload to, else empty.

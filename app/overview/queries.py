@@ -344,7 +344,7 @@ def _by_cause(failed: Sequence[RunListItem]) -> tuple[FailureGroup, ...]:
 
 
 def _cause(run: RunListItem) -> str:
-    """Return what the log shows as cause, without what holds for every failed log."""
+    """Return the cause that the log shows, without what is true of every failed log."""
     text = (run.error or run.evidence or "The log shows no cause.").removeprefix("No iteration line was read. ")
     return _DETAIL.sub("", text.partition(". ")[0])
 

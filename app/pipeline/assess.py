@@ -130,7 +130,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Concerns:
-    """What a change of a stack may concern in its project: verdicts of `others`, `receivers` of notifications,
+    """Parts of the project that a change of a stack may affect: verdicts of `others`, `receivers` of notifications,
     `experiments`, and dispatchers whose packages are `missing`. `moved`: a job came to it from another stack.
     """
 
@@ -211,9 +211,9 @@ def read_stack(
 
 
 def candidates(runs: Sequence[StackRun]) -> list[Candidate]:
-    """All runs that can be judged, pooled where they are reruns, in the order of their places.
+    """Return all runs that can be judged, with reruns pooled, in the order of the history.
 
-    Runs of different experiments, which their tags tell apart, are no reruns of each other.
+    Runs with different experiment tags are not reruns of each other.
     """
     groups: dict[tuple[str, str, str, str, tuple[str, ...], int], list[StackRun]] = {}
     for run in runs:
@@ -381,8 +381,9 @@ def newest_of_each(
 def waiting_for_contrast(
     session: Session, project_id: int, stack_key: str, since: HistoryPosition
 ) -> dict[str, datetime]:
-    """The stacks that differ from this one in one field and have runs without a baseline after `since`: what was
-    measured in place of a verdict may be another now. With the place of the first of these runs.
+    """Return stacks that differ from this one in one field and have runs without a baseline after `since`.
+
+    Their contrasts may have changed. Each stack comes with the history position of its first such run.
     """
     at, first = since
     later = session.execute(
@@ -455,7 +456,7 @@ def start_of_day(time: datetime) -> datetime:
 def marked_by(
     session: Session, stack: StackToJudge, judged: Sequence[tuple[Candidate, VerdictDocument]]
 ) -> dict[str, datetime]:
-    """Return the stacks to judge again because the reference job moved or is back, with the day since when."""
+    """Return the stacks to judge again because the reference job moved or is back, each with its first day."""
     days = [
         start_of_day(candidate.place[0])
         for candidate, document in judged
@@ -716,7 +717,7 @@ class Assessor:
         return left_out(selection, shown, newest), len(names) - len(shown)
 
     def _other_branch(self, facts: RunFacts, earlier: Sequence[RunFacts]) -> OtherBranch | None:
-        """Return what a baseline branch leaves out where it leaves nothing, such as `main` in a project of `master`."""
+        """Return the branches of usable runs when none is on the baseline branch, such as `master`."""
         branch = self._stack.rules.branch
         if branch is None:
             return None

@@ -42,7 +42,7 @@ _CHANGES_VERDICTS = {"tags", "branch", "commit", "commit_time", "job"}
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """What to enqueue after the commit: runs to read, stacks to judge. `changed`: number of runs that changed."""
+    """Work to enqueue after the commit: runs to read, stacks to judge. `changed`: number of runs that changed."""
 
     changed: int
     runs: tuple[int, ...]

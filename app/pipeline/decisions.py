@@ -1,4 +1,4 @@
-"""Decisions of people about runs and stacks: quarantine, pins, their proposals, and baseline rules.
+"""Decisions of users about runs and stacks: quarantine, pins, their proposals, and baseline rules.
 
 Each function writes the decision and its audit record in one transaction, requests that the affected stacks are judged
 again, and returns the ids to pass to `enqueue(JUDGE_STACK, id)` after the commit.

@@ -123,7 +123,7 @@ def _has_raw_files() -> ColumnElement[bool]:
 
 @dataclass(frozen=True, slots=True)
 class DeletionPreview:
-    """What a deletion would do. `bytes`: of uploaded files, decompressed. `golden`: pinned, or baselines of
+    """The effect of a deletion. `bytes`: of uploaded files, decompressed. `golden`: pinned, or baselines of
     experiments. `experiments`: that would be deleted with their baseline."""
 
     runs: int

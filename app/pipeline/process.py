@@ -223,7 +223,7 @@ def compute(log_files: LogFiles, inputs: RunInputs) -> Computed:
 
 
 def read_files(log_files: LogFiles, inputs: RunInputs) -> StoredReading:
-    """Read logs and documents, without the statements of people and of the project."""
+    """Read logs and documents, without the statements of users and of the project."""
     template = read_template(inputs.metadata.read_as) if inputs.metadata.read_as else None
     parts = [LogPart(file.name, parse_log(log_files.stream(file.readable_keys), template)) for file in inputs.logs]
     warnings: list[str] = []

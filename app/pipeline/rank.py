@@ -167,7 +167,7 @@ class InMemory:
 
     @property
     def rows(self) -> list[Row[Any]]:
-        """The runs to rank, oldest first; empty when too few of them were read."""
+        """Return the runs to rank, oldest first; empty when too few of them were read."""
         rows = [run.row for run in self.newest if run.reception != "receiving"]
         return rows[-LOOK_BACK:] if len(self.newest) <= LOOK_BACK or len(rows) >= LOOK_BACK else []
 

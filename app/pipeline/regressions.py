@@ -795,7 +795,7 @@ _ORIGINS = runs_where(col(RunRow.id).in_(bindparam("run_ids", expanding=True)))
 
 
 def _origins(session: Session, stack: StackToJudge, members: RegressionMembers) -> list[StackRun]:
-    """Read the slow runs of members that are not among the runs that judging read."""
+    """Read those slow runs of members that judging did not read."""
     read = {run.id for run in stack.runs}
     older = [member.row.run_id for member in members.of_stack if member.row.run_id not in read]
     return read_runs(session, _ORIGINS, (stack.project_id, stack.stack_key), run_ids=older) if older else []
@@ -827,10 +827,10 @@ class Raised:
 def _place(
     members: RegressionMembers, stack_history: StackHistory, raised: Raised, candidate: Candidate, alarm: Alarm
 ) -> tuple[StackMember, Candidate] | None:
-    """An alarm belongs to the regression that explains it, else to another one of its cause, else it opens one.
+    """Add the alarm to the regression that explains it, else to another one of its cause, else open one.
 
-    Return the member and the slow run that it begins with. One slow launch may have had a slow node, so it opens
-    nothing: None, until a rerun, the next run or another stack confirms it.
+    Return the member and its first slow run. None for a single slow launch, which may have had a slow node: it opens
+    nothing until a rerun, the next run or another stack confirms it.
     """
     same = [
         member
@@ -878,9 +878,9 @@ def _withdraw_silent(
     raised: Sequence[Alarm],
     document: VerdictDocument,
 ) -> None:
-    """A run that opened a regression is no longer an alarm: quarantined, amended, or judged against other runs.
+    """Update regressions whose first slow run is no longer an alarm: quarantined, amended or judged against other runs.
 
-    Another run may still show it. Otherwise it is withdrawn if it is unassigned.
+    Another run may still show the regression. Otherwise it is withdrawn if it is unassigned.
     """
     for member in list(members.of_stack):
         silent = member.row.run_id in candidate.ids and not any(member.is_of(alarm) for alarm in raised)

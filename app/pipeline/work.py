@@ -202,7 +202,7 @@ class WorkQueue:
                             log.warning("claim_lost", **context)
                             return
                 except SQLAlchemyError as error:
-                    # One of three renewals may fail. If all do, another worker takes over and this one writes nothing.
+                    # If all three renewals fail, another worker takes over and this one writes nothing.
                     log.warning("lease_not_renewed", **context, error=str(error))
 
         thread = threading.Thread(target=renew_until_stopped, name="lease", daemon=True)
@@ -341,9 +341,9 @@ _SEVERAL_REASONS = "Several things changed earlier in its history."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackChange:
-    """A run that was written while nothing else was requested of its stack, whose row this transaction has locked.
+    """A written run of a stack without a pending request. This transaction has locked the row of the stack.
 
-    Its stack is judged from there on, without a claim. `is_new`: the run was never read before.
+    It judges the stack from this run on, without a claim. `is_new`: the run was never read before.
     """
 
     run_id: int
@@ -467,7 +467,7 @@ class StackQueue(WorkQueue):
         row = self._take(session, row_id, times)
         if row is None:
             if self.park(session, row_id, times):
-                # The request stays in the row: the next change of the stack has it tried again.
+                # The request stays in the row: the next change of the stack retries it.
                 log.error("stack_parked", work_id=row_id, attempts=settings.max_attempts)
             return None
         since = None if row.judge_from is None else aware(row.judge_from)
@@ -688,7 +688,7 @@ class DeliveryQueue(WorkQueue):
 
 
 def _may_be_hurried() -> ColumnElement[bool]:
-    """A delivery that was refused too often keeps to its own times."""
+    """Return the condition for deliveries to retry at once; those with too many refusals keep their own times."""
     return and_(col(DeliveryRow.work) == "waiting", col(DeliveryRow.attempts) < ATTEMPTS)
 
 

@@ -263,7 +263,7 @@ _SAME = 0.02
 
 
 def _difference(prediction: Prediction, first: Prediction) -> str:
-    """Return the part in which a layout loses most against the first one."""
+    """Return the part of the step where a layout loses most against the first one."""
     lost = {name: prediction.parts_s[name] - first.parts_s[name] for name in prediction.parts_s}
     name = max(lost, key=lambda part: lost[part])
     slower = (prediction.step_time_s or 0.0) / (first.step_time_s or 1.0) - 1

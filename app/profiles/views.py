@@ -392,7 +392,7 @@ def _captured(quality: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _trusted(quality: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what the trace cannot tell."""
+    """Yield the limits of what the trace shows."""
     if quality["launch_correlated"] is not None and quality["launch_correlated"] < 0.99:
         yield f"{quality['launch_correlated']:.0%} of the GPU activities have a known launch."
     if quality["unresolved_frac"] > 0.01:

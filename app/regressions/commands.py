@@ -105,7 +105,7 @@ def is_undoable(event: AuditEvent) -> bool:
 
 
 def undo_changes(engine: Engine, event_ids: Sequence[int], author: str) -> int:
-    """Put back what the changes with these audit entries replaced, all or none, and return how many. Notes stay.
+    """Undo the changes with these audit entries, all or none, and return how many. Notes stay.
 
     Raises NotFound, InvalidChange naming fields, and EditConflict when a regression changed since.
     """

@@ -89,7 +89,7 @@ def _evidence(ranked: RankedSuspect) -> Iterator[str]:
 
 
 def _action(named: NamedSuspect, compare_url: str, may_plan: bool) -> tuple[str, str] | None:
-    """Return the step that tells most: an A/B that reverts a knob, the commits of a code change, else a comparison."""
+    """Return the most informative step: an A/B that reverts a knob, the commits of a code change, else a comparison."""
     difference = named.ranked.suspect.difference
     if difference and difference.role == "config" and difference.is_certain and not named.ranked.past and may_plan:
         query = urlencode({"field": difference.field, "value": shown(difference.a.value) if difference.a else ""})

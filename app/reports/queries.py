@@ -1,4 +1,4 @@
-"""What the report of a run is made of: the run, its verdict, the names of other runs, its project's templates."""
+"""Read the data of a run's report: the run, its verdict, the names of other runs, its project's templates."""
 
 from collections.abc import Iterable
 from datetime import timedelta

@@ -124,8 +124,8 @@ async def append_to_log(
 ) -> AppendAnswer:
     """Append to a log of the run, or add another log. What is acknowledged is stored; sending it again is harmless.
 
-    A token with scope `upload` may append to runs that it began, until an hour after they were closed
-    (THREEWALLS_RECEIVING_TIMEOUT_SECONDS). All else needs the permission to contribute.
+    A token with only the scope `upload` can append to runs that it created, until an hour after they were closed
+    (THREEWALLS_RECEIVING_TIMEOUT_SECONDS). Other runs need the role contributor.
     """
     async with _sent_piece(request) as (file, form):
         piece = Piece(
@@ -291,7 +291,7 @@ Number = float | int | None
 
 
 def json_columns(series: StoredSeries) -> dict[str, list[Number]]:
-    """Lists with None for values that were not printed."""
+    """Return lists with None for values that were not printed."""
     return {name: _numbers(values) for name, values in series.columns.items()}
 
 

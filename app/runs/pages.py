@@ -204,7 +204,7 @@ async def describe_step_lines(request: Request, engine: AppEngine, log_files: Ap
 )
 @requires(Action.UPLOAD)
 async def preview_upload(request: Request, name: Annotated[str, Query(max_length=300)] = "log") -> JSONResponse:
-    """Return what the beginning of a file shows, before it is uploaded. Nothing is stored."""
+    """Return the values in the beginning of a file, before it is uploaded. Nothing is stored."""
     return JSONResponse(asdict(await preview_body(request, name)), headers={"Cache-Control": "no-store"})
 
 

@@ -61,7 +61,7 @@ _SETTINGS: tuple[tuple[str, str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class PaletteHit:
-    """A place that a search leads to. `about`: its figures, or what tells it apart from others of its name."""
+    """A result of a search. `about`: its figures, or what distinguishes it from others of the same name."""
 
     label: str
     address: str

@@ -1,4 +1,4 @@
-"""All that the page of one run shows. Parts are computed when a template asks for them: a block costs only itself."""
+"""Data of the page of one run. A part is computed when a template uses it, so a block costs only itself."""
 
 import json
 import shlex
@@ -582,7 +582,7 @@ def token_of(run: RunState | RunDetail) -> SeenState:
 
 
 def is_settled(token: SeenState) -> bool:
-    """Return whether the run will not change by itself any more."""
+    """Return whether the run no longer changes by itself."""
     return token.phase == "settled" and token.status in PROCESSED
 
 
@@ -633,7 +633,7 @@ class ConfigRow:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentLead:
-    """What the page of a run that was made for an experiment begins with: `side` A or B, its figure, and the result."""
+    """The first line on the page of an experiment's run: `side` A or B, its figure, and the result."""
 
     experiment_id: int
     side: str
@@ -995,7 +995,7 @@ class RunPage:
 
     @property
     def timers_exceed_ms(self) -> float:
-        """Return by how much the parts exceed the step, because each is that of its slowest rank."""
+        """Return how many ms the timers exceed the step, because each is the time of its slowest rank."""
         steady = self.run.steady_state
         return 0.0 if steady is None else max(0.0, sum(part.ms for part in self.step_bar) - steady.step_time_ms)
 
@@ -1046,7 +1046,7 @@ class RunPage:
         return charts.between(whole, self.view.first, self.view.last)
 
     def check_series(self) -> None:
-        """Raises InvalidQuery at once for a series that the chart would only miss when it is drawn."""
+        """Raise InvalidQuery for an unknown series now; the chart would notice only when it is drawn."""
         if self.view.series != RunView().series and self.run.status == "ready":
             _ = self.points
 

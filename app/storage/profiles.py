@@ -254,7 +254,7 @@ def _first_counting(session: Session, runs: Iterable[Any]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedChange:
-    """What the profiles beside a change explain, in one sentence."""
+    """The explanation from the profiles before and after a change, in one sentence."""
 
     before: int
     after: int

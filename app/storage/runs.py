@@ -506,11 +506,12 @@ def aware(time: datetime) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class RunListItem:
-    """One row of the list. `outcome` is how the job itself ended (`health.outcome`), empty until it is known;
-    `evidence` is what that was seen in. `verdict` is the current one, empty until it was judged; its change is of step
-    time. `quarantine` is a person's reason to leave it out of everything, else empty. `notes`: their beginning.
-    `experiment_id`, `side`: the newest experiment that the run belongs to, and `baseline` or `candidate`. `ab`: the
-    verdict compares configurations, so it opens no regression.
+    """One row of the list of runs.
+
+    `outcome`: how the job ended (`health.outcome`), with its `evidence`; empty while unknown. `verdict`: the current
+    one, empty until the run is judged; its change is of step time. `quarantine`: the user's reason, else empty.
+    `notes`: the beginning. `experiment_id`, `side`: the newest experiment of the run, and `baseline` or `candidate`.
+    `ab`: the verdict compares configurations, so it opens no regression.
     """
 
     id: int

@@ -72,7 +72,7 @@ class _Word:
 
     @property
     def numbers(self) -> list[Select[Any]]:
-        """The selects of the run numbers that it names, on SQLite."""
+        """Return the selects of the run numbers that it names, on SQLite."""
         selects: list[Any] = [_matching(self.text)]
         selects += [select_any(RunRow.id).where(condition) for condition in self._others()]
         return selects

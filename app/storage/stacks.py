@@ -278,7 +278,7 @@ def read_runs(session: Session, chosen: Select[Any], stack: tuple[int, str], **v
 
 
 def newest_runs(session: Session, stack: tuple[int, str], most: int) -> list[StackRun]:
-    """The newest processed runs of a stack in the order of its history, with what judging and ranking need of them."""
+    """Return the newest processed runs of a stack, in the order of its history, for judging and ranking."""
     key = {"project_id": stack[0], "stack_key": stack[1], "most": most}
     return _in_order(session.execute(_NEWEST_TO_JUDGE_AND_RANK, key).all())
 

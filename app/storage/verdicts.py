@@ -238,7 +238,7 @@ def reruns_since(session: Session, project_id: int, since: datetime) -> tuple[in
 
 
 def gpu_hours(gpus: int | None, step_time_ms: float | None, steps: float | None) -> float | None:
-    """Return what the steps of a run took; None when a factor is unknown."""
+    """Return the GPU-hours of a run's steps; None when a factor is unknown."""
     if gpus is None or step_time_ms is None or steps is None:
         return None
     return gpus * step_time_ms * steps / 3.6e6

@@ -282,7 +282,7 @@ class RestsOn:
 
 
 def rests_on(advice: RunSuggestions, names: Iterable[str]) -> tuple[RestsOn, ...]:
-    """Return the profiles that measured the facts of a condition, or what they follow from."""
+    """Return the profiles that measured the facts of a condition, or the facts they derive from."""
     measured = advice.profile.profile_of
     bases = dict.fromkeys(base for name in names if name in FACTS for base in (name, *FACTS[name].inputs))
     numbers: dict[int, list[str]] = {}

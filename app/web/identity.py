@@ -84,7 +84,7 @@ class Access:
 
     @property
     def watcher(self) -> int | None:
-        """Return the user id under which the caller watches things; None for callers who cannot."""
+        """Return the user id that owns the caller's watches; None for callers who cannot watch."""
         return self.user.user_id if self.user else NO_USER if self.is_open else None
 
     @property

@@ -30,7 +30,7 @@ def invalid_filter(name: str, message: str) -> InvalidQuery:
 
 
 def unknown_filter(name: str, filters: Iterable[str]) -> str:
-    """Return what is wrong with the name of a filter, with the nearest one."""
+    """Return the error for an unknown filter name, with the nearest valid one."""
     nearest = next(iter(get_close_matches(name.lower(), [*filters], n=1, cutoff=0.6)), None)
     return f"is not a filter. Did you mean {nearest}?" if nearest else "is not a filter"
 

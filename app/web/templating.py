@@ -203,7 +203,7 @@ def asked_by_part(request: Request) -> str | None:
 
 
 def leave_for(address: str, status: int) -> Response:
-    """Tell htmx to open another page."""
+    """Return the answer that makes htmx open another page."""
     return Response(status_code=status, headers={"HX-Redirect": address, "Cache-Control": "no-store"})
 
 

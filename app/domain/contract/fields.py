@@ -44,7 +44,7 @@ class ContractField:
 
     @property
     def names(self) -> TrainerNames:
-        """The field's names in the trainers; none for environment variables and fields outside the table."""
+        """Return the field's names in the trainers; none for environment variables and fields outside the table."""
         return FLAGS.get(self.name, NO_NAMES)
 
     @property

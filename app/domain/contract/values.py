@@ -430,7 +430,7 @@ def comparable(name: str, value: Value) -> Scalar | tuple[Scalar, ...]:
 
 
 def shown(value: Value) -> str:
-    """Return a contract value as a person writes it."""
+    """Return a contract value as users write it."""
     if value is None:
         return "unset"
     if isinstance(value, bool):

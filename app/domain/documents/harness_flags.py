@@ -66,7 +66,7 @@ _ON = frozenset({"true", "1", "t", "yes", "y"})
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What one flag sets. `note`: a sentence about a flag that does not do what it suggests."""
+    """The fields that one flag sets. `note`: a sentence about a flag that does not do what its name suggests."""
 
     fields: tuple[tuple[str, object], ...] = ()
     note: str = ""

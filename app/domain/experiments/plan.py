@@ -1,4 +1,4 @@
-"""What an experiment would be: the change, the runs that it takes, their order, the commands and the warnings."""
+"""Plan an experiment: the change, the number and order of runs, the commands and the warnings."""
 
 import json
 import math
@@ -441,7 +441,7 @@ def _plain(value: object) -> object:
 
 
 def tagged(meta: Mapping[str, Any], tag: str, side: Side) -> dict[str, Any]:
-    """Add the tag of the experiment and the side, by which an upload joins whatever its log shows."""
+    """Add the tag of the experiment and the side. The tag decides which experiment an upload joins, not its log."""
     return {**meta, "tags": [tag, side]}
 
 

@@ -1,4 +1,4 @@
-"""What comes out of tuning: the recipe of a run as flags and YAML, and scripts that launch a side of an experiment."""
+"""The recipe of a tuned run as flags and YAML, and scripts that launch a side of an experiment."""
 
 import shlex
 from collections.abc import Mapping, Sequence

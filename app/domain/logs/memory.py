@@ -89,7 +89,7 @@ class MemoryReader:
 
     @property
     def reports(self) -> tuple[MemoryReport, ...]:
-        """All kept reports in the order of the log."""
+        """Return all kept reports in the order of the log."""
         return (*self._reports, *sorted(self._tops.values(), key=lambda report: report.line))
 
 

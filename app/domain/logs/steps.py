@@ -89,7 +89,7 @@ class StampedSteps:
         self._last: tuple[float, int] | None = None
 
     def is_copy(self, text: bytes, iteration: float) -> bool:
-        """Tell whether another rank printed this step already."""
+        """Return whether another rank printed this step already."""
         match = _RANK.search(text[:200])
         rank = b"" if match is None else match[match.lastindex or 0]
         if self._rank is None:

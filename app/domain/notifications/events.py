@@ -37,7 +37,7 @@ FRESH = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a receiver gets. `stacks`: keys of stacks; none means all stacks of the project."""
+    """The selection of a receiver. `stacks`: keys of stacks; none means all stacks of the project."""
 
     events: tuple[str, ...] = USUAL
     stacks: tuple[str, ...] = ()
@@ -196,7 +196,7 @@ def verdict_notification(
 def rerun_notification(
     request: RerunRequest, *, project: str, run_id: int, name: str, stack: tuple[str, str], at: datetime
 ) -> Notification:
-    """Return the notification that asks for reruns. `stack`: key and name."""
+    """Return the notification that requests reruns. `stack`: key and name."""
     return Notification(
         event="rerun.requested",
         project=project,
@@ -218,7 +218,7 @@ def rerun_notification(
 def proposal_notification(
     *, project: str, run_id: int, name: str, stack: tuple[str, str], commit: str, who: str, note: str, at: datetime
 ) -> Notification:
-    """Return the notification that asks for a decision about a proposed golden run. `stack`: key and name."""
+    """Return the notification that requests a decision about a proposed golden run. `stack`: key and name."""
     return Notification(
         event="golden.proposed",
         project=project,

@@ -101,7 +101,7 @@ def detail_of(kind: str, events: Sequence[LogEvent]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class FailedAllocation:
-    """What the line of a failed allocation states, in GiB; `allocated`: by PyTorch, None if it does not say so."""
+    """Sizes that the line of a failed allocation states, in GiB; `allocated`: by PyTorch, None if not stated."""
 
     requested: float
     total: float

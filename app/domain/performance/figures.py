@@ -1,4 +1,4 @@
-"""The headline figures of a run, each with its interval, or the sentence that says what is missing for it."""
+"""The headline figures of a run, each with its interval, or a sentence about the missing values."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -91,7 +91,7 @@ SMALLEST = 1e-9
 
 
 class Figures:
-    """Computes the metrics of one run; `warnings` say what is missing for a metric."""
+    """Computes the metrics of one run; `warnings` name the values that a metric lacks."""
 
     def __init__(self, log: ParsedLog, contract: Mapping[str, Stated], steady: SteadyState | None) -> None:
         self.warnings: list[str] = []

@@ -1,6 +1,6 @@
 """Every combination of degrees for a request, with the constraints that each one breaks, as arrays.
 
-The same identities as `constraints.py`, one bit each: a test holds the two against each other. The cut into stages is
+The same identities as `constraints.py`, one bit each: a test compares the two. The cut into stages is
 chosen per PP (`splits.py`), so a combination is one row whatever VPP sizes it allows.
 """
 

@@ -47,7 +47,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What is predicted of one layout. `low_s` and `high_s` enclose the step time, a factor `spread` apart from it."""
+    """The prediction for one layout. `low_s` and `high_s` are the step time divided and multiplied by `spread`."""
 
     memory: Mapping[str, float]
     peak_gb: float
@@ -201,7 +201,7 @@ def comparable(request: PlanRequest, records: Iterable[Record]) -> tuple[Record,
 def calibrate(request: PlanRequest, records: Iterable[Record]) -> Calibration:
     """Return how predictions for a request are to be corrected, by records of the same model on the same GPU.
 
-    Records with the same sequence length speak first: context parallelism and attention have errors of their own.
+    Records with the same sequence length take precedence, because errors of context parallelism and attention differ.
     """
     records = list(records)
     same = [record for record in records if record.request.seq_len == request.seq_len]

@@ -1,4 +1,4 @@
-"""What the planner knows of a GPU: peaks, bandwidths and memory. What no source states stays unknown."""
+"""Data of GPUs for the planner: peaks, bandwidths and memory. Values without a source stay unknown."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -222,7 +222,7 @@ def _signed(milliseconds: float) -> str:
 
 
 def label_of(row: str) -> str:
-    """Return the name of a class or idle reason for people."""
+    """Return the displayed name of a class or idle reason."""
     return IDLE_LABELS.get(row) or label_of_class(row)
 
 

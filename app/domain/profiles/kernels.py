@@ -87,7 +87,7 @@ _LABELS = {
 
 
 def label_of_class(kernel_class: str) -> str:
-    """Return the name of a class for people: `gemm.grouped` is "expert GEMM"."""
+    """Return the displayed name of a class: `gemm.grouped` is "expert GEMM"."""
     return _LABELS.get(kernel_class, kernel_class)
 
 

@@ -36,7 +36,7 @@ class RankDevice:
 
 @dataclass(frozen=True, slots=True)
 class RankWaiting:
-    """What a rank spends in the collectives that other captured ranks share. Nanoseconds over all steps."""
+    """Time that a rank spends in the collectives that other captured ranks share. Nanoseconds over all steps."""
 
     rank: int
     collectives: int

@@ -1,4 +1,4 @@
-"""What a profile holds before any figure is taken from it: activities of GPUs, host calls, ranges, collectives."""
+"""The content of a profile before analysis: activities of GPUs, host calls, ranges, collectives."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ class StreamWaits:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """What the trace states about a communication kernel; None if it does not."""
+    """A communication kernel as the trace describes it; None where it does not."""
 
     kernel: int
     """Place of the kernel in the activities of its device."""

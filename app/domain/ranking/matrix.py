@@ -100,7 +100,7 @@ def _by_segment(
 
 
 def _fastest_full(pool: ScalingPool) -> tuple[bool, float, str]:
-    """A short result never precedes a full one."""
+    """Return the sort key: full results precede short ones."""
     return pool.directional, pool.log_step_time, pool.of.config_key
 
 

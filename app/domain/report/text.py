@@ -197,7 +197,7 @@ class RegressionOfRun:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledChange:
-    """What the profiles before and after the change explain, in one sentence; `address` compares them."""
+    """The explanation from the profiles before and after the change, in one sentence; `address` compares them."""
 
     sentence: str
     address: str

@@ -1,4 +1,4 @@
-"""What changed between a run and its baseline, by axis, with commit range, packages and environment."""
+"""Changes between a run and its baseline, by axis, with commit range, packages and environment."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -242,7 +242,7 @@ def _leading(changed: set[str]) -> str | None:
 
 
 def _is_turned(text: str, value: Setting, now: Stated | None) -> bool:
-    """An unknown knob that should be off is set explicitly and does not count as changed."""
+    """Return whether the knob changes; setting an unknown knob to off is no change."""
     return value not in _OFF if now is None else value_text(now) != text
 
 

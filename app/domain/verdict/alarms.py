@@ -51,7 +51,7 @@ class Alarm:
 
     @property
     def middle(self) -> float:
-        """The value, in ln, that divides the usual level from the slow one."""
+        """Return the value, in ln, that divides the usual level from the slow one."""
         return (self.usual_level + self.slow_level) / 2
 
     def is_confirmed_by(self, later: "Alarm") -> bool:

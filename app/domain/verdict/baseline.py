@@ -328,7 +328,7 @@ class NearMiss:
 
     @property
     def is_other_cell(self) -> bool:
-        """Whether only knobs of one job differ, so that a comparison is fair although no baseline is chosen."""
+        """Return whether only knobs of one job differ, so that a comparison is fair although no baseline is chosen."""
         comparability = self.comparability
         other_work = comparability.stack or comparability.two_jobs
         return bool(comparability.knobs) and not (other_work or self.never_a_baseline_because)

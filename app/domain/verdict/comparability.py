@@ -71,7 +71,7 @@ class Comparability:
 
     @property
     def attributed_to(self) -> str | None:
-        """The one field that the contracts attribute the difference to; None without one."""
+        """Return the one field that the contracts attribute the difference to; None without one."""
         if self.two_jobs:
             return None
         if self.kind == "matched_ab":
@@ -80,12 +80,12 @@ class Comparability:
 
     @property
     def two_jobs(self) -> bool:
-        """Whether both sides state their job, and the jobs differ."""
+        """Return whether both sides state their job, and the jobs differ."""
         return any(difference.field == JOB for difference in self.beside)
 
     @property
     def is_clean(self) -> bool:
-        """Whether one cause can explain a difference: the same job, and nothing or a single field differs.
+        """Return whether one cause can explain a difference: the same job, and nothing or a single field differs.
 
         Another workload or batch size is another task, whatever its step time.
         """

@@ -171,12 +171,12 @@ class Within:
 
     @property
     def one_configuration(self) -> bool:
-        """Whether all runs may share one config key, so that their mean is meaningful."""
+        """Return whether all runs may share one config key, so that their mean is meaningful."""
         return not self.stack and not self.knobs
 
     @property
     def reruns(self) -> bool:
-        """Whether all runs have the same commit and no known difference."""
+        """Return whether all runs have the same commit and no known difference."""
         return self.one_configuration and self.commits <= 1 and not self.commit_unknown
 
     @property
@@ -359,12 +359,12 @@ class SideComparison:
 
     @property
     def directional(self) -> bool:
-        """Whether there are too few iterations for more than a direction, which a full run must confirm."""
+        """Return whether there are too few iterations for more than a direction, which a full run must confirm."""
         return self.measured is not None and self.short is not None
 
     @property
     def attributed_to(self) -> str | None:
-        """The field that the contracts attribute a difference to; None without one."""
+        """Return the field that the contracts attribute a difference to; None without one."""
         return self.comparability.attributed_to if self.kind == self.comparability.kind else None
 
 

@@ -58,7 +58,7 @@ class Difference:
 
     @property
     def is_certain(self) -> bool:
-        """Whether both sides are stated; otherwise the two may be equal."""
+        """Return whether both sides are stated; otherwise the two may be equal."""
         return self.a is not None and self.b is not None
 
     @property
@@ -156,6 +156,6 @@ def marked(differences: Sequence[Difference]) -> list[Difference]:
 
 
 def _is_without_choice(difference: Difference) -> bool:
-    """Whether it has no effect on one side, or is derived from the other field on both (`etp` from `tp`)."""
+    """Return whether it has no effect on one side, or is derived from the other field on both (`etp` from `tp`)."""
     stated = [side for side in (difference.a, difference.b) if side is not None]
     return any(side.value is None for side in stated) or all(side.source == "derived" for side in stated)

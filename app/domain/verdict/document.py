@@ -91,7 +91,7 @@ class VerdictDocument:
 
     @property
     def alarms(self) -> bool:
-        """Whether a slowdown counts against the code: not in an A/B, and not while the reference job is slow, too."""
+        """Return whether a slowdown counts against the code: not in an A/B, nor while the reference job is slow."""
         return self.raises_regression and self.reference is None
 
     @property
@@ -108,24 +108,24 @@ class VerdictDocument:
 
     @property
     def upgrade(self) -> MeasuredContrast | None:
-        """The contrast with the stack before this one, which may be an upgrade (`alarms.upgrade_of`)."""
+        """Return the contrast with the stack before this one, which may be an upgrade (`alarms.upgrade_of`)."""
         return self.contrast if self.comparability is None else self.since_upgrade
 
     @property
     def compared(self) -> Comparability | None:
-        """The comparability with the baseline, else with the other side of the contrast."""
+        """Return the comparability with the baseline, else with the other side of the contrast."""
         return self.contrast.comparability if self.comparability is None and self.contrast else self.comparability
 
     @property
     def measured(self) -> StepTimeChange | None:
-        """The change of step time against the runs that `compared` describes."""
+        """Return the change of step time against the runs that `compared` describes."""
         return (
             self.contrast.measured.step_time if self.comparability is None and self.contrast else self.verdict.step_time
         )
 
     @property
     def provisional(self) -> bool:
-        """Whether a field that is not stated on both sides may differ."""
+        """Return whether a field that is not stated on both sides may differ."""
         return self.comparability is not None and self.comparability.provisional
 
     @property

@@ -88,7 +88,7 @@ def _places(history: Sequence[NodeRun]) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """What the runs with a node cost more, as a difference of logarithms. `used`: their places."""
+    """Extra cost of the runs with a node, as a difference of logarithms. `used`: their places."""
 
     node: str
     used: tuple[int, ...]

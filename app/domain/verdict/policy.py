@@ -1,4 +1,4 @@
-"""What a project decides about verdicts: which changes matter, fixed limits, its reruns and its reference job."""
+"""Settings of a project for verdicts: which changes matter, fixed limits, reruns and the reference job."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,12 +26,12 @@ class Thresholds:
 
     @property
     def relevant_shift(self) -> float:
-        """The smallest relevant change of ln(step time)."""
+        """Return the smallest relevant change of ln(step time)."""
         return self.relevance_pct / 100
 
     @property
     def equal_pct(self) -> float:
-        """A step time that is shown to be within this of the baseline is unchanged."""
+        """Return how far, in percent, a step time may be from the baseline and still count as unchanged."""
         return max(EQUAL_PCT, self.relevance_pct)
 
 
@@ -109,7 +109,7 @@ class RerunBudget:
 
 @dataclass(frozen=True, slots=True)
 class StackPolicy:
-    """What holds for one stack. `fixed`: its limits of figures."""
+    """Settings of one stack. `fixed`: its limits of figures."""
 
     thresholds: Thresholds = DEFAULTS
     fixed: tuple[FixedLimit, ...] = ()

@@ -66,17 +66,17 @@ class RunFacts:
 
     @property
     def failed_because(self) -> str:
-        """Why its speed does not count; empty when the job did not fail."""
+        """Return why its speed does not count; empty when the job did not fail."""
         return _ENDINGS[self.outcome] if self.outcome in FAILED else ""
 
     @property
     def never_a_baseline_because(self) -> str:
-        """Why the run cannot be a baseline for any run; empty when it can."""
+        """Return why the run cannot be a baseline for any run; empty when it can."""
         return self.unfit_because or unusable_as_baseline(self.estimate)
 
     @property
     def unfit_because(self) -> str:
-        """Why it cannot be compared with any run, not even for a direction; empty when it can."""
+        """Return why it cannot be compared with any run, not even for a direction; empty when it can."""
         return f"quarantined: {self.quarantined}" if self.quarantined else _ENDINGS.get(self.outcome, "")
 
     def is_of_job(self, other: "RunFacts") -> bool:

@@ -45,7 +45,7 @@ def t_two_sided_p(t: float, df: float) -> float:
 
 @lru_cache(maxsize=4096)
 def t_quantile(p: float, df: float) -> float:
-    """The t below which Student's T lies with probability p, 0 < p < 1. Raises ValueError outside."""
+    """Return the t below which Student's T lies with probability p, 0 < p < 1. Raises ValueError outside."""
     _require_positive(df)
     if not 0 < p < 1:
         raise ValueError(f"a probability strictly between 0 and 1 is needed, not {p}")
@@ -78,7 +78,7 @@ def _t_density(t: float, df: float) -> float:
 
 
 def _incomplete_beta(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function I_x(a, b)."""
+    """Return the regularised incomplete beta function I_x(a, b)."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
     log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)

@@ -79,7 +79,7 @@ class RunEstimate:
 
     @property
     def unusable_because(self) -> str:
-        """Why this run's step time is unusable; empty when it is usable."""
+        """Return why this run's step time is unusable; empty when it is usable."""
         if self.window_length < FEWEST_ITERATIONS or not math.isfinite(self.log_step_time):
             return f"only {self.window_length} steady iterations, {FEWEST_ITERATIONS} are needed"
         if not self.is_steady:
@@ -160,7 +160,7 @@ class StepTimeChange:
 
     @property
     def interval_p(self) -> float:
-        """The one-sided certainty of the interval, that of the test that decided: 0.995 for a 99 % interval."""
+        """Return the one-sided certainty of the interval, that of the test that decided: 0.995 for a 99 % interval."""
         return _surer(_deciding_p(self.decision, self.shift), self.planned_looks)
 
 
@@ -390,7 +390,7 @@ MOST_TEST_DF = 12.0  # pays for tails heavier than Student's
 
 
 def family_prior(configurations: Iterable[Sequence[RunEstimate]]) -> Prior:
-    """The prior of a family: same project, GPU and workload style.
+    """Return the prior of a family: same project, GPU and workload style.
 
     Each item holds the baseline runs of one *other* config key, oldest first; those with fewer than two clean runs do
     not count. With fewer than five that do, nothing was learned: `DEFAULT_PRIOR`.
@@ -427,7 +427,7 @@ def moderated_variance(prior: Prior, *sides: FloatArray) -> float:
 
 
 def degrees_of_freedom(prior: Prior, baseline_runs: int) -> float:
-    """Degrees of freedom of the moderated t with `baseline_runs` runs."""
+    """Return the degrees of freedom of the moderated t with `baseline_runs` runs."""
     return min(prior.degrees_of_freedom + baseline_runs - 1, MOST_TEST_DF)
 
 
@@ -443,7 +443,7 @@ def _fit(variances: FloatArray, dfs: Sequence[int]) -> tuple[float, float]:
 
 
 def _df_of_spread(spread: float) -> float:
-    """The d0 in [4, 20] with trigamma(d0 / 2) = `spread`, by bisection: trigamma falls."""
+    """Return the d0 in [4, 20] with trigamma(d0 / 2) = `spread`, by bisection: trigamma falls."""
     if spread <= max(_LEAST_SPREAD, trigamma(_MOST_DF / 2)):
         return _MOST_DF
     if spread >= trigamma(_LEAST_DF / 2):
@@ -485,18 +485,18 @@ class Comparison:
     thresholds: Thresholds = DEFAULTS
 
     def standard_error(self, k: int, m: int) -> float:
-        """SE of the shift with k reruns against m baseline runs."""
+        """Return the standard error of the shift with k reruns against m baseline runs."""
         return math.sqrt(max(self.variance, self.candidate_noise) / k + max(self.variance, self.baseline_noise) / m)
 
     def half_width(self, p: float, k: int, m: int) -> float:
         return t_quantile(p, degrees_of_freedom(self.prior, m + self.rerun_df)) * self.standard_error(k, m)
 
     def smallest_callable_shift(self, k: int, m: int) -> float:
-        """The smallest slowdown, in ln, that k against m runs could have called a regression."""
+        """Return the smallest slowdown, in ln, that k against m runs could have called a regression."""
         return max(self.thresholds.relevant_shift, self.half_width(REGRESSION_P, k, m))
 
     def smallest_seen_shift(self, power: float, k: int, m: int) -> float:
-        """The smallest speed-up, in ln and positive, that k against m runs call with probability `power`, above 0.5."""
+        """Return the smallest speed-up (ln, positive) that k against m runs call with probability `power` > 0.5."""
         limit = max(self.thresholds.relevant_shift, self.half_width(IMPROVEMENT_P, k, m))
         return limit + self.half_width(power, k, m)
 
@@ -512,12 +512,12 @@ class Comparison:
         return "inconclusive"
 
     def need_runs(self, k: int, m: int) -> int | None:
-        """The fewest further reruns that decide if shift and variance stay; None when 20 do not."""
+        """Return the fewest further reruns that decide if shift and variance stay; None when 20 do not."""
         more = range(1, MOST_RERUNS + 1)
         return next((n for n in more if self.decide(k + n, m) != "inconclusive"), None)
 
     def cheapest_alternative(self, k: int, m: int) -> RunsNeeded | None:
-        """The fewest runs, on both sides together, that decide with a larger baseline; None when 20 and 20 do not."""
+        """Return the fewest runs of both sides that decide with a larger baseline; None when 20 + 20 do not."""
         enough = [
             RunsNeeded(reruns=n, baseline_runs=larger)
             for larger in range(m + 1, MOST_BASELINE_RUNS + 1)
