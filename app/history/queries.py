@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any, Self
 from urllib.parse import urlencode
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, bindparam, func, select
 from sqlmodel import Session, col
 
 from app.domain.naming import stack_title
@@ -369,26 +369,51 @@ class Neighbour:
 
 def read_neighbours(session: Session, stack: HistoryStack, since: datetime) -> tuple[Neighbour, ...]:
     """Return neighbours, oldest first. `since`: history position of the first run of `stack`."""
-    neighbours = []
-    rows = {str(row.newest): row for row in session.execute(_stacks_alike(stack))}
-    records = full_records(session, [stack.run_id, *map(int, rows)])
+    newest = [run_id for run_id in session.execute(_newest_runs_alike(stack)).scalars() if run_id is not None]
+    records = full_records(session, [stack.run_id, *newest])
     own = records.pop(str(stack.run_id))
-    for name, record in records.items():
+    containers = {}
+    for record in records.values():
         compared = compare_contracts(own, record)
-        if compared.kind != "contrast" or compared.stack[0].field != "container" or compared.stack[0].b is None:
-            continue
-        row = rows[name]
-        begins = aware(row.first_at)
-        container = contract_value(compared.stack[0].b.value)
-        neighbours.append(Neighbour(record.stack_key, container, row.runs, begins, aware(row.last_at), begins > since))
+        if compared.kind == "contrast" and compared.stack[0].field == "container" and compared.stack[0].b is not None:
+            containers[record.stack_key] = contract_value(compared.stack[0].b.value)
+    neighbours = []
+    for row in session.execute(_EXTENTS, {"stack_keys": list(containers)}):
+        begins, ends = aware(row.first_at), aware(row.last_at)
+        neighbours.append(
+            Neighbour(row.stack_key, containers[row.stack_key], row.runs, begins, ends, is_later=begins > since)
+        )
     return tuple(sorted(neighbours, key=lambda neighbour: (neighbour.first_at, neighbour.stack_key)))
 
 
-def _stacks_alike(stack: HistoryStack) -> Any:
-    """Select stacks of the same project, model and hardware, each with its newest run."""
+_IS_READY = col(RunRow.status).concat("") == "ready"
+"""As a text, so that SQLite looks the stacks up, and does not read all runs of the status."""
+
+_NEWEST_OF_STACK = (
+    select_any(RunRow.id)
+    .where(col(RunRow.stack_key) == StackRow.stack_key, _IS_READY)
+    .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+    .limit(1)
+    .correlate(StackRow)
+    .scalar_subquery()
+)
+_EXTENTS: Select[Any] = (
+    select_any(
+        RunRow.stack_key,
+        func.count().label("runs"),
+        func.min(col(RunRow.ordered_at)).label("first_at"),
+        func.max(col(RunRow.ordered_at)).label("last_at"),
+    )
+    .where(col(RunRow.stack_key).in_(bindparam("stack_keys", expanding=True)), _IS_READY)
+    .group_by(col(RunRow.stack_key))
+)
+
+
+def _newest_runs_alike(stack: HistoryStack) -> Select[Any]:
+    """Select the newest run of each stack of the same project, model and hardware; None for one without."""
     same = {name: stack.contract[name].value if name in stack.contract else None for name in ("model", "gpu", "gpus")}
-    alike = (
-        select_any(StackRow.stack_key)
+    return (
+        select_any(_NEWEST_OF_STACK)
         .where(
             col(StackRow.project_id) == stack.project_id,
             col(StackRow.stack_key) != stack.stack_key,
@@ -397,20 +422,6 @@ def _stacks_alike(stack: HistoryStack) -> Any:
         )
         .order_by(col(StackRow.last_at).desc())
         .limit(MOST_NEIGHBOURS)
-    )
-    newest = func.max(col(RunRow.id))
-    return (
-        select_any(
-            RunRow.stack_key,
-            newest.label("newest"),
-            func.count().label("runs"),
-            func.min(col(RunRow.ordered_at)).label("first_at"),
-            func.max(col(RunRow.ordered_at)).label("last_at"),
-        )
-        # As a text, so that SQLite looks the stacks up, and does not read all runs of the status.
-        .where(col(RunRow.stack_key).in_(alike), col(RunRow.status).concat("") == "ready")
-        .group_by(col(RunRow.stack_key))
-        .order_by(newest.desc())
     )
 
 

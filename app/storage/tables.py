@@ -956,6 +956,7 @@ class RegressionRow(SQLModel, table=True):
     __tablename__ = "regression"
     __table_args__ = (
         Index("ix_regression_project_state", "project_id", "state"),
+        Index("ix_regression_state", "state", "project_id", "gpu_hours_per_day"),
         Index("ix_regression_cause", "project_id", "cause_key"),
     )
 

@@ -388,7 +388,7 @@ class OpenRegressions:
 
 
 def open_regressions(session: Session) -> OpenRegressions:
-    """Return the numbers for the navigation and the overview, with one select on an indexed state."""
+    """Return the numbers for the navigation and the overview, with one select on an index."""
     counts = session.execute(
         select(
             func.count(),
