@@ -37,7 +37,7 @@ from app.domain.performance.cost import RATE_DAYS, Cost, clock, extra_ms, regres
 from app.domain.verdict.differences import Difference
 from app.domain.verdict.document import RerunRequest, VerdictDocument
 from app.domain.verdict.policy import Policy
-from app.domain.verdict.triage import FIX_CLAIMED
+from app.domain.verdict.triage import FIX_CLAIMED, recovery_text
 from app.storage.audit import SERVICE
 from app.storage.json_text import from_json, to_json
 from app.storage.runs import aware
@@ -302,7 +302,8 @@ _ALARMS: Select[Any] = select_any(RunAlarmRow.run_id, RunAlarmRow.metric, RunAla
 class RunRegression:
     """`made_by_it`: the run is a member; otherwise it belongs to the segment of a member.
 
-    `delta_pct`: its worst change now, over all members.
+    `delta_pct`: the change of the run's stack, else the worst of all. `over`: when it lasted, once its runs are back:
+    `, 13 to 16 Sep; recovered since #79`; else empty.
     """
 
     id: int
@@ -313,30 +314,48 @@ class RunRegression:
     delta_pct: float | None
     gpu_hours_per_day: float | None
     made_by_it: bool
+    over: str
 
 
 def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
     """Return the regressions of a run, newest first."""
-    regressions = select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id) == run_id)
-    own = set(session.execute(regressions).scalars())
+    made = select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id) == run_id)
+    own = set(session.execute(made).scalars())
     explains = select_any(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id) == run_id)
     chosen = select(RegressionRow, SHOWN_STATE).where(
         or_(col(RegressionRow.id).in_(own), col(RegressionRow.id).in_(explains))
     )
-    rows = session.execute(chosen.order_by(col(RegressionRow.id).desc()))
-    return tuple(
-        RunRegression(
-            id=row.id or 0,
-            shown_state=shown_state,
-            cause=row.cause,
-            metric=row.metric,
-            assignee=row.assignee,
-            delta_pct=row.worst_delta_pct,
-            gpu_hours_per_day=row.gpu_hours_per_day,
-            made_by_it=row.id in own,
+    rows = session.execute(chosen.order_by(col(RegressionRow.id).desc())).all()
+    run = session.get(RunRow, run_id) if rows else None
+    regressions = []
+    for row, shown_state in rows:
+        member = slow_member(session, row.id or 0, run.stack_key, run.config_key) if run else None
+        regressions.append(
+            RunRegression(
+                id=row.id or 0,
+                shown_state=shown_state,
+                cause=row.cause,
+                metric=row.metric,
+                assignee=row.assignee,
+                delta_pct=row.worst_delta_pct if member is None else member.delta_pct,
+                gpu_hours_per_day=row.gpu_hours_per_day,
+                made_by_it=row.id in own,
+                over=_over(session, row, shown_state),
+            )
         )
-        for row, shown_state in rows
+    return tuple(regressions)
+
+
+def _over(session: Session, regression: RegressionRow, shown_state: str) -> str:
+    if regression.proposal != "fixed" and shown_state != "fixed":
+        return ""
+    of_it = col(RegressionMemberRow.regression_id) == regression.id
+    starts = select_any(func.min(col(RunRow.ordered_at))).join_from(
+        RegressionMemberRow, RunRow, col(RunRow.id) == RegressionMemberRow.run_id
     )
+    since = session.execute(starts.where(of_it)).scalar_one()
+    back = session.get(RunRow, regression.proposal_run_id) if regression.proposal_run_id else None
+    return recovery_text(aware(since), (back.id or 0, aware(back.ordered_at)) if back else None) if since else ""
 
 
 def slow_member(session: Session, regression_id: int, stack_key: str, config_key: str) -> RegressionMemberRow | None:

@@ -448,7 +448,7 @@ def test_a_member_whose_verdict_is_gone_still_shows(client: TestClient, engine: 
 def test_all_pages_agree_on_size_cost_and_state(
     client: TestClient, engine: Engine, make: Make, stack: SlowStack
 ) -> None:
-    number = make(worst_delta_pct=4.5, gpu_hours_per_day=1.2, state="acknowledged", assignee="Grace")
+    number = make(gpu_hours_per_day=1.2, state="acknowledged", assignee="Grace")
     with transaction(engine) as session:
         run = stack.since
         keep_alarms(session, {run: {"step_time_ms": number}})
@@ -457,15 +457,29 @@ def test_all_pages_agree_on_size_cost_and_state(
         for path in ("/", "/regressions", f"/regressions/{number}", f"/runs/{run}")
     }
     for path, text in pages.items():
-        assert "4.5 % slower" in text, path
+        assert "5.0 % slower" in text, path
         assert re.search(r"\b1\.2 (GPU-hours a day|h/d)", text), path
         assert "acknowledged" in text, path
         assert "Grace" in text, path
     (item,) = client.get("/api/v1/regressions").json()["items"]
     detail = client.get(f"/api/v1/regressions/{number}").json()
     for answer in (item, detail):
-        assert (answer["worst_delta_pct"], answer["gpu_hours_per_day"]) == (4.5, 1.2)
+        assert (answer["worst_delta_pct"], answer["gpu_hours_per_day"]) == (5.0, 1.2)
         assert (answer["state"], answer["shown_state"]) == ("acknowledged", "acknowledged")
+
+
+def test_all_pages_say_that_a_regression_is_over(client: TestClient, engine: Engine, make: Make) -> None:
+    with transaction(engine) as session:
+        slow = make_slow_stack(session, slow_pct=5.0, back=4)
+        milder = make_slow_stack(session, stack="b", slow_pct=3.0, back=4)
+    number = make([slow, milder], proposal="fixed", proposal_run_id=slow.runs[17])
+    with transaction(engine) as session:
+        keep_alarms(session, {run: {"step_time_ms": number} for run in (slow.since, milder.since)})
+    over = f", 2 to 6 Nov; recovered since #{slow.runs[17]}"
+    sizes = {f"/regressions/{number}": f"5.0\u202f% slower on 2 stacks{over}"}
+    sizes |= {f"/runs/{slow.since}": f"5.0\u202f% slower{over}", f"/runs/{milder.since}": f"3.0\u202f% slower{over}"}
+    for path, text in sizes.items():
+        assert text in html.unescape(client.get(path).text), path
 
 
 def test_a_regression_is_a_picture_that_chats_find(client: TestClient, make: Make, stack: SlowStack) -> None:
