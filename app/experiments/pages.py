@@ -55,6 +55,8 @@ def choose_run(request: Request, session: ReadSession) -> Response:
     """Offer baseline runs; a named run leads on to its page."""
     typed = request.query_params.get("run", "").strip()[:40]
     run_id, problem = whole_number(typed), ""
+    change = {name: value for name, value in request.query_params.items() if name != "run"}
+    rest = f"?{urlencode(change)}" if change else ""
     if run_id is not None:
         try:
             read_run(session, run_id)
@@ -63,10 +65,7 @@ def choose_run(request: Request, session: ReadSession) -> Response:
         except Conflict as error:
             problem = error.detail
         else:
-            rest = {name: value for name, value in request.query_params.items() if name != "run"}
-            return RedirectResponse(
-                f"/runs/{run_id}/experiments/new{'?' if rest else ''}{urlencode(rest)}", status_code=303
-            )
+            return RedirectResponse(f"/runs/{run_id}/experiments/new{rest}", status_code=303)
     elif typed:
         problem = f"{typed!r} is not a run number."
     return render(
@@ -74,6 +73,8 @@ def choose_run(request: Request, session: ReadSession) -> Response:
         "experiments/choose.html",
         status=422 if problem else 200,
         typed=typed,
+        change=change,
+        rest=rest,
         problem=problem,
         recent=newest_of_workloads(session, _RECENT),
     )
@@ -370,11 +371,13 @@ class ExperimentPage:
         if experiment.state in ("accepted", "rejected"):
             return f"{experiment.state.capitalize()} by {experiment.decided_by}. {result.sentence}".rstrip()
         if result.finished or experiment.state == "done":
+            if self.more_runs and result.gain is not None:
+                more = f"{plural(self.more_runs, 'more run')} per side would decide."
+                return f"Inconclusive: {gain_text(result.gain)}. {more}"
             return result.sentence
-        wait = " and ".join(
-            f"{plural(n, 'run')} of {LETTERS[side]}" for side in LETTERS if (n := missing(self.slots, side))
-        )
-        return f"Waits for {wait}." if wait else result.sentence if result.gain else ""
+        wait = " and ".join(f"{n} more {LETTERS[side]}" for side in LETTERS if (n := missing(self.slots, side)))
+        so_far = f" So far {gain_change(result.gain.pct).figure}." if result.gain else ""
+        return f"Needs {wait}.{so_far}" if wait else result.sentence if result.gain else ""
 
     @property
     def measured_on(self) -> str:
@@ -415,6 +418,11 @@ class ExperimentPage:
 
     @property
     def would_decide(self) -> str:
+        """Return what an undecided result needs, if it is not the number of runs in the lead."""
+        return "" if self.more_runs else self._would_decide
+
+    @property
+    def _would_decide(self) -> str:
         return (
             would_decide(self.experiment.result.verdict) if self.experiment.result.finished and self.undecided else ""
         )
@@ -427,7 +435,7 @@ class ExperimentPage:
     @property
     def more_runs(self) -> int:
         """Return how many more runs per side would decide a complete but undecided result; 0 if no number would."""
-        is_open = self.undecided and self.experiment.result.finished and bool(self.would_decide)
+        is_open = self.undecided and self.experiment.result.finished and bool(self._would_decide)
         return self.offered_runs - self.experiment.runs_each if is_open and self.offered_runs <= MOST_ASKED_EACH else 0
 
     @cached_property
@@ -487,7 +495,7 @@ ExperimentId = Annotated[int, Path(ge=1, lt=2**31)]
 @requires(Action.READ)
 def list_experiments(request: Request, session: ReadSession) -> HTMLResponse:
     query = ExperimentQuery.from_params(request.query_params)
-    page = find_experiments(session, query.filter, query.page)
+    page = find_experiments(session, query.filter, query.page, next_first=True)
     everything = find_experiments(session, ExperimentFilter(), page_size=1).states
     return render(
         request,
@@ -568,10 +576,9 @@ def _answer(states: Mapping[str, int]) -> str:
     """Summarise the experiments that need a decision or runs."""
     if not states:
         return "Nothing was planned yet."
-    wait, decide = states.get("planned", 0) + states.get("waiting", 0), states.get("done", 0)
-    parts = []
-    if decide:
-        parts.append(f"Decide {plural(decide, 'experiment')}.")
-    if wait:
-        parts.append(f"{plural(wait, 'experiment waits', 'experiments wait')} for runs.")
+    decide = states.get("done", 0)
+    parts = [f"Decide {plural(decide, 'experiment')}."] if decide else []
+    open_states = [f"{states[state]} {state}" for state in ("waiting", "planned") if states.get(state)]
+    if open_states:
+        parts.append(f"{' and '.join(open_states)}: runs are missing.")
     return " ".join(parts) or "Every experiment is decided."

@@ -55,6 +55,7 @@ class DrawnEffect:
     ticks: tuple[Tick, ...]
     tone: str
     label: str
+    figure: str
 
 
 def result_rows(result: ExperimentResult) -> tuple[ResultRow, ...]:
@@ -93,6 +94,7 @@ def effect(result: ExperimentResult) -> DrawnEffect | None:
         ticks=tuple(Tick(f"{place(mark):.2f}", _tick(mark)) for mark in marks),
         tone=time.decision if result.finished else "inconclusive",
         label=f"Step time: {change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct).text}",
+        figure=change_text(time.delta_pct).figure,
     )
 
 

@@ -14,14 +14,17 @@ from app.domain.text import shortened
 
 # --- Layout in drawing units. The axis of step times starts at zero, so that bars are in proportion.
 
-_COLUMN, _BAR, _PLOT, _TOP, _BELOW, _LEFT = 148, 92, 240, 34, 62, 12
+_PLOT, _TOP, _BELOW, _LEFT = 240, 34, 62, 12
+_FRAME, _LEAST_COLUMN, _MOST_COLUMN, _BAR_SHARE = 1320, 148, 330, 0.62
 _LETTERS = 20
 _LEAST_REST_PCT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class WaterfallBar:
-    """`kind`: start, result, improvement or regression; `join`: where the line to the next bar runs, None at the end.
+    """`start_pct`, `width_pct`: the bar on an axis of step times from left to right, in percent of its width.
+
+    `kind`: start, result, improvement or regression; `join`: where the line to the next bar runs, None at the end.
 
     `above`: the figure over the bar; `label`, `note`: under it. `href`: its page, "" without one.
     """
@@ -36,6 +39,8 @@ class WaterfallBar:
     title: str
     href: str
     join: int | None
+    start_pct: float = 0.0
+    width_pct: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +51,8 @@ class Waterfall:
     bars: tuple[WaterfallBar, ...]
     label: str
 
-    bar_width = _BAR
-    column = _COLUMN
+    column: int
+    bar_width: int
 
 
 def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
@@ -62,35 +67,42 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
     def level(ms: float) -> int:
         return base - round(_PLOT * ms / most)
 
-    bars = [_whole(0, level(first), base, (step_time(first), "start", ""))]
+    column = min(max(_FRAME // (len(links) + 2), _LEAST_COLUMN), _MOST_COLUMN)
+    bars = [_whole(_LEFT, level(first), base, (step_time(first), "start", ""))]
     for place, link in enumerate(links, 1):
         top, bottom = sorted((level(link.before_ms), level(link.after_ms)))
         figure = gain_change(throughput_gain(link.before_ms, link.after_ms)).figure
         bars.append(
             WaterfallBar(
-                x=_LEFT + place * _COLUMN,
+                x=_LEFT + place * column,
                 y=top,
                 height=max(bottom - top, 2),
                 kind="improvement" if link.after_ms <= link.before_ms else "regression",
                 above=figure,
                 label=shortened(link.title, _LETTERS),
-                note="",
+                note="" if link.experiment_id else "start and now are single runs",
                 title=f"{link.title}: {figure}",
                 href=f"/experiments/{link.experiment_id}" if link.experiment_id else "",
                 join=level(link.after_ms),
             )
         )
     texts = (step_time(last), "now", gain_change(throughput_gain(first, last)).figure)
-    bars.append(_whole(len(bars), level(last), base, texts, end=True))
+    bars.append(_whole(_LEFT + len(bars) * column, level(last), base, texts, end=True))
     label = f"Step time from {step_time(first)} to {step_time(last)} in {len(changes)} accepted changes"
-    return Waterfall(2 * _LEFT + len(bars) * _COLUMN, base + _BELOW, base, tuple(bars), label)
+    placed = tuple(
+        replace(bar, start_pct=100 * (base - bar.y - bar.height) / _PLOT, width_pct=100 * bar.height / _PLOT)
+        for bar in bars
+    )
+    return Waterfall(
+        2 * _LEFT + len(bars) * column, base + _BELOW, base, placed, label, column, round(_BAR_SHARE * column)
+    )
 
 
-def _whole(place: int, y: int, base: int, texts: tuple[str, str, str], *, end: bool = False) -> WaterfallBar:
+def _whole(x: int, y: int, base: int, texts: tuple[str, str, str], *, end: bool = False) -> WaterfallBar:
     """Draw a bar from zero. `texts`: the figure above it, its label and its note."""
     above, label, note = texts
     kind, join = ("result", None) if end else ("start", y)
-    return WaterfallBar(_LEFT + place * _COLUMN, y, base - y, kind, above, label, note, f"{label}: {above}", "", join)
+    return WaterfallBar(x, y, base - y, kind, above, label, note, f"{label}: {above}", "", join)
 
 
 def _links(changes: Sequence[AcceptedChange], first_ms: float, last_ms: float) -> list[AcceptedChange]:
@@ -102,7 +114,7 @@ def _links(changes: Sequence[AcceptedChange], first_ms: float, last_ms: float) -
         at = links[-1].after_ms
     rest = throughput_gain(at, last_ms)
     if abs(time_saved(rest)) >= _LEAST_REST_PCT:
-        links.append(AcceptedChange(0, "single runs vary", at, last_ms, rest))
+        links.append(AcceptedChange(0, "run-to-run", at, last_ms, rest))
     return links
 
 
@@ -139,11 +151,11 @@ def waterfall_png(picture: Waterfall) -> bytes:
 
 
 def _svg_bar(bar: WaterfallBar, picture: Waterfall) -> Iterator[str]:
-    middle = bar.x + _BAR // 2
+    middle = bar.x + picture.bar_width // 2
     yield f'<g class="{bar.kind}"><title>{escape(bar.title)}</title>'
-    yield f'<rect x="{bar.x}" y="{bar.y}" width="{_BAR}" height="{bar.height}"/>'
+    yield f'<rect x="{bar.x}" y="{bar.y}" width="{picture.bar_width}" height="{bar.height}"/>'
     if bar.join is not None:
-        yield f'<line x1="{bar.x + _BAR}" y1="{bar.join}" x2="{bar.x + _COLUMN}" y2="{bar.join}"/>'
+        yield f'<line x1="{bar.x + picture.bar_width}" y1="{bar.join}" x2="{bar.x + picture.column}" y2="{bar.join}"/>'
     for y, text, kind in (
         (bar.y - 8, bar.above, "name"),
         (picture.base + 20, bar.label, "name"),

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, case, func, or_, select
 from sqlmodel import Session, col
 
-from app.domain.experiments.values import ExperimentPlan, ExperimentResult, JoinedBy, KnobChange, Side, State
+from app.domain.experiments.values import STATES, ExperimentPlan, ExperimentResult, JoinedBy, KnobChange, Side, State
 from app.domain.run import Stated
 from app.domain.verdict.step_time import Verdict
 from app.errors import NotFound
@@ -136,10 +136,17 @@ def get_experiment(session: Session, experiment_id: int) -> Experiment:
     )
 
 
+_NEXT_FIRST = case(
+    {state: place for place, state in enumerate(("done", "waiting", "planned", "accepted", "rejected"))},
+    value=col(ExperimentRow.state),
+    else_=len(STATES),
+)
+
+
 def find_experiments(
-    session: Session, wanted: ExperimentFilter, page: int = 1, page_size: int = 50
+    session: Session, wanted: ExperimentFilter, page: int = 1, page_size: int = 50, *, next_first: bool = False
 ) -> ExperimentListPage:
-    """Return a page of experiments, newest first."""
+    """Return a page of experiments, newest first; with `next_first` those that need a decision or runs lead."""
     conditions = _conditions(wanted)
     states = session.execute(
         select_any(ExperimentRow.state, func.count().label("n"))
@@ -151,8 +158,9 @@ def find_experiments(
     chosen = _select().where(*conditions)
     if wanted.state:
         chosen = chosen.where(col(ExperimentRow.state) == wanted.state)
+    order = [_NEXT_FIRST] if next_first else []
     rows = session.execute(
-        chosen.order_by(col(ExperimentRow.id).desc()).limit(page_size).offset((page - 1) * page_size)
+        chosen.order_by(*order, col(ExperimentRow.id).desc()).limit(page_size).offset((page - 1) * page_size)
     ).all()
     items = tuple(ExperimentItem(**_columns(row, project, name)) for row, project, name in rows)
     total = counts.get(wanted.state, 0) if wanted.state else sum(counts.values())

@@ -193,10 +193,7 @@ def result_sentence(result: ExperimentResult, runs_each: int) -> str:
         return f"The change is {measured}.{_guards(verdict)}{early}"
     if verdict.decision == "no_change":
         return f"No difference: {measured}. The two sides are equivalent {within(verdict.step_time)}."
-    return f"Undecided: {measured}.{_guards(verdict)} {_MORE}".rstrip()
-
-
-_MORE = "More runs per side can detect a smaller effect."
+    return f"Inconclusive: {measured}.{_guards(verdict)}"
 
 
 def _nothing_yet(result: ExperimentResult, runs_each: int) -> str:

@@ -214,7 +214,7 @@ def test_the_gain_and_its_interval() -> None:
         ((-0.05, -0.05), "candidate", "faster"),
         ((0.05, 0.05), "baseline", "slower"),
         ((0.0, 0.0), "", "No difference"),
-        ((-0.0133, -0.0133), "", "Undecided"),
+        ((-0.0133, -0.0133), "", "Inconclusive"),
     ],
 )
 def test_who_wins(candidate: tuple[float, ...], winner: str, word: str) -> None:
