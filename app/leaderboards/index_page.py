@@ -1,7 +1,7 @@
 """`/leaderboards`: a matrix of model families and GPUs; and the page of a pair that has no run yet."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 from urllib.parse import urlencode
@@ -16,6 +16,7 @@ from app.domain.ranking.runs import Family, family_of, hardware_of
 from app.domain.ranking.standings import REFERENCE
 from app.domain.text import some_of
 from app.errors import NotFound
+from app.leaderboards.picture import published_range
 from app.pipeline.notify import LeaderUpdate, leader_updates
 from app.storage.references import Reference, references
 from app.storage.standings import StandingsFilters, check_project, class_summaries, hardware_and_families
@@ -191,15 +192,6 @@ def _winner(summary: ClassSummary) -> tuple[str, str]:
 
 
 # --- Published figures of one pair.
-
-
-def published_range(points: Sequence[Reference]) -> str:
-    """Format `276\u2013370` TFLOP/s/GPU; empty without a figure."""
-    values = sorted(reference.point.tflops_per_gpu for reference in points if reference.point.tflops_per_gpu)
-    if not values:
-        return ""
-    low, high = f"{values[0]:,.0f}", f"{values[-1]:,.0f}"
-    return low if low == high else f"{low}\u2013{high}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from sqlmodel import Session, col
 from starlette.responses import HTMLResponse
 
 from app.domain.access.principal import Action
-from app.domain.numbers import plural, step_time, time_unit_of
+from app.domain.numbers import gain_change, plural, step_time, time_unit_of
 from app.domain.ranking.matrix import (
     NO_GRAPHS,
     Contender,
@@ -31,7 +31,7 @@ from app.domain.ranking.matrix import (
 from app.domain.ranking.pairwise import PairwiseComparison
 from app.domain.ranking.runs import slug
 from app.domain.ranking.scaling import ScalingRuns
-from app.domain.ranking.standings import Interval
+from app.domain.ranking.standings import Board, Interval
 from app.domain.report.values import storable
 from app.domain.rules.derive import derive
 from app.domain.rules.rule import PublishedResult, RuleBook
@@ -187,6 +187,22 @@ class MatrixPage:
         else:
             first = "All pairs at equal knobs tie." if pairs else "No two dispatchers ran at equal knobs yet."
         return f"{first} {plural(empty, 'cell is', 'cells are')} empty." if empty else first
+
+
+def ep_note(board: Board, stack: MatrixStack | None) -> str:
+    """Return `hybridep at EP32, alltoall at EP16; 15.3 % faster at equal EP`; empty for a ranking at one EP degree."""
+    first = board.entries[0]
+    other = board.entry(first.gain.over) if first.gain else None
+    if stack is None or other is None or None in (first.ep, other.ep) or first.ep == other.ep:
+        return ""
+    note = f"{first.dispatcher} at EP{first.ep}, {other.dispatcher} at EP{other.ep}"
+    for matrix in ep_matrices(stack.runs):
+        if (matrix.routing_mode, matrix.semantic_class) == (board.routing_mode, board.semantic_class):
+            cell = matrix.cell(first.dispatcher, first.ep or 0)
+            pair = cell.at_equal_knobs if cell else None
+            if pair is not None and not pair.tie and pair.second == other.dispatcher:
+                return f"{note}; {gain_change(pair.gain_pct).figure} at equal EP"
+    return note
 
 
 _TINTS = (2.0, 10.0, 25.0)

@@ -29,18 +29,21 @@ from app.leaderboards.charts import (
     told_class,
 )
 from app.leaderboards.index_page import IndexFilters, leaderboard_index, missing_board
+from app.leaderboards.matrix_pages import ep_note, stacks_of
 from app.leaderboards.picture import BoardPicture, board_picture
 from app.leaderboards.queries import RANKINGS, BoardQuery
 from app.leaderboards.views import (
     MOST_COMPARED,
     ClassView,
     LoneLine,
+    NextRanking,
     StackCard,
     against_best,
     class_view,
     has_rivals,
     knobs_apart,
     lone_lines,
+    next_ranking,
     page_answer,
     quarantines_of,
     stack_card,
@@ -105,8 +108,10 @@ class LeaderboardPage:
 
     @property
     def lead(self) -> str:
-        """Return the figure of the only ranking, else the answer."""
-        return self.picture.lead if self.picture else self.answer
+        """Return the figure of the only ranking, why there is none, or the answer."""
+        if self.picture:
+            return self.picture.lead
+        return self.next_ranking.sentence if self.next_ranking else self.answer
 
     @cached_property
     def classes(self) -> tuple[ClassView, ...]:
@@ -138,7 +143,29 @@ class LeaderboardPage:
 
     @property
     def lone_stacks(self) -> int:
-        return len(self._lone)
+        """Return the matching stacks without a ranking, those of other pages, too: rankings come first."""
+        before = (self.standings.page - 1) * self.standings.page_size
+        return self.standings.total - before - (len(self.standings.items) - len(self._lone))
+
+    @property
+    def next_ranking(self) -> NextRanking | None:
+        """Return how a page without any ranking gets one; None with a ranking."""
+        return None if self.cards and self.standings.total > 1 else next_ranking(self.standings.items)
+
+    @cached_property
+    def ep_note(self) -> str:
+        """Return the gain at equal EP where the compared results have different EP degrees; else empty."""
+        ranked = [(item, board) for item in self.standings.items for board in item.standings.boards if board.is_ranking]
+        if len(ranked) != 1:
+            return ""
+        stack, board = ranked[0]
+        stacks = stacks_of(self._session, stack.hardware, stack.family, stack.project)
+        return ep_note(board, next((item for item in stacks if item.key == stack.stack_key), None))
+
+    @property
+    def leader_changed(self) -> bool:
+        """Return whether a board changed its leader after its first one, at another time."""
+        return len({(period.row, period.begins) for period in self.periods}) > self.boards_led
 
     @property
     def alone_share(self) -> str:

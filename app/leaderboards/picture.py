@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from app.domain.numbers import gain_change, plural, step_time, time_unit_of
+from app.domain.numbers import change_text, gain_change, plural, step_time, time_unit_of
 from app.domain.ranking.runs import hardware_of
-from app.domain.ranking.standings import REFERENCE, Board, Entry
+from app.domain.ranking.standings import REFERENCE, Board, Entry, listed
 from app.domain.run import Value
 from app.storage.references import Reference
 from app.storage.standings import StoredStandings
@@ -37,12 +37,18 @@ class RankingBar:
 
 @dataclass(frozen=True, slots=True)
 class BoardPicture:
-    """`lead`: the result as a sentence; `longest`: the step time at the end of the axis."""
+    """`lead`: the result as a sentence; `longest`: the step time at the end of the axis.
+
+    `published`: the range of published TFLOP/s/GPU where no published step time is comparable, else empty. `leader`:
+    the newest run of the fastest dispatcher.
+    """
 
     title: str
     bars: tuple[RankingBar, ...]
     lead: str
     longest: str
+    published: str
+    leader: str
 
     @property
     def text(self) -> str:
@@ -51,7 +57,8 @@ class BoardPicture:
 
 
 def board_picture(stack: StoredStandings, board: Board, published: Iterable[Reference]) -> BoardPicture:
-    """Return the picture of a ranking. `published`: figures of the same GPU and model family."""
+    """Return the picture of a ranking. `published`: figures of the same model family."""
+    published = [item for item in published if _gpu(item.point.contract) == _gpu(stack.about)]
     comparable = [item for item in published if _is_comparable(item, stack.about)]
     beside = sorted(comparable, key=lambda item: item.point.step_time_ms or 0.0)[:_MOST_PUBLISHED]
     times = [entry.step_time_ms.value for entry in board.entries] + [item.point.step_time_ms or 0.0 for item in beside]
@@ -72,21 +79,48 @@ def board_picture(stack: StoredStandings, board: Board, published: Iterable[Refe
         for missing in stack.standings.missing
         if missing.dispatcher not in names
     ]
-    return BoardPicture(stack.name, tuple(bars), _lead(board.entries), step_time(longest, unit))
+    return BoardPicture(
+        stack.name,
+        tuple(bars),
+        f"{_lead(board)}{_behind(board.entries[0], beside)}.",
+        step_time(longest, unit),
+        "" if beside else published_range(published),
+        board.entries[0].runs[-1],
+    )
 
 
-def _lead(entries: Sequence[Entry]) -> str:
-    """Return `hybridep is 11.2 % faster than alltoall (8.3 to 13.9): 20.97 s per step.`"""
-    first = entries[0]
+def _lead(board: Board) -> str:
+    """Return `hybridep is 11.2 % faster than alltoall: 20.97 s per step`, or `deepep and hybridep tie, ...`."""
+    first = board.entries[0]
     time = f"{step_time(first.step_time_ms.value)} per step"
     comparison = first.gain.comparison if first.gain else None
-    if comparison is None:
-        return f"{first.dispatcher} is fastest: {time}."
-    if comparison.tie:
-        return f"{first.dispatcher} and {comparison.second} tie: {time}."
-    change = gain_change(comparison.gain_pct, comparison.low_pct, comparison.high_pct)
-    interval = f" ({change.interval})" if change.interval else ""
-    return f"{first.dispatcher} is {change.than} {comparison.second}{interval}: {time}."
+    gain = ""
+    if comparison is not None and not comparison.tie:
+        gain = f"{gain_change(comparison.gain_pct).than} {comparison.second}"
+    if board.reading == "tie":
+        return f"{listed(board.leaders)} tie{', ' if gain else ''}{gain}: {time}"
+    if comparison is not None and comparison.tie:
+        return f"{first.dispatcher} and {comparison.second} tie: {time}"
+    return f"{first.dispatcher} is {gain or 'fastest'}: {time}"
+
+
+def _behind(first: Entry, published: Sequence[Reference]) -> str:
+    """Return `, 4.1 % slower than NVIDIA's 20.15 s` for the fastest comparable published step time."""
+    times = [(item.point.step_time_ms, item.point.measured_by) for item in published if item.point.step_time_ms]
+    if not times:
+        return ""
+    theirs, who = times[0]
+    change = change_text(100 * (first.step_time_ms.value / theirs - 1))
+    return f", {change.than} {who}'s {step_time(theirs)}"
+
+
+def published_range(points: Sequence[Reference]) -> str:
+    """Format `276\u2013370` TFLOP/s/GPU; empty without a figure."""
+    values = sorted(reference.point.tflops_per_gpu for reference in points if reference.point.tflops_per_gpu)
+    if not values:
+        return ""
+    low, high = f"{values[0]:,.0f}", f"{values[-1]:,.0f}"
+    return low if low == high else f"{low}\u2013{high}"
 
 
 def _publisher(reference: Reference) -> str:
@@ -117,7 +151,7 @@ def _gain(entry: Entry) -> str:
 def _is_comparable(reference: Reference, about: Mapping[str, Value]) -> bool:
     contract = reference.point.contract
     same = all(name in contract and about.get(name) == contract[name] for name in SAME)
-    return same and reference.point.step_time_ms is not None and _gpu(contract) == _gpu(about)
+    return same and reference.point.step_time_ms is not None
 
 
 def _gpu(values: Mapping[str, Value]) -> str:

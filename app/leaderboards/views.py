@@ -528,6 +528,33 @@ def has_rivals(standings: StoredStandings) -> bool:
     return any(board.is_ranking or board.outside for board in standings.standings.boards)
 
 
+@dataclass(frozen=True, slots=True)
+class NextRanking:
+    """Why stacks have no ranking, and the run to start from. `dispatcher`: to plan; empty if the log must name it."""
+
+    sentence: str
+    run: int
+    dispatcher: str
+
+
+def next_ranking(stacks: Sequence[StoredStandings]) -> NextRanking | None:
+    """Return what a ranking of these stacks lacks; None without stacks or with a ranking."""
+    if not stacks or any(has_rivals(stack) for stack in stacks):
+        return None
+    boards = [board for stack in stacks for board in stack.standings.boards]
+    measured = sorted({entry.dispatcher for board in boards for entry in board.entries})
+    newest = max(stacks, key=lambda stack: stack.newest_at).newest_run_id
+    if measured:
+        other = "hybridep" if measured[0] == REFERENCE else REFERENCE
+        sentence = f"No ranking yet: only {listed(measured)} measured. Run the same job with {other}."
+        return NextRanking(sentence, newest, other)
+    reasons = Counter(refusal.why for stack in stacks for refusal in stack.standings.refused).most_common(1)
+    if reasons and reasons[0][0] == "dispatcher_unknown":
+        return NextRanking("No ranking yet: no log names the dispatcher.", newest, "")
+    why = f" (most are {LEFT_OUT[reasons[0][0]]})" if reasons else ""
+    return NextRanking(f"No ranking yet: no run can be ranked{why}.", newest, "")
+
+
 def lone_lines(stacks: Sequence[StoredStandings], knobs: Mapping[str, str]) -> tuple[LoneLine, ...]:
     """Return a line for each class. `knobs`: by config key, its distinguishing knobs."""
     names = without_common([stack.name for stack in stacks])

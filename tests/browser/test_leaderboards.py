@@ -44,6 +44,8 @@ def test_from_the_list_to_a_leaderboard_and_its_exports(open_page: OpenPage) -> 
 
     for heading, name in (("stacks", "standings.csv"), ("gains", "gains.csv"), ("leaders", "leaders.csv")):
         section = page.locator(f"section[aria-labelledby={heading}]")
+        if not section.get_by_role("link", name="CSV").is_visible():
+            section.locator("summary").first.click()
         with page.expect_download() as download:
             section.get_by_role("link", name="CSV").click()
         assert download.value.suggested_filename == name

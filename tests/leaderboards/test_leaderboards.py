@@ -226,7 +226,7 @@ def test_rankings_stand_first_and_what_is_none_has_a_line(client: TestClient, st
     assert all(f'<article class="stack-card" id="stack-{stacks[name][:12]}"' in rankings for name in ("tie", "leader"))
     line = alone.split(f'<tr id="stack-{stacks["only"][:12]}"')[1].split("</tr>")[0]
     assert ('data-reading="only_measurement"' in line, "2 runs" in line) == (True, True)
-    nothing = alone.split(f'<tr id="stack-{stacks["directional"][:12]}"')[1]
+    nothing = alone.split(f'<li id="stack-{stacks["directional"][:12]}"')[1]
     assert nothing.lstrip().startswith('data-reading="nothing_ranked"')
 
 
@@ -261,6 +261,21 @@ def test_configurations_of_a_dispatcher_are_told_by_their_knobs(client: TestClie
     alone = of_stack(client, key)
     assert "best of 2: ep_overlap on" in alone
     assert alone.index('<p class="apart">') < alone.index('<details class="why"')
+
+
+def test_a_tie_leads_as_a_tie_and_a_board_without_a_ranking_with_the_reason(
+    client: TestClient, stacks: dict[str, str]
+) -> None:
+    tie = of_stack(client, stacks["tie"])
+    lead = re.findall(r'class="board-answer">\s*([^<]+)', tie)[0]
+    assert lead.startswith("hybridep and deepep tie")
+    assert "%" in lead, "both are faster than alltoall"
+    alone = of_stack(client, stacks["only"])
+    plan = re.findall(r'class="button primary" href="(/runs/\d+/experiments/new[^"]+)"', alone)
+    assert len(plan) == 1
+    assert client.get(plan[0].replace("&amp;", "&")).status_code == 200
+    lead = re.findall(r'class="board-answer">\s*([^<]+)', alone)[0]
+    assert lead.startswith("No ranking yet: only")
 
 
 @pytest.mark.usefixtures("stacks")
