@@ -86,6 +86,23 @@ def test_decision_with_a_middling_family(shift: float, k: int, m: int, expected:
     assert comparison(shift, MIDDLE).decide(k, m) == expected
 
 
+@pytest.mark.parametrize(
+    ("shift", "at_once", "of_two_looks"),
+    [
+        # As above with half the error for each look: t = 3.6897, 4.2968, 2.2622
+        (0.0242, "regression", "inconclusive"),  # 3.6897 SE = 0.02425
+        (0.0243, "regression", "regression"),
+        (-0.0282, "improvement", "inconclusive"),  # 4.2968 SE = 0.02824
+        (-0.0283, "improvement", "improvement"),
+        (0.0051, "no_change", "no_change"),  # 0.0051 + 0.01487 = 0.01997
+        (0.0052, "no_change", "inconclusive"),
+    ],
+)
+def test_looks_that_are_planned_share_the_error(shift: float, at_once: str, of_two_looks: str) -> None:
+    middling = comparison(shift, MIDDLE)
+    assert (middling.decide(1, 5), middling.decide(1, 5, looks=2)) == (at_once, of_two_looks)
+
+
 def test_nothing_is_equal_with_one_run_and_nothing_learned() -> None:
     assert comparison(0, DEFAULT_PRIOR).decide(1, 1) == "inconclusive"
 
