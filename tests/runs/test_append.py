@@ -85,9 +85,10 @@ def test_a_piece_sent_again_changes_nothing(client: TestClient) -> None:
 
 def test_a_gap_and_another_text_are_refused_with_the_offset_that_is_held(client: TestClient) -> None:
     run_id = opened(client, LOG[:CUT])
-    gap = send(client, run_id, LOG[4000:], offset=4000)
-    assert_problem(gap, 409, "3,333 bytes of train.log are stored", "Nothing was saved")
-    assert gap.json()["offset"] == CUT
+    for offset in (CUT + 1, 4000):
+        gap = send(client, run_id, LOG[offset:], offset=offset)
+        assert_problem(gap, 409, "3,333 bytes of train.log are stored", "Nothing was saved")
+        assert gap.json()["offset"] == CUT
     other = send(client, run_id, b"another text", offset=CUT - 4)
     assert_problem(other, 409, "differs from the stored")
     assert other.json()["offset"] == CUT
