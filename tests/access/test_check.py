@@ -326,25 +326,19 @@ def test_a_refusal_says_the_project_the_roles_and_whom_to_ask(teams: Teams) -> N
     viewer = teams.client("viewer")
     page = viewer.post(f"/runs/{run}/quarantine", data={"reason": "x"}, headers=PAGE)
     assert page.status_code == 403
-    assert (
-        "You may not work in alpha. This needs the role contributor; you are viewer. "
-        "A maintainer can grant it: ask ada o'neil or maintainer. Nothing was saved." in words(page.text)
-    )
+    detail = words(page.text)
+    assert all(part in detail for part in ("role contributor", "are viewer", "ask ada o'neil or maintainer"))
     assert f'<a class="button" href="/runs/{run}">Back to the run</a>' in page.text
     assert ('href="/runs?project=alpha"' in page.text, 'href="/upload"' in page.text) == (True, False)
     detail = teams.client("contributor").get(f"/api/v1/projects/{OURS}/tokens").json()["detail"]
-    assert "You may not manage alpha. This needs the role maintainer; you are contributor." in detail
+    assert all(part in detail for part in ("role maintainer", "are contributor"))
 
     detail = viewer.post(f"/api/v1/runs/{shown}/quarantine", json={"reason": "x"}).json()["detail"]
-    assert "work in window. This needs the role contributor; you are not a member." in detail
-    assert ("An administrator can grant it: ask administrator." in detail, "maintainer" in detail) == (True, False)
-    assert "Only an administrator may do this: administrator." in words(
-        viewer.get("/settings/users", headers=PAGE).text
-    )
+    assert all(part in detail for part in ("role contributor", "not a member"))
+    assert ("ask administrator" in detail, "maintainer" in detail) == (True, False)
+    assert "Only an administrator" in words(viewer.get("/settings/users", headers=PAGE).text)
     detail = words(viewer.get("/upload", headers=PAGE).text)
-    assert (
-        "This needs the role contributor in a project, and you are viewer in alpha. A maintainer can grant it" in detail
-    )
+    assert all(part in detail for part in ("role contributor", "are viewer in alpha"))
 
 
 def test_strangers_and_jobs_hear_no_names(teams: Teams) -> None:

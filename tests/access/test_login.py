@@ -282,10 +282,10 @@ def test_the_page_says_who_one_is_and_where(teams: Teams) -> None:
     client = teams.client("viewer")
     client.headers["User-Agent"] = "<Browser> 1.0"
     page = client.get(ACCOUNT_PAGE).text
-    assert "You are a member of 1 project." in page
+    assert "1 project" in page
     assert OURS in page
     assert "current" in page
-    assert "full access to every project" in teams.client("administrator").get(ACCOUNT_PAGE).text
+    assert "every project" in teams.client("administrator").get(ACCOUNT_PAGE).text
     assert teams.client("anonymous").get(ACCOUNT_PAGE, headers={"Accept": "text/html"}).status_code == 303
     assert teams.client("token:all").get(ACCOUNT_PAGE).status_code == 401
 

@@ -56,7 +56,7 @@ def test_whoever_gives_up_the_own_role_is_led_to_what_is_left(teams: Teams) -> N
     client, own = teams.client("maintainer"), f"{MEMBERS_PAGE}/{teams.users['maintainer']}"
     for sent in ({"role": "maintainer", "remove": "yes"}, {"role": "viewer"}):
         page = client.post(own, data=sent)
-        assert (page.status_code, "maintainer is the last maintainer of alpha" in page.text) == (422, True)
+        assert (page.status_code, "last maintainer" in page.text) == (422, True)
     refused = client.post(MEMBERS, json={"name": "maintainer", "role": "contributor"})
     assert (refused.status_code, "ask an administrator" in refused.json()["detail"]) == (422, True)
     assert client.delete(f"{MEMBERS}/{teams.users['maintainer']}").status_code == 422
@@ -71,7 +71,7 @@ def test_whoever_gives_up_the_own_role_is_led_to_what_is_left(teams: Teams) -> N
 def test_public_is_asked_for_twice_recorded_and_taken_back(teams: Teams) -> None:
     client, anonymous = teams.client("maintainer"), teams.client("anonymous")
     run_list = f"/api/v1/projects/{OURS}/rules"
-    assert "can read everything without a log-in" in client.get(MEMBERS_PAGE).text
+    assert "without a log-in" in client.get(MEMBERS_PAGE).text
     client.post(f"/settings/projects/{OURS}/public", data={})  # the box was not ticked
     assert anonymous.get(run_list).status_code == 401
     client.post(f"/settings/projects/{OURS}/public", data={"public": "yes"})
@@ -132,7 +132,7 @@ def test_tokens_of_who_goes_are_named_and_revoked_with_them_when_asked(teams: Te
 
     listed = next(member for member in maintainer.get(MEMBERS).json()["members"] if member["name"] == "outsider")
     assert [(token["name"], token["project"]) for token in listed["tokens"]] == [("nightly", OURS), ("bench", OURS)]
-    assert "2 tokens created by outsider are active here" in maintainer.get(MEMBERS_PAGE).text
+    assert "2 tokens created by outsider" in maintainer.get(MEMBERS_PAGE).text
     maintainer.post(f"{MEMBERS_PAGE}/{teams.users['outsider']}", data={"remove": "yes"})
     assert opens() == ["nightly", "bench", "theirs"]
     maintainer.post(MEMBERS, json=outsider)
@@ -140,7 +140,7 @@ def test_tokens_of_who_goes_are_named_and_revoked_with_them_when_asked(teams: Te
     assert opens() == ["theirs"]
     tokens = next(item for item in admin.get("/api/v1/users").json()["items"] if item["name"] == "outsider")["tokens"]
     assert [(item["name"], item["project"]) for item in tokens] == [("theirs", THEIRS)]
-    assert "1 token created by outsider is active" in admin.get("/settings/users").text
+    assert "1 token created by outsider" in admin.get("/settings/users").text
     admin.post(f"/settings/users/{teams.users['outsider']}", data={"do": "disable", "revoke": "yes"})
     assert opens() == []
     answer = admin.get(f"/api/v1/projects/{THEIRS}/tokens").json()["items"]
@@ -225,7 +225,7 @@ def test_a_new_password_logs_out_everywhere(teams: Teams) -> None:
 def test_the_page_makes_and_shows_people(teams: Teams) -> None:
     admin = teams.client("administrator")
     page = admin.post(USERS_PAGE, data={"name": "Eve O'Hara", "email": "eve@example.org"})
-    assert "Pass this password to Eve O&#39;Hara now" in page.text
+    assert "password to Eve O&#39;Hara" in page.text
     assert "eve@example.org" in admin.get(USERS_PAGE).text
     for sent, message in (
         ({"name": ""}, "must have 1 to 100 characters"),

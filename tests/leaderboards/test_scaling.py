@@ -96,7 +96,7 @@ def test_containers_are_shown_one_at_a_time_the_newest_first(client: TestClient,
     assert result["offers"][0]["containers"] == [newer, "nvcr.io/nvidia/nemo:26.06"]
     (older,) = scaling(client, container="nvcr.io/nvidia/nemo:26.06")["series"]
     assert older["points"][-1]["efficiency_pct"]["value"] == pytest.approx(90, abs=0.2)
-    assert "No workload ran at several sizes in this container" in client.get("/scaling?container=<i>").text
+    assert "No workload" in client.get("/scaling?container=<i>").text
 
 
 def test_the_container_with_the_most_sizes_is_shown_first(client: TestClient, session: Session) -> None:
@@ -113,7 +113,7 @@ def test_configurations_that_differ_in_a_knob_make_no_series(client: TestClient,
     stack(session, 16_300.0, gpus=32, ep_overlap=True)
     result = scaling(client)
     assert (result["series"], len(result["offers"])) == ([], 1)
-    assert "The configurations differ in more than size" in client.get("/scaling").text
+    assert "differ in more than size" in client.get("/scaling").text
 
 
 def test_a_quarantined_run_is_no_part_of_it(client: TestClient, session: Session) -> None:

@@ -320,7 +320,7 @@ def test_a_project_sends_so_many_mails_an_hour_and_the_others_later(
         trial(engine, "a@example.com, b@example.com", "email", n=3)
         assert work_off(engine, mailing) == [True, True, False]
         last = deliveries(engine)[-1]
-        assert (last.state, "limit of 4 mails per hour" in last.error) == ("waiting", True)
+        assert (last.state, "4 mails per hour" in last.error) == ("waiting", True)
         assert last.lease_until is not None
         assert timedelta(minutes=55) < aware(last.lease_until) - utc_now() <= timedelta(hours=1)
         later(engine)
@@ -340,7 +340,7 @@ def test_a_project_has_so_many_mailboxes(app: FastAPI, client: TestClient, engin
     body = {"name": "more", "kind": "email", "author": "Ada"}
     refused = client.post(f"{API}/receivers", json=body | {"target": "p9@example.com"})
     assert_problem(refused, 422, field="target")
-    assert "exceeds the limit of 60 mailboxes" in refused.text
+    assert "60 mailboxes" in refused.text
     assert client.post(f"{API}/receivers", json=body | {"target": "P1-1@example.com"}).status_code == 201
     assert client.patch(f"{API}/receivers/1", json={"target": "p9@example.com", "author": "Ada"}).status_code == 200
 

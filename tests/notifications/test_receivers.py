@@ -130,7 +130,7 @@ def test_test_messages_are_few(client: TestClient, engine: Engine) -> None:
     assert [answer.status_code for answer in answers] == [202] * 7 + [429]
     page = client.post(f"/settings/projects/{PROJECT}/notifications/{numbers[1]}/test", data={"author": "Ada"})
     assert (page.status_code, "Retry-After" in page.headers) == (429, True)
-    assert "The limit of a project is 10 tests per minute" in page.text
+    assert "10 tests per minute" in page.text
     with transaction(engine) as session:
         session.execute(update(AllowanceRow).values(began_at=utc_now() - timedelta(minutes=1)))
     assert client.post(f"{API}/receivers/{numbers[1]}/test", json={"author": "Ada"}).status_code == 202
@@ -219,8 +219,8 @@ def test_a_form_that_is_wrong_keeps_what_was_typed(client: TestClient) -> None:
     answer = client.post(AT, data=FORM | {"target": "http://10.0.0.1/", "stacks": "zz"})
     assert answer.status_code == 422
     assert 'value="http://10.0.0.1/"' in answer.text
-    assert "is not an address of the public internet" in answer.text
-    assert "is not the key of a stack" in answer.text
+    assert "public internet" in answer.text
+    assert "key of a stack" in answer.text
 
 
 def test_a_receiver_is_changed_paused_tested_and_deleted(
@@ -236,7 +236,7 @@ def test_a_receiver_is_changed_paused_tested_and_deleted(
     assert work_off(engine, settings) == [True]
     page = client.get(f"{AT}/1").text
     assert "HTTP 200" in page
-    assert "Test message for night watch" in page
+    assert "night watch" in page
     assert "Queued." in client.post(f"{AT}/deliveries/1/replay", data={"author": "Ada"}).text
     assert [delivery.replay_of for delivery in deliveries(engine)] == [None, 1]
     assert re.findall(r"whsec_\S{44}", client.post(f"{AT}/1/secret", data={"author": "Ada"}).text)

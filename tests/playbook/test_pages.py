@@ -170,7 +170,7 @@ def test_thresholds_are_our_own_defaults_or_set_here(client: TestClient, app: Fa
     assert "set here by" not in client.get("/playbook/eo-enable").text
     app.state.settings = settings.model_copy(update={"t_comm": 0.2})
     page = client.get("/playbook/eo-enable").text
-    assert "set here by THREEWALLS_T_COMM" in page
+    assert "THREEWALLS_T_COMM" in page
     thresholds = client.get("/api/v1/rules").json()["thresholds"]
     assert {item["name"]: item["value"] for item in thresholds}["T_comm"] == 0.2
 

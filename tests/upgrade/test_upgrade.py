@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -92,11 +93,10 @@ def test_the_regression_that_it_opened_is_linked(client: TestClient, session: Se
 def test_the_page_begins_with_the_sentence_and_draws_after_the_figures(client: TestClient, session: Session) -> None:
     moved(session)
     page = client.get(ADDRESS).text.replace(THIN, " ")
-    assert '<p class="answer">2 of 3 stacks are slower by 6.0 to 9.0 %' in page
+    assert re.search(r'<p class="answer">2 of 3 stacks .*6\.0 to 9\.0 %', page)
     assert "data-chart" not in page
-    assert "Differ in more than the container" in page
     assert "cluster (west -&gt; east)" in page
-    assert "a CI run with container <code>nvcr.io/nvidia/nemo:26.09</code>" in page
+    assert "<code>nvcr.io/nvidia/nemo:26.09</code>" in page
     chart = client.get(ADDRESS.replace("/upgrade?", "/upgrade/chart?"), headers={"HX-Request": "true"}).text
     assert chart.count('"word": "worse"') == 2
 
@@ -107,11 +107,11 @@ def test_what_ran_on_other_commits_is_not_attributed_to_the_container_alone(
     stack(session, OLD, 400.0)
     new = stack(session, NEW, 440.0)
     session.commit()
-    assert "but no commit ran on both, so code may contribute." in client.get(ADDRESS).text
+    assert "no commit ran on both" in client.get(ADDRESS).text
     for run, before in zip(new, range(1, 9), strict=True):
         session.get_one(RunRow, run).commit = session.get_one(RunRow, before).commit
     session.commit()
-    assert "Only the container differs, so it is the cause." in client.get(ADDRESS).text
+    assert "Only the container differs" in client.get(ADDRESS).text
 
 
 def test_the_table_is_exported(client: TestClient, session: Session) -> None:

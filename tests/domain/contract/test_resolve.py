@@ -185,7 +185,7 @@ def test_what_cannot_be_is_told(stated: dict[str, Value], words: str) -> None:
 def test_a_value_that_no_field_takes_is_left_out_and_told() -> None:
     contract = resolved(OVERLAP_CASE | {"attention": "magic"})
     assert contract.fields["attention"].source == "default"
-    assert "which was left out: attention must be one of auto, flash" in contract.warnings[0]
+    assert "attention must be one of" in contract.warnings[0]
 
 
 def test_the_batch_of_the_iteration_lines_is_used_where_nobody_states_one() -> None:

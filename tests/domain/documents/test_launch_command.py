@@ -199,7 +199,7 @@ def test_flags_alone_are_read():
 
 def test_an_open_quote_is_told():
     problems = read_launch_command("python pretrain_gpt.py --bf16 --tensor-model-parallel-size 2 --save 'x").problems
-    assert "A quote is not closed; the words after it may be wrong." in problems
+    assert any("quote" in problem for problem in problems)
 
 
 @pytest.mark.parametrize("text", ["", "ls -l", "hello", "# --bf16", "x" * 300_000, "'" * 1000])

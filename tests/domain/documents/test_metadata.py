@@ -207,7 +207,7 @@ def test_control_characters_are_taken_out() -> None:
     metadata = read_metadata({"name": "a\x00b\x1b[31mc", "note\x00": ["x\x00y", "\ud800"]})
     assert metadata.name == "ab[31mc"
     assert metadata.extra == {"note": ["xy", ""]}
-    assert "Control characters were removed from `name`." in metadata.warnings
+    assert any("`name`" in warning for warning in metadata.warnings)
 
 
 def test_a_whole_launch_command_also_states_what_its_launcher_says() -> None:

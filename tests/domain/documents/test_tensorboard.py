@@ -153,7 +153,7 @@ def test_long_records_are_stepped_over_in_any_chunking():
 def test_a_file_full_of_damage_ends_early():
     damaged = b"".join(b"\x01" * 13 + event(step, simple("lm loss", 1.0)) for step in range(300))
     problems = read_tensorboard([header() + damaged]).problems
-    assert "Reading stopped early: the file is damaged in too many places." in problems
+    assert any("stopped early" in problem for problem in problems)
 
 
 def test_steps_can_be_negative():

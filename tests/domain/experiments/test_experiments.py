@@ -232,7 +232,7 @@ def test_an_early_look_asks_for_more_certainty() -> None:
     assert outcome(between, ENROLMENT, rules(2)).winner == "candidate"
     early = outcome(between, ENROLMENT, rules(4))
     assert (early.winner, early.finished) == ("", False)
-    assert "No decision before 4 runs per side" in early.sentence
+    assert "4 runs per side" in early.sentence
     beyond = outcome(sides((0.0, 0.0), (-0.02, -0.02)), ENROLMENT, rules(4))
     assert (beyond.winner, beyond.finished, beyond.early) == ("candidate", True, True)
     assert "stricter test" in beyond.sentence
@@ -283,7 +283,7 @@ def test_no_run_counts_on_two_sides_and_the_order_of_what_does_not_count_is_noth
     assert first.baseline == second.baseline == ("b0", "b1")
     assert first.candidate == second.candidate == ("c0", "c1")
     assert not set(first.baseline) & set(first.candidate)
-    assert "`dispatcher` = deepep was requested, but alltoall was active (line 9)" in first.left_out[-1].why
+    assert "`dispatcher` = deepep" in first.left_out[-1].why
     assert first.gain == second.gain == outcome(arms, ENROLMENT, rules()).gain
     assert outcome(arms, ENROLMENT, rules()) == outcome(list(arms), ENROLMENT, rules())
 

