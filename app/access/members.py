@@ -20,7 +20,7 @@ from app.storage.groups import GroupRole, groups_of_project
 from app.storage.projects import find_project
 from app.storage.runs import aware
 from app.storage.tables import MemberRow, ProjectRow, TokenRow, utc_now
-from app.storage.tokens import MadeToken, made_in_force, revoke_made
+from app.storage.tokens import CreatedToken, revoke_tokens_of, tokens_by_creator
 from app.storage.users import ProjectMember, User, members_of
 
 log = structlog.get_logger(__name__)
@@ -33,9 +33,9 @@ class Membership:
     public: bool
     members: tuple[ProjectMember, ...]
     groups: tuple[GroupRole, ...]
-    created: Mapping[str, list[MadeToken]]
+    created: Mapping[str, list[CreatedToken]]
 
-    def tokens_of(self, name: str) -> list[MadeToken]:
+    def tokens_of(self, name: str) -> list[CreatedToken]:
         """Return the valid tokens of this project that the user created."""
         return self.created.get(name, [])
 
@@ -44,7 +44,7 @@ def get_membership(session: Session, slug: str) -> Membership:
     """Return the members of a project and their tokens. Raises NotFound."""
     row = projects.find_project(session, slug)
     project_id = row.id or 0
-    created = made_in_force(session, project_id=project_id)
+    created = tokens_by_creator(session, project_id=project_id)
     members, groups = tuple(members_of(session, project_id)), tuple(groups_of_project(session, project_id))
     return Membership(project_id, slug, row.public, members, groups, created)
 
@@ -94,7 +94,7 @@ def change_role(
             _require_maintainer(session, project, user_id, new_role)
         users.set_role(session, project_id=project.id or 0, user_id=user_id, role=new_role, by=by)
         if revoke:
-            revoke_made(session, users.get_user(session, user_id).name, by=by, project_id=project.id)
+            revoke_tokens_of(session, users.get_user(session, user_id).name, by=by, project_id=project.id)
     log.info("member_set", project=slug, account=user_id, role=role, tokens_revoked=revoke)
 
 
@@ -171,7 +171,7 @@ def change_user(
         row = users.get_user(session, user_id)
         users.set_standing(session, row, administrator=administrator, disabled=disabled, by=by)
         if revoke:
-            tokens.revoke_made(session, row.name, by=by)
+            tokens.revoke_tokens_of(session, row.name, by=by)
         changed = users.to_user(row)
     log.info("account_changed", account=user_id, administrator=administrator, disabled=disabled, tokens_revoked=revoke)
     return changed

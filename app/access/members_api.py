@@ -16,7 +16,7 @@ from app.errors import NotAllowed
 from app.storage import projects
 from app.storage.database import transaction
 from app.storage.tables import utc_now
-from app.storage.tokens import MadeToken, made_in_force
+from app.storage.tokens import CreatedToken, tokens_by_creator
 from app.storage.users import ProjectMember, User, list_users, roles_by_user
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
@@ -83,12 +83,12 @@ class MemberOut(BaseModel):
     added_at: datetime
     disabled: bool = Field(description="The user cannot log in.")
     administrator: bool = Field(description="The user may do everything, whatever the role in this project.")
-    tokens: list[MadeToken] = Field(
+    tokens: list[CreatedToken] = Field(
         description="Valid tokens of this project that the user created. They stay valid when the role changes."
     )
 
     @classmethod
-    def of(cls, member: ProjectMember, tokens: list[MadeToken]) -> Self:
+    def of(cls, member: ProjectMember, tokens: list[CreatedToken]) -> Self:
         return cls(
             user_id=member.user_id, name=member.name, role=member.role, added_by=member.added_by,
             added_at=member.added_at, disabled=member.disabled, administrator=member.administrator, tokens=tokens,
@@ -269,12 +269,12 @@ class UserOut(BaseModel):
     created_at: datetime
     last_login_at: datetime | None = Field(description="null: never.")
     disabled_at: datetime | None
-    tokens: list[MadeToken] = Field(
+    tokens: list[CreatedToken] = Field(
         description="Valid tokens that the user created. They stay valid when roles change or the user is disabled."
     )
 
     @classmethod
-    def of(cls, user: User, roles: list[tuple[str, Role]], tokens: Sequence[MadeToken] = ()) -> Self:
+    def of(cls, user: User, roles: list[tuple[str, Role]], tokens: Sequence[CreatedToken] = ()) -> Self:
         return cls(
             id=user.id, name=user.name, email=user.email, administrator=user.administrator,
             disabled=user.disabled_at is not None, must_change_password=user.must_change_password,
@@ -316,7 +316,7 @@ class UserChange(BaseModel):
 @requires(Action.ADMINISTER)
 def read_users(session: ReadSession) -> UserList:
     """List all users, including disabled ones."""
-    roles, tokens = roles_by_user(session), made_in_force(session)
+    roles, tokens = roles_by_user(session), tokens_by_creator(session)
     users = list_users(session)
     return UserList(items=[UserOut.of(user, roles.get(user.id, []), tokens.get(user.name, [])) for user in users])
 
@@ -351,7 +351,7 @@ def reset_password(engine: AppEngine, session: ReadSession, user_id: UserId) -> 
 
 
 def _user_out(session: Session, user: User) -> UserOut:
-    return UserOut.of(user, roles_by_user(session).get(user.id, []), made_in_force(session).get(user.name, []))
+    return UserOut.of(user, roles_by_user(session).get(user.id, []), tokens_by_creator(session).get(user.name, []))
 
 
 def _with_password(user: UserOut, password: str, status: int) -> JSONResponse:

@@ -15,7 +15,7 @@ from app.errors import Conflict, InvalidChange, ThreewallsError
 from app.storage import projects
 from app.storage.database import transaction
 from app.storage.tables import utc_now
-from app.storage.tokens import made_in_force
+from app.storage.tokens import tokens_by_creator
 from app.storage.users import User, list_users, roles_by_user
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, reading
@@ -364,7 +364,7 @@ def _page(
         status=status,
         users=list_users(session),
         roles=roles_by_user(session),
-        tokens=made_in_force(session),
+        tokens=tokens_by_creator(session),
         form=form,
         created=created,
         refused=refused,

@@ -228,7 +228,7 @@ def end_others(request: Request, engine: AppEngine) -> Response:
 
 @pages.post("/sessions/{key}/end")
 @requires(Open.LOGGED_IN)
-def end_one(request: Request, engine: AppEngine, key: Key) -> Response:
+def end_chosen_session(request: Request, engine: AppEngine, key: Key) -> Response:
     own = _end(request, engine, key)
     response = RedirectResponse("/login" if own else "/settings/account", 303)
     if own:

@@ -246,7 +246,7 @@ def _keep(call: _Call, upload: Upload, error: Unreachable | Refused | None) -> i
         message = f"{failed.message if failed else ''} {spool_error.detail}".strip()
         raise spool.SpoolError(message) from spool_error
     # A refusal needs someone to act first, so it never exits with 0.
-    code = SERVICE if isinstance(error, Refused) else _kept_code(options)
+    code = SERVICE if isinstance(error, Refused) else _waiting_exit_code(options)
     if options.json:
         fields = failed.as_json() if failed else {}
         out(json.dumps(upload_document(**{**fields, "spooled": str(folder), "exit_code": code})))
@@ -263,7 +263,7 @@ def _sync_command(options: argparse.Namespace, env: Mapping[str, str]) -> str:
     )  # fmt: skip
 
 
-def _kept_code(options: argparse.Namespace) -> int:
+def _waiting_exit_code(options: argparse.Namespace) -> int:
     if options.wait is not None:
         return apply_allow(options.allow, NO_VERDICT, SERVICE)
     return FINE if options.spool_ok or options.offline else SERVICE

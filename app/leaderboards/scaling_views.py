@@ -7,7 +7,7 @@ from datetime import datetime
 from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
 from app.domain.numbers import TimeUnit, contract_value, grouped, percent, plural, time_unit_of
 from app.domain.ranking.scaling import KINDS as ORDER
-from app.domain.ranking.scaling import Kind, ScalingPoint, ScalingSeries, known_value
+from app.domain.ranking.scaling import Kind, ScalingPoint, ScalingSeries, value_or_unknown
 from app.domain.ranking.standings import Interval, listed
 from app.domain.run import Value
 from app.leaderboards.scaling_queries import MeasuredSeries
@@ -267,7 +267,7 @@ def _names(series: Sequence[ScalingSeries], apart: Sequence[Sequence[tuple[str, 
 def _apart(contracts: Sequence[Mapping[str, Value]]) -> list[tuple[tuple[str, str], ...]]:
     """Return the fields that differ among the series at their smallest size, with each one's value."""
     fields = [name for name in (*STACK_FIELDS, *CONFIG_FIELDS) if name not in _GROWS and not name.startswith(PREFIX)]
-    differing = [name for name in fields if len({known_value(contract, name) for contract in contracts}) > 1]
+    differing = [name for name in fields if len({value_or_unknown(contract, name) for contract in contracts}) > 1]
     shown = [name for name in differing if name != "dispatcher"][:_MOST_APART]
     return [tuple((name, _text(contract, name)) for name in shown) for contract in contracts]
 

@@ -215,11 +215,11 @@ def knobs_apart(session: Session, stacks: Sequence[StoredStandings]) -> dict[str
     return {
         key: knobs
         for keys in several
-        for key, knobs in _knobs_told({key: contracts.get(key, {}) for key in keys}).items()
+        for key, knobs in _differing_knobs({key: contracts.get(key, {}) for key in keys}).items()
     }
 
 
-def _knobs_told(contracts: Mapping[str, Mapping[str, Stated]]) -> dict[str, str]:
+def _differing_knobs(contracts: Mapping[str, Mapping[str, Stated]]) -> dict[str, str]:
     names = [name for name in _KNOBS if len({_value(contract, name) for contract in contracts.values()}) > 1]
     more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
     return {

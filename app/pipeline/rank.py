@@ -477,7 +477,7 @@ def _head_changes(
     changes = head_changes(standings, last_heads(session, project_id, standings.stack_key))
     if not changes:
         return ()
-    before = _kept_before(session, project_id, standings.stack_key)
+    before = _stored_states(session, project_id, standings.stack_key)
     after = {_class(entry): entry for entry in standings.boards_at(LEADER_FLOOR)}
     places = {run.name: run.ordered_at for run in stack.runs}
     return tuple(
@@ -485,7 +485,7 @@ def _head_changes(
     )
 
 
-def _kept_before(session: Session, project_id: int, stack_key: str) -> Callable[[tuple[str, str]], StoredState]:
+def _stored_states(session: Session, project_id: int, stack_key: str) -> Callable[[tuple[str, str]], StoredState]:
     """Return a lookup of the stored boards of a stack by class."""
     of_boards = (_BOARDS.c.project_id == project_id, _BOARDS.c.stack_key == stack_key, _BOARDS.c.floor == LEADER_FLOOR)
     documents = session.execute(select(_BOARDS.c.document).where(*of_boards)).scalars()
@@ -532,7 +532,7 @@ def difference(session: Session, ranked: Ranked) -> tuple[str, ...]:
     columns_that_differ = [
         name for name, value in columns.items() if _ranking_text(value) != _ranking_text(getattr(row, name))
     ]
-    stored = {_board_name(board): _ranking_text(board) for board in _kept_boards(session, ranked)}
+    stored = {_board_name(board): _ranking_text(board) for board in _stored_boards(session, ranked)}
     computed = {_board_name(board): _ranking_text(board) for board in ranked.boards}
     names = sorted(name for name in stored.keys() | computed.keys() if stored.get(name) != computed.get(name))
     return (*columns_that_differ, *(f"board {name}" for name in names))
@@ -598,7 +598,7 @@ def _board_columns(stack: StackStandings, board: Board) -> dict[str, Any]:
     }
 
 
-def _kept_boards(session: Session, ranked: Ranked) -> list[dict[str, Any]]:
+def _stored_boards(session: Session, ranked: Ranked) -> list[dict[str, Any]]:
     columns = [column for column in _BOARDS.columns if column.name not in ("project_id", "stack_key")]
     return [dict(row._mapping) for row in session.execute(select(*columns).where(*_of(_BOARDS, ranked)))]
 

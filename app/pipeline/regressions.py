@@ -272,7 +272,7 @@ class RegressionMembers:
         rows = self._session.execute(_OF_STACK, key)
         return [StackMember(row, regression) for row, regression in rows]
 
-    def is_known_elsewhere(self, candidate: Candidate, alarm: Alarm) -> bool:
+    def has_regression_elsewhere(self, candidate: Candidate, alarm: Alarm) -> bool:
         """Return whether another stack is slow for the same cause, which then has a regression.
 
         A slow launch of the same commit in another stack, which had opened none so far, opens it. So does the same job
@@ -856,7 +856,7 @@ def _place(
             member.is_of_upgrade(alarm) or _explains(stack_history, member, candidate, alarm)
         ):
             return member, candidate
-    if alarm.confirmed or members.is_known_elsewhere(candidate, alarm):
+    if alarm.confirmed or members.has_regression_elsewhere(candidate, alarm):
         return members.add(candidate, alarm), candidate
     taken = {member.row.run_id for member in same}
     for earlier in stack_history.slow_before(candidate, alarm):

@@ -18,7 +18,7 @@ from app.domain.run import Stated
 from app.errors import FieldError, InvalidQuery, NotFound
 from app.storage.references import Reference, references
 from app.storage.runs import stored_contract
-from app.storage.standings import StoredStandings, one_stack_named, stack_standings
+from app.storage.standings import StoredStandings, named_stack, stack_standings
 from app.storage.tables import ProjectRow, RunResultRow, RunRow, select_any
 from app.web.lists import ListQuery, OneOf
 from app.web.tables import CellKind
@@ -143,7 +143,7 @@ def compare_with_references(session: Session, *, run: int | None = None, stack: 
     if (run is None) == (not stack):
         error = FieldError("run", "or `stack` is required, not both")
         raise InvalidQuery("Name a run or a stack.", (error,))
-    ours = _run(session, run) if run is not None else our_stack(session, one_stack_named(session, stack))
+    ours = _run(session, run) if run is not None else our_stack(session, named_stack(session, stack))
     return compare_result(ours, references(session, ours.project))
 
 

@@ -62,7 +62,7 @@ class TriageForm(Form):
         was = {f"was_{name}": value for name, value in now.items()}
         return replace(self, values={**self.values, **now, **was, **typed})
 
-    def seen_one(self, regression_id: int) -> Seen:
+    def seen_regression(self, regression_id: int) -> Seen:
         return Seen(regression_id, read_time(self.value("changed_at")))
 
     @property

@@ -353,7 +353,7 @@ async def change_regression(request: Request, engine: AppEngine, regression_id: 
     """Change one regression like the API."""
 
     def change(form: TriageForm) -> str | Response:
-        changed = change_regressions(engine, [form.seen_one(regression_id)], form.change())
+        changed = change_regressions(engine, [form.seen_regression(regression_id)], form.change())
         if not wants_fragment(request):
             return f"/regressions/{regression_id}"
         with reading(request) as session:

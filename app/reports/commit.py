@@ -112,7 +112,7 @@ def _report(session: Session, slug: str, commit: str, base: str) -> CommitReport
         .limit(MOST_RUNS)
     ).all()
     runs = {row.id: row for row in rows}
-    verdicts = _one_of_each(list(current_verdicts(session, list(runs)).values()))
+    verdicts = _newest_of_each_candidate(list(current_verdicts(session, list(runs)).values()))
     if not verdicts:
         raise NotFound(f"No judged CI run of commit {commit} in {project.slug}.")
     changes = [verdict.document.verdict.step_time for verdict in verdicts]
@@ -149,7 +149,7 @@ def _report(session: Session, slug: str, commit: str, base: str) -> CommitReport
     )
 
 
-def _one_of_each(verdicts: Sequence[StoredVerdict]) -> list[StoredVerdict]:
+def _newest_of_each_candidate(verdicts: Sequence[StoredVerdict]) -> list[StoredVerdict]:
     """Return one verdict of each candidate, because reruns share theirs; newest first."""
     by_candidate = {verdict.document.candidates: verdict for verdict in sorted(verdicts, key=lambda v: v.run_id)}
     return list(reversed(by_candidate.values()))

@@ -410,7 +410,7 @@ def stacks_named(session: Session, first_digits: str) -> tuple[str, ...]:
     return keys
 
 
-def one_stack_named(session: Session, first_digits: str) -> str:
+def named_stack(session: Session, first_digits: str) -> str:
     """Return the stack key of a request for one stack. Raises InvalidQuery unless exactly one matches."""
     if not is_key(first_digits):
         raise InvalidQuery("Not a stack key.", (FieldError("stack", no_key(first_digits)),))

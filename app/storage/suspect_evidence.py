@@ -93,10 +93,10 @@ def _past(session: Session, run: RunRow, suspect: Suspect) -> PastResults | None
         .order_by(col(VerdictRow.run_id).desc())
         .limit(MOST_EVIDENCE)
     )
-    return past_results(_one_a_candidate(rows, run), *values)
+    return past_results(_result_of_each_candidate(rows, run), *values)
 
 
-def _one_a_candidate(rows: Iterable[Row[Any]], run: RunRow) -> Iterator[PastResult]:
+def _result_of_each_candidate(rows: Iterable[Row[Any]], run: RunRow) -> Iterator[PastResult]:
     """Yield one result per candidate, because reruns share a verdict. Runs of the judged candidate are skipped."""
     seen = {_candidate(run.stack_key, run.config_key, run.commit, run.id)}
     for row in rows:

@@ -30,7 +30,7 @@ class KnownToken:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeToken:
+class CreatedToken:
     """A token. `project`: its slug."""
 
     id: int
@@ -123,21 +123,21 @@ def in_force() -> ColumnElement[bool]:
     )
 
 
-def made_in_force(session: Session, *, project_id: int | None = None) -> dict[str, list[MadeToken]]:
+def tokens_by_creator(session: Session, *, project_id: int | None = None) -> dict[str, list[CreatedToken]]:
     """Return tokens by creator. A token outlives the role and the user who created it."""
     chosen = select_any(TokenRow.id, TokenRow.name, ProjectRow.slug, TokenRow.created_by).where(in_force())
     chosen = chosen.join(ProjectRow, col(ProjectRow.id) == TokenRow.project_id)
     if project_id is not None:
         chosen = chosen.where(col(TokenRow.project_id) == project_id)
-    tokens: dict[str, list[MadeToken]] = {}
+    tokens: dict[str, list[CreatedToken]] = {}
     for number, name, slug, maker in session.execute(chosen.order_by(col(ProjectRow.slug), col(TokenRow.id))):
-        tokens.setdefault(maker, []).append(MadeToken(number, name, slug))
+        tokens.setdefault(maker, []).append(CreatedToken(number, name, slug))
     return tokens
 
 
-def revoke_made(session: Session, maker: str, *, by: str, project_id: int | None = None) -> None:
+def revoke_tokens_of(session: Session, maker: str, *, by: str, project_id: int | None = None) -> None:
     """Revoke all tokens that a user created, in one project or anywhere."""
-    for token in made_in_force(session, project_id=project_id).get(maker, []):
+    for token in tokens_by_creator(session, project_id=project_id).get(maker, []):
         revoke_token(session, token.id, by=by)
 
 

@@ -176,10 +176,10 @@ def _configs(
             if not facts.never_a_baseline_because:
                 runs.setdefault(facts.config_key, []).append(facts)
     newest = full_records(session, [int(members[-1].run) for members in runs.values()])
-    return [_of_one_version(newest[members[-1].run], members) for members in runs.values()]
+    return [_of_newest_version(newest[members[-1].run], members) for members in runs.values()]
 
 
-def _of_one_version(newest: RunRecord, runs: Iterable[RunFacts]) -> ConfigRuns:
+def _of_newest_version(newest: RunRecord, runs: Iterable[RunFacts]) -> ConfigRuns:
     return ConfigRuns(newest, tuple(run for run in runs if run.definition_version == newest.definition_version))
 
 

@@ -180,11 +180,11 @@ def render(
     else:
         html = environment().get_template(template).render(context)
     if fragment and status == 200 and request.method == "GET":
-        return _unless_known(request, html, headers)
+        return _unless_cached(request, html, headers)
     return HTMLResponse(html, status, headers)
 
 
-def _unless_known(request: Request, html: str, headers: dict[str, str]) -> HTMLResponse:
+def _unless_cached(request: Request, html: str, headers: dict[str, str]) -> HTMLResponse:
     """Answer 304 to a browser that has the same part of a page, such as the data of a chart."""
     headers["ETag"] = f'W/"{hashlib.sha256(html.encode()).hexdigest()[:32]}"'
     if request.headers.get("If-None-Match") == headers["ETag"]:

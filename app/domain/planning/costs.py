@@ -26,7 +26,7 @@ _MAMBA_HEAD = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Activations:
     """Activations that `layers` layers keep for the backward pass.
 
     `wide`: elements of 16 bits. `inputs`: elements that are the input of a GEMM, kept in its precision. `wide32`:
@@ -70,7 +70,7 @@ class ModelCosts:
     mtp_layers: int
     mtp_expert_parameters: float
     mtp_other_parameters: float
-    activations: tuple[Kept, ...]
+    activations: tuple[Activations, ...]
     gemms: tuple[Gemm, ...]
     core_flops: float
     is_latent: bool
@@ -90,7 +90,7 @@ class ModelCosts:
 def model_costs(shape: ModelShape, experts: int, seq_len: int, *, qk_norm: bool) -> ModelCosts:
     """Return the costs of one token in sequences of `seq_len` tokens."""
     counts = _counts(shape)
-    activations = (*_attention_kept(shape, counts, qk_norm=qk_norm), *_feed_forward_kept(shape, counts, experts))
+    activations = (*_attention_saved(shape, counts, qk_norm=qk_norm), *_feed_forward_saved(shape, counts, experts))
     gemms = (*_attention_gemms(shape, counts), *_feed_forward_gemms(shape, counts))
     moe, mtp = counts.moe, shape.mtp_layers
     expert = _expert_parameters(shape) * experts
@@ -185,49 +185,49 @@ _MOE = frozenset({"moe", "full"})
 _UP = frozenset({"mla_up_proj", "full"})
 
 
-def _attention_kept(shape: ModelShape, counts: _Counts, *, qk_norm: bool) -> Iterator[Kept]:
+def _attention_saved(shape: ModelShape, counts: _Counts, *, qk_norm: bool) -> Iterator[Activations]:
     hidden = shape.hidden
     layers = counts.attention + counts.mamba + counts.delta
-    yield Kept(layers, "token", wide=hidden)  # the input of the layer: all that full recomputation keeps
-    yield Kept(layers, "token", inputs=hidden, released_by=_NORM)
+    yield Activations(layers, "token", wide=hidden)  # the input of the layer: all that full recomputation keeps
+    yield Activations(layers, "token", inputs=hidden, released_by=_NORM)
     attention = shape.attention
     if isinstance(attention, LatentAttention):
-        yield from _latent_kept(attention, counts.attention)
+        yield from _latent_saved(attention, counts.attention)
     else:
-        yield from _grouped_kept(attention, counts.attention, qk_norm=qk_norm)
+        yield from _grouped_saved(attention, counts.attention, qk_norm=qk_norm)
     if shape.hybrid is not None and shape.hybrid.mamba:
-        yield _mamba_kept(shape.hybrid)
+        yield _mamba_saved(shape.hybrid)
     if shape.linear is not None:
-        yield _delta_kept(shape.linear)
+        yield _delta_saved(shape.linear)
 
 
-def _grouped_kept(attention: GroupedQueryAttention, layers: float, *, qk_norm: bool) -> Iterator[Kept]:
+def _grouped_saved(attention: GroupedQueryAttention, layers: float, *, qk_norm: bool) -> Iterator[Activations]:
     query, key = attention.heads * attention.head_width, attention.query_groups * attention.head_width
     gate = 2 * query if attention.output_gate else 0
     normed = query + key if qk_norm else 0
-    yield Kept(layers, "token", wide=query + 2 * key + gate + normed, released_by=_FULL)
-    yield Kept(layers, "token", wide=query, released_by=_FULL)
-    yield Kept(layers, "token", wide32=attention.heads, released_by=_FULL)
+    yield Activations(layers, "token", wide=query + 2 * key + gate + normed, released_by=_FULL)
+    yield Activations(layers, "token", wide=query, released_by=_FULL)
+    yield Activations(layers, "token", wide32=attention.heads, released_by=_FULL)
 
 
-def _latent_kept(attention: LatentAttention, layers: float) -> Iterator[Kept]:
+def _latent_saved(attention: LatentAttention, layers: float) -> Iterator[Activations]:
     keys = attention.heads * (attention.head_width + attention.rotary_width)
     values = attention.heads * attention.value_width
     down = (attention.query_rank or 0) + attention.key_value_rank
-    yield Kept(layers, "token", wide=down + attention.rotary_width, inputs=down, released_by=_FULL)
-    yield Kept(layers, "token", wide=2 * keys + values, released_by=_UP)
-    yield Kept(layers, "token", wide=values, wide32=attention.heads, released_by=_FULL)
+    yield Activations(layers, "token", wide=down + attention.rotary_width, inputs=down, released_by=_FULL)
+    yield Activations(layers, "token", wide=2 * keys + values, released_by=_UP)
+    yield Activations(layers, "token", wide=values, wide32=attention.heads, released_by=_FULL)
 
 
-def _mamba_kept(hybrid: HybridLayers) -> Kept:
+def _mamba_saved(hybrid: HybridLayers) -> Activations:
     inner, state = hybrid.mamba_heads * _MAMBA_HEAD, hybrid.mamba_groups * hybrid.mamba_state
     into = 2 * inner + 2 * state + hybrid.mamba_heads
-    return Kept(hybrid.mamba, "token", wide=into + inner, inputs=inner, released_by=_FULL)
+    return Activations(hybrid.mamba, "token", wide=into + inner, inputs=inner, released_by=_FULL)
 
 
-def _delta_kept(net: GatedDeltaNet) -> Kept:
+def _delta_saved(net: GatedDeltaNet) -> Activations:
     key, value = net.key_width * net.key_heads, net.value_width * net.value_heads
-    return Kept(
+    return Activations(
         net.linear_layers,
         "token",
         wide=2 * (2 * key + value) + 3 * value + 2 * net.value_heads,
@@ -236,29 +236,33 @@ def _delta_kept(net: GatedDeltaNet) -> Kept:
     )
 
 
-def _feed_forward_kept(shape: ModelShape, counts: _Counts, experts: int) -> Iterator[Kept]:
+def _feed_forward_saved(shape: ModelShape, counts: _Counts, experts: int) -> Iterator[Activations]:
     hidden, gates = shape.hidden, _gates(shape)
     layers = counts.moe + counts.dense
-    yield Kept(layers, "token", wide=hidden, released_by=_FULL if shape.hybrid is None else frozenset())
+    yield Activations(layers, "token", wide=hidden, released_by=_FULL if shape.hybrid is None else frozenset())
     if counts.dense:
         mlp = frozenset({"mlp", "full"})
-        yield Kept(counts.dense, "token", inputs=hidden, released_by=_NORM | mlp)
-        yield Kept(counts.dense, "token", wide=gates * shape.ffn_width, inputs=shape.ffn_width, released_by=mlp)
+        yield Activations(counts.dense, "token", inputs=hidden, released_by=_NORM | mlp)
+        yield Activations(counts.dense, "token", wide=gates * shape.ffn_width, inputs=shape.ffn_width, released_by=mlp)
     if counts.moe and shape.experts is not None:
-        yield from _moe_kept(shape, shape.experts, counts.moe, experts)
+        yield from _moe_saved(shape, shape.experts, counts.moe, experts)
 
 
-def _moe_kept(shape: ModelShape, block: Experts, layers: float, experts: int) -> Iterator[Kept]:
+def _moe_saved(shape: ModelShape, block: Experts, layers: float, experts: int) -> Iterator[Activations]:
     gates, width = _gates(shape), _dispatch_width(shape)
-    yield Kept(layers, "token", wide=shape.hidden, released_by=_NORM | _MOE)
-    yield Kept(layers, "token", wide32=3 * experts, released_by=_MOE)  # scores, probabilities and the map of tokens
+    yield Activations(layers, "token", wide=shape.hidden, released_by=_NORM | _MOE)
+    yield Activations(
+        layers, "token", wide32=3 * experts, released_by=_MOE
+    )  # scores, probabilities and the map of tokens
     if block.latent_width:
-        yield Kept(layers, "token", wide=2 * width, released_by=_MOE)
-    yield Kept(layers, "dispatched", inputs=width, wide=gates * block.width, released_by=_MOE)
-    yield Kept(layers, "dispatched", inputs=block.width, released_by=frozenset({"moe_act"}) | _MOE)
+        yield Activations(layers, "token", wide=2 * width, released_by=_MOE)
+    yield Activations(layers, "dispatched", inputs=width, wide=gates * block.width, released_by=_MOE)
+    yield Activations(layers, "dispatched", inputs=block.width, released_by=frozenset({"moe_act"}) | _MOE)
     if block.shared_width:
         shared = frozenset({"shared_experts"}) | _MOE
-        yield Kept(layers, "token", wide=gates * block.shared_width, inputs=block.shared_width, released_by=shared)
+        yield Activations(
+            layers, "token", wide=gates * block.shared_width, inputs=block.shared_width, released_by=shared
+        )
 
 
 # --- GEMMs. The router and other narrow products are left out, as in the FLOPs of a step.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from app.domain.planning.costs import Kept, ModelCosts
+from app.domain.planning.costs import Activations, ModelCosts
 
 Floats = npt.NDArray[np.float64]
 
@@ -108,7 +108,7 @@ def memory_of(costs: ModelCosts, degrees: Degrees, recipe: MemoryOptions, *, tok
     """Return the memory for `tokens` per micro-batch; `nvlink`: GPUs of an NVLink domain."""
     rank = tokens / (degrees.cp * degrees.tp)
     weights, optimizer = _static(costs, degrees, recipe)
-    activations = kept_per_token(costs, recipe)
+    activations = saved_per_token(costs, recipe)
     first, last = _in_flight(degrees)
     transient = _largest_layer(costs, recipe)
     head = tokens / degrees.cp * costs.vocabulary / degrees.tp * _LOGITS * (1 + costs.mtp_layers)
@@ -147,12 +147,12 @@ def _mtp(parameters: float, degrees: Degrees) -> Floats:
     return parameters / degrees.pp
 
 
-def kept_per_token(costs: ModelCosts, recipe: MemoryOptions) -> float:
+def saved_per_token(costs: ModelCosts, recipe: MemoryOptions) -> float:
     """Return bytes that all layers keep for one token of a rank."""
     return sum(piece.layers * _bytes(costs, piece, recipe) for piece in costs.activations)
 
 
-def _bytes(costs: ModelCosts, piece: Kept, recipe: MemoryOptions) -> float:
+def _bytes(costs: ModelCosts, piece: Activations, recipe: MemoryOptions) -> float:
     if piece.released_by & recipe.recompute:
         return 0.0
     size = 2.0 * piece.wide + recipe.input_bytes * piece.inputs + 4.0 * piece.wide32
@@ -189,7 +189,7 @@ def _buffers(costs: ModelCosts, degrees: Degrees, recipe: MemoryOptions, rank: F
     if recipe.dispatcher in FLEX:
         receivers = np.minimum(degrees.ep * degrees.etp, nvlink)
         buffers = buffers + FLEX_BUFFERS * 2.0 * rank * receivers * costs.dispatch_width
-    chunk = rank * kept_per_token(costs, recipe) / (degrees.pp * degrees.vpp)
+    chunk = rank * saved_per_token(costs, recipe) / (degrees.pp * degrees.vpp)
     if recipe.overlap:  # forward of one micro-batch runs inside the backward of another: one more layer of each
         layers = np.maximum(costs.layers / (degrees.pp * degrees.vpp), 1.0)
         buffers = buffers + overlapped(degrees) * 2.0 * chunk / layers

@@ -11,7 +11,7 @@ import numpy as np
 
 from app.domain.planning.costs import Gemm, ModelCosts
 from app.domain.planning.hardware import Hardware
-from app.domain.planning.memory import FLEX, Degrees, Floats, MemoryOptions, kept_per_token, overlapped
+from app.domain.planning.memory import FLEX, Degrees, Floats, MemoryOptions, overlapped, saved_per_token
 
 _BACKWARD = 2.0
 """Products of the backward pass for one of the forward pass: gradients of data and of weights."""
@@ -180,7 +180,7 @@ class _Parts:
         return self.rank * self.costs.core_flops / (self.hardware.peak_bf16 * _ATTENTION)
 
     def memory(self) -> Floats:
-        moved = kept_per_token(self.costs, MemoryOptions()) * _TRAFFIC
+        moved = saved_per_token(self.costs, MemoryOptions()) * _TRAFFIC
         return self.rank * moved / (self.hardware.hbm * _HBM)
 
     def launches(self) -> Floats:
@@ -261,7 +261,7 @@ class _Parts:
         if "full" in modules:
             return (gemm + attention + memory) / 3.0 + dispatch / 2.0
         again = np.zeros_like(gemm)
-        activations, all_kept = kept_per_token(self.costs, self.recipe), kept_per_token(self.costs, MemoryOptions())
+        activations, all_kept = saved_per_token(self.costs, self.recipe), saved_per_token(self.costs, MemoryOptions())
         again = again + memory / 3.0 * (1.0 - activations / all_kept)
         if "moe" in modules:
             again = again + gemm / 3.0 * self._expert_share() + dispatch / 2.0

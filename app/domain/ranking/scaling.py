@@ -453,7 +453,7 @@ def sizes_of(fields: Mapping[str, Value]) -> Sizes:
     gpus, gbs, seq_len = (_count(fields.get(field)) for field in ("gpus", "gbs", "seq_len"))
     if gpus is None or gbs is None or seq_len is None:
         return ()
-    values = {field: known_value(fields, field) for field in STACK_FIELDS}
+    values = {field: value_or_unknown(fields, field) for field in STACK_FIELDS}
     return tuple(
         (
             hash((kind, _invariant(kind, gpus, gbs, seq_len), *(values[field] for field in _equal_fields(kind)))),
@@ -495,7 +495,7 @@ def scaling_series(runs: Iterable[ScalingRuns]) -> tuple[ScalingSeries, ...]:
     """Return all series of one project's configurations. A configuration may be in several, of different kinds."""
     by_key: dict[tuple[Kind, tuple[object, ...]], list[Sized]] = {}
     for configuration in runs:
-        values = {name: known_value(configuration.known, name) for name in (*STACK_FIELDS, *CONFIG_FIELDS)}
+        values = {name: value_or_unknown(configuration.known, name) for name in (*STACK_FIELDS, *CONFIG_FIELDS)}
         for kind in KINDS:
             size = _size(configuration, kind)
             if size is not None:
@@ -540,7 +540,7 @@ def _members(kind: Kind) -> tuple[str, ...]:
     return tuple(name for name in (*STACK_FIELDS, *CONFIG_FIELDS) if name not in _FREE[kind])
 
 
-def known_value(contract: Mapping[str, Value], name: str) -> object:
+def value_or_unknown(contract: Mapping[str, Value], name: str) -> object:
     """Return the value of a field as comparisons use it, or a mark that equals no value."""
     return comparable(name, contract[name]) if name in contract else ("unknown",)
 
