@@ -280,7 +280,7 @@ def read_audit(
 ) -> Response | AuditList:
     """List changes of access, state, baselines, quarantine and settings in the projects that the caller manages.
 
-    As CSV or Parquet (`format`) all of them, whatever the page.
+    CSV and Parquet (`format`) have all entries, not one page.
     """
     chosen = table_format(request)
     if chosen != "json":

@@ -1,7 +1,7 @@
 """The OpenID Connect provider: its endpoints (discovery), its keys, and the identity behind an authorization code.
 
 authlib's Starlette client is not used. It takes the issuer and the signature algorithms from the provider's own
-document, reads that document once for ever, does not pause while the provider is down, and keeps state and nonce in a
+document, caches that document forever, does not pause while the provider is down, and keeps state and nonce in a
 signed session cookie, for which this service has no key. What it would replace here is shorter than overriding that.
 """
 

@@ -179,7 +179,6 @@ def proposals(session: Session, project_id: int, stack_key: str) -> tuple[Golden
 
 
 def _open_proposals(session: Session, run: RunRow) -> Sequence[GoldenProposalRow]:
-    """Return the open proposals of the run's stack."""
     chosen = select(GoldenProposalRow).where(
         col(GoldenProposalRow.project_id) == run.project_id,
         col(GoldenProposalRow.stack_key) == run.stack_key,

@@ -99,7 +99,6 @@ def _by_stack(run: RunDetail, gains: Sequence[MeasuredGain]) -> Iterator[tuple[b
 
 
 def _contracts(session: Session, run_ids: set[int]) -> dict[int, dict[str, object]]:
-    """Return the contracts of these runs."""
     rows = session.execute(
         select_any(RunResultRow.run_id, RunResultRow.contract).where(col(RunResultRow.run_id).in_(run_ids))
     )

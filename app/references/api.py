@@ -247,7 +247,7 @@ def list_references(
 ) -> Response | ReferenceListOut:
     """List reference points in use, newest first. They are measurements of other labs, never ranked with runs.
 
-    As CSV or Parquet (`format`) all of them, whatever the page.
+    CSV and Parquet (`format`) have all entries, not one page.
     """
     matching = find_references(session, query)
     chosen = table_format(request)

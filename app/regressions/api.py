@@ -54,7 +54,7 @@ def list_regressions(
 ) -> Response | RegressionListOut:
     """List regressions, by default of every state and the most costly first. Unknown costs come last.
 
-    As CSV or Parquet all of them, whatever the page.
+    CSV and Parquet have all regressions, not one page.
     """
     RegressionQuery.check_names(request.query_params)
     chosen = table_format(request)

@@ -510,7 +510,7 @@ async def check_upload(
 def list_runs(
     request: Request, engine: AppEngine, session: ReadSession, query: Annotated[RunQuery, Query()]
 ) -> Response | RunListOut:
-    """Runs, newest first unless sorted otherwise. As CSV or Parquet (`format`) all of them, whatever the page."""
+    """List runs, newest first unless sorted otherwise. CSV and Parquet (`format`) have all runs, not one page."""
     RunQuery.check_names(name for name in request.query_params if name != "format")
     chosen = table_format(request)
     if chosen != "json":

@@ -453,7 +453,6 @@ def _record(data: bytes, start: int, begin: int, stop: int, *, cut: bool) -> tup
 
 
 def _step_time(columns: Sequence[str], fields: Sequence[IterationField], values: Sequence[float]) -> float:
-    """Return the step time from the values of a line."""
     names = list(columns)
     for part in fields:
         if not any(column in names for column in part.columns):

@@ -177,7 +177,6 @@ def place_of(
 def _tier(
     rule: Rule, context: FactContext, wall: WallReading, evidence: RuleEvidence, expected: Expected | None
 ) -> tuple[Tier, str]:
-    """Return the tier and why."""
     values, candidate = context.values, rule.kind == "candidate"
     general = rule.hints.general if isinstance(rule.hints.general, bool) else context.ask(rule.hints.general) is True
     loses = expected is not None and expected.pct <= 0 and rule.phase != "fit"
