@@ -187,6 +187,19 @@ def test_a_class_name_means_one_thing() -> None:
     assert {name: used for name, used in modules.items() if len(used) > 1} == {}
 
 
+def test_no_two_functions_are_the_same() -> None:
+    places: dict[str, list[str]] = {}
+    for path in MODULES:
+        lines = path.read_text().split("\n")
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                first = node.body[ast.get_docstring(node, clean=False) is not None :][:1]
+                body = [line.strip() for line in lines[first[0].lineno - 1 : node.end_lineno]] if first else []
+                if len(body) >= 5:
+                    places.setdefault("\n".join(body), []).append(f"{name_of(path)}.{node.name}")
+    assert [names for names in places.values() if len(names) > 1] == []
+
+
 def test_templates_wrap_at_120_columns() -> None:
     """djlint leaves a long sentence or expression on its line, so this is checked here."""
     wrong = [
