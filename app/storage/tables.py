@@ -180,6 +180,7 @@ class RunRow(SQLModel, table=True):
         # Each supports a filter or an order of the list of runs, which is sorted by number.
         Index("ix_run_project", "project_id", "id"),
         *(Index(f"ix_run_{name}", name, "id", *FILTERED_TOGETHER.get(name, ())) for name in LISTED),
+        Index("ix_run_workload", "model", "gpu", "dispatcher", "id"),
         {"sqlite_autoincrement": True},  # the number of a deleted run must not become that of another one
     )
 
