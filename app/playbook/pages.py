@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated, ClassVar, Literal
 
 from fastapi import APIRouter, Request
@@ -35,6 +35,7 @@ from app.storage.rules import (
     rule_results,
     waiting,
 )
+from app.storage.stacks import names_of_stacks
 from app.storage.suspect_evidence import MeasuredHere
 from app.storage.tables import ProjectRow, select_any
 from app.web.access_rule import requires
@@ -416,10 +417,15 @@ class Dispute:
     newer: tuple[Source, ...]
 
 
+_SHARE = re.compile(r"\{\w+:\.\d%\}(?= of )")
+_SENTENCE = re.compile(r"(?<=[.?!]) ")
+
+
 class RulePageOf:
     """The data of the template. Raises NotFound for an unknown rule."""
 
     def __init__(self, session: Session, rules: RulesInForce, name: str, project: str = "") -> None:
+        self._session = session
         self.rules = rules
         self.rule: Rule = rule_of(rules, name)
         self.project = project
@@ -432,6 +438,18 @@ class RulePageOf:
     def why(self) -> str:
         # Facts that end a reason bring their own space.
         return with_names(re.sub(r"(?<=[.}])\{", " {", self.rule.why))
+
+    @property
+    def lead(self) -> str:
+        """Return the reason without the figures of a run: its sentences that name no other fact."""
+        text = _SHARE.sub("part", self.rule.why)
+        plain = [sentence for sentence in _SENTENCE.split(text) if "{" not in sentence]
+        return " ".join(plain) if plain else self.why
+
+    @cached_property
+    def stack_names(self) -> Mapping[str, str]:
+        """Return the names of the stacks with matched A/Bs."""
+        return names_of_stacks(self._session, [stack for row in self.measured for stack in row.result.stacks])
 
     @property
     def facts(self) -> tuple[Fact, ...]:
