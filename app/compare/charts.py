@@ -109,7 +109,7 @@ _ROW, _ROW_OF_MANY = 96, 58
 """Pixels of a row, with two runs and with more."""
 _TOP, _BASE, _BOX = 0.06, 0.68, 0.83
 """In a row of height 1: top and foot of a density, and the position of the quartiles."""
-_MARGIN = 0.06
+_MARGIN = 0.12
 
 
 def distribution_chart(comparison: ComparedSides) -> dict[str, Any]:

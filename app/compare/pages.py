@@ -360,22 +360,24 @@ def suggested_runs(session: Session, selection: SideSelection, side: Side) -> tu
     stored = verdicts_of(session, newest)
     baseline = tuple(int(run) for run in stored[0].document.verdict.baseline_used if run.isdigit()) if stored else ()
     experiments = find_experiments(session, ExperimentFilter(run_id=newest), page_size=1).items
-    release = session.execute(
+    earlier = (
         select_any(RunRow.id)
         .where(
             col(RunRow.project_id) == row.project_id,
             col(RunRow.stack_key) == row.stack_key,
-            col(RunRow.purpose) == "release",
             col(RunRow.status) == "ready",
             col(RunRow.ordered_at) < row.ordered_at,
         )
         .order_by(col(RunRow.ordered_at).desc())
         .limit(1)
-    ).scalar()
+    )
+    release = session.execute(earlier.where(col(RunRow.purpose) == "release")).scalar()
+    previous = session.execute(earlier).scalar()
     offered = (
         ("its baseline", baseline[-MOST_RUNS:]),
         *(("its experiment", (experiment.baseline_run_id,)) for experiment in experiments),
         ("last release", (release,) if release is not None else ()),
+        ("previous run", (previous,) if previous is not None else ()),
     )
     return tuple(
         (label, selection.address(a=runs, pick="", q=""))
@@ -438,6 +440,31 @@ class Picker:
             for name, other in _OTHER.items()
         }
 
+    @property
+    def shortcuts(self) -> tuple[tuple[str, str], ...]:
+        """Return label and address of what the only chosen run is usually compared with."""
+        if self.selection.complete or not self.selection.runs:
+            return ()
+        return suggested_runs(self._session, SideSelection(b=self.selection.runs[-1:]), "a")
+
+    @cached_property
+    def _positions(self) -> Mapping[int, int]:
+        """Return the place in the history of the offered and chosen runs."""
+        ordered = in_order(self._session, [*(run.id for run in self.runs), *self.selection.runs])
+        return {row[0]: position for position, row in enumerate(ordered)}
+
+    def place_of(self, run: int) -> Side:
+        """Return the side of an offered run: the older of a pair is the baseline."""
+        if not self.selection.runs:
+            return self.side or "a"
+        return "a" if self._positions[run] < self._positions[self.selection.runs[0]] else "b"
+
+    def paired(self, run: int) -> str:
+        """Return the address with an offered run and the chosen ones, in order."""
+        place = self.place_of(run)
+        sides = {place: (run,), _OTHER[place]: self.selection.runs}
+        return self.selection.address(a=sides["a"], b=sides["b"], pick="", q="")
+
     def suggested(self, side: Side) -> tuple[tuple[str, str], ...]:
         return suggested_runs(self._session, self.selection, side)
 
@@ -468,7 +495,7 @@ def show_comparison(
     if run:
         return RedirectResponse(chosen_runs(session, run).address(), status_code=303)
     try:
-        selection = SideSelection.from_params(request.query_params)
+        selection = SideSelection.from_params(_searched(request.query_params))
     except InvalidQuery as error:
         return _choose(request, session, SideSelection(), error)
     if not selection.complete:
@@ -481,6 +508,15 @@ def show_comparison(
     return _shown(
         request, session, page, "compare_picker", suggestions=pair_suggestions(session, page.comparison, rules)
     )
+
+
+def _searched(params: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the parameters with a name in the box of a side as a search for a run of that side."""
+    for side in ("a", "b"):
+        text = params.get(side, "").strip()
+        if any(character.isalpha() for character in text):
+            return {**params, side: "", "pick": side, "q": text}
+    return params
 
 
 @router.get("/compare/distributions")

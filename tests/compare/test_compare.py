@@ -202,6 +202,16 @@ def test_nothing_chosen_offers_recent_pairs_and_runs(client: TestClient, make: M
     assert f'href="/compare?a={a}"' in page
     text = client.get(f"/compare?b={b}").text
     assert f'href="/compare?a={a}&amp;b={b}"' in text
+    assert f"Choose #{a} for A" in text
+    assert f"Choose #{b} for B" in client.get(f"/compare?a={a}").text, "the older run is the baseline"
+    assert f"Choose #{a} for A" in client.get(f"/compare?a={b}").text
+
+
+def test_a_name_in_the_box_of_a_side_is_searched_for(client: TestClient, make: Make) -> None:
+    a, b = make(name="fused"), make({"ep_overlap": True}, name="on")
+    page = client.get(f"/compare?a=fused&b={b}").text
+    assert f'href="/compare?a={a}&amp;b={b}"' in page
+    assert "No matching runs" in client.get("/compare?a=nothing").text
 
 
 def test_the_picker_offers_the_same_stack_first_and_finds_by_words(client: TestClient, make: Make) -> None:
@@ -223,7 +233,7 @@ def test_the_picker_offers_the_same_stack_first_and_finds_by_words(client: TestC
         ("/compare?a=1&b=99", 404, "Run #99 does not exist."),
         ("/compare?a=1&b=1", 422, "contains #1, like `a`: a run cannot be compared with itself"),
         ("/compare?a=1&b=2", 409, "#2 is not processed yet"),
-        ("/compare?a=one&b=2", 422, "must be run numbers"),
+        ("/compare?a=1;2&b=3", 422, "must be run numbers"),
         ("/compare/series?a=1", 422, "A comparison has two sides"),
         ("/compare?run=1&run=99", 404, "Run #99 does not exist."),
         ("/compare?run=x", 422, "run numbers"),

@@ -60,7 +60,7 @@ def _lead(comparison: SideComparison) -> str:
         return "Their speeds cannot be compared."
     change = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
     if shows_no_difference(time):
-        answer = f"No significant difference: B is {change.text}."
+        answer = f"Inconclusive: B is {change.text}."
     elif time.decision == "no_change":
         answer = f"B is as fast as A, {within(time)}."
     else:
