@@ -134,6 +134,13 @@ class PlanPage:
         memory = self.plan.gpu_memory_gb if self.plan else None
         return round(1000 * offer.prediction.usable_gb / memory, 1) if offer.prediction and memory else 1000.0
 
+    def measured_time(self, offer: Offer) -> str:
+        return queries.measured_time(offer, self.plan.request) if self.plan else ""
+
+    def memory_parts(self, offer: Offer) -> list[tuple[queries.MemoryPart, int]]:
+        """Return the parts of the predicted peak in whole GB that add up to it."""
+        return queries.whole_gb(self.memory_bar(offer), offer.prediction.peak_gb) if offer.prediction else []
+
     def memory_bar(self, offer: Offer) -> list[queries.MemoryPart]:
         if self.plan is None or self.plan.gpu_memory_gb is None or offer.prediction is None:
             return []

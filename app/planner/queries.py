@@ -1,6 +1,7 @@
 """Layouts that were used for a model: published figures, and runs of this service on the same hardware."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
@@ -175,17 +176,17 @@ def answer(plan: Plan) -> list[str]:
         reasons.append(f"None of {plural(plan.tried, 'combination')} of degrees is feasible.")
         return reasons
     first = plan.offers[0]
-    reasons.append(f"Start with {degrees(first.layout, experts=experts)}{_promise(first)}.")
+    reasons.append(f"Start with {degrees(first.layout, experts=experts)}{_promise(first, plan.request)}.")
     reasons.append(f"{grouped(plan.feasible)} of {plural(plan.tried, 'combination')} are feasible.")
     return reasons
 
 
-def _promise(offer: Offer) -> str:
-    prediction = offer.prediction
+def _promise(offer: Offer, request: PlanRequest) -> str:
+    prediction, measured = offer.prediction, measured_time(offer, request)
     if prediction is None:
-        return ""
-    time = f"{middle_time(prediction)} a step, " if prediction.step_time_s is not None else ""
-    return f": {time}{prediction.peak_gb:.0f} GB predicted"
+        return f": {measured} a step measured" if measured else ""
+    predicted = f"{middle_time(prediction)} a step, " if prediction.step_time_s is not None else ""
+    return f": {f'{measured} a step measured, ' if measured else predicted}{prediction.peak_gb:.0f} GB predicted"
 
 
 def step_time(prediction: Prediction) -> str:
@@ -246,14 +247,21 @@ def short_reason(offer: Offer, best: Offer) -> str:
     return _difference(prediction, first)
 
 
+def measured_time(offer: Offer, request: PlanRequest) -> str:
+    """Return the step time of the fastest record of the layout for this batch; "" without one."""
+    if not offer.measured or request.gbs is None or offer.measured[0].gpu_seconds is None:
+        return ""
+    seconds = offer.measured[0].gpu_seconds * request.gbs * request.seq_len / request.gpus
+    return f"{seconds:.4g}\u202fs"
+
+
 def _measured(offer: Offer, request: PlanRequest) -> str:
     """Return what the fastest record of the layout means for this batch; "" without one."""
-    if not offer.measured or request.gbs is None:
+    time = measured_time(offer, request)
+    if not time:
         return ""
-    record = offer.measured[0]
-    seconds = (record.gpu_seconds or 0.0) * request.gbs * request.seq_len / request.gpus
     return (
-        f"Measured ({record.title}): {_seconds(seconds)}\u202fs for this batch. Measured layouts come before "
+        f"Measured ({offer.measured[0].title}): {time} for this batch. Measured layouts come before "
         f"predictions that are less than {NEAR - 1:.0%} faster."
     )
 
@@ -268,10 +276,10 @@ def _difference(prediction: Prediction, first: Prediction) -> str:
     name = max(lost, key=lambda part: lost[part])
     slower = (prediction.step_time_s or 0.0) / (first.step_time_s or 1.0) - 1
     if slower < -_SAME:
-        return f"{-slower:.0%} faster by prediction, within its error."
+        return f"{-100 * slower:.0f}\u202f% faster by prediction, within its error."
     if lost[name] <= 0 or slower < _SAME:
         return "As fast as the first one."
-    return f"{slower:.0%} slower than the first one: {_PARTS[name]}."
+    return f"{100 * slower:.0f}\u202f% slower than the first one: {_PARTS[name]}."
 
 
 def calibration(plan: Plan) -> str:
@@ -354,6 +362,15 @@ def memory_bar(prediction: Prediction, memory_gb: float) -> list[MemoryPart]:
         parts.append(MemoryPart(name, label, gb, round(x, 1), round(width, 1)))
         x += width
     return parts
+
+
+def whole_gb(parts: Sequence[MemoryPart], peak_gb: float) -> list[tuple[MemoryPart, int]]:
+    """Round the parts to whole GB that add up to the rounded peak: the largest remainders are rounded up."""
+    rounded = {part.name: math.floor(part.gb) for part in parts}
+    by_remainder = sorted(parts, key=lambda part: rounded[part.name] - part.gb)
+    for part in by_remainder[: max(0, round(peak_gb) - sum(rounded.values()))]:
+        rounded[part.name] += 1
+    return [(part, rounded[part.name]) for part in parts]
 
 
 @dataclass(frozen=True, slots=True)
