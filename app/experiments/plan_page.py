@@ -13,6 +13,7 @@ from app.domain.contract.fields import FIELDS
 from app.domain.contract.fields import PREFIX as ENVIRONMENT_PREFIX
 from app.domain.contract.values import read_value, shown
 from app.domain.numbers import axis_limit_pct, contract_value, plural
+from app.domain.rules.engine import Suggestion
 from app.domain.rules.rule import WALLS, RuleBook
 from app.domain.verdict.differences import axis_of
 from app.errors import InvalidChange, NotReady, ThreewallsError
@@ -192,15 +193,9 @@ class IdeaPage:
         paid_off = sorted(faster, key=lambda row: row.measured.result.low_pct <= 0)
         rows = [_measured_row(row) for row in paid_off]
         changed = {row.knob.field for row in paid_off}
-        for suggestion in self._advice.ranked:
-            expected = suggestion.place.expected
-            if self._advice.sizing(suggestion) is None or expected is None or changed & suggestion.set.keys():
-                continue
-            own = expected.statement.own
-            evidence = expected.statement.strength if own is None else _evidence(own.n, own.same_contract)
-            query = urlencode({"rule": suggestion.rule.id})
-            rows.append(TryRow(suggestion.title, "", query, expected.pct, expected.low, expected.high, evidence))
-        return rows[:_SHOWN_FIRST]
+        plannable = (suggestion for suggestion in self._advice.ranked if self._advice.sizing(suggestion) is not None)
+        others = [_suggested_row(suggestion) for suggestion in plannable if not changed & suggestion.set.keys()]
+        return [*rows, *(row for row in others if row is not None)][:_SHOWN_FIRST]
 
     @property
     def limit_pct(self) -> float:
@@ -208,10 +203,16 @@ class IdeaPage:
         return axis_limit_pct((row.low, row.high) for row in self.shown)
 
     @property
+    def _of_rule(self) -> list[TryRow]:
+        suggestion = self._advice.evaluation_of(self.rule).find(self.rule)
+        row = None if suggestion is None else _suggested_row(suggestion)
+        return [] if row is None else [row]
+
+    @property
     def shown(self) -> list[TryRow]:
         """Return what was measured on the chosen knob, or without a choice what to try first."""
         if not self.chosen:
-            return [] if self.rule else self.first
+            return self._of_rule if self.rule else self.first
         value = self.form.value("value")
         rows = [row for row in self._measured if row.knob.field == self.chosen]
         return [_measured_row(row) for row in rows if not value or _is(row, value)]
@@ -253,6 +254,17 @@ def _measured_row(row: MeasuredKnob) -> TryRow:
 
 def _value(row: MeasuredKnob, text: str) -> str:
     return contract_value(read_value(row.knob.field, text))
+
+
+def _suggested_row(suggestion: Suggestion) -> TryRow | None:
+    """Return a suggestion with its expected gain; None without a figure."""
+    expected = suggestion.place.expected
+    if expected is None:
+        return None
+    own = expected.statement.own
+    evidence = expected.statement.strength if own is None else _evidence(own.n, own.same_contract)
+    query = urlencode({"rule": suggestion.rule.id})
+    return TryRow(suggestion.title, "", query, expected.pct, expected.low, expected.high, evidence)
 
 
 def _evidence(count: int, is_own_stack: bool) -> str:

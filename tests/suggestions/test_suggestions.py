@@ -470,6 +470,9 @@ def test_a_regression_comes_before_tuning_and_names_what_undoes_it(client: TestC
     assert first["changes"]["fields"] == [{"name": "ep_overlap", "before": "false", "after": "true"}]
     assert first["changes"]["megatron_lm"]["add"] == "--overlap-moe-expert-parallel-comm"
     assert "--overlap-moe-expert-parallel-comm" in client.get(f"/runs/{run}/next/val-regression-cause").text
+    verdict = client.get(f"/api/v1/runs/{run}/verdict").json()
+    assert first["place"]["expected_gain"]["pct"] == pytest.approx(verdict["metrics"]["step_time_ms"]["delta_pct"])
+    assert [row for row in first["evidence"] if row["measured_here"]] == [], "its own verdict is no A/B"
 
 
 def test_a_run_without_a_regression_has_no_such_step(client: TestClient, engine: Engine) -> None:
