@@ -177,7 +177,7 @@ def test_a_journey_is_a_list_on_a_phone(open_page: OpenPage, ids: dict[str, int]
 def test_an_own_idea_is_planned_without_script(open_page: OpenPage, ids: dict[str, int]) -> None:
     page = open_page(f"/runs/{ids['run']}?tab=record", script=False)
     page.get_by_role("link", name="plan another").click()
-    page.get_by_label("Field").select_option("ep")
+    page.get_by_label("All knobs").select_option("ep")
     page.get_by_role("button", name="Show the plan").click()
     page.get_by_label("ep", exact=True).fill("8")
     page.get_by_role("button", name="Show the plan").click()
