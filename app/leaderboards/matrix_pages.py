@@ -17,7 +17,7 @@ from sqlmodel import Session, col
 from starlette.responses import HTMLResponse
 
 from app.domain.access.principal import Action
-from app.domain.numbers import gain_change, plural, step_time, time_unit_of
+from app.domain.numbers import change_text, gain_change, plural, step_time, time_saved, time_unit_of
 from app.domain.ranking.matrix import (
     NO_GRAPHS,
     Contender,
@@ -291,6 +291,16 @@ class PublishedGraphs:
     url: str
 
 
+@dataclass(frozen=True, slots=True)
+class PublishedBar:
+    """A published gain in step time. `length`: percent of the drawing, from its middle."""
+
+    result: PublishedGraphs
+    gain: str
+    length: float
+    is_faster: bool
+
+
 class LedgerPage:
     """The data of the template."""
 
@@ -310,17 +320,47 @@ class LedgerPage:
         self.published = tuple(_published(book, self.family, self.hardware))
 
     @property
+    def plan_from(self) -> int | None:
+        """Return the newest run of a scope that nothing was compared with; None when all have an answer."""
+        open_scopes = [row.scope for row in self.rows if row.scope.scope != NO_GRAPHS and not row.gains]
+        return next((scope.plan_from for scope in open_scopes if scope.plan_from), None)
+
+    @property
+    def shows_captures(self) -> bool:
+        """Return whether a log says anything about a capture."""
+        return any(row.scope.captured or row.scope.capture_failed for row in self.rows)
+
+    @property
+    def published_bars(self) -> tuple[PublishedBar, ...]:
+        """Return a bar for each published result with a gain, the largest first."""
+        rated = [(time_saved(item.evidence.gain[-1]), item) for item in self.published if item.evidence.gain]
+        widest = max((abs(saved) for saved, _ in rated), default=1.0)
+        ordered = sorted(rated, key=lambda pair: -pair[0])
+        return tuple(
+            PublishedBar(item, change_text(-saved).figure, _HALF * abs(saved) / widest, is_faster=saved > 0)
+            for saved, item in ordered
+        )
+
+    @property
     def answer(self) -> str:
-        scopes = [row for row in self.rows if row.scope.scope != NO_GRAPHS]
-        if not scopes:
-            return "No run used CUDA graphs here yet."
-        fits = sum(row.scope.fitted > 0 for row in scopes)
-        faster = [gain.text for row in scopes for gain in row.gains if not gain.comparison.tie]
-        failed = sum(row.scope.capture_failed for row in scopes)
-        parts = [f"{plural(len(scopes), 'scope')} tried, {fits} fit."]
-        parts += [f"{faster[0]}."] if faster else []
+        """Return whether graphs pay: by own runs, else as published."""
+        gains = [gain for row in self.rows for gain in row.gains]
+        faster = [gain.text for gain in gains if not gain.comparison.tie]
+        failed = sum(row.scope.capture_failed for row in self.rows)
+        if faster:
+            parts = [f"{faster[0]}."]
+        elif gains:
+            parts = ["CUDA graphs make no measurable difference here."]
+        else:
+            parts = ["Not measured here."]
+            figures = [bar.gain for bar in self.published_bars]
+            parts += [f"Published: {' to '.join(dict.fromkeys((figures[0], figures[-1])))}."] if figures else []
         parts += [f"{plural(failed, 'run')} failed during the capture."] if failed else []
         return " ".join(parts)
+
+
+_HALF = 50.0
+"""Percent of the width on each side of zero."""
 
 
 _CAPTURE = re.compile("when stream is captur|stream capture|graph capture|capture_begin|capture_end", re.IGNORECASE)

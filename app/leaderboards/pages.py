@@ -111,7 +111,7 @@ class LeaderboardPage:
         """Return the figure of the only ranking, why there is none, or the answer."""
         if self.picture:
             return self.picture.lead
-        return self.next_ranking.sentence if self.next_ranking else self.answer
+        return self.next_ranking.sentence if self.next_ranking and self.standings.total > 1 else self.answer
 
     @cached_property
     def classes(self) -> tuple[ClassView, ...]:

@@ -538,14 +538,18 @@ class NextRanking:
 
 
 def next_ranking(stacks: Sequence[StoredStandings]) -> NextRanking | None:
-    """Return what a ranking of these stacks lacks; None without stacks or with a ranking."""
+    """Return what a ranking of these stacks lacks; None without stacks, with a ranking, or if nothing else can run."""
     if not stacks or any(has_rivals(stack) for stack in stacks):
         return None
     boards = [board for stack in stacks for board in stack.standings.boards]
     measured = sorted({entry.dispatcher for board in boards for entry in board.entries})
     newest = max(stacks, key=lambda stack: stack.newest_at).newest_run_id
     if measured:
-        other = "hybridep" if measured[0] == REFERENCE else REFERENCE
+        missing = {absent.dispatcher for stack in stacks for absent in stack.standings.missing}
+        candidates = [name for name in (REFERENCE, "hybridep", "deepep") if name not in {measured[0], *missing}]
+        if not candidates:
+            return None
+        other = candidates[0]
         sentence = f"No ranking yet: only {listed(measured)} measured. Run the same job with {other}."
         return NextRanking(sentence, newest, other)
     reasons = Counter(refusal.why for stack in stacks for refusal in stack.standings.refused).most_common(1)

@@ -70,7 +70,7 @@ def test_filters_change_the_board_and_the_address(open_page: OpenPage, stacks: d
     )
     page.get_by_role("link", name="Remove the filter precision: fp8").click()
     expect(page.locator(".stack-card")).to_have_count(2)
-    expect(page.locator("#alone-stacks tbody tr")).to_have_count(2)
+    expect(page.locator("#alone-stacks [data-reading]")).to_have_count(2)
     expect(page.get_by_label("Precision")).to_have_value("")
     expect(page.get_by_label("Rank by")).to_have_value("memory_headroom")
     page.go_back()
