@@ -47,21 +47,34 @@ def _row(row: ComparedStackRow, name: str) -> dict[str, Any]:
     }
 
 
+_NAMES, _NARROW = 300, 640
+"""Pixels of the names left of the axis, and of the width below which they stand above the marks."""
+
+
 @lru_cache(maxsize=64)
 def _specification(height: int) -> dict[str, Any]:
     import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
 
     data = alt.NamedData("stacks")
     y = alt.Y("stack:N", sort=None, title=None, axis=None)
+    # Names stand left of the axis, on a phone above their marks.
     x = alt.X(
-        "delta:Q", title="change of step time, %; right is slower", axis=alt.Axis(grid=True, domain=False, tickCount=8)
+        "delta:Q",
+        title="change of step time, %; right is slower",
+        axis=alt.Axis(grid=True, domain=False, tickCount=8),
+        scale=alt.Scale(range=[alt.expr(f"width < {_NARROW} ? 8 : {_NAMES}"), alt.expr("width")]),
     )
     colour = alt.Color("word:N", scale=alt.Scale(domain=list(_WORDS), range=list(_COLOURS)), legend=None)
     shape = alt.Shape("word:N", scale=alt.Scale(domain=list(_WORDS), range=list(_SHAPES)), legend=None)
     zero = alt.Chart(alt.NamedData("zero")).mark_rule(color=charts.MUTED, strokeDash=[4, 3]).encode(x=x)
     interval = alt.Chart(data).mark_rule(strokeWidth=3, opacity=0.55, yOffset=8)
     dots = alt.Chart(data).mark_point(filled=True, opacity=1, size=110, yOffset=8)
-    names = alt.Chart(data).mark_text(align="left", dy=-12, limit=340, color=charts.TEXT)
+    names = alt.Chart(data).mark_text(
+        align="left",
+        dy=alt.expr(f"width < {_NARROW} ? -12 : 8"),
+        limit=alt.expr(f"width < {_NARROW} ? width : {_NAMES - 12}"),
+        color=charts.TEXT,
+    )
     chart = alt.layer(
         zero,
         interval.encode(x=alt.X("low:Q"), x2="high:Q", y=y, color=colour),
