@@ -29,7 +29,6 @@ class EpMark:
     low: float
     high: float
     title: str
-    href: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ def ep_picture(matrix: EpMatrix, beyond: Sequence[int] = ()) -> EpPicture | None
             if cell is not None:
                 title = f"{dispatcher}, EP{ep}: {step_time(cell.step_time_ms.value, unit)}"
                 y, (least, most) = y_of(cell.step_time_ms.value), _ends(cell.step_time_ms)
-                marks.append(EpMark(columns[ep], y, y_of(least), y_of(most), title, f"/runs/{cell.runs[-1]}"))
+                marks.append(EpMark(columns[ep], y, y_of(least), y_of(most), title))
         if marks:
             drawn.append((dispatcher, tuple(marks)))
     labels = _apart([marks[-1].y for _, marks in drawn])

@@ -27,7 +27,10 @@ Outcome = Literal["won", "tie", "only", "unranked", "published"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The leader of a family on a GPU. `dispatcher`: the winner, or the only one measured; `margin`: its gain."""
+    """The leader of a family on a GPU. `dispatcher`: the winner, or the only one measured; `margin`: its gain.
+
+    `tied`: the dispatchers that share the first place.
+    """
 
     outcome: Outcome
     href: str
@@ -35,6 +38,7 @@ class Cell:
     margin: str = ""
     runs: int = 0
     published: str = ""
+    tied: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,8 @@ class LeaderboardIndex:
             return f"No stack of {project} is ranked yet." if project else "No stack is ranked yet."
         boards = f"{plural(self.boards, 'leaderboard')} over {plural(self.stacks, 'stack')}"
         decided = self.decided
+        if not self.rows:
+            return "No model family matches these filters."
         if not decided:
             return f"No ranking yet in {boards}."
         ties = sum(cell.outcome == "tie" for cell in self._cells)
@@ -138,7 +144,7 @@ def leaderboard_index(session: Session, filters: IndexFilters) -> LeaderboardInd
     return LeaderboardIndex(
         filters=filters,
         gpus=columns,
-        rows=tuple(row for row in rows if any(row.cells)),
+        rows=tuple(sorted((row for row in rows if any(row.cells)), key=_row_order)),
         families=families,
         hardware=gpus,
         stacks=sum(item.stacks for item in own),
@@ -154,6 +160,14 @@ def _ordered(names: Iterable[tuple[str, int]]) -> tuple[str, ...]:
     for name, count in names:
         runs[name] = runs.get(name, 0) + count
     return tuple(sorted(runs, key=lambda name: (-runs[name], name)))
+
+
+_ORDER: Mapping[Outcome, int] = {"won": 0, "tie": 1, "published": 2, "only": 3, "unranked": 4}
+
+
+def _row_order(row: FamilyRow) -> int:
+    """Return the sort key of a family: winners first, families that nothing is ranked or published of last."""
+    return min(_ORDER[cell.outcome] for cell in row.cells if cell)
 
 
 def _pair_of(reference: Reference) -> tuple[Family, Family]:
@@ -173,7 +187,10 @@ def _cell(pair: Pair, board: _Board, project: str) -> Cell:
     # Real training first; of several routing modes the one with the most rankings.
     best = max(ranked, key=lambda summary: (summary.semantic_class == "training_equivalent", summary.rankings))
     dispatcher, margin = _winner(best)
-    return Cell("won" if dispatcher else "tie", href, dispatcher, margin, board.runs, published)
+    if dispatcher:
+        return Cell("won", href, dispatcher, margin, board.runs, published)
+    tied = tuple(tally.dispatcher for tally in best.overall.tallies if tally.tied or tally.won)
+    return Cell("tie", href, "", "", board.runs, published, tied)
 
 
 def _winner(summary: ClassSummary) -> tuple[str, str]:
