@@ -9,7 +9,7 @@ from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
-from app.domain.numbers import contract_value, plural
+from app.domain.numbers import contract_value, grouped, plural
 from app.domain.ranking.runs import family_of
 from app.domain.ranking.standings import Entry
 from app.domain.references.nearest import Nearest, OurFigures, nearest_reference
@@ -245,8 +245,12 @@ def list_summary(items: tuple[Reference, ...]) -> str:
     models = len({reference.point.family for reference in items})
     own = sum(reference.entered is not None for reference in items)
     added = f", {own} of them added by teams" if own else ""
-    what = f"{plural(len(items), 'published figure')} of {plural(models, 'model')}"
-    return f"{what}{added}, the newest of {items[0].point.date}."
+    what = f"{plural(len(items), 'published figure')} of {plural(models, 'model')}{added}"
+    best = max(items, key=lambda reference: reference.point.tflops_per_gpu or 0.0).point
+    if not best.tflops_per_gpu:
+        return f"{what}."
+    best_text = f"{grouped(best.tflops_per_gpu)} TFLOP/s/GPU ({best.family.name}, {best.contract['gpu']})"
+    return f"{what}; best {best_text}."
 
 
 def _occurring(values: Iterable[object]) -> tuple[str, ...]:
