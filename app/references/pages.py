@@ -25,6 +25,7 @@ from app.references.commands import (
     stated_values,
     withdraw_reference,
 )
+from app.references.pasted import recognise
 from app.references.queries import (
     KINDS,
     ReferenceQuery,
@@ -97,8 +98,10 @@ class ReferenceForm(ContractForm):
 
 
 def offered_form(params: Mapping[str, str]) -> ReferenceForm:
-    """Return an empty form with the contract fields of the address."""
-    return ReferenceForm({PREFIX + name: value[:300] for name, value in params.items() if name in FIELDS})
+    """Return a form with the contract fields of the address and the values of its pasted text."""
+    values = recognise(params.get("pasted", "")[:MAX_PASTED]) | dict(params)
+    names = {name: PREFIX + name if name in FIELDS else name for name in values if name in FIELDS or name in FACTS}
+    return ReferenceForm({names[name]: values[name][:300] for name in names})
 
 
 def filled_form(reference: Reference) -> ReferenceForm:
@@ -134,6 +137,7 @@ def _number(text: str) -> object:
         return text
 
 
+MAX_PASTED = 5_000
 MAX_FIELDS = 300
 """More inputs than contract fields."""
 ROWS = 10
@@ -260,7 +264,10 @@ async def _decide(request: Request, number: int, what: str, do: Callable[[Refere
 
 
 def _render_new(request: Request, session: Session, form: ReferenceForm, status: int = 200) -> HTMLResponse:
-    return render(request, "references/new.html", status=status, form=form, **_form_parts(request, session, form))
+    pasted = request.query_params.get("pasted", "")[:MAX_PASTED]
+    return render(
+        request, "references/new.html", status=status, form=form, pasted=pasted, **_form_parts(request, session, form)
+    )
 
 
 def _render_reference(
