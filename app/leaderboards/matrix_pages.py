@@ -292,7 +292,7 @@ class PublishedGraphs:
 
 
 @dataclass(frozen=True, slots=True)
-class PublishedBar:
+class PublishedGain:
     """A published gain in step time. `length`: percent of the drawing, from its middle."""
 
     result: PublishedGraphs
@@ -331,13 +331,13 @@ class LedgerPage:
         return any(row.scope.captured or row.scope.capture_failed for row in self.rows)
 
     @property
-    def published_bars(self) -> tuple[PublishedBar, ...]:
+    def published_bars(self) -> tuple[PublishedGain, ...]:
         """Return a bar for each published result with a gain, the largest first."""
         rated = [(time_saved(item.evidence.gain[-1]), item) for item in self.published if item.evidence.gain]
         widest = max((abs(saved) for saved, _ in rated), default=1.0)
         ordered = sorted(rated, key=lambda pair: -pair[0])
         return tuple(
-            PublishedBar(item, change_text(-saved).figure, _HALF * abs(saved) / widest, is_faster=saved > 0)
+            PublishedGain(item, change_text(-saved).figure, _HALF * abs(saved) / widest, is_faster=saved > 0)
             for saved, item in ordered
         )
 

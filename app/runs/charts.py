@@ -310,10 +310,10 @@ def _baseline(alt: Any) -> list[Any]:
 
 
 def _line_label(alt: Any, data: Any, colour: str) -> Any:
-    """Name a level at its right end, on the side away from the other level."""
-    side = {"baseline": alt.expr("datum.below ? 'top' : 'bottom'"), "dy": alt.expr("datum.below ? 5 : -5")}
-    text = alt.Chart(data).mark_text(align="right", dx=-4, fontWeight=600, color=colour, **side)
-    return text.encode(x=alt.X("last:Q"), y=alt.Y("value:Q"), text="label:N")
+    """Name a level right of the plot, where no point is, on the side away from the other level."""
+    side = {"baseline": alt.expr("datum.below ? 'top' : 'bottom'"), "dy": alt.expr("datum.below ? -4 : 4")}
+    text = alt.Chart(data).mark_text(align="left", dx=6, fontWeight=600, color=colour, **side)
+    return text.encode(x=alt.value("width"), y=alt.Y("value:Q"), text="label:N")
 
 
 def _hatching(alt: Any) -> Any:
@@ -457,7 +457,7 @@ def _figure_rows(data: Points, scale: Scale, steady: SteadyState | None, first: 
     if not scale.low <= value <= scale.high:
         return []
     row = {"first": first, "last": last, "value": value, "low": max(low, scale.low), "high": min(high, scale.high)}
-    return [row | {"label": f"this run {step_time(steady.step_time_ms)}"}]
+    return [row | {"label": step_time(steady.step_time_ms)}]
 
 
 def _baseline_rows(band: Band | None, scale: Scale, first: int, last: int, unit: str) -> list[dict[str, Any]]:
@@ -465,7 +465,7 @@ def _baseline_rows(band: Band | None, scale: Scale, first: int, last: int, unit:
     if band is None or not scale.low <= band.value <= scale.high:
         return []
     low, high = max(band.low, scale.low), min(band.high, scale.high)
-    label = f"{band.label} {step_time(band.value * (1000 if unit == 's' else 1))}"
+    label = step_time(band.value * (1000 if unit == "s" else 1))
     return [{"first": first, "last": last, "value": band.value, "low": low, "high": high, "label": label}]
 
 

@@ -18,12 +18,14 @@ from starlette.responses import HTMLResponse
 from app.domain.contract.fields import FIELDS, METRICS
 from app.domain.contract.values import explained
 from app.domain.logs.line_template import read_template
-from app.domain.numbers import THIN, contract_value, figure, grouped, percent, plural, significant, step_time
-from app.domain.performance.failures import failed_allocation
+from app.domain.numbers import DASH, THIN, contract_value, figure, grouped, percent, plural, significant, step_time
+from app.domain.performance.failures import PACKAGE_MISSING, failed_allocation
 from app.domain.performance.timers import step_parts
 from app.domain.planning.request import REQUIRED, plan_address
 from app.domain.ranking.runs import GPU_MEMORY_GIB
 from app.domain.report.what_changed import AXIS_TITLES
+from app.domain.rules.flags import written
+from app.domain.rules.rule import Setting
 from app.domain.run import Activity, FloatArray, LineExample, Metric, Slice, Stated, SteadyState, Timer
 from app.domain.verdict.history_view import Drift, Pin, drift, has_figure
 from app.domain.verdict.words import sides_text
@@ -38,6 +40,7 @@ from app.storage.audit import AuditEvent, events
 from app.storage.experiments import ExperimentFilter, ExperimentListPage, experiment_side, find_experiments
 from app.storage.log_files import LogFiles
 from app.storage.runs import ENDED_BADLY, RunDetail, RunState, StoredSeries
+from app.storage.setbacks import FITTED_RULE, setbacks_of
 from app.storage.stacks import StackRun, stack_runs
 from app.storage.tables import PROCESSED, RunRow
 from app.web.charts import BarSegment, grouped_series, laid_out, series_label
@@ -432,6 +435,8 @@ def starts_sentence(slices: Sequence[Slice]) -> str:
 # --- The iterations of a run as a table: the same data as the chart, a page at a time.
 
 TABLE_ROWS = 100
+_IN_TABLE = ("step_time_ms", "tflops_per_gpu", "lm_loss", "grad_norm")
+"""Series that the table has besides the one of the chart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,8 +461,9 @@ class SeriesTable:
     total: int
 
 
-def table_of(whole: Points, page: int) -> SeriesTable:
-    """Return page `page` (from 1); past the end the last page."""
+def table_of(series: Sequence[Points], page: int) -> SeriesTable:
+    """Return page `page` (from 1) of series over the same iterations; past the end the last page."""
+    whole = series[0]
     pages = max(1, -(-len(whole.iterations) // TABLE_ROWS))
     start = (min(page, pages) - 1) * TABLE_ROWS
     rows = tuple(
@@ -466,12 +472,14 @@ def table_of(whole: Points, page: int) -> SeriesTable:
             role=whole.roles[row],
             file=int(whole.log_files[row]),
             line=int(whole.log_lines[row]),
-            values=(significant(float(whole.values[row])),),
+            values=tuple(
+                significant(float(column.values[row])) if np.isfinite(column.values[row]) else DASH for column in series
+            ),
         )
         for row in range(*slice(start, start + TABLE_ROWS).indices(len(whole.iterations)))
     )
     return SeriesTable(
-        columns=(whole.title,),
+        columns=tuple(column.title for column in series),
         items=rows,
         page=start // TABLE_ROWS + 1,
         pages=pages,
@@ -613,8 +621,14 @@ class Headline:
 
 MOST_WORKING = 3
 """Runs like a failed one that its page names."""
-_ASKED_FIRST = ("gpu", "gpus", "cluster", "container")
+_ASKED_FIRST = ("model", "gpu", "gpus", "seq_len", "cluster", "container")
 """Fields without which the most important figures and comparisons are missing."""
+_NEEDED = {
+    "tokens_per_s_per_gpu": ("gbs", "seq_len", "gpus"),
+    "tflops_per_gpu": ("model", "gbs", "seq_len", "gpus"),
+    "mfu_pct": ("model", "gbs", "seq_len", "gpus", "gpu"),
+}
+"""Contract fields that a figure is computed from."""
 _FEWEST = 4
 """Iterations below which there is no figure."""
 
@@ -685,6 +699,24 @@ def memory_bar(health: Mapping[str, Any], size: float | None) -> MemoryBar | Non
     return MemoryBar(size, parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What makes a failed run work: in words, and as flags of Megatron-LM."""
+
+    title: str
+    flags: str
+
+
+def _flags(settings: Mapping[str, Setting]) -> str:
+    """Return the flags of Megatron-LM that set these contract fields."""
+    spellings = (written(name, value).megatron_lm for name, value in settings.items())
+    return " ".join(" ".join((flag, *values)) for spelling in spellings for flag, values in spelling.flags.items())
+
+
+_ALWAYS_THERE = "alltoall"
+"""The dispatcher that needs no package."""
+
+
 class RunPage:
     """The data of the page, each part read when first needed and kept for the request."""
 
@@ -724,6 +756,7 @@ class RunPage:
             return answer(run)
         if self.ended_badly and run.failures:
             rank, iteration = run.failures[0].rank, run.failures[0].iteration
+            rank = None if run.failures[0].kind in PACKAGE_MISSING else rank
             where = "" if rank is None else f" on rank {rank:,}"
             where += "" if iteration is None else f" at iteration {iteration:,}"
             return f"{run.failures[0].title}{where}."
@@ -790,7 +823,7 @@ class RunPage:
     def figures_line(self) -> list[tuple[str, str]]:
         """Return throughput, use and memory, each with interval and source; unknown ones with the missing field."""
         shown = []
-        for headline in self.headlines[1:]:
+        for headline in self.headlines[1:] if self.verdict is None or self.verdict.leads_with_time else self.headlines:
             metric = headline.metric
             if metric is None:
                 continue
@@ -809,10 +842,10 @@ class RunPage:
         """Return unknown figures with the reason."""
         if self.run.steady_state is None:
             return []
-        reasons = {
-            "mfu_pct": "GPU not stated" if "gpu" in self.run.unknown else "see warnings",
-            "peak_memory_gib": "not in log",
-        }
+        reasons = {"peak_memory_gib": "not in log"}
+        for name, needed in _NEEDED.items():
+            if unknown := [field for field in needed if field in self.run.unknown]:
+                reasons[name] = f"needs {', '.join(unknown)}"
         return [(h.label, reasons.get(h.name, "see warnings")) for h in self.headlines if h.metric is None]
 
     @property
@@ -841,6 +874,15 @@ class RunPage:
     def working(self) -> tuple[WorkingRun, ...]:
         """Return the newest completed runs of the same model and GPU, for a run that failed."""
         return working_runs(self._session, self.run, MOST_WORKING) if self.ended_badly else ()
+
+    @cached_property
+    def remedy(self) -> Remedy | None:
+        """Return the change that makes the failed run work, where one is certain."""
+        kinds = {failure.kind for failure in self.run.failures} if self.ended_badly else set()
+        if kinds & PACKAGE_MISSING:
+            return Remedy(f"Set `dispatcher` to {_ALWAYS_THERE}", _flags({"dispatcher": _ALWAYS_THERE}))
+        taken = setbacks_of(self._session, self.run).taken.get(FITTED_RULE) if "out_of_memory" in kinds else None
+        return Remedy(taken.title, _flags(taken.settings)) if taken and taken.title else None
 
     @cached_property
     def differing_fields(self) -> tuple[ConfigRow, ...]:
@@ -1041,8 +1083,11 @@ class RunPage:
         if self.shown_series not in self.series_choices:
             choices = ", ".join(self.series_choices) or "none: this run has no series yet"
             raise invalid_filter("series", f"must be one of {choices}, not {self.view.series[:60]!r}")
+        return self._points_of(self.shown_series)
+
+    def _points_of(self, name: str) -> charts.Points:
         starts = [piece.first_row for piece in self.run.slices]
-        whole = charts.points(self.series.columns, self.series.units, self.shown_series, self.run.steady_state, starts)
+        whole = charts.points(self.series.columns, self.series.units, name, self.run.steady_state, starts)
         return charts.between(whole, self.view.first, self.view.last)
 
     def check_series(self) -> None:
@@ -1091,7 +1136,8 @@ class RunPage:
     @cached_property
     def table(self) -> SeriesTable:
         """Return the data of the chart as a table, with the other series."""
-        return table_of(self.points, self.view.page)
+        others = [name for name in _IN_TABLE if name in self.series_choices and name != self.shown_series]
+        return table_of([self.points, *map(self._points_of, others)], self.view.page)
 
     def table_address(self, page: int) -> str:
         return self.view.query(page=page)

@@ -100,7 +100,7 @@ class VerdictView:
 
     `baseline_times`: step times (ms) of the baseline, or of the other side of a contrast.
     `ab`: the run belongs to an experiment or has another configuration than its baseline, so it opens no regression.
-    `lead`: the answer in one short sentence.
+    `lead`: the answer in one short sentence. `direction`: its decision, without a baseline that of the contrast.
     `cause`: the difference that the evidence supports as the cause, None without one.
     """
 
@@ -110,6 +110,7 @@ class VerdictView:
     ab: bool
     no_regression_because: str
     lead: str
+    direction: str
     cause: Difference | None
     answer: str
     would_decide: str
@@ -134,6 +135,13 @@ class VerdictView:
     @property
     def decision(self) -> str:
         return self.document.decision
+
+    @property
+    def leads_with_time(self) -> bool:
+        """Return whether `lead` names the run's step time."""
+        document = self.document
+        is_alone = not document.misses and document.other_branch is None
+        return document.decision != "no_baseline" or document.contrast is not None or is_alone
 
     @property
     def metrics(self) -> Mapping[str, MetricChange | None]:
@@ -205,6 +213,7 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         ab=is_experiment or (comparability is not None and comparability.kind != "verdict"),
         no_regression_because="" if is_experiment else no_regression_because(document),
         lead=lead(document, cause, run.steady_state.step_time_ms if run.steady_state else None),
+        direction=contrast.measured.decision if contrast is not None else document.decision,
         cause=cause,
         answer=answer(document),
         would_decide="" if request is not None else what_would_decide(document),

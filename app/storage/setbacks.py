@@ -24,6 +24,7 @@ from app.domain.run import Stated
 from app.domain.verdict.differences import Difference, axis_of, differing, differing_beside, differing_commit
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import change_pct, value_text
+from app.domain.verdict.words import last_parts
 from app.storage import readings
 from app.storage.runs import ENDED_BADLY, RunDetail, files_of, stored_contract
 from app.storage.suspect_evidence import suspects_with_evidence
@@ -208,21 +209,9 @@ def back_title(where: str, differences: Sequence["Difference | _Changed"]) -> st
     if isinstance(first, _Changed):
         name, now, before = first.name, _short(first.now), _short(first.before)
     else:
-        name, now, before = first.field, *_short_sides(first)
+        name, (now, before) = first.field, last_parts(_side(first.b), _side(first.a))
     title = f"Go back to {where}: {name} {now[:_IN_TITLE]} → {before[:_IN_TITLE]}"
     return f"{title} and {more} more" if more else title
-
-
-def _short_sides(difference: Difference) -> tuple[str, str]:
-    """Return the value now and before; of containers only the tags, if these differ."""
-    now, before = _side(difference.b), _side(difference.a)
-    if difference.field != "container" or _tag(now) == _tag(before):
-        return now, before
-    return _tag(now), _tag(before)
-
-
-def _tag(container: str) -> str:
-    return container.partition("@")[0].rpartition("/")[2]
 
 
 def values_of(differences: Sequence[Difference]) -> dict[str, Setting]:

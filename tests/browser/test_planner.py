@@ -49,7 +49,7 @@ def test_flags_are_copied(open_page: OpenPage) -> None:
 
 def test_a_run_leads_to_its_own_layout(open_page: OpenPage, house: House) -> None:
     page = open_page(f"/runs/{house.make_run(project='planner')}")
-    page.get_by_text("Share", exact=True).click()
+    page.get_by_text("More", exact=True).click()
     page.get_by_role("link", name="Plan layout").click()
     expect(page.locator("#given")).to_contain_text("TP1 PP1 CP1 EP16 ETP1")
     expect(page.get_by_label("Global batch", exact=True)).to_have_value("1024")

@@ -245,3 +245,19 @@ def test_every_term_that_a_template_links_to_is_in_the_glossary() -> None:
     links = [link for path in TEMPLATES.rglob("*.html") for link in TERM_LINK.findall(path.read_text())]
     assert len(links) > 10
     assert {(anchor or text.lower().replace(" ", "-")) for text, anchor in links} <= anchors
+
+
+def test_a_run_without_the_package_of_its_dispatcher_names_the_flag_that_works(client: TestClient, make: Make) -> None:
+    failure = {"kind": "hybridep_missing", "title": "t", "explanation": "e", "advice": "a", "rank": 0, "evidence": []}
+    run = make(status="failed", failures=[failure], health={"outcome": "failed"})
+    text = client.get(f"/runs/{run}").text
+    assert "<code>--moe-token-dispatcher-type alltoall</code>" in text
+    assert "rank 0" not in text, "all ranks share the container"
+
+
+def test_an_unknown_figure_names_the_fields_that_it_needs(client: TestClient, make: Make) -> None:
+    metrics = {"step_time_ms": {"value": 400.0, "ci_low": 399.0, "ci_high": 401.0, "n": 40, "note": ""}}
+    run = make(unknown=["seq_len", "gpus"], metrics=metrics)
+    text = client.get(f"/runs/{run}").text
+    assert "needs seq_len, gpus" in text
+    assert 'name="field.seq_len"' in text

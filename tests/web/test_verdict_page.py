@@ -138,6 +138,10 @@ def test_a_contrast_has_no_colour_of_a_verdict(client: TestClient, make: Make) -
     assert "nemo:26.06 instead of nemo:26.08" in text
     assert (verdict["verdict"], verdict["contrast"]["decision"]) == ("no_baseline", "regression")
     assert 'class="change regression"' not in text
+    lead = re.search(r'<p class="answer regression">(.*?)</p>', text)
+    assert lead
+    time = client.get(f"/api/v1/runs/{run}").json()["metrics"]["step_time_ms"]["value"]
+    assert step_time(time).replace(THIN, " ") in lead[1]
 
 
 def test_an_experiment_is_an_a_b_and_no_regression(client: TestClient, make: Make) -> None:

@@ -23,6 +23,9 @@ _SAME_NAME = frozenset(
 )
 """Event kinds that are also failure kinds."""
 
+PACKAGE_MISSING = frozenset({"deepep_missing", "hybridep_missing", "ncclep_missing"})
+"""Kinds of failures of a container, which all ranks share."""
+
 _IMPORT = re.compile(r"\b(?:ImportError|ModuleNotFoundError): ")
 _OVERLAP = re.compile(r"overlap_moe_expert_parallel_comm|overlap-moe-expert-parallel-comm|EP A2A overlap|1F1B overlap")
 _PERMUTE = re.compile(r"fused_(?:un)?permute|moe_(?:un)?permute|_(?:un)?permute_kernel")

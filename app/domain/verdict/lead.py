@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from app.domain.numbers import THE_SAME, THIN, change_text, percent, plural, step_time, time_unit_of
-from app.domain.verdict.assess import UPGRADES, changed_field
+from app.domain.verdict.assess import changed_field
 from app.domain.verdict.differences import Difference
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.step_time import StepTimeChange, shows_no_difference
@@ -22,7 +22,7 @@ def lead(document: VerdictDocument, cause: Difference | None = None, own_ms: flo
     if verdict.decision == "failed":
         return verdict.reason
     if verdict.decision == "no_baseline":
-        return _without_baseline(document)
+        return _without_baseline(document, own_ms)
     if verdict.loss is not None and verdict.loss.decision == "worse":
         return f"The loss is {percent(verdict.loss.delta_pct or 0.0)} higher than before: explain that first."
     if verdict.memory is not None and verdict.memory.decision == "regression":
@@ -72,14 +72,15 @@ def _named(difference: Difference) -> str:
     return f"`{difference.field}` {before} → {after}" if short else f"`{difference.field}`"
 
 
-def _without_baseline(document: VerdictDocument) -> str:
+def _without_baseline(document: VerdictDocument, own_ms: float | None) -> str:
     if document.other_branch is not None:
         return f"No baseline on branch {document.other_branch.baseline_branch}."
     contrast = document.contrast
     if contrast is not None and contrast.measured.step_time is not None:
-        return _contrast(contrast, contrast.measured.step_time)
+        return _contrast(contrast, contrast.measured.step_time, own_ms)
     if not document.misses:
-        return "No earlier run to compare with."
+        time = f"{step_time(own_ms)} per step. " if own_ms else ""
+        return f"{time}Nothing to compare with yet."
     miss = document.misses[0]
     if not miss.fields:
         return f"No comparable run yet: the closest, {numbered(miss.run)}, cannot serve as baseline."
@@ -90,17 +91,18 @@ def _without_baseline(document: VerdictDocument) -> str:
     return f"No comparable run yet: the closest, {numbered(miss.run)}, differs in {fields}."
 
 
-def _contrast(contrast: MeasuredContrast, time: StepTimeChange) -> str:
+def _contrast(contrast: MeasuredContrast, time: StepTimeChange, own_ms: float | None) -> str:
     difference = changed_field(contrast.comparability)
-    before, after = sides_text(difference)
-    since = f"since {difference.field} {after}" if difference.field in UPGRADES else f"with {difference.field} {after}"
+    before, _ = sides_text(difference)
     change = change_text(time.delta_pct)
     others = len(contrast.comparability.stack) + len(contrast.comparability.knobs) - 1
     if shows_no_difference(time):
         return f"No significant difference from {difference.field} {before}."
+    own = time.candidate_ms if own_ms is None else own_ms
+    unit = time_unit_of((own, time.baseline_ms))
     speed = "As fast" if change.word == THE_SAME else change.figure
+    was = f"was {step_time(time.baseline_ms, unit)} with {difference.field} {before}"
+    sentence = f"{speed}: {step_time(own, unit)}, {was}."
     if others:
-        return f"{speed} {since}. {plural(others, 'other field')} changed, too."
-    if contrast.comparability.other_code:
-        return f"{speed} {since}. {difference.field.capitalize()} and code both changed."
-    return f"{speed} {since} (was {before})."
+        return f"{sentence} {plural(others, 'other field')} changed, too."
+    return f"{sentence} The code changed, too." if contrast.comparability.other_code else sentence

@@ -210,7 +210,11 @@ def attribution(comparability: Comparability) -> str:
 
 def sides_text(difference: Difference) -> tuple[str, str]:
     """Return both sides as text; of paths in the same folder (`nvcr.io/nvidia/nemo:26.06`) only the last parts."""
-    before, after = side_text(difference.field, difference.a), side_text(difference.field, difference.b)
+    return last_parts(side_text(difference.field, difference.a), side_text(difference.field, difference.b))
+
+
+def last_parts(before: str, after: str) -> tuple[str, str]:
+    """Return both without the folder that they share."""
     (folder, _, old), (other_folder, _, new) = before.rpartition("/"), after.rpartition("/")
     return (old, new) if folder and folder == other_folder else (before, after)
 
