@@ -146,7 +146,7 @@ def answer(
     if is_machine(request):
         return problem(status, title, detail, fields, offset)
     sentences = [] if fields and detail == f"{title}." else [detail]
-    sentences += [f"{field.field}: {field.message}." for field in fields]
+    sentences += [f"`{field.field}` {field.message}." for field in fields]
     back: Sequence[tuple[str, str]] = ()
     if status == HTTPStatus.NOT_FOUND:
         back = _meant(request.url.path)

@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2_fragments import render_block
 from markupsafe import Markup, escape
 from sqlalchemy.exc import SQLAlchemyError
+from sqlmodel import Session
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -39,6 +40,7 @@ from app.domain.run import evidence_label
 from app.domain.text import commit_address, listed_cause, range_address
 from app.settings import RESOURCES
 from app.storage.verdicts import open_regressions
+from app.storage.visible import UnsaidProjectsError
 from app.web.assets import asset_url
 from app.web.charts import vega
 from app.web.dependencies import reading, session_of
@@ -166,7 +168,7 @@ def render(
     """
     fragment = block if block and wants_fragment(request) else None
     common: dict[str, Any] = {"now": datetime.now(UTC), "path": request.url.path, "base_url": public_address(request)}
-    common["open_regressions"] = lambda: _open_regressions(request)
+    common["open_regressions"] = lambda: _open_regressions(request, session_of(request))
     common["access"] = access_of(request)
     common["make_administrator"] = lambda: make_administrator(request.app.state.settings)
     context = common | {"fragment": fragment} | context
@@ -212,8 +214,10 @@ def render_error(
 ) -> HTMLResponse:
     """Render the page of an error. `back`: addresses and labels of links to other pages.
 
-    It does not query the database, which may be what failed, and the caller may not be identified yet.
+    Only pages that do not exist and invalid filters, the errors of working services, keep the badge of the navigation:
+    after others the database may be what failed, and the caller may not be identified yet.
     """
+    keeps_badge = status in (404, 422)
     return render(
         request,
         "web/error.html",
@@ -222,7 +226,7 @@ def render_error(
         title=title,
         detail=detail,
         back=back,
-        open_regressions=lambda: 0,  # no badge: the caller's projects may be unknown
+        open_regressions=lambda: _open_regressions(request, None) if keeps_badge else 0,
     )
 
 
@@ -242,13 +246,15 @@ def _stated_address(request: Request) -> str:
     return str(settings.public_url) if settings else ""
 
 
-def _open_regressions(request: Request) -> int | None:
-    """Return the number of open regressions for the navigation; None if it cannot be read."""
+def _open_regressions(request: Request, session: Session | None) -> int | None:
+    """Return the number of open regressions for the navigation; None if it cannot be read. `session`: of the page."""
     try:
-        if (session := session_of(request)) is not None:
+        if session is not None:
             return open_regressions(session).count
-        with reading(request) as session:
-            return open_regressions(session).count
+        with reading(request) as own:
+            return open_regressions(own).count
+    except UnsaidProjectsError:  # the caller is not identified
+        return None
     except SQLAlchemyError as error:
         log.warning("open_regressions_not_read", error=type(error).__name__)
         return None

@@ -139,7 +139,7 @@ def test_an_address_that_means_nothing_is_refused_by_name(
     make()
     answer = client.get(address, headers=HTML)
     assert answer.status_code == 422
-    assert f"{field}:" in answer.text or f'"field":"{field}"' in answer.text
+    assert f"<code>{field}</code>" in answer.text or f'"field":"{field}"' in answer.text
     if not address.startswith("/api/"):  # the way on is the same page without its filters
         assert f'class="button" href="{address.partition("?")[0]}"' in answer.text
 
@@ -433,3 +433,13 @@ def test_a_page_that_does_not_exist_leads_to_what_was_probably_meant(
     ways = answer.text.partition('class="ways"')[2].partition("</p>")[0]
     assert re.findall(r'href="([^"]+)"', ways) == expected
     assert "<b>" not in ways
+
+
+def test_the_table_of_iterations_has_the_other_series(client: TestClient, make: Make) -> None:
+    run = make()
+    text = client.get(f"/runs/{run}?view=table").text
+    table = text[text.index('id="run-table"') :]
+    head = re.findall(r"<th scope=\"col\"[^>]*>(.*?)</th>", table)
+    names = client.get(f"/api/v1/runs/{run}/series").json()["columns"].keys()
+    assert "lm_loss" in names
+    assert len(head) == 3 + len({*names} & {"step_time_ms", "tflops_per_gpu", "lm_loss", "grad_norm"})
