@@ -23,6 +23,8 @@ _DOCS = RESOURCES / "docs"
 _LONGEST_QUERY = 100
 _MOST_HITS = 50
 _EXCERPT = 240
+_OF_TITLE = 3
+"""Tokens of the heading that each document begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,11 @@ class HelpSection:
 
 @dataclass(frozen=True, slots=True)
 class HelpDocument:
+    """A document. `html`: without its title, whose anchor is `anchor`."""
+
     name: str
     title: str
+    anchor: str
     html: Markup
     sections: tuple[HelpSection, ...]
 
@@ -141,8 +146,8 @@ def _document(path: Path) -> HelpDocument:
             texts.append(_plain(token))
             _point_inside(token)
     sections.append(HelpSection(anchor, title, " ".join(texts)))
-    html = Markup(parser.renderer.render(tokens, parser.options, {}))  # noqa: S704  our own documents, without HTML
-    return HelpDocument(path.stem, sections[0].title, html, tuple(sections))
+    html = Markup(parser.renderer.render(tokens[_OF_TITLE:], parser.options, {}))  # noqa: S704  our own documents, without HTML
+    return HelpDocument(path.stem, sections[0].title, sections[0].anchor, html, tuple(sections))
 
 
 def _plain(token: Token) -> str:
