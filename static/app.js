@@ -207,6 +207,11 @@ document.addEventListener("change", ({ target }) => {
   const asked = new URLSearchParams([...new FormData(target.form)].filter(([, value]) => value));
   location.assign(`${target.form.getAttribute("action")}?${asked}`);
 });
+document.addEventListener("click", ({ target }) => {
+  const names = target.dataset?.preset?.split(" ");
+  for (const box of names ? $$("input[type=checkbox]", target.closest("fieldset")) : [])
+    box.checked = names.includes("all") || names.includes(box.value);
+});
 // A word is found where a word of the text begins: "wall" in "walls", not in "Threewalls".
 const find = (target) => {
   const words = target.value.toLowerCase().split(/\s+/).filter(Boolean)
