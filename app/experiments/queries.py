@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlmodel import Session, col
 
 from app.domain.experiments.journey import Journey, JourneyRun, JourneyStep, make_journey
@@ -13,7 +13,7 @@ from app.errors import NotFound
 from app.storage.experiments import ExperimentFilter, knobs_of
 from app.storage.json_text import from_json
 from app.storage.runs import RunListItem, latest_runs
-from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunRow, select_any
+from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunRow, StackRow, select_any
 from app.web.lists import ListQuery, OneOf, Passes
 
 # --- Filters of the list of experiments. The query string is its whole state, so it is validated as input.
@@ -43,14 +43,27 @@ class ExperimentQuery(ListQuery):
 
 # --- Runs to plan an experiment on.
 
-_NEWEST_STACKS = 500
+_NEWEST_STACKS = 200
 
 
 def newest_of_workloads(session: Session, most: int) -> list[RunListItem]:
     """Return the newest run of each stack by project, each with the same share of the list."""
-    ready = select_any(func.max(RunRow.id)).where(col(RunRow.status) == "ready")
-    newest_ids = ready.group_by(col(RunRow.project_id), col(RunRow.stack_key))
-    newest = latest_runs(session, _NEWEST_STACKS, col(RunRow.id).in_(newest_ids))
+    newest_of_stack = (
+        select(col(RunRow.id))
+        .where(
+            # As a sum, so that SQLite looks the runs of the stack up, and does not read all of the project.
+            col(RunRow.project_id) + 0 == col(StackRow.project_id),
+            col(RunRow.stack_key) == col(StackRow.stack_key),
+            col(RunRow.status) == "ready",
+        )
+        .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+        .limit(1)
+        .correlate(StackRow)
+        .scalar_subquery()
+    )
+    stacks = select_any(newest_of_stack).where(col(StackRow.runs) > 0).order_by(col(StackRow.last_at).desc())
+    run_ids = session.execute(stacks.limit(_NEWEST_STACKS)).scalars().all()
+    newest = latest_runs(session, _NEWEST_STACKS, col(RunRow.id).in_(run_ids))
     of_project: dict[str, list[RunListItem]] = {}
     for run in newest:
         of_project.setdefault(run.project, []).append(run)

@@ -4,8 +4,9 @@ import json
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -48,6 +49,7 @@ from app.storage.tables import ProjectRow, RunResultRow, RunRow, StandingRow, se
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, Rules
 from app.web.errors import documented
+from app.web.identity import access_of
 from app.web.lists import only_these
 from app.web.templating import render
 
@@ -56,7 +58,10 @@ from app.web.templating import render
 
 @dataclass(frozen=True, slots=True)
 class MatrixStack:
-    """A stack with its configurations; `missing`: dispatchers that its container lacks."""
+    """A stack with its configurations; `missing`: dispatchers that its container lacks.
+
+    `may_plan`: the caller may plan experiments in its project.
+    """
 
     key: str
     name: str
@@ -65,6 +70,8 @@ class MatrixStack:
     family: str
     runs: tuple[ScalingRuns, ...]
     missing: tuple[str, ...]
+    project_id: int
+    may_plan: bool = False
 
 
 def stacks_of(session: Session, hardware: str, family: str, project: str = "") -> tuple[MatrixStack, ...]:
@@ -74,6 +81,7 @@ def stacks_of(session: Session, hardware: str, family: str, project: str = "") -
     chosen = (
         select_any(
             StandingRow.stack_key, StandingRow.title, StandingRow.hardware, StandingRow.family, ProjectRow.slug,
+            StandingRow.project_id,
             document["scaling"].as_string().label("scaling"), document["missing"].label("missing"),
         )
         .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
@@ -97,6 +105,7 @@ def stacks_of(session: Session, hardware: str, family: str, project: str = "") -
             family=row.family,
             runs=tuple(from_json(ScalingRuns, item) for item in json.loads(row.scaling or "[]")),
             missing=tuple(item["dispatcher"] for item in row.missing or ()),
+            project_id=row.project_id,
         )
         for row in rows
     )
@@ -127,8 +136,15 @@ class StackMatrix:
         return ep_picture(self.matrix, [plan.ep for plan in self.plans])
 
     @cached_property
+    def gaps(self) -> tuple[EmptyCell, ...]:
+        """Return the empty cells that the caller can plan."""
+        return tuple(gap for gap in self.matrix.empty if gap.why == "not_run" and self.stack.may_plan)
+
+    @cached_property
     def plans(self) -> tuple[EpPlan, ...]:
         """Return the next EP degrees to try: those beyond an end of the sweep, if its fastest result is there."""
+        if not self.stack.may_plan:
+            return ()
         eps = self.matrix.eps
         ep, fastest = min(
             ((ep, cell) for ep, column in self.matrix.columns.items() for cell in column if cell.compared),
@@ -162,9 +178,9 @@ class MatrixPage:
     @property
     def plan(self) -> EpPlan | EmptyCell | None:
         """Return what to measure next: an empty cell, else an EP degree beyond the measured ones."""
-        for gap in (gap for item in self.matrices for gap in item.matrix.empty if gap.why == "not_run"):
-            return gap
-        return next((plan for item in (*self.matrices, *self.singles) for plan in item.plans), None)
+        gaps = (gap for item in self.matrices for gap in item.gaps)
+        plans = (plan for item in (*self.matrices, *self.singles) for plan in item.plans)
+        return next(chain[EpPlan | EmptyCell](gaps, plans), None)
 
     @property
     def answer(self) -> str:
@@ -308,6 +324,7 @@ class LedgerPage:
         self.hardware, self.family = stacks[0].hardware, stacks[0].family
         self.address = f"/leaderboards/{slug(self.hardware)}/{slug(self.family)}"
         self.query = urlencode({"hardware": self.hardware, "family": self.family})
+        self._may_plan = all(stack.may_plan for stack in stacks)
         seen = _graph_runs(session, stacks)
         peaks = {item.id: item.peak for item in seen if item.peak is not None}
         gains = list(_gains(stacks, peaks))
@@ -321,7 +338,12 @@ class LedgerPage:
 
     @property
     def plan_from(self) -> int | None:
-        """Return the newest run of a scope that nothing was compared with; None when all have an answer."""
+        """Return the newest run of a scope that nothing was compared with; None when all have an answer.
+
+        None also for callers who may not plan experiments for all of the runs.
+        """
+        if not self._may_plan:
+            return None
         open_scopes = [row.scope for row in self.rows if row.scope.scope != NO_GRAPHS and not row.gains]
         return next((scope.plan_from for scope in open_scopes if scope.plan_from), None)
 
@@ -474,9 +496,11 @@ ProjectName = Annotated[str, Query(max_length=100)]
 
 
 def get_stacks(
-    session: ReadSession, hardware: Slug, family: Slug, project: ProjectName = ""
+    request: Request, session: ReadSession, hardware: Slug, family: Slug, project: ProjectName = ""
 ) -> tuple[MatrixStack, ...]:
-    return stacks_of(session, hardware, family, project)
+    may = access_of(request).may
+    stacks = stacks_of(session, hardware, family, project)
+    return tuple(replace(stack, may_plan=may(Action.CONTRIBUTE, stack.project_id)) for stack in stacks)
 
 
 Stacks = Annotated[tuple[MatrixStack, ...], Depends(get_stacks)]

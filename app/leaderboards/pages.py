@@ -64,6 +64,7 @@ from app.storage.suspect_evidence import find_availability
 from app.web.access_rule import requires
 from app.web.charts import AvailabilityTable, availability_table
 from app.web.dependencies import ReadSession
+from app.web.identity import access_of
 from app.web.pictures import DotRow, Kind, Picture, Theme, dispatcher_colour, picture_response, rows_body
 from app.web.templating import render
 
@@ -395,6 +396,7 @@ def _render(request: Request, page: LeaderboardPage, block: str) -> HTMLResponse
         block=block,
         address=page.address + page.asked if is_page else None,
         p=page,
+        may_plan=all(access_of(request).may(Action.CONTRIBUTE, item.project_id) for item in page.standings.items),
         f=page.filters,
         rankings=RANKINGS,
         words=words,

@@ -41,6 +41,7 @@ from app.references.views import stacks_beside
 from app.storage import audit
 from app.storage.access_changes import project_slugs
 from app.storage.database import ListPage
+from app.storage.projects import project_named
 from app.storage.references import Reference, find_reference
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
@@ -217,6 +218,8 @@ def show_nearest(
         nearest=nearest,
         ours=nearest.ours,
         whose=whose(nearest.ours),
+        may_plan=(project := project_named(session, nearest.ours.project)) is not None
+        and access_of(request).may(Action.CONTRIBUTE, project.id),
         summary=summary(nearest),
         figures=views.figure_rows(nearest),
         bars=views.figure_bars(nearest),

@@ -128,6 +128,7 @@ _MACHINE_PATHS = ("/api/", "/healthz", "/readyz", "/metrics")
 
 def register(app: FastAPI) -> None:
     """Let this module answer expected errors. `RequestFrameMiddleware` answers the others with `unexpected`."""
+    # No coroutines, so that they run in a thread: the page of an error counts the open regressions.
     app.add_exception_handler(ThreewallsError, _our_error)
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(HTTPException, _http_error)
@@ -174,7 +175,7 @@ def is_machine(request: Request) -> bool:
     return not _is_page(request) or "text/html" not in request.headers.get("accept", "")
 
 
-async def _our_error(request: Request, error: Exception) -> Response:
+def _our_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ThreewallsError)  # noqa: S101  # registered for nothing else
     return answer_error(request, error)
 
@@ -188,7 +189,7 @@ def answer_error(request: Request, error: ThreewallsError) -> Response:
     return response
 
 
-async def _invalid_request(request: Request, error: Exception) -> Response:
+def _invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101
     problems = error.errors()[:_MOST_FIELDS]
     # For a page, an invalid parameter in the path is simply an address that does not exist.
@@ -211,7 +212,7 @@ def _is_page(request: Request) -> bool:
     return not request.url.path.startswith(_MACHINE_PATHS)
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
+def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101
     phrase = HTTPStatus(error.status_code).phrase
     title = _TITLES.get(error.status_code, phrase)
