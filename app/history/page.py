@@ -185,14 +185,35 @@ class HistoryPage:
 
     @property
     def lead(self) -> str:
-        """Return the current level; in the first segment of a container, against the container before."""
+        """Return the current level with its open regression; else against the container before, or its last change."""
         step, own, history = self.newest, self.spoken_of, self.own
         if step is not None and step.stack_key != self.stack.stack_key:
             own, history = self._last_of(step), self.history
-        if step is None or step.delta_pct is None or step.letter != own.letter or own.now is None or own.changes:
+        now = own.now
+        if now is None:
             return level_text(history.runs, history.eligibilities, own)
-        change = change_text(step.delta_pct)
-        return f"{step_time(own.now.step_time_ms)} per step in {step.container}, {change.text} than in {step.before}."
+        upgraded, is_slower = "", False
+        if step is not None and step.delta_pct is not None and step.letter == own.letter and not own.changes:
+            change, is_slower = change_text(step.delta_pct), step.delta_pct > 0
+            upgraded = (
+                f"{step_time(now.step_time_ms)} per step in {step.container}, {change.text} than in {step.before}."
+            )
+        alarm = self._alarm_of(own.letter)
+        if alarm is not None and alarm.delta_pct is not None and not is_slower:
+            since = f"{change_text(alarm.delta_pct).text} since #{alarm.run_id}"
+            return f"{step_time(now.step_time_ms)} per step now; regression {alarm.regression_id}: {since}."
+        return upgraded or level_text(history.runs, history.eligibilities, own)
+
+    def _alarm_of(self, letter: str) -> HistoryAlarm | None:
+        """Return the newest open regression of step time of a configuration."""
+        runs = {
+            self.history.runs[place].id
+            for configuration in self.history.configurations
+            if configuration.letter == letter
+            for place in configuration.runs
+        }
+        of_it = (alarm for alarm in self.open_alarms if alarm.metric == "step_time_ms" and alarm.run_id in runs)
+        return next(of_it, None)
 
     @property
     def title(self) -> str:
@@ -363,7 +384,7 @@ class HistoryPage:
         active = {
             alarm.regression_id: alarm
             for alarm in self.alarms
-            if alarm.shown_state in OPEN_STATES and alarm.run_id in runs
+            if alarm.shown_state in OPEN_STATES and alarm.run_id in runs and not alarm.is_back
         }
         return sorted(active.values(), key=lambda alarm: -alarm.regression_id)
 

@@ -207,7 +207,10 @@ OPEN_STATES = (*ACTIVE, FIX_CLAIMED)
 
 @dataclass(frozen=True, slots=True)
 class HistoryAlarm:
-    """A regression that includes the stack: `run_id` is the slow run, `fixed_by` the run that ended it."""
+    """A regression that includes the stack: `run_id` is the slow run, `fixed_by` the run that ended it.
+
+    `is_back`: the runs of this stack recovered, or its job moved to another stack.
+    """
 
     regression_id: int
     run_id: int
@@ -215,6 +218,7 @@ class HistoryAlarm:
     metric: str
     fixed_by: int | None
     delta_pct: float | None
+    is_back: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +328,7 @@ def read_alarms(session: Session, stack_key: str) -> tuple[HistoryAlarm, ...]:
             regression.metric,
             regression.proposal_run_id,
             alarm.delta_pct,
+            alarm.proposal == "fixed",
         )
         for alarm, regression, shown_state in rows
     )

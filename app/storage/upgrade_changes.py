@@ -1,6 +1,6 @@
 """What upgrades changed: one entry per upgrade of a project, over its stacks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,7 @@ from sqlmodel import Session, col
 
 from app.domain.numbers import THIN, grouped, plural
 from app.storage.runs import aware
-from app.storage.tables import ProjectRow, UpgradeChangeRow, select_any
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, UpgradeChangeRow, select_any
 
 MOST = 10
 _MOST_READ = 500
@@ -19,7 +19,10 @@ _MOST_READ = 500
 
 @dataclass(frozen=True, slots=True)
 class UpgradeOfStack:
-    """The change of one stack. `run_id`: its first run after the upgrade; `others`: fields that changed, too."""
+    """The change of one stack. `run_id`: its first run after the upgrade; `others`: fields that changed, too.
+
+    `now_pct`: its size in the regression that it opened, which later runs made more exact; else `delta_pct`.
+    """
 
     stack_key: str
     job: str
@@ -31,6 +34,7 @@ class UpgradeOfStack:
     ci_high_pct: float
     runs: int
     from_runs: int
+    now_pct: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class UpgradeChange:
             stacks = self.of(decision)
             if not stacks:
                 continue
-            sizes = sorted(abs(stack.delta_pct) for stack in stacks)
+            sizes = sorted(abs(stack.now_pct) for stack in stacks)
             by = f" by {_sizes(sizes)}" if decision in ("regression", "improvement") else ""
             yield f"{plural(len(stacks), noun) if noun else len(stacks)} {word}{by}"
             noun = ""
@@ -97,16 +101,38 @@ def upgrade_changes(
     if since is not None:
         chosen = chosen.where(col(UpgradeChangeRow.at) >= since)
     groups: dict[tuple[str, str, str, str], list[UpgradeChangeRow]] = {}
-    for row, slug in session.execute(chosen):
+    rows = session.execute(chosen).all()
+    sizes = _sizes_now(session, [row.run_id for row, _ in rows])
+    for row, slug in rows:
         groups.setdefault((slug, row.field, row.from_value, row.to_value), []).append(row)
     return tuple(
-        UpgradeChange(*key, aware(rows[0].at), tuple(sorted(map(_stack, rows), key=lambda stack: -stack.delta_pct)))
-        for key, rows in list(groups.items())[:most]
+        UpgradeChange(
+            *key,
+            aware(changes[0].at),
+            tuple(sorted((_stack(row, sizes) for row in changes), key=lambda stack: -stack.now_pct)),
+        )
+        for key, changes in list(groups.items())[:most]
     )
 
 
-def _stack(row: UpgradeChangeRow) -> UpgradeOfStack:
+def _sizes_now(session: Session, run_ids: Sequence[int]) -> dict[int, float]:
+    """Return the change in percent in the regressions of upgrades that these runs opened."""
+    members = (
+        select_any(RegressionMemberRow.run_id, RegressionMemberRow.delta_pct)
+        .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+        .where(
+            col(RegressionMemberRow.run_id).in_(run_ids),
+            col(RegressionMemberRow.delta_pct).is_not(None),
+            col(RegressionRow.kind) == "upgrade",
+            col(RegressionRow.metric) == "step_time_ms",
+        )
+    )
+    return {row.run_id: row.delta_pct for row in session.execute(members)}
+
+
+def _stack(row: UpgradeChangeRow, sizes: Mapping[int, float]) -> UpgradeOfStack:
+    now_pct = sizes.get(row.run_id, row.delta_pct) if row.decision == "regression" else row.delta_pct
     return UpgradeOfStack(
         row.stack_key, row.job, row.run_id, row.others, row.decision, row.delta_pct, row.ci_low_pct, row.ci_high_pct,
-        row.runs, row.from_runs,
+        row.runs, row.from_runs, now_pct,
     )  # fmt: skip

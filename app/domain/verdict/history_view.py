@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -429,7 +429,7 @@ def level_text(runs: Sequence[HistoryRun], eligibilities: Sequence[Eligibility],
     newest = runs[-1].ordered_at
     now = shown.now
     if now is None:
-        return f"No run of this stack counts yet: {_why_none(eligibilities[place] for place in shown.runs)}."
+        return _without_level(runs, eligibilities)
     stands = f"{step_time(now.step_time_ms)} per step now"
     if len(shown.counted) < FEWEST_RUNS:
         over = f"over {plural(len(shown.counted), 'eligible run')}"
@@ -447,9 +447,14 @@ def _moved(change: SegmentChange) -> str:
     return f"{text.size} {text.word}"
 
 
-def _why_none(eligibilities: Iterable[Eligibility]) -> str:
-    counts = Counter(eligibilities)
-    return ", ".join(f"{n:,} {ELIGIBILITY_LABELS[why]}" for why, n in counts.most_common())
+def _without_level(runs: Sequence[HistoryRun], eligibilities: Sequence[Eligibility]) -> str:
+    """Return `16 experiment runs, no CI run: 23.73 s at first, 16.83 s at best.`, or why no run counts."""
+    times = [run.log_step_time for run in runs if run.purpose == "experiment" and has_figure(run)]
+    if times and all(run.purpose == "experiment" for run in runs):
+        best = f", {step_time(math.exp(min(times)))} at best" if min(times) < times[0] else ""
+        return f"{plural(len(runs), 'experiment run')}, no CI run: {step_time(math.exp(times[0]))} at first{best}."
+    why_none = Counter(eligibilities).most_common()
+    return f"No run of this stack counts yet: {', '.join(f'{n:,} {ELIGIBILITY_LABELS[why]}' for why, n in why_none)}."
 
 
 def golden_text(pins: Sequence[Pin], near: datetime) -> list[str]:
