@@ -5,7 +5,9 @@ from collections.abc import Iterator
 
 from app.domain.contract.values import KNOWN_MODELS, gpu_sku
 
-_NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
+# A number is matched whole and from its first digit on: a long one would be tried from every digit to every other.
+_COUNT = r"(?<![\d.,])(\d++(?:,\d{3})*+)"
+_NUMBER = r"(?<![\d.,])(\d++(?:,\d{3})*+(?:\.\d++)?+)"
 _FIGURES = {
     "tokens_per_s_per_gpu": r"tok(?:en)?s?\s*/\s*s(?:ec)?\s*/\s*gpu",
     "tflops_per_gpu": r"(?:model\s+)?tflops?(?:\s*/\s*s)?(?:\s*/\s*gpu)?",
@@ -39,7 +41,7 @@ def _values(text: str) -> Iterator[tuple[str, str]]:
     for name, seconds in _first("step_time_ms", text, *_STEP_S):
         yield name, f"{float(seconds) * 1000:.15g}"
     for name, label in _COUNTS.items():
-        yield from _first(name, text, rf"\b(?:{label})\s*[:=]?\s*(\d[\d,]*)\b")
+        yield from _first(name, text, rf"\b(?:{label})\s*[:=]?\s*{_COUNT}\b")
     for name, pattern in _PRECISIONS.items():
         if re.search(rf"\b(?:{pattern})\b", text, re.IGNORECASE):
             yield "precision", name
@@ -58,9 +60,9 @@ def _hardware(text: str) -> Iterator[tuple[str, str]]:
         gpu = gpu_sku(word)
         if gpu is not None:
             yield "gpu", gpu
-            yield from _first("gpus", text, rf"(\d[\d,]*)\s*[x×*]?\s*{word}", r"\bgpus?\s*[:=]\s*(\d[\d,]*)")
+            yield from _first("gpus", text, rf"{_COUNT}\s*[x×*]?\s*{word}", rf"\bgpus?\s*[:=]\s*{_COUNT}")
             return
-    yield from _first("gpus", text, r"(\d[\d,]*)\s*gpus\b", r"\bgpus\s*[:=]\s*(\d[\d,]*)")
+    yield from _first("gpus", text, rf"{_COUNT}\s*gpus\b", rf"\bgpus\s*[:=]\s*{_COUNT}")
 
 
 def _first(name: str, text: str, *patterns: str) -> Iterator[tuple[str, str]]:

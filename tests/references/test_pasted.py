@@ -32,6 +32,7 @@ from app.references.pasted import recognise
         ),
         ("see https://example.com/a-report of 2026-08", {"url": "https://example.com/a-report", "date": "2026-08"}),
         ("nothing of use", {}),
+        ("1" * 5000, {}),  # must not be tried from every digit on
     ],
 )  # fmt: skip
 def test_values_are_recognised(text: str, values: dict[str, str]) -> None:
