@@ -13,16 +13,16 @@ from tests.services import janitor, run
 
 ROOT = Path(__file__).resolve().parents[2]
 INNER = """
-    import os, subprocess, sys, time
+    import os, subprocess, time
     from pathlib import Path
+    from redis import Redis
     from tests.services import run
 
     def test_it_waits_to_be_killed(postgres_server, redis_server):
         child = subprocess.Popen(["sleep", "600"], start_new_session=True)
-        redis = [p.parent for p in Path("/proc").glob("*/comm") if p.read_text() == "redis-server\\n"
-                 and str((p.parent / "cwd").readlink()).startswith(str(run.folder()))]
+        redis = Redis.from_url(redis_server).info("server")["process_id"]
         Path({told!r}).write_text(
-            f"{{os.getpid()}} {{child.pid}} {{run.folder()}} {{os.environ['TEST_RUN']}} {{redis[0].name}}"
+            f"{{os.getpid()}} {{child.pid}} {{redis}} {{run.folder()}} {{os.environ['TEST_RUN']}}"
         )
         time.sleep(600)
 """
@@ -38,9 +38,10 @@ def test_a_killed_run_leaves_no_process_and_no_folder_behind(tmp_path: Path) -> 
         command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
     ) as inner:
         wait_for(lambda: (report.exists() and report.read_text()) or inner.poll() is not None, "the inner run")
-        pid, child, folder, token, redis = report.read_text().split()
+        pid, child, redis, folder, token = report.read_text().split()
         assert int(pid) == inner.pid
-        assert len(janitor.processes_of(token, folder)) > 2  # the child, PostgreSQL's processes
+        processes = janitor.processes_of(token, folder)
+        assert {int(child), int(redis)} < set(processes)  # and PostgreSQL's
         os.kill(inner.pid, signal.SIGKILL)
     wait_for(lambda: not janitor.processes_of(token, folder) and not Path(folder).exists(), "the janitor")
     assert not is_alive(int(child))
