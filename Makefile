@@ -55,7 +55,7 @@ format: $(VENV)/.dev  ## Format the code (ruff) and the templates (djlint)
 lint: $(VENV)/.dev  ## Check format and lint
 	$(BIN)/ruff format --check -q .
 	$(BIN)/ruff check -q .
-	$(BIN)/djlint templates --check --quiet
+	$(BIN)/djlint templates --check
 	$(BIN)/djlint templates --lint --quiet
 
 .PHONY: types
