@@ -21,7 +21,7 @@ from app.storage.projects import list_projects, slugs_by_id
 from app.storage.stacks import names_of_stacks
 from app.storage.users import names_by_id
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession
+from app.web.dependencies import AppEngine, ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.identity import access_of
 from app.web.lists import FilterQuery, OneOf, Passes, only_these
@@ -223,7 +223,7 @@ def export_audit(request: Request, engine: AppEngine) -> Response:
 
 # --- `GET /api/v1/audit`.
 
-api_router = APIRouter(prefix="/api/v1", tags=["access"])
+api = api_router("access")
 
 
 class EventOut(BaseModel):
@@ -268,7 +268,7 @@ class AuditList(BaseModel):
     next_before: int | None = Field(description="Value of `before` for the next page; null on the last page.")
 
 
-@api_router.get(
+@api.get(
     "/audit",
     dependencies=[only_these(*AuditQuery.model_fields, "format")],
     response_model=AuditList,

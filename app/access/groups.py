@@ -17,7 +17,7 @@ from app.storage.database import read_session, transaction
 from app.storage.groups import MAX_NAME, Group, GroupRole
 from app.storage.projects import find_project
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppSettings, ReadSession
+from app.web.dependencies import AppEngine, AppSettings, ReadSession, api_router
 from app.web.errors import documented
 from app.web.forms import answer_form
 from app.web.identity import signed
@@ -92,7 +92,7 @@ class NewGroupRole(BaseModel):
     author: Author = ""
 
 
-api = APIRouter(prefix="/api/v1", tags=["access"])
+api = api_router("access")
 
 
 @api.get("/groups")

@@ -33,7 +33,7 @@ from app.storage.projects import find_project
 from app.storage.tables import MemberRow
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access_rule import Open, requires
-from app.web.dependencies import AppEngine, AppSettings, ReadSession, reading
+from app.web.dependencies import AppEngine, AppSettings, ReadSession, api_router, reading
 from app.web.errors import documented
 from app.web.forms import Form, answer_form, sent_form
 from app.web.identity import access_of, signed
@@ -109,7 +109,7 @@ class NewInvitation(BaseModel):
     author: Author = ""
 
 
-api = APIRouter(prefix="/api/v1/projects", tags=["access"])
+api = api_router("access", "/api/v1/projects")
 
 
 @api.get("/{slug}/invitations", responses=documented(404, 422))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Self
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from sqlmodel import Session
 from starlette.responses import JSONResponse
@@ -19,7 +19,7 @@ from app.storage.tables import utc_now
 from app.storage.tokens import CreatedToken, tokens_by_creator
 from app.storage.users import ProjectMember, User, list_users, roles_by_user
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession
+from app.web.dependencies import AppEngine, ReadSession, api_router
 from app.web.errors import documented
 from app.web.identity import NEEDS_LOG_INS, Access, access_of, how_to_have_log_ins, signed
 
@@ -28,7 +28,7 @@ _NO_STORE = {"Cache-Control": "no-store"}
 Author = Annotated[str, Field(max_length=100, description="Who makes the change, on a service without log-ins.")]
 
 UserId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="Id of the user.")]
-router = APIRouter(prefix="/api/v1/projects", tags=["access"])
+router = api_router("access", "/api/v1/projects")
 
 Slug = Annotated[str, Path(min_length=1, max_length=100, description="Name of the project, as in `meta.project`.")]
 TokenId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="Id of the token, as listed.")]
@@ -250,7 +250,7 @@ def revoke_token(engine: AppEngine, slug: Slug, token_id: TokenId) -> TokenOut:
 
 # --- `/api/v1/users`, for administrators.
 
-users_router = APIRouter(prefix="/api/v1/users", tags=["access"])
+users_router = api_router("access", "/api/v1/users")
 
 
 class UserOut(BaseModel):

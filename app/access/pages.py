@@ -31,7 +31,7 @@ from app.storage.runs import aware
 from app.storage.tables import TokenRow, select_any, utc_now
 from app.storage.visible import seeing
 from app.web.access_rule import Open, requires
-from app.web.dependencies import AppEngine, AppSettings
+from app.web.dependencies import AppEngine, AppSettings, api_router
 from app.web.errors import documented
 from app.web.forms import sent_form
 from app.web.identity import access_of
@@ -183,7 +183,7 @@ def _password_page(request: Request, form: PasswordForm, wanted: str, status: in
 SESSION_KEY = r"[0-9a-f]{16}"
 
 pages = APIRouter(include_in_schema=False, prefix="/settings/account")
-api = APIRouter(prefix="/api/v1/account/sessions", tags=["access"])
+api = api_router("access", "/api/v1/account/sessions")
 
 Key = Annotated[str, Path(pattern=SESSION_KEY, max_length=16, description="Key of the session, as listed.")]
 
@@ -442,7 +442,7 @@ def _second_factor_page(
 
 # --- `GET /api/v1/whoami`: lets a client check its token before a job depends on it.
 
-whoami_router = APIRouter(prefix="/api/v1", tags=["access"])
+whoami_router = api_router("access")
 
 
 class WhoAmI(BaseModel):

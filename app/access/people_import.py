@@ -28,7 +28,7 @@ from app.storage import groups, users
 from app.storage.database import read_session, transaction
 from app.storage.projects import find_project
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppSettings
+from app.web.dependencies import AppEngine, AppSettings, api_router
 from app.web.errors import documented
 from app.web.forms import answer_form
 from app.web.identity import signed
@@ -193,7 +193,7 @@ def _refused(problems: Sequence[str]) -> InvalidChange:
 
 # --- API and page, for administrators.
 
-api = APIRouter(prefix="/api/v1/users", tags=["access"])
+api = api_router("access", "/api/v1/users")
 router = APIRouter(include_in_schema=False, prefix="/settings/users")
 
 

@@ -23,7 +23,7 @@ from app.storage.projects import find_project
 from app.storage.share_links import ShareLink
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access_rule import Open, Owner, requires
-from app.web.dependencies import AppEngine, ReadSession, reading
+from app.web.dependencies import AppEngine, ReadSession, api_router, reading
 from app.web.errors import documented
 from app.web.forms import Form, answer_form
 from app.web.identity import signed
@@ -128,7 +128,7 @@ class NewShareLink(BaseModel):
     author: Author = ""
 
 
-api = APIRouter(prefix="/api/v1/projects/{slug}/share-links", tags=["access"])
+api = api_router("access", "/api/v1/projects/{slug}/share-links")
 
 
 @api.get("", responses=documented(404, 422))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from pydantic import BaseModel, Field
 
 from app.compare.queries import ComparedRun, ComparedSides, Side, SideSelection, pair_suggestions
@@ -17,7 +17,7 @@ from app.domain.verdict.comparison import MetricOutcome, Within, paid_with
 from app.domain.verdict.differences import Axis, Difference
 from app.errors import FieldError, InvalidQuery
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession, Rules
+from app.web.dependencies import ReadSession, Rules, api_router
 from app.web.errors import documented
 from app.web.templating import public_address
 
@@ -132,7 +132,7 @@ class CompareOut(BaseModel):
     rules: list[RuleSaysOut] = Field(description="Results of the rules that compare b with a.")
 
 
-router = APIRouter(prefix="/api/v1", tags=["compare"])
+router = api_router("compare")
 
 Runs = Annotated[str, Query(description="Numbers of runs, separated by commas; reruns of one job count once each.")]
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 from sqlalchemy import Engine
 
 from app.domain.access.principal import Action
@@ -25,12 +25,12 @@ from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.experiments import find_experiments, get_experiment
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppSettings, ReadSession
+from app.web.dependencies import AppEngine, AppSettings, ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.lists import only_these
 from app.web.templating import public_address
 
-router = APIRouter(prefix="/api/v1", tags=["experiments"])
+router = api_router("experiments")
 
 _AS_TEXT = {"mermaid": ("text/vnd.mermaid", mermaid), "dot": ("text/vnd.graphviz", dot)}
 

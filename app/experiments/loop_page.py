@@ -28,7 +28,7 @@ from app.storage.experiments import Experiment, get_experiment
 from app.storage.projects import find_project
 from app.storage.rules import read_run, rules_in_force
 from app.web.access_rule import requires
-from app.web.dependencies import AppSettings, ReadSession
+from app.web.dependencies import AppSettings, ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.identity import access_of
 from app.web.pictures import Kind, Picture, Theme, nested_body, picture_response
@@ -167,7 +167,7 @@ def under_way(session: Session, settings: Settings, journey: Journey, base_url: 
 
 # --- Files of the loop: the recipe of the current run, the waterfall, and the script that launches a side.
 
-api = APIRouter(prefix="/api/v1", tags=["experiments"])
+api = api_router("experiments")
 _SCRIPT = as_content("text/x-shellscript")
 
 

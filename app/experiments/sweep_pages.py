@@ -26,7 +26,7 @@ from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import read_session
 from app.storage.experiments import Experiment, sweep_of
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppSettings, ReadSession
+from app.web.dependencies import AppEngine, AppSettings, ReadSession, api_router
 from app.web.errors import documented
 from app.web.forms import answer_form, status_of
 from app.web.identity import Author, author_field
@@ -281,7 +281,7 @@ def _values(trials: Sequence[Trial]) -> list[str]:
     return [trial.value for trial in trials]
 
 
-api = APIRouter(prefix="/api/v1", tags=["experiments"])
+api = api_router("experiments")
 
 
 @api.post("/sweeps", status_code=201, responses=documented(404, 409, 422))

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Path, Query, Request, Response
+from fastapi import HTTPException, Path, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
@@ -16,7 +16,7 @@ from app.errors import FieldError, InvalidQuery, NotFound
 from app.history.page import HistoryPage, ProposalRow
 from app.history.queries import HistoryView, get_stack, matching_keys
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession
+from app.web.dependencies import ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.lists import csv_text
 from app.web.tables import table_format
@@ -191,7 +191,7 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-router = APIRouter(prefix="/api/v1", tags=["history"])
+router = api_router("history")
 
 StackKey = Annotated[str, Path(max_length=100, description="A stack key, or at least 8 of its first digits.")]
 

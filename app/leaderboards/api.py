@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Annotated, Self
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi import HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from sqlmodel import Session
@@ -35,7 +35,7 @@ from app.storage.standings import (
     standings_of,
 )
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession
+from app.web.dependencies import ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.lists import csv_text, only_these
 from app.web.templating import public_address
@@ -253,7 +253,7 @@ def _interval(figure: Interval | None) -> tuple[float | None, float | None, floa
     return (None, None, None) if figure is None else (figure.value, figure.low, figure.high)
 
 
-router = APIRouter(prefix="/api/v1", tags=["leaderboards"])
+router = api_router("leaderboards")
 
 _FILTERS = [only_these(*LeaderboardQuery.names(), "page", "page_size")]
 _ANSWERS = documented(404, 406, 422, ok=as_content("text/csv"))

@@ -47,7 +47,7 @@ from app.storage.stacks import names_of_titles
 from app.storage.standings import check_project
 from app.storage.tables import ProjectRow, RunResultRow, RunRow, StandingRow, select_any
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession, Rules
+from app.web.dependencies import ReadSession, Rules, api_router
 from app.web.errors import documented
 from app.web.identity import access_of
 from app.web.lists import only_these
@@ -618,7 +618,7 @@ class GraphsOut(BaseModel):
     published: list[dict[str, Any]]
 
 
-api = APIRouter(prefix="/api/v1", tags=["leaderboards"])
+api = api_router("leaderboards")
 _NAMES = [only_these("hardware", "family", "project")]
 
 

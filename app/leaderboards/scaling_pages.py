@@ -18,7 +18,7 @@ from app.leaderboards.scaling_charts import LOOKS, MARKS, MOST_DRAWN, scaling_ch
 from app.leaderboards.scaling_queries import ScalingQuery, Workloads, check_names, container_of, measure, workloads
 from app.leaderboards.scaling_views import KINDS, ScalingPointRow, Section, SeriesView, answer, lead, sections
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession
+from app.web.dependencies import ReadSession, api_router
 from app.web.errors import documented
 from app.web.lists import csv_download, csv_text, only_these
 from app.web.templating import render
@@ -224,10 +224,10 @@ def _render(request: Request, page: ScalingPage, drawn: Section | None = None) -
 
 # --- `GET /api/v1/scaling`: one workload at several sizes, as JSON.
 
-api_router = APIRouter(prefix="/api/v1", tags=["leaderboards"])
+api = api_router("leaderboards")
 
 
-@api_router.get(
+@api.get(
     "/scaling",
     response_class=JSONResponse,
     dependencies=[only_these(*ScalingQuery.names())],

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Literal, Self
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 
@@ -35,7 +35,7 @@ from app.notifications.queries import (
 from app.storage.audit import MAX_AUTHOR
 from app.storage.database import read_session
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppSettings, ReadSession
+from app.web.dependencies import AppEngine, AppSettings, ReadSession, api_router
 from app.web.errors import documented
 from app.web.identity import Author, AuthorBody, author, author_field
 from app.web.templating import public_address
@@ -156,7 +156,7 @@ class DeliveryQuery(BaseModel):
     page_size: int = Field(PAGE_SIZE, ge=1, le=500)
 
 
-router = APIRouter(prefix="/api/v1/projects/{slug}", tags=["notifications"])
+router = api_router("notifications", "/api/v1/projects/{slug}")
 
 
 @router.get("/receivers", responses=documented(404, 422))

@@ -24,7 +24,7 @@ from app.storage.projects import find_project
 from app.storage.runs import newest_contract
 from app.storage.standings import leaderboard_title
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession
+from app.web.dependencies import AppEngine, ReadSession, api_router
 from app.web.errors import documented
 from app.web.forms import Form, answer_form
 from app.web.identity import signed
@@ -101,7 +101,7 @@ class ChartChange(BaseModel):
     author: str = Field("", max_length=100, description="Who moves it, on a service without log-ins.")
 
 
-api = APIRouter(prefix="/api/v1/projects/{slug}/dashboard", tags=["projects"])
+api = api_router("projects", "/api/v1/projects/{slug}/dashboard")
 
 
 @api.get("", responses=documented(404, 422))

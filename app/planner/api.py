@@ -2,7 +2,7 @@
 
 from typing import Annotated, Self
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain.access.principal import Action
@@ -16,7 +16,7 @@ from app.planner import queries
 from app.planner.pages import layout_values, with_degrees
 from app.planner.queries import planned
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession
+from app.web.dependencies import ReadSession, api_router
 from app.web.errors import documented
 from app.web.templating import public_address
 
@@ -281,7 +281,7 @@ def _used(used: UsedLayout, differs: tuple[str, ...], base: str) -> UsedOut:
     )
 
 
-router = APIRouter(prefix="/api/v1", tags=["plan"])
+router = api_router("plan")
 
 
 @router.get("/plan", responses=documented(422))

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from pydantic import BaseModel, Field
 
 from app.domain.access.principal import Action
@@ -12,7 +12,7 @@ from app.storage.database import ListPage
 from app.storage.rules import RulesInForce
 from app.storage.suspect_evidence import MeasuredHere
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession, Rules
+from app.web.dependencies import ReadSession, Rules, api_router
 from app.web.errors import documented
 from app.web.templating import public_address
 
@@ -193,7 +193,7 @@ class RuleOut(RuleSummaryOut):
     last_fired: list[FiredInOut]
 
 
-router = APIRouter(prefix="/api/v1", tags=["rules"])
+router = api_router("rules")
 
 RuleName = Annotated[str, Path(max_length=100, description="Rule id.")]
 

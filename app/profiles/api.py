@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 from sqlmodel import Session
@@ -24,13 +24,13 @@ from app.storage.database import read_session
 from app.storage.profiles import StoredProfile, profiled_runs
 from app.storage.stacks import is_stack
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk
+from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk, api_router
 from app.web.errors import as_content, documented
 from app.web.forms import sent_form
 from app.web.identity import Author, author_field, signed, uploader
 from app.web.templating import public_address
 
-router = APIRouter(prefix="/api/v1", tags=["profiles"])
+router = api_router("profiles")
 
 MAX_FILES = 64
 MAX_FIELDS = 2 * MAX_FILES + 8

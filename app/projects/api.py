@@ -4,7 +4,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Self
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from sqlmodel import Session
 
@@ -28,12 +28,12 @@ from app.storage.audit import MAX_AUTHOR
 from app.storage.database import read_session
 from app.storage.suspect_evidence import find_availability
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppSettings, ReadSession
+from app.web.dependencies import AppEngine, AppSettings, ReadSession, api_router
 from app.web.errors import documented
 from app.web.identity import Author, author_field
 from app.web.lists import only_these
 
-router = APIRouter(prefix="/api/v1", tags=["projects"])
+router = api_router("projects")
 
 Slug = Annotated[str, Path(min_length=1, max_length=100, description="Name of the project, as in `meta.project`.")]
 

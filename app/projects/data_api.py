@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -31,12 +31,12 @@ from app.storage.stage_times import stage_times
 from app.storage.tables import utc_now
 from app.storage.usage import counted_at, database_bytes, usage_of_projects
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppLogFiles, ReadSession
+from app.web.dependencies import AppEngine, AppLogFiles, ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.identity import Author, AuthorBody, access_of, author_field
 from app.web.identity import author as stated_author
 
-router = APIRouter(prefix="/api/v1", tags=["projects"])
+router = api_router("projects")
 
 Slug = Annotated[str, Path(min_length=1, max_length=100, description="Name of the project.")]
 RunId = Annotated[int, Path(ge=1, lt=2**63)]

@@ -18,7 +18,7 @@ from app.storage.database import read_session, transaction
 from app.storage.definition_progress import Progress, could_not_be_computed, progress
 from app.storage.tables import RunResultRow, RunRow, VerdictRow, select_any
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession
+from app.web.dependencies import AppEngine, ReadSession, api_router
 from app.web.templating import render
 
 MOST_LISTED = 100
@@ -126,7 +126,7 @@ def retry(engine: AppEngine) -> RedirectResponse:
 
 # --- `/api/v1/definitions`.
 
-api_router = APIRouter(prefix="/api/v1/definitions", tags=["definitions"])
+api = api_router("definitions", "/api/v1/definitions")
 
 
 class RunsOut(BaseModel):
@@ -184,14 +184,14 @@ class DefinitionsOut(BaseModel):
         )
 
 
-@api_router.get("")
+@api.get("")
 @requires(Action.READ)
 def read_definitions(session: ReadSession) -> DefinitionsOut:
     """Return the versions of all definitions and rules, and how many stored figures and verdicts follow them."""
     return DefinitionsOut.of(definition_state(session))
 
 
-@api_router.post("/retry", status_code=202)
+@api.post("/retry", status_code=202)
 @requires(Action.ADMINISTER)
 def retry_definitions(engine: AppEngine) -> DefinitionsOut:
     """Request another recomputation of the runs that failed it."""

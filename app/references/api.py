@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Any, Self
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sqlalchemy import Engine
 from sqlmodel import Session
@@ -38,7 +38,7 @@ from app.storage.database import ListPage, read_session
 from app.storage.references import Reference, find_reference
 from app.web import identity
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession
+from app.web.dependencies import AppEngine, ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.lists import only_these
 from app.web.tables import table_answer, table_format
@@ -232,7 +232,7 @@ def _fields(reference: Reference, base: str) -> dict[str, Any]:
     }
 
 
-router = APIRouter(prefix="/api/v1", tags=["references"])
+router = api_router("references")
 
 
 @router.get(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 from pydantic import BaseModel, Field
 from sqlalchemy import Engine
 from sqlmodel import Session, col
@@ -39,12 +39,12 @@ from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import RunRow, select_any, utc_now
 from app.storage.verdicts import StoredVerdict, rerun_request, verdicts_of
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession
+from app.web.dependencies import AppEngine, ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.tables import table_answer, table_format
 from app.web.templating import public_address
 
-router = APIRouter(prefix="/api/v1", tags=["regressions"])
+router = api_router("regressions")
 
 
 @router.get("/regressions", response_model=RegressionListOut, responses=documented(406, 422, ok=as_content("text/csv")))
@@ -106,7 +106,7 @@ def _detail(session: Session, regression_id: int, base: str) -> RegressionDetail
 
 # --- `GET /api/v1/runs/{id}/verdict`: the verdict of a run, its basis, and earlier verdicts.
 
-verdict_router = APIRouter(prefix="/api/v1", tags=["runs"])
+verdict_router = api_router("runs")
 
 
 class MetricChangeOut(BaseModel):

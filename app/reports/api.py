@@ -4,7 +4,7 @@ import asyncio
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
 
@@ -19,10 +19,11 @@ from app.reports.queries import get_report, warnings_of, where_reported
 from app.storage.database import read_session
 from app.storage.verdicts import StoredVerdict, rerun_request
 from app.web.access_rule import requires
+from app.web.dependencies import api_router
 from app.web.errors import as_content, documented
 from app.web.templating import public_address
 
-router = APIRouter(prefix="/api/v1", tags=["runs"])
+router = api_router("runs")
 
 SCHEMA = "threewalls.report/1"
 MARKDOWN = "text/markdown; charset=utf-8"

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 from pydantic import BaseModel, Field
 from sqlmodel import Session, col
 
@@ -23,11 +23,11 @@ from app.storage.runs import stored_contract
 from app.storage.tables import RunResultRow, RunRow, select_any
 from app.storage.verdicts import StoredVerdict, current_verdicts
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession
+from app.web.dependencies import ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.templating import public_address
 
-router = APIRouter(prefix="/api/v1", tags=["runs"])
+router = api_router("runs")
 
 MARKDOWN = "text/markdown; charset=utf-8"
 MOST_RUNS = 500

@@ -12,7 +12,7 @@ from typing import Annotated, Any, BinaryIO, Literal, cast
 from urllib.parse import quote
 
 import numpy as np
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import Header, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
@@ -52,7 +52,7 @@ from app.storage.heartbeat import silent_since
 from app.storage.runs import RunState, StoredSeries, lines_of
 from app.storage.tables import PROCESSED
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk
+from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk, api_router
 from app.web.errors import as_content, documented
 from app.web.forms import sent_form
 from app.web.identity import Author, author, author_field, optional_body, require_contributor, upload_project, uploader
@@ -61,7 +61,7 @@ from app.web.templating import public_address
 
 # --- `POST /api/v1/runs/{id}/logs`: append to a run's logs, during the job or after it.
 
-router = APIRouter(prefix="/api/v1", tags=["runs"])
+router = api_router("runs")
 
 _IN_MEMORY_BYTES = 1 << 20
 _MAX_OFFSET = 2**53

@@ -1,6 +1,5 @@
 """The nodes of a run, and which of them make runs slower: `GET /api/v1/runs/{id}/nodes` and the page of the run."""
 
-from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from sqlmodel import Session, col
 
@@ -13,13 +12,13 @@ from app.pipeline.rank import stored_priors
 from app.runs.api_models import RunId
 from app.storage.tables import RunResultRow, RunRow, select_any
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession
+from app.web.dependencies import ReadSession, api_router
 from app.web.errors import documented
 
 MOST_RUNS = 200
 _MOST_LISTED = 2_000
 
-router = APIRouter(prefix="/api/v1", tags=["runs"])
+router = api_router("runs")
 
 
 class SlowNodeOut(BaseModel):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import parse_qsl, urlencode
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import select, update
 from sqlmodel import Session, col
@@ -19,11 +19,11 @@ from app.storage.database import transaction
 from app.storage.projects import find_project
 from app.storage.tables import ProjectRow, SavedViewRow, utc_now
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession
+from app.web.dependencies import AppEngine, ReadSession, api_router
 from app.web.errors import documented
 from app.web.identity import Author, author, author_field
 
-router = APIRouter(prefix="/api/v1", tags=["runs"])
+router = api_router("runs")
 
 MOST_VIEWS = 100
 """Views that one user, or a project, may save."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Request
+from fastapi import Path, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain.access.principal import Action
@@ -22,7 +22,7 @@ from app.storage.database import read_session
 from app.storage.readings import in_force
 from app.suggestions.commands import state
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession, Rules
+from app.web.dependencies import AppEngine, ReadSession, Rules, api_router
 from app.web.errors import documented
 from app.web.identity import Author, author_field
 from app.web.templating import public_address
@@ -213,7 +213,7 @@ class SuggestionsOut(BaseModel):
     thresholds: dict[str, float] = Field(description="Thresholds of this service; no published source gives them.")
 
 
-router = APIRouter(prefix="/api/v1", tags=["runs"])
+router = api_router("runs")
 
 RunId = Annotated[int, Path(ge=1, lt=2**63)]
 

@@ -12,7 +12,7 @@ from app.domain.rules.launch_check import MAX_BYTES, LaunchCheck, check_document
 from app.errors import FieldError, InvalidMetadata
 from app.storage.rules import RulesInForce
 from app.web.access_rule import requires
-from app.web.dependencies import Rules
+from app.web.dependencies import Rules, api_router
 from app.web.errors import documented
 from app.web.forms import Form, answer_form
 from app.web.templating import render
@@ -48,7 +48,7 @@ class CheckOut(BaseModel):
     contract: dict[str, Any]
 
 
-api = APIRouter(prefix="/api/v1", tags=["rules"])
+api = api_router("rules")
 pages = APIRouter(include_in_schema=False)
 
 MAX_FIELDS = 10

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
@@ -15,11 +15,11 @@ from app.upgrade.pages import UpgradePage, UpgradeQuery, upgrade_page
 from app.upgrade.queries import MeasuredUpgrade
 from app.upgrade.views import titles_of
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession
+from app.web.dependencies import ReadSession, api_router
 from app.web.errors import documented
 from app.web.lists import only_these
 
-router = APIRouter(prefix="/api/v1", tags=["regressions"])
+router = api_router("regressions")
 
 SCHEMA = "threewalls.upgrade/1"
 MOST_LISTED = 100

@@ -1,11 +1,12 @@
-"""Dependencies of routes: settings, database, read session, log files, rules."""
+"""Routers of API calls, and dependencies of routes: settings, database, read session, log files, rules."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
 from anyio import CapacityLimiter
-from fastapi import Depends, Request
+from fastapi import APIRouter, Depends, Request
+from fastapi.routing import APIRoute
 from sqlalchemy import Engine
 from sqlmodel import Session
 
@@ -13,6 +14,20 @@ from app.settings import Settings
 from app.storage.database import CONNECTIONS, read_session
 from app.storage.log_files import LogFiles, require_room
 from app.storage.rules import RulesInForce, rules_in_force
+
+
+def api_router(tag: str, prefix: str = "/api/v1") -> APIRouter:
+    """Return a router whose calls the OpenAPI document groups under `tag` and identifies by their function's name.
+
+    Links to the reference use that name. It is set here and not where the application includes the routers, because
+    FastAPI would then read the types of all calls a second time.
+    """
+    return APIRouter(prefix=prefix, tags=[tag], generate_unique_id_function=_name)
+
+
+def _name(route: APIRoute) -> str:
+    return route.name
+
 
 # --- Each request reads in one session, and so through one connection, for the page and its frame.
 #

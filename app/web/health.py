@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import structlog
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, Field
 from sqlalchemy import Engine, text
@@ -17,10 +17,10 @@ from app.storage.database import fault_of, read_session
 from app.storage.heartbeat import silent_since
 from app.storage.log_files import free_bytes, require_room
 from app.web.access_rule import Open, requires
-from app.web.dependencies import AppEngine, AppLogFiles, AppSettings
+from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, api_router
 
 log = structlog.get_logger(__name__)
-router = APIRouter(tags=["health"])
+router = api_router("health", "")
 
 
 class Alive(BaseModel):
