@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 ACTION = ROOT / ".github/actions/threewalls/action.yml"
 TEMPLATE = ROOT / "docs/ci/threewalls.gitlab-ci.yml"
+ON_COMMENT = ROOT / "docs/ci/on-comment.yml"
 EXPRESSION = re.compile(r"\$\{\{ *([\w.-]+) *\}\}")
 SECONDS = 120
 
@@ -42,20 +43,43 @@ def play_action(folder: Path, inputs: Mapping[str, str], **env: str) -> Played:
     context = {f"inputs.{name}": str(item.get("default", "")) for name, item in action["inputs"].items()}
     context |= {f"inputs.{name}": text for name, text in inputs.items()}
     context |= {"github.action_path": str(ACTION.parent), "github.token": "no-token"}
+    assert {step["shell"] for step in action["runs"]["steps"]} == {"bash"}
+    return _play(folder, action["runs"]["steps"], context, env)
+
+
+def play_on_comment(folder: Path, comment: str, inputs: Mapping[str, str], **env: str) -> Played:
+    """Play the workflow in a checkout, which `actions/checkout` would make. `inputs` replace those of its action."""
+    (job,) = yaml.safe_load(ON_COMMENT.read_text())["jobs"].values()
+    scripts = [step for step in job["steps"] if "run" in step]
+    action = job["steps"][-1]
+    context = {
+        "github.token": inputs["github-token"], "github.event.issue.number": "12", "github.event.comment.body": comment,
+        "secrets.THREEWALLS_TOKEN": "",
+    }  # fmt: skip
+    played = _play(folder, scripts, context, env)
+    if played.code:
+        return played
+    stated = {name: _evaluated(text, context) for name, text in action["with"].items()}
+    reported = play_action(folder, stated | inputs, **env)
+    reported.printed = played.printed + reported.printed
+    return reported
+
+
+def _play(folder: Path, steps: Iterable[Mapping[str, Any]], context: dict[str, str], env: Mapping[str, str]) -> Played:
+    """Run the scripts of steps up to the first failure. Their outputs join the context."""
     played, summary, on_path = Played(), folder / "summary.md", folder / "path"
     on_path.touch()
-    for number, step in enumerate(action["runs"]["steps"]):
-        assert step["shell"] == "bash"
+    for number, step in enumerate(steps):
         assert "${{" not in step["run"], "what people wrote must not become a script"
         script, output = folder / f"step-{number}.sh", folder / f"output-{number}"
         script.write_text(step["run"])
-        output.touch()
-        stated = {name: _evaluated(str(text), context) for name, text in step["env"].items()}
+        output.write_text("")
+        stated = {name: _evaluated(str(text), context) for name, text in step.get("env", {}).items()}
         files = {
             "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary), "GITHUB_PATH": str(on_path),
             "RUNNER_TEMP": str(folder),
         }  # fmt: skip
-        job = environment(folder, GITHUB_ACTIONS="true", **files, **env) | stated
+        job = environment(folder, GITHUB_ACTIONS="true", **files) | env | stated
         job["PATH"] = os.pathsep.join((*reversed(on_path.read_text().splitlines()), job["PATH"]))
         done = _run(["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)], folder, job)
         played.printed += done.stdout + done.stderr

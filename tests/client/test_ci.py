@@ -13,7 +13,7 @@ import pytest
 
 from app.client.ci import CiJob, ci_job, surrounding_job
 from tests.client.answering import Answer, answering
-from tests.client.ci_files import ACTION, TEMPLATE, play_action, play_template
+from tests.client.ci_files import ACTION, ON_COMMENT, TEMPLATE, play_action, play_on_comment, play_template
 from tests.client.commands import Done, threewalls
 from tests.embedded.processes import Running
 from tests.services import github_server, gitlab_server
@@ -323,6 +323,7 @@ def test_an_event_that_cannot_be_read_says_nothing(content: str, tmp_path: Path)
     ("file", "options"),
     [
         (ACTION, ["--builtin-schema", "vendor.github-actions"]),
+        (ON_COMMENT, ["--builtin-schema", "vendor.github-workflows"]),
         (TEMPLATE, ["--builtin-schema", "vendor.gitlab-ci", "--data-transform", "gitlab-ci"]),
     ],
     ids=lambda value: value.name if isinstance(value, Path) else "",
@@ -385,6 +386,39 @@ def test_a_first_run_on_github_is_a_comment_and_a_neutral_check_and_fails_nobody
     assert played.summary.startswith("**◌ no baseline")
     assert again.outputs["upload"]["run"] == run, "the same job again is the same run"
     assert (len(forge.comments), len(forge.checks)) == (1, 1)
+
+
+def test_a_comment_measures_a_pull_request_and_of_a_fork_only_the_commit_that_was_read(
+    server: Running, tmp_path: Path
+) -> None:
+    training = tmp_path / "train.sh"
+    for words in (["init", "-qb", "main"], ["commit", "-qm", "x", "--allow-empty"], ["branch", "origin/main"]):
+        identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True, timeout=300)
+    training.write_text(f"#!/bin/sh\necho {uuid.uuid4()}\ncat train.txt\n")
+    training.chmod(0o755)
+    (tmp_path / "train.txt").write_bytes(training_log(50, 400))
+    on_main = {"GITHUB_EVENT_NAME": "issue_comment", "GITHUB_REF": "refs/heads/main", "GITHUB_JOB": "perf"}
+    with running_github() as forge:
+        job, stated = github_job(tmp_path, forge.base) | on_main, inputs(server)
+        (tmp_path / "event.json").write_text('{"issue": {"number": 12, "pull_request": {"url": "x"}}}')
+
+        def comment(text: str) -> tuple[int, str]:
+            job["GITHUB_RUN_ID"] = uuid.uuid4().hex[:8]
+            played = play_on_comment(tmp_path, text, stated, **job)
+            if played.code:
+                return played.code, ""
+            run = httpx2.get(f"{server.address}/api/v1/runs/{played.outputs['upload']['run']}", timeout=300).json()
+            assert (run["commit"], run["tags"]) == (github_server.HEAD, ["change-12"]), played.printed
+            assert len(run["merge_base"]) == 40
+            return 0, run["branch"]
+
+        assert comment("/perf") == (0, "faster")
+        assert [check["head_sha"] for check in forge.checks] == [github_server.HEAD]
+        forge.is_fork = True
+        assert [comment(text)[0] for text in ("/perf", "/perf 0123456789", "/perf 5f")] == [1, 1, 1]
+        assert comment("/perf 5f3a5f3 please") == (0, "lena:faster")
+        assert (len(forge.comments), forge.wrong) == (1, [])
 
 
 def test_the_outcomes_that_fail_the_job_are_the_users_choice(server: Running, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ class GitHub(Forge):
     def __init__(self, root: str = "") -> None:
         super().__init__()
         self.root = root
+        self.is_fork = False
         self.labels: list[str] = []
         self.comments: list[dict[str, Any]] = []
         self.checks: list[dict[str, Any]] = []
@@ -73,7 +74,7 @@ class GitHub(Forge):
             case "DELETE", p if p.startswith(f"/issues/{CHANGE}/labels/"):
                 return self._remove_label(unquote(p.rpartition("/")[2]))
             case "GET", p if p == f"/pulls/{CHANGE}":
-                return Answer(200, {"id": 1, "number": CHANGE, "head": {"sha": HEAD, "ref": "faster"}})
+                return Answer(200, self._pull())
             case "GET", p if p == f"/commits/{HEAD}/check-runs":
                 return self._checks(request)
             case "GET", p if p == f"/commits/{HEAD}/statuses":
@@ -85,6 +86,12 @@ class GitHub(Forge):
             case "POST", p if p == f"/statuses/{HEAD}":
                 return self._status(request)
         return self.refuse(404, f"Not Found: {request.method} {path}")
+
+    def _pull(self) -> dict[str, Any]:
+        owner = "lena" if self.is_fork else REPOSITORY.partition("/")[0]
+        repository = {"full_name": f"{owner}/{REPOSITORY.rpartition('/')[2]}"}
+        head = {"sha": HEAD, "ref": "faster", "label": f"{owner}:faster", "repo": repository}
+        return {"id": 1, "number": CHANGE, "head": head, "base": {"ref": "main"}}
 
     def _add_labels(self, request: Request) -> Answer:
         if wrong := self.checked(request.body, {"labels": list}, {}):
