@@ -37,6 +37,7 @@ MAX_STEPS = 200_000
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _PAGE = 1_000
 _TIMEOUT = 60.0
+_WITHOUT_STEP = 2
 _STEPS = ("_step", "step", "global_step", "iteration", "trainer/global_step")
 _HISTORIES = ("history.jsonl", "wandb-history.jsonl", "history.csv")
 
@@ -269,15 +270,13 @@ def _mlflow(where: str, env: Mapping[str, str]) -> Iterator[SourceRun]:
         yield from _mlflow_database(file)
     for folder in sorted(file.parent for file in root.rglob("meta.yaml") if (file.parent / "metrics").is_dir()):
         params, tags = _texts(folder / "params"), _texts(folder / "tags")
-        meta = dict(line.partition(": ")[::2] for line in (folder / "meta.yaml").read_text("utf-8").splitlines())
+        meta = dict(line.partition(": ")[::2] for line in _text(folder / "meta.yaml").splitlines())
         if meta.get("lifecycle_stage") == "deleted":
             continue
         columns: Columns = {}
         for file in sorted((folder / "metrics").rglob("*"))[:MAX_METRICS]:
             if file.is_file():
-                points = (line.split() for line in file.read_text("utf-8").splitlines()[:MAX_STEPS])
-                values = {float(step): float(value) for _, value, step in points}
-                columns[str(file.relative_to(folder / "metrics"))] = values
+                columns[str(file.relative_to(folder / "metrics"))] = _points(file)
         name = tags.get("mlflow.runName") or meta.get("run_name", "") or folder.name
         started = meta.get("start_time", "")
         commit = tags.get("mlflow.source.git.commit", "")
@@ -287,7 +286,26 @@ def _mlflow(where: str, env: Mapping[str, str]) -> Iterator[SourceRun]:
 def _texts(folder: Path) -> dict[str, str]:
     """Return the texts of all files below a folder by their path: a name may contain slashes."""
     files = (file for file in folder.rglob("*") if file.is_file())
-    return {file.relative_to(folder).as_posix(): file.read_text("utf-8") for file in files}
+    return {file.relative_to(folder).as_posix(): _text(file) for file in files}
+
+
+def _text(file: Path) -> str:
+    return file.read_text("utf-8", errors="replace")
+
+
+def _points(file: Path) -> dict[float, float]:
+    """Return the values of a metric by step. A line: time, value, step, and perhaps the data set and its digest.
+
+    Old lines have no step. A line that is cut, as in a copy of an active run, is left out.
+    """
+    points: dict[float, float] = {}
+    for line in _text(file).splitlines()[:MAX_STEPS]:
+        words = line.split()
+        try:
+            points[float(words[2]) if len(words) > _WITHOUT_STEP else 0.0] = float(words[1])
+        except (IndexError, ValueError):
+            continue
+    return points
 
 
 def _mlflow_database(file: Path) -> Iterator[SourceRun]:
@@ -442,6 +460,7 @@ def _offline_run(file: Path) -> SourceRun:
     """Read a file of an offline run with the library that wrote it. Raises UsageError without that library."""
     try:
         messages = importlib.import_module("wandb.proto.wandb_internal_pb2")
+        damaged = importlib.import_module("google.protobuf.message").DecodeError
     except ImportError:
         raise UsageError(f"{file} is read with W&B's own library: pip install wandb, then import again.") from None
     config: dict[str, object] = {}
@@ -449,7 +468,10 @@ def _offline_run(file: Path) -> SourceRun:
     name, started, commit, steps = file.stem, "", "", 0
     for data in _records(file.read_bytes()):
         record = messages.Record()
-        record.ParseFromString(data)
+        try:
+            record.ParseFromString(data)
+        except damaged:
+            break  # as for a cut file: what was read so far is the run
         kind = record.WhichOneof("record_type")
         if kind == "run":
             name = record.run.display_name or name

@@ -184,7 +184,9 @@ def _add_bisect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     history = commands.add_parser("import", help="upload the runs of another tool; can be repeated")
     history.add_argument("source", choices=IMPORT_SOURCES, help="the tool, or csv for a folder of tables")
-    history.add_argument("where", metavar="DIR_OR_URL", help="folder of its runs, or address of an MLflow server")
+    history.add_argument(
+        "where", metavar="DIR_OR_URL", help="folder of its runs, or address of an MLflow server or W&B project"
+    )
     history.add_argument("--dry-run", action="store_true", help="list and check the runs, store nothing")
     history.add_argument(
         "--map",

@@ -80,6 +80,9 @@ def contract(run: dict[str, Any], *names: str) -> dict[str, object]:
 def test_a_real_mlflow_server_its_database_and_a_file_store_are_imported_once(server: Running, tmp_path: Path) -> None:
     store, database = tmp_path / "mlruns", tmp_path / "mlflow.db"
     write_mlflow(f"file:{store}")
+    (losses,) = store.glob("*/*/metrics/train/loss")
+    with losses.open("a") as file:  # as MLflow writes it for a data set, and the last line of an active run
+        file.write("1780000000000 2.7 30 tokens 1f2e\n1780000")
     options = ("--map", "cards=gpus", "--project")
     with running_mlflow(database) as address:
         write_mlflow(address)
