@@ -13,7 +13,7 @@ DEFINITIONS: dict[str, int] = {
     "flops": 3,
     "peaks": 2,
     "keys": 4,
-    "failures": 2,
+    "failures": 3,
     "timers": 1,
     "activity": 1,
 }
@@ -26,8 +26,9 @@ profiled iterations do not count, 4 since the limit of 7 % is the same in both d
 shows profiled iterations, too. `flops`: 2 since the formula's figure replaces a printed one that was rounded from it,
 3 since printed tokens of a step count. `keys`: 2 since captured CUDA graphs and HybridEP's fallback count as active, 3
 since fields that a partial environment or a truncated dump leaves out stay unknown, 4 since the optimizer, its
-instances and deterministic modes are knobs. `failures`: 2 since a log whose trainer states no end is not truncated.
-`activity`: iterations prove a dispatcher only for trainers that do not start without it."""
+instances and deterministic modes are knobs. `failures`: 2 since a log whose trainer states no end is not truncated, 3
+since a run without any text is unread. `activity`: iterations prove a dispatcher only for trainers that do not start
+without it."""
 
 DEFINITION_VERSION = sum(DEFINITIONS.values())
 """One number for all rules; it grows with every change."""

@@ -237,8 +237,7 @@ def read_files(log_files: LogFiles, inputs: RunInputs) -> StoredReading:
         for file, part in zip(inputs.logs, parts, strict=True)
         if file.cut
     ]
-    # Their series and problems are part of the log now.
-    stripped = tuple(replace(document, columns={}, problems=()) for document in documents)
+    stripped = tuple(replace(document, columns={}) for document in documents)  # the log has their series now
     return StoredReading(log, stripped, tuple(warnings))
 
 
@@ -251,7 +250,7 @@ def _documents(log_files: LogFiles, files: Sequence[RunFile], warnings: list[str
             warnings.append(f"{file.name} looks like {file.document}, but could not be read: {error}")
             continue
         warnings += [f"{file.name}: {problem}" for problem in document.problems]
-        yield document
+        yield replace(document, problems=())
 
 
 def _summary(reading: StoredReading, inputs: RunInputs) -> RunSummary:

@@ -253,6 +253,22 @@ def test_a_table_without_a_unit_is_unread_and_says_why(client: TestClient) -> No
     assert "step_time_ms" in run["error"]
 
 
+def test_a_run_without_any_text_is_unread_and_never_a_failed_job(client: TestClient) -> None:
+    begun = client.post("/api/v1/runs?complete=false", files={"meta": (None, "{}")})
+    address = f"/api/v1/runs/{begun.json()['id']}"
+    assert client.post(f"{address}/logs", params={"complete": "true"}, content=b"\0" * 5_000).is_success
+    process_run(begun.json()["id"])
+    empty = client.get(address).json()
+    assert (empty["status"], empty["health"]["outcome"], empty["failures"]) == ("unread", "unread", [])
+
+
+def test_a_problem_of_a_table_is_one_warning(client: TestClient) -> None:
+    run = read(client, b'{"step": 1, "step_time_s": 0.8}\n{"step": 2, "step_time_s":\n')
+    assert [text for text in run["warnings"] if "Line 2" in text] == [
+        f"{run['files'][0]['name']}: Line 2 is not JSON and was skipped."
+    ]
+
+
 LINE = "global step {iteration}: loss = {loss} ({step_time_s} sec/step)"
 
 

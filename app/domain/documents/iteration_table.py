@@ -155,10 +155,11 @@ def _document(
 ) -> Document:
     columns = _columns(names, units, problems)
     if not any(column.name == "step_time_ms" for column in columns.values()):
+        if not names:
+            raise ValueError("There are no columns: this is neither CSV with a header nor JSON with names.")
         raise ValueError(
             f"No column is a step time with its unit, such as `step_time_ms` or `step_time_s`. Columns are "
-            f"{', '.join(names[:10]) or 'missing'}. Rename one, or state `units` (an import: "
-            f"`--column NAME=step_time_s`)."
+            f"{', '.join(names[:10])}. Rename one, or state `units` (an import: `--column NAME=step_time_s`)."
         )
     if len(rows) > MAX_ROWS or len(rows) * len(columns) > MAX_CELLS:
         raise ValueError(f"There are {len(rows):,} rows of {len(columns)} columns; at most {MAX_ROWS:,} rows are read.")

@@ -11,7 +11,6 @@ from app.domain.logs.steps import STATE_NO_END
 from app.domain.performance.failures import FROM_OUTSIDE, KINDS, Outcome, detail_of, failure_kind
 from app.domain.run import (
     UNKNOWN_STEP,
-    UNREADABLE_DOCUMENT,
     Failure,
     FloatArray,
     LogEvent,
@@ -79,10 +78,8 @@ def fatal_event(log: ParsedLog) -> LogEvent | None:
 
 
 def is_unread(log: ParsedLog) -> bool:
-    """Return whether the log is text of an unknown trainer, which says nothing about how the job went."""
-    has_text = any(line.strip() for line in (*log.first_lines, *log.last_lines))
-    is_unreadable = any(problem.kind == UNREADABLE_DOCUMENT for problem in log.problems)
-    return log.n == 0 and not log.trainer and (has_text or is_unreadable) and fatal_event(log) is None
+    """Return whether no iteration, trainer or failure was found, which says nothing about how the job went."""
+    return log.n == 0 and not log.trainer and fatal_event(log) is None
 
 
 def _steps_follow(event: LogEvent, log: ParsedLog) -> bool:

@@ -230,15 +230,15 @@ def no_iterations(log: ParsedLog) -> str:
         return f"No iteration line was read. The job failed first, on {place}: {failure.text}"
     if unreadable := next((problem for problem in log.problems if problem.kind == UNREADABLE_DOCUMENT), None):
         return f"Unread: {unreadable.message} This says nothing about the job."
+    lines = [line for line in (*log.first_lines, *log.last_lines) if line.strip()]
+    if not lines:
+        return "Unread: neither a line of a log nor a document has iterations. This says nothing about the job."
     if is_unread(log):
         formats = f"{', '.join(KNOWN_FORMATS[:-1])} and {KNOWN_FORMATS[-1]}"
         return (
             f"Unread: the log format is unknown. Logs of {formats} can be read. This says nothing about the job. "
             "To read the log, describe one of its step lines (`read_as`)."
         )
-    lines = [line for line in (*log.first_lines, *log.last_lines) if line.strip()]
-    if not lines:
-        return "No iteration line was read: the log is empty."
     return (
         f"No iteration line was read. The log begins with {_quoted(lines[0])} and ends with {_quoted(lines[-1])}. "
         f"Upload the output of the rank that prints iterations, usually the last one."
