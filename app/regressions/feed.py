@@ -29,8 +29,11 @@ _NAME = "regressions.atom"
 
 
 def feed_url(session: Session, slug: str) -> str:
-    """Return the address of the feed; with the key for a project that is not public."""
-    project = find_project(session, slug)
+    """Return the address of the feed; with the key for a project that is not public. Empty for an unknown project."""
+    try:
+        project = find_project(session, slug)
+    except NotFound:
+        return ""
     key = {} if project.public else {"key": badge_key(project.badge_secret, _NAME)}
     return f"/regressions.atom?{urlencode({'project': slug} | key)}"
 

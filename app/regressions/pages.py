@@ -451,7 +451,7 @@ def _render_list(
         answer=words.list_answer(to_do, hours, without_cost),
         upgrades=upgrade_changes(session, project=query.project),
         options=options,
-        feed=feed_url(session, project) if project in options.projects else "",
+        feed=feed_url(session, project) if project else "",
         choices={"metric": METRICS, "kind": KINDS, "axis": AXES, "state": STATES},
         what=words.what,
         stacks_of=words.stacks_of,

@@ -36,6 +36,12 @@ def test_the_feed_has_a_project_s_regressions_and_opens_by_its_key(teams: Teams)
     assert reader.get(address).status_code == 404
 
 
+def test_a_project_without_regressions_offers_its_feed_and_an_unknown_one_none(teams: Teams) -> None:
+    for project, offered in ((OURS, True), (THEIRS, False), ("unknown", False)):
+        page = teams.client("viewer").get(f"/regressions?project={project}", headers={"Accept": "text/html"}).text
+        assert ("/regressions.atom" in page) == offered, project
+
+
 def test_control_characters_do_not_break_the_feed(teams: Teams) -> None:
     with transaction(teams.engine) as session:
         belongings = make_belongings(session, PUBLIC)
