@@ -11,7 +11,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -20,7 +20,7 @@ from app.client import options as client
 from app.client.errors import CRASH, OUTCOME_OF_CODE, add_allow, apply_allow
 from app.client.terminal import describe_unexpected, fault_tolerant_output
 from app.embedded.start_up import StartUp
-from app.errors import InvalidMetadata, ThreewallsError, UnreadLog, UsageError
+from app.errors import InvalidMetadata, ThreewallsError, Unavailable, UnreadLog, UsageError
 
 if TYPE_CHECKING:
     from app.analysis.reading import ReadLog
@@ -315,8 +315,11 @@ def _export_project(options: argparse.Namespace, settings: "Settings") -> None:
         with part.open("wb") as file:
             file.writelines(export_project(engine, LogFiles.from_settings(settings), options.project))
         part.replace(options.file)
+    except OSError as error:
+        raise Unavailable(f"{options.file} cannot be written: {error.strerror}.") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
         engine.dispose()
     print(f"Project {options.project} is in {options.file}, {options.file.stat().st_size:,} bytes.")
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from sqlalchemy import Engine, func, insert, select, text, update
 from sqlmodel import Session, col
+from zstandard import ZstdError
 
 from app.domain.numbers import plural
 from app.errors import Conflict, DamagedObject, Unavailable
@@ -173,6 +174,10 @@ def import_project(engine: Engine, log_files: LogFiles, path: Path, *, slug: str
     """
     numbers: dict[tuple[str, Any], Any] = {}
     project_id, runs, files, is_complete, renamed = 0, 0, 0, False, False
+
+    def rest() -> str:
+        return f" The project {slug} stays archived; delete it and import again." if project_id else ""
+
     try:
         with tarfile.open(path, "r|*") as archive:
             for entry in archive:
@@ -198,12 +203,14 @@ def import_project(engine: Engine, log_files: LogFiles, path: Path, *, slug: str
                     files += 1
                 elif entry.name == "end.json":
                     is_complete = json.load(content)["runs"] == runs
-    except tarfile.TarError as error:
-        raise DamagedObject(f"{path} is damaged, or not an archive of a project: {error}.") from error
+    except (tarfile.TarError, ZstdError, ValueError, KeyError, TypeError) as error:
+        raise DamagedObject(f"{path} is damaged, or not an archive of a project: {error!r}.{rest()}") from error
     except OSError as error:
-        raise Unavailable(f"{path} cannot be read: {error.strerror}.") from error
+        raise Unavailable(f"{path} cannot be read: {error.strerror}.{rest()}") from error
+    if not project_id:
+        raise DamagedObject(f"{path} is not an archive of a project.")
     if not is_complete:
-        raise DamagedObject(f"{path} is incomplete. The project {slug} stays archived; delete it and import again.")
+        raise DamagedObject(f"{path} is incomplete.{rest()}")
     _finish(engine, project_id, renamed=renamed)
     return ImportedProject(slug, runs, files)
 

@@ -187,7 +187,8 @@ class TarFile:
                 os.fsync(written.fileno())
             part.replace(self.path)
         finally:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
 
     def stored_objects(self) -> set[str]:
         return set()
@@ -200,16 +201,11 @@ class TarFile:
             self._out.addfile(entry, file)
 
     def entries(self) -> Iterator[tuple[str, Iterator[bytes]]]:
-        try:
-            with tarfile.open(self.path, "r") as archive:
-                for entry in archive:
-                    file = archive.extractfile(entry)
-                    if file is not None:
-                        yield entry.name, iter(partial(file.read, _PIECE), b"")
-        except tarfile.TarError as error:
-            raise DamagedObject(f"{self.path} is damaged or no backup: {error}. Choose another backup.") from error
-        except OSError as error:
-            raise Unavailable(f"{self.path} cannot be read: {error.strerror}.") from error
+        with tarfile.open(self.path, "r:") as archive:
+            for entry in archive:
+                file = archive.extractfile(entry)
+                if file is not None:
+                    yield entry.name, iter(partial(file.read, _PIECE), b"")
 
 
 def _place(settings: Settings, where: str, snapshot: str = "") -> Repository | TarFile:
@@ -217,7 +213,7 @@ def _place(settings: Settings, where: str, snapshot: str = "") -> Repository | T
         return TarFile(Path(where))
     try:
         return Repository(open_store(settings, where), where, snapshot)
-    except BaseError as error:
+    except (BaseError, OSError) as error:
         raise Unavailable(f"{where} is no folder or store that can be used ({type(error).__name__}).") from error
 
 
@@ -472,8 +468,13 @@ def _require_empty(engine: Engine) -> None:
 
 @contextmanager
 def _explained(where: str) -> Iterator[None]:
+    """Turn the errors of a store, an archive or a disk into ours."""
     try:
         yield
+    except tarfile.TarError as error:  # also while a member is read
+        raise DamagedObject(f"{where} is damaged or no backup: {error}. Choose another backup.") from error
+    except OSError as error:
+        raise Unavailable(f"{error.filename or where}: {error.strerror or error}.") from error
     except BaseError as error:
         raise Unavailable(f"The store of {where} did not answer ({type(error).__name__}).") from error
 

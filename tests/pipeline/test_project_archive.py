@@ -1,5 +1,7 @@
 """A project moves to another service, from SQLite to PostgreSQL, with all that it holds."""
 
+import io
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +84,27 @@ def test_a_project_moves_from_sqlite_to_postgresql(
     app.state.engine.dispose()
 
 
-def test_a_truncated_archive_is_refused(
+def test_a_damaged_archive_is_refused(
     engine: Engine, settings: Settings, log_files: LogFiles, client: TestClient, tmp_path: Path
 ) -> None:
     with transaction(engine) as session:
         make_stack(session, STEP_TIMES[:3], log_files=log_files)
     content = client.get("/api/v1/export?project=moe-lab").content
-    cut = tmp_path / "cut.tar"
-    cut.write_bytes(content[: len(content) * 2 // 3])
-    with pytest.raises(DamagedObject):
-        import_project(engine, log_files, cut, slug="cut", who="mia")
+    rows = content.index(b"\x28\xb5\x2f\xfd")  # the first compressed part
+    flipped = bytearray(content)
+    flipped[rows + 20] ^= 0xFF
+    later = content.replace(b'"slug"', b'"name"', 1)
+    for number, damaged in enumerate((content[: len(content) * 2 // 3], flipped, later, tarred("manifest.json"))):
+        archive = tmp_path / f"{number}.tar"
+        archive.write_bytes(damaged)
+        with pytest.raises(DamagedObject):
+            import_project(engine, log_files, archive, slug=f"p{number}", who="mia")
     assert client.get("/api/v1/export?project=nowhere").status_code == 404
+
+
+def tarred(name: str) -> bytes:
+    """An archive with one file, as other programs write it."""
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo(name))
+    return written.getvalue()

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from app.cli import main
+from app.errors import Unavailable
 from app.main import create_app
 from app.settings import Settings, get_settings
 from app.storage import backup
@@ -138,6 +139,23 @@ def test_a_damaged_backup_is_refused_and_changes_nothing(
     elsewhere = use(monkeypatch, data_dir=tmp_path / "elsewhere")
     assert main(["restore", str(where)]) == 3
     assert not (elsewhere.data_dir / "threewalls.db").exists()
+
+
+def test_a_cut_backup_another_file_and_a_target_that_cannot_be_written_are_refused(
+    settings: Settings, engine: Engine, log_files: LogFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(engine, log_files)
+    whole, cut = tmp_path / "whole.tar", tmp_path / "cut.tar"
+    backup.back_up(settings, str(whole))
+    elsewhere = use(monkeypatch, data_dir=tmp_path / "elsewhere")
+    content = whole.read_bytes()
+    for part in (content[: len(content) // 2], content[:600], b"text", b""):
+        cut.write_bytes(part)
+        assert (main(["verify", str(cut)]), main(["restore", str(cut)])) == (3, 3)
+        assert not (elsewhere.data_dir / "threewalls.db").exists()
+    for target in (tmp_path / "none" / "a.tar", whole / "folder"):
+        with pytest.raises(Unavailable):
+            backup.back_up(settings, str(target))
 
 
 def test_verify_reports_a_damaged_database_and_orphans(
