@@ -62,7 +62,10 @@ def readyz(engine: AppEngine, log_files: AppLogFiles, settings: AppSettings, res
     store = _part("artifact_store", log_files.check, "Uploads and raw logs are unavailable; figures are not affected.")
     disk = _disk(settings)
     broker = _part("queue", queue.waiting, "Uploads are stored and processed when it is back.")
-    worker = _part("worker", lambda: _check_worker(engine, settings), "Uploads are stored and processed later.")
+    if database.status == "ok":
+        worker = _part("worker", lambda: _check_worker(engine, settings), "Uploads are stored and processed later.")
+    else:
+        worker = Part(status="down", detail="Unknown, because workers report to the database.")
     if "down" in (database.status, store.status, disk.status):
         response.status_code = 503
         status: Literal["ok", "degraded", "down"] = "down"

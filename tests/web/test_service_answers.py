@@ -90,6 +90,7 @@ def test_without_a_database_it_is_not_ready(settings: Settings) -> None:
     answer = TestClient(create_app(away, open_to=OPEN_TO)).get("/readyz")
     assert (answer.status_code, answer.json()["database"]["status"]) == (503, "down")
     assert answer.json()["database"]["detail"].startswith("The database did not answer")
+    assert "Uploads are stored" not in answer.json()["worker"]["detail"]
 
 
 def test_with_a_database_that_was_never_migrated_it_is_not_ready(settings: Settings, tmp_path: Path) -> None:
