@@ -19,7 +19,7 @@ LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-ha
         --custom-compile-command "make lock" $(UPGRADE)
 LOCK_FOLDER ?= .
 # What has a size of its own under SOAK=1 (tests/cases.py)
-CAMPAIGNS = $(shell grep -rlE '\bsized\(' --include='test_*.py' tests)
+CAMPAIGNS = $(shell grep -rlw sized --include='test_*.py' tests)
 FAST := tests/domain tests/analysis tests/client tests/delivery tests/demo tests/test_architecture.py
 SOURCES := app workers threewalls migrations tests bench threewalls_entry.py
 
