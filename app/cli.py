@@ -257,7 +257,7 @@ def _demo(options: argparse.Namespace, settings: "Settings") -> None:
 def _migrate(_: argparse.Namespace, settings: "Settings") -> None:
     from app.storage.database import migrate
 
-    migrate(settings)
+    print(f"The database has the newest revision, {migrate(settings)}.")
 
 
 def _upgrade(options: argparse.Namespace, settings: "Settings") -> None:

@@ -173,8 +173,8 @@ class ListPage(Generic[Item]):
         return self.first + len(self.items) - 1 if self.items else 0
 
 
-def migrate(settings: Settings) -> None:
-    """Migrate the database to the newest revision. Processes that start together wait for the first.
+def migrate(settings: Settings) -> str:
+    """Migrate the database to the newest revision and return it. Processes that start together wait for the first.
 
     Raises Unavailable if the database does not answer, is damaged, has a later version or belongs to another program.
     """
@@ -186,6 +186,7 @@ def migrate(settings: Settings) -> None:
             _check_whole(engine)
             upgradable_revision(engine)
             command.upgrade(alembic_config(engine), "head")
+            return migration_scripts(engine).get_current_head() or ""
     finally:
         engine.dispose()
 
