@@ -41,6 +41,15 @@ def test_every_make_command_is_a_target() -> None:
                 assert set(commands) <= MAKE_TARGETS
 
 
+def test_make_accepts_every_target_and_finds_the_campaigns() -> None:
+    with every_case() as case:
+        for target in sorted(MAKE_TARGETS):
+            with case(target):
+                dry_run = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False)
+                assert dry_run.returncode == 0, dry_run.stderr
+                assert target != "soak" or "tests/soak/test_samples.py" in dry_run.stdout
+
+
 def test_the_readme_names_its_two_commands() -> None:
     text = (ROOT / "README.md").read_text()
     assert "make demo" in text
