@@ -136,6 +136,8 @@ def _metadata(
 
 def _upload(run: SourceRun, meta: Mapping[str, object], renamed: Mapping[str, str], folder: Path) -> Upload:
     logs = list(run.logs)
+    if not (run.columns or logs or run.events):
+        raise UsageError("The run has no metrics, or its file is damaged from the beginning.")
     if run.columns:
         folder.mkdir()
         table = folder / "iterations.json"

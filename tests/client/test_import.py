@@ -143,6 +143,10 @@ def test_a_metric_of_another_name_is_mapped_and_a_refusal_is_said(server: Runnin
         assert threewalls(server.address, tmp_path, "import", *wrong).code == 2
     (tmp_path / "text.db").write_text("no database")
     assert threewalls(server.address, tmp_path, "import", "mlflow", str(tmp_path / "text.db")).code == 2
+    (tmp_path / "bare" / "metrics").mkdir(parents=True)
+    (tmp_path / "bare" / "meta.yaml").write_text("run_name: bare\n")
+    bare = threewalls(server.address, tmp_path, "import", "mlflow", str(tmp_path / "bare"), "--json")
+    assert (bare.code, "no metrics" in bare.document["runs"][0]["error"]) == (3, True)
     (tmp_path / "empty").mkdir()
     for source in IMPORT_SOURCES:
         assert threewalls(server.address, tmp_path, "import", source, str(tmp_path / "empty"), "--dry-run").code == 3
