@@ -18,7 +18,7 @@ ThreewallsError
 ├── TooMany                  over a rate limit
 │   ├── TooManyRuns          over the project's quota of runs within 24 hours
 │   └── TooManyMessages      over the project's limit of messages
-├── Conflict                 the same Idempotency-Key with different content
+├── Conflict                 the current state does not allow it: an archived project, a used Idempotency-Key
 │   ├── OffsetConflict       a piece of a log that does not begin where the stored part ends
 │   ├── EditConflict         someone else changed it since it was read
 │   └── NotReady             the run is not processed yet
@@ -124,7 +124,7 @@ class TooManyMessages(TooMany):
 
 
 class Conflict(ThreewallsError):
-    title = "This key is already used"
+    title = "Conflict with the current state"
 
 
 class OffsetConflict(Conflict):
