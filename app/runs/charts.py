@@ -311,8 +311,8 @@ def _baseline(alt: Any) -> list[Any]:
 
 def _line_label(alt: Any, data: Any, colour: str) -> Any:
     """Name a level right of the plot, where no point is, on the side away from the other level."""
-    side = {"baseline": alt.expr("datum.below ? 'top' : 'bottom'"), "dy": alt.expr("datum.below ? -4 : 4")}
-    text = alt.Chart(data).mark_text(align="left", dx=6, fontWeight=600, color=colour, **side)
+    side = alt.expr("datum.below ? 'top' : 'bottom'")
+    text = alt.Chart(data).mark_text(align="left", dx=6, fontWeight=600, color=colour, baseline=side)
     return text.encode(x=alt.value("width"), y=alt.Y("value:Q"), text="label:N")
 
 
