@@ -2,7 +2,8 @@
 
 Some runs are uploaded, read, judged and ranked by the service's own code. All others are copies of their rows, written
 by Core inserts, with their own commit, time, step time and, by stack, their own contract and keys. The sizes of stacks
-follow a Zipf law. Every history has change points; each slow-down has its regression, of which the newest are open.
+follow a Zipf law. Ten stacks are one workload in as many containers, whatever the number of runs. Every history has
+change points; each slow-down has its regression, of which the newest are open.
 
 Other benches and tests call `fill`. The newest runs of each stack also have series, readings and files; the others have
 what lists, histories and verdicts read, because a page shows the series of one run.
@@ -26,8 +27,10 @@ import structlog
 from sqlalchemy import JSON, Connection, Engine, Table, column, func, insert, select, table
 from sqlmodel import SQLModel
 
+from app.domain.contract.fields import STACK_FIELDS
 from app.domain.contract.keys import config_key, stack_key
 from app.domain.naming import stack_title
+from app.domain.ranking.runs import family_of, hardware_of
 from app.domain.run import Stated, Value
 from app.pipeline.judge import judge_run
 from app.pipeline.process import summarise_run
@@ -51,6 +54,8 @@ DISPATCHERS = ("alltoall", "deepep", "hybridep")
 PROJECTS = ("pretraining", "kernels", "nightly", "research", "upgrades", "partners")
 YEARS = 3
 RUNS_PER_STACK = 50
+CONTAINERS = 10
+"""Containers of a project, in which each of its workloads ran: stacks that differ in nothing else."""
 ZIPF = 0.8
 """Exponent of the sizes of stacks: of 200 stacks the largest has 7 % of all runs."""
 SEGMENT_RUNS = 40
@@ -84,15 +89,19 @@ class _Template:
     contract: Mapping[str, Stated]
     standing: Mapping[str, Any]
     boards: list[dict[str, Any]]
+    leader_changes: list[dict[str, Any]]
 
 
 @dataclass(slots=True)
 class _Stack:
+    """`columns` of its runs, `described` of its standing."""
+
     project_id: int
     key: str
     config_key: str
     template: _Template
     columns: Mapping[str, Any]
+    described: Mapping[str, Any]
     runs: int = 0
     factor: float = 1.0
     slow_since: int = 0
@@ -153,12 +162,13 @@ def _templates(engine: Engine, settings: Settings) -> list[_Template]:
     log_files = LogFiles.from_settings(settings)
     rank_log = cached_log(Path(__file__).parent / ".cache", 10**6, 100).read_bytes()
     logs = [
-        (training_log(60), {"dispatcher": "alltoall"}),
-        (training_log(200), {"dispatcher": "deepep"}),
-        (rank_log, {}),
+        (training_log(60, 380), 0, {"dispatcher": "allgather"}),
+        (training_log(60), 0, {"dispatcher": "alltoall"}),
+        (training_log(200), 1, {"dispatcher": "deepep", "ep": 8}),
+        (rank_log, 2, {}),
     ]
-    ids = []
-    for number, (log, fields) in enumerate(logs):
+    last: dict[int, int] = {}
+    for log, number, fields in logs:
         for rerun in range(3):  # so that the last one has a baseline and a ranking
             meta = {"project": PROJECTS[0], "purpose": "ci", "name": f"nightly-{number}-{rerun}", "branch": "main"}
             meta |= {"commit": f"{number}{rerun}" * 20, "model": MODELS[0], "gpu": GPUS[0], "gpus_per_node": 8} | fields
@@ -169,9 +179,9 @@ def _templates(engine: Engine, settings: Settings) -> list[_Template]:
             summarise_run(engine, log_files, settings, run_id)
             judge_run(engine, settings, run_id)
             evaluate_rules(engine, settings, run_id)
-        ids.append(run_id)
+        last[number] = run_id
     with engine.connect() as connection:
-        return [_template(connection, run_id) for run_id in ids]
+        return [_template(connection, run_id) for run_id in last.values()]
 
 
 def _template(connection: Connection, run_id: int) -> _Template:
@@ -193,6 +203,7 @@ def _template(connection: Connection, run_id: int) -> _Template:
         contract={name: stated(entry) for name, entry in result["contract"].items()},
         standing=_as_text("standing", rows("standing", **key)[0]),
         boards=[_as_text("standing_board", row) for row in rows("standing_board", **key)],
+        leader_changes=[_as_text("leader_change", row) for row in rows("leader_change", **key)],
     )
 
 
@@ -208,28 +219,39 @@ def _stacks(connection: Connection, templates: list[_Template], count: int, seed
     projects = _projects(connection)
     stacks = []
     for number in range(count):
-        template = templates[number % len(templates)]
-        slug = PROJECTS[number * 7 % len(PROJECTS)]
+        workload = number // CONTAINERS
+        template = templates[workload % len(templates)]
+        slug = PROJECTS[workload % len(PROJECTS)]
         values: dict[str, Value] = {
-            "model": MODELS[number * 5 % len(MODELS)],
-            "gpu": GPUS[number // len(MODELS) % len(GPUS)],
-            "gpus": SIZES[number // 3 % len(SIZES)],
-            "dispatcher": DISPATCHERS[number % len(DISPATCHERS)],
-            "container": f"registry.example.org/training:{seed}.{number}",
+            "model": MODELS[workload * 5 % len(MODELS)],
+            "gpu": GPUS[workload // len(MODELS) % len(GPUS)],
+            "gpus": SIZES[workload // 3 % len(SIZES)],
+            "gbs": 64 * (1 + workload // 168),  # the other values repeat
+            "dispatcher": DISPATCHERS[workload % len(DISPATCHERS)],
+            "container": f"registry.example.org/{slug}:{seed}.{number % CONTAINERS}",
         }
         contract = dict(template.contract) | {name: Stated(value, "metadata") for name, value in values.items()}
         columns = {
             "contract": _json({name: asdict(entry) for name, entry in contract.items()}),
-            **{name: value for name, value in values.items() if name != "container"},
+            **{name: values[name] for name in ("model", "gpu", "gpus", "dispatcher")},
         }
+        hardware, family = (
+            hardware_of(str(values["gpu"])),
+            family_of(str(values["model"]), {name: entry.value for name, entry in contract.items()}),
+        )
+        described = {
+            "hardware": hardware.name, "hardware_slug": hardware.slug, "family": family.name,
+            "family_slug": family.slug, "container": values["container"], "gpus": values["gpus"],
+            "title": stack_title(contract, dispatcher=False)[:1000],
+            "about": _json({name: contract[name].value for name in STACK_FIELDS if name in contract}),
+        }  # fmt: skip
         stacks.append(
             _Stack(
-                projects[slug], stack_key(slug, contract), config_key(slug, contract), template, columns,
+                projects[slug], stack_key(slug, contract), config_key(slug, contract), template, columns, described,
                 rng=np.random.default_rng(number),
             )
         )  # fmt: skip
         stacks[-1].factor = float(stacks[-1].rng.uniform(0.5, 4.0))
-        stacks[-1].columns = columns | {"title": stack_title(contract, dispatcher=False)[:1000]}
     return stacks
 
 
@@ -279,8 +301,7 @@ def _add_run(batch: _Batch, stack: _Stack, at: datetime, number: int, *, runs: i
     decision = "regression" if is_first_slow else "no_baseline" if position == 0 else "no_change"
     delta = 100 * (SLOW - 1) if is_first_slow else None if position == 0 else 0.1
     commit = hashlib.sha1(b"%d" % run_id).hexdigest()  # noqa: S324  # as commits are
-    shared = {name: value for name, value in stack.columns.items() if name != "title"}
-    own = shared | _scaled(stack.template, level) | {
+    own = dict(stack.columns) | _scaled(stack.template, level) | {
         "id": run_id, "run_id": run_id, "project_id": stack.project_id, "name": f"{purpose}-{run_id}",
         "purpose": purpose, "branch": branch, "commit": commit, "created_at": at, "ordered_at": at, "heard_at": at,
         "processed_at": at, "content_key": hashlib.sha256(b"seed %d" % run_id).hexdigest(), "idempotency_key": None,
@@ -293,6 +314,7 @@ def _add_run(batch: _Batch, stack: _Stack, at: datetime, number: int, *, runs: i
         for row in template.rows.get(name, ()):
             of_run = {"run_id": run_id} | ({"project_id": stack.project_id} if "project_id" in row else {})
             of_run |= verdict if name == "verdict" else own if name == "run_result" else {}
+            of_run |= {"container": stack.described["container"]} if name == "dispatcher_availability" else {}
             copy = {column: of_run.get(column, value) for column, value in row.items()}
             if name == "verdict":
                 del copy["id"]
@@ -362,10 +384,13 @@ def _write_standings(connection: Connection, stacks: Iterable[_Stack]) -> None:
     for stack in stacks:
         key = {"project_id": stack.project_id, "stack_key": stack.key}
         newest = {"newest_run_id": stack.newest[0], "newest_at": stack.newest[1], "runs": stack.runs}
-        newest |= {"gpus": stack.columns["gpus"], "gpu": stack.columns["gpu"], "title": stack.columns["title"]}
-        batch.add("standing", dict(stack.template.standing) | key | newest | {"prior_version": 0, "gpu": ""})
+        own = key | newest | stack.described | {"prior_version": 0, "gpu": ""}
+        batch.add("standing", dict(stack.template.standing) | own)
         for board in stack.template.boards:
             batch.add("standing_board", dict(board) | key)
+        for row in stack.template.leader_changes:
+            change = {name: value for name, value in row.items() if name != "id"}
+            batch.add("leader_change", change | key | {"at": stack.newest[1], "run_id": stack.newest[0]})
     batch.write(connection)
 
 
