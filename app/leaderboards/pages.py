@@ -278,7 +278,7 @@ class LeaderboardPage:
     def availability(self) -> AvailabilityTable:
         """Return the availability table for the containers of the stacks on this page."""
         containers = {item.container for item in self.standings.items if item.container}
-        return availability_table(find_availability(self._session, containers=containers))
+        return availability_table(find_availability(self._session, containers))
 
 
 # --- Routes.

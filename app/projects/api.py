@@ -25,8 +25,8 @@ from app.projects.commands import (
 )
 from app.projects.verdicts import ProjectPolicy, get_policy, rerun_value, set_policy, value_json
 from app.storage.audit import MAX_AUTHOR
-from app.storage.database import read_session
-from app.storage.suspect_evidence import find_availability
+from app.storage.database import ListPage, read_session
+from app.storage.suspect_evidence import find_availability, newest_containers
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession, api_router
 from app.web.errors import documented
@@ -110,7 +110,13 @@ class AvailabilityItem(BaseModel):
 
 
 class AvailabilityList(BaseModel):
+    """The dispatchers in one page of containers, those with the newest runs first; `total` counts the containers."""
+
     items: list[AvailabilityItem]
+    total: int
+    page: int
+    page_size: int
+    pages: int
 
 
 @router.get("/projects/{slug}/defaults", responses=documented(404, 422))
@@ -240,16 +246,25 @@ def write_verdict_policy(engine: AppEngine, slug: Slug, policy: VerdictPolicyIn)
         return VerdictPolicyOut.of(session, own)
 
 
-@router.get("/availability", responses=documented(422), dependencies=[only_these("container", "project")])
+@router.get(
+    "/availability", responses=documented(422), dependencies=[only_these("container", "project", "page", "page_size")]
+)
 @requires(Action.READ)
 def read_availability(
     session: ReadSession,
     container: Annotated[str, Query(max_length=500, description="Only this container.")] = "",
     project: Annotated[str, Query(max_length=100, description="Only runs of this project.")] = "",
+    page: Annotated[int, Query(ge=1, le=10**6)] = 1,
+    page_size: Annotated[int, Query(ge=1, le=200, description="Containers on a page.")] = 100,
 ) -> AvailabilityList:
-    """List which dispatchers work in which container."""
-    items = find_availability(session, containers=(container,) if container else None, project=project)
-    return AvailabilityList(items=[AvailabilityItem.model_validate(item, from_attributes=True) for item in items])
+    """List which dispatchers work in which container, the containers with the newest runs first."""
+    containers = [name for name in newest_containers(session, project) if container in ("", name)]
+    shown = ListPage.cut(containers, page, page_size)
+    items = find_availability(session, shown.items, project=project)
+    return AvailabilityList(
+        items=[AvailabilityItem.model_validate(item, from_attributes=True) for item in items],
+        total=shown.total, page=page, page_size=page_size, pages=shown.pages,
+    )  # fmt: skip
 
 
 # --- `/api/v1/projects/{slug}/quota`.

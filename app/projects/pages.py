@@ -24,12 +24,14 @@ from app.projects.commands import (
 )
 from app.projects.verdicts import ProjectPolicy, get_policy, limits_text, read_limits, rerun_value, set_policy
 from app.settings import Settings
+from app.storage.database import ListPage
 from app.storage.projects import find_project
-from app.storage.suspect_evidence import find_availability
+from app.storage.suspect_evidence import find_availability, newest_containers
 from app.web.access_rule import requires
 from app.web.charts import availability_summary, availability_table
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.forms import ANOTHER, ANOTHER_VALUE, ContractForm, ContractInput, Form, answer_form, contract_input, stated
+from app.web.lists import ListQuery
 from app.web.templating import render
 
 # --- `/settings/projects/{slug}/quota`.
@@ -153,9 +155,14 @@ Saved = Literal["", "defaults", "rules", "verdicts"]
 @router.get("/availability")
 @requires(Action.READ)
 def show_availability(request: Request, session: ReadSession) -> HTMLResponse:
-    items = find_availability(session)
+    query = ListQuery.from_params(request.query_params)
+    page = ListPage.cut(newest_containers(session), query.page, query.page_size)
+    items = find_availability(session, page.items)
     table, summary = availability_table(items), availability_summary(items)
-    return render(request, "projects/availability.html", table=table, answer=summary)
+    return render(
+        request, "projects/availability.html", block="containers", address=query.address("/availability"),
+        table=table, answer=summary, page=page, query=query,
+    )  # fmt: skip
 
 
 @router.get("/settings/projects/{slug}")

@@ -446,7 +446,7 @@ def _installed(session: Session, run: RunDetail) -> list[str] | None:
         return None
     states = {
         availability.dispatcher: availability.available
-        for availability in find_availability(session, containers=[container.value[:500]], project=run.project)
+        for availability in find_availability(session, [container.value[:500]], project=run.project)
     }
     working = [name for name in _FLEX if states.get(name)]
     return working if working or all(states.get(name) is False for name in _FLEX[:2]) else None

@@ -489,8 +489,8 @@ class _Counted:
         return _Counted(max(self.newest, other.newest), self.runs_with + other.runs_with, self.runs + other.runs)
 
 
-_Group = tuple[int, str, str]
-"""Project, container and dispatcher."""
+_Groups = dict[str, dict[tuple[int, str], _Counted]]
+"""By container: what was counted by project and dispatcher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,7 +499,7 @@ class _Remembered:
 
     last: int
     ends_at: float
-    groups: Mapping[_Group, _Counted]
+    groups: _Groups
 
 
 _SHORT_SECONDS = 0.02
@@ -512,20 +512,12 @@ _remembered: dict[str, _Remembered] = {}
 
 
 def find_availability(
-    session: Session, *, containers: Collection[str] | None = None, project: str = ""
+    session: Session, containers: Collection[str], *, project: str = ""
 ) -> tuple[ContainerDispatcher, ...]:
-    """Return availability by container and dispatcher, optionally of some containers or one project; "" is the unknown
-    container."""
-    if containers is not None and not containers:
+    """Return availability by container and dispatcher, optionally in one project; "" is the unknown container."""
+    if not containers:
         return ()
-    visible = visible_projects()
-    chosen = select_any(ProjectRow.id).where(*([col(ProjectRow.slug) == project] if project else []))
-    projects = set(session.execute(chosen).scalars()) if project or visible is not None else None
-    counts: dict[tuple[str, str], _Counted] = {}
-    for (project_id, container, dispatcher), counted in _count_availability(session).items():
-        if (projects is None or project_id in projects) and (containers is None or container in containers):
-            before = counts.get((container, dispatcher))
-            counts[container, dispatcher] = counted if before is None else before + counted
+    counts = _count_availability(session, set(containers), project)
     newest_rows = _availability_rows(session, {(counted.newest, name) for (_, name), counted in counts.items()})
     return tuple(
         _joined(counted, newest_rows[counted.newest, dispatcher])
@@ -534,7 +526,33 @@ def find_availability(
     )
 
 
-def _count_availability(session: Session) -> Mapping[_Group, _Counted]:
+def newest_containers(session: Session, project: str = "") -> list[str]:
+    """Return the containers of which a log shows something, those with the newest runs first; "" for unknown ones."""
+    newest: dict[str, int] = {}
+    for (container, _), counted in _count_availability(session, None, project).items():
+        newest[container] = max(counted.newest, newest.get(container, 0))
+    return sorted(newest, key=lambda container: -newest[container])
+
+
+def _count_availability(
+    session: Session, containers: Collection[str] | None, project: str
+) -> dict[tuple[str, str], _Counted]:
+    """Return the counts of the visible projects by container and dispatcher."""
+    chosen = select_any(ProjectRow.id).where(*([col(ProjectRow.slug) == project] if project else []))
+    is_restricted = bool(project) or visible_projects() is not None
+    projects = set(session.execute(chosen).scalars()) if is_restricted else None
+    counts: dict[tuple[str, str], _Counted] = {}
+    for groups in _counted_groups(session):
+        for container in groups if containers is None else containers:
+            for (project_id, dispatcher), counted in groups.get(container, {}).items():
+                if projects is None or project_id in projects:
+                    before = counts.get((container, dispatcher))
+                    counts[container, dispatcher] = counted if before is None else before + counted
+    return counts
+
+
+def _counted_groups(session: Session) -> tuple[_Groups, _Groups]:
+    """Return the remembered counts of all containers, and those of newer runs."""
     url = str(session.get_bind().engine.url)
     remembered = _remembered.get(url)
     with seeing(EVERY_PROJECT):
@@ -545,20 +563,34 @@ def _count_availability(session: Session) -> Mapping[_Group, _Counted]:
             took = time.monotonic() - began
             ends_at = time.monotonic() + _TIMES * took if took > _SHORT_SECONDS else 0.0
             remembered = _remembered[url] = _Remembered(newest - _UNSETTLED, ends_at, groups)
-        groups = dict(remembered.groups)
-        for group, counted in _groups(session, col(AvailabilityRow.run_id) > remembered.last).items():
-            before = groups.get(group)
-            groups[group] = counted if before is None else before + counted
+        return remembered.groups, _newer_groups(session, remembered.last)
+
+
+def _newer_groups(session: Session, last: int) -> _Groups:
+    """Count the runs after number `last` row by row: the database would group by reading the index of all runs."""
+    columns = (
+        AvailabilityRow.container, AvailabilityRow.project_id, AvailabilityRow.dispatcher, AvailabilityRow.run_id,
+        AvailabilityRow.available,
+    )  # fmt: skip
+    newer = select_any(*columns).where(col(AvailabilityRow.run_id) > last).order_by(col(AvailabilityRow.run_id))
+    groups: _Groups = {}
+    for container, project_id, dispatcher, run_id, available in session.execute(newer):
+        group = groups.setdefault(container, {})
+        counted = _Counted(run_id, int(available), 1)
+        before = group.get((project_id, dispatcher))
+        group[project_id, dispatcher] = counted if before is None else before + counted
     return groups
 
 
-def _groups(session: Session, *conditions: ColumnElement[bool]) -> dict[_Group, _Counted]:
+def _groups(session: Session, *conditions: ColumnElement[bool]) -> _Groups:
     group = (col(AvailabilityRow.project_id), col(AvailabilityRow.container), col(AvailabilityRow.dispatcher))
     with_it = func.sum(case((col(AvailabilityRow.available), 1), else_=0))
     # Counted in an index: a row has its evidence as JSON, and only the newest is shown.
     counted = select_any(*group, func.max(col(AvailabilityRow.run_id)), with_it, func.count()).where(*conditions)
-    rows = session.execute(counted.group_by(*group))
-    return {(project, container, name): _Counted(*figures) for project, container, name, *figures in rows}
+    groups: _Groups = {}
+    for project, container, name, *figures in session.execute(counted.group_by(*group)):
+        groups.setdefault(container, {})[project, name] = _Counted(*figures)
+    return groups
 
 
 _AT_ONCE = 400

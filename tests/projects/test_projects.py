@@ -131,7 +131,10 @@ def test_availability_is_that_of_the_newest_run_with_all_counted(
     ]
     assert items[0]["evidence"][0]["line"] == 7
     assert len(client.get(f"/api/v1/availability?container={nemo}").json()["items"]) == 1
-    assert client.get("/api/v1/availability?project=elsewhere").json() == {"items": []}
+    assert client.get("/api/v1/availability?project=elsewhere").json()["total"] == 0
+    second = client.get("/api/v1/availability?page=2&page_size=1").json()
+    assert ([item["container"] for item in second["items"]], second["total"], second["pages"]) == ([nemo], 2, 2)
+    assert nemo not in client.get("/availability?page=2").text
 
     # In a large database, a count is used again with the runs since then.
     for name, value in {"_SHORT_SECONDS": -1.0, "_TIMES": 10**9, "_UNSETTLED": 0}.items():
