@@ -1,12 +1,13 @@
 """Types of the API's leaderboards; `docs/api.md` describes them. Fields may be added but not changed."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, Field, StringConstraints
 
-from app.domain.ranking.across import ClassSummary
+from app.domain.ranking.across import ClassSummary, TallyGroup
 from app.domain.ranking.rank import Head
 from app.domain.ranking.runs import DISPATCHERS, Refusal
 from app.domain.ranking.standings import Board, MissingDispatcher
@@ -18,6 +19,9 @@ from app.storage.standings import (
     StandingsPage,
     StoredStandings,
 )
+
+MOST_TALLIED = 25
+"""Stacks that a tally lists, those with a ranking and the newest runs first."""
 
 # --- Query parameters of the leaderboard API: the filters of the page, by the same names.
 
@@ -91,7 +95,8 @@ class StackStandingsOut(BaseModel):
 
 
 class StandingsOut(BaseModel):
-    """`summaries` cover all matching stacks; `items` are one page of them, those with the newest runs first."""
+    """`summaries` cover all matching stacks, and each tally lists 25; `items` are one page of them, those with the
+    newest runs first."""
 
     dispatchers: list[str] = list(DISPATCHERS)
     evidence: str
@@ -144,13 +149,25 @@ def page_values(
         "evidence": query.filters.floor,
         "rank": query.rank,
         "leaderboards": [leaderboard.model_dump(mode="json") for leaderboard in index],
-        "summaries": to_json(page.summaries),
+        "summaries": to_json([_shortened(summary) for summary in page.summaries]),
         "items": [_stack_values(stack) for stack in items],
         "total": page.total,
         "page": page.page,
         "page_size": page.page_size,
         "pages": page.pages,
     }
+
+
+def _shortened(summary: ClassSummary) -> ClassSummary:
+    """Return the summary with the keys of MOST_TALLIED stacks of each tally: a large database has thousands."""
+    return replace(
+        summary, overall=_shortened_group(summary.overall), groups=tuple(map(_shortened_group, summary.groups))
+    )
+
+
+def _shortened_group(group: TallyGroup) -> TallyGroup:
+    tallies = (replace(tally, stacks=tally.stacks[:MOST_TALLIED]) for tally in group.tallies)
+    return replace(group, tallies=tuple(tallies))
 
 
 def _stack_values(stack: StoredStandings) -> dict[str, Any]:

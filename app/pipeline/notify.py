@@ -7,7 +7,7 @@ about the same thing share a subject and arrive in the order of the events (`wor
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -34,7 +34,7 @@ from app.domain.ranking.rank import head_text
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.policy import Policy, silent_for
 from app.pipeline.work import delivery_queue
-from app.storage.leader_changes import LeaderChange, leader_changes
+from app.storage.leader_changes import LeaderChange, leader_changes, named_changes
 from app.storage.runs import WITH_RESULT, aware, frozen, stored_contract
 from app.storage.tables import (
     DeliveryRow,
@@ -320,7 +320,7 @@ def _failure(run: RunRow) -> str:
 
 # --- Changes of leaders, for the overview: one line per board, dated by the history of its stack.
 
-_MOST_READ = 400
+_MOST_READ = 100
 """Upper limit of changes read: a leader that changes more often is not worth reporting."""
 
 
@@ -356,8 +356,10 @@ def leader_updates(
     session: Session, *, project: str = "", noticed_since: datetime | None = None, most: int = 10
 ) -> tuple[LeaderUpdate, ...]:
     """Return the boards whose leader changed, latest change first."""
-    read = leader_changes(session, project=project, since=noticed_since, newest=_MOST_READ)
-    return tuple(sorted(_folded(read), key=lambda news: news.at, reverse=True)[:most])
+    read = leader_changes(session, project=project, since=noticed_since, newest=_MOST_READ, is_named=False)
+    updates = sorted(_folded(read), key=lambda news: news.at, reverse=True)[:most]
+    named = named_changes(session, [update.newest for update in updates])
+    return tuple(replace(update, newest=newest) for update, newest in zip(updates, named, strict=True))
 
 
 def _folded(changes: Iterable[LeaderChange]) -> Iterable[LeaderUpdate]:

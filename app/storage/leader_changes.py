@@ -1,7 +1,7 @@
 """The history of leaders: which dispatcher led a leaderboard, and since when."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -21,8 +21,9 @@ NEWEST = 50
 class LeaderChange:
     """A change of the leader of one leaderboard.
 
-    `at`: when it was noticed. `name`: unique title. `run_id`: the run that caused it, at history position `placed_at`;
-    None if no run did or the run was deleted. `measured_until`: history position of the stack's newest run.
+    `at`: when it was noticed. `name`: unique title, empty unless it was read. `run_id`: the run that caused it, at
+    history position `placed_at`; None if no run did or the run was deleted. `measured_until`: history position of the
+    stack's newest run.
     """
 
     id: int
@@ -56,8 +57,9 @@ def leader_changes(
     stack_keys: Sequence[str] = (),
     since: datetime | None = None,
     newest: int | None = NEWEST,
+    is_named: bool = True,
 ) -> tuple[LeaderChange, ...]:
-    """Return the changes of stacks that still have standings, newest first."""
+    """Return the changes of stacks that still have standings, newest first. `is_named`: with the names of stacks."""
     same = and_(
         col(StandingRow.project_id) == LeaderChangeRow.project_id,
         col(StandingRow.stack_key) == LeaderChangeRow.stack_key,
@@ -76,17 +78,25 @@ def leader_changes(
     for value, column in (
         (hardware_slug, col(StandingRow.hardware_slug)),
         (family_slug, col(StandingRow.family_slug)),
-        (project, col(ProjectRow.slug)),
     ):
         if value:
             chosen = chosen.where(column == value)
+    if project:
+        number = select_any(ProjectRow.id).where(col(ProjectRow.slug) == project)
+        chosen = chosen.where(col(LeaderChangeRow.project_id) == number.scalar_subquery())
     if since is not None:
         chosen = chosen.where(col(LeaderChangeRow.at) >= since)
     if stack_keys:
         chosen = chosen.where(col(LeaderChangeRow.stack_key).in_(stack_keys))
     rows = session.execute(chosen).all()
-    names = names_of_titles(session, (row.title for row in rows))
-    return tuple(_change(row, names[row.LeaderChangeRow.stack_key]) for row in rows)
+    changes = [_change(row) for row in rows]
+    return named_changes(session, changes) if is_named else tuple(changes)
+
+
+def named_changes(session: Session, changes: Sequence[LeaderChange]) -> tuple[LeaderChange, ...]:
+    """Return the changes with the names of their stacks."""
+    names = names_of_titles(session, (change.title for change in changes))
+    return tuple(replace(change, name=names[change.stack_key]) for change in changes)
 
 
 def last_heads(session: Session, project_id: int, stack_key: str) -> tuple[Head, ...]:
@@ -120,14 +130,14 @@ def add_leader_changes(session: Session, project_id: int, stack_key: str, change
     )
 
 
-def _change(row: Row[Any], name: str) -> LeaderChange:
+def _change(row: Row[Any]) -> LeaderChange:
     change: LeaderChangeRow = row.LeaderChangeRow
     before = None if change.before is None else from_json(Head, change.before)
     return LeaderChange(
         id=change.id or 0,
         project=row.slug,
         stack_key=change.stack_key,
-        name=name,
+        name="",
         title=row.title,
         hardware_slug=row.hardware_slug,
         family_slug=row.family_slug,

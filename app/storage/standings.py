@@ -323,8 +323,12 @@ def _documents(
     classes: Mapping[Key, Collection[tuple[str | None, str | None]]] | None = None,
 ) -> tuple[StoredStandings, ...]:
     """Return stacks in the order of `keys`, with the boards at `floor` and of `classes`; empty means any."""
-    wanted = col(StandingBoardRow.stack_key).in_([stack_key for _, stack_key in keys])
-    chosen = select(StandingBoardRow).where(wanted, *([col(StandingBoardRow.floor) == floor] if floor else []))
+    stack_keys = [stack_key for _, stack_key in keys]
+    # With the projects, because the key of the table begins with them.
+    of_projects = col(StandingBoardRow.project_id).in_({project_id for project_id, _ in keys})
+    chosen = select(StandingBoardRow).where(of_projects, col(StandingBoardRow.stack_key).in_(stack_keys))
+    if floor:
+        chosen = chosen.where(col(StandingBoardRow.floor) == floor)
     boards: dict[Key, list[Board]] = {}
     for row in session.execute(chosen).scalars():
         key = (row.project_id, row.stack_key)
@@ -333,7 +337,7 @@ def _documents(
     stacks = (
         select_any(StandingRow, ProjectRow.slug, ProjectRow.generated)
         .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
-        .where(col(StandingRow.stack_key).in_([stack_key for _, stack_key in keys]))
+        .where(col(StandingRow.stack_key).in_(stack_keys))
     )
     rows = {(row.project_id, row.stack_key): (row, slug, generated) for row, slug, generated in session.execute(stacks)}
     names = names_of_titles(session, (row.title for row, _, _ in rows.values()))

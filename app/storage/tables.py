@@ -1259,6 +1259,9 @@ class StandingRow(SQLModel, table=True):
         # With what `UntilRankedAgain` asks, so that it reads no documents.
         Index("ix_standing_leaderboard", "hardware_slug", "family_slug", "project_id", "updated_at"),
         Index("ix_standing_ranking_version", "ranking_version"),
+        Index("ix_standing_stack", "stack_key"),
+        # Titles may be longer than a page of a B-tree on PostgreSQL.
+        Index("ix_standing_title", "title", postgresql_using="hash"),
     )
 
     project_id: int = Field(foreign_key="project.id", primary_key=True)
@@ -1313,6 +1316,7 @@ class LeaderChangeRow(SQLModel, table=True):
     __table_args__ = (
         Index("ix_leader_change_stack", "project_id", "stack_key"),
         Index("ix_leader_change_at", "at"),
+        Index("ix_leader_change_project_at", "project_id", "at"),
     )
 
     id: int | None = Field(default=None, primary_key=True)
