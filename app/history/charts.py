@@ -205,9 +205,10 @@ def drawn_places(
             chosen |= {level.first, level.last}
     parts = max(1, (most - len(chosen)) // 3)
     size = -(-len(places) // parts)
+    letters = history.letters  # one for the same settings in several containers
     extremes: dict[tuple[int, str, bool], list[int]] = {}
     for number, place in enumerate(places):
-        key = (number // size, runs[place].config_key, history.eligibilities[place] == "counts")
+        key = (number // size, letters[place], history.eligibilities[place] == "counts")
         extremes.setdefault(key, []).append(place)
 
     def value(place: int) -> float:

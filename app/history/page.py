@@ -34,6 +34,7 @@ from app.errors import FieldError, InvalidChange
 from app.history.charts import ChartKey, Drawing, Row, chart_key, chart_notes, datasets, drawn_places, history_chart
 from app.history.queries import (
     ALL,
+    MOST_PROBES,
     OPEN_STATES,
     HistoryAlarm,
     HistoryOfStack,
@@ -117,6 +118,8 @@ def _refused(name: str, message: str) -> InvalidChange:
 TABLE_ROWS = 25
 MOST_DRAWN = 500
 """About as many runs are drawn in a chart; with more, those that it would not be the same without (`drawn_places`)."""
+_FEWEST_PROBES = 12
+"""Runs of each of several containers at which versions are read."""
 _FACTS = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "graph_modules", "task", "data_mode")
 
 
@@ -331,8 +334,11 @@ class HistoryPage:
         of_stack: dict[str, list[int]] = {}
         for place in range(first, last + 1):
             of_stack.setdefault(self.history.runs[place].facts.stack_key, []).append(place)
+        most = max(_FEWEST_PROBES, MOST_PROBES // len(of_stack))
         changes = [
-            change for places in of_stack.values() for change in read_versions(self._session, self.history.runs, places)
+            change
+            for places in of_stack.values()
+            for change in read_versions(self._session, self.history.runs, places, most)
         ]
         return tuple(sorted(changes, key=lambda change: change.run))
 
@@ -373,10 +379,9 @@ class HistoryPage:
 
     @cached_property
     def alarms(self) -> tuple[HistoryAlarm, ...]:
-        stacks = dict.fromkeys((*(step.stack_key for step in self.steps), self.stack.stack_key))
-        return tuple(alarm for stack_key in stacks for alarm in read_alarms(self._session, stack_key))
+        return read_alarms(self._session, {*(step.stack_key for step in self.steps), self.stack.stack_key})
 
-    @property
+    @cached_property
     def open_alarms(self) -> list[HistoryAlarm]:
         """Return active regressions, newest first."""
         places = {place for configuration in self.shown for place in configuration.runs}

@@ -1,7 +1,7 @@
 """One stack's history out of the database: its runs with what counts, configurations, golden runs, regressions."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from threading import Lock
@@ -313,11 +313,11 @@ def read_all_figures(session: Session, run_ids: Sequence[int]) -> dict[int, Mapp
     return figures
 
 
-def read_alarms(session: Session, stack_key: str) -> tuple[HistoryAlarm, ...]:
+def read_alarms(session: Session, stack_keys: Collection[str]) -> tuple[HistoryAlarm, ...]:
     rows = session.execute(
         select(RegressionMemberRow, RegressionRow, SHOWN_STATE)
         .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
-        .where(col(RegressionMemberRow.stack_key) == stack_key)
+        .where(col(RegressionMemberRow.stack_key).in_(stack_keys))
         .order_by(col(RegressionRow.id))
     )
     return tuple(
@@ -335,13 +335,13 @@ def read_alarms(session: Session, stack_key: str) -> tuple[HistoryAlarm, ...]:
 
 
 def read_versions(
-    session: Session, runs: Sequence[StackRun], places: Sequence[int] | None = None
+    session: Session, runs: Sequence[StackRun], places: Sequence[int], most: int
 ) -> tuple[VersionChange, ...]:
-    """Return version changes along the runs at `places`, or along all of them."""
-    chosen = range(len(runs)) if places is None else places
-    if len(chosen) > MOST_PROBES:
-        last = len(chosen) - 1
-        chosen = sorted({chosen[round(k * last / (MOST_PROBES - 1))] for k in range(MOST_PROBES)})
+    """Return version changes along the runs at `places`, read at `most` of them, evenly spread."""
+    chosen = places
+    if len(places) > most:
+        last = len(places) - 1
+        chosen = sorted({places[round(k * last / (most - 1))] for k in range(most)})
     contracts = _contracts(session, [runs[place].id for place in chosen])
     return changed_versions([VersionProbe(place, contracts.get(runs[place].id, {})) for place in chosen])
 
