@@ -165,7 +165,7 @@ def page_addresses(engine: Engine) -> Mapping[str, str]:
         "upgrade, driver": "/upgrade?project=kernels&field=driver",
         "regressions": "/regressions",
         "regressions, any state": "/regressions?state=any",
-        "regressions, last page": f"/regressions?state=any&page={-(-regressions // 50)}",
+        "regressions, last page": f"/regressions?state=any&page={-(-regressions // 25)}",
         "API: regressions": "/api/v1/regressions",
         "regression": f"/regressions/{regression}",
         "API: upgrades": "/api/v1/upgrades",

@@ -37,7 +37,7 @@ UNKNOWN = "unknown"
 class RegressionQuery(ListQuery):
     """Filters of the list of regressions; an empty one means any. Its page shows the active ones first."""
 
-    page_defaults = {"state": ACTIVE_STATES}  # noqa: RUF012  # a class variable of the base
+    page_defaults = {"state": ACTIVE_STATES, "page_size": "25"}  # noqa: RUF012  # a class variable of the base
     not_narrowing = ("state", "sort")
     refuses_unknown = True
     further_names = ("format", "changed")

@@ -31,7 +31,9 @@ ANY_BRANCH = "*"
 MOST_CONFIGURATIONS = 100
 """Configurations with the newest usable runs that are compared; contracts of more would take seconds to read."""
 MOST_READ = 2000
-"""Newest usable runs in which configurations are looked for, and values of a field that is part of no key."""
+"""Newest usable runs in which configurations are looked for."""
+MOST_CONTRACTS = 500
+"""Newest usable runs in which values of a field that is part of no key are looked for: each has its own contract."""
 MOST_RUNS = 100
 """Newest runs of a configuration that are compared; matching takes fewer."""
 _EVER = datetime.min.replace(tzinfo=UTC)
@@ -92,7 +94,9 @@ def values_of(session: Session, project: ProjectRow, field: str) -> tuple[Upgrad
     if FIELDS[field].role == "info":  # not part of a key, so runs of one configuration may differ in it
         value: ColumnElement[Any] = col(RunResultRow.contract)[field]["value"].as_string()
         grouped = grouped.join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
-        grouped = grouped.where(col(RunRow.id).in_(_newest_usable(project, RunRow.id)), value.is_not(None))
+        grouped = grouped.where(
+            col(RunRow.id).in_(_newest_usable(project, RunRow.id, MOST_CONTRACTS)), value.is_not(None)
+        )
         grouped = grouped.group_by(col(RunRow.config_key), value)
     else:
         configurations = col(RunRow.config_key).in_(_newest_configurations(session, project))
@@ -123,9 +127,8 @@ def _usable(project: ProjectRow) -> tuple[Any, ...]:
     return (col(RunRow.project_id) == project.id, text(USABLE))
 
 
-def _newest_usable(project: ProjectRow, column: Any) -> Select[Any]:
-    newest = select_any(column).where(*_usable(project)).order_by(col(RunRow.ordered_at).desc())
-    return newest.limit(MOST_READ)
+def _newest_usable(project: ProjectRow, column: Any, most: int) -> Select[Any]:
+    return select_any(column).where(*_usable(project)).order_by(col(RunRow.ordered_at).desc()).limit(most)
 
 
 def _newest_configurations(session: Session, project: ProjectRow) -> set[str]:
@@ -133,7 +136,7 @@ def _newest_configurations(session: Session, project: ProjectRow) -> set[str]:
 
     Grouping all runs would take time in proportion to them.
     """
-    newest_first = dict.fromkeys(session.execute(_newest_usable(project, RunRow.config_key)).scalars())
+    newest_first = dict.fromkeys(session.execute(_newest_usable(project, RunRow.config_key, MOST_READ)).scalars())
     keys = set(list(newest_first)[:MOST_CONFIGURATIONS])
     if len(keys) < MOST_CONFIGURATIONS:
         newest = (
