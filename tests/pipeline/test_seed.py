@@ -11,7 +11,7 @@ from app.storage.database import transaction
 from app.storage.tables import EVERYTHING
 from bench.seed import Seeded, fill
 
-RUNS, TEMPLATES = 400, 9
+RUNS, TEMPLATES = 400, 12
 
 
 @pytest.fixture
