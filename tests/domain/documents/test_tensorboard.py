@@ -132,7 +132,8 @@ def test_a_corrupt_record_is_skipped_and_told():
     broken[-6] ^= 0xFF
     document = read_tensorboard([good + bytes(broken) + event(8, simple("iteration-time", 1.25))])
     assert document.columns["iteration"].tolist() == [1, 2, 3, 4, 5, 6, 8]
-    assert document.problems == ("1 records were skipped: their checksum is wrong.",)
+    (problem,) = document.problems
+    assert ("checksum" in problem, problem.startswith("1 record")) == (True, True)
 
 
 def test_a_broken_length_is_searched_past():
@@ -140,7 +141,8 @@ def test_a_broken_length_is_searched_past():
     broken[3] ^= 0x10
     document = read_tensorboard([run_file() + bytes(broken) + event(8, simple("iteration-time", 1.25))])
     assert document.columns["iteration"].tolist()[-1] == 8
-    assert document.problems == ("The file is damaged in 1 places; reading continued after them.",)
+    (problem,) = document.problems
+    assert "damaged in 1 place" in problem
 
 
 def test_long_records_are_stepped_over_in_any_chunking():
@@ -164,4 +166,5 @@ def test_steps_can_be_negative():
 def test_a_file_without_scalars_says_so():
     document = read_tensorboard([header()])
     assert document.columns == {}
-    assert document.problems == ("The event file has no scalars.",)
+    (problem,) = document.problems
+    assert "no scalars" in problem

@@ -139,17 +139,14 @@ def test_the_flops_formula_agrees_with_what_a_real_run_prints() -> None:
     metric = summary.metrics["tflops_per_gpu"]
     assert metric is not None
     assert metric.value == pytest.approx(239.520, abs=0.001)
-    assert metric.note.endswith("the trainer prints 239.6, which is the same, rounded")
+    assert metric.note.endswith("239.6, which is the same, rounded")
     assert not any("FLOPs formula" in warning for warning in summary.warnings)
 
 
 def test_a_crash_before_the_first_iteration_is_an_error_with_its_line() -> None:
     summary = summary_of(shared_folder("corpus") / "logs" / "real-full" / "dsv4-p22-turbo-crash.log")
-    assert summary.error == (
-        "No iteration line was read. A process failed without a known reason (line 2548): torchrun reports a process "
-        "that ended with an error; the process's own output is not in this log. Exit code 1. Code 1 is "
-        "usually a Python exception."
-    )
+    assert summary.error is not None
+    assert [part in summary.error for part in ("(line 2548)", "Exit code 1.")] == [True, True]
     assert summary.contract["gpus"].value == 8
 
 

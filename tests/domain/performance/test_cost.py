@@ -110,9 +110,9 @@ def test_the_cost_of_several_stacks_is_the_sum_of_the_known(costs: list[float | 
 
 def test_what_is_over_or_runs_no_more_costs_nothing_and_says_why() -> None:
     stopped = regression_cost(before(20, 21, 22), 12.5, 50, 16, now=LAST)
-    assert (stopped.gpu_hours_per_day, stopped.nothing_because) == (0.0, "no run in the last 14 days")
+    assert (stopped.gpu_hours_per_day, "14 days" in stopped.nothing_because) == (0.0, True)
     back = regression_cost(before(0, 1, 2), 12.5, 50, 16, now=LAST, is_over=True)
-    assert (back.gpu_hours_per_day, back.nothing_because) == (0.0, "its runs have returned to the usual level")
+    assert (back.gpu_hours_per_day, "usual level" in back.nothing_because) == (0.0, True)
     memory = regression_cost(before(20, 21), None, 50, 16, now=LAST)
     assert (memory.gpu_hours_per_day, memory.nothing_because) == (None, "")
 

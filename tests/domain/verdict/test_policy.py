@@ -51,7 +51,7 @@ def test_a_stack_has_its_own_thresholds_and_limits_beside_those_of_the_project()
     assert policy.of_stack("ab").thresholds == Thresholds(4.0, 5.0, 1.0)
     figures = {"mfu_pct": Metric(25.0, 25.0, 25.0, 40)}
     (breach,) = policy.of_stack("other").breaches(figures)
-    assert breach.text() == "MFU is 25.0 %; the limit is at least 30.0 %."
+    assert [part in breach.text() for part in ("MFU is 25.0 %", "at least 30.0 %")] == [True, True]
     assert policy.of_stack("ab").breaches(figures) == ()
     assert policy.of_stack("other").breaches({"mfu_pct": None}) == ()
     assert Policy.read(None) == Policy()

