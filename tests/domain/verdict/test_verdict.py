@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -559,6 +560,35 @@ def test_what_the_reruns_decided_is_final_unless_a_launch_contradicts_them() -> 
     assert (later.decision, later.looks, later.step_time) == (final.decision, final.looks, final.step_time)
     assert [(run.run, run.why) for run in later.dropped] == [("c2", LATE), ("c3", LATE)]
     assert planned(0.05, 0.05, -0.1).decision == "inconclusive"
+
+
+@pytest.mark.parametrize(("looks", "planned_looks"), [(1, 1), (2, 2), (3, 3), (5, 5)])
+def test_the_certainty_is_corrected_for_every_look(looks: int, planned_looks: int) -> None:
+    result = judge([make_run(slower=0.05)], BASELINE, FAMILY, looks=looks).step_time
+    assert result is not None
+    assert result.planned_looks == planned_looks
+
+
+@pytest.mark.parametrize(("needed", "wanted"), [(3, 3), (4, 0)])
+def test_more_than_three_reruns_are_not_asked_for(needed: int, wanted: int) -> None:
+    first = verdict(0.013)
+    assert first.step_time is not None
+    assert reruns_wanted(replace(first, step_time=replace(first.step_time, need_runs=needed))) == wanted
+
+
+def test_memory_counts_for_a_rerun_whose_step_time_does_not() -> None:
+    reruns = [make_run("a", peak_memory_bytes=60 * GIB), make_run("b", window_length=4, peak_memory_bytes=80 * GIB)]
+    result = judge(reruns, BASELINE, FAMILY)
+    assert result.candidates_used == ("a",)
+    assert result.memory is not None
+    assert result.memory.candidate_bytes == 70 * GIB
+
+
+def test_a_faster_run_may_skip_as_many_steps_as_any_baseline_run() -> None:
+    baseline = [*make_runs([0.0, 0.001, -0.001, 0.002]), make_run("skips", skipped_share=0.005)]
+    for share, decision in ((0.004, "improvement"), (0.006, "inconclusive")):
+        result = judge([make_run(slower=-0.05, skipped_share=share)], baseline, FAMILY)
+        assert ("skips" in result.baseline_used, result.decision) == (True, decision)
 
 
 @pytest.mark.parametrize(
