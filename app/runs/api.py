@@ -26,7 +26,7 @@ from app.domain.documents.metadata import MAX_TAGS
 from app.domain.logs.line_template import MAX_TEMPLATE
 from app.domain.numbers import absolute
 from app.domain.run import FloatArray
-from app.errors import EmptyUpload, FieldError, InvalidQuery, InvalidUpload, NotFound
+from app.errors import FieldError, InvalidQuery, InvalidUpload, NotFound
 from app.pipeline.append import Piece, append_log, without_compression
 from app.pipeline.correction import CORRECTED, MOST_RUNS
 from app.pipeline.receive import Accepted, UploadedFile, accept_upload
@@ -354,7 +354,7 @@ def _check_names(form: FormData) -> None:
         errors = tuple(FieldError(name, f"is not a part of an upload; parts are {allowed}") for name in unknown)
         missing = " This upload contains no log." if "log" not in form else ""
         detail = f"The form has unknown parts: {sent}.{missing} Parts are {allowed}. Nothing was saved."
-        raise (EmptyUpload if missing else InvalidUpload)(detail, errors)
+        raise InvalidUpload(detail, errors)
     if len(form.getlist(META)) > 1:
         raise InvalidUpload(
             f"`{META}` was sent {len(form.getlist(META))} times. Nothing was saved. Put all into one JSON object.",
