@@ -14,7 +14,7 @@ from app.domain.badges import Badge, badge_key, new_badge_secret, opens, svg
 from app.domain.naming import TitledStack, stack_names, stack_title
 from app.domain.numbers import THIN, Figure, change_text, gain_change, gpu_hours, signed, with_sign
 from app.domain.run import Metric, Stated, Value
-from app.domain.text import COMMIT, RANGE, commit_address, range_address, read_template
+from app.domain.text import COMMIT, RANGE, commit_address, range_address, read_template, shortened
 from app.web import templating
 from app.web.templating import environment
 
@@ -346,3 +346,28 @@ def test_a_gain_of_throughput_is_a_change_of_step_time() -> None:
     assert gain_change(25.0, 0.0, 100.0).text == "20.0\u202f% faster (0.0 to 50.0)"
     assert gain_change(-20.0).text == "25.0\u202f% slower"
     assert gain_change(10.0, 10.0, 10.0).interval == ""
+
+
+# --- Texts that are shortened for a place.
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "expected"),
+    [
+        ("seq 4096 · GBS 1024", 22, "seq 4096 · GBS 1024"),
+        ("mcore_te_tp2_pp1_8experts_overlap dgx_h100", 21, "mcore_te_t…p dgx_h100"),
+        ("abcdef", 5, "ab…ef"),
+        ("abcdef", 6, "abcdef"),
+    ],
+)
+def test_start_and_end_of_a_name_stay(text: str, most: int, expected: str) -> None:
+    assert shortened(text, most) == expected
+
+
+@pytest.mark.parametrize("most", range(3, 60))
+def test_a_shortened_name_never_exceeds_its_place(most: int) -> None:
+    name = "moe_mcore_te_tp4_ep2_etp2_pp2_scoped_cudagraph dgx_gb200"
+    short = shortened(name, most)
+    assert len(short) <= most
+    assert name.startswith(short.partition("…")[0])
+    assert name.endswith(short.partition("…")[2])

@@ -1,13 +1,18 @@
 """The nearest published figure, what differs, and what the gap may be made of."""
 
+import csv
+import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from app.domain.references.nearest import Nearest, OurFigures, nearest_reference
-from app.domain.references.point import ReferencePoint, read_reference
+from app.domain.references.point import FIGURES, LABEL, InvalidReference, ReferencePoint, read_reference, read_rows
 from app.domain.references.published import published
 from app.domain.run import Stated
+from tests.cases import every_case
+from tests.shared_papers import shared_folder
 
 QWEN: dict[str, Any] = {
     "task": "pretrain",
@@ -144,3 +149,175 @@ def test_another_convention_of_flops_is_told_before_all_else(ours: float, senten
 def test_a_container_is_the_same_by_any_address() -> None:
     result = nearest(container="registry.example/mirror/nvidia/nemo:26.06@sha256:abc")
     assert "container" not in {difference.field for difference in result.differences}
+
+
+# --- The figures that come with the service.
+
+NAMES = {
+    "DeepSeekV3": "DeepSeek-V3",
+    "Qwen3_30B_a3B": "Qwen3-30B-A3B",
+    "Qwen3_235B_a22B": "Qwen3-235B-A22B",
+    "GPT OSS 120B": "GPT-OSS-120B",
+    "Nemotron_3_Super": "Nemotron-3-Super-120B-A12B",
+    "Nemotron_3_Nano": "Nemotron-3-Nano-30B-A3B",
+    "Kimi_K2": "Kimi-K2",
+}
+
+
+def test_each_point_has_its_source_and_an_address_of_its_own() -> None:
+    points = published()
+    assert len(points) == 222
+    assert len({point.key for point in points}) == len(points)
+    for point in points:
+        assert point.source
+        assert point.measured_by
+        assert point.label == LABEL
+        assert point.url.startswith("https://") or point.kind == "founding_document"
+        assert any(point.figures.values())
+        assert set(point.key) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
+    assert [point.date for point in points] == sorted((point.date for point in points), reverse=True)
+
+
+def test_the_release_tables_are_restated_without_a_slip() -> None:
+    text = (shared_folder("corpus") / "published/bridge-performance-archive.csv").read_text()
+    rows = list(csv.DictReader(text.splitlines()))
+    expected = sorted(
+        (row["release"], NAMES[row["model"]], row["gpu"], int(row["gpus"]), float(row["tokens_per_sec_per_gpu"]))
+        for row in rows
+        if row["moe"] == "1" and row["precision"]
+    )
+    points = [point for point in published() if point.kind == "release_table"]
+    restated = sorted(
+        (
+            str(point.contract["container"]).rpartition(":")[2],
+            str(point.contract["model"]),
+            str(point.contract["gpu"]),
+            int(str(point.contract["gpus"])),
+            point.tokens_per_s_per_gpu or 0.0,
+        )
+        for point in points
+    )
+    assert restated == expected
+
+
+def test_other_conventions_of_flops_show_in_the_published_tables() -> None:
+    """GPT-OSS-120B on GB300: 27 GFLOP a token up to release 26.04.01, 33 from 26.06 on. That is no speed-up."""
+    gflops = {
+        str(point.contract["container"]).rpartition(":")[2]: round(point.gflops_per_token)
+        for point in published()
+        if point.contract["model"] == "GPT-OSS-120B" and point.contract["gpu"] == "GB300" and point.gflops_per_token
+    }
+    assert gflops["26.04.01"] == 27
+    assert gflops["26.06.01"] == 33
+
+
+def card_items() -> Iterator[dict[str, Any]]:
+    for path in sorted((shared_folder("corpus") / "cards").glob("*.json")):
+        yield from json.loads(path.read_text())["items"]
+
+
+def test_the_verification_cards_are_restated_without_a_slip() -> None:
+    measured = {
+        (item["hardware"], item["precision"], item["step_time_ms"], item["tokens_per_sec_per_gpu"])
+        for item in card_items()
+        if item["item"].startswith("pretrain")
+    }
+    points = [point for point in published() if point.kind == "verification_card"]
+    assert len(points) == 20
+    for point in points:
+        row = (point.contract["gpu"], point.contract["precision"], point.step_time_ms, point.tokens_per_s_per_gpu)
+        assert row in measured, point
+
+
+def test_figures_of_one_point_agree_with_each_other() -> None:
+    with every_case() as case:
+        for point in [item for item in published() if item.step_time_ms and item.tokens_per_s_per_gpu]:
+            with case(point.key):
+                gbs, seq_len, gpus = (point.contract.get(name) for name in ("gbs", "seq_len", "gpus"))
+                if isinstance(gbs, int) and isinstance(seq_len, int) and isinstance(gpus, int):
+                    assert gbs * seq_len / gpus / (point.step_time_ms or 1) * 1000 == pytest.approx(
+                        point.tokens_per_s_per_gpu, rel=0.002
+                    )
+
+
+@pytest.mark.parametrize(
+    ("model", "seq_len", "gflops"),
+    [("Qwen3-30B-A3B", 4096, 23.006), ("Qwen3-235B-A22B", 4096, 148.035)],
+)
+def test_the_throughputs_of_a_model_imply_one_number_of_flops(model: str, seq_len: int, gflops: float) -> None:
+    per_token = [
+        point.gflops_per_token
+        for point in published()
+        if (point.contract["model"], point.contract.get("seq_len")) == (model, seq_len) and point.gflops_per_token
+    ]
+    close = [value for value in per_token if abs(value / gflops - 1) < 0.03]
+    assert len(close) >= 0.9 * len(per_token) > 0
+
+
+VALID: dict[str, Any] = {
+    "model": "Qwen/Qwen3-30B-A3B",
+    "gpu": "H100",
+    "gpus": 16,
+    "precision": "bf16",
+    "tokens_per_s_per_gpu": 13000,
+    "measured_by": "our lab",
+    "source": "internal note 12",
+    "date": "2026-08-15",
+}
+
+
+def test_a_team_s_own_reference_is_read_and_labelled() -> None:
+    point = read_reference(VALID)
+    assert (point.kind, point.label) == ("own", "another lab's measurement, entered by hand")
+    assert point.contract["model"] == "Qwen3-30B-A3B"
+    assert point.family.slug == "qwen3-30b-a3b"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"model": None}, "model"),
+        ({"gpus": "many"}, "gpus"),
+        ({"gpus": 0}, "gpus"),
+        ({"precision": "float12"}, "precision"),
+        ({"dispatcher": "pigeon"}, "dispatcher"),
+        ({"tokens_per_s_per_gpu": -1}, "tokens_per_s_per_gpu"),
+        ({"tokens_per_s_per_gpu": float("nan")}, "tokens_per_s_per_gpu"),
+        ({"tokens_per_s_per_gpu": True}, "tokens_per_s_per_gpu"),
+        ({"tokens_per_s_per_gpu": None}, "tokens_per_s_per_gpu"),
+        ({"source": " "}, "source"),
+        ({"source": "x" * 501}, "source"),
+        ({"url": "javascript:alert(1)"}, "url"),
+        ({"url": "https://[broken"}, "url"),
+        ({"date": "yesterday"}, "date"),
+        ({"date": None}, "date"),
+        ({"kind": "rumour"}, "kind"),
+        ({"rounded": "yes"}, "rounded"),
+        ({"speed": 3}, "speed"),
+    ],
+)
+def test_what_is_wrong_is_told_by_field(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidReference) as caught:
+        read_reference(VALID | change)
+    assert list(caught.value.fields) == [field]
+
+
+def test_all_wrong_fields_are_told_at_once() -> None:
+    with pytest.raises(InvalidReference) as caught:
+        read_reference({})
+    assert set(caught.value.fields) == {
+        "model",
+        "gpu",
+        "gpus",
+        "precision",
+        FIGURES[0],
+        "measured_by",
+        "source",
+        "date",
+    }
+
+
+@pytest.mark.parametrize("row", ["Qwen3-30B-A3B H100 16", "Qwen3-30B-A3B H100 16 bf16 200 x y", "M H100 x bf16 200"])
+def test_a_row_that_is_not_of_the_table_is_refused_with_its_line(row: str) -> None:
+    with pytest.raises(ValueError, match="H100"):
+        list(read_rows(row, "model gpu gpus precision tflops_per_gpu", measured_by="a", source="b", date="2026-08"))
