@@ -12,6 +12,7 @@ from app.domain.performance.summary import summarise, with_documents
 from app.domain.run import Metadata, RunSummary
 from app.domain.verdict.assess import assess
 from app.domain.verdict.baseline import (
+    AFTER_BRANCH_POINT,
     BEYOND_NEWEST,
     OLDER_SEGMENT,
     OTHER_CELL,
@@ -171,6 +172,14 @@ def test_a_pinned_run_comes_first_with_the_reruns_of_its_commit() -> None:
     assert (choice.kind, names(choice.runs)) == ("golden", ["golden", "its rerun"])
 
 
+def test_the_newest_pinned_run_counts_whatever_its_job_and_branch_point() -> None:
+    earlier = [make_record("old"), make_record("new", job="other", commit="c0ffee"), make_record("plain")]
+    rules = BaselineRules("main", frozenset({"old", "new"}), after_it=frozenset({"new", "plain"}))
+    choice = choose_baseline(make_record(job="nightly"), earlier, rules)
+    assert (choice.kind, names(choice.runs)) == ("golden", ["new"])
+    assert {out.run: out.why for out in choice.left_out}["plain"] == AFTER_BRANCH_POINT
+
+
 NEVER = [
     ({"quarantined": "bad node"}, "quarantined: bad node"),
     ({"outcome": "failed"}, "the job failed"),
@@ -282,6 +291,8 @@ def test_jobs_with_the_same_flags_are_histories_of_their_own() -> None:
     assert [run.run for run in assessment.choice.runs] == [run.run for run in adam]
     assert assessment.choice.left_out[0].why == "of another job: muon"
     assert assess([make_record(slower=0.2, job="sgd")], earlier, rules=MAIN).verdict.decision == "no_baseline"
+    on_a_branch = choose_baseline(make_record(job="adam", branch="a-change"), earlier, MAIN)
+    assert {run.job for run in on_a_branch.runs} == {"adam"}
 
 
 def test_a_change_is_judged_against_main_though_its_job_has_another_name() -> None:
