@@ -106,8 +106,8 @@ def test_an_older_job_that_ends_later_does_not_hide_the_newer_result(forge: GitL
     status(forge, judged(42))
     note(forge, judged(42))
     older = fine(41, judged().key)
-    assert status(forge, older) == f"status {NAME}: unchanged, because it shows the newer run 42"
-    assert note(forge, older).endswith("unchanged, because it shows the newer run 42")
+    for done in (status(forge, older), note(forge, older)):
+        assert ("unchanged" in done, done.endswith("run 42")) == (True, True)
     assert forge.statuses[NAME]["state"] == "failed"
 
 
