@@ -97,7 +97,7 @@ def test_a_receiver_that_is_down_gets_it_when_it_is_back(engine: Engine, setting
         (0, "waiting"),
         (0, "waiting"),
     ]
-    assert deliveries(engine)[0].error == "No answer came: nothing listens there."
+    assert "nothing listens" in deliveries(engine)[0].error
     assert work_off(engine, settings) == []
     later(engine)
     with receiving(port) as back:
@@ -306,7 +306,7 @@ def test_a_mail_is_taken_by_a_mail_server(engine: Engine, settings: Settings) ->
         assert work_off(engine, mailing) == [True]
         (mail,) = server.mails
     assert mail.to == ["a@example.com", "b@example.com"]
-    assert mail.message["Subject"] == "[Threewalls] Test message for ci of moe-lab"
+    assert mail.message["Subject"].endswith("ci of moe-lab")
     assert mail.message["Message-ID"] == f"<{deliveries(engine)[0].message_id}@example.com>"
     assert "https://walls.example/" in mail.message.get_content()
 
@@ -388,7 +388,7 @@ def test_a_server_that_cannot_prove_its_name_is_shown_neither_mail_nor_password(
         later(engine)
         monkeypatch.delenv("SSL_CERT_FILE")
         assert work_off(engine, by(settings, server, security)) == [False]
-        assert deliveries(engine)[0].error == "The mail server did not accept the message (SSLCertVerificationError)."
+        assert "(SSLCertVerificationError)" in deliveries(engine)[0].error
         later(engine)
         monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
         assert (server.shown, server.mails) == ([], [])
@@ -400,7 +400,7 @@ def test_a_password_that_is_refused_is_told_to_nobody(engine: Engine, settings: 
         trial(engine, "a@example.com", "email")
         assert work_off(engine, by(settings, server)) == [False]
     assert (server.shown, server.mails) == ([ACCOUNT], [])
-    assert deliveries(engine)[0].error == "The mail server answered 535 (SMTPAuthenticationError)."
+    assert deliveries(engine)[0].error.endswith("535 (SMTPAuthenticationError).")
 
 
 @contextmanager

@@ -91,10 +91,8 @@ def test_what_cannot_be_understood_is_refused_by_field(client: TestClient) -> No
     for message in ("Correct the marked fields", "must be a whole number from 1 to 131,072", "<code>speed</code>"):
         assert message in answer.text
     large = client.get("/api/v1/plan", params=DEEPSEEK | {"mtp": "101", "tp": "0"}).json()["errors"]
-    assert {error["field"]: error["message"] for error in large} == {
-        "mtp": "must be a whole number from 0 to 100",
-        "tp": "must be a whole number from 1 to 131,072",
-    }
+    ranges = {error["field"]: re.findall(r"[\d,]+", error["message"]) for error in large}
+    assert ranges == {"mtp": ["0", "100"], "tp": ["1", "131,072"]}
     assert '<a href="/plan" aria-current="page">Planner</a>' in answer.text
 
 
