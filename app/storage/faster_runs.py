@@ -54,6 +54,8 @@ _CONSEQUENCES = frozenset({"etp", "vpp"})
 """Degrees that follow from TP, or from PP and its layout, unless a flag states them."""
 _KNOWN_ON_BOTH = ("model", "gpu", "gpus", "seq_len", "gbs")
 _Z = 1.96
+_OF_CODE_PCT = 5.0
+"""Gain that other code alone may bring. Our own choice: upstream calls a loss of 5 % between releases a regression."""
 _SHARED = " Test the changes one by one, too: the gain may be that of one of them."
 _SHORT = "One of the two has a short window."
 
@@ -95,6 +97,12 @@ class _Rival(NamedTuple):
     def is_matched(self) -> bool:
         """Return whether it is one side of an A/B: one change, with the same container, versions and commit."""
         return len(self.changes) == 1 and not self.software and not self.beside
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether the settings are faster beyond noise, and with another container or commit beyond those."""
+        least = _OF_CODE_PCT if self.software or self.beside else 0.0
+        return self.low > least and self.pct > 100 * RELEVANT_SHIFT
 
     @property
     def level(self) -> int:
@@ -283,7 +291,7 @@ def _best(rivals: Sequence[_Rival]) -> _Rival | None:
     A matched A/B comes first, then runs of the same container, then those of others. Of several changes it is the
     rival with the fewest among those that may be the fastest.
     """
-    settled = [rival for rival in rivals if rival.low > 0 and rival.pct > 100 * RELEVANT_SHIFT]
+    settled = [rival for rival in rivals if rival.is_settled]
     matched = [rival for rival in settled if rival.is_matched]
     if matched:
         return max(matched, key=lambda rival: rival.pct)

@@ -656,14 +656,18 @@ _LOW_UTILIZATION = 0.15
 """Our own choice: most published records of tuned MoE training reach more."""
 
 
+def _low_utilization(values: Values) -> bool:
+    share = values.get("mfu")
+    return isinstance(share, float) and share < _LOW_UTILIZATION
+
+
 def _utilization_text(values: Values) -> str:
     """Return a sentence about a low share of the peak, for the reasons of rules; empty if it is unknown or usual."""
-    share = values.get("mfu")
-    if not isinstance(share, float) or share >= _LOW_UTILIZATION:
+    if not _low_utilization(values):
         return ""
     return (
-        f" With {values['tflops_gpu']:.0f} TFLOP/s/GPU the run reaches {share:.0%} of the peak of {values['gpu']} in "
-        f"{values['precision']}: large GEMMs take a small part of the step."
+        f"With {values['tflops_gpu']:.0f} TFLOP/s/GPU the run reaches {values['mfu']:.0%} of the peak of "
+        f"{values['gpu']} in {values['precision']}: large GEMMs take a small part of the step. "
     )
 
 
@@ -755,6 +759,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("tokens_s_gpu", _tokens_s_gpu),
     ("gflop_per_token", _gflop_per_token),
     ("mfu", mfu),
+    ("low_utilization", _low_utilization),
     ("utilization_text", _utilization_text),
     ("profiler_slowdown", _slowdown),
     ("profiled", _profiled),

@@ -86,7 +86,7 @@ def withheld_because(
     is_measured = rule.hints.urgency in ("measured", "evidence")
     moves_speed = is_proof or rule.phase in ("scale", "retune") or rule.hints.blocks == "retune"
     another_layout = rule.kind == "candidate" and not LAYOUT.isdisjoint(rule.change.set) and not values.get("oom")
-    moves_speed |= another_layout
+    moves_speed |= another_layout or (rule.phase == "profile" and rule.kind == "candidate")
     needs_profile = retunes and not is_measured and not values.get("profiled")
     reasons = (
         (blocked and (retunes or (another_layout and rule.phase == "scale")), "Resolve the blockers first."),
@@ -444,13 +444,20 @@ def _ranked(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
 def _merged(ranked: Sequence[Suggestion], values: Mapping[str, object]) -> tuple[Suggestion, ...]:
     """Merge candidates whose change is the same, or contains that of an earlier one, or is part of it.
 
-    Such a suggestion has several reasons.
+    Such a suggestion has several reasons. A rule that `joins` another is one of them.
     """
+    ids = {suggestion.rule.id for suggestion in ranked}
+    joining = [suggestion for suggestion in ranked if not ids.isdisjoint(suggestion.rule.hints.joins)]
     merged: list[tuple[frozenset[object], Suggestion]] = []
-    for suggestion in ranked:
+    for suggestion in (*(item for item in ranked if item not in joining), *joining):
         change = _effective(suggestion, values) if suggestion.rule.kind == "candidate" else frozenset()
         place = next(
-            (at for at, (other, _) in enumerate(merged) if change and other and (change <= other or change >= other)),
+            (
+                at
+                for at, (other, first) in enumerate(merged)
+                if first.rule.id in suggestion.rule.hints.joins
+                or (change and other and (change <= other or change >= other))
+            ),
             None,
         )
         if place is None:

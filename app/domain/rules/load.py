@@ -51,7 +51,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 KEYS = {
     *("id", "phase", "wall", "kind", "title", "when", "why", "change", "needs", "conflicts", "effect", "verify"),
     *("sources", "valid", "confidence", "examples", "order", "bring_up", "blocks", "unlocks", "hold", "overrides"),
-    *("urgency", "general", "after"),
+    *("urgency", "general", "after", "joins"),
 }
 
 
@@ -333,6 +333,7 @@ def _hints(row: Mapping[str, object]) -> Hints:
         urgency=_one_of(row, "urgency", get_args(Urgency)[1:]) if "urgency" in row else "",
         general=_general(row.get("general", False)),
         after=_texts(row, "after"),
+        joins=_texts(row, "joins"),
     )
 
 
@@ -383,7 +384,7 @@ def _references(rule: Rule, book: RuleBook) -> Iterator[str]:
     for key in (*rule.sources, *(evidence.source for evidence in rule.effect.evidence)):
         if key not in book.sources:
             yield f"{key} is not in sources.yaml: add it there with title, where and date"
-    for key, others in (("unlocks", rule.hints.unlocks), ("after", rule.hints.after)):
+    for key, others in (("unlocks", rule.hints.unlocks), ("after", rule.hints.after), ("joins", rule.hints.joins)):
         for other in others:
             if other not in book.rules:
                 yield f"{key} names {other}, which is not a rule"

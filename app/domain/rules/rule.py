@@ -133,7 +133,7 @@ class Hints:
     first bring-up, suggested before any profile. `blocks`: the phase, or `claim`, that an open gate holds up.
     `unlocks`: rules that become possible afterwards. `hold`: further fields to hold fixed. `urgency`: its topic if it
     precedes the workflow. `general`: it applies to nearly every run and has no evidence, so it ranks last. `after`:
-    rules that rank before it if they fire, too.
+    rules that rank before it if they fire, too. `joins`: rules that show it as a further reason instead.
     """
 
     order: int | Expression = 50
@@ -141,6 +141,7 @@ class Hints:
     urgency: Urgency = ""
     general: bool | Expression = False
     after: tuple[str, ...] = ()
+    joins: tuple[str, ...] = ()
     blocks: str = ""
     unlocks: tuple[str, ...] = ()
     hold: tuple[str, ...] = ()

@@ -256,6 +256,15 @@ def test_a_rule_that_does_not_suit_its_facts_is_told_and_stops_nothing() -> None
     assert [suggestion.rule.id for suggestion in evaluation.suggestions] == ["b-good"]
 
 
+def test_a_rule_that_joins_another_is_a_further_reason_of_it() -> None:
+    rules = book(
+        rule("a-joins", "true", "change: {text: look}\n  order: 1\n  joins: [b-main]"), rule("b-main", "tp > 1")
+    )
+    for tp, expected in ((2, {"b-main": ["a-joins"]}), (1, {"a-joins": []})):
+        evaluation = evaluate({"tp": tp, "profiled": True}, rules)
+        assert {item.rule.id: [other.rule.id for other in item.also] for item in evaluation.suggestions} == expected
+
+
 def test_a_change_that_contains_another_is_one_suggestion_with_two_reasons() -> None:
     rules = book(
         *(

@@ -268,6 +268,28 @@ def test_a_low_share_of_the_peak_is_a_reason_for_the_profile() -> None:
     assert unknown is not None
     assert "peak of MI355X in fp8_cs" in low.why
     assert usual.why == unknown.why != low.why
+    assert low.why.startswith("With 240 TFLOP/s/GPU the run reaches 5% of the peak")
+
+
+def test_a_low_share_of_the_peak_takes_the_profile_out_of_what_suits_every_run() -> None:
+    job = {"gpu": "H100", "precision": "bf16", "steps_done": 50, "window": 20}
+    tiers = {}
+    for tflops in (90.0, 300.0):
+        evaluation = evaluate({**job, "tflops_gpu": tflops}, built_in_rules())
+        profile = evaluation.find("profile-required")
+        assert profile is not None
+        tiers[tflops] = profile.place.tier
+        assert [other.rule.id for other in profile.also] == ["profile-platform-prior"]
+    assert tiers == {90.0: "workflow", 300.0: "other"}
+
+
+def test_an_unknown_gpu_is_asked_for_and_hides_nothing_else() -> None:
+    facts = {"steps_done": 50, "window": 20, "unknown_fields": 4, "unknown_names": "gpu", "data_mode": "mock"}
+    evaluation = evaluate({**facts, "step_s": 15.0, "routing_mode": "dropless"}, built_in_rules())
+    offered = [item.rule.id for item in evaluation.suggestions]
+    assert offered[0] == "contract-gpu"
+    assert {"profile-required", "val-real-data"} <= set(offered)
+    assert "val-50-steps" not in offered
 
 
 SPIKES = [
