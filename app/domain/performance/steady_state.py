@@ -6,6 +6,7 @@ Everything is computed on ln(step time): ratios become differences, and the meth
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
@@ -153,8 +154,15 @@ def theil_sen_slope(values: FloatArray) -> float:
     block = -(-len(values) // MAX_TREND_POINTS)
     length = len(values) - len(values) % block
     points = values[:length].reshape(-1, block).mean(axis=1)
-    earlier, later = np.triu_indices(len(points), k=1)
-    return float(np.median((points[later] - points[earlier]) / (later - earlier))) / block
+    earlier, later, distance = _pairs(len(points))
+    return float(np.median((points[later] - points[earlier]) / distance)) / block
+
+
+@lru_cache(maxsize=4)
+def _pairs(length: int) -> tuple[IntArray, IntArray, FloatArray]:
+    """Return all pairs of positions and their distances. Building them takes longer than their use; 4 MB at most."""
+    earlier, later = np.triu_indices(length, k=1)
+    return earlier, later, (later - earlier).astype(float)
 
 
 # --- Whether a window is steady: a spread that one mode explains, and no drift from its start to its end.
