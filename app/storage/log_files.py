@@ -76,21 +76,26 @@ def write_frames(chunks: Iterable[bytes], out: BinaryIO) -> FrameIndex:
     """Write the text of `chunks` to `out`, using a few MiB of memory however long it is."""
     compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
     entries: list[tuple[int, int, int]] = []
-    pending = bytearray()
+    parts: list[bytes] = []
+    size = 0
 
-    def emit(size: int) -> None:
-        text = bytes(memoryview(pending)[:size])
-        del pending[:size]
+    def emit(text: bytes) -> None:
         frame = compressor.compress(text)
         out.write(frame)
         entries.append((len(frame), len(text), text.count(b"\n")))
 
     for chunk in chunks:
-        pending += chunk
-        while len(pending) >= FRAME_BYTES:
-            emit(pending.rfind(b"\n", 0, FRAME_BYTES) + 1 or FRAME_BYTES)
-    if pending:
-        emit(len(pending))
+        parts.append(chunk)
+        size += len(chunk)
+        if size >= FRAME_BYTES:
+            text, start = b"".join(parts), 0
+            while len(text) - start >= FRAME_BYTES:
+                end = text.rfind(b"\n", start, start + FRAME_BYTES) + 1 or start + FRAME_BYTES
+                emit(text[start:end])
+                start = end
+            parts, size = [text[start:]], len(text) - start
+    if size:
+        emit(b"".join(parts))
     payload = np.asarray(entries, dtype="<u4").tobytes() + _FOOTER.pack(len(entries), _MARK)
     out.write(_HEADER.pack(_SKIPPABLE, len(payload)) + payload)
     return _index(entries)
@@ -199,6 +204,9 @@ _TAIL_BYTES = 64 * 1024
 
 _ONE_REQUEST_BYTES = 32 * 1024 * 1024
 """Objects up to this size are stored with one conditional request; larger ones in parts, to bound memory."""
+
+_AT_ONCE_BYTES = 1 << 20
+"""Objects up to this size are read with one request, which has their index."""
 
 _INDEXES_KEPT = 512
 """Indexes cached in memory. A growing log has dozens of objects, and its page reads their indexes often."""
@@ -354,8 +362,12 @@ class LogFiles:
         """Yield the whole text, about 1 MiB at a time."""
         for key in keys:
             with _reading(key):
-                index = self._index(key)
-                yield from read_frames(index, (bytes(part) for part in obstore.get(self._store, key).stream(1 << 20)))
+                answer = obstore.get(self._store, key)
+                if answer.meta["size"] <= _AT_ONCE_BYTES:
+                    whole = bytes(answer.bytes())
+                    yield from read_frames(read_index(whole), (whole,))
+                else:
+                    yield from read_frames(self._index(key), (bytes(part) for part in answer.stream(1 << 20)))
 
     def stream_range(self, keys: ObjectKeys, start: int, end: int) -> Iterator[bytes]:
         """Yield the bytes from `start` up to but excluding `end`, counted from 0."""
@@ -407,6 +419,8 @@ class LogFiles:
             raise _unavailable(error) from error
 
     def _holds(self, key: str) -> bool:
+        if self._folder is not None:
+            return (self._folder / key).is_file()
         try:
             obstore.head(self._store, key)
         except FileNotFoundError:
