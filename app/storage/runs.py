@@ -651,6 +651,18 @@ def list_item(row: Row[Any], *, ab: bool) -> RunListItem:
 # Reruns take the position of the first run of their commit and configuration, so that later runs stay later.
 
 
+# Built once: building it takes as long as running it.
+_OF_COMMIT: Select[Any] = (
+    select_any(RunRow.id, RunRow.created_at, RunRow.ordered_at, RunRow.commit_time)
+    .where(
+        col(RunRow.config_key) == bindparam("config_key"),
+        col(RunRow.project_id) == bindparam("project_id"),
+        col(RunRow.commit) == bindparam("commit"),
+    )
+    .order_by(col(RunRow.id))
+)
+
+
 def settle_places(session: Session, project_id: int, config_key: str, commit: str) -> datetime | None:
     """Move all runs of one commit and configuration to the history position of the first.
 
@@ -658,9 +670,7 @@ def settle_places(session: Session, project_id: int, config_key: str, commit: st
     (`stack_queue.lock`); otherwise two concurrent reruns miss each other.
     """
     rows: Sequence[Row[Any]] = session.execute(
-        select_any(RunRow.id, RunRow.created_at, RunRow.ordered_at, RunRow.commit_time)
-        .where(col(RunRow.config_key) == config_key, col(RunRow.project_id) == project_id, col(RunRow.commit) == commit)
-        .order_by(col(RunRow.id))
+        _OF_COMMIT, {"config_key": config_key, "project_id": project_id, "commit": commit}
     ).all()
     if not rows:
         return None
