@@ -6,12 +6,10 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from mcp import Client, StdioServerParameters, stdio_client
-from mcp.client.streamable_http import streamable_http_client
 
 from tests.client.commands import job_environment, threewalls
 from tests.embedded.guarded import WORD, add_maintainer
@@ -19,6 +17,9 @@ from tests.embedded.processes import Running, wait_for
 from tests.services.redis_server import free_port
 from tests.training_logs import training_log
 from threewalls import Client as Service
+
+if TYPE_CHECKING:  # importing it would slow down every collection of tests
+    from mcp import Client
 
 pytestmark = pytest.mark.server
 READ_ONLY = {
@@ -42,7 +43,9 @@ class House:
         words = ("create", "--name", scope, "--scope", scope, "--project", "mixtral", "--user", "lena")
         return threewalls(self.url, self.folder, "token", *words, THREEWALLS_PASSWORD=WORD).out.strip()
 
-    def stdio(self, scope: str, *words: str) -> Client:
+    def stdio(self, scope: str, *words: str) -> "Client":
+        from mcp import Client, StdioServerParameters, stdio_client
+
         env = job_environment(self.url, self.folder, THREEWALLS_TOKEN=self.tokens[scope])
         command = StdioServerParameters(
             command=sys.executable, args=["-m", "app.cli", "mcp", *words], env=env, cwd=Path(__file__).parents[2]
@@ -56,7 +59,7 @@ def house(tmp_path_factory: pytest.TempPathFactory, guarded_server: Running) -> 
     return House(guarded_server, tmp_path_factory.mktemp("agent"))
 
 
-async def call(client: Client, tool: str, **arguments: Any) -> Any:
+async def call(client: "Client", tool: str, **arguments: Any) -> Any:
     result: Any = await client.call_tool(tool, arguments)
     if result.is_error:
         return result.content[0].text
@@ -102,6 +105,9 @@ def test_the_scopes_of_the_token_apply_and_writing_must_be_allowed(house: House)
 
 
 def test_over_http_each_request_needs_its_own_token(house: House) -> None:
+    from mcp import Client
+    from mcp.client.streamable_http import streamable_http_client
+
     port = free_port()
     env = job_environment(house.url, house.folder, THREEWALLS_TOKEN=house.tokens["triage"])
     command = [sys.executable, "-m", "app.cli", "mcp", "--http", "--port", str(port)]
