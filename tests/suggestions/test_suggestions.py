@@ -597,6 +597,17 @@ def test_a_run_of_a_container_that_was_left_does_not_bring_it_back(client: TestC
     assert f"Run #{old} is" in first["why"]
 
 
+@pytest.mark.parametrize(("ms", "is_offered"), [(30_000.0, False), (24_000.0, True)])
+def test_what_other_code_may_explain_is_no_gain_of_a_setting(
+    client: TestClient, engine: Engine, ms: float, *, is_offered: bool
+) -> None:
+    with transaction(engine) as session:
+        make_advised(session, fields={"ep": 8}, ms=ms, purpose="experiment", commits=["a" * 40])
+        other, same = (make_advised(session, commits=[commit * 40]) for commit in "ba")
+    assert ("own-faster-run" in [row["rule"] for row in rows_of(client, other)]) is is_offered
+    assert "own-faster-run" in [row["rule"] for row in rows_of(client, same)]
+
+
 def test_noise_is_no_faster_run(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         make_advised(session, fields={"ep": 8}, ms=30_900.0, purpose="experiment")
