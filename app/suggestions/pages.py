@@ -123,9 +123,20 @@ class NextPage:
             first = evaluation.suggestions[0]
             gain = gain_view(first)
             if gain is None or len(first.title.split()) > MOST_TITLE_WORDS:
-                return f"Next: {sentence(first.title)}"
+                return f"{self._low_mfu}Next: {sentence(first.title)}"
             return f"{first.title}, {gain_change(gain.pct).figure} expected."
         return "No rule suggests a change for this run."
+
+    @property
+    def _low_mfu(self) -> str:
+        """Return a sentence about a low share of the peak; empty if it is usual, or if something precedes tuning."""
+        evaluation = self._advice.evaluation
+        if evaluation.facts.get("low_utilization") is not True:
+            return ""
+        if evaluation.suggestions[0].place.tier in ("health", "regression", "unjudged"):
+            return ""
+        mfu = evaluation.facts.get("mfu")
+        return f"MFU is only {100 * mfu:.0f}\u202f%. " if isinstance(mfu, float) else ""
 
     @property
     def steps(self) -> list[StepRow]:

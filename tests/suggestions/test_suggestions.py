@@ -608,6 +608,15 @@ def test_what_other_code_may_explain_is_no_gain_of_a_setting(
     assert "own-faster-run" in [row["rule"] for row in rows_of(client, same)]
 
 
+@pytest.mark.parametrize(("tflops", "is_low"), [(90.0, True), (300.0, False)])
+def test_a_low_mfu_leads_the_page(client: TestClient, tflops: float, *, is_low: bool) -> None:
+    meta = {**JOB, "gpu": "H100", "precision": "bf16"}
+    log = re.sub(rb"(TFLOP/s/GPU\): )[\d.]+", rb"\g<1>%.1f" % tflops, training_log(20))
+    run = int(upload(client, log, meta=meta).json()["id"])
+    process_run(run)
+    assert ("MFU is only 9\u202f%" in client.get(f"/runs/{run}/next").text) is is_low
+
+
 def test_noise_is_no_faster_run(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         make_advised(session, fields={"ep": 8}, ms=30_900.0, purpose="experiment")
