@@ -13,7 +13,7 @@ from app.errors import NotFound
 from app.storage.experiments import ExperimentFilter, knobs_of
 from app.storage.json_text import from_json
 from app.storage.runs import RunListItem, latest_runs
-from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunRow, StackRow, select_any
+from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunRow, StackRow, not_looked_up, select_any
 from app.web.lists import ListQuery, OneOf, Passes
 
 # --- Filters of the list of experiments. The query string is its whole state, so it is validated as input.
@@ -51,8 +51,8 @@ def newest_of_workloads(session: Session, most: int) -> list[RunListItem]:
     newest_of_stack = (
         select(col(RunRow.id))
         .where(
-            # As a sum, so that SQLite looks the runs of the stack up, and does not read all of the project.
-            col(RunRow.project_id) + 0 == col(StackRow.project_id),
+            # So that SQLite looks the runs of the stack up, and does not read all of the project.
+            not_looked_up(col(RunRow.project_id)) == col(StackRow.project_id),
             col(RunRow.stack_key) == col(StackRow.stack_key),
             col(RunRow.status) == "ready",
         )

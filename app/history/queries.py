@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any, Self
 from urllib.parse import urlencode
 
-from sqlalchemy import Select, bindparam, func, select
+from sqlalchemy import Select, bindparam, select
 from sqlmodel import Session, col
 
 from app.domain.naming import stack_title
@@ -41,6 +41,7 @@ from app.storage.tables import (
     RunResultRow,
     RunRow,
     StackRow,
+    not_looked_up,
     select_any,
 )
 from app.storage.verdicts import SHOWN_STATE, current_verdicts
@@ -391,8 +392,8 @@ def read_neighbours(session: Session, stack: HistoryStack, since: datetime) -> t
     return tuple(sorted(neighbours, key=lambda neighbour: (neighbour.first_at, neighbour.stack_key)))
 
 
-_IS_READY = col(RunRow.status).concat("") == "ready"
-"""As a text, so that SQLite looks the stacks up, and does not read all runs of the status."""
+_IS_READY = not_looked_up(col(RunRow.status)) == "ready"
+"""So that SQLite looks the stacks up, and does not read all runs of the status."""
 
 _NEWEST_OF_STACK = (
     select_any(RunRow.id)
@@ -402,16 +403,17 @@ _NEWEST_OF_STACK = (
     .correlate(StackRow)
     .scalar_subquery()
 )
-_EXTENTS: Select[Any] = (
-    select_any(
-        RunRow.stack_key,
-        func.count().label("runs"),
-        func.min(col(RunRow.ordered_at)).label("first_at"),
-        func.max(col(RunRow.ordered_at)).label("last_at"),
-    )
-    .where(col(RunRow.stack_key).in_(bindparam("stack_keys", expanding=True)), _IS_READY)
-    .group_by(col(RunRow.stack_key))
+_FIRST_OF_STACK = (
+    select_any(RunRow.ordered_at)
+    .where(col(RunRow.stack_key) == StackRow.stack_key, _IS_READY)
+    .order_by(col(RunRow.ordered_at))
+    .limit(1)
+    .correlate(StackRow)
+    .scalar_subquery()
 )
+_EXTENTS: Select[Any] = select_any(
+    StackRow.stack_key, StackRow.runs, _FIRST_OF_STACK.label("first_at"), col(StackRow.last_at).label("last_at")
+).where(col(StackRow.stack_key).in_(bindparam("stack_keys", expanding=True)))
 
 
 def _newest_runs_alike(stack: HistoryStack) -> Select[Any]:

@@ -25,7 +25,15 @@ from app.storage.runs import (
     filter_values,
     runs_by_id,
 )
-from app.storage.tables import GoldenProposalRow, ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any
+from app.storage.tables import (
+    GoldenProposalRow,
+    ProjectRow,
+    RegressionMemberRow,
+    RegressionRow,
+    RunRow,
+    not_looked_up,
+    select_any,
+)
 from app.storage.upgrade_changes import UpgradeChange, upgrade_changes
 from app.web.lists import FilterQuery, OneOf
 from app.web.sparklines import Sparkline, regression_sparkline
@@ -127,8 +135,8 @@ def _on_branch(branch: str) -> list[ColumnElement[bool]]:
     member = (
         select(col(RunRow.id))
         .join(RegressionMemberRow, col(RegressionMemberRow.run_id) == RunRow.id)
-        # As a text, so that SQLite looks the members up, and does not read all runs of the branch.
-        .where(col(RegressionMemberRow.regression_id) == RegressionRow.id, col(RunRow.branch).concat("") == branch)
+        # So that SQLite looks the members up, and does not read all runs of the branch.
+        .where(col(RegressionMemberRow.regression_id) == RegressionRow.id, not_looked_up(col(RunRow.branch)) == branch)
     )
     return [exists(member)]
 

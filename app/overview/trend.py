@@ -19,7 +19,15 @@ from app.domain.run import Stated
 from app.domain.text import shortened
 from app.domain.verdict.history import find_changes
 from app.storage.runs import aware, stored_contracts
-from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, StackRow, UpgradeChangeRow, select_any
+from app.storage.tables import (
+    RegressionMemberRow,
+    RegressionRow,
+    RunRow,
+    StackRow,
+    UpgradeChangeRow,
+    not_looked_up,
+    select_any,
+)
 from app.web import charts
 
 MOST_STACKS, MOST_LINES, MOST_RUNS = 24, 6, 60
@@ -42,8 +50,8 @@ _TRACKED: Select[Any] = (
         RunRow.job, RunRow.dispatcher, RunRow.stack_key, RunRow.config_key, RunRow.project_id, RunRow.purpose,
     )
     .where(
-        # As a sum, so that SQLite looks the runs of the stack up, and does not read all of the project.
-        col(RunRow.project_id) + 0 == bindparam("project_id"),
+        # So that SQLite looks the runs of the stack up, and does not read all of the project.
+        not_looked_up(col(RunRow.project_id)) == bindparam("project_id"),
         col(RunRow.stack_key) == bindparam("stack_key"),
         col(RunRow.ordered_at) >= bindparam("since"),
         col(RunRow.purpose).in_(("ci", "release")),
@@ -133,7 +141,7 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str)
     stacks = session.execute(chosen.limit(MOST_STACKS)).scalars().all()
     if not stacks:
         return Trend((), ())
-    tracked = _TRACKED.where(col(RunRow.branch).concat("") == branch) if branch else _TRACKED
+    tracked = _TRACKED.where(not_looked_up(col(RunRow.branch)) == branch) if branch else _TRACKED
     earliest = aware(stacks[0].last_at) - timedelta(days=days) - _EARLIER
     runs = {
         stack.stack_key: session.execute(
@@ -205,7 +213,7 @@ def _usual(session: Session, last: Any, own: Sequence[tuple[Sequence[Any], Mappi
     Without one, that of the measured upgrade; else the last level of the container before, or of the first runs.
     """
     like = (
-        col(RunRow.project_id) + 0 == last.project_id,
+        not_looked_up(col(RunRow.project_id)) == last.project_id,
         col(RunRow.job) == last.job,
         col(RunRow.dispatcher) == last.dispatcher,
     )

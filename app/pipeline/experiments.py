@@ -19,7 +19,7 @@ from app.storage.experiments import knobs_of
 from app.storage.json_text import from_json, to_json
 from app.storage.runs import aware, metrics_of
 from app.storage.stacks import PassReading, full_records
-from app.storage.tables import ExperimentRow, ExperimentRunRow, RunResultRow, RunRow, select_any, utc_now
+from app.storage.tables import ExperimentRow, ExperimentRunRow, RunResultRow, RunRow, not_looked_up, select_any, utc_now
 
 _AT_ONCE = 500
 _SOME: Select[Any] = select_any(ExperimentRow.id).where(col(ExperimentRow.project_id) == bindparam("project")).limit(1)
@@ -127,7 +127,9 @@ def _concerned(session: Session, project_id: int, stack_key: str, run_ids: Seque
     has_runs = (
         select_any(ExperimentRunRow.experiment_id)
         .join(RunRow, col(RunRow.id) == ExperimentRunRow.run_id)
-        .where(col(RunRow.project_id) + 0 == project_id, col(RunRow.stack_key) == stack_key)  # by the stack's index
+        .where(
+            not_looked_up(col(RunRow.project_id)) == project_id, col(RunRow.stack_key) == stack_key
+        )  # by the stack's index
     )
     for experiment_id in session.execute(has_runs.distinct()).scalars():
         concerned.setdefault(experiment_id, set())

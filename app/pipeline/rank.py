@@ -70,6 +70,7 @@ from app.storage.tables import (
     StackWorkRow,
     StandingBoardRow,
     StandingRow,
+    not_looked_up,
     select_any,
     table_of,
     utc_now,
@@ -92,8 +93,8 @@ _ALL: Select[Any] = (
     select_any(*_RANKED)
     .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
     .where(
-        # As a sum, so that SQLite looks the runs of the stack up, and does not read all of the project in their order.
-        col(RunRow.project_id) + 0 == bindparam("project_id"),
+        # So that SQLite looks the runs of the stack up, and does not read all of the project in their order.
+        not_looked_up(col(RunRow.project_id)) == bindparam("project_id"),
         col(RunRow.stack_key) == bindparam("stack_key"),
         col(RunRow.status).in_(PROCESSED_STATUSES),
         col(RunRow.reception) != "receiving",

@@ -21,7 +21,7 @@ from app.domain.text import shortened
 from app.regressions.regression import RegressionMember, SlowJob
 from app.regressions.words import figure_text
 from app.storage.stacks import PassReading, StackRun, stack_runs
-from app.storage.tables import RunRow, select_any
+from app.storage.tables import RunRow, not_looked_up, select_any
 from app.storage.verdicts import current_verdict
 from app.web import charts
 
@@ -105,7 +105,7 @@ def _runs(session: Session, project_id: int, job: SlowJob, *, is_upgrade: bool) 
 
     def of(config_key: str) -> ColumnElement[bool]:
         # Of the same launches only: other configurations of the stack may have another speed.
-        return col(RunRow.config_key).concat("") == config_key
+        return not_looked_up(col(RunRow.config_key)) == config_key
 
     position = tuple_(col(RunRow.ordered_at), col(RunRow.id))
     earlier = position < (first.ordered_at, first.run_id)

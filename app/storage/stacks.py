@@ -33,7 +33,7 @@ from app.domain.verdict.step_time import (
 )
 from app.storage.readings import losses_of_runs
 from app.storage.runs import aware, frozen, metrics_of, newest_contract, stored_contract
-from app.storage.tables import EVERYTHING, ProjectRow, RunResultRow, RunRow, StandingRow, select_any
+from app.storage.tables import EVERYTHING, ProjectRow, RunResultRow, RunRow, StandingRow, not_looked_up, select_any
 
 _AT_ONCE = 500
 _SLIM = (
@@ -67,8 +67,8 @@ _SHOWN: tuple[Any, ...] = (
 _TO_JUDGE: Select[Any] = (
     select_any(*_SLIM)
     .where(
-        # As a sum, so that SQLite looks up the runs of the stack instead of scanning the project in order.
-        col(RunRow.project_id) + 0 == bindparam("project_id"),
+        # So that SQLite looks up the runs of the stack instead of scanning the project in order.
+        not_looked_up(col(RunRow.project_id)) == bindparam("project_id"),
         col(RunRow.stack_key) == bindparam("stack_key"),
         col(RunRow.status).in_(("ready", "failed")),
     )

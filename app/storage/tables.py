@@ -7,6 +7,7 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     Column,
+    ColumnElement,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
@@ -20,6 +21,9 @@ from sqlalchemy import (
     select,
     text,
 )
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 from sqlmodel import Field, Relationship, SQLModel
 from sqlmodel.sql.sqltypes import UTCDateTime
 
@@ -40,6 +44,33 @@ SQLModel.metadata = MetaData(
 def select_any(*columns: Any) -> Select[Any]:
     """Select columns or tables with their types, which SQLModel hides: it declares a column as its value."""
     return select(*columns)
+
+
+class _NotLookedUp(FunctionElement[Any]):
+    inherit_cache = True
+
+    def __init__(self, column: Any) -> None:
+        super().__init__(column)
+        self.type = column.type
+
+
+def not_looked_up(column: Any) -> ColumnElement[Any]:
+    """Return the column for a condition that SQLite, which has no statistics, shall not choose an index by.
+
+    PostgreSQL gets the column alone. An expression such as `column + 0` would let it expect hardly any rows, so that it
+    would read and sort all runs of a stack to find the newest.
+    """
+    return _NotLookedUp(column)
+
+
+@compiles(_NotLookedUp)
+def _column_alone(element: _NotLookedUp, compiler: SQLCompiler, **options: Any) -> str:
+    return str(compiler.process(element.clauses, **options))
+
+
+@compiles(_NotLookedUp, "sqlite")
+def _with_plus(element: _NotLookedUp, compiler: SQLCompiler, **options: Any) -> str:
+    return f"+{compiler.process(element.clauses, **options)}"
 
 
 def table_of(row_type: type[SQLModel]) -> Table:
@@ -164,7 +195,7 @@ class RunRow(SQLModel, table=True):
         Index("ix_run_project_created", "project_id", "created_at"),
         Index("ix_run_project_ordered", "project_id", "ordered_at"),
         Index("ix_run_stack_ordered", "stack_key", "ordered_at"),
-        Index("ix_run_config_key", "config_key"),
+        Index("ix_run_config_key", "config_key", "ordered_at", "id"),
         Index("ix_run_stack_config", "stack_key", "config_key", "ordered_at", "status", "reception"),
         Index("ix_run_family_ordered", "project_id", "gpu", "ordered_at"),
         Index(

@@ -50,6 +50,7 @@ from app.storage.tables import (
     RunResultRow,
     RunRow,
     VerdictRow,
+    not_looked_up,
     select_any,
     table_of,
     utc_now,
@@ -485,8 +486,8 @@ class Costs:
 # Built once: building a statement takes longer than running it.
 _OF_STACKS = (
     select_any(RunRow.ordered_at)
-    # As a sum, so that SQLite looks the stacks up, and does not read the runs of the project.
-    .where(col(RunRow.project_id) + 0 == bindparam("project"))
+    # So that SQLite looks the stacks up, and does not read the runs of the project.
+    .where(not_looked_up(col(RunRow.project_id)) == bindparam("project"))
     .where(col(RunRow.stack_key).in_(bindparam("stacks", expanding=True)))
 )
 _TIMES: Select[Any] = _OF_STACKS.where(

@@ -30,6 +30,7 @@ from app.storage.tables import (
     RunRow,
     StackRow,
     StackWorkRow,
+    not_looked_up,
     select_any,
     utc_now,
 )
@@ -136,8 +137,10 @@ class ServiceMetrics:
         definitions = progress(session)
         for state in ("current", "waiting", "failed"):
             self.definitions.labels(state).set(getattr(definitions, state))
-        # As a text, so that SQLite counts in the index of definitions, and does not read all runs without work.
-        resting_runs = select(func.count()).where(col(RunRow.work).concat("") == "", col(RunRow.recompute_failed) > 0)
+        # So that SQLite counts in the index of definitions, and does not read all runs without work.
+        resting_runs = select(func.count()).where(
+            not_looked_up(col(RunRow.work)) == "", col(RunRow.recompute_failed) > 0
+        )
         self.given_up.labels("run").set(session.execute(resting_runs).scalar_one())
         bytes_of = func.sum(RunFileRow.size_bytes).label("bytes")
         used = (

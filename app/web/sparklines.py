@@ -9,7 +9,7 @@ from sqlmodel import Session, col
 from sqlmodel.sql.sqltypes import UTCDateTime
 
 from app.domain.numbers import plural, step_time
-from app.storage.tables import ProjectRow, RunRow, select_any
+from app.storage.tables import ProjectRow, RunRow, not_looked_up, select_any
 from app.storage.verdicts import current_verdict
 
 WIDTH, HEIGHT, EDGE = 120, 28, 3
@@ -60,20 +60,19 @@ def sparkline(milliseconds: Sequence[float], changed: int | None = None) -> Spar
 
 SPARK_RUNS = 40
 READ = col(RunRow.status).in_(("ready", "failed"))
-OF_STACK: Select[Any] = (
+_NEWEST_FIRST: Select[Any] = (
     select_any(
         RunRow.id, RunRow.config_key, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.ordered_at, RunRow.step_time_ms,
         RunRow.is_steady, RunRow.short, RunRow.quarantine, RunRow.purpose, RunRow.verdict, RunRow.verdict_delta_pct,
         RunRow.stack_key, RunRow.job, ProjectRow.slug, ProjectRow.generated,
     )
     .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
-    .where(
-        # As a sum, so that SQLite looks the runs of the stack up, and does not read all of the project in their order.
-        col(RunRow.project_id) + 0 == bindparam("project_id"),
-        col(RunRow.stack_key) == bindparam("stack_key"),
-    )
     .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
 )  # fmt: skip
+OF_STACK = _NEWEST_FIRST.where(
+    not_looked_up(col(RunRow.project_id)) == bindparam("project_id"),
+    col(RunRow.stack_key) == bindparam("stack_key"),
+)
 # Built once, and run for each stack of the page: an index has the newest runs of one stack, not of many.
 RECENT = OF_STACK.where(READ).limit(SPARK_RUNS)
 
@@ -81,11 +80,10 @@ RECENT = OF_STACK.where(READ).limit(SPARK_RUNS)
 _FEWEST_BEFORE = 3
 """With fewer runs before the change, those that it was compared with come first."""
 _MOST_BEFORE, _MOST_AFTER = 12, 28
-_OF_LAUNCH = OF_STACK.where(
-    READ,
-    # As a text, so that the runs are read in the order of the stack's index.
-    col(RunRow.config_key) == bindparam("config_key"),
-    col(RunRow.job).concat("") == bindparam("job"),
+# By the configuration alone, which is part of one stack: with both keys PostgreSQL would expect a single run, and sort
+# all runs that it finds.
+_OF_LAUNCH = _NEWEST_FIRST.where(
+    READ, col(RunRow.config_key) == bindparam("config_key"), not_looked_up(col(RunRow.job)) == bindparam("job")
 )
 _POSITION = tuple_(col(RunRow.ordered_at), col(RunRow.id))
 _SLOW_POSITION = tuple_(bindparam("at", type_=UTCDateTime()), bindparam("run_id"))
@@ -107,11 +105,13 @@ def regression_sparkline(
     slow = session.execute(_SLOW, of_stack | {"run_id": run_id}).one_or_none()
     if slow is None or not slow.step_time_ms:
         return None
-    like = of_stack | {"config_key": slow.config_key, "job": slow.job, "at": slow.ordered_at, "run_id": run_id}
+    like = {"config_key": slow.config_key, "job": slow.job, "at": slow.ordered_at, "run_id": run_id}
     drawn = _counts if _counts(slow) else _is_timed
     rows, later = session.execute(_BEFORE, like).all(), session.execute(_AFTER, like).all()
-    before = [row.step_time_ms for row in reversed(rows) if drawn(row)]
-    after = [row.step_time_ms for row in reversed(later) if drawn(row)]
+    before, after = (
+        [row.step_time_ms for row in reversed(newest_first) if drawn(row) and row.stack_key == stack_key]
+        for newest_first in (rows, later)
+    )
     if len(before) < _FEWEST_BEFORE:
         before = [*_compared_with(session, slow), *before] or [usual_ms] * (usual_ms is not None)
     return sparkline([*before, slow.step_time_ms, *after], changed=len(before))
