@@ -39,6 +39,7 @@ from app.storage.database import read_session, transaction
 from app.storage.experiments import Experiment, knobs_json, sweep_of
 from app.storage.json_text import from_json, to_json
 from app.storage.rules import rules_in_force
+from app.storage.runs import frozen
 from app.storage.tables import ExperimentRow, ExperimentRunRow, select_any, utc_now
 
 log = structlog.get_logger(__name__)
@@ -232,7 +233,7 @@ class SweepProposal:
 
 def propose_sweep(session: Session, settings: Settings, wish: SweepWish) -> SweepProposal:
     """Raises NotFound, NotReady, and InvalidChange naming what cannot be planned so."""
-    values = list(dict.fromkeys(map(_as_key, wish.values)))
+    values = list(dict.fromkeys(map(frozen, wish.values)))
     advice = suggest(session, wish.run_id, rules_in_force(settings))
     now = advice.run.contract.get(wish.field)
     if not FEWEST_VALUES <= len(values) <= MOST_VALUES:
@@ -266,10 +267,6 @@ def _is_now(field: str, value: object, now: Stated | None) -> bool:
         return now is not None and field in FIELDS and same_value(field, now.value, read_value(field, value))
     except ValueError:
         return False
-
-
-def _as_key(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def plan_sweep(engine: Engine, settings: Settings, wish: SweepWish, who: str, note: str = "") -> int:

@@ -20,6 +20,7 @@ from app.history.charts import history_picture
 from app.history.queries import get_stack
 from app.storage.database import read_session, transaction
 from app.storage.projects import renew_badge_secret
+from app.storage.stacks import is_stack
 from app.storage.tables import ProjectRow, RunRow, select_any
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access_rule import Open, requires
@@ -50,7 +51,7 @@ def verdict_badge(session: Session, stack_key: str) -> Badge | None:
     """Return the badge; None when the caller can see no such stack."""
     row = _newest(session, stack_key, col(RunRow.verdict) != "")
     if row is None:
-        return Badge("threewalls", "not judged") if _exists(session, stack_key) else None
+        return Badge("threewalls", "not judged") if is_stack(session, stack_key) else None
     moved = row.verdict in _MOVED and row.verdict_delta_pct is not None
     change = f" {signed(row.verdict_delta_pct)}" if moved else ""
     return Badge("threewalls", decision_word(row.verdict) + change, row.verdict)
@@ -61,7 +62,7 @@ def step_time_badge(session: Session, stack_key: str) -> Badge | None:
     counts = and_(col(RunRow.step_time_ms).is_not(None), col(RunRow.is_steady).is_(True), col(RunRow.short).is_(False))
     row = _newest(session, stack_key, counts)
     if row is None:
-        return Badge("step time", "unknown") if _exists(session, stack_key) else None
+        return Badge("step time", "unknown") if is_stack(session, stack_key) else None
     return Badge("step time", step_time(row.step_time_ms))
 
 
@@ -77,10 +78,6 @@ def _newest(session: Session, stack_key: str, condition: ColumnElement[bool]) ->
     )
     of_branch = session.execute(newest.where(col(RunRow.purpose) == "ci", own)).one_or_none()
     return of_branch or session.execute(newest.where(col(RunRow.purpose) != "experiment")).one_or_none()
-
-
-def _exists(session: Session, stack_key: str) -> bool:
-    return session.execute(select_any(RunRow.id).where(col(RunRow.stack_key) == stack_key).limit(1)).first() is not None
 
 
 router = APIRouter(include_in_schema=False)
