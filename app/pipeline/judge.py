@@ -124,7 +124,7 @@ def judge_stack(engine: Engine, settings: Settings, work_id: int) -> int | None:
 def give_verdicts(engine: Engine, settings: Settings, claim: StackClaim) -> Outcome | None:
     """Judge the claimed stack and commit the verdicts. Return None when the claim was lost."""
     with stack_queue.renewed(engine, claim, settings.lease_seconds), read_session(engine) as session:
-        finished = _judge(session, read_stack(session, claim), settings)
+        finished = _assess(session, claim, settings)
         elsewhere = _elsewhere(session, claim, finished.stack) | marked_by(session, finished.stack, finished.judged)
     # Before the claim ends, so that it is not lost, and in its own transaction, so that two stacks never deadlock.
     for other in _request_elsewhere(engine, claim.project_id, elsewhere):
@@ -190,6 +190,10 @@ def judge_at_once(session: Session, settings: Settings, change: StackChange) -> 
         rank.keep(session, ranked)
     document = next(document for candidate, document in finished.judged if change.run_id in candidate.ids)
     return JudgedAtOnce(document, concerned.receivers)
+
+
+def _assess(session: Session, claim: StackClaim, settings: Settings) -> Pass:
+    return _judge(session, read_stack(session, claim), settings)
 
 
 def _judge(session: Session, stack: StackToJudge, settings: Settings) -> Pass:
