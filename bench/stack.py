@@ -108,7 +108,7 @@ def options() -> argparse.Namespace:
 def main() -> int:
     see_every_project()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    sizes = (SHORT, LONG, options().runs)
+    sizes = tuple(dict.fromkeys((SHORT, LONG, options().runs)))
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(data_dir=Path(folder))
         migrate(settings)
