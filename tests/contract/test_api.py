@@ -30,6 +30,7 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
+PUBLISHES = "PATCH /api/v1/projects/{slug}"
 EXAMPLES = {"anonymous": 1, "token:all": sized(2, 40), "administrator": sized(3, 40)}
 """Of a call, one in five against its document."""
 
@@ -118,7 +119,8 @@ def test_every_call_answers_as_its_document_says(service: TeamsAndBelongings) ->
     callers = {who: Caller(teams, who) for who in EXAMPLES}
     schema = schemathesis.openapi.from_asgi("/openapi.json", teams.app)
     calls = [operation.ok() for operation in schema.get_all_operations()]
-    for call in sorted(calls, key=lambda call: "delet" in call.label.lower()):  # what they leave is gone
+    # Last come calls after which rows are gone, or an administrator has made the other team's project public.
+    for call in sorted(calls, key=lambda call: "delet" in call.label.lower() or call.label == PUBLISHES):
         ask_often(call, callers, params)
     for who, caller in callers.items():
         assert caller.done >= DONE[who], who
