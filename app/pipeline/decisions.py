@@ -65,8 +65,7 @@ def pin(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
     """
     who, note = checked(who, note)
     run = get_run(session, run_id)
-    if run.status != "ready" or not run.stack_key:
-        raise _refused("run", "has no figures yet, so it cannot be a baseline")
+    _require_eligible(run)
     others = _in_force(session, run.project_id, run.stack_key)
     if [pin.run_id for pin in others] == [run_id]:
         return []
@@ -124,10 +123,7 @@ def propose(session: Session, run_id: int, who: str, note: str = "") -> list[int
     """Propose a run as golden baseline, unless it is proposed or pinned. Raises NotFound, InvalidChange."""
     who, note = checked(who, note)
     run = get_run(session, run_id)
-    if run.status != "ready" or not run.stack_key:
-        raise _refused("run", "has no figures yet, so it cannot be a baseline")
-    if run.outcome in ENDED_BADLY or run.quarantine:
-        raise _refused("run", "failed or is quarantined, so it is never part of a baseline")
+    _require_eligible(run)
     session.refresh(run, with_for_update=True)
     pinned = [pin.run_id for pin in _in_force(session, run.project_id, run.stack_key)]
     if run_id in pinned or any(other.run_id == run_id for other in _open_proposals(session, run)):
@@ -176,6 +172,20 @@ def proposals(session: Session, project_id: int, stack_key: str) -> tuple[Golden
         )
         for row, name in rows
     )  # fmt: skip
+
+
+def _require_eligible(run: RunRow) -> None:
+    """Raise InvalidChange for a run that no baseline uses, or that changes a setting only to measure it."""
+    if run.status != "ready" or not run.stack_key:
+        raise _refused("run", "has no figures yet, so it cannot be a baseline")
+    if run.outcome in ENDED_BADLY or run.quarantine:
+        raise _refused("run", "failed or is quarantined, so it is never part of a baseline")
+    if run.purpose == "experiment":
+        raise _refused(
+            "run",
+            "has the purpose experiment, so it cannot be the golden baseline. "
+            "Run its configuration with the purpose ci, and propose that run",
+        )
 
 
 def _open_proposals(session: Session, run: RunRow) -> Sequence[GoldenProposalRow]:

@@ -18,6 +18,7 @@ from sqlmodel import select
 from starlette.testclient import TestClient
 
 from app.domain.naming import stack_title
+from app.pipeline.decisions import propose
 from app.storage.database import read_session, transaction
 from app.storage.runs import newest_contract
 from app.storage.tables import AuditEventRow, RunRow
@@ -372,6 +373,7 @@ def test_a_golden_run_is_proposed_by_one_user_and_approved_by_another(
     with transaction(engine) as session:
         session.get_one(RunRow, moved[5]).outcome = "out_of_memory"
     assert decide(moved[5], "propose", "Ada") == 422  # never part of a baseline
+    assert decide(moved[5], "pin", "Ada") == 422
     assert decide(moved[16], "approve", "Ada") == 422  # not proposed
     assert decide(moved[16], "propose", "Ada", "the fused kernel costs this") == 200
     assert decide(moved[16], "propose", "Bea") == 200  # changes nothing
@@ -396,6 +398,32 @@ def test_a_golden_run_is_proposed_by_one_user_and_approved_by_another(
     assert golden == [(moved[16], "Grace", None), (moved[2], "Ada", "Grace")]
     assert "data-proposal" not in client.get("/").text
     assert text_of(client.get(history.removeprefix("/api/v1")).text).count("proposed by Cleo") == 2
+
+
+def test_a_run_of_an_experiment_never_becomes_the_golden_run(
+    client: TestClient, engine: Engine, moved: list[int]
+) -> None:
+    run, stack = moved[3], key_of(engine, moved[3])
+    with transaction(engine) as session:
+        propose(session, run, "Ada")  # as an earlier version stored it
+        session.get_one(RunRow, run).purpose = "experiment"
+    page = client.get(f"/runs/{moved[4]}?tab=record").text
+    assert 'id="propose"' in page
+    assert 'id="pin"' in page
+    for action in ("propose", "pin", "approve"):
+        refused = client.post(f"/api/v1/runs/{run}/{action}", json={"author": "Bea"})
+        assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "run"), action
+        assert "purpose ci" in refused.json()["detail"], action
+        form = client.post(f"/runs/{run}/{action}", data={"author": "Bea"})
+        assert (form.status_code, "purpose ci" in form.text) == (422, True), action
+    form = client.post(f"/history/{stack}/pin", data={"run": str(run), "author": "Bea"})
+    assert (form.status_code, "purpose ci" in form.text) == (422, True)
+    declined = client.post(f"/api/v1/runs/{run}/decline", json={"author": "Bea", "note": "an experiment"})
+    assert declined.status_code == 200
+    page = client.get(f"/runs/{run}?tab=record").text
+    assert 'id="propose"' not in page
+    assert 'id="pin"' not in page
+    assert client.get(f"/api/v1/history/{stack}").json()["golden_runs"] == []
 
 
 @pytest.mark.parametrize(
