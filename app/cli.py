@@ -151,7 +151,7 @@ def make_parser() -> argparse.ArgumentParser:
         "target", metavar="TARGET", help="FILE.tar, a folder, or s3://bucket/prefix; the latter two hold many backups"
     )
     backup.add_argument(
-        "--keep", type=_at_least_one, default=0, metavar="N", help="keep the newest N backups of TARGET (default: all)"
+        "--keep", type=_at_least_one, default=0, metavar="N", help="keep the newest N of many backups (default: all)"
     )
     restore.add_argument("source", metavar="SOURCE", help="FILE.tar, a folder, or s3://bucket/prefix")
     verify.add_argument("source", nargs="?", default="", metavar="SOURCE", help="a backup to check instead")
@@ -277,6 +277,7 @@ def _verify(options: argparse.Namespace, settings: "Settings") -> int:
     if options.source:
         from app.storage.backup import check_backup
 
+        _refuse_for_tar(options.source, "--id", options.id)
         manifest = check_backup(settings, options.source, snapshot=options.id)
         print(f"Backup {manifest.id} is complete: {_contents(manifest)}.")
         return FINE
@@ -289,15 +290,25 @@ def _backup(options: argparse.Namespace, settings: "Settings") -> None:
     from app.storage.backup import back_up
     from app.storage.visible import see_every_project
 
+    _refuse_for_tar(options.target, "--keep", options.keep)
     see_every_project()
     copied = back_up(settings, options.target, keep=options.keep)
     print(f"Backup {copied.manifest.id} of {options.target}: {_contents(copied.manifest)}.")
     print(f"{plural(copied.new_objects, 'new file')} copied, {copied.new_bytes:,} bytes.")
 
 
+def _refuse_for_tar(where: str, option: str, value: object) -> None:
+    if value and where.endswith(".tar"):
+        raise UsageError(
+            f"{option} is for a folder or store with many backups, but {where} is one backup in one file. Leave out "
+            f"{option}, or name a folder."
+        )
+
+
 def _restore(options: argparse.Namespace, settings: "Settings") -> None:
     from app.storage.backup import restore
 
+    _refuse_for_tar(options.source, "--id", options.id)
     manifest = restore(settings, options.source, snapshot=options.id)
     print(f"Restored backup {manifest.id}: {_contents(manifest)}. Start the service, or check it: threewalls verify.")
 

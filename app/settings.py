@@ -232,6 +232,12 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _backups_have_room(self) -> Self:
+        if self.backup_url.endswith(".tar"):
+            raise ValueError("THREEWALLS_BACKUP_URL must be a folder or s3://bucket/prefix: a .tar file is one backup")
+        return self
+
+    @model_validator(mode="after")
     def _rules_dir_exists(self) -> Self:
         if self.rules_dir and not Path(self.rules_dir).is_dir():
             raise ValueError(f"THREEWALLS_RULES_DIR: {self.rules_dir} is not a folder")

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from sqlalchemy import Engine, text
 
+from app.analysis.options import USAGE
 from app.cli import main
 from app.errors import Unavailable
 from app.main import create_app
@@ -125,6 +127,21 @@ def test_further_backups_copy_new_objects_only_and_old_ones_are_pruned(
     assert place.snapshots() == [second.manifest.id, third.manifest.id]
     assert len(place.stored_objects()) == 1  # that of the pruned backup is gone
     assert backup.check_backup(settings, where, snapshot=second.manifest.id) == second.manifest
+
+
+def test_options_and_settings_for_many_backups_are_refused_for_one_file(
+    settings: Settings, engine: Engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = str(tmp_path / "backup.tar")
+    assert main(["backup", where, "--keep", "2"]) == USAGE
+    assert "--keep" in capsys.readouterr().err
+    assert not Path(where).exists()
+    backup.back_up(settings, where)
+    for command in ("restore", "verify"):
+        assert main([command, where, "--id", "20261123T061500000000Z"]) == USAGE
+        assert "--id" in capsys.readouterr().err
+    with pytest.raises(ValidationError, match="THREEWALLS_BACKUP_URL"):
+        Settings(data_dir=tmp_path, backup_url=where)
 
 
 def test_a_damaged_backup_is_refused_and_changes_nothing(
