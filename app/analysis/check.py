@@ -8,11 +8,14 @@ from app.analysis.options import FINE
 from app.analysis.reading import read_statements
 from app.domain.rules.engine import Suggestion
 from app.domain.rules.launch_check import LaunchCheck, check_document, check_launch
+from app.domain.text import some_of
 from app.errors import Unavailable, UsageError
 from app.settings import Settings
 from app.storage.rules import rules_in_force
 
 BLOCKED = 1
+SHOWN = 8
+"""Unknown facts that are named; the JSON has all of them."""
 
 
 def check(options: argparse.Namespace, settings: Settings) -> int:
@@ -45,7 +48,7 @@ def check_text(name: str, result: LaunchCheck) -> str:
     lines = [f"{name}: {result.answer}", *_rows("blocker", result.blockers), *_rows("warning", result.warnings)]
     lines += [f"note: {problem}" for problem in (*result.problems, result.defaults)]
     if result.unknown:
-        lines.append(f"Unknown: {', '.join(result.unknown)}. State them with --set NAME=VALUE.")
+        lines.append(f"Unknown: {some_of(result.unknown, SHOWN)}. State them with --set NAME=VALUE.")
     return "\n".join(lines)
 
 

@@ -176,11 +176,46 @@ def stated_by_paths(paths: Paths, source: Source, where: str) -> tuple[dict[str,
     return stated | stated_by_variables(variables, f"{where}: env_vars"), problems
 
 
+_NEMO_PATHS = {
+    "data.global_batch_size": "train.global_batch_size",
+    "data.micro_batch_size": "train.micro_batch_size",
+    "data.seq_length": "model.seq_length",
+    "model.encoder_seq_length": "model.seq_length",
+    "model.activations_checkpoint_granularity": "model.recompute_granularity",
+    "model.activations_checkpoint_method": "model.recompute_method",
+    "model.activations_checkpoint_num_layers": "model.recompute_num_layers",
+}
+_NEMO_SECTIONS = {"trainer.strategy.ddp.": "ddp.", "trainer.strategy.": "model.", "model.config.": "model."}
+"""NeMo 2 has the layout in the trainer's strategy and the batch in the data, NeMo 1 all of it in `model`."""
+
+
 def stated_by_overrides(paths: Paths, source: Source, where: str) -> tuple[dict[str, Stated], list[str]]:
-    """Return the contract fields of single overrides without those that also depend on the recipe, and problems."""
-    stated, problems = stated_by_paths(paths, source, where)
-    names = {path.rpartition(".")[2] for path in paths}
+    """Return the contract fields of single overrides without those that also depend on the recipe, and problems.
+
+    Reads NeMo's paths as well as Megatron-Bridge's.
+    """
+    renamed = {_bridge_path(path): value for path, value in paths.items()}
+    stated, problems = stated_by_paths(renamed, source, where)
+    stated |= _stated_by_nodes(paths, source, where)
+    names = {path.rpartition(".")[2] for path in renamed}
     return {name: field for name, field in stated.items() if _is_decided(name, field, names)}, problems
+
+
+def _bridge_path(path: str) -> str:
+    start = next((start for start in _NEMO_SECTIONS if path.startswith(start)), "")
+    return _NEMO_PATHS.get(path, _NEMO_SECTIONS.get(start, "") + path.removeprefix(start))
+
+
+def _stated_by_nodes(paths: Paths, source: Source, where: str) -> dict[str, Stated]:
+    """Return the GPUs of NeMo's trainer: its nodes times its devices."""
+    nodes, devices = paths.get("trainer.num_nodes"), paths.get("trainer.devices")
+    if not (isinstance(nodes, int) and isinstance(devices, int) and 0 < nodes < 10**6 and 0 < devices < 10**4):
+        return {}
+    detail = f"{where}: trainer.num_nodes = {nodes}, trainer.devices = {devices}"
+    return {
+        "gpus": Stated(nodes * devices, source, detail),
+        "gpus_per_node": Stated(devices, source, detail),
+    }
 
 
 _NEEDS = {

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from app.domain.contract.values import canonical_model, known_model
 from app.domain.flags import FLAGS
 
 Set = list[tuple[str, object]]
@@ -165,7 +166,7 @@ _PRECISIONS = {"bf16": "bf16", "fp8cs": "fp8_cs", "fp8mx": "fp8_mx", "fp8sc": "f
 
 
 def fields_of_recipe(recipe: str) -> Set:
-    """Return task, precision and mock data from a name such as `deepseek_v3_pretrain_256gpu_gb200_fp8mx_config`.
+    """Return model, task, precision and mock data from a name like `deepseek_v3_pretrain_256gpu_gb200_fp8mx_config`.
 
     Ignores its GPU and its size, which are those it was tuned for: a command may run it elsewhere.
     """
@@ -173,6 +174,9 @@ def fields_of_recipe(recipe: str) -> Set:
     task, precision = _RECIPE_TASK.search(recipe), _RECIPE_PRECISION.search(recipe)
     if task:
         fields.append(("task", task[1]))
+        model = canonical_model(recipe[: task.start()])
+        if known_model(model) is not None:
+            fields.append(("model", model))
     if precision:
         fields.append(("precision", _PRECISIONS[precision[1]]))
     if "_mock" in recipe:

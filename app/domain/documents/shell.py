@@ -40,11 +40,15 @@ class _Script:
 
 
 def expand(text: str) -> str:
-    """Return the commands of a script with its variables filled in; assignments stay, because they set variables."""
+    """Return the commands of a script with its variables filled in; assignments stay, because they set variables.
+
+    They follow those that Slurm sets by the script's `#SBATCH` lines.
+    """
     script = _Script()
     for flag, value in _SBATCH.findall(text):
         script.variables |= dict.fromkeys(_SLURM.get(flag, ()), value.rpartition(":")[2])
-    return "\n".join(line for statement in _statements(text) if (line := _read(script, statement)))
+    allocation = [f"export {name}={shlex.quote(value)}" for name, value in script.variables.items()]
+    return "\n".join([*allocation, *(line for statement in _statements(text) if (line := _read(script, statement)))])
 
 
 def _statements(text: str) -> Iterator[str]:

@@ -1,10 +1,11 @@
 """Check a launch that has not run with the rules: a script, a command, or a YAML configuration.
 
 Flags that a command omits have the defaults of the trainer's stated release (`mcore_version`), and omitted switches are
-off. What a recipe of Megatron-Bridge decides stays unknown.
+off. What a recipe of Megatron-Bridge decides stays unknown, and so do flags that a script adds to those it is given.
 """
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -50,6 +51,8 @@ OF_A_MEASUREMENT = (
 )
 """Rules about the quality of figures, which a launch does not have yet."""
 _PRIMUS = ("modules", "work_group", "exp_name")
+_TEST_FLAGS, _TEST_VARIABLES = "MODEL_ARGS", "ENV_VARS"
+"""Sections of a configuration of Megatron-LM's tests and of Megatron-MoE-ModelZoo: `--bf16: true`."""
 _PRIMUS_LAUNCHER = re.compile(r"\bprimus-cli\b|\bprimus/cli/|\brun_(?:slurm_|local_)?pretrain\.sh\b")
 """Launchers of Primus: a preset decides what their command omits, the model above all."""
 _WHERE = "the configuration"
@@ -57,10 +60,14 @@ _WHERE = "the configuration"
 
 @dataclass(frozen=True, slots=True)
 class LaunchCheck:
-    """The result. `problems`: what could not be read. `unknown`: facts that further blockers depend on."""
+    """The result. `problems`: what could not be read. `unknown`: facts that further blockers depend on.
+
+    `script`: the shell script that the launch passes flags to; empty if it starts the trainer itself.
+    """
 
     kind: str
     trainer: Trainer
+    script: str
     contract: Contract
     evaluation: Evaluation
     problems: tuple[str, ...]
@@ -76,6 +83,8 @@ class LaunchCheck:
     @property
     def defaults(self) -> str:
         """Return whose defaults the omitted flags have, as a sentence."""
+        if self.script:
+            return f"{self.script} adds flags that are not shown here, so omitted flags count as unknown."
         if self.trainer == "Megatron-Bridge":
             return "Omitted settings depend on the recipe, so they count as unknown."
         if self.trainer == "Primus":
@@ -142,11 +151,12 @@ def check_launch(
     if len(text) > MAX_BYTES:
         raise ValueError(f"The launch is larger than {MAX_BYTES // 1024} kB.")
     trainer, document, arguments, command = _read(text)
-    is_megatron = trainer == "Megatron-LM"
+    script = document.facts.get("script", "") if trainer == "Megatron-LM" else ""
+    script = script if script.endswith(".sh") else ""
     version = metadata.fields.get("mcore_version")
     unread = {name for name, value in (arguments or {}).items() if is_variable(str(value))}
     open_fields = {name for name, row in FLAGS.items() if unread.intersection(row.arguments)}
-    defaults = launch_defaults(trainer, None if version is None else version.value, document.stated)
+    defaults = {} if script else launch_defaults(trainer, None if version is None else version.value, document.stated)
     contract = resolve(
         parse_text(""),
         metadata,
@@ -159,17 +169,27 @@ def check_launch(
         trainer="Megatron-LM" if arguments is not None else "Megatron-Bridge",
         arguments={}
         if arguments is None
-        else {name: value for name, value in {**_switches(), **arguments}.items() if name not in unread},
+        else {
+            name: value
+            for name, value in {**({} if script else _switches()), **arguments}.items()
+            if name not in unread
+        },
         extra=read_facts({name: value for name, value in metadata.extra.items() if name in STATEABLE}, "")[0],
         launch=command,
     )
     facts = {"compared": False, "steps_done": 0, **facts_of(reading)}
-    if is_megatron and "dispatcher_type" not in document.stated and facts.get("flex_backend") is None:
+    if (
+        trainer == "Megatron-LM"
+        and not script
+        and "dispatcher_type" not in document.stated
+        and facts.get("flex_backend") is None
+    ):
         # The default is rarely intended, and a rule says so.
         facts |= {"dispatcher_type": None, "dispatcher": None}
     return LaunchCheck(
         kind=document.kind,
         trainer=trainer,
+        script=script,
         contract=contract,
         evaluation=evaluate(facts, book, settings=settings),
         problems=(*document.problems, *contract.warnings),
@@ -186,7 +206,9 @@ def _read(text: str) -> tuple[Trainer, Document, Mapping[str, Value] | None, str
             arguments = _primus(document)
             stated, problems = stated_by_flags({f"--{name}": value for name, value in arguments.items()}, _WHERE)
             return "Primus", Document("launch command", stated, problems=tuple(problems)), _plain(arguments), None
-        return "Megatron-Bridge", _recipe(document), None, None
+        if not isinstance(document.get(_TEST_FLAGS), Mapping):
+            return "Megatron-Bridge", _recipe(document), None, None
+        text = _command_of_test(document)
     expanded = expand(text)
     read = read_launch_command(expanded)
     flags = [flag for command in read_commands(expanded)[0] for flag in read_flags(command.words)[0]]
@@ -216,6 +238,21 @@ def _primus(document: Mapping[object, object]) -> dict[str, object]:
         for name, value in overrides.items() if isinstance(overrides, Mapping) else ():
             arguments[str(name)] = _default(value)
     return {name: value for name, value in arguments.items() if value not in (None, False)}
+
+
+def _command_of_test(document: Mapping[object, object]) -> str:
+    """Return the command that a configuration of Megatron-LM's tests stands for."""
+    variables, flags = document.get(_TEST_VARIABLES), document[_TEST_FLAGS]
+    lines = [
+        f"export {name}={shlex.quote(str(value))}"
+        for name, value in (variables.items() if isinstance(variables, Mapping) else ())
+    ]
+    words = ["torchrun", "pretrain_gpt.py"]
+    for name, value in flags.items() if isinstance(flags, Mapping) else ():
+        if value not in (None, False):
+            values = value if isinstance(value, list) else [] if value is True else [value]  # `[mlp moe_act]`
+            words += [str(name), *(word for item in values for word in str(item).split())]
+    return "\n".join([*lines, " ".join(words)])
 
 
 def _default(value: object) -> object:

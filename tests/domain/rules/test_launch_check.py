@@ -189,6 +189,92 @@ def test_configurations_of_other_trainers_are_read(text: str, facts: dict[str, o
     assert "eo-needs-vpp" in ids(text, **facts)[0]
 
 
+NEMO_2 = """
+trainer:
+  num_nodes: 4
+  devices: 8
+  strategy:
+    tensor_model_parallel_size: 1
+    pipeline_model_parallel_size: 4
+    expert_model_parallel_size: 8
+    sequence_parallel: true
+    ddp: {overlap_grad_reduce: true}
+data: {global_batch_size: 254, micro_batch_size: 1, seq_length: 4096}
+model:
+  config: {num_moe_experts: 12, activation: swiglu}
+"""
+NEMO_1 = (
+    "srun python megatron_gpt_pretraining.py --config-name=mixtral trainer.num_nodes=4 trainer.devices=8 "
+    "++model.tensor_model_parallel_size=1 model.context_parallel_size=1 +model.expert_model_parallel_size=8 "
+    "model.num_moe_experts=12 model.sequence_parallel=true model.pipeline_model_parallel_size=4 "
+    "model.micro_batch_size=1 model.global_batch_size=254 model.encoder_seq_length=4096 "
+    "model.activations_checkpoint_granularity=full"
+)
+TEST_CASE = """
+ENV_VARS:
+  CUDA_DEVICE_MAX_CONNECTIONS: 1
+MODEL_ARGS:
+  --num-layers: 48
+  --num-experts: 128
+  --expert-model-parallel-size: 12
+  --tensor-model-parallel-size: ${TP}
+  --recompute-granularity: selective
+  --recompute-modules: [mlp moe_act]
+  --moe-layer-freq: ([0]*1+[1]*47)
+  --moe-router-pre-softmax: false
+  --bf16: true
+"""
+
+
+@pytest.mark.parametrize("text", [NEMO_2, NEMO_1])
+def test_recipes_of_nemo_are_read_by_their_own_names(text: str) -> None:
+    check = checked(text)
+    values = {name: field.value for name, field in check.contract.fields.items()}
+    expected = {"gpus": 32, "gpus_per_node": 8, "pp": 4, "ep": 8, "gbs": 254, "seq_len": 4096, "num_experts": 12}
+    assert {name: values[name] for name in expected} == expected
+    assert {"scale-sp-needs-tp", "scale-expert-divisible"} <= {item.rule.id for item in check.blockers}
+    if text == NEMO_1:
+        assert values["recompute_granularity"] == "full"
+        assert "scale-gbs-divisible" in {item.rule.id for item in check.blockers}
+
+
+def test_a_configuration_of_megatron_lms_tests_is_the_command_it_stands_for() -> None:
+    check = checked(TEST_CASE)
+    values = {name: field.value for name, field in check.contract.fields.items()}
+    assert (values["ep"], values["recompute_modules"], values["env.CUDA_DEVICE_MAX_CONNECTIONS"]) == (
+        12, ("mlp", "moe_act"), "1",
+    )  # fmt: skip
+    assert "tp" not in values
+    assert {"scale-expert-divisible", "fit-recompute-moe-act-gg"} <= {item.rule.id for item in check.blockers}
+
+
+def test_flags_that_a_script_may_add_are_unknown_and_not_off() -> None:
+    flags = "--recompute-granularity selective --recompute-modules moe_act moe --overlap-moe-expert-parallel-comm "
+    flags += "--moe-token-dispatcher-type alltoall --cuda-graph-impl transformer_engine --cuda-graph-modules moe_router"
+    blockers = {item.rule.id for item in checked(f"TP=2 PP=8 bash ./sbatch_benchmarking.sh {flags}").blockers}
+    assert blockers == {"eo-no-moe-recompute", "cg-moe-recompute"}
+    own = {item.rule.id for item in checked(f"torchrun --nproc-per-node 8 pretrain_gpt.py {flags}").blockers}
+    assert {"fit-recompute-moe-act-gg", "cg-te-rng"} <= own
+    assert "sbatch_benchmarking.sh" in checked(f"bash ./sbatch_benchmarking.sh {flags}").defaults
+
+
+def test_slurm_gives_the_gpus_of_a_command_whose_srun_names_none() -> None:
+    script = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\nCMD='python pretrain_gpt.py --bf16'\n"
+    check = checked(f'{script}srun --mpi=pmix bash -c "$CMD --pipeline-model-parallel-size 5"')
+    assert check.contract.fields["gpus"].value == 32
+    assert "scale-world-identity" in {item.rule.id for item in check.blockers}
+    smaller = checked(f"{script}srun -N 2 --gpus-per-node 4 python pretrain_gpt.py --bf16")
+    assert smaller.contract.fields["gpus"].value == 8
+
+
+def test_the_name_of_a_recipe_gives_its_model() -> None:
+    launch = "python run_recipe.py --recipe gpt_oss_20b_pretrain_config model.expert_model_parallel_size=12"
+    check = checked(launch)
+    assert check.contract.fields["model"].value == "GPT-OSS-20B"
+    assert "scale-expert-divisible" in {item.rule.id for item in check.blockers}
+    assert "model" not in checked(launch.replace("gpt_oss_20b", "house_model")).contract.fields
+
+
 def test_what_is_no_launch_is_refused_with_a_sentence() -> None:
     with pytest.raises(ValueError, match="No command with training flags"):
         checked("hello world")
