@@ -237,10 +237,16 @@ class MissingBoard:
 
     @property
     def plan_query(self) -> str:
-        return urlencode({"model": self.family, "gpu": self.hardware})
+        """Return the work of the fastest published figure for the planner; empty if the model's shape is unknown."""
+        if self.family not in {family_of(model.name).name for model in KNOWN_MODELS}:
+            return ""
+        stated = self.bars[0].reference.point.contract if self.bars else {}
+        work = {name: stated.get(name) or usual for name, usual in _PLANNED.items()}
+        return urlencode({"model": self.family, "gpu": self.hardware} | work)
 
 
 _MOST_BARS = 12
+_PLANNED = {"gpus": 256, "seq_len": 4096}
 _FACTS = ("gpus", "precision", "dispatcher", "seq_len")
 
 

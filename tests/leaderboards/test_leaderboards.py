@@ -5,6 +5,7 @@ import io
 import re
 from dataclasses import replace
 from datetime import timedelta
+from html import unescape
 from typing import Any
 
 import pytest
@@ -84,8 +85,14 @@ def test_a_pair_without_runs_shows_what_is_published_and_leads_to_the_planner(cl
     assert page.status_code == 200
     published = [float(text) for text in re.findall(r'<span class="number">([\d.]+)</span>', page.text)]
     assert [round(max(published)), round(min(published))] == [370, 276]
-    assert 'href="/plan?model=DeepSeek-V3&amp;gpu=H100"' in page.text
-    assert client.get("/leaderboards/mi355x/qwen3-30b-a3b").status_code == 200  # nothing published either
+    nothing_published = client.get("/leaderboards/mi355x/qwen3-30b-a3b")
+    for answer, work in ((page, "model=DeepSeek-V3&gpu=H100&gpus="), (nothing_published, "&gpus=256&seq_len=4096")):
+        (plan,) = re.findall(r'class="button primary" href="(/plan\?[^"]+)"', answer.text)
+        assert work in unescape(plan)
+        assert client.get(unescape(plan)).status_code == 200
+    unknown_shape = client.get("/leaderboards/h100/qwen3-6-35b-a3b").text
+    assert 'class="button primary" href="/upload"' in unknown_shape
+    assert "/plan?" not in unknown_shape
     moved = client.get("/leaderboards/H100/DeepSeek-V3", follow_redirects=False)
     assert (moved.status_code, moved.headers["location"]) == (308, "/leaderboards/h100/deepseek-v3")
     assert client.get("/leaderboards/h100/deepseek-v3/standings.csv").status_code == 404
