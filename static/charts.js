@@ -103,7 +103,7 @@ function listen(area, view) {
 
 /* ---------- the chart as a picture ---------- */
 
-const PICTURE = { width: 1600, height: 900, margin: 64, head: 150, foot: 70, scale: 2 };
+const PICTURE = { width: 1600, height: 900, margin: 64, head: 150, foot: 70, scale: 2, narrowest: 720 };
 
 function chartTools(area) {
   const tools = document.createElement("div");
@@ -155,13 +155,14 @@ async function picture(area, write) {
   const { margin, head, foot, width, height } = PICTURE;
   const view = await viewOf(area, { renderer: "none" });
   try {
-    const shown = view.height() + 60; // with the axis; places inside depend on the height
-    await view.width(shown * (width - 2 * margin) / (height - head - foot) - 90).runAsync();
+    await view.runAsync(); // its first run sets the width to that of the page
+    const tall = view.scenegraph().root.bounds.height();
+    await view.width(Math.max(PICTURE.narrowest, tall * (width - 2 * margin) / (height - head - foot))).runAsync();
     const text = (element) => element?.textContent.replace(/\s+/g, " ").trim() ?? "";
     const date = new Date().toISOString().slice(0, 10);
     const texts = [
       { text: text(document.querySelector("main h1")) || document.title, x: margin, y: 84, size: 40, weight: 600, fill: resolved("--text", area) },
-      { text: text(area.closest("section")?.querySelector("h2, h3")), x: margin, y: 128, size: 24, weight: 400, fill: resolved("--muted", area) },
+      { text: text(area.closest("section")?.querySelector("h2, h3") ?? document.querySelector("main .answer")), x: margin, y: 128, size: 24, weight: 400, fill: resolved("--muted", area) },
       { text: `${date}   ${location.href}`, x: margin, y: height - 32, size: 18, weight: 400, fill: resolved("--muted", area) },
     ];
     if (document.querySelector("main .generated")) {

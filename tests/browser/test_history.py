@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from app.storage.database import transaction
-from app.storage.tables import RunRow
+from app.storage.tables import RunRow, utc_now
 from tests.browser.conftest import House, OpenPage, sign
 from tests.browser.looks import PHONE, assert_looks_well
 from tests.builders import FIRST_PLACE, make_stack
@@ -171,6 +171,12 @@ def test_it_looks_well_on_a_phone_to_axe_and_in_the_dark(open_page: OpenPage, ad
     assert_looks_well(page)
 
 
+COPIED = """async () => {
+  const [item] = await navigator.clipboard.read()
+  return [...new Uint8Array(await (await item.getType("image/png")).arrayBuffer())]
+}"""
+
+
 def test_a_chart_has_a_keyboard_path_and_is_saved_as_a_picture(
     open_page: OpenPage, runs: list[int], address: str, tmp_path: Path
 ) -> None:
@@ -182,8 +188,18 @@ def test_a_chart_has_a_keyboard_path_and_is_saved_as_a_picture(
         with page.expect_download() as download:
             chart.get_by_role("button", name=kind).click()
         download.value.save_as(tmp_path / kind)
-    assert struct.unpack(">II", (tmp_path / "PNG").read_bytes()[16:24]) == (1600, 900)
-    assert address in (tmp_path / "SVG").read_text()
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    chart.hover()
+    chart.get_by_role("button", name="Copy picture").click()
+    expect(page.locator("#announce")).to_have_text("Picture copied")
+    for png in ((tmp_path / "PNG").read_bytes(), bytes(page.evaluate(COPIED))):
+        assert struct.unpack(">II", png[16:24]) == (1600, 900)
+    slide = (tmp_path / "SVG").read_text()
+    for text in (address, page.locator("main h1").inner_text(), f"{utc_now():%Y-%m-%d}"):
+        assert text in slide
+    drawing = re.search(r'<svg[^>]* x="64"[^>]* viewBox="0 0 ([\d.]+) ([\d.]+)"', slide)
+    assert drawing
+    assert float(drawing[1]) / float(drawing[2]) == pytest.approx((1600 - 2 * 64) / (900 - 220), rel=0.05)
     chart.focus()
     page.keyboard.press("End")
     page.keyboard.press("ArrowLeft")
