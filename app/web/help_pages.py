@@ -1,6 +1,7 @@
 """`/help`: the documents of `docs/`, rendered and searchable; `/llms.txt` lists them for agents."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -145,9 +146,19 @@ def _document(path: Path) -> HelpDocument:
         elif token.type == "inline" and texts is not None:
             texts.append(_plain(token))
             _point_inside(token)
+    parser.add_render_rule("table_open", _table_open)
+    parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
     sections.append(HelpSection(anchor, title, " ".join(texts)))
-    html = Markup(parser.renderer.render(tokens[_OF_TITLE:], parser.options, {}))  # noqa: S704  our own documents, without HTML
-    return HelpDocument(path.stem, sections[0].title, sections[0].anchor, html, tuple(sections))
+    html = parser.renderer.render(tokens[_OF_TITLE:], parser.options, {})
+    html = html.replace("<th></th>", "<td></td>")  # the empty corner of a table heads nothing
+    shown = Markup(html)  # noqa: S704  our own documents, without HTML
+    return HelpDocument(path.stem, sections[0].title, sections[0].anchor, shown, tuple(sections))
+
+
+def _table_open(_renderer: object, tokens: Sequence[Token], at: int, *_: object) -> str:
+    """Return the start of a table in a box that it scrolls in, by keyboard, too."""
+    number = sum(token.type == "table_open" for token in tokens[: at + 1])
+    return f'<div class="table-scroll" tabindex="0" role="region" aria-label="Table {number}"><table>\n'
 
 
 def _plain(token: Token) -> str:

@@ -1,7 +1,7 @@
 """What a page may hold: words, the place of the main picture and of the primary action, layout shifts, and bytes.
 
-A word has a letter or a digit; a figure with its unit is one. The lines of an opened log and the entries of a reference
-that readers look up by name are data and are not counted.
+A word has a letter or a digit; a figure with its unit is one. The lines of an opened log, the entries of a reference
+that readers look up by name, and the documents of the help are not counted.
 Pages over the budget are listed with what was measured. A change may shorten the list, not lengthen it.
 """
 
@@ -24,7 +24,7 @@ MEASURE = r"""() => {
   scrollTo(0, 0)
   const isIn = (rect) => rect.width > 1 && rect.height > 1 && rect.top < height && rect.left < innerWidth
   let first = 0, all = 0
-  const UNSEEN = "script, style, option, .log, .visually-hidden, [data-lookup]"
+  const UNSEEN = "script, style, option, .log, .visually-hidden, [data-lookup], [data-document]"
   const texts = document.createTreeWalker(main, NodeFilter.SHOW_TEXT)
   const range = document.createRange()
   while (texts.nextNode()) {

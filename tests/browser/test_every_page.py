@@ -48,6 +48,8 @@ ADDRESSES = (
     "/settings/definitions",
     "/docs",
     "/docs/compare",
+    "/help",
+    "/help/verdicts",
     "/search?q=every",
     "/nowhere",
     *sized((), ("/runs/{undecided}", "/?days=30&branch=main", "/runs?status=no")),
