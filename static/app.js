@@ -41,7 +41,7 @@ document.addEventListener("showline", (event) => showLine(event.detail));
 
 // The box scrolls to the line that matters, the page stays where it is.
 function showInside(log) {
-  const line = $("li.chosen", log) ?? $("li.event", log);
+  const line = $("li.chosen", log) ?? $('li.event a[href^="#failure"]', log);
   if (line) log.scrollTop += line.getBoundingClientRect().top - log.getBoundingClientRect().top - log.clientHeight / 2;
 }
 

@@ -178,10 +178,12 @@ def _boards(session: Session, words: Sequence[str]) -> Iterator[PaletteHit]:
 
 
 def _about(run: RunListItem) -> str:
-    """Return step time, verdict and project of a run."""
+    """Return step time, verdict or side of an experiment, and project of a run."""
     metric = run.metrics.get("step_time_ms")
     is_judged = run.verdict_delta_pct is not None and run.verdict in ("regression", "improvement")
     words = change_text(run.verdict_delta_pct).figure if is_judged and run.verdict_delta_pct is not None else ""
+    if run.experiment_id and run.purpose == "experiment":
+        words = f"{'A' if run.side == 'baseline' else 'B'} of experiment #{run.experiment_id}"
     time = step_time(metric.value) if metric else run.status if run.status != "ready" else ""
     return " · ".join(filter(None, (time, words, run.project)))
 

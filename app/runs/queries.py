@@ -482,10 +482,13 @@ def _column_rank(name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WorkingRun:
+    """`in_stack`: in the stack of the failed run, so in its container."""
+
     id: int
     name: str
     dispatcher: str | None
     step_time_ms: float
+    in_stack: bool
 
 
 def working_runs(session: Session, run: RunDetail, most: int) -> tuple[WorkingRun, ...]:
@@ -493,7 +496,7 @@ def working_runs(session: Session, run: RunDetail, most: int) -> tuple[WorkingRu
     values = {name: stated.value for name, stated in run.contract.items()}
     columns = {"model": RunRow.model, "gpu": RunRow.gpu, "gpus": RunRow.gpus}
     rows = session.execute(
-        select_any(RunRow.id, RunRow.name, RunRow.dispatcher, RunRow.step_time_ms)
+        select_any(RunRow.id, RunRow.name, RunRow.dispatcher, RunRow.step_time_ms, RunRow.stack_key)
         .where(
             col(RunRow.project_id) == run.project_id,
             col(RunRow.status) == "ready",
@@ -505,4 +508,7 @@ def working_runs(session: Session, run: RunDetail, most: int) -> tuple[WorkingRu
         .order_by((col(RunRow.stack_key) == run.stack_key).desc(), col(RunRow.id).desc())
         .limit(most)
     )
-    return tuple(WorkingRun(row.id, row.name, row.dispatcher, row.step_time_ms) for row in rows)
+    return tuple(
+        WorkingRun(row.id, row.name, row.dispatcher, row.step_time_ms, row.stack_key == run.stack_key != "")
+        for row in rows
+    )

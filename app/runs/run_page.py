@@ -509,7 +509,7 @@ def answer(run: RunDetail) -> str:
     if run.status in _WAITING:
         return _WAITING[run.status]
     if run.status == "unread":
-        return "The log was not read, which says nothing about the job."
+        return "The format of this log is unknown. The job itself may be fine."
     if run.status == "failed":
         if run.receiving:
             return "No iterations yet."
@@ -788,7 +788,7 @@ class RunPage:
     @property
     def tabs(self) -> list[tuple[str, str, str]]:
         """Return name, label and short note of each tab."""
-        notes = {"config": f"{len(self.run.contract)} fields", "health": self._health_note}
+        notes = {"config": plural(len(self.run.contract), "field"), "health": self._health_note}
         if self.differing_fields:
             notes["config"] = f"{len(self.differing_fields)} differ"
         if self.run.status != "ready":
@@ -880,7 +880,10 @@ class RunPage:
         """Return the change that makes the failed run work, where one is certain."""
         kinds = {failure.kind for failure in self.run.failures} if self.ended_badly else set()
         if kinds & PACKAGE_MISSING:
-            return Remedy(f"Set `dispatcher` to {_ALWAYS_THERE}", _flags({"dispatcher": _ALWAYS_THERE}))
+            works = next((run for run in self.working if run.in_stack and run.dispatcher), None)
+            dispatcher = works.dispatcher if works and works.dispatcher else _ALWAYS_THERE
+            title = f"Set `dispatcher` to {dispatcher}" + (f", as in run #{works.id}" if works else "")
+            return Remedy(title, _flags({"dispatcher": dispatcher}))
         taken = setbacks_of(self._session, self.run).taken.get(FITTED_RULE) if "out_of_memory" in kinds else None
         return Remedy(taken.title, _flags(taken.settings)) if taken and taken.title else None
 

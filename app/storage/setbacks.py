@@ -14,7 +14,7 @@ from sqlmodel import Session, col
 from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.values import shown
 from app.domain.flags import FLAGS
-from app.domain.numbers import gain_change
+from app.domain.numbers import contract_value, gain_change
 from app.domain.performance.failures import FROM_OUTSIDE
 from app.domain.rules.engine import Taken
 from app.domain.rules.evidence import Statement
@@ -23,9 +23,10 @@ from app.domain.rules.rule import Setting
 from app.domain.run import Stated
 from app.domain.verdict.differences import Difference, axis_of, differing, differing_beside, differing_commit
 from app.domain.verdict.document import VerdictDocument
-from app.domain.verdict.evidence import change_pct, value_text
+from app.domain.verdict.evidence import change_pct
 from app.domain.verdict.words import last_parts
 from app.storage import readings
+from app.storage.experiments import experiment_side
 from app.storage.runs import ENDED_BADLY, RunDetail, files_of, stored_contract
 from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import RunResultRow, RunRow, select_any
@@ -71,7 +72,8 @@ def setbacks_of(
         }
     if document is None and (verdict := current_verdict(session, run.id)) is not None:
         document = verdict.document
-    slowdown = None if document is None else _slowdown(session, run, document, in_regressions=in_regressions)
+    is_side = run.purpose == "experiment" and experiment_side(session, run.id) is not None  # its experiment decides
+    slowdown = None if document is None or is_side else _slowdown(session, run, document, in_regressions=in_regressions)
     if slowdown is not None:
         causes = _causes(session, slowdown.run, slowdown.document)
         certain = [cause for cause in causes if cause.is_certain]
@@ -179,7 +181,7 @@ _IN_TITLE = 40
 
 def _side(value: Stated | None) -> str:
     """Return a value for a sentence: the first digits of a commit, which identify it for git."""
-    text = value_text(value)[:100]
+    text = "" if value is None else contract_value(value.value)[:100]
     return (text[:_SHORT_HASH] if _HASH.fullmatch(text) else text) or "not stated"
 
 

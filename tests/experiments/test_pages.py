@@ -145,6 +145,9 @@ def test_an_undecided_result_says_how_many_more_runs(client: TestClient, engine:
     own_page = text(client, f"/runs/{run}")  # the experiment alone says which runs it needs
     assert 'data-side="B"' in own_page
     assert 'class="decide"' not in own_page
+    badges = own_page.partition('class="badges"')[2].partition("<nav")[0]
+    assert "A/B" not in badges, "no second verdict"
+    assert f'href="/experiments/{number}">Open experiment' in own_page
     assert re.search(r"\d+ (more )?runs? per side", page)
 
 

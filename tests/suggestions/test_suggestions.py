@@ -465,7 +465,7 @@ def test_a_regression_comes_before_tuning_and_names_what_undoes_it(client: TestC
         run = make_advised(session, purpose="experiment", metadata_stated=PROFILED)
     first = rows_of(client, run)[0]
     assert (first["rule"], first["place"]["group"]) == ("val-regression-cause", "regression")
-    assert first["title"].endswith(": ep_overlap false → true")
+    assert first["title"].endswith(": ep_overlap off → on")
     assert "ep_overlap false" not in first["changes"]["text"]
     assert first["changes"]["fields"] == [{"name": "ep_overlap", "before": "false", "after": "true"}]
     assert first["changes"]["megatron_lm"]["add"] == "--overlap-moe-expert-parallel-comm"
