@@ -69,7 +69,7 @@ class SuggestionRow:
     """One suggestion in the list.
 
     `needs`: how many prerequisites are met, or empty. `may_plan`: it is an A/B. `slower`: the strongest evidence shows
-    no gain.
+    no gain. `is_general`: it applies to nearly every run, or addresses another wall.
     """
 
     rule: str
@@ -91,6 +91,7 @@ class SuggestionRow:
     cost: str
     may_plan: bool
     slower: bool
+    is_general: bool
     change: str
 
 
@@ -121,6 +122,8 @@ class NextPage:
             return f"Resolve this blocker first: {sentence(blockers[0].title)}{more}"
         if evaluation.suggestions:
             first = evaluation.suggestions[0]
+            if first.place.tier == "other" and not self._low_mfu:
+                return f"No measured or published gain applies here. Next: {sentence(first.title)}"
             gain = gain_view(first)
             if gain is None or len(first.title.split()) > MOST_TITLE_WORDS:
                 return f"{self._low_mfu}Next: {sentence(first.title)}"
@@ -165,8 +168,9 @@ class NextPage:
 
     @property
     def ranked(self) -> list[SuggestionRow]:
-        """Return the suggestions shown without unfolding."""
-        return [row for row in self._ranked if not row.slower][:SHOWN_FIRST]
+        """Return the suggestions shown without unfolding: those of this run, or the first that most runs have."""
+        rows = [row for row in self._ranked if not row.slower]
+        return [row for row in rows if not row.is_general][:SHOWN_FIRST] or rows[:1]
 
     @property
     def others(self) -> list[SuggestionRow]:
@@ -244,6 +248,7 @@ class NextPage:
             cost="" if sizing is None else cost_text(sizing),
             may_plan=sizing is not None and not suggestion.withheld,
             slower=suggestion.place.tier == "slower",
+            is_general=suggestion.place.tier == "other",
             change=_change_text(suggestion, advice.evaluation_of(rule.id).facts),
         )
 

@@ -24,7 +24,7 @@ def ids(house: House) -> dict[str, int]:
         run = make_advised(session, metadata_stated=PROFILED, name="overlap-off")
         make_advised(session, fields={"ep_overlap": True}, ms=25_000.0, purpose="experiment")
         blocked = make_advised(session, fields={"ep": 3}, name="a-long-name-" * 20)
-        unprofiled = make_advised(session, project="unprofiled")
+        unprofiled = make_advised(session, project="unprofiled", fields={"ep_overlap": True, "ep": 8})
     return {"run": run, "blocked": blocked, "unprofiled": unprofiled}
 
 

@@ -617,6 +617,19 @@ def test_a_low_mfu_leads_the_page(client: TestClient, tflops: float, *, is_low: 
     assert ("MFU is only 9\u202f%" in client.get(f"/runs/{run}/next").text) is is_low
 
 
+def test_what_most_runs_need_leads_only_where_nothing_is_specific(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        tuned = make_advised(session, fields={"ep_overlap": True, "ep": 8}, project="tuned")
+        slow = make_advised(session)
+    lead = "No measured or published gain applies here."
+    for run, is_tuned in ((tuned, True), (slow, False)):
+        page = client.get(f"/runs/{run}/next").text
+        first, _, folded = page.partition('id="others"')
+        assert (lead in first) is is_tuned
+        assert ('id="s-profile-required"' in first) is is_tuned
+        assert ('id="s-profile-required"' in folded) is not is_tuned
+
+
 def test_noise_is_no_faster_run(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         make_advised(session, fields={"ep": 8}, ms=30_900.0, purpose="experiment")
