@@ -125,7 +125,8 @@ def fill(
         templates = _templates(engine, settings)
     count = stacks or max(10, runs // RUNS_PER_STACK)
     with engine.execution_options(writes=True).begin() as connection:
-        stacks = _stacks(connection, templates, count, seed)
+        projects = _projects(connection)
+    stacks = _stacks(projects, templates, count, seed)
     weights = np.arange(1, count + 1, dtype=float) ** -ZIPF
     order = rng.choice(count, size=runs, p=weights / weights.sum())
     totals = np.bincount(order, minlength=count)
@@ -140,8 +141,9 @@ def fill(
                 _add_run(batch, stack, start + number * step, number, runs=runs, detailed=bool(is_detailed))
             with engine.execution_options(writes=True).begin() as connection:
                 batch.write(connection)
+    standings = _standings([stack for stack in stacks if stack.runs])
     with engine.execution_options(writes=True).begin() as connection:
-        _write_standings(connection, [stack for stack in stacks if stack.runs])
+        standings.write(connection)
         if connection.dialect.name == "postgresql":
             for name in next_id:  # the copies bring their own ids
                 sequence = func.setval(f"{name}_id_seq", select(func.max(table_of_name(name).c.id)).scalar_subquery())
@@ -215,8 +217,7 @@ def _as_text(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
 # --- The stacks: a template with another model, GPU, size and container, and therefore other keys.
 
 
-def _stacks(connection: Connection, templates: list[_Template], count: int, seed: int) -> list[_Stack]:
-    projects = _projects(connection)
+def _stacks(projects: Mapping[str, int], templates: list[_Template], count: int, seed: int) -> list[_Stack]:
     stacks = []
     for number in range(count):
         workload = number // CONTAINERS
@@ -379,7 +380,7 @@ def _add_details(batch: _Batch, template: _Template, run_id: int) -> None:
                 batch.add("segment", dict(piece) | {"file_id": file_id})
 
 
-def _write_standings(connection: Connection, stacks: Iterable[_Stack]) -> None:
+def _standings(stacks: Iterable[_Stack]) -> _Batch:
     batch = _Batch()
     for stack in stacks:
         key = {"project_id": stack.project_id, "stack_key": stack.key}
@@ -391,7 +392,7 @@ def _write_standings(connection: Connection, stacks: Iterable[_Stack]) -> None:
         for row in stack.template.leader_changes:
             change = {name: value for name, value in row.items() if name != "id"}
             batch.add("leader_change", change | key | {"at": stack.newest[1], "run_id": stack.newest[0]})
-    batch.write(connection)
+    return batch
 
 
 # --- Rows as the drivers take them, and tables without indexes, which are built at the end.
