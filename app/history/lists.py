@@ -1,21 +1,22 @@
 """The list of stacks, newest runs first: fields, number of runs and current state."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any
 
-from sqlalchemy import ColumnElement, Row, select
+from sqlalchemy import ColumnElement, Row, Select, bindparam, select
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS, STACK_FIELDS
 from app.domain.contract.keys import workload
 from app.domain.naming import SEPARATOR, TitledStack, container_tag, stack_names, stack_title
 from app.domain.numbers import contract_value
-from app.domain.run import Stated
+from app.domain.run import Stated, Value
 from app.history.queries import VERDICTS
 from app.storage.database import ListPage
+from app.storage.remembered import Remembered
 from app.storage.runs import aware, filter_values, stored_contract, stored_contracts
 from app.storage.search import mentioned
 from app.storage.tables import ProjectRow, RunResultRow, RunRow, StackRow, select_any
@@ -30,6 +31,8 @@ UNKNOWN = "unknown"
 
 MOST_STACKS = 2000
 """Newest stacks that the list groups by workload; filters reach the older ones."""
+MOST_EARLIER = 3
+"""Earlier containers of a workload that its row links to; the page of its stack has all."""
 _AT_ONCE = 500
 
 
@@ -58,7 +61,7 @@ class StackItem:
 
     `group`: shared with its neighbours in the list (model, GPUs, routing); `name`: parts that distinguish it.
     `last_run`: the newest in history order; `verdict`: that of the last judged run. `earlier`: key and container of
-    the same work in other containers, newest first.
+    the same work in other containers, newest first, at most MOST_EARLIER; `more_earlier`: number of the others.
     """
 
     stack_key: str
@@ -81,6 +84,7 @@ class StackItem:
     step_time_ms: float | None
     spark: Sparkline | None
     earlier: tuple[tuple[str, str], ...] = ()
+    more_earlier: int = 0
 
     @property
     def fields_text(self) -> str:
@@ -108,11 +112,16 @@ def find_stacks(session: Session, query: StackQuery) -> ListPage[StackItem]:
     )
     groups = _by_workload(session, session.execute(wanted).all())
     page = ListPage.cut(groups, query.page, query.page_size)
-    earlier = {newest: others for newest, *others in page.items}
-    works = _works(session, [key for others in earlier.values() for key in others])
+    others = {newest: keys for newest, *keys in page.items}
+    shown = {newest: keys[:MOST_EARLIER] for newest, keys in others.items()}
+    works = _works(session, [key for keys in shown.values() for key in keys])
     items = tuple(
-        replace(item, earlier=tuple((key, works[key][1] or "unknown container") for key in earlier[item.stack_key]))
-        for item in stacks_of(session, list(earlier))
+        replace(
+            item,
+            earlier=tuple((key, works[key][1] or "unknown container") for key in shown[item.stack_key]),
+            more_earlier=len(others[item.stack_key]) - len(shown[item.stack_key]),
+        )
+        for item in stacks_of(session, list(others))
     )
     return ListPage(items, page.total, page.page, page.page_size)
 
@@ -129,20 +138,65 @@ def stacks_of(session: Session, keys: Sequence[str]) -> tuple[StackItem, ...]:
     return tuple(_items(session, session.execute(chosen).scalars().all()))
 
 
+@dataclass(frozen=True, slots=True)
+class _ReadStack:
+    """What the runs of a stack say about it: its row, without name and project, and what its name is made of."""
+
+    item: StackItem
+    container: str
+    values: Mapping[str, Value]
+
+
+_read_stacks = Remembered[_ReadStack](4000)
+
+
 def _items(session: Session, stacks: Sequence[StackRow]) -> list[StackItem]:
+    """Return the rows of stacks. Only those are read with runs that changed since the last time."""
+    database = str(session.get_bind().engine.url)
+    read: dict[str, _ReadStack] = {}
+    for stack in stacks:
+        if known := _read_stacks.find((database, stack.project_id, stack.stack_key), (stack.revision, stack.last_at)):
+            read[stack.stack_key] = known
+    changed = [stack for stack in stacks if stack.stack_key not in read]
+    for stack, known in _read(session, changed) if changed else ():
+        _read_stacks.keep((database, stack.project_id, stack.stack_key), (stack.revision, stack.last_at), known)
+        read[stack.stack_key] = known
+    projects = {row.id: row for row in session.execute(_PROJECTS, {"ids": [stack.project_id for stack in stacks]})}
+    titled: dict[tuple[str, str], list[TitledStack]] = {}
+    for stack in stacks:
+        if known := read.get(stack.stack_key):
+            slug = projects[stack.project_id].slug
+            own = TitledStack(stack.stack_key, known.container or "unknown container", slug, known.values)
+            titled.setdefault((slug, known.item.group), []).append(own)
+    # Those of a group stand together, where the newest of them stands.
+    names = {key: name for group in titled.values() for key, name in stack_names(group).items()}
+    by_key = {stack.stack_key: stack for stack in stacks}
+    return [
+        replace(
+            read[named.stack_key].item,
+            name=tuple(names[named.stack_key].split(SEPARATOR)),
+            project=named.project,
+            generated=projects[by_key[named.stack_key].project_id].generated,
+        )
+        for group in titled.values()
+        for named in group
+    ]
+
+
+_PROJECTS: Select[Any] = select_any(ProjectRow.id, ProjectRow.slug, ProjectRow.generated).where(
+    col(ProjectRow.id).in_(bindparam("ids", expanding=True))
+)
+
+
+def _read(session: Session, stacks: Sequence[StackRow]) -> Iterator[tuple[StackRow, _ReadStack]]:
     recent = {stack.stack_key: session.execute(RECENT, _key(stack)).all() for stack in stacks}
     contracts = stored_contracts(session, [rows[0].id for rows in recent.values() if rows])
-    groups = {key: (rows[0].slug, _group(contracts[rows[0].id])) for key, rows in recent.items() if rows}
-    names = _names(recent, contracts, groups)
-    items: list[StackItem] = []
     for stack in stacks:
         if rows := recent[stack.stack_key]:
+            contract = contracts[rows[0].id]
             judged = _last_judged(session, stack, rows) if stack.verdict else None
-            item = _item(rows, stack, contracts[rows[0].id], judged)
-            items.append(replace(item, name=names[stack.stack_key]))
-    # Those of a group stand together, where the newest of them stands.
-    order = list(groups.values())
-    return sorted(items, key=lambda item: order.index((item.project, item.group)))
+            values = {name: stated.value for name, stated in contract.items() if stated.value is not None}
+            yield stack, _ReadStack(_item(rows, stack, contract, judged), container_tag(contract), values)
 
 
 def _by_workload(session: Session, rows: Sequence[Row[Any]]) -> list[list[str]]:
@@ -196,23 +250,6 @@ def _group(contract: Mapping[str, Stated]) -> str:
     return stack_title({name: stated for name, stated in contract.items() if name != "container"}, dispatcher=False)
 
 
-def _names(
-    recent: Mapping[str, Sequence[Any]],
-    contracts: Mapping[int, Mapping[str, Stated]],
-    groups: Mapping[str, tuple[str, str]],
-) -> dict[str, tuple[str, ...]]:
-    """Return the parts of each stack's name within its group: the container, and what else differs."""
-    names: dict[str, tuple[str, ...]] = {}
-    for group in set(groups.values()):
-        titled = []
-        for key in (key for key, own in groups.items() if own == group):
-            contract = contracts[recent[key][0].id]
-            values = {name: stated.value for name, stated in contract.items() if stated.value is not None}
-            titled.append(TitledStack(key, container_tag(contract) or "unknown container", recent[key][0].slug, values))
-        names |= {key: tuple(name.split(SEPARATOR)) for key, name in stack_names(titled).items()}
-    return names
-
-
 def _key(stack: StackRow) -> dict[str, Any]:
     return {"project_id": stack.project_id, "stack_key": stack.stack_key}
 
@@ -224,7 +261,7 @@ def _last_judged(session: Session, stack: StackRow, rows: Sequence[Row[Any]]) ->
 
 
 def _item(rows: Sequence[Any], stack: StackRow, contract: dict[str, Stated], judged: Any) -> StackItem:
-    """Return the row of a stack, still without its name. `rows`: its newest runs, newest first."""
+    """Return the row of a stack, still without name and project. `rows`: its newest runs, newest first."""
     newest = rows[0]
     values = leading_values(rows)
     return StackItem(
@@ -232,8 +269,8 @@ def _item(rows: Sequence[Any], stack: StackRow, contract: dict[str, Stated], jud
         title=stack_title(contract, dispatcher=False),
         group=_group(contract),
         name=(),
-        project=newest.slug,
-        generated=newest.generated,
+        project="",
+        generated=False,
         model=newest.model,
         gpu=newest.gpu,
         gpus=newest.gpus,

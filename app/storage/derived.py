@@ -42,6 +42,7 @@ def install(connection: Connection) -> None:
     All in the transaction of the caller, so that readers never see a part of it.
     """
     if is_installed(connection):
+        _renew_stack_trigger(connection)
         return
     remove(connection)
     is_sqlite = connection.dialect.name == "sqlite"
@@ -68,6 +69,24 @@ def install(connection: Connection) -> None:
     connection.exec_driver_sql(_EVERY_STACK.replace("string_agg", joined))
     if not is_sqlite:
         _index_search_text(connection)
+
+
+def _renew_stack_trigger(connection: Connection) -> None:
+    """Replace the trigger of an earlier version that does not look at all columns of a history."""
+    is_sqlite = connection.dialect.name == "sqlite"
+    name = "run_derived_stack" if is_sqlite else "run_derived_update"
+    query = (
+        f"SELECT sql FROM sqlite_master WHERE type = 'trigger' AND name = '{name}'"
+        if is_sqlite
+        else f"SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgname = '{name}' AND tgrelid = 'run'::regclass"
+    )
+    definition = connection.exec_driver_sql(query).scalar_one()
+    if all(column.strip('"') in definition for column in _STACK_CHANGES):
+        return
+    connection.exec_driver_sql(f"DROP TRIGGER {name}" + ("" if is_sqlite else " ON run"))
+    for statement in _SQLITE if is_sqlite else _POSTGRESQL:
+        if f"TRIGGER {name} " in statement:
+            connection.exec_driver_sql(statement)
 
 
 def remove(connection: Connection) -> None:
@@ -201,9 +220,10 @@ _STACK_CHANGES = (
     *('"commit"', "job", "model", "gpu", "gpus", "dispatcher", "semantic_class", "outcome", "shape", "fair_for_timing"),
     *("log_step_time", "step_time_se", "window_length", "is_steady", "short", "not_finite", "skipped_share"),
     *("definition_version", "quarantine", "evidence_level", "verdict", "verdict_delta_pct"),
-    *("step_time_ms", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_memory_gib"),
+    *("step_time_ms", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_memory_gib", "processed_at"),
 )
-"""Columns that a history shows: `stack.revision` grows with each change of them."""
+"""Columns that a history shows: `stack.revision` grows with each change of them. `processed_at` stands for the contract
+and everything else that processing a run again may change."""
 _EVERY_STACK = f"""
 INSERT INTO stack (project_id, stack_key, runs, revision, last_at, verdict, dispatchers, model, gpu, gpus)
 SELECT of_run.project_id, of_run.stack_key, of_run.runs, 0, of_run.last_at,

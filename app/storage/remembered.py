@@ -14,14 +14,34 @@ from app.storage.visible import visible_projects
 Result = TypeVar("Result")
 
 
-class UntilRankedAgain(Generic[Result]):
-    """Results computed from the standings of stacks, of the `most` last questions, until one of the stacks is ranked
-    again."""
+class Remembered(Generic[Result]):
+    """Results of the `most` last questions, each valid as long as the state that it was computed from."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._results: OrderedDict[tuple[object, ...], tuple[object, Result]] = OrderedDict()
         self._lock = Lock()
+
+    def find(self, question: tuple[object, ...], state: object) -> Result | None:
+        """Return the result, None if there is none of this state."""
+        with self._lock:
+            before = self._results.get(question)
+            if before is None or before[0] != state:
+                return None
+            self._results.move_to_end(question)
+            return before[1]
+
+    def keep(self, question: tuple[object, ...], state: object, result: Result) -> None:
+        """Remember a result. `state` was read before it, so that a change in between makes the next state."""
+        with self._lock:
+            self._results[question] = (state, result)
+            self._results.move_to_end(question)
+            while len(self._results) > self._most:
+                self._results.popitem(last=False)
+
+
+class UntilRankedAgain(Remembered[Result]):
+    """Results computed from the standings of stacks, until one of the stacks is ranked again."""
 
     def get(
         self,
@@ -31,19 +51,11 @@ class UntilRankedAgain(Generic[Result]):
         *conditions: ColumnElement[bool],
     ) -> Result:
         """Return what `compute` returns. `conditions`: the standings that it reads."""
-        # The state first: a stack that is ranked between the two reads makes the next one.
         newest = select(func.count(), func.max(col(StandingRow.updated_at))).select_from(StandingRow)
         state = tuple(session.execute(newest.where(*conditions)).one())
         key = (str(session.get_bind().engine.url), visible_projects(), *question)
-        with self._lock:
-            before = self._results.get(key)
-            if before is not None and before[0] == state:
-                self._results.move_to_end(key)
-                return before[1]
-        result = compute()
-        with self._lock:
-            self._results[key] = (state, result)
-            self._results.move_to_end(key)
-            while len(self._results) > self._most:
-                self._results.popitem(last=False)
+        result = self.find(key, state)
+        if result is None:
+            result = compute()
+            self.keep(key, state, result)
         return result

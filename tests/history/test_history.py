@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 from sqlmodel import select
 from starlette.testclient import TestClient
 
 from app.domain.naming import stack_title
 from app.pipeline.decisions import propose
 from app.storage.database import read_session, transaction
-from app.storage.runs import newest_contract
+from app.storage.runs import WITH_RESULT, newest_contract
 from app.storage.tables import AuditEventRow, RunRow
 from tests.builders import FIRST_PLACE, make_project, make_run, make_stack
 from tests.prepared import prepared
@@ -533,6 +533,27 @@ def test_a_stack_of_the_list_says_what_it_is(client: TestClient, make: Make) -> 
     assert re.search(r'aria-label="[^"]*\b4 runs\b', page)
 
 
+def test_the_list_reads_runs_again_only_after_a_change(client: TestClient, engine: Engine, make: Make) -> None:
+    runs = make(series((4, 400.0)))
+    before = client.get("/history").text
+    read: list[str] = []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def record(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        read.extend([statement] if re.search("FROM run(_result)?\\b", statement) else [])
+
+    assert client.get("/history").text == before
+    assert read == []
+    with transaction(engine) as session:
+        row = session.get_one(RunRow, runs[-1], options=[WITH_RESULT])
+        contract = row.result.contract["container"] | {"value": "NEMO:26.06"}
+        row.result.contract = row.result.contract | {"container": contract}
+        row.processed_at = FIRST_PLACE
+    changed = client.get("/history").text
+    assert read != []
+    assert ("NEMO:26.06" in before, "NEMO:26.06" in changed) == (False, True)
+
+
 def test_the_list_pages_on_the_server(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         for number in range(27):
@@ -558,6 +579,13 @@ def test_a_workload_is_one_row_on_all_pages(client: TestClient, engine: Engine, 
     assert rows == [25, 2]
     assert re.search(r'before\s*<a href="/history/[0-9a-f]{64}">nemo:26.04</a>', pages[0])
     assert "nemo:26.04" not in pages[1]
+
+
+def test_a_workload_links_to_three_earlier_containers(client: TestClient, make: Make) -> None:
+    for number in range(6):
+        make([400.0], fields={"container": f"nemo:26.0{number}"}, started=FIRST_PLACE + timedelta(days=number))
+    row = text_of(client.get("/history").text)
+    assert re.search(r"nemo:26.05 before nemo:26.04\s*, nemo:26.03\s*, nemo:26.02 and 2 more", row), row
 
 
 @pytest.mark.parametrize("query", ["verdict=good", "page=0", "q=%00", "model=" + "m" * 301])

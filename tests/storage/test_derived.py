@@ -188,6 +188,28 @@ def test_the_revision_of_a_stack_grows_with_whatever_its_history_shows(engine: E
             assert session.execute(select(StackRow)).scalars().one().revision > before, name
 
 
+def test_processing_a_run_again_grows_the_revision_also_after_an_upgrade(database: Settings, engine: Engine) -> None:
+    with transaction(engine) as session:
+        run = make_run(session, stack_key="aa")
+    earlier = {
+        "sqlite": "DROP TRIGGER run_derived_stack; CREATE TRIGGER run_derived_stack AFTER UPDATE OF verdict ON run "
+        "BEGIN SELECT 1; END",
+        "postgresql": "DROP TRIGGER run_derived_update ON run; CREATE CONSTRAINT TRIGGER run_derived_update AFTER "
+        "UPDATE OF verdict ON run DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION run_derived()",
+    }[engine.dialect.name]
+    with engine.execution_options(writes=True).begin() as connection:
+        for statement in earlier.split("; ", 1):
+            connection.exec_driver_sql(statement)
+    migrate(database)
+    revisions = []
+    for minutes in (1, 2):
+        with transaction(engine) as session:
+            session.get_one(RunRow, run).processed_at = DAY + timedelta(minutes=minutes)
+        with read_session(engine) as session:
+            revisions.append(session.execute(select(StackRow)).scalars().one().revision)
+    assert revisions[1] > revisions[0]
+
+
 UNCHANGED = {"id", "project_id", "stack_key", "created_at", "merge_base", "merge_base_time"}
 """What a run keeps, and the key, by which a history is found."""
 
