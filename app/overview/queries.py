@@ -36,7 +36,7 @@ from app.storage.tables import (
 )
 from app.storage.upgrade_changes import UpgradeChange, upgrade_changes
 from app.web.lists import FilterQuery, OneOf
-from app.web.sparklines import Sparkline, regression_sparkline
+from app.web.sparklines import SlowRun, Sparkline, regression_sparklines
 
 # --- Regressions that need action, the most expensive first.
 
@@ -156,10 +156,22 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
     )
     for member in members_of_rows:
         members.setdefault(member.regression_id, []).append(member)
-    return tuple(_item(session, row, project, members.get(row.id or 0, [])) for row, project in rows)
+    slow_runs = {row.id: _worst(row, members[row.id]) for row, _ in rows if row.id in members}
+    drawn = regression_sparklines(session, [slow for slow in slow_runs.values() if slow is not None])
+    sparks = {number: drawn[slow] for number, slow in slow_runs.items() if slow is not None}
+    return tuple(_item(row, project, members.get(row.id or 0, []), sparks.get(row.id)) for row, project in rows)
 
 
-def _item(session: Session, row: RegressionRow, project: str, members: list[Row[Any]]) -> OverviewRegression:
+def _worst(row: RegressionRow, members: Sequence[Row[Any]]) -> SlowRun | None:
+    """Return the first slow run of the stack with the largest change; None unless the step time changed."""
+    if row.metric != "step_time_ms":
+        return None
+    worst = max(members, key=lambda member: member.delta_pct or -math.inf)
+    usual_ms = None if worst.usual_level is None else math.exp(worst.usual_level)
+    return SlowRun(row.project_id, worst.stack_key, worst.id, usual_ms)
+
+
+def _item(row: RegressionRow, project: str, members: list[Row[Any]], spark: Sparkline | None) -> OverviewRegression:
     since: dict[str, Any] = {}
     if members:
         first = members[0]
@@ -170,10 +182,6 @@ def _item(session: Session, row: RegressionRow, project: str, members: list[Row[
             "gpu": first.gpu,
         }
         since |= {"gpus": first.gpus, "dispatcher": first.dispatcher}
-        if row.metric == "step_time_ms":
-            worst = max(members, key=lambda member: member.delta_pct or -math.inf)
-            usual_ms = None if worst.usual_level is None else math.exp(worst.usual_level)
-            since["spark"] = regression_sparkline(session, row.project_id, worst.stack_key, worst.id, usual_ms)
     return OverviewRegression(
         id=row.id or 0,
         project_id=row.project_id,
@@ -187,6 +195,7 @@ def _item(session: Session, row: RegressionRow, project: str, members: list[Row[
         assignee=row.assignee,
         opened_at=aware(row.opened_at),
         stacks=len({member.stack_key for member in members}),
+        spark=spark,
         **since,
     )
 

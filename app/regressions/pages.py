@@ -60,7 +60,7 @@ from app.web.dependencies import AppEngine, ReadSession, reading
 from app.web.forms import answer_form, status_of
 from app.web.identity import Access, access_of
 from app.web.pictures import Kind, Picture, Strip, Theme, picture_response, strips_body
-from app.web.sparklines import Sparkline, regression_sparkline
+from app.web.sparklines import SlowRun, Sparkline, regression_sparklines
 from app.web.tables import table_answer
 from app.web.templating import Toast, render, shown_params, wants_fragment
 
@@ -455,20 +455,23 @@ def _render_list(
         choices={"metric": METRICS, "kind": KINDS, "axis": AXES, "state": STATES},
         what=words.what,
         stacks_of=words.stacks_of,
-        spark_of=lambda item: _sparkline(session, item),
+        sparks=_sparklines(session, page.items),
         form=form,
         selected={seen.split("@")[0] for seen in form.chosen.get("seen", ())},
         changed=changed,
     )
 
 
-def _sparkline(session: Session, item: Regression) -> Sparkline | None:
-    """Return the sparkline of the stack with the largest change, which is the size that the list states."""
-    jobs = [job for job in item.jobs if not job.is_back] or item.jobs
-    if item.metric != "step_time_ms" or not jobs:
-        return None
-    worst = max((job.worst for job in jobs), key=lambda member: member.delta_pct or -math.inf)
-    return regression_sparkline(session, item.project_id, worst.stack_key, worst.run_id, worst.usual)
+def _sparklines(session: Session, items: Sequence[Regression]) -> dict[int, Sparkline | None]:
+    """Return sparklines by regression: of the stack with the largest change, which is the size that the list states."""
+    slow_runs = {}
+    for item in items:
+        jobs = [job for job in item.jobs if not job.is_back] or item.jobs
+        if item.metric == "step_time_ms" and jobs:
+            worst = max((job.worst for job in jobs), key=lambda member: member.delta_pct or -math.inf)
+            slow_runs[item.id] = SlowRun(item.project_id, worst.stack_key, worst.run_id, worst.usual)
+    drawn = regression_sparklines(session, list(slow_runs.values()))
+    return {number: drawn[slow] for number, slow in slow_runs.items()}
 
 
 def _render_regression(

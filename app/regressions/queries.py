@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import Field
-from sqlalchemy import ColumnElement, Engine, Row, Select, exists, false, func, or_, select
+from sqlalchemy import ColumnElement, Engine, Row, Select, bindparam, exists, false, func, or_, select
 from sqlmodel import Session, col
 
 from app.domain.naming import SEPARATOR, field_words, stack_title
@@ -17,6 +17,7 @@ from app.errors import NotFound
 from app.regressions.regression import Options, Regression, RegressionMember, axis_of_cause, figure_of, has_axis
 from app.storage import audit
 from app.storage.database import ListPage, read_session
+from app.storage.remembered import Remembered
 from app.storage.runs import aware, filter_values
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow, select_any
 from app.web.lists import ListQuery, OneOf
@@ -226,31 +227,65 @@ def _order(sort: str) -> tuple[ColumnElement[Any], ...]:
 _NAMING = ("model", "gpu", "gpus", "dispatcher", "routing_mode", "container")
 _SETTING_APART = ("seq_len", "gbs", "mbs", "precision", "cluster", "task", "pp")
 """Names of members that would otherwise have the same title."""
-_MEMBER_COLUMNS = (
-    RunRow.name, RunRow.branch, RunRow.commit, RunRow.ordered_at, RunRow.quarantine, RunRow.model, RunRow.gpu,
-    RunRow.gpus, RunRow.dispatcher,
-    *(col(RunResultRow.contract)[name]["value"].as_string().label(name) for name in (*_NAMING[4:], *_SETTING_APART)),
+_MEMBERS: Select[Any] = (
+    select_any(
+        RegressionMemberRow, RunRow.name, RunRow.branch, RunRow.commit, RunRow.ordered_at, RunRow.quarantine,
+        RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher, RunRow.processed_at,
+    )
+    .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
+    .where(col(RegressionMemberRow.regression_id).in_(bindparam("ids", expanding=True)))
+    .order_by(col(RegressionMemberRow.joined_at), col(RegressionMemberRow.run_id))
 )  # fmt: skip
+_CONTRACT_VALUES: Select[Any] = select_any(
+    RunResultRow.run_id,
+    *(col(RunResultRow.contract)[name]["value"].as_string().label(name) for name in (*_NAMING[4:], *_SETTING_APART)),
+).where(col(RunResultRow.run_id).in_(bindparam("ids", expanding=True)))
 """Selected values of the contract, because a list would read megabytes of JSON for its titles."""
+_contract_values = Remembered[Mapping[str, str | None]](4000)
+"""By run, until it is processed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A row of `_MEMBERS` with its title, and the values that distinguish members of the same title."""
+
+    row: Row[Any]
+    apart: Mapping[str, str | None]
+    title: str
 
 
 def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regression, ...]:
     ids = [row.RegressionRow.id for row in rows]
-    member_rows = session.execute(
-        select(RegressionMemberRow, *_MEMBER_COLUMNS)
-        .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
-        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
-        .where(col(RegressionMemberRow.regression_id).in_(ids))
-        .order_by(col(RegressionMemberRow.joined_at), col(RegressionMemberRow.run_id))
-    )
+    member_rows = session.execute(_MEMBERS, {"ids": ids}).all()
+    values = _values_of(session, member_rows)
     moved = audit.continuations(session, ids)
     back = _positions(session, [row.RegressionRow.proposal_run_id for row in rows])
-    members: dict[int, list[Row[Any]]] = {id_: [] for id_ in ids}
+    members: dict[int, list[_Member]] = {id_: [] for id_ in ids}
     for row in member_rows:
-        members[row.RegressionMemberRow.regression_id].append(row)
+        of_member = values[row.RegressionMemberRow.run_id]
+        named = {name: getattr(row, name) for name in _NAMING[:4]} | {name: of_member[name] for name in _NAMING[4:]}
+        contract = {name: Stated(value, "metadata") for name, value in named.items() if value is not None}
+        members[row.RegressionMemberRow.regression_id].append(_Member(row, of_member, stack_title(contract)))
     return tuple(
         _regression(row.RegressionRow, row.ProjectRow, members[row.RegressionRow.id], moved, back) for row in rows
     )
+
+
+def _values_of(session: Session, rows: Sequence[Row[Any]]) -> dict[int, Mapping[str, str | None]]:
+    """Return the contract values of runs by number, reading those that were not read since they were processed."""
+    database = str(session.get_bind().engine.url)
+    processed = {row.RegressionMemberRow.run_id: row.processed_at for row in rows}
+    values = {
+        run_id: known
+        for run_id, at in processed.items()
+        if (known := _contract_values.find((database, run_id), at)) is not None
+    }
+    if unread := [run_id for run_id in processed if run_id not in values]:
+        for row in session.execute(_CONTRACT_VALUES, {"ids": unread}):
+            own = {name: getattr(row, name) for name in (*_NAMING[4:], *_SETTING_APART)}
+            _contract_values.keep((database, row.run_id), processed[row.run_id], own)
+            values[row.run_id] = own
+    return values
 
 
 def _positions(session: Session, run_ids: Iterable[int | None]) -> dict[int | None, tuple[int, datetime]]:
@@ -262,7 +297,7 @@ def _positions(session: Session, run_ids: Iterable[int | None]) -> dict[int | No
 def _regression(
     row: RegressionRow,
     project: ProjectRow,
-    members: Sequence[Row[Any]],
+    members: Sequence[_Member],
     moved: Mapping[tuple[int, int], str],
     back: Mapping[int | None, tuple[int, datetime]],
 ) -> Regression:
@@ -277,7 +312,7 @@ def _regression(
         worst_delta_pct=row.worst_delta_pct,
         gpu_hours_per_day=row.gpu_hours_per_day,
         members=tuple(
-            _member(member, _title(member, members), moved.get((row.id, member.RegressionMemberRow.run_id), ""))
+            _member(member.row, _title(member, members), moved.get((row.id, member.row.RegressionMemberRow.run_id), ""))
             for member in members
         ),
         back=back.get(row.proposal_run_id),
@@ -297,16 +332,13 @@ def _member(row: Row[Any], title: str, follows: str) -> RegressionMember:
     )  # fmt: skip
 
 
-def _title(row: Row[Any], members: Sequence[Row[Any]]) -> str:
+def _title(member: _Member, members: Sequence[_Member]) -> str:
     """Return the stack's name with what distinguishes it from other members of that name."""
-    title = stack_title(_named(row))
-    alike = [member for member in members if stack_title(_named(member)) == title]
-    apart = [name for name in _SETTING_APART if len({getattr(member, name) for member in alike}) > 1]
-    values = ((name, getattr(row, name)) for name in apart)
+    alike = [other for other in members if other.title == member.title]
+    if len(alike) == 1:
+        return member.title
+    apart = [name for name in _SETTING_APART if len({other.apart[name] for other in alike}) > 1]
+    values = ((name, member.apart[name]) for name in apart)
     return SEPARATOR.join(
-        [title, *(field_words(name, value) if value else f"{name} unknown" for name, value in values)]
+        [member.title, *(field_words(name, value) if value else f"{name} unknown" for name, value in values)]
     )
-
-
-def _named(row: Row[Any]) -> dict[str, Stated]:
-    return {name: Stated(value, "metadata") for name in _NAMING if (value := getattr(row, name)) is not None}

@@ -9,7 +9,8 @@ from sqlmodel import Session, col
 from sqlmodel.sql.sqltypes import UTCDateTime
 
 from app.domain.numbers import plural, step_time
-from app.storage.tables import ProjectRow, RunRow, not_looked_up, select_any
+from app.storage.remembered import Remembered
+from app.storage.tables import ProjectRow, RunRow, StackRow, VerdictRow, not_looked_up, select_any
 from app.storage.verdicts import current_verdict
 
 WIDTH, HEIGHT, EDGE = 120, 28, 3
@@ -92,28 +93,67 @@ _AFTER = _OF_LAUNCH.where(_POSITION > _SLOW_POSITION).limit(_MOST_AFTER)
 _SLOW = OF_STACK.where(col(RunRow.id) == bindparam("run_id"))
 
 
-def regression_sparkline(
-    session: Session, project_id: int, stack_key: str, run_id: int, usual_ms: float | None
-) -> Sparkline | None:
-    """Return the step times of a regression's runs around its change, which is marked; None for fewer than two.
+@dataclass(frozen=True, slots=True)
+class SlowRun:
+    """The first slow run of a regression in a stack, and the usual step time before it; None if unknown."""
 
-    `run_id`: its first slow run, which is drawn whether it counts for levels or not. Only runs of its job and
-    configuration are drawn. After an upgrade there are few before it: those of the other container come first, else the
-    level `usual_ms`.
+    project_id: int
+    stack_key: str
+    run_id: int
+    usual_ms: float | None
+
+
+_drawn = Remembered[tuple[Sparkline | None]](4000)
+
+
+def regression_sparklines(session: Session, slow_runs: Sequence[SlowRun]) -> dict[SlowRun, Sparkline | None]:
+    """Return the step times of regressions' runs around their changes, which are marked; None for fewer than two.
+
+    They are drawn again only after a run of the stack changed or the first slow run got another verdict.
     """
-    of_stack = {"project_id": project_id, "stack_key": stack_key}
-    slow = session.execute(_SLOW, of_stack | {"run_id": run_id}).one_or_none()
+    runs = {slow.run_id for slow in slow_runs}
+    judged = select_any(VerdictRow.run_id, VerdictRow.id).where(
+        col(VerdictRow.run_id).in_(runs), col(VerdictRow.current)
+    )
+    verdicts = {row.run_id: row.id for row in session.execute(judged)}
+    stacks = {
+        (row.project_id, row.stack_key): (row.revision, row.runs, row.last_at)
+        for row in session.execute(
+            select_any(StackRow.project_id, StackRow.stack_key, StackRow.revision, StackRow.runs, StackRow.last_at)
+            .where(col(StackRow.stack_key).in_({slow.stack_key for slow in slow_runs}))
+        )
+    }  # fmt: skip
+    database = str(session.get_bind().engine.url)
+    sparklines: dict[SlowRun, Sparkline | None] = {}
+    for slow in slow_runs:
+        state = (stacks.get((slow.project_id, slow.stack_key)), verdicts.get(slow.run_id))
+        drawn = _drawn.find((database, slow), state)
+        if drawn is None:
+            drawn = (_around_change(session, slow),)
+            _drawn.keep((database, slow), state, drawn)
+        sparklines[slow] = drawn[0]
+    return sparklines
+
+
+def _around_change(session: Session, first_slow: SlowRun) -> Sparkline | None:
+    """Draw the runs of the job and configuration of the first slow run, which is drawn whether it counts or not.
+
+    After an upgrade there are few before it: those of the other container come first, else the usual level.
+    """
+    of_stack = {"project_id": first_slow.project_id, "stack_key": first_slow.stack_key}
+    slow = session.execute(_SLOW, of_stack | {"run_id": first_slow.run_id}).one_or_none()
     if slow is None or not slow.step_time_ms:
         return None
-    like = {"config_key": slow.config_key, "job": slow.job, "at": slow.ordered_at, "run_id": run_id}
+    like = {"config_key": slow.config_key, "job": slow.job, "at": slow.ordered_at, "run_id": slow.id}
     drawn = _counts if _counts(slow) else _is_timed
     rows, later = session.execute(_BEFORE, like).all(), session.execute(_AFTER, like).all()
     before, after = (
-        [row.step_time_ms for row in reversed(newest_first) if drawn(row) and row.stack_key == stack_key]
+        [row.step_time_ms for row in reversed(newest_first) if drawn(row) and row.stack_key == slow.stack_key]
         for newest_first in (rows, later)
     )
     if len(before) < _FEWEST_BEFORE:
-        before = [*_compared_with(session, slow), *before] or [usual_ms] * (usual_ms is not None)
+        usual = [first_slow.usual_ms] if first_slow.usual_ms is not None else []
+        before = [*_compared_with(session, slow), *before] or usual
     return sparkline([*before, slow.step_time_ms, *after], changed=len(before))
 
 

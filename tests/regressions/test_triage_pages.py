@@ -72,6 +72,18 @@ def test_the_list_says_first_what_needs_somebody(client: TestClient, make: Make)
     assert client.get("/regressions?state=any").text.count('name="seen"') == 4
 
 
+def test_a_trend_is_drawn_again_after_a_run_of_its_stack_changed(
+    client: TestClient, engine: Engine, make: Make, stack: SlowStack
+) -> None:
+    make()
+    drawn = [re.findall(r'<polyline points="([^"]*)"', client.get("/regressions").text) for _ in range(2)]
+    with transaction(engine) as session:
+        session.get_one(RunRow, stack.runs[-1]).step_time_ms = 30_000.0
+    again = re.findall(r'<polyline points="([^"]*)"', client.get("/regressions").text)
+    assert drawn[0] == drawn[1] != again
+    assert len(again) == 1
+
+
 def test_the_block_is_for_htmx(client: TestClient, make: Make) -> None:
     make()
     block = client.get("/regressions?state=open", headers=HTMX)
