@@ -118,6 +118,7 @@ function askName(then = () => {}) {
 document.addEventListener("submit", (event) => {
   const author = event.target.elements.author;
   if (!author || author.value?.trim() || author.checkVisibility() || !$("#identity")) return;
+  if (event.submitter?.formMethod === "get") return; // it only looks
   event.preventDefault();
   event.stopImmediatePropagation();
   // A click, because htmx forgets the button when the dialog takes the focus.

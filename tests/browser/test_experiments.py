@@ -174,6 +174,16 @@ def test_a_journey_is_a_list_on_a_phone(open_page: OpenPage, ids: dict[str, int]
     expect(page.locator(".tree-list")).to_contain_text("faster")
 
 
+def test_the_cost_of_a_sweep_is_shown_without_a_signature(open_page: OpenPage, ids: dict[str, int]) -> None:
+    page = open_page(f"/runs/{ids['run']}/sweeps/new")
+    page.get_by_label("Field").select_option("mbs")
+    page.get_by_label("Values").fill("1, 4, 8")
+    page.get_by_role("button", name="Show the cost").click()
+    expect(page.locator("#plan")).to_contain_text("GPU-hours")
+    page.get_by_role("button", name="Plan sweep").click()
+    expect(page.get_by_role("heading", name="Sign your changes")).to_be_visible()
+
+
 def test_an_own_idea_is_planned_without_script(open_page: OpenPage, ids: dict[str, int]) -> None:
     page = open_page(f"/runs/{ids['run']}?tab=record", script=False)
     page.get_by_role("link", name="plan another").click()

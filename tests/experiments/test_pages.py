@@ -315,6 +315,7 @@ def test_the_journey_is_exported_as_pictures_and_as_a_recipe(client: TestClient,
     assert (slide.get("width"), len(list(slide.iter(f"{SVG}image")))) == ("1600", 1)
     assert f"/runs/{baseline}/journey/picture.png" in client.get(f"/runs/{baseline}/journey").text
     flags = client.get(f"{files}/recipe.sh").text
+    assert ("# The command of this run is unknown." in flags) is ("# The whole command of the run:" not in flags)
     assert "  --overlap-moe-expert-parallel-comm\n" in flags
     assert "  --expert-model-parallel-size 16\n" in flags
     recipe = yaml.safe_load(client.get(f"{files}/recipe.yaml").text)

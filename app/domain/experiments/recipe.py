@@ -13,6 +13,12 @@ from app.domain.run import Stated
 _HARDWARE = ("gpu", "gpus", "gpus_per_node", "cluster", "container")
 
 
+_INCOMPLETE = (
+    "# The command of this run is unknown. Add what the contract does not hold: the model's shape, the data, the",
+    "# schedule and the checkpoints.",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchRecipe:
     """`flags`: of Megatron-LM; `paths`: of Megatron-Bridge with their values as text; `environment`: variables that
@@ -26,9 +32,14 @@ class LaunchRecipe:
     command: str = ""
 
     @property
+    def _head(self) -> list[str]:
+        lines = [f"# {self.title}", *(f"# {name}: {value}" for name, value in self.about.items())]
+        return lines if self.command else [*lines, *_INCOMPLETE]
+
+    @property
     def as_flags(self) -> str:
         """Return a shell fragment: variables, then the flags, one a line."""
-        lines = [f"# {self.title}", *(f"# {name}: {value}" for name, value in self.about.items())]
+        lines = self._head
         lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
         lines += ["FLAGS=(", *(f"  {flag}" for flag in self.flags), ")"]
         if self.command:
@@ -38,7 +49,7 @@ class LaunchRecipe:
     @property
     def as_yaml(self) -> str:
         """Return Megatron-Bridge's nested configuration; the variables are in its section `env_vars`."""
-        lines = [f"# {self.title}", *(f"# {name}: {value}" for name, value in self.about.items())]
+        lines = self._head
         sections: dict[str, list[str]] = {}
         for path, value in sorted(self.paths.items()):
             section, _, name = path.rpartition(".")
