@@ -449,7 +449,8 @@ def github_target(
     if not _REPOSITORY.fullmatch(repository):
         raise UsageError("State the repository with --repo OWNER/NAME (GitHub Actions sets it).")
     pull = _pull_request(event)
-    of_ref = _number(_match(r"refs/pull/(\d+)/", env, "GITHUB_REF"))
+    ref = re.match(r"refs/pull/(\d+)/", env.get("GITHUB_REF", ""))
+    of_ref = _number(ref and ref[1])
     change = stated.change or _number(pull.get("number")) or of_ref or _commented(event)
     head = pull.get("head") or {}
     sha = stated.sha or str(head.get("sha") or _workflow_run(event).get("head_sha") or "")
@@ -458,7 +459,7 @@ def github_target(
     token = _token(env, (OWN_TOKEN, "GITHUB_TOKEN", "GH_TOKEN"))
     path = f"/repos/{repository}"
     api = _github_api(stated.url) if stated.url else _checked(env.get("GITHUB_API_URL", "") or _GITHUB_API)
-    return PostTarget(api, path, path, change, _sha(sha, "--sha") if sha or not change else "", token)
+    return PostTarget(api, path, path, change, _sha(sha) if sha or not change else "", token)
 
 
 def gitlab_target(env: Mapping[str, str], stated: ForgeOptions = ForgeOptions()) -> PostTarget:
@@ -468,7 +469,7 @@ def gitlab_target(env: Mapping[str, str], stated: ForgeOptions = ForgeOptions())
         raise UsageError("State the project with --repo GROUP/NAME or its number (GitLab CI sets it).")
     of_change = stated.repository or env.get("CI_MERGE_REQUEST_PROJECT_ID", "") or own
     head, ran = env.get("CI_MERGE_REQUEST_SOURCE_BRANCH_SHA", ""), env.get("CI_COMMIT_SHA", "")
-    sha = _sha(stated.sha or head or ran, "--sha")
+    sha = _sha(stated.sha or head or ran)
     names = (OWN_TOKEN, "GITLAB_TOKEN", "CI_JOB_TOKEN")
     return PostTarget(
         api=_gitlab_api(stated.url or env.get("CI_API_V4_URL", "") or env.get("CI_SERVER_URL", "https://gitlab.com")),
@@ -549,17 +550,12 @@ def _checked(text: str) -> str:
     return url
 
 
-def _sha(text: str, option: str) -> str:
+def _sha(text: str) -> str:
     if not _SHA.fullmatch(text):
-        raise UsageError(f"State the hexadecimal commit of the report with {option}.")
+        raise UsageError("State the hexadecimal commit of the report with --sha.")
     return text
 
 
 def _number(value: Any) -> int:
     text = str(value or "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
-
-
-def _match(pattern: str, env: Mapping[str, str], name: str) -> str:
-    match = re.match(pattern, env.get(name, ""))
-    return match[1] if match else ""

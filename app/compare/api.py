@@ -1,6 +1,6 @@
 """`/api/v1/compare`: the page's comparison as JSON."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from fastapi import Query, Request
@@ -14,7 +14,7 @@ from app.domain.rules.rule import Kind as RuleKind
 from app.domain.run import Source, Stated, Value
 from app.domain.verdict.comparability import Kind
 from app.domain.verdict.comparison import MetricOutcome, Within, paid_with
-from app.domain.verdict.differences import Axis, Difference
+from app.domain.verdict.differences import Axis
 from app.errors import FieldError, InvalidQuery
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, Rules, api_router
@@ -168,7 +168,19 @@ def _answer(comparison: ComparedSides, suggestions: Iterable[Suggestion], base_u
         fewest_iterations=sides.short if sides.directional else None,
         a=_side(comparison, comparison.a, sides.sets[0], base_url),
         b=_side(comparison, comparison.b, sides.sets[1], base_url),
-        differences=_differences(sides.comparability.by_axis()),
+        differences={
+            axis: [
+                ContractDifferenceOut(
+                    field=difference.field,
+                    role=difference.role,
+                    follows=difference.follows or None,
+                    a=_value(difference.a),
+                    b=_value(difference.b),
+                )
+                for difference in differences
+            ]
+            for axis, differences in sides.comparability.by_axis().items()
+        },
         same=[value.field for value in comparison.same],
         unknown=list(sides.comparability.unknown),
         metrics=dict(comparison.outcomes),
@@ -205,22 +217,6 @@ def _side(comparison: ComparedSides, runs: tuple[ComparedRun, ...], inside: With
         reruns=inside.reruns,
         differ_in=list(inside.fields),
     )
-
-
-def _differences(by_axis: Mapping[Axis, tuple[Difference, ...]]) -> dict[Axis, list[ContractDifferenceOut]]:
-    return {
-        axis: [
-            ContractDifferenceOut(
-                field=difference.field,
-                role=difference.role,
-                follows=difference.follows or None,
-                a=_value(difference.a),
-                b=_value(difference.b),
-            )
-            for difference in differences
-        ]
-        for axis, differences in by_axis.items()
-    }
 
 
 def _value(stated: Stated | None) -> ValueOut | None:

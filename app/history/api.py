@@ -37,7 +37,24 @@ def history_values(page: HistoryPage) -> dict[str, Any]:
         "answer": page.answer,
         "contract": {name: stated.value for name, stated in sorted(stack.contract.items())},
         "configurations": [_configuration(page, index) for index in range(len(page.shown))],
-        "change_points": _change_points(page),
+        "change_points": [
+            {
+                "letter": row.letter,
+                "config_key": row.run.config_key,
+                "run_id": row.run.id,
+                "after_run_id": row.before.id,
+                "at": row.run.ordered_at.isoformat(),
+                "commit": row.run.commit,
+                "after_commit": row.before.commit,
+                "delta_pct": row.change.delta_pct,
+                "p_value": row.change.p_value,
+                "from_step_time_ms": row.change.from_ms,
+                "to_step_time_ms": row.change.to_ms,
+                "called_by_run_id": row.called_by.id if row.called_by else None,
+                "regression_id": row.regression_id,
+            }
+            for row in page.changes
+        ],
         "golden_runs": [_golden(drift) for drift in page.drifts],
         "golden_proposals": [_proposal(row) for row in page.proposals],
         "version_changes": [
@@ -90,27 +107,6 @@ def _configuration(page: HistoryPage, index: int) -> dict[str, Any]:
             for level in configuration.levels
         ],
     }
-
-
-def _change_points(page: HistoryPage) -> list[dict[str, Any]]:
-    return [
-        {
-            "letter": row.letter,
-            "config_key": row.run.config_key,
-            "run_id": row.run.id,
-            "after_run_id": row.before.id,
-            "at": row.run.ordered_at.isoformat(),
-            "commit": row.run.commit,
-            "after_commit": row.before.commit,
-            "delta_pct": row.change.delta_pct,
-            "p_value": row.change.p_value,
-            "from_step_time_ms": row.change.from_ms,
-            "to_step_time_ms": row.change.to_ms,
-            "called_by_run_id": row.called_by.id if row.called_by else None,
-            "regression_id": row.regression_id,
-        }
-        for row in page.changes
-    ]
 
 
 def _golden(drift: Any) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class Drawing:
         first, last = (row["at"] for row in _frame(self))
         several = len({configuration.letter for configuration in self.shown if configuration.counted}) > 1
         is_of_one_image = len({step.container.partition(":")[0] for step in self.steps}) == 1
-        starts = [max(first, self._start(step.place)) for step in drawn]
+        starts = [max(first, self.at(step.place) - (0.5 if self.axis != DATE else 0)) for step in drawn]
         rows = []
         for number, (step, at, until) in enumerate(zip(drawn, starts, [*starts, last][1:], strict=True)):
             label = step.container.partition(":")[2] if is_of_one_image else step.container
@@ -99,9 +99,6 @@ class Drawing:
                 row |= {"label": f"{label}  {letter}{text.delta}", "change": f"{letter}{text.text} than {step.before}"}
             rows.append(row | {"container": step.full_name or step.container, "is_last": number == len(drawn) - 1})
         return rows if len(self.steps) > 1 else []
-
-    def _start(self, place: int) -> float:
-        return self.at(place) - (0.5 if self.axis != DATE else 0)
 
     @property
     def top(self) -> int:

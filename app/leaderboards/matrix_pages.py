@@ -658,7 +658,23 @@ def _matrix_out(item: StackMatrix) -> EpMatrixOut:
         semantic_class=matrix.semantic_class,
         dispatchers=list(matrix.dispatchers),
         eps=list(matrix.eps),
-        cells=[_cell_out(cell, ep) for ep, column in matrix.columns.items() for cell in column],
+        cells=[
+            CellOut(
+                dispatcher=cell.name,
+                ep=ep,
+                runs=[int(run) for run in cell.runs],
+                runs_in_all=cell.all_runs,
+                step_time_ms=cell.step_time_ms.value,
+                low_ms=cell.step_time_ms.low,
+                high_ms=cell.step_time_ms.high,
+                directional=cell.directional,
+                compared=cell.compared,
+                at_equal_knobs=PairwiseComparisonOut.of(cell.at_equal_knobs),
+                best_against_best=PairwiseComparisonOut.of(cell.best_against_best),
+            )
+            for ep, column in matrix.columns.items()
+            for cell in column
+        ],
         empty=[
             EmptyOut(
                 dispatcher=cell.dispatcher,
@@ -671,22 +687,6 @@ def _matrix_out(item: StackMatrix) -> EpMatrixOut:
         ],
         at_equal_knobs=matrix.sentence,
         best_against_best=matrix.best_sentence,
-    )
-
-
-def _cell_out(cell: Contender, ep: int) -> CellOut:
-    return CellOut(
-        dispatcher=cell.name,
-        ep=ep,
-        runs=[int(run) for run in cell.runs],
-        runs_in_all=cell.all_runs,
-        step_time_ms=cell.step_time_ms.value,
-        low_ms=cell.step_time_ms.low,
-        high_ms=cell.step_time_ms.high,
-        directional=cell.directional,
-        compared=cell.compared,
-        at_equal_knobs=PairwiseComparisonOut.of(cell.at_equal_knobs),
-        best_against_best=PairwiseComparisonOut.of(cell.best_against_best),
     )
 
 

@@ -77,7 +77,12 @@ class ClassView:
 
 
 def class_view(summary: ClassSummary) -> ClassView:
-    parts = [GroupView(_label(group), group) for group in summary.groups]
+    parts = [
+        GroupView(
+            f"{group.precision or NO_PRECISION}, EP {EP_SIZES.get(group.ep_size or 'unknown', group.ep_size)}", group
+        )
+        for group in summary.groups
+    ]
     # A single part is the whole, which takes its label.
     groups = [GroupView("all stacks", summary.overall), *parts] if len(parts) > 1 else parts
     return ClassView(summary, routing_words(summary.routing_mode), class_sentence(summary), tuple(groups))
@@ -118,10 +123,6 @@ def _none(stacks: int) -> str:
 
 def _class_words(summary: ClassSummary) -> str:
     return capitalized(f"{routing_words(summary.routing_mode)}, {label(summary.semantic_class)}")
-
-
-def _label(group: TallyGroup) -> str:
-    return f"{group.precision or NO_PRECISION}, EP {EP_SIZES.get(group.ep_size or 'unknown', group.ep_size)}"
 
 
 # --- Who quarantined a run, and when: the reason alone does not say whom to ask.

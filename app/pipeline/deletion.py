@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import structlog
-from sqlalchemy import ColumnElement, Engine, and_, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Engine, delete, exists, func, or_, select, update
 from sqlalchemy.orm import aliased
 from sqlmodel import Session, col
 
@@ -93,14 +93,11 @@ class DeletionSelection:
             return (*own, col(RunRow.stack_key) == self.stack)
         if self.kind == "project":
             return own
-        spared = (_is_done(), ~_is_golden())
+        is_done = (col(RunRow.status).in_(PROCESSED), col(RunRow.work) == "", col(RunRow.reception) != "receiving")
+        spared = (*is_done, ~_is_golden())
         if self.kind == "failed":
             return (*own, *spared, col(RunRow.status).in_(("failed", "unread")))
         return (*own, *spared, _has_raw_files()) if self.kind == "logs" else (*own, *spared)
-
-
-def _is_done() -> ColumnElement[bool]:
-    return and_(col(RunRow.status).in_(PROCESSED), col(RunRow.work) == "", col(RunRow.reception) != "receiving")
 
 
 def _is_golden() -> ColumnElement[bool]:

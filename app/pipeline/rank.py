@@ -189,7 +189,18 @@ def ranked_stack(
     contract = of_configurations[last.config_key]
     family = _Description.of(contract, last.gpu)
     runs = tuple(_ranked(row, of_configurations[row.config_key], family, missing.get(row.id, ())) for row in rows)
-    return RankedStack(runs, of_configurations, _about(last, contract, family), total)
+    about = StackAbout(
+        gpu=last.gpu or "",
+        hardware_slug=family.hardware_slug,
+        family_slug=family.family_slug,
+        title=stack_title(contract, dispatcher=False)[:_MOST_TITLE],
+        container=_text(contract, "container"),
+        gpus=last.gpus,
+        known={name: contract[name].value for name in STACK_FIELDS if name in contract},
+        newest_run_id=last.id,
+        newest_at=aware(last.ordered_at),
+    )
+    return RankedStack(runs, of_configurations, about, total)
 
 
 def _read_runs(
@@ -249,20 +260,6 @@ def _ranked(row: Row[Any], contract: Mapping[str, Stated], about: _Description, 
         tflops_per_gpu=row.tflops_per_gpu,
         missing=missing,
         inferred=(carried.get("active") or {}).get("source") == "derived",
-    )
-
-
-def _about(row: Row[Any], contract: Mapping[str, Stated], family: _Description) -> StackAbout:
-    return StackAbout(
-        gpu=row.gpu or "",
-        hardware_slug=family.hardware_slug,
-        family_slug=family.family_slug,
-        title=stack_title(contract, dispatcher=False)[:_MOST_TITLE],
-        container=_text(contract, "container"),
-        gpus=row.gpus,
-        known={name: contract[name].value for name in STACK_FIELDS if name in contract},
-        newest_run_id=row.id,
-        newest_at=aware(row.ordered_at),
     )
 
 
@@ -447,7 +444,20 @@ class Ranked:
     @cached_property
     def boards(self) -> list[dict[str, Any]]:
         stack = self.standings
-        return [] if stack is None else [_board_columns(stack, board) for board in stack.boards]
+        if stack is None:
+            return []
+        return [
+            {
+                "floor": board.floor,
+                "routing_mode": board.routing_mode,
+                "semantic_class": board.semantic_class,
+                "reading": board.reading,
+                "is_ranking": board.is_ranking,
+                "results": to_json(board_results(stack, board).results),
+                "document": to_json(board),
+            }
+            for board in stack.boards
+        ]
 
 
 def rank(
@@ -585,18 +595,6 @@ def _write(session: Session, ranked: Ranked) -> None:
     session.execute(_PUT_STACK[session.get_bind().dialect.name], key | ranked.columns | {"updated_at": utc_now()})
     if boards := ranked.boards:
         session.execute(insert(_BOARDS), [key | board for board in boards])
-
-
-def _board_columns(stack: StackStandings, board: Board) -> dict[str, Any]:
-    return {
-        "floor": board.floor,
-        "routing_mode": board.routing_mode,
-        "semantic_class": board.semantic_class,
-        "reading": board.reading,
-        "is_ranking": board.is_ranking,
-        "results": to_json(board_results(stack, board).results),
-        "document": to_json(board),
-    }
 
 
 def _stored_boards(session: Session, ranked: Ranked) -> list[dict[str, Any]]:

@@ -543,19 +543,20 @@ def timer_chart(timers: Sequence[Timer]) -> dict[str, Any]:
     # Labels follow the bars, so the axis is a quarter longer than the longest bar.
     longest = max((timer.share_of_step for timer in shown), default=1.0)
     spec = dict(_timer_chart_specification(chart_height(timers), math.ceil(longest * 1.25 * 10) / 10))
-    spec["datasets"] = {"timers": [_row(timer) for timer in shown]}
+    spec["datasets"] = {
+        "timers": [
+            {
+                "timer": timer_name(timer.name),
+                "share": timer.share_of_step,
+                "label": percent(timer.share_of_step * 100),
+                "median": step_time(timer.median_ms),
+                "spread": f"{timer.max_over_min:.2f}" if timer.max_over_min else "not printed",
+            }
+            for timer in shown
+        ]
+    }
     spec["description"] = f"Share of the step by timer, {len(shown)} timers. The table below has the same values."
     return spec
-
-
-def _row(timer: Timer) -> dict[str, Any]:
-    return {
-        "timer": timer_name(timer.name),
-        "share": timer.share_of_step,
-        "label": percent(timer.share_of_step * 100),
-        "median": step_time(timer.median_ms),
-        "spread": f"{timer.max_over_min:.2f}" if timer.max_over_min else "not printed",
-    }
 
 
 @lru_cache(maxsize=64)

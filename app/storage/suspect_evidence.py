@@ -333,25 +333,25 @@ def _experiments(session: Session, names: Sequence[str], project_id: int | None,
     )  # fmt: skip
     if project_id is not None:
         chosen = chosen.where(col(ExperimentRow.project_id) == project_id)
-    return [_ab(row) for row in session.execute(chosen) if row.candidate and row.delta_pct is not None]
-
-
-def _ab(row: Any) -> AB:
-    return AB(
-        run_id=int(row.candidate[-1]),
-        attributed_to=row.attributed_to,
-        delta_pct=row.delta_pct,
-        ci_low_pct=row.ci_low_pct,
-        ci_high_pct=row.ci_high_pct,
-        from_value=row.from_value,
-        to_value=row.to_value,
-        stack_key=row.stack_key,
-        config_key=row.candidate_key,
-        commit="",
-        ordered_at=aware(row.result_at or row.created_at),
-        project_id=row.project_id,
-        experiment_id=row.id,
-    )
+    return [
+        AB(
+            run_id=int(row.candidate[-1]),
+            attributed_to=row.attributed_to,
+            delta_pct=row.delta_pct,
+            ci_low_pct=row.ci_low_pct,
+            ci_high_pct=row.ci_high_pct,
+            from_value=row.from_value,
+            to_value=row.to_value,
+            stack_key=row.stack_key,
+            config_key=row.candidate_key,
+            commit="",
+            ordered_at=aware(row.result_at or row.created_at),
+            project_id=row.project_id,
+            experiment_id=row.id,
+        )
+        for row in session.execute(chosen)
+        if row.candidate and row.delta_pct is not None
+    ]
 
 
 def _runs_of(session: Session, planned: Sequence[AB]) -> set[tuple[int, str]]:

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse
 
 from app.domain.access.principal import Action
 from app.domain.report.values import comparability_json, difference_json, storable
-from app.domain.verdict.upgrade import NearPair, Pair
+from app.domain.verdict.upgrade import Pair
 from app.storage.upgrade_changes import upgrade_changes
 from app.upgrade.pages import UpgradePage, UpgradeQuery, upgrade_page
 from app.upgrade.queries import MeasuredUpgrade
@@ -124,7 +124,14 @@ def _measured(measured: MeasuredUpgrade) -> dict[str, Any]:
     return {
         "gpu_hours_per_day": measured.gpu_hours_per_day,
         "stacks": [_pair(pair, title, measured) for pair, title in zip(report.pairs, titles, strict=True)],
-        "differ_in_more": [_near(run) for run in report.near],
+        "differ_in_more": [
+            {
+                "from_run": run.old.run,
+                "to_run": run.new.run,
+                "differences": [difference_json(difference) for difference in run.differences],
+            }
+            for run in report.near
+        ],
         "only_from": [{"run": run.run, "stack_key": run.stack_key} for run in report.only_old],
         "only_to": [{"run": run.run, "stack_key": run.stack_key} for run in report.only_new],
         "regressions": measured.regressions,
@@ -147,12 +154,4 @@ def _pair(pair: Pair, title: str, measured: MeasuredUpgrade) -> dict[str, Any]:
         "gpu_hours_per_day": measured.costs.get(pair.new.run),
         "shares_commits": pair.shares_commits,
         "comparability": comparability_json(pair.comparability),
-    }
-
-
-def _near(near: NearPair) -> dict[str, Any]:
-    return {
-        "from_run": near.old.run,
-        "to_run": near.new.run,
-        "differences": [difference_json(difference) for difference in near.differences],
     }

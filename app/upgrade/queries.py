@@ -1,6 +1,6 @@
 """Reads the two sides of an upgrade, what it costs, and the regression that it opened."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -179,11 +179,11 @@ def _configs(
             if not facts.never_a_baseline_because:
                 runs.setdefault(facts.config_key, []).append(facts)
     newest = full_records(session, [int(members[-1].run) for members in runs.values()])
-    return [_of_newest_version(newest[members[-1].run], members) for members in runs.values()]
-
-
-def _of_newest_version(newest: RunRecord, runs: Iterable[RunFacts]) -> ConfigRuns:
-    return ConfigRuns(newest, tuple(run for run in runs if run.definition_version == newest.definition_version))
+    configurations = ((newest[members[-1].run], members) for members in runs.values())
+    return [
+        ConfigRuns(last, tuple(run for run in members if run.definition_version == last.definition_version))
+        for last, members in configurations
+    ]
 
 
 def _is_slower(pair: Pair) -> bool:

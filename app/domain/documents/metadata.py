@@ -335,16 +335,12 @@ def _extra_warning(name: str, value: object) -> str:
     """Return a warning about an unused field; empty for a fact of the rules, such as a measurement of a profile."""
     fact = FACTS.get(name)
     if fact is None or fact.group not in ("measured", "asked", "software"):
-        return _unknown_warning(name)
+        return f"The metadata field `{name[:100]}` is unknown. It is stored but not used.{_did_you_mean(name)}"
     try:
         typed(fact, value)
     except ValueError as problem:
         return f"The metadata field `{name}` is not used: {one_line(str(problem))}."
     return ""
-
-
-def _unknown_warning(name: str) -> str:
-    return f"The metadata field `{name[:100]}` is unknown. It is stored but not used.{_did_you_mean(name)}"
 
 
 def _did_you_mean(name: str) -> str:

@@ -21,7 +21,7 @@ from app.domain.experiments.values import (
     SpreadSource,
 )
 from app.domain.numbers import THIN, plural
-from app.domain.rules.change import Changing, FrameworkChange, change_of, without_context
+from app.domain.rules.change import Changing, change_of, without_context
 from app.domain.rules.engine import Suggestion
 from app.domain.rules.launch import read_command
 from app.domain.run import Stated, Value
@@ -385,22 +385,20 @@ def planned_change(
     return PlannedChange(
         text=text,
         commands=tuple(
-            _commands(name, change, own) for name, change in frameworks if bool(without_context(change).lines)
+            Commands(
+                trainer=name,
+                add=change.paste,
+                remove=change.remove,
+                diff=tuple(f"{line.sign} {line.text}" for line in without_context(change).lines),
+                baseline=own if change.command else "",
+                candidate=change.command,
+            )
+            for name, change in frameworks
+            if bool(without_context(change).lines)
         ),
         environment=tuple(f"{line.sign} {line.text}" for line in diff.environment),
         export=diff.export,
         open=open_fields,
-    )
-
-
-def _commands(trainer: str, change: FrameworkChange, own: str) -> Commands:
-    return Commands(
-        trainer=trainer,
-        add=change.paste,
-        remove=change.remove,
-        diff=tuple(f"{line.sign} {line.text}" for line in without_context(change).lines),
-        baseline=own if change.command else "",
-        candidate=change.command,
     )
 
 

@@ -173,8 +173,12 @@ class TimerReader:
                 self._names[name] = None
         if not timers:
             return None
-        # In the order in which a block prints them: the fastest rank's first
-        columns = [column for name, values in timers.items() for column in _columns(name)[: len(values)][::-1]]
+        # In the order in which a block prints them: the fastest rank's first, before the slowest rank's
+        columns = [
+            column
+            for name, values in timers.items()
+            for column in (f"timer_{name}_ms", f"timer_{name}_min_ms")[: len(values)][::-1]
+        ]
         key = tuple(columns)
         table = self._blocks.get(key)
         if table is None:
@@ -197,11 +201,6 @@ def _goes_on(data: bytes, end: int, stop: int) -> bool:
     following = data.find(b"\n", end, stop) + 1
     line = data[following : min(stop, following + _MAX_LINE)].partition(b"\n")[0] if following else b""
     return b".: " in line or b" : (" in line
-
-
-def _columns(name: str) -> tuple[str, str]:
-    """Return the columns of a timer for its slowest and its fastest rank."""
-    return f"timer_{name}_ms", f"timer_{name}_min_ms"
 
 
 def _lines(text: bytes) -> Iterator[tuple[int, bytes]]:

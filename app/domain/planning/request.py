@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from app.domain.contract.fields import FIELDS
-from app.domain.contract.values import KNOWN_MODELS, KnownModel, canonical_model, known_model, read_value
+from app.domain.contract.values import KNOWN_MODELS, canonical_model, known_model, read_value
 from app.domain.performance.known_shapes import known_shape, known_values
 from app.domain.performance.model_shape import ModelShape, read_shape
 from app.domain.planning.costs import model_costs
@@ -82,7 +82,15 @@ def planned_model(values: Mapping[str, Value]) -> tuple[PlannedModel | None, dic
     """
     name = canonical_model(str(values.get("model") or ""))
     outline = known_model(name)
-    shape = _known_shape(outline) if outline is not None else {}
+    shape: dict[str, Value] = {}
+    if outline is not None:
+        shape = {
+            "num_layers": outline.layers,
+            "num_attention_heads": outline.heads,
+            "num_query_groups": _KV_GROUPS.get(outline.name),
+            "num_experts": outline.experts,
+            "hidden_size": outline.hidden,
+        }
     stated = {field: values[field] for field in SHAPE if field in values}
     changed = any(shape.get(field) != value for field, value in stated.items() if field in shape)
     shape |= stated
@@ -118,16 +126,6 @@ def planned_model(values: Mapping[str, Value]) -> tuple[PlannedModel | None, dic
         biased=name in _BIASED,
     )
     return model, {}
-
-
-def _known_shape(model: KnownModel) -> dict[str, Value]:
-    return {
-        "num_layers": model.layers,
-        "num_attention_heads": model.heads,
-        "num_query_groups": _KV_GROUPS.get(model.name),
-        "num_experts": model.experts,
-        "hidden_size": model.hidden,
-    }
 
 
 def _count(values: Mapping[str, Value], name: str) -> int | None:

@@ -262,16 +262,15 @@ def _row_document(row: Row) -> dict[str, Any]:
         "after_ms": round(row.after_ms, 6),
         "difference_ms": round(row.difference_ms, 6),
         "calls": list(row.calls),
-        "kernels": [_kernel_document(kernel) for kernel in row.kernels[:MAX_KERNELS]],
-    }
-
-
-def _kernel_document(kernel: KernelDifference) -> dict[str, Any]:
-    return {
-        "name": kernel.name,
-        "calls": list(kernel.calls),
-        "work_ms": list(kernel.work_ms),
-        "calls_ms": round(kernel.calls_ms, 6),
-        "per_call_ms": round(kernel.per_call_ms, 6),
-        "state": kernel.state,
+        "kernels": [
+            {
+                "name": kernel.name,
+                "calls": list(kernel.calls),
+                "work_ms": list(kernel.work_ms),
+                "calls_ms": round(kernel.calls_ms, 6),
+                "per_call_ms": round(kernel.per_call_ms, 6),
+                "state": kernel.state,
+            }
+            for kernel in row.kernels[:MAX_KERNELS]
+        ],
     }

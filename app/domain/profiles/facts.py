@@ -50,11 +50,15 @@ def facts_of(analysis: Analysis, ranks: Ranks | None = None, rank: int | None = 
         "exposed_comm_frac": None if has_graphs else _share(windows, [b.exposed_comm for b in windows]),
         "comm_hidden_frac": None if has_graphs else _hidden(windows),
         "gpu_idle_frac": _share(windows, [b.idle for b in windows]),
-        "launch_starved_frac": _starved(windows),
+        "launch_starved_frac": _share(windows, [b.reasons["launch_starved"] for b in windows])
+        if _is_resolved(windows)
+        else None,
         "exposed_copy_frac": _share(windows, [b.exposed_copy for b in windows]),
         "host_sync_frac": _share(windows, [b.reasons["host_sync"] for b in windows]) if _is_resolved(windows) else None,
         "dispatcher_share": None if has_graphs else _share(windows, [b.dispatcher for b in windows]),
-        "expert_gemm_share": None if has_graphs else _class_share(windows, "gemm.grouped"),
+        "expert_gemm_share": None
+        if has_graphs
+        else _share(windows, [budget.by_class.get("gemm.grouped", 0) for budget in windows]),
         "profiled_step_s": _profiled_step(analysis),
         "profile_rank": rank if ranks is None else None,
         "budget_residual_ms": max(budget.residual for budget in windows) / 1e6,
@@ -79,10 +83,6 @@ def _share(windows: Sequence[Budget], times: Sequence[int]) -> float:
     return float(np.median(shares)) if shares else 0.0
 
 
-def _class_share(windows: Sequence[Budget], kernel_class: str) -> float:
-    return _share(windows, [budget.by_class.get(kernel_class, 0) for budget in windows])
-
-
 def _hidden(windows: Sequence[Budget]) -> float | None:
     shares = [(budget.comm - budget.exposed_comm) / budget.comm for budget in windows if budget.comm]
     return float(np.median(shares)) if shares else None
@@ -91,10 +91,6 @@ def _hidden(windows: Sequence[Budget]) -> float | None:
 def _is_resolved(windows: Sequence[Budget]) -> bool:
     absent = sum(budget.window - budget.compute for budget in windows)
     return sum(budget.reasons["unresolved"] for budget in windows) <= MAX_UNRESOLVED * absent
-
-
-def _starved(windows: Sequence[Budget]) -> float | None:
-    return _share(windows, [b.reasons["launch_starved"] for b in windows]) if _is_resolved(windows) else None
 
 
 def _profiled_step(analysis: Analysis) -> float | None:

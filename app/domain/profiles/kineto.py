@@ -368,7 +368,16 @@ class _TraceReader:
             if arg.collective is not None or "nccl" in self._texts[name[at]][:8]:
                 blocks[at] = _blocks(arg.grid)
                 if arg.collective is not None:
-                    self._collectives[self._device_events + at] = _collective(arg)
+                    self._collectives[self._device_events + at] = {
+                        "name": str(arg.collective)[:100],
+                        "group": _text(arg.group),
+                        "description": _text(arg.description),
+                        "ranks": _text(arg.ranks),
+                        "seq": _integer(arg.seq),
+                        "elements_in": _integer(arg.elements_in),
+                        "elements_out": _integer(arg.elements_out),
+                        "dtype": _text(arg.dtype),
+                    }
             elif arg.grid is not None and kernel_class(self._texts[name[at]], self._rows) == EXPERT_COMMUNICATION:
                 blocks[at] = _blocks(arg.grid)
         graph = np.array([arg.graph_id is not None or arg.graph_node is not None for arg in args], np.bool_)
@@ -601,19 +610,6 @@ def _blocks(grid: object) -> int:
     for size in grid:
         product *= _integer(size) or 0
     return product if 0 < product < 2**31 else 0
-
-
-def _collective(arg: _Args) -> dict[str, Any]:
-    return {
-        "name": str(arg.collective)[:100],
-        "group": _text(arg.group),
-        "description": _text(arg.description),
-        "ranks": _text(arg.ranks),
-        "seq": _integer(arg.seq),
-        "elements_in": _integer(arg.elements_in),
-        "elements_out": _integer(arg.elements_out),
-        "dtype": _text(arg.dtype),
-    }
 
 
 def _text(value: object) -> str:

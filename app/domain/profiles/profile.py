@@ -16,7 +16,7 @@ from app.domain.profiles.dependencies import Blocking, blocking_of
 from app.domain.profiles.facts import Analysis, facts_of
 from app.domain.profiles.intervals import Coverage
 from app.domain.profiles.kernels import CLASSES, OTHER, group_of
-from app.domain.profiles.ranks import RankDevice, Ranks, SharedCollective, compare_ranks, joined
+from app.domain.profiles.ranks import RankDevice, Ranks, compare_ranks, joined
 from app.domain.profiles.steps import budgets, find_steps
 from app.domain.profiles.trace import DeviceTrace, Trace
 
@@ -328,7 +328,20 @@ def _ranks_document(members: Sequence[ProfiledRank], compared: Ranks | None) -> 
     return {
         "rows": rows,
         "matched": 0 if compared is None else compared.matched,
-        "collectives": [] if compared is None else [_shared_document(item) for item in compared.collectives],
+        "collectives": []
+        if compared is None
+        else [
+            {
+                "ranks": item.ranks[:100],
+                "name": item.name[:_SHOWN_NAME],
+                "matched": item.matched,
+                "transfer_ms": _ms(item.transfer),
+                "wait_ms": _ms(item.wait),
+                "late_rank": item.late_rank,
+                "times_last": item.times_last,
+            }
+            for item in compared.collectives
+        ],
         "late_rank": None if compared is None else compared.late_rank,
         "straggler_rank": None if compared is None else compared.straggler_rank,
         "straggler_frac": None
@@ -339,18 +352,6 @@ def _ranks_document(members: Sequence[ProfiledRank], compared: Ranks | None) -> 
             if compared is None or compared.clock_spread_ns is None
             else [_ms(value) for value in compared.clock_spread_ns]
         ),
-    }
-
-
-def _shared_document(item: SharedCollective) -> Document:
-    return {
-        "ranks": item.ranks[:100],
-        "name": item.name[:_SHOWN_NAME],
-        "matched": item.matched,
-        "transfer_ms": _ms(item.transfer),
-        "wait_ms": _ms(item.wait),
-        "late_rank": item.late_rank,
-        "times_last": item.times_last,
     }
 
 

@@ -176,14 +176,16 @@ def _best_first(pools: Sequence[Pool]) -> list[Pool]:
     ordered = sorted(pools, key=lambda pool: pool.directional)
     fastest = ordered[0]
     tied = [
-        pool for pool in ordered if pool is fastest or (pool.directional == fastest.directional and _tie(pool, fastest))
+        pool
+        for pool in ordered
+        if pool is fastest
+        or (
+            pool.directional == fastest.directional
+            and compare_pair(pool, fastest, (pool.config_key, fastest.config_key)).tie
+        )
     ]
     best = max(tied, key=_evidence)
     return [best, *(pool for pool in ordered if pool is not best)]
-
-
-def _tie(pool: Pool, fastest: Pool) -> bool:
-    return compare_pair(pool, fastest, (pool.config_key, fastest.config_key)).tie
 
 
 def _evidence(pool: Pool) -> tuple[int, int]:

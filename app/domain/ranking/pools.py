@@ -179,7 +179,8 @@ class Segments:
 
     def __init__(self, runs: Sequence[RankedRun], prior: Prior) -> None:
         self.changes = merged(_changes(runs, prior))
-        self._numbers = {run.name: number_of(run.history_position, self.changes) for run in _recent(runs)}
+        recent = (run for group in _by_configuration(runs).values() for run in group[-LOOK_BACK:])
+        self._numbers = {run.name: number_of(run.history_position, self.changes) for run in recent}
         self.newest = max(self._numbers.values(), default=0)
 
     def number(self, run: RankedRun) -> int | None:
@@ -208,10 +209,6 @@ def between(changes: Sequence[SpeedChange], a: int, b: int) -> Sequence[SpeedCha
     """Return the changes that lie, or may lie, between runs of two segments."""
     first, last = sorted((a, b))
     return changes[first // 2 : (last + 1) // 2]
-
-
-def _recent(runs: Sequence[RankedRun]) -> list[RankedRun]:
-    return [run for group in _by_configuration(runs).values() for run in group[-LOOK_BACK:]]
 
 
 def _by_configuration(runs: Sequence[RankedRun]) -> dict[str, list[RankedRun]]:

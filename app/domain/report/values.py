@@ -8,7 +8,6 @@ from typing import Any
 from app.domain.report.exit_codes import exit_code
 from app.domain.report.what_changed import WhatChanged
 from app.domain.run import Stated
-from app.domain.verdict.baseline import NearMiss
 from app.domain.verdict.comparability import Comparability
 from app.domain.verdict.differences import Difference
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
@@ -53,10 +52,24 @@ def verdict_json(document: VerdictDocument, suspects: Sequence[RankedSuspect] | 
         },
         "branch_point": document.branch_point or None,
         "comparability": None if document.comparability is None else comparability_json(document.comparability),
-        "suspects": _plain_suspects(document) if suspects is None else [suspect_json(suspect) for suspect in suspects],
+        "suspects": [
+            {"axis": suspect.axis, "field": suspect.field or None, "reason": suspect.reason}
+            for suspect in document.suspects
+        ]
+        if suspects is None
+        else [suspect_json(suspect) for suspect in suspects],
         "contrast": None if document.contrast is None else _contrast(document.contrast),
         "since_upgrade": None if document.since_upgrade is None else _contrast(document.since_upgrade),
-        "nearest_misses": [_miss(miss) for miss in document.misses],
+        "nearest_misses": [
+            {
+                "run": miss.run,
+                "fields": miss.fields,
+                "comparability": comparability_json(miss.comparability),
+                "runs_alike": miss.alike,
+                "never_a_baseline_because": miss.never_a_baseline_because or None,
+            }
+            for miss in document.misses
+        ],
     }
     plain: dict[str, Any] = storable(values)
     return plain
@@ -116,13 +129,6 @@ def storable(value: object) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _plain_suspects(document: VerdictDocument) -> list[dict[str, object]]:
-    return [
-        {"axis": suspect.axis, "field": suspect.field or None, "reason": suspect.reason}
-        for suspect in document.suspects
-    ]
-
-
 def difference_json(difference: Difference) -> dict[str, object]:
     """Return a difference: `a` is the baseline's value, `b` the candidate's; `known` tells unknown from null."""
     return {
@@ -146,14 +152,4 @@ def _contrast(contrast: MeasuredContrast) -> dict[str, object]:
         "comparability": comparability_json(contrast.comparability),
         "decision": contrast.measured.decision,
         "metrics": contrast.metrics,
-    }
-
-
-def _miss(miss: NearMiss) -> dict[str, object]:
-    return {
-        "run": miss.run,
-        "fields": miss.fields,
-        "comparability": comparability_json(miss.comparability),
-        "runs_alike": miss.alike,
-        "never_a_baseline_because": miss.never_a_baseline_because or None,
     }

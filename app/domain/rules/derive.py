@@ -83,10 +83,6 @@ _SHARED = {
 }
 
 
-def _folded(name: object) -> str:
-    return "".join(letter for letter in str(name).rsplit("/", 1)[-1].lower() if letter.isalnum())
-
-
 def _name(values: Values) -> str:
     return canonical_model(str(values["model"])) if values.get("model") else ""
 
@@ -94,7 +90,7 @@ def _name(values: Values) -> str:
 def _family(values: Values) -> str | None:
     if not values.get("model"):
         return None
-    folded = _folded(values["model"])
+    folded = "".join(letter for letter in str(values["model"]).rsplit("/", 1)[-1].lower() if letter.isalnum())
     return next((family for start, family in FAMILIES if folded.startswith(start)), "other")
 
 

@@ -76,7 +76,9 @@ def select_baseline(
     """
     rules = rules or BaselineRules()
     stack = [other for other in earlier if other.stack_key == run.stack_key and other.run != run.run]
-    refused = {other.run: why for other in stack if (why := _refusal(other, run, rules))}
+    refused = {
+        other.run: why for other in stack if (why := (unfit_because(other, run, rules) or _of_another_kind(other, run)))
+    }
     usable = [other for other in stack if other.run not in refused]
     refused |= _of_other_jobs(run, usable, rules)
     usable = [other for other in usable if other.run not in refused]
@@ -135,11 +137,6 @@ def unfit_because(earlier: RunFacts, run: RunFacts, rules: BaselineRules) -> str
     if not earlier.branch:
         return f"no branch stated, the baseline branch is {rules.branch}"
     return f"not on branch {rules.branch}"
-
-
-def _refusal(earlier: RunFacts, run: RunFacts, rules: BaselineRules) -> str:
-    """Say why `earlier`, of the same stack key, cannot be the baseline of `run`; empty when it can."""
-    return unfit_because(earlier, run, rules) or _of_another_kind(earlier, run)
 
 
 def _measured_otherwise(earlier: RunFacts, run: RunFacts) -> str:

@@ -410,7 +410,8 @@ def _sentences(document: VerdictDocument, label: Label) -> Iterator[str]:
         explain = "a faster run with a worse loss is not an improvement" if bought else "explain that first"
         yield f"The loss is {percent(verdict.loss.delta_pct or 0.0)} higher: {explain}."
     if document.provisional and document.to_supply:
-        yield f"Provisional: {listed_runs(document.to_supply)} {_is(document.to_supply)} not known on both sides."
+        verb = plural(len(document.to_supply), "is", "are", number=False)
+        yield f"Provisional: {listed_runs(document.to_supply)} {verb} not known on both sides."
     elif document.provisional and document.comparability is not None:
         also = differences([*document.comparability.other_software, *document.comparability.other_code])
         yield f"Provisional, because the sides also differ in {also}."
@@ -470,10 +471,6 @@ def _measured(time: StepTimeChange, than: str, difference_to: str, other: str, s
     if change.word == THE_SAME:
         return f"As fast {than.replace('than', 'as')} {other}, {sure}"
     return f"{change.figure} {than} {other}, {sure}"
-
-
-def _is(names: Sequence[str]) -> str:
-    return plural(len(names), "is", "are", number=False)
 
 
 def _certainty(document: VerdictDocument, time: StepTimeChange) -> str:
