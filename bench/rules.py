@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from app.domain.rules.change import change_of
 from app.domain.rules.engine import evaluate
-from app.domain.rules.load import FOLDER, built_in_rules, load_folder
+from app.domain.rules.load import built_in_rules
 from app.domain.rules.phases import tuning_phases
 from bench.options import without_options
 
@@ -88,7 +88,7 @@ def main() -> int:
     start = time.perf_counter()
     book = built_in_rules()
     print(f"{len(book.rules)} rules read in {(time.perf_counter() - start) * 1000:.0f} ms (again: ", end="")
-    print(f"{statistics.median(milliseconds(lambda: load_folder(FOLDER), 3)):.0f} ms)")
+    print(f"{statistics.median(milliseconds(built_in_rules.__wrapped__, 3)):.0f} ms)")
     worst = 0.0
     for name, facts in (("says little", LITTLE), ("whole", WHOLE)):
         times = milliseconds(lambda facts=facts: evaluate(facts, book), ROUNDS)

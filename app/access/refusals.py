@@ -16,7 +16,7 @@ from app.storage.users import administrators, maintainers
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access_rule import Owner
 from app.web.errors import answer, is_machine
-from app.web.templating import asked_by_part, leave_for, render_error
+from app.web.templating import asked_by_part, render_error
 
 # --- The sentence for a user: their role, the role that is needed, and who can grant it.
 
@@ -90,7 +90,7 @@ def not_logged_in(request: Request, why: str = "") -> Response:
     """Return 401, or a redirect to the log-in page for a browser that requests a page."""
     if not why:
         if (page := asked_by_part(request)) is not None:
-            return leave_for(login_address(page), 401)
+            return Response(status_code=401, headers={"HX-Redirect": login_address(page), "Cache-Control": "no-store"})
         if not is_machine(request) and request.method in ("GET", "HEAD"):
             return RedirectResponse(login_address(str(request.url)), 303, {"Cache-Control": "no-store"})
     detail = why or (

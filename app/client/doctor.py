@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
@@ -181,9 +181,9 @@ def _spool(folder: Path) -> Iterator[Finding]:
         yield Finding(GOOD, "spool", f"nothing waits in {folder}")
 
 
-def _is_writable(folder: Path, access: Callable[[Path, int], bool] = os.access) -> bool:
+def _is_writable(folder: Path) -> bool:
     existing = next((path for path in (folder, *folder.absolute().parents) if path.exists()), None)
-    return existing is not None and existing.is_dir() and access(existing, os.W_OK | os.X_OK)
+    return existing is not None and existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 
 
 def _log(log: Path) -> Iterator[Finding]:

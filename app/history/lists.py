@@ -60,8 +60,8 @@ class StackItem:
     """One row of the list. `model` etc. None: unknown. `also`: further distinguishing fields.
 
     `group`: shared with its neighbours in the list (model, GPUs, routing); `name`: parts that distinguish it.
-    `last_run`: the newest in history order; `verdict`: that of the last judged run. `earlier`: key and container of
-    the same work in other containers, newest first, at most MOST_EARLIER; `more_earlier`: number of the others.
+    `verdict`: that of the last judged run. `earlier`: key and container of the same work in other containers, newest
+    first, at most MOST_EARLIER; `more_earlier`: number of the others.
     """
 
     stack_key: str
@@ -76,7 +76,6 @@ class StackItem:
     also: tuple[tuple[str, Any], ...]
     dispatchers: tuple[str, ...]
     runs: int
-    last_run_id: int
     last_at: datetime
     verdict: str
     verdict_delta_pct: float | None
@@ -277,7 +276,6 @@ def _item(rows: Sequence[Any], stack: StackRow, contract: dict[str, Stated], jud
         also=tuple((name, contract[name].value) for name in _TOLD if name in contract and FIELDS[name].role == "stack"),
         dispatchers=tuple(sorted(name for name in stack.dispatchers.split(",") if name not in ("", NO_NAME))),
         runs=stack.runs,
-        last_run_id=newest.id,
         last_at=aware(newest.ordered_at),
         verdict=judged.verdict if judged else "",
         verdict_delta_pct=judged.verdict_delta_pct if judged else None,

@@ -208,11 +208,9 @@ def _decide(proposal: GoldenProposalRow, state: str, who: str, reason: str) -> N
     proposal.state, proposal.decided_by, proposal.decided_at, proposal.reason = state, who, utc_now(), reason
 
 
-def set_baseline_rules(
-    session: Session, project: ProjectRow, who: str, *, baseline_branch: str, note: str = ""
-) -> list[int]:
+def set_baseline_rules(session: Session, project: ProjectRow, who: str, *, baseline_branch: str) -> list[int]:
     """Set the branch whose `ci` runs serve as baselines of the project; `*` for any branch. Raises InvalidChange."""
-    who, note = checked(who, note)
+    who, _ = checked(who, "")
     branch = one_line(baseline_branch)
     if not 0 < len(branch) <= MAX_BRANCH:
         raise _refused("baseline_branch", f"must name a branch in 1 to {MAX_BRANCH} characters, or * for any")
@@ -225,7 +223,7 @@ def set_baseline_rules(
     session.add(project)
     audit.record(
         session, who=who, subject="project", subject_id=project.id or 0, action="baseline_branch",
-        project_id=project.id, before=before, after=after, note=note,
+        project_id=project.id, before=before, after=after,
     )  # fmt: skip
     return work_ids
 

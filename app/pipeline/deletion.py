@@ -481,9 +481,9 @@ def _delete_project(engine: Engine, project_id: int) -> None:
         session.delete(project)
 
 
-def apply_retention(engine: Engine, now: datetime | None = None) -> list[int]:
+def apply_retention(engine: Engine) -> list[int]:
     """Request the deletions that projects state by age, at most one of a kind a day. Return their ids."""
-    now = now or utc_now()
+    now = utc_now()
     requested: list[int] = []
     with read_session(engine) as session:
         chosen = select(ProjectRow).where(col(ProjectRow.archived_at).is_(None)).order_by(col(ProjectRow.id))

@@ -21,7 +21,6 @@ from app.domain.verdict.lead import lead
 from app.domain.verdict.nodes import SlowNode
 from app.domain.verdict.words import (
     answer,
-    baseline_words,
     further_notes,
     left_out_runs,
     no_regression_because,
@@ -116,7 +115,6 @@ class VerdictView:
     would_decide: str
     rerun: str
     baseline_kind: str
-    baseline_words: str
     left_out: tuple[LeftOutRuns, ...]
     suspects: tuple[SuspectRow, ...]
     slow_nodes: tuple[SlowNode, ...]
@@ -219,7 +217,6 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         would_decide="" if request is not None else what_would_decide(document),
         rerun="" if request is None else rerun_text(request, document.decision, str(run.id)),
         baseline_kind=_BASELINES.get(document.baseline_kind, ""),
-        baseline_words=baseline_words(document) if document.verdict.baseline_used else "",
         left_out=left_out,
         suspects=_suspects(run, document, ranked),
         slow_nodes=suspect_nodes(session, run.id) if "nodes" in run.contract else (),

@@ -8,7 +8,6 @@ import structlog
 from sqlalchemy import Engine
 
 from app.domain.contract.statements import refused
-from app.domain.rules.expression import fact_text
 from app.domain.rules.facts import Fact
 from app.domain.rules.stated import CHOICES, STATEABLE, TAKE_BACK, is_share, read_facts
 from app.domain.text import one_line
@@ -78,15 +77,14 @@ class StateForm(Form):
         return replace(self, errors=errors, problem=" ".join(elsewhere) if errors else error.detail)
 
 
-def fact_input(fact: Fact, form: StateForm, before: object = None) -> ContractInput:
-    """Return a select or a text box with the entered value, else with the value `before`."""
+def fact_input(fact: Fact, form: StateForm) -> ContractInput:
+    """Return a select or a text box with the entered value."""
     name = PREFIX + fact.name
     choices: tuple[tuple[str, str], ...] = ()
     if fact.type == "bool":
         choices = (("true", "yes"), ("false", "no"))
     elif fact.type == "string":
         choices = tuple((choice, choice) for choice in CHOICES.get(fact.name, ()))
-    shown = "" if before is None else str(before).lower() if isinstance(before, bool) else fact_text(before)
     return ContractInput(
         name=name,
         field=fact.name,
@@ -94,7 +92,7 @@ def fact_input(fact: Fact, form: StateForm, before: object = None) -> ContractIn
         hint=_hint(fact),
         choices=choices,
         numeric=fact.type in ("int", "double"),
-        value=form.value(name) or shown,
+        value=form.value(name),
         error=form.error(name),
     )
 

@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import Session
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse
 
 from app.domain import numbers as changes
 from app.domain.numbers import (
@@ -202,11 +202,6 @@ def shown_params(request: Request) -> dict[str, str]:
 def asked_by_part(request: Request) -> str | None:
     """Return the address of the page for which htmx requests a part; None for other requests."""
     return request.headers.get("HX-Current-URL", "/") if request.headers.get("HX-Request") == "true" else None
-
-
-def leave_for(address: str, status: int) -> Response:
-    """Return the answer that makes htmx open another page."""
-    return Response(status_code=status, headers={"HX-Redirect": address, "Cache-Control": "no-store"})
 
 
 def render_error(

@@ -109,9 +109,9 @@ def test_the_page_shows_the_token_once_with_the_lines_to_paste(teams: Teams) -> 
 def test_the_lines_to_paste_are_those_of_the_documents() -> None:
     documents = (ROOT / "docs/ci.md").read_text()
     assert CURL in documents
-    lines = job_lines("https://threewalls.example.org", "moe", "--set gpu=H100 --set cluster=west")
-    assert textwrap.indent(lines.github, "      ") in documents
-    assert lines.gitlab in documents
+    lines = job_lines("https://threewalls.example.org", "moe")
+    for script in (textwrap.indent(lines.github, "      "), lines.gitlab):
+        assert script.replace("upload train.log", "upload train.log --set gpu=H100 --set cluster=west") in documents
     for system, branch in lines.branches:
         assert f"| {system} | `{branch}` |" in documents
 

@@ -189,14 +189,14 @@ _NEMO_SECTIONS = {"trainer.strategy.ddp.": "ddp.", "trainer.strategy.": "model."
 """NeMo 2 has the layout in the trainer's strategy and the batch in the data, NeMo 1 all of it in `model`."""
 
 
-def stated_by_overrides(paths: Paths, source: Source, where: str) -> tuple[dict[str, Stated], list[str]]:
+def stated_by_overrides(paths: Paths, where: str) -> tuple[dict[str, Stated], list[str]]:
     """Return the contract fields of single overrides without those that also depend on the recipe, and problems.
 
     Reads NeMo's paths as well as Megatron-Bridge's.
     """
     renamed = {_bridge_path(path): value for path, value in paths.items()}
-    stated, problems = stated_by_paths(renamed, source, where)
-    stated |= _stated_by_nodes(paths, source, where)
+    stated, problems = stated_by_paths(renamed, "metadata", where)
+    stated |= _stated_by_nodes(paths, where)
     names = {path.rpartition(".")[2] for path in renamed}
     return {name: field for name, field in stated.items() if _is_decided(name, field, names)}, problems
 
@@ -206,15 +206,15 @@ def _bridge_path(path: str) -> str:
     return _NEMO_PATHS.get(path, _NEMO_SECTIONS.get(start, "") + path.removeprefix(start))
 
 
-def _stated_by_nodes(paths: Paths, source: Source, where: str) -> dict[str, Stated]:
+def _stated_by_nodes(paths: Paths, where: str) -> dict[str, Stated]:
     """Return the GPUs of NeMo's trainer: its nodes times its devices."""
     nodes, devices = paths.get("trainer.num_nodes"), paths.get("trainer.devices")
     if not (isinstance(nodes, int) and isinstance(devices, int) and 0 < nodes < 10**6 and 0 < devices < 10**4):
         return {}
     detail = f"{where}: trainer.num_nodes = {nodes}, trainer.devices = {devices}"
     return {
-        "gpus": Stated(nodes * devices, source, detail),
-        "gpus_per_node": Stated(devices, source, detail),
+        "gpus": Stated(nodes * devices, "metadata", detail),
+        "gpus_per_node": Stated(devices, "metadata", detail),
     }
 
 

@@ -317,7 +317,7 @@ def _read_overrides(reading: _CommandReading, overrides: Mapping[str, str]) -> N
             paths[path] = read_yaml(text) if len(text) <= MAX_OVERRIDE else None
         except ValueError:
             continue
-    stated, problems = stated_by_overrides(paths, "metadata", _WHERE)
+    stated, problems = stated_by_overrides(paths, _WHERE)
     reading.stated |= stated
     reading.problems += problems
     if "train.train_iters" in overrides:

@@ -188,7 +188,6 @@ class Damage:
 
     corrupt_records: int = 0
     damaged_places: int = 0
-    long_records: int = 0
     gave_up: bool = False
 
 
@@ -249,7 +248,6 @@ def _find_frames(buffer: bytearray, damage: Damage) -> _Frames:
             continue
         whole = HEADER_BYTES + length + FOOTER_BYTES
         if length > MAX_RECORD_BYTES:
-            damage.long_records += 1
             frames.skip = max(frames.end + whole - size, 0)
             frames.end = min(frames.end + whole, size)
             if frames.skip:

@@ -43,7 +43,6 @@ class SweepCost:
     full_runs: int
     hours: float | None
     gpu_hours: float | None
-    full_gpu_hours: float | None
 
 
 def cost_of_sweep(values: int, sizing: Sizing) -> SweepCost:
@@ -55,9 +54,7 @@ def cost_of_sweep(values: int, sizing: Sizing) -> SweepCost:
     runs, full = candidates + confirm - 1, values * confirm + confirm - 1
     hours = None if sizing.run_hours is None else runs * sizing.run_hours
     per_run = None if sizing.run_hours is None or sizing.gpus is None else sizing.run_hours * sizing.gpus
-    return SweepCost(
-        runs, full, hours, None if per_run is None else runs * per_run, None if per_run is None else full * per_run
-    )
+    return SweepCost(runs, full, hours, None if per_run is None else runs * per_run)
 
 
 @dataclass(frozen=True, slots=True)

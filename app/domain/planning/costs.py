@@ -75,7 +75,6 @@ class ModelCosts:
     core_flops: float
     is_latent: bool
     has_dense: bool
-    has_shared: bool
 
     @property
     def parameters(self) -> float:
@@ -121,7 +120,6 @@ def model_costs(shape: ModelShape, experts: int, seq_len: int, *, qk_norm: bool)
         core_flops=max(core, 0.0),
         is_latent=isinstance(shape.attention, LatentAttention),
         has_dense=counts.dense > 0,
-        has_shared=bool(shape.experts and shape.experts.shared_width),
     )
 
 

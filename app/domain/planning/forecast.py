@@ -33,15 +33,13 @@ class LayoutChange:
     """The predicted effect of a layout in place of the current one, with the same recomputation and batch.
 
     `ratio`: step time with it over the current step time, between `low` and `high`. `peak_gb`: allocated memory of the
-    worst rank, corrected by the run's own peak where it is known; `residual_gb`: measured minus predicted for the
-    current layout, None without a peak.
+    worst rank, corrected by the run's own peak where it is known.
     """
 
     ratio: float
     low: float
     high: float
     peak_gb: float
-    residual_gb: float | None
     recipe: MemoryOptions
 
     @property
@@ -69,14 +67,13 @@ def predict_change(
     recipe = _recipe_in_use(before, old, peak_gb)
     measured, predicted = before.memory(old, recipe), after.memory(new, recipe)
     static = float(measured.static[0])
-    peak, residual = float(predicted.total[0]), None
+    peak = float(predicted.total[0])
     if peak_gb is not None:
-        residual = peak_gb - float(measured.total[0])
         scale = float(np.clip((peak_gb - static) / (float(measured.total[0]) - static), *_SCALES))
         rest = peak_gb - float(measured.scaled(scale).total[0])
         peak = float(predicted.scaled(scale).total[0]) + rest
     ratio = _ratio(before.time(old, recipe), after.time(new, recipe), step_s, widest_spread(now.gpu))
-    return LayoutChange(ratio, ratio / NEAR, ratio * NEAR, peak, residual, recipe)
+    return LayoutChange(ratio, ratio / NEAR, ratio * NEAR, peak, recipe)
 
 
 def _ratio(before: StepTime, after: StepTime, step_s: float | None, spread: float) -> float:

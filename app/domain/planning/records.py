@@ -44,9 +44,7 @@ class UsedLayout:
         return " ".join(f"{name.upper()}{self.values[name]}" for name in names if self.values.get(name) is not None)
 
 
-def nearest_layouts(
-    request: PlanRequest, used: Iterable[UsedLayout], *, shown: int = _SHOWN
-) -> tuple[tuple[UsedLayout, tuple[str, ...]], ...]:
+def nearest_layouts(request: PlanRequest, used: Iterable[UsedLayout]) -> tuple[tuple[UsedLayout, tuple[str, ...]], ...]:
     """Return the nearest different layouts, each with the fields in which its setting differs from the request."""
     stated = [
         layout
@@ -56,7 +54,7 @@ def nearest_layouts(
     unique: dict[tuple[Value, ...], UsedLayout] = {}
     for used_layout in sorted(stated, key=lambda used_layout: _distance(request, used_layout)):
         unique.setdefault(used_layout.key, used_layout)
-    return tuple((used_layout, _differs(request, used_layout)) for used_layout in list(unique.values())[:shown])
+    return tuple((used_layout, _differs(request, used_layout)) for used_layout in list(unique.values())[:_SHOWN])
 
 
 def _distance(request: PlanRequest, layout: UsedLayout) -> float:

@@ -77,7 +77,6 @@ class ChangeDiff:
     bridge: FrameworkChange
     environment: tuple[DiffLine, ...]
     export: str
-    from_own_command: bool
 
 
 @dataclass
@@ -137,7 +136,6 @@ def change_of(
         bridge=_against(bridge, own if is_bridge else [], spellings, facts, arguments or {}, bridge=True),
         environment=environment,
         export="\n".join(f"export {line.text}" for line in environment if line.sign == "+"),
-        from_own_command=bool(own),
     )
 
 

@@ -265,7 +265,7 @@ def _recipe(document: Mapping[object, object]) -> Document:
     """Flatten nested overrides of Megatron-Bridge or NeMo, such as `model: {tensor_model_parallel_size: 2}`."""
     paths: dict[str, object] = {}
     _flatten(document, "", paths)
-    stated, problems = stated_by_overrides(paths, "metadata", _WHERE)
+    stated, problems = stated_by_overrides(paths, _WHERE)
     if not stated:
         raise ValueError("The configuration names no setting of Megatron-LM, Megatron-Bridge, NeMo or Primus.")
     return Document("bridge configuration", stated, problems=tuple(problems))

@@ -57,27 +57,17 @@ KEYS = {
 
 @lru_cache(maxsize=1)
 def built_in_rules() -> RuleBook:
-    """Return the built-in rules."""
-    return load_folder(FOLDER)
+    """Return the built-in rules and their sources. Raises RuleFileError with every error, one per line."""
+    paths = (path for path in sorted(FOLDER.glob("*.yaml")) if path.name not in NO_RULES)
+    return load_texts({path.stem: path.read_text("utf-8") for path in paths}, (FOLDER / SOURCES).read_text("utf-8"))
 
 
-def load_folder(folder: Path, origin: Origin = "built-in") -> RuleBook:
-    """Return all rules and sources of a folder. Raises RuleFileError with every error, one per line."""
-    texts = {
-        path.stem: path.read_text(encoding="utf-8")
-        for path in sorted(folder.glob("*.yaml"))
-        if path.name not in NO_RULES
-    }
-    sources = folder / SOURCES
-    return load_texts(texts, sources.read_text(encoding="utf-8") if sources.is_file() else "", origin)
-
-
-def load_texts(texts: Mapping[str, str], sources: str = "", origin: Origin = "built-in") -> RuleBook:
+def load_texts(texts: Mapping[str, str], sources: str) -> RuleBook:
     """Return the rules of several files by topic (file name without extension). Raises RuleFileError."""
     mistakes: list[Mistake] = []
     rules: dict[str, Rule] = {}
     for topic, text in texts.items():
-        for rule in load_rules(topic, text, origin, mistakes):
+        for rule in load_rules(topic, text, "built-in", mistakes):
             if rule.id in rules:
                 mistakes.append(Mistake.of(rule, f"is already defined in {rules[rule.id].topic}.yaml"))
             rules[rule.id] = rule

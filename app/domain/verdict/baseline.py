@@ -332,7 +332,7 @@ class NearMiss:
 
 
 def nearest_misses(
-    run: RunRecord, earlier: Sequence[RunRecord], most: int = MOST_MISSES, counts: Mapping[str, int] | None = None
+    run: RunRecord, earlier: Sequence[RunRecord], counts: Mapping[str, int] | None = None
 ) -> tuple[NearMiss, ...]:
     """Return one run per stack: those of the same model first, then fewest differing stack members, then fewest knobs.
 
@@ -346,7 +346,7 @@ def nearest_misses(
     misses = [_miss(run, runs, (counts or {}).get(key, len(runs))) for key, runs in alike.items()]
     # Sorting keeps the newest first among equals.
     ranked = sorted(misses, key=lambda pair: _distance(pair[1].comparability))
-    return tuple(_first_of_each_stack(ranked))[:most]
+    return tuple(_first_of_each_stack(ranked))[:MOST_MISSES]
 
 
 def _distance(comparability: Comparability) -> tuple[int, int, int]:

@@ -36,8 +36,6 @@ class Distribution:
     n: int
     quantiles: tuple[float, ...]
     mean_ms: float
-    lowest_ms: float
-    highest_ms: float
     spike_share: float
 
     @property
@@ -70,8 +68,6 @@ def distribution(values: FloatArray, steady: SteadyState | None) -> Distribution
         n=len(values),
         quantiles=tuple(float(value) for value in quantiles),
         mean_ms=float(values.mean()),
-        lowest_ms=float(values.min()),
-        highest_ms=float(values.max()),
         spike_share=float((values > steady.spike_threshold_ms).mean()),
     )
 

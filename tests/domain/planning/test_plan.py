@@ -627,8 +627,6 @@ def test_a_change_of_layout_has_a_gain_with_its_range_and_the_runs_own_peak_in_i
     assert same is not None
     assert change is not None
     assert (same.ratio, same.peak_gb) == (pytest.approx(1.0), pytest.approx(61.4))
-    assert same.residual_gb is not None
-    assert abs(same.residual_gb) < 3
     assert change.gain_range_pct[0] < change.gain_pct < change.gain_range_pct[1]
     assert change.peak_gb > same.peak_gb  # twice the experts on each rank
 
