@@ -208,7 +208,7 @@ def open_link(request: Request, engine: AppEngine, secret: Annotated[str, Path(m
     with seeing(EVERY_PROJECT), read_session(engine) as session:
         link = share_links.find_share_link(session, digest(secret))
     if link is None:
-        raise NotFound("This link is unknown, expired or revoked. Ask the person who sent it for a new one.")
+        raise NotFound("This link is unknown, expired or revoked. Ask its sender for a new one.")
     with seeing(EVERY_PROJECT), transaction(engine) as session:
         share_links.note_opened(session, link.id)
     response = RedirectResponse(link.page, status_code=303)

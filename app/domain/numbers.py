@@ -283,8 +283,8 @@ def gpu_hours(hours: float) -> str:
 
 
 def daily_cost(hours: float) -> str:
-    """Format a cost with its unit: `about 41 GPU-hours a day`, `under 0.1 GPU-hours a day`."""
-    return f"{'about ' if hours >= 0.1 else ''}{gpu_hours(hours)} GPU-hours a day"
+    """Format a cost with its unit: `about 41 GPU-h/day`, `under 0.1 GPU-h/day`."""
+    return f"{'about ' if hours >= 0.1 else ''}{gpu_hours(hours)} GPU-h/day"
 
 
 def _shown(delta_pct: float) -> float:

@@ -224,15 +224,13 @@ class JourneyPage:
         if self.empty:
             return "No experiment started from this run yet."
         edges = self.journey.edges
-        states = [edge.state for edge in edges]
-        accepted, ended = states.count("accepted"), states.count("rejected") + states.count("withdrawn")
-        parts = [f"{accepted} accepted", f"{ended} rejected or withdrawn", f"{len(edges) - accepted - ended} open"]
-        counts = f"{plural(len(edges), 'experiment')}: {', '.join(parts)}."
+        accepted = sum(edge.state == "accepted" for edge in edges)
         gain = self.current.node.gain_from_root_pct
         if gain is None or self.current is self.root:
-            return f"{counts} No change has been accepted yet."
+            return f"{plural(len(edges), 'experiment')}. No change has been accepted yet."
         times = [step_time(row.node.step_time_ms or 0.0) for row in (self.root, self.current)]
-        return f"{gain_change(gain).than} at the start: {times[0]} {ARROW} {times[1]}. {counts}"
+        tried = plural(len(edges), "experiment")
+        return f"{gain_change(gain).than} at the start: {times[0]} {ARROW} {times[1]}. {accepted} of {tried} accepted."
 
     @property
     def beside(self) -> list[JourneyRow]:

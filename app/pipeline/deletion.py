@@ -135,10 +135,9 @@ class DeletionPreview:
         freed = f"frees {file_size(self.bytes)}; undo for {UNDO_DAYS} days."
         if selection.deletes_logs_only:
             return f"Deletes the raw logs of {plural(self.runs, 'run')}, keeps their figures, {freed}"
-        parts = [plural(self.runs, "run")]
+        parts = [plural(self.runs, "run") + (f" ({self.golden} golden)" if self.golden else "")]
         parts += [plural(self.experiments, "experiment")] if self.experiments else []
-        golden = f" {plural(self.golden, 'of them is', 'of them are')} golden." if self.golden else ""
-        return f"Deletes {' and '.join(parts)}, {freed}{golden}"
+        return f"Deletes {' and '.join(parts)}, {freed}"
 
 
 def preview(session: Session, project_id: int, selection: DeletionSelection) -> DeletionPreview:

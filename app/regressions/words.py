@@ -103,7 +103,7 @@ def cost_factors(cost: Cost) -> str:
     assert runs is not None and extra is not None and steps is not None and gpus is not None  # noqa: S101, PT018
     return (
         f"{_rate(runs)}/day × {step_time(extra)}/step × {plural(steps, 'step')}/run × "
-        f"{plural(gpus, 'GPU')} = {gpu_hours(cost.gpu_hours_per_day)}{THIN}GPU-hours a day"
+        f"{plural(gpus, 'GPU')} = {gpu_hours(cost.gpu_hours_per_day)}{THIN}GPU-h/day"
     )
 
 

@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse
 
 from app.domain.contract.fields import FIELDS, METRICS
 from app.domain.contract.values import explained
+from app.domain.experiments.outcome import short_result
 from app.domain.logs.line_template import read_template
 from app.domain.numbers import DASH, THIN, contract_value, figure, grouped, percent, plural, significant, step_time
 from app.domain.performance.failures import PACKAGE_MISSING, failed_allocation
@@ -779,7 +780,7 @@ class RunPage:
             return None
         experiment_id, side, result = row
         letter = "A" if side == "baseline" else "B"
-        return ExperimentLead(experiment_id, letter, step_time(steady.step_time_ms), result.sentence)
+        return ExperimentLead(experiment_id, letter, step_time(steady.step_time_ms), short_result(result))
 
     @property
     def ended_badly(self) -> bool:

@@ -19,7 +19,7 @@ MAX_EMAIL = 300
 MAX_DAYS = 30
 MAX_OPEN = 200
 """Open invitations of a project."""
-_ENDED = "This invitation is unknown, used, expired or revoked. Ask the person who sent it for a new one."
+_ENDED = "This invitation is unknown, used, expired or revoked. Ask its sender for a new one."
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ api = api_router("rules")
 pages = APIRouter(include_in_schema=False)
 
 MAX_FIELDS = 10
-INTRODUCTION = "Paste a launch script before you submit the job to see what would fail or invalidate its result."
+INTRODUCTION = "Paste a launch script to see what would fail, or invalidate the result."
 
 
 @api.post("/check", responses=documented(422))

@@ -58,7 +58,7 @@ def test_a_message_says_what_happened_and_what_it_rests_on() -> None:
     cause, where, cost = notification.lines
     assert "0f3c2a9d -> 77aa01bc" in cause
     assert "Qwen3-30B-A3B · 16 × H100" in where
-    assert "41 GPU-hours" in cost
+    assert "41 GPU-h/day" in cost
     assert notification.path == "/regressions/7"
     assert Notification.read(json.loads(json.dumps(notification.as_json()))) == notification
 

@@ -111,9 +111,9 @@ def test_the_page_answers_what_how_much_since_when_and_at_what_cost(
     cause = "Upgrade of the container: registry.example/moe/train:1 -> registry.example/moe/train:2."
     number = make([stack, other], worst_delta_pct=5.0, gpu_hours_per_day=41.0, cause=cause)
     text = client.get(f"/regressions/{number}").text
-    assert all(part in text for part in ("5.0\u202f% slower", "2 stacks", f"#{stack.since}", "41 GPU-hours"))
+    assert all(part in text for part in ("5.0\u202f% slower", "2 stacks", f"#{stack.since}", "41 GPU-h/day"))
     assert "train:1 → train:2" in text
-    assert "× 16 GPUs = 0.2\u202fGPU-hours" in text
+    assert "× 16 GPUs = 0.2\u202fGPU-h/day" in text
     assert re.search(r'href="https://git.example/\w{40}\.\.\.\w{40}"', text)
     assert text.count("the last 13 runs") == 2
     assert re.findall(r'class="panel suspect" data-level="\d" data-stacks="(\d)"', text) == ["2"]
@@ -470,7 +470,7 @@ def test_all_pages_agree_on_size_cost_and_state(
     }
     for path, text in pages.items():
         assert "5.0 % slower" in text, path
-        assert re.search(r"\b1\.2 (GPU-hours a day|h/d)", text), path
+        assert re.search(r"\b1\.2 (GPU-h/day|h/d)", text), path
         assert "acknowledged" in text, path
         assert "Grace" in text, path
     (item,) = client.get("/api/v1/regressions").json()["items"]

@@ -184,8 +184,7 @@ def result_sentence(result: ExperimentResult, runs_each: int) -> str:
     rests_on = f"{plural(len(result.candidate), 'run')} against {len(result.baseline)}"
     if verdict.step_time is None or result.gain is None:
         return f"The step time cannot be compared ({rests_on}). {verdict.reason}"
-    gain = result.gain
-    measured = f"{gain_change(gain.pct, gain.low_pct, gain.high_pct).text}, {rests_on}"
+    measured = f"{_gained(result.gain)}, {rests_on}"
     if not result.finished:
         return f"So far {measured}. No decision before {runs_each} runs per side are complete."
     early = " Decided early, by the stricter test for interim looks." if result.early else ""
@@ -194,6 +193,24 @@ def result_sentence(result: ExperimentResult, runs_each: int) -> str:
     if verdict.decision == "no_change":
         return f"No difference: {measured}. The two sides are equivalent {within(verdict.step_time)}."
     return f"Inconclusive: {measured}.{_guards(verdict)}"
+
+
+def short_result(result: ExperimentResult) -> str:
+    """Return the change of step time for the lead of a run; why there is none yet, if there is none."""
+    verdict, gain = result.verdict, result.gain
+    if verdict is None or gain is None:
+        return result.sentence
+    if not result.finished:
+        return f"So far {_gained(gain)}."
+    if result.winner:
+        return f"B is {_gained(gain)}.{_guards(verdict)}"
+    return (
+        f"{'No difference' if verdict.decision == 'no_change' else 'Inconclusive'}: {_gained(gain)}.{_guards(verdict)}"
+    )
+
+
+def _gained(gain: PlannedGain) -> str:
+    return gain_change(gain.pct, gain.low_pct, gain.high_pct).text
 
 
 def _nothing_yet(result: ExperimentResult, runs_each: int) -> str:

@@ -433,7 +433,7 @@ def level_text(runs: Sequence[HistoryRun], eligibilities: Sequence[Eligibility],
     stands = f"{step_time(now.step_time_ms)} per step now"
     if len(shown.counted) < FEWEST_RUNS:
         over = f"over {plural(len(shown.counted), 'eligible run')}"
-        return f"{stands}, {over}. Changes are detected from {FEWEST_RUNS} eligible runs on."
+        return f"{stands}, {over}. Change detection starts at {FEWEST_RUNS}."
     if not shown.changes:
         since = day(runs[shown.counted[0]].ordered_at, newest)
         return f"{stands}, unchanged since {since}; no change point in {plural(len(shown.counted), 'run')}."

@@ -56,16 +56,15 @@ def refused_because(before: str, after: str) -> str:
 
 
 def active_text(counts: Mapping[str, int], hours: float | None, without_cost: int) -> str:
-    """Summarise active regressions: `2 open and 1 acknowledged regressions cost about 1.2 GPU-hours a day.`
+    """Summarise active regressions: `3 regressions cost about 1.2 GPU-h/day.`
 
-    `counts`: by state. `hours`: their known GPU-hours a day, None without one; `without_cost`: number of unknown cost,
+    `counts`: by state. `hours`: their known GPU-hours per day, None without one; `without_cost`: number of unknown cost,
     so that the sum is a lower bound.
     """
-    parts = [f"{counts[state]} {state}" for state in ACTIVE if counts[state]]
-    if not parts:
-        return "No active regressions."
     number = sum(counts[state] for state in ACTIVE)
-    regressions = f"{' and '.join(parts)} {plural(number, 'regression', number=False)}"
+    if not number:
+        return "No active regressions."
+    regressions = plural(number, "active regression")
     if hours is None:
         return f"{regressions}; cost unknown."
     if not hours:
@@ -74,8 +73,8 @@ def active_text(counts: Mapping[str, int], hours: float | None, without_cost: in
 
 
 def sum_of_costs(hours: float, without_cost: int) -> str:
-    """Format a sum of costs: `about 1.2 GPU-hours a day`; `at least` if `without_cost` more are unknown."""
-    return f"at least {gpu_hours(hours)} GPU-hours a day" if without_cost and hours >= 0.1 else daily_cost(hours)
+    """Format a sum of costs: `about 1.2 GPU-h/day`; `at least` if `without_cost` more are unknown."""
+    return f"at least {gpu_hours(hours)} GPU-h/day" if without_cost and hours >= 0.1 else daily_cost(hours)
 
 
 def recovery_text(since: datetime, back: tuple[int, datetime] | None) -> str:

@@ -196,7 +196,7 @@ def _number(run: str) -> int:
 
 
 def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None = None) -> str:
-    """Summarise: `3 of 5 stacks are slower by 4.1 to 6.8 %, 2 show no change; about 57 GPU-hours a day.`"""
+    """Summarise: `3 of 5 stacks are slower by 4.1 to 6.8 %, 2 show no change; about 57 GPU-h/day.`"""
     if not report.pairs:
         return f"No stack can be compared on both sides{_why_none(report)}."
     text = ", ".join(_parts(report.pairs))
