@@ -58,8 +58,8 @@ def refused_because(before: str, after: str) -> str:
 def active_text(counts: Mapping[str, int], hours: float | None, without_cost: int) -> str:
     """Summarise active regressions: `3 regressions cost about 1.2 GPU-h/day.`
 
-    `counts`: by state. `hours`: their known GPU-hours per day, None without one; `without_cost`: number of unknown cost,
-    so that the sum is a lower bound.
+    `counts`: by state. `hours`: their known cost in GPU-hours per day, None without one; `without_cost`: number of
+    unknown cost, so that the sum is a lower bound.
     """
     number = sum(counts[state] for state in ACTIVE)
     if not number:
