@@ -16,6 +16,7 @@ from app.regressions.queries import RegressionQuery, find_regressions
 from app.regressions.regression import Regression
 from app.storage.database import read_session
 from app.storage.projects import find_project
+from app.storage.runs import aware
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access_rule import Open, requires
 from app.web.atom import FeedEntry, atom_response
@@ -55,10 +56,12 @@ def show_feed(
             regressions = _newest(session, project)
     else:
         with read_session(engine) as session:
-            find_project(session, project)
+            row = find_project(session, project)
             regressions = _newest(session, project)
     page = f"/regressions?{urlencode({'project': project})}"
-    return atom_response(request, f"Regressions of {project}", page, map(_entry, regressions))
+    return atom_response(
+        request, f"Regressions of {project}", page, map(_entry, regressions), since=aware(row.created_at)
+    )
 
 
 def _newest(session: Session, project: str) -> tuple[Regression, ...]:

@@ -10,6 +10,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from app.domain.access.principal import Action, granted
 from app.errors import NotFound
 from app.storage.database import read_session, transaction
+from app.storage.tables import utc_now
 from app.storage.users import logged_in_user
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.storage.watches import NO_USER, Kind, list_watches, set_feed_key, user_of_feed
@@ -103,8 +104,11 @@ def show_feed(request: Request, engine: AppEngine, key: Annotated[str, Query(max
 
 def _feed(request: Request, engine: AppEngine, user_id: int) -> Response:
     with read_session(engine) as session:
-        changes = changes_of(session, list_watches(session, user_id))
-    return atom_response(request, "Watched in Threewalls", "/watching", map(_entry, changes))
+        watches = list_watches(session, user_id)
+        changes = changes_of(session, watches)
+    today = utc_now().replace(hour=0, minute=0, second=0, microsecond=0)
+    since = max((item.watched_at for item in watches), default=today)
+    return atom_response(request, "Watched in Threewalls", "/watching", map(_entry, changes), since=since)
 
 
 def _entry(change: WatchedChange) -> FeedEntry:

@@ -30,9 +30,11 @@ class FeedEntry:
     anchor: str = ""
 
 
-def atom_response(request: Request, title: str, path: str, entries: Iterable[FeedEntry]) -> Response:
-    """Return the feed of a page, or 304 to a reader that has it."""
-    text = _atom(public_address(request), title, path, tuple(entries))
+def atom_response(
+    request: Request, title: str, path: str, entries: Iterable[FeedEntry], *, since: datetime
+) -> Response:
+    """Return the feed of a page, or 304 to a reader that has it. `since`: date of a feed without entries."""
+    text = _atom(public_address(request), title, path, tuple(entries), since)
     headers = {
         "Cache-Control": f"private, max-age={_MAX_AGE_SECONDS}",
         "ETag": f'"{hashlib.sha256(text).hexdigest()[:20]}"',
@@ -42,13 +44,12 @@ def atom_response(request: Request, title: str, path: str, entries: Iterable[Fee
     return Response(text, headers=headers, media_type="application/atom+xml")
 
 
-def _atom(base: str, title: str, path: str, entries: tuple[FeedEntry, ...]) -> bytes:
+def _atom(base: str, title: str, path: str, entries: tuple[FeedEntry, ...], since: datetime) -> bytes:
     feed = ElementTree.Element("feed", xmlns="http://www.w3.org/2005/Atom")
     _add(feed, "id", f"{base}{path}")
     _add(feed, "title", title)
     ElementTree.SubElement(feed, "link", href=f"{base}{path}")
-    newest = max((entry.updated for entry in entries), default=None)
-    _add(feed, "updated", newest.isoformat() if newest else "1970-01-01T00:00:00+00:00")
+    _add(feed, "updated", max((entry.updated for entry in entries), default=since).isoformat())
     _add(ElementTree.SubElement(feed, "author"), "name", "Threewalls")
     for item in entries:
         entry = ElementTree.SubElement(feed, "entry")

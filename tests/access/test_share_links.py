@@ -1,7 +1,7 @@
 """Share links: one page without a log-in, nothing beside it, until the link expires or is revoked."""
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from html import unescape
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 
 from app.access.credentials import SHARE_NAME
 from app.storage.database import transaction
+from app.storage.runs import aware
 from app.storage.tables import ProjectRow, RegressionRow, RunRow, ShareLinkRow, utc_now
 from tests.access.belongings import Belongings, make_belongings
 from tests.access.people import OURS, PUBLIC, THEIRS, Teams
@@ -157,6 +158,18 @@ def test_a_project_without_regressions_offers_its_feed_and_an_unknown_one_none(t
     for project, offered in ((OURS, True), (THEIRS, False), ("unknown", False)):
         page = teams.client("viewer").get(f"/regressions?project={project}", headers={"Accept": "text/html"}).text
         assert ("/regressions.atom" in page) == offered, project
+
+
+def test_a_feed_without_entries_has_the_date_of_its_project(teams: Teams) -> None:
+    with transaction(teams.engine) as session:
+        project = session.execute(select(ProjectRow).where(col(ProjectRow.slug) == PUBLIC)).scalar_one()
+        created_at = aware(project.created_at)
+    reader = teams.client("anonymous")
+    answers = [reader.get(f"/regressions.atom?project={PUBLIC}") for _ in range(2)]
+    feed = ElementTree.fromstring(answers[0].content)  # noqa: S314  our own document
+    assert feed.find(f"{ATOM}entry") is None
+    assert datetime.fromisoformat(feed.findtext(f"{ATOM}updated", "")) == created_at
+    assert answers[0].headers["ETag"] == answers[1].headers["ETag"]
 
 
 def test_control_characters_do_not_break_the_feed(teams: Teams) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from xml.etree import ElementTree
 
@@ -13,7 +14,7 @@ from app.main import create_app
 from app.settings import Settings
 from app.storage import users
 from app.storage.database import transaction
-from app.storage.tables import WatchRow
+from app.storage.tables import WatchRow, utc_now
 from app.storage.watches import MAX_WATCHES
 from tests.access.belongings import Belongings, make_belongings
 from tests.access.people import OURS, THEIRS, Teams, make_teams
@@ -82,6 +83,23 @@ def test_only_users_watch_and_only_what_they_may_read(teams: Teams, ours: Belong
             for number in range(1_000, 1_000 + MAX_WATCHES)
         )
     assert teams.client("viewer").put(f"{API}/stacks/{ours.stack}").status_code == 422
+
+
+def test_a_feed_without_changes_has_the_date_of_the_newest_watch(teams: Teams) -> None:
+    viewer, reader = teams.client("viewer"), teams.client("anonymous")
+    page = viewer.post("/watching/feed", headers={"Accept": "text/html"}).text
+    (feed,) = set(re.findall(r"/watching\.atom\?key=[A-Za-z0-9_-]{43}", page))
+    dates = []
+    for _ in range(2):
+        answer = reader.get(feed)
+        assert reader.get(feed, headers={"If-None-Match": answer.headers["ETag"]}).status_code == 304
+        dates.append(ElementTree.fromstring(answer.text).findtext(f"{ATOM}updated", ""))  # noqa: S314  our own
+        with transaction(teams.engine) as session:
+            watch = WatchRow(user_id=teams.users["viewer"], project_id=teams.ours, kind="regression", target="1")
+            watch.watched_at = datetime(2026, 5, 4, 3, 2, tzinfo=UTC)
+            session.merge(watch)
+    assert datetime.fromisoformat(dates[0]).date() >= utc_now().date() - timedelta(days=1)
+    assert dates[1] == "2026-05-04T03:02:00+00:00"
 
 
 def test_the_feed_needs_its_key_and_follows_the_rights_of_its_user(teams: Teams, ours: Belongings) -> None:
