@@ -19,6 +19,8 @@ from app.errors import UsageError
 def rerun(options: argparse.Namespace, service: Service, env: Mapping[str, str]) -> int:
     """Print the request, or run `--exec` once for each rerun, and return 0, or 3 when a command failed.
 
+    Only the run that requested reruns starts them. The reruns request the missing ones, too, which are on their way.
+
     Each command gets THREEWALLS_RERUN_OF, _COMMIT, _CONFIG_KEY, _JOB, _NUMBER and _COUNT. Raises UsageError, Refused or
     Unreachable.
     """
@@ -27,13 +29,16 @@ def rerun(options: argparse.Namespace, service: Service, env: Mapping[str, str])
     if report.get("status") == "pending":
         raise UsageError(f"Run {run_id} has no verdict yet. Wait for it with --wait.")
     request: Mapping[str, Any] | None = report.get("rerun")
+    first = request.get("requested_by", run_id) if request else run_id
     if options.json:
         out(json.dumps({"schema": "rerun/1", "run": run_id, "rerun": request}))
     elif not request:
         out(f"run {run_id} needs no rerun: {one_line(str(report.get('headline', '')))}")
+    elif first != run_id:
+        out(f"run {run_id} starts no rerun: run {first} requested {request['runs']} more of the commit")
     elif not options.exec:
         out(request_text(run_id, request))
-    return _start(run_id, request, options.exec, env) if request and options.exec else FINE
+    return _start(run_id, request, options.exec, env) if request and options.exec and first == run_id else FINE
 
 
 def request_text(run_id: int, request: Mapping[str, Any]) -> str:

@@ -99,8 +99,10 @@ class Notifier:
 
     def _rerun(self, run: RunRow, document: VerdictDocument) -> None:
         request = rerun_request(self._session, run.id or 0, document)
-        receivers = self.wanted("rerun.requested", [run.stack_key]) if request else []
-        if request is None or not receivers or not is_fresh(aware(run.created_at), utc_now()):
+        if request is None or request.requested_by != run.id:
+            return
+        receivers = self.wanted("rerun.requested", [run.stack_key])
+        if not receivers or not is_fresh(aware(run.created_at), utc_now()):
             return
         notification = rerun_notification(
             request, project=self._slug(), run_id=run.id or 0, name=run.name, stack=(run.stack_key, self._name(run)),

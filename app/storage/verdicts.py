@@ -207,7 +207,8 @@ def rerun_request(session: Session, run_id: int, document: VerdictDocument) -> R
         return None
     command = row.metadata_stated.get("launch_args")
     stated = command if isinstance(command, str) else ""
-    return RerunRequest(document.requested_reruns, row.commit, row.config_key, row.job, stated)
+    first = int(document.candidates[0])
+    return RerunRequest(first, document.requested_reruns, row.commit, row.config_key, row.job, stated)
 
 
 def reruns_since(session: Session, project_id: int, since: datetime) -> tuple[int, float]:

@@ -66,10 +66,12 @@ def play_on_comment(folder: Path, comment: str, inputs: Mapping[str, str], **env
 
 
 def _play(folder: Path, steps: Iterable[Mapping[str, Any]], context: dict[str, str], env: Mapping[str, str]) -> Played:
-    """Run the scripts of steps up to the first failure. Their outputs join the context."""
+    """Run the scripts of steps, after a failure only those with `always()`. Their outputs join the context."""
     played, summary, on_path = Played(), folder / "summary.md", folder / "path"
     on_path.touch()
     for number, step in enumerate(steps):
+        if not _runs(step.get("if", "success()"), context, failed=played.code != 0):
+            continue
         assert "${{" not in step["run"], "what people wrote must not become a script"
         script, output = folder / f"step-{number}.sh", folder / f"output-{number}"
         script.write_text(step["run"])
@@ -87,11 +89,16 @@ def _play(folder: Path, steps: Iterable[Mapping[str, Any]], context: dict[str, s
         if name := step.get("id"):
             played.outputs[name] = outputs
             context |= {f"steps.{name}.outputs.{key}": text for key, text in outputs.items()}
-        if done.returncode:
-            played.code = done.returncode
-            break
+        played.code = played.code or done.returncode
     played.summary = summary.read_text() if summary.exists() else ""
     return played
+
+
+def _runs(condition: str, context: Mapping[str, str], *, failed: bool) -> bool:
+    """Evaluate terms joined by `&&`: `always()`, `success()`, and names that must not be empty."""
+    terms = condition.split(" && ")
+    names = [term.removesuffix(" != ''") for term in terms if term not in ("always()", "success()")]
+    return ("always()" in terms or not failed) and all(context.get(name) for name in names)
 
 
 def _evaluated(text: str, context: Mapping[str, str]) -> str:

@@ -20,6 +20,7 @@ from tests.services import github_server, gitlab_server
 from tests.services.github_server import APP, FORK, PERSON, running_github
 from tests.services.gitlab_server import JOB, OWN, running_gitlab
 from tests.training_logs import training_log
+from threewalls import Client
 
 GITHUB = {
     "GITHUB_ACTIONS": "true",
@@ -442,6 +443,33 @@ def test_a_job_that_may_not_write_still_has_its_result(server: Running, tmp_path
     assert played.printed.count("::warning title=Threewalls::") == 2
     assert token not in played.printed
     assert played.summary.startswith("**◌ no baseline")
+
+
+def test_a_job_starts_the_reruns_that_its_verdict_requests_and_reruns_start_none(
+    server: Running, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    stated = inputs(server, wait="120", allow="regression,no-baseline", set="gpu=H100\njob=perf", comment="false")
+    stated |= {
+        "rerun": f'echo "$THREEWALLS_RERUN_COMMIT $THREEWALLS_RERUN_NUMBER of $THREEWALLS_RERUN_COUNT" >> {started}'
+    }
+    with Client(server.address, project=stated["project"]) as client, running_github() as forge:
+        for night, step_time in enumerate((400, 401, 399, 400.5, 399.5, 400)):
+            log = tmp_path / f"night-{night}.log"
+            log.write_bytes(training_log(50, step_time))
+            meta = {"gpu": "H100", "job": "perf", "branch": "main", "commit": f"c{night}"}
+            run = client.upload(log, meta=meta | {"commit_time": f"2026-11-{night + 1:02}T00:00:00Z"})
+            client.verdict(run, wait=300)
+        logs(tmp_path, "a.log")
+        (tmp_path / "logs/a.log").write_bytes(training_log(50, 440))
+        played = play_action(tmp_path, stated, **github_job(tmp_path, forge.base))
+        assert played.outputs["report"]["outcome"] == "regression", played.printed
+        assert started.read_text().splitlines() == [f"{github_server.HEAD} 1 of 1"]
+        (tmp_path / "logs/a.log").write_bytes(training_log(50, 441))
+        job = github_job(tmp_path, forge.base)
+        again = play_action(tmp_path, stated, **job)
+        assert again.outputs["report"]["outcome"] == "regression", again.printed
+    assert len(started.read_text().splitlines()) == 1
 
 
 def test_a_missing_log_fails_the_job_before_anything_is_said(server: Running, tmp_path: Path) -> None:

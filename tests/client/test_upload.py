@@ -5,6 +5,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -288,6 +289,7 @@ def test_an_inconclusive_verdict_asks_once_for_few_reruns(
     assert verdict["verdict"] == "inconclusive"
     assert verdict["rerun"]["runs"] == verdict["need_runs"] == 1
     assert (verdict["rerun"]["commit"], verdict["rerun"]["job"]) == ("abc123", "perf")
+    assert verdict["rerun"]["requested_by"] == run
     assert client.get(f"/api/v1/runs/{run}/report").json()["rerun"] == verdict["rerun"]
     again = arrive(engine, 1024.0, 11, "abc123", job="perf")
     judge_all(engine, settings)
@@ -316,7 +318,22 @@ def test_the_request_is_news(engine: Engine, settings: Settings, client: TestCli
     assert [event for event, *_ in states(engine)] == ["rerun.requested"]
 
 
-REPORT = {
+def test_only_the_first_run_of_a_commit_requests_reruns(engine: Engine, settings: Settings, client: TestClient) -> None:
+    for number, time in enumerate(steady(1000, 5)):
+        arrive(engine, time, number)
+    listen(engine, NOWHERE, "rerun.requested")
+    run = arrive(engine, 1027.0, 5, "abc123")
+    judge_all(engine, settings)
+    assert client.get(f"/api/v1/runs/{run}/verdict").json()["rerun"]["runs"] == 2
+    again = arrive(engine, 1027.0, 6, "abc123")
+    judge_all(engine, settings)
+    requests = [client.get(f"/api/v1/runs/{number}/verdict").json()["rerun"] for number in (run, again)]
+    assert [(request["requested_by"], request["runs"]) for request in requests] == [(run, 1)] * 2
+    assert len(states(engine)) == 1
+    assert f"which run {run} requested" in client.get(f"/api/v1/runs/{again}/report.md").text
+
+
+REPORT: dict[str, Any] = {
     "run": {"id": 17, "name": "nightly", "address": "http://x/runs/17"},
     "status": "judged",
     "headline": "inconclusive",
@@ -341,6 +358,19 @@ def test_the_command_starts_each_rerun_with_what_it_needs(tmp_path: Path) -> Non
         assert main(["rerun", "17", "--url", service.url, "--exec", command]) == 0
         assert log.read_text().splitlines() == ["abc123 1 of 2", "abc123 2 of 2"]
         assert main(["rerun", "17", "--url", service.url, "--exec", "exit 7"]) == 3
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_rerun_starts_none_of_the_missing_reruns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: list[str]
+) -> None:
+    request = REPORT["rerun"] | {"requested_by": 15}
+    with answering(Answer(body=REPORT | {"rerun": request})) as service:
+        command = f"touch {tmp_path / 'started'}"
+        assert main(["rerun", "17", "--url", service.url, "--exec", command, *form]) == 0
+    assert not (tmp_path / "started").exists()
+    printed = capsys.readouterr().out
+    assert json.loads(printed)["rerun"] == request if form else "run 15 requested 2 more" in printed
 
 
 def test_a_run_that_asks_for_nothing_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

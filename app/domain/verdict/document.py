@@ -17,8 +17,13 @@ from app.domain.verdict.step_time import Outcome, StepTimeChange, Verdict
 
 @dataclass(frozen=True, slots=True)
 class RerunRequest:
-    """The reruns that would decide a verdict. `job` and `command` are empty where the upload did not state them."""
+    """The reruns that would decide a verdict.
 
+    `requested_by`: the first run of the commit, which alone starts reruns, so that none is started twice. `runs`: how
+    many are missing. `job` and `command` are empty where the upload did not state them.
+    """
+
+    requested_by: int
     runs: int
     commit: str
     config_key: str

@@ -344,6 +344,8 @@ def rerun_text(request: RerunRequest, decision: str, run: str) -> str:
     """Say how many reruns a verdict asks for, why, and which command starts them. `run`: its number."""
     commit = f" of commit {short_commit(request.commit)}" if request.commit else ""
     reruns = f"{plural(request.runs, 'rerun')}{commit}"
+    if str(request.requested_by) != run:
+        return f"Missing: {reruns}, which run {request.requested_by} requested."
     if decision == "regression":
         why = f"One launch, perhaps on a slow node: {reruns} can confirm it"
     else:
