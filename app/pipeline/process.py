@@ -232,8 +232,8 @@ def read_files(log_files: LogFiles, inputs: RunInputs) -> StoredReading:
     if not log.n and not parts and not documents and warnings:
         log = replace(log, problems=(*log.problems, LogProblem(UNREADABLE_DOCUMENT, warnings[0])))
     warnings += [
-        f"{file.name} is {file.cut}, but ends early at {size(file.size_bytes)}. The {part.log.n:,} iterations "
-        "before the cut were read. Upload the file again to complete the run."
+        f"{file.name} is {file.cut}, but ends early at {size(file.size_bytes)}. "
+        f"{plural(part.log.n, 'iteration')} before the cut could be read. Upload the file again to complete the run."
         for file, part in zip(inputs.logs, parts, strict=True)
         if file.cut
     ]

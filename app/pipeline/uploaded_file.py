@@ -90,7 +90,7 @@ class Decompressed:
         if self.size_bytes > _BOMB_CHECK_BYTES and self.size_bytes > self._limits.ratio * self._file.tell():
             raise TooLarge(
                 f"{self._name} decompresses to more than {self._limits.ratio} times its size, which no log does. "
-                "Nothing was saved."
+                "Nothing was saved. If it is one, upload it without compression."
             )
 
     def _gunzip(self) -> Iterator[bytes]:
@@ -277,7 +277,7 @@ def _is_binary(head: bytes) -> bool:
 
 
 def _not_a_log(name: str, what: str) -> NotALog:
-    return NotALog(f"{name} is {what}, not a log. Nothing was saved. Upload the log as text, .gz or .zst.")
+    return NotALog(f"{name} is {what}, not text. Nothing was saved. Upload the file as text, .gz or .zst.")
 
 
 # --- Names of files and runs.

@@ -119,8 +119,14 @@ _PLACES = {
 """First part of an address and the name of the page there."""
 _LONGEST_SEARCH = 60
 _MOST_FIELDS = 50
-_MESSAGES = {"missing": "is required", "extra_forbidden": "is not a field of this call"}
+_MESSAGES = {
+    "missing": "is required",
+    "extra_forbidden": "is not a field of this call",
+    "model_attributes_type": "must be a JSON object",
+}
 """In place of the validator's own, by type."""
+_UNREADABLE_BODY = "There was an error parsing the body"
+"""FastAPI's detail for a body that no JSON parser can read at all."""
 """An answer names at most this many invalid fields."""
 
 _MACHINE_PATHS = ("/api/", "/healthz", "/readyz", "/metrics")
@@ -195,17 +201,18 @@ def _invalid_request(request: Request, error: Exception) -> Response:
     # For a page, an invalid parameter in the path is simply an address that does not exist.
     if _is_page(request) and any(problem["loc"][0] == "path" for problem in problems):
         return answer(request, 404, _TITLES[404], _DETAILS[404])
-    # `("query", "wait")` is `wait` to the caller.
-    fields = tuple(
-        FieldError(
-            ".".join(map(str, problem["loc"][1:] or problem["loc"])),
-            _MESSAGES.get(problem["type"], problem["msg"].removeprefix("Value error, ")),
-        )
-        for problem in problems
-    )
+    fields = tuple(map(_field_error, problems))
     names = ", ".join(field.field for field in fields)
     ending = "" if request.method in ("GET", "HEAD") else " Nothing was saved."
     return answer(request, 422, _TITLES[422], f"Check {names}.{ending}", fields)
+
+
+def _field_error(problem: Mapping[str, Any]) -> FieldError:
+    if problem["type"] == "json_invalid":  # its place is the character
+        return FieldError("body", f"is not JSON: {problem['ctx']['error']}, at character {problem['loc'][-1] + 1}")
+    # `("query", "wait")` is `wait` to the caller.
+    name = ".".join(map(str, problem["loc"][1:] or problem["loc"]))
+    return FieldError(name, _MESSAGES.get(problem["type"], problem["msg"].removeprefix("Value error, ")))
 
 
 def _is_page(request: Request) -> bool:
@@ -217,6 +224,8 @@ def _http_error(request: Request, error: Exception) -> Response:
     phrase = HTTPStatus(error.status_code).phrase
     title = _TITLES.get(error.status_code, phrase)
     detail = error.detail if error.detail != phrase else _DETAILS.get(error.status_code, f"{title}.")
+    if detail == _UNREADABLE_BODY:
+        detail = "The body is not UTF-8 text, or is nested too deeply. Nothing was saved. Send a JSON object."
     response = answer(request, error.status_code, title, detail)
     response.headers.update(error.headers or {})
     return response

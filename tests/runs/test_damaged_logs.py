@@ -247,10 +247,11 @@ def test_a_stated_format_that_a_file_does_not_have_is_refused(client: TestClient
     assert (as_log["status"], as_log["files"][0]["document"]) == ("unread", "")
 
 
-def test_a_table_without_a_unit_is_unread_and_says_why(client: TestClient) -> None:
-    run = read(client, b"step,step_time,loss\n1,2,3\n")
-    assert (run["status"], run["health"]["outcome"], run["failures"]) == ("unread", "unread", [])
-    assert "step_time_ms" in run["error"]
+def test_a_table_without_step_times_is_unread_and_says_why(client: TestClient) -> None:
+    for table in (b"step,step_time,loss\n1,2,3\n", b"iteration,loss\n1,2.5\n"):
+        run = read(client, table)
+        assert (run["status"], run["health"]["outcome"], run["failures"]) == ("unread", "unread", [])
+        assert "step_time_ms" in run["error"]
 
 
 def test_a_run_without_any_text_is_unread_and_never_a_failed_job(client: TestClient) -> None:

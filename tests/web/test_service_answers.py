@@ -534,3 +534,22 @@ def test_the_data_of_a_chart_travels_again_only_when_it_changed(client: TestClie
     assert changed.status_code == 200
     assert "quarantined" in changed.text
     assert changed.headers["etag"] != first.headers["etag"]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"[]", "body: must be a JSON object"),
+        (b'{"note', "body: is not JSON"),
+        (b"\xff\xfe\x00", "is not UTF-8 text"),
+        (b'{"a":' * 5_000, "nested too deeply"),
+    ],
+)
+def test_a_body_that_is_no_json_object_is_refused_with_what_to_send(
+    client: TestClient, body: bytes, words: str
+) -> None:
+    answer = client.post("/api/v1/runs/1/quarantine", content=body, headers={"Content-Type": "application/json"})
+    problem = answer.json()
+    fields = " ".join(f"{field['field']}: {field['message']}" for field in problem["errors"])
+    assert (answer.status_code in (400, 422), words in f"{problem['detail']} {fields}") == (True, True), problem
+    assert "Nothing was saved" in problem["detail"]

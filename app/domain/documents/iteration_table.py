@@ -18,7 +18,8 @@ from typing import Literal
 import numpy as np
 
 from app.domain.documents.document import MAX_JSON_BYTES, Document, read_json
-from app.domain.logs.column_names import Column, column_of
+from app.domain.logs.column_names import KNOWN, Column, column_of
+from app.domain.numbers import plural
 from app.domain.run import FloatArray
 
 MAX_ROWS = 1_000_000
@@ -140,7 +141,7 @@ def _csv_rows(text: str, problems: _Problems) -> Table:
         rows = []
         for number, cells in enumerate(islice(reader, MAX_ROWS + 1), 2):
             if len(cells) != len(names):
-                problems.add(f"Row {number} has {len(cells)} cells instead of {len(names)}.")
+                problems.add(f"Row {number} has {plural(len(cells), 'cell')} instead of {len(names)}.")
             rows.append(dict(zip(names, cells, strict=False)))
     except csv.Error as error:
         raise ValueError(f"This is not CSV: {error}.") from None
@@ -268,11 +269,15 @@ _NAMES_REACH = 20_000
 
 
 def recognise_iterations(head: bytes) -> Literal["iterations", "bencher metrics"] | None:
-    """Return the kind of a document whose first names include an iteration and a step time, or of Bencher's JSON."""
+    """Return the kind of a document whose first names include an iteration and a step time, or of Bencher's JSON.
+
+    CSV whose header has an iteration and another known column is one without a step time, whose reader names that.
+    """
     if _BENCHER.match(head[:2000]):
         return "bencher metrics"
     stripped = head.lstrip()[:_NAMES_REACH]
-    if stripped[:1] in (b"{", b"["):
+    is_json = stripped[:1] in (b"{", b"[")
+    if is_json:
         names = [name.decode("utf-8", "replace") for name in dict.fromkeys(_KEY.findall(stripped))]
     else:
         first = next((line for line in stripped.split(b"\n")[:20] if not line.startswith(b"#")), b"")
@@ -285,4 +290,5 @@ def recognise_iterations(head: bytes) -> Literal["iterations", "bencher metrics"
             columns.add(column_of(name).name)
         except ValueError:
             columns.add("step_time_ms")  # a step time whose unit is stated apart, or is missing
-    return "iterations" if {"iteration", "step_time_ms"} <= columns else None
+    is_table = "step_time_ms" in columns or (not is_json and not columns.isdisjoint(KNOWN))
+    return "iterations" if "iteration" in columns and is_table else None

@@ -53,6 +53,8 @@ _MEMORY = frozenset(
     {"peak_memory", "max_memory", "max_memory_allocated", "peak_memory_allocated", "memory_peak", "max_allocated",
      "mem_max_allocated", "peak_allocated", "perf_max_memory_allocated", "max_mem_allocated", "peak_gpu_memory"}
 )  # fmt: skip
+KNOWN = frozenset(_PLAIN.values())
+"""Columns besides iteration, times and memory that only a table of iterations has."""
 RESERVED = frozenset({"step_time_true_ms", "log_file", "log_line", "total_iterations"})
 """Columns that we compute. Series from outside must not replace them."""
 

@@ -95,6 +95,7 @@ def test_logs_and_other_json_are_no_tables() -> None:
         "step 5 loss 2.5 time 0.3, next\n",
         '{"loss": 7.15, "learning_rate": 4.8e-05, "epoch": 0.03, "step": 500}\n',
         '{"model": {"value": {"a": 1}}}',
+        "Wall time,Step,Value\n1.5,1,2.5\n",
     ):
         assert recognise("train.log", text.encode()) is None
 
