@@ -298,6 +298,8 @@ def _last_that_worked(session: Session, run: RunDetail) -> _Worked | None:
     worked = []
     for row in rows:
         contract = stored_contract(row.contract)
+        if any(item.is_certain for item in differing(("seq_len",), contract, run.contract)):
+            continue  # a shorter sequence is another job, and no way back
         beside = (*differing_beside(contract, run.contract), *differing_commit(row.commit, run.commit))
         worked.append(_Worked(row.id, _since(contract, run.contract), beside=beside))
     nearest = sorted(worked, key=lambda earlier: len(earlier.differences))[:_WITH_ARGUMENTS]

@@ -496,6 +496,19 @@ def test_after_running_out_of_memory_the_way_back_comes_first_and_nothing_is_tun
     assert "eo-enable" in [row["rule"] for row in rows_of(client, run)]
 
 
+def test_a_shorter_sequence_is_no_way_back_but_context_parallelism_is_a_way_on(client: TestClient) -> None:
+    process_run(int(upload(client, training_log(20), meta={**JOB, "seq_len": 4096}).json()["id"]))
+    log = training_log(1) + OUT_OF_MEMORY.encode()
+    longer = {**JOB, "seq_len": 65_536, "cp": 1, "tp": 1, "pp": 1, "gpus": 16}
+    run = int(upload(client, log, meta=longer).json()["id"])
+    process_run(run)
+    rows = rows_of(client, run)
+    assert "fit-go-back" not in [row["rule"] for row in rows]
+    assert (rows[0]["rule"], rows[0]["changes"]["fields"]) == (
+        "scale-cp-enable", [{"name": "cp", "before": "1", "after": "16"}],
+    )  # fmt: skip
+
+
 def test_after_a_crash_everything_that_changed_since_the_job_worked_comes_first(client: TestClient) -> None:
     def attempt(turbo: str, rest: bytes) -> int:
         run = int(upload(client, DUMP.format(turbo=turbo).encode() + rest, meta=JOB).json()["id"])

@@ -91,7 +91,7 @@ def withheld_because(
     reasons = (
         (blocked and (retunes or (another_layout and rule.phase == "scale")), "Resolve the blockers first."),
         (
-            unhealthy and not (values.get("oom") is True and rule.phase == "fit"),
+            unhealthy and not (values.get("oom") is True and (rule.phase == "fit" or rule.saves_memory)),
             f"Make the run healthy first: {unhealthy}.",
         ),
         (unjudged and moves_speed, f"First: {unjudged}."),

@@ -166,7 +166,7 @@ def place_of(
     # without a figure last; then the number of the rule as a tie-breaker.
     by_phase = _phase(rule, values) if tier in ("workflow", "other", "slower") else 0
     by_kind = _KINDS[rule.kind] if tier in ("health", "unjudged", "workflow", "other", "slower") else 0
-    is_ladder = rule.kind != "candidate" or rule.phase == "fit"
+    is_ladder = rule.kind != "candidate" or rule.phase == "fit" or tier == "health"
     by_worth = 0.0 if is_ladder else -round(worth, 3)
     if rule.hints.urgency == "evidence":  # a record changes several knobs: behind all figures of single ones
         by_worth = max(by_worth, -_LEAST_WORTH)
@@ -184,7 +184,7 @@ def _tier(
     tiers: tuple[tuple[bool, Tier], ...] = (
         (rule.kind == "blocker", "stops"),
         (rule.hints.urgency == "health", "health"),
-        (candidate and values.get("oom") is True and rule.phase == "fit" and rule.wall == "memory", "health"),
+        (values.get("oom") is True and rule.saves_memory, "health"),
         (rule.hints.urgency == "unjudged", "unjudged"),
         (rule.hints.urgency == "regression", "regression"),
         ((rule.hints.urgency == "measured" and not loses) or (candidate and evidence.own_order < 0), "measured"),

@@ -184,6 +184,11 @@ class Rule:
         return bool(change.set or change.env or change.megatron_lm or change.bridge)
 
     @property
+    def saves_memory(self) -> bool:
+        """Return whether it is a candidate for a job that ran out of memory."""
+        return self.kind == "candidate" and self.wall == "memory" and self.phase in ("fit", "scale")
+
+    @property
     def is_step_of_the_profile(self) -> bool:
         """Return whether it is a check of a profile, which changes nothing."""
         return self.phase == "profile" and self.kind == "candidate" and not self.changes_something

@@ -2,9 +2,11 @@
 
 import re
 
+import pytest
+
 from app.domain.rules.derive import derive
-from app.domain.rules.engine import evaluate
-from app.domain.rules.evidence import OwnResult, changed_since
+from app.domain.rules.engine import Taken, evaluate
+from app.domain.rules.evidence import OwnResult, Statement, changed_since
 from app.domain.rules.expression import FactContext, Unknown, compile_expression
 from app.domain.rules.load import built_in_rules
 from app.domain.rules.phases import TuningPhases, tuning_phases
@@ -41,13 +43,44 @@ def test_out_of_memory_a_model_with_latent_attention_recomputes_its_up_projectio
         suggestions = evaluate({**out, **how, "model": model, **facts}, built_in_rules()).suggestions
         return [item.rule.id for item in suggestions if item.rule.phase == "fit"]
 
-    first = ["fit-rc-mla-up", "fit-selective-first"]
+    first = ["fit-rc-mla-up", "fit-rc-moe-act"]
     assert order("DeepSeek-V3", [], pp=4) == [*first, "fit-fine-offload", "fit-more-tp-last"]
     assert order("DeepSeek-V2-Lite", [], pp=1) == [*first, "fit-act-offload", "fit-more-tp-last"]
     assert order("DeepSeek-V3", ["mla_up_proj"], pp=1) == [
         "fit-rc-moe-act", "fit-rc-layernorm", "fit-rc-mlp", "fit-opt-offload", "fit-more-tp-last",
     ]  # fmt: skip
     assert order("Qwen3-30B-A3B", [], pp=1)[0] == "fit-selective-first"  # no latent attention
+
+
+@pytest.mark.parametrize(
+    ("model", "modules"), [("DeepSeek-V3", ("mla_up_proj",)), ("Qwen3-30B-A3B", ("moe_act",)), ("mine", ("moe_act",))]
+)
+def test_in_place_of_whole_layers_the_modules_of_the_model_are_recomputed(model: str, modules: tuple[str, ...]) -> None:
+    whole = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_layers": 1, "ep": 8}
+    selective = evaluate({**whole, "model": model, "oom": False}, built_in_rules()).find("fit-selective-first")
+    assert selective is not None
+    assert selective.set["recompute_modules"] == modules
+
+
+def test_a_record_comes_after_single_knobs_at_the_measured_wall() -> None:
+    facts = (
+        {"gpu": "H100", "gpus": 16, "model": "Qwen3-30B-A3B", "ep": 16, "tp": 1, "dispatcher": "alltoall"}
+        | {"exposed_comm_frac": 0.35, "ep_overlap": False, "installed_flex_backends": ["deepep"], "oom": False}
+        | {"record_pct": 33.0, "record_title": "NVIDIA", "record_changes": "ep 16 to 8", "record_take": "Set ep to 8."}
+        | {"record_doubt": "", "steps_done": 60, "window": 40, "fits": True}
+    )
+    record = Statement(level=4, text="49 % faster", setting="", source="D-sum", date="2026-08", gain=(0.0, 49.0))
+    taken = {"published-faster": Taken({"ep": 8}, record)}
+    offered = [item.rule.id for item in evaluate(facts, built_in_rules(), taken=taken).suggestions]
+    knobs = ["disp-ab-hopper", "eo-enable"]
+    assert [rule for rule in offered if rule in (*knobs, "published-faster")] == [*knobs, "published-faster"]
+
+
+@pytest.mark.parametrize(("gpus", "cp"), [(16, 16), (64, 32)])
+def test_a_long_sequence_that_ran_out_of_memory_is_split_first(gpus: int, cp: int) -> None:
+    job = {"gpu": "H100", "gpus": gpus, "tp": 1, "pp": 1, "cp": 1, "seq_len": 131_072, "oom": True, "fits": False}
+    first = evaluate({**job, "model": "Qwen3-30B-A3B", "ep": 8}, built_in_rules()).suggestions[0]
+    assert (first.rule.id, first.set["cp"], first.place.tier) == ("scale-cp-enable", cp, "health")
 
 
 def test_what_is_missing_is_told_as_what_somebody_can_supply() -> None:
