@@ -150,8 +150,9 @@ class LeaderboardPage:
 
     @property
     def next_ranking(self) -> NextRanking | None:
-        """Return how a page without any ranking gets one; None with a ranking."""
-        return None if self.cards and self.standings.total > 1 else next_ranking(self.standings.items)
+        """Return how a board without any ranking gets one; None with a ranking, on another page, too."""
+        has_ranking = self.cards or any(summary.rankings for summary in self.standings.summaries)
+        return None if has_ranking and self.standings.total > 1 else next_ranking(self.standings.items)
 
     @cached_property
     def ep_note(self) -> str:

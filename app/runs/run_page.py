@@ -284,6 +284,8 @@ def _iterations(health: Mapping[str, Any]) -> str | None:
     read = health.get("iterations")
     if read is None:
         return None
+    if read == health.get("last_iteration") == health.get("total_iterations") and not health.get("restarts"):
+        return f"all {read:,}"
     planned = f", the last is {health['last_iteration']:,}" if health.get("last_iteration") is not None else ""
     planned += f" of {health['total_iterations']:,}" if planned and health.get("total_iterations") else ""
     restarts = health.get("restarts") or 0

@@ -244,7 +244,7 @@ def test_a_growing_log_moves_its_figures_and_nothing_else(open_page: OpenPage, h
     assert page.evaluate("window.scrollY") == 400
     append(house, run, text[later:], later, complete="true")
     expect(page.locator(".badge", has_text="receiving")).to_have_count(0, timeout=90_000)
-    expect(page.locator("#run-tab")).to_contain_text("the last is 120 of 120", timeout=90_000)
+    expect(page.locator("#run-tab")).to_contain_text("all 120", timeout=90_000)
     expect(page.locator("#run-poll[hx-trigger]")).to_have_count(0)
     assert page.evaluate("window.sameDocument")
 
