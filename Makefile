@@ -1,10 +1,10 @@
 # Two commands matter: `make demo` starts the service with example data, `make test` runs every test.
-# Each target sets up all that it needs; a second run finds the stamp files in .venv and starts at once.
+# Each target installs what it needs; later runs find the stamp files in .venv and start immediately.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-# Without bytecode every process compiles 850 modules anew, 3.5 processor seconds; some shells switch it off.
+# Some shells disable bytecode files; every process would then compile 850 modules, which takes 3.5 s of processor time.
 export PYTHONDONTWRITEBYTECODE :=
 
 PYTHON ?= python3
@@ -18,7 +18,7 @@ PIP := $(BIN)/pip install -q --disable-pip-version-check --no-deps --require-has
 LOCK := $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --override overrides.txt \
         --custom-compile-command "make lock" $(UPGRADE)
 LOCK_FOLDER ?= .
-# What has a size of its own under SOAK=1 (tests/cases.py)
+# Test files with campaigns that are larger under SOAK=1 (tests/cases.py)
 CAMPAIGNS = $(shell grep -rlw sized --include='test_*.py' tests)
 FAST := tests/domain tests/analysis tests/client tests/delivery tests/demo tests/test_architecture.py
 SOURCES := app workers threewalls migrations tests bench threewalls_entry.py
@@ -107,7 +107,7 @@ help:
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	  echo "Threewalls needs Python 3.11 or newer as '$(PYTHON)'. Name another one: make PYTHON=python3.12"; exit 1; }
+	  echo "'$(PYTHON)' is missing or older than Python 3.11. Choose another one: make PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "Python's venv module is missing. Install it as root, e.g.: apt-get install python3-venv"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
@@ -118,7 +118,7 @@ $(VENV)/.build: requirements-build.lock | $(BIN)/python
 	@$(PIP) -r requirements-build.lock
 	@touch $@
 
-# pip is tried last because a machine may name its package index in pip's own settings only.
+# pip is the fallback: some machines configure their package index only in pip's settings.
 define install
 	@echo "Installing $(1) into $(VENV)"
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --require-hashes -r $(1) || $(PIP) -r $(1)

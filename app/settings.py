@@ -52,14 +52,14 @@ class Settings(BaseSettings):
     )
     public_url: str = Field(
         "",
-        description="Address that users open, as in links. Required with OIDC and to listen on other addresses "
-        "than loopback. Empty: taken from each request.",
+        description="Public URL of the service, used in links. Required for OIDC and to listen on any address except "
+        "loopback. Empty: taken from each request.",
     )
     session_hours: float = Field(12, gt=0, description="A session ends after this time without use, in hours.")
-    session_days: float = Field(30, gt=0, description="A session ends at the latest after this time, in days.")
+    session_days: float = Field(30, gt=0, description="A session ends after this time at the latest, in days.")
     totp_for_administrators: bool = Field(
         False,
-        description="Administrators with a password here must add a second factor before they can do anything else.",
+        description="Administrators who log in by password must add a second factor before they can do anything else.",
     )
     password_memory_mib: int = Field(
         64,
@@ -74,13 +74,14 @@ class Settings(BaseSettings):
     oidc_client_id: str = Field("", description="Client id of this service at the provider.")
     oidc_client_secret: str = Field("", repr=False, description="Client secret at the provider. Empty: PKCE only.")
     oidc_client_secret_file: str = Field("", description="File that contains the client secret, as an alternative.")
-    oidc_scopes: str = Field("openid profile email", description="Requested scopes, separated by blanks.")
+    oidc_scopes: str = Field("openid profile email", description="Requested scopes, separated by spaces.")
     oidc_domains: str = Field(
         "",
-        description="Domains of e-mail addresses that may log in by the provider, separated by commas. Empty: any.",
+        description="E-mail domains whose users may log in through the provider, separated by commas. Empty: any.",
     )
     oidc_groups_claim: str = Field(
-        "groups", description="Claim of the ID token with the groups of the user. Empty: groups are set here only."
+        "groups",
+        description="Claim of the ID token with the groups of the user. Empty: administrators assign groups by hand.",
     )
     oidc_name: str = Field("single sign-on", description="Label of the button on the log-in page.")
     allowed_hosts: str = Field(
@@ -96,15 +97,17 @@ class Settings(BaseSettings):
     login_attempts: int = Field(
         10,
         gt=0,
-        description="Wrong passwords in 10 minutes per user and address; ten times that per user and per address.",
+        description="Limit of wrong passwords in 10 minutes per user and address; ten times that for a user or an "
+        "address alone.",
     )
     requests_per_minute: int = Field(
         1200,
         ge=0,
-        description="Requests per minute of a token, a user, or the address of an anonymous caller; 0: no limit.",
+        description="Limit of requests per minute for a token, a user, or the address of an anonymous caller; 0: no "
+        "limit.",
     )
     uploads_per_minute: int = Field(
-        300, ge=0, description="New uploads per minute, counted in the same way; 0: no limit."
+        300, ge=0, description="Limit of new uploads per minute, counted in the same way; 0: no limit."
     )
     quota_bytes: int = Field(
         0, ge=0, description="Default storage quota of a project, in decompressed bytes; 0: no limit."
@@ -126,7 +129,7 @@ class Settings(BaseSettings):
     request_seconds: float = Field(
         60,
         gt=0,
-        description="Time limit for the head of a request, for the whole body of an anonymous request, and for the "
+        description="Time limit for the headers of a request, for the whole body of an anonymous request, and for the "
         "next piece of any other body, in seconds.",
     )
     max_upload_bytes: int = Field(
@@ -137,19 +140,19 @@ class Settings(BaseSettings):
     min_free_bytes: int = Field(
         512 * 1024**2,
         ge=0,
-        description="Uploads are refused if less disk space would stay free, in bytes; 0: no check.",
+        description="Uploads are refused if they would leave less free disk space, in bytes; 0: no check.",
     )
     max_log_bytes: int = Field(4 * 1024**3, gt=0, description="Largest decompressed log file, in bytes.")
     max_profile_bytes: int = Field(
         32 * 1024**3, gt=0, description="Largest decompressed file of a profile (a GPU trace), in bytes."
     )
     profile_seconds: float = Field(
-        600, gt=0, description="Processor time after which an Nsight export is given up, in seconds."
+        600, gt=0, description="Limit of processor time for reading an Nsight export, in seconds."
     )
     kernel_classes: str = Field(
         "", description="TOML file with your own classes of GPU kernels (`docs/profiles.md`). Empty: none."
     )
-    keep_profiles: bool = Field(False, description="Keep traces of PyTorch's profiler for download once they are read.")
+    keep_profiles: bool = Field(False, description="Keep PyTorch profiler traces for download after they are read.")
     perfetto: bool = Field(
         False, description="Offer to open kept traces in ui.perfetto.dev: the browser passes them to that page."
     )
@@ -163,7 +166,7 @@ class Settings(BaseSettings):
     receiving_timeout_seconds: float = Field(
         3600,
         gt=0,
-        description="An incomplete run is closed when its log has not grown for this time, in seconds.",
+        description="An incomplete run is closed if its log has not grown for this time, in seconds.",
     )
     max_attempts: int = Field(3, gt=0, description="Attempts before a run is parked as failed.")
     task_soft_limit_seconds: int = Field(900, gt=0, description="Time after which a task is interrupted, in seconds.")
@@ -176,7 +179,7 @@ class Settings(BaseSettings):
     )
     backup_hours: float = Field(24, gt=0, description="Interval of scheduled backups, in hours.")
     backup_keep: int = Field(7, gt=0, description="Number of scheduled backups that are kept.")
-    rules_dir: str = Field("", description="Folder of your own rule files (`docs/rules.md`). Empty: none.")
+    rules_dir: str = Field("", description="Folder with your own rule files (`docs/rules.md`). Empty: none.")
     t_comm: float = Field(0.10, gt=0, lt=1, description="From this share of the step, exposed communication is a wall.")
     t_idle: float = Field(0.10, gt=0, lt=1, description="From this share of the step, GPU idle time is a wall.")
     t_headroom: float = Field(0.10, gt=0, lt=1, description="Below this free share of GPU memory, memory is tight.")

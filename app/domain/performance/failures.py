@@ -24,7 +24,7 @@ _SAME_NAME = frozenset(
 """Event kinds that are also failure kinds."""
 
 PACKAGE_MISSING = frozenset({"deepep_missing", "hybridep_missing", "ncclep_missing"})
-"""Kinds of failures of a container, which all ranks share."""
+"""Kinds of failures that the container causes, so that all ranks have them."""
 
 _IMPORT = re.compile(r"\b(?:ImportError|ModuleNotFoundError): ")
 _OVERLAP = re.compile(r"overlap_moe_expert_parallel_comm|overlap-moe-expert-parallel-comm|EP A2A overlap|1F1B overlap")
@@ -174,7 +174,7 @@ KINDS: dict[str, Kind] = {
     ),
     "loss_not_finite": Kind(
         "The loss is missing or not finite",
-        "Iterations print no finite loss although their steps were taken; Megatron-LM omits a NaN loss from the line.",
+        "The log has no finite loss for some completed steps; Megatron-LM omits a NaN loss from the line.",
         "Do not use the run. Enable the NaN checks to find the rank, and compare with a bf16 run.",
         "not_finite",
     ),
