@@ -356,7 +356,7 @@ def _contents(manifest: "Manifest") -> str:
     from app.domain.numbers import plural
 
     missing = len(manifest.missing)
-    lost = f", {missing:,} of them missing already before the backup" if missing else ""
+    lost = f", {missing:,} of which were already missing before the backup" if missing else ""
     return (
         f"{manifest.database} database of {manifest.database_bytes:,} bytes, {plural(manifest.objects, 'file')}{lost}"
     )

@@ -245,7 +245,7 @@ class AuditItem(BaseModel):
     id: int
     at: datetime
     who: str = Field(description="A user, `token NAME`, or Threewalls itself.")
-    project: str | None = Field(description="null for changes that concern no project, or all.")
+    project: str | None = Field(description="null for changes that do not concern a single project.")
     subject: str
     subject_id: str
     name: str = Field(description="Name of the subject; empty if it has only an id.")

@@ -212,14 +212,14 @@ class AccessMiddleware:
             if not may_answer(host, self._credentials.open_to or ()):
                 return refusals.refused(
                     request, "Unknown host name",
-                    f"This service has no log-ins, so it answers only at names of this machine, not at {host[:100]}.",
+                    f"This service has no log-ins, so it answers only under names of this machine, not {host[:100]}.",
                     f"To enable log-ins, create an administrator: {self._make_administrator}",
                 )  # fmt: skip
             if is_passed_on(headers.keys(), request.scope["http_version"]):
                 return refusals.refused(
                     request, "Request through a proxy",
                     "This service has no log-ins, so it answers direct requests from this machine only. This request "
-                    "came through a proxy, or by HTTP/1.0, which some proxies use.",
+                    "came through a proxy, or over HTTP/1.0, which some proxies use.",
                     f"To enable log-ins, create an administrator: {self._make_administrator}",
                 )  # fmt: skip
             if match is not None and match.route.rule.log_ins:
@@ -270,7 +270,7 @@ def _with_author(access: Access, request: Request) -> Iterator[None]:
 def _complete_first(request: Request, page: str, what: str) -> Response:
     if request.method in ("GET", "HEAD") and not request.url.path.startswith("/api/"):
         return RedirectResponse(refusals.leading_back(page, str(request.url)), 303, {"Cache-Control": "no-store"})
-    return refusals.refused(request, f"{what} first", f"{what} of your own at {page}.")
+    return refusals.refused(request, f"{what} first", f"{what} at {page}.")
 
 
 def _confirmed(request: Request, access: Access) -> Response | None:
@@ -278,7 +278,7 @@ def _confirmed(request: Request, access: Access) -> Response | None:
     if access.user is None or access.confirmed:
         return None
     if request.url.path.startswith("/api/"):
-        return refusals.refused(request, "Confirm your password first", f"Confirm it at {_CONFIRM}, then do it again.")
+        return refusals.refused(request, "Confirm your password first", f"Confirm it at {_CONFIRM}, then try again.")
     page = refusals.leading_back(_CONFIRM, request.headers.get("referer", "/settings/account"))
     return RedirectResponse(page, 303, {"Cache-Control": "no-store"})
 

@@ -165,7 +165,7 @@ def give_role(engine: AppEngine, slug: str, name: str, role: str, *, by: str) ->
     with transaction(engine) as session:
         project, group = find_project(session, slug), groups.find_group(session, name)
         if group is None:
-            why = "must be that of a group; an administrator creates groups"
+            why = "does not match a group; an administrator creates groups"
             raise InvalidChange(f"Nothing was changed: the name {why}.", (FieldError("name", why),))
         groups.set_group_role(session, project_id=project.id or 0, group_id=group.id or 0, role=new_role, by=by)
 

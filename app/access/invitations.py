@@ -81,7 +81,7 @@ class InvitationOut(BaseModel):
 
     id: int
     role: Role
-    email: str = Field(description="Whom it is for; may be empty.")
+    email: str = Field(description="E-mail address of the invited person; may be empty.")
     state: str = Field(description="`open`, `accepted`, `revoked` or `expired`.")
     created_by: str
     created_at: datetime

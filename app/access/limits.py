@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 _REDIS = ("redis://", "rediss://", "redis+unix://")
 _TIMEOUT_SECONDS = 0.25
 _PAUSE_SECONDS = 10.0
-"""Redis is not asked for this long after it did not answer, so that requests do not wait for it again and again."""
+"""After Redis did not answer, it is not used for this long, so that requests do not wait for it repeatedly."""
 
 
 class Counting:

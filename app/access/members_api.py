@@ -25,7 +25,7 @@ from app.web.identity import NEEDS_LOG_INS, Access, access_of, how_to_have_log_i
 
 LARGEST_ID = 2**63 - 1
 _NO_STORE = {"Cache-Control": "no-store"}
-Author = Annotated[str, Field(max_length=100, description="Who makes the change, on a service without log-ins.")]
+Author = Annotated[str, Field(max_length=100, description="Author of the change, on a service without log-ins.")]
 
 UserId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="Id of the user.")]
 router = api_router("access", "/api/v1/projects")
@@ -82,7 +82,9 @@ class MemberOut(BaseModel):
     added_by: str
     added_at: datetime
     disabled: bool = Field(description="The user cannot log in.")
-    administrator: bool = Field(description="The user may do everything, whatever the role in this project.")
+    administrator: bool = Field(
+        description="The user is an administrator, with full access regardless of the role in this project."
+    )
     tokens: list[CreatedToken] = Field(
         description="Valid tokens of this project that the user created. They stay valid when the role changes."
     )
@@ -297,7 +299,7 @@ class NewUser(BaseModel):
 
     name: str = Field(min_length=1, max_length=100, description="Log-in name.")
     email: str = Field("", max_length=300)
-    administrator: bool = Field(False, description="The user may do everything in every project.")
+    administrator: bool = Field(False, description="The user is an administrator, with full access to every project.")
     author: Author = ""
 
 

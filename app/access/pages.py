@@ -199,7 +199,7 @@ class SessionOut(BaseModel):
 
 
 class SessionList(BaseModel):
-    items: list[SessionOut] = Field(description="Last used first.")
+    items: list[SessionOut] = Field(description="Most recently used first.")
 
 
 @pages.get("")

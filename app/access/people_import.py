@@ -154,7 +154,7 @@ def _missing(session: Session, lines: Sequence[ImportLine]) -> list[ImportLine]:
             except NotFound:
                 problems.append(f"line {line.number}: no project {line.project[:60]}")
     if len(new) > MAX_NEW:
-        problems.append(f"a file creates at most {MAX_NEW} users, and this one {len(new)}; split it")
+        problems.append(f"a file may create at most {MAX_NEW} users, and this one would create {len(new)}; split it")
     if problems:
         raise _refused(problems)
     return list(new.values())

@@ -96,7 +96,7 @@ def not_logged_in(request: Request, why: str = "") -> Response:
     detail = why or (
         f"{_NEEDS_LOG_IN} Send a token of the project as `Authorization: Bearer tw_...`, or log in at /login."
         if is_machine(request)
-        else f"{_NEEDS_LOG_IN} Log in at /login, then do it again. Nothing was saved."
+        else f"{_NEEDS_LOG_IN} Log in at /login, then try again. Nothing was saved."
     )
     response = answer(request, 401, "Not logged in", detail)
     response.headers["WWW-Authenticate"] = _BEARER if not why else f'{_BEARER}, error="invalid_token"'

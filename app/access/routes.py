@@ -175,8 +175,8 @@ def _add_to(call: dict[str, Any], action: Action, *, about_one: bool, own: Actio
     call["security"] = [{name: []} for name in _SCHEMES if scope or name != "token"]
     if action is Action.READ:
         call["security"].append({})  # of a public project
-    needed = f"a token with the scope `{scope}`, or a user" if scope else "a user"
-    more = f" For runs that a token itself uploaded, the scope `{scope_for(own)}` suffices." if own else ""
+    needed = f"a token with the `{scope}` scope, or a user" if scope else "a user"
+    more = f" For runs that a token itself uploaded, the `{scope_for(own)}` scope suffices." if own else ""
     answers = {"401": _NOT_LOGGED_IN, "403": f"Needs {needed} with the permission to {action}.{more}"}
     if about_one:
         answers["404"] = "Does not exist, or the caller has no access to it."

@@ -63,7 +63,7 @@ def _check_named_once(options: argparse.Namespace) -> None:
     names = [str(path) for path in (*options.baseline, *options.candidate)]
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"{name} is named twice. Name each run once.")
+            raise UsageError(f"{name} is given twice. Pass each run once.")
 
 
 def _check_readable(candidates: Sequence[LogAnalysis]) -> None:

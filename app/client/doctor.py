@@ -133,7 +133,7 @@ def _scopes(caller: Mapping[str, Any], settings: ClientSettings, now: datetime) 
             BAD, "token", "this token cannot upload (no `upload` scope)", "Ask a maintainer for one with that scope."
         )
     elif "read" not in scopes:
-        yield Finding(GOOD, "token", "it can read reports of its own uploads; `threewalls runs` needs the scope read")
+        yield Finding(GOOD, "token", "it can read reports of its own uploads; `threewalls runs` needs the `read` scope")
     if settings.project and settings.project != caller["project"]:
         mismatch = f"THREEWALLS_PROJECT is {one_line(settings.project)}, but the token belongs to {project}"
         yield Finding(BAD, "project", mismatch, "Unset THREEWALLS_PROJECT: the token determines the project.")

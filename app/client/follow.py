@@ -226,8 +226,9 @@ class Follower:
     def _closed(self, error: Refused) -> ThreewallsError:
         run = self.run.id if self.run else 0
         return ThreewallsError(
-            f"{self.quick.settings.url} {error.detail}\nAn earlier command started run {run} for this file. It was "
-            "closed since (Ctrl-C, SIGTERM or the end of the job), and this token may not reopen it. To upload the "
+            f"{self.quick.settings.url} {error.detail}\nAn earlier command started run {run} for this file. It has "
+            "since been closed (Ctrl-C, SIGTERM or the end of the job), and this token may not reopen it. To upload "
+            "the "
             "whole file as a new run, repeat the command with another --key."
         )
 

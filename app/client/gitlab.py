@@ -40,7 +40,8 @@ _MOST = 255
 _BAD = 400
 JOB_TOKEN_NEEDS = (
     "CI_JOB_TOKEN can neither write notes nor set a status. Set "
-    f"{OWN_TOKEN} or GITLAB_TOKEN to a project access token with the scope api. Without it, only the result of the job "
+    f"{OWN_TOKEN} or GITLAB_TOKEN to a project access token with the `api` scope. Without it, only the result of the "
+    "job "
     "shows the verdict."
 )
 

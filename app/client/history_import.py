@@ -385,7 +385,7 @@ def _answer(url: str, token: str, body: Mapping[str, object] | None = None) -> d
         document = json.loads(text)
     except (OSError, ValueError) as error:
         address = url.partition("?")[0]
-        raise UsageError(f"The server at {address} does not answer as MLflow does: {error}.") from None
+        raise UsageError(f"The server at {address} does not answer like an MLflow server: {error}.") from None
     return document if isinstance(document, dict) else {}
 
 

@@ -227,7 +227,7 @@ def _accepted(response: Response, url: str, kind: str) -> Response:
         location = response.headers.get("Location", "another address")
         raise Refused(
             response.status_code, f"redirects to {plain(location)}. Set THREEWALLS_URL to that address: the client "
-            "sends its token to no other address.",
+                "never sends its token to another address.",
         )  # fmt: skip
     if not response.is_success:
         raise _refusal(response)

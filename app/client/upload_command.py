@@ -252,7 +252,7 @@ def _keep(call: _Call, upload: Upload, error: Unreachable | Refused | None) -> i
         out(json.dumps(upload_document(**{**fields, "spooled": str(folder), "exit_code": code})))
     advice = f"The upload waits in {folder}. Send it with: {_sync_command(options, env)}"
     if options.profile:
-        advice += " The profile does not wait with it: attach it to the run afterwards."
+        advice += " The spool does not store the profile: attach it to the run afterwards."
     _say(f"{failed.lines if failed else ''} {advice}".strip())
     return code
 

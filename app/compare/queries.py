@@ -146,7 +146,7 @@ def _record(row: RunRow, detail: RunDetail, loss: float | None) -> RunRecord:
 
 Side = Literal["a", "b"]
 MOST_RUNS = 20
-"""As many baseline runs as a verdict takes; more are unreadable side by side."""
+"""As many baseline runs as a verdict uses; more are unreadable side by side."""
 _MAX_ID = 2**31 - 1
 _MAX_TEXT = 300
 _CHOICES = {"view": ("chart", "table"), "pick": ("", "a", "b")}

@@ -196,7 +196,7 @@ _WORDS = {
     "step_time_ms": ("slower", "faster"),
     "peak_memory_gib": ("more", "less"),
 }
-"""Words of metrics that rise and fall; other metrics are higher or lower."""
+"""Words for a rise and a fall by metric; other metrics are higher or lower."""
 _OTHERWISE = ("higher", "lower")
 THE_SAME = "the same"
 _NO_CHANGE = 0.005

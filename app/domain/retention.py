@@ -31,7 +31,10 @@ class Retention:
         names = {field.name for field in fields(cls)}
         errors = [FieldError(name[:40], f"is not one of {', '.join(sorted(names))}") for name in stored.keys() - names]
         errors += [
-            FieldError(name, f"must be a whole number of days from {FEWEST_DAYS} to {MOST_DAYS:,}, or null for ever")
+            FieldError(
+                name,
+                f"must be a whole number of days from {FEWEST_DAYS} to {MOST_DAYS:,}, or null for unlimited retention",
+            )
             for name in names & stored.keys()
             if not _is_days(stored[name])
         ]

@@ -20,7 +20,7 @@ Source = Literal["metadata", "arguments", "log line", "derived", "default"]
 
 
 SPARSE = {"sparse": True}
-"""Metadata of a field that JSON omits when it has its default, because few values have it."""
+"""Metadata of a field that few values have: JSON omits it when it has its default."""
 
 
 @dataclass(frozen=True, slots=True)

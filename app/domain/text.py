@@ -75,7 +75,7 @@ def read_template(text: str, placeholders: tuple[str, ...]) -> str:
     if len(template) > MAX_TEMPLATE:
         raise ValueError(f"must have at most {MAX_TEMPLATE} characters")
     if not template.isascii() or any(ord(c) <= 32 or c in "\"'<>\\^`|" for c in template):
-        raise ValueError("must be one address without blanks or quotes")
+        raise ValueError("must be one address without spaces or quotes")
     beside = _PLACEHOLDER.sub("", template)
     if set(_PLACEHOLDER.findall(template)) != set(placeholders) or "{" in beside or "}" in beside:
         raise ValueError(f"must contain {wanted} and no other braces")

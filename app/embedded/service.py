@@ -122,7 +122,7 @@ def keep_private(folder: Path) -> None:
         else:
             log.info("data_folder_closed", folder=str(folder), mode="0700", was=f"{stat.S_IMODE(mode):04o}")
             return
-    log.warning("data_folder_is_open", folder=str(folder), hint="others of this machine can read it: chmod 0700")
+    log.warning("data_folder_is_open", folder=str(folder), hint="other users of this machine can read it: chmod 0700")
 
 
 @contextmanager

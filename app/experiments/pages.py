@@ -145,7 +145,7 @@ def tone(gain: PlannedGain | None) -> str:
 _ROOM = 0.08
 """Free share of the axis at each end: a dot has a radius."""
 _LEAST_SPAN = 0.02
-"""Least range as a share of the middle, so that noise of 0.1 % does not look like a difference."""
+"""Minimum range as a share of the middle, so that noise of 0.1 % does not look like a difference."""
 JOINED = {
     "plan": "planned from",
     "tag": "by its tag",

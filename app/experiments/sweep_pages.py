@@ -218,7 +218,7 @@ class SweepIn(BaseModel):
 class AdvanceIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    author: Author = author_field("Who goes to the next round.", MAX_AUTHOR)
+    author: Author = author_field("Author of the decision.", MAX_AUTHOR)
 
 
 class TrialOut(BaseModel):

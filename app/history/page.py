@@ -117,7 +117,7 @@ def _refused(name: str, message: str) -> InvalidChange:
 
 TABLE_ROWS = 25
 MOST_DRAWN = 500
-"""About as many runs are drawn in a chart; with more, those that it would not be the same without (`drawn_places`)."""
+"""Approximate number of runs that a chart draws. Of more, it draws those that determine its shape (`drawn_places`)."""
 _FEWEST_PROBES = 12
 """Runs of each of several containers at which versions are read."""
 _FACTS = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "graph_modules", "task", "data_mode")

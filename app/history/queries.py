@@ -393,7 +393,7 @@ def read_neighbours(session: Session, stack: HistoryStack, since: datetime) -> t
 
 
 _IS_READY = not_looked_up(col(RunRow.status)) == "ready"
-"""So that SQLite looks the stacks up, and does not read all runs of the status."""
+"""Makes SQLite look up the stacks instead of reading all runs with the status."""
 
 _NEWEST_OF_STACK = (
     select_any(RunRow.id)

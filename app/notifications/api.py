@@ -57,7 +57,7 @@ class ReceiverIn(BaseModel):
     target: str = Field(min_length=1, max_length=MAX_TARGET, description=_TARGET)
     events: list[str] = Field(list(USUAL), max_length=len(EVENTS), description=_EVENTS)
     stacks: list[str] = Field([], max_length=MOST_STACKS, description=_STACKS)
-    author: Author = author_field("Who adds it.", MAX_AUTHOR)
+    author: Author = author_field("Author of the change.", MAX_AUTHOR)
 
 
 class ReceiverChangeIn(BaseModel):
@@ -70,7 +70,7 @@ class ReceiverChangeIn(BaseModel):
     events: list[str] | None = Field(None, max_length=len(EVENTS), description=_EVENTS)
     stacks: list[str] | None = Field(None, max_length=MOST_STACKS, description=_STACKS)
     enabled: bool | None = Field(None, description="false pauses it and cancels its waiting deliveries.")
-    author: Author = author_field("Who changes it.", MAX_AUTHOR)
+    author: Author = author_field("Author of the change.", MAX_AUTHOR)
 
 
 class ReceiverOut(BaseModel):
@@ -233,7 +233,7 @@ def remove_receiver(
     stated: Annotated[
         str,
         Query(
-            alias="author", max_length=100, description="Who makes the change; required on a service without log-ins."
+            alias="author", max_length=100, description="Author of the change; required on a service without log-ins."
         ),
     ] = "",
 ) -> None:

@@ -217,7 +217,7 @@ def _stacks(session: Session, project: ProjectRow, prefixes: Sequence[str]) -> I
         key = text.strip().rpartition("/")[2].lower()  # also accepts the address of a history
         if len(key) < _SHORTEST_KEY or any(c not in "0123456789abcdef" for c in key):
             raise ValueError(
-                f"{one_line(text)[:60]!r} is not the key of a stack, which is the end of its history's address"
+                f"{one_line(text)[:60]!r} is not a stack key, which is the last part of the URL of a history"
             )
         matching = select_any(StackWorkRow.stack_key).where(
             col(StackWorkRow.project_id) == project.id, col(StackWorkRow.stack_key).startswith(key)

@@ -91,14 +91,14 @@ class NewChart(BaseModel):
         min_length=1, max_length=2 * MAX_PAGE, description="Address or path of a history, leaderboard or comparison."
     )
     title: str = Field("", max_length=MAX_TITLE, description="Default: the title of the page.")
-    author: str = Field("", max_length=100, description="Who adds it, on a service without log-ins.")
+    author: str = Field("", max_length=100, description="Author of the change, on a service without log-ins.")
 
 
 class ChartChange(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     position: int = Field(ge=1, le=MAX_CHARTS)
-    author: str = Field("", max_length=100, description="Who moves it, on a service without log-ins.")
+    author: str = Field("", max_length=100, description="Author of the change, on a service without log-ins.")
 
 
 api = api_router("projects", "/api/v1/projects/{slug}/dashboard")

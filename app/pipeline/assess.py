@@ -70,7 +70,8 @@ from app.storage.tables import (
 LOOK_BACK = 100
 """Number of newest earlier runs of the stack that are read, and of the run's own configuration."""
 LEAST_OF_CONFIGURATION = 40
-"""If fewer runs of the same configuration are among them, this many more are read: it may have paused for long."""
+"""If fewer runs of the same configuration are among them, this many more are read: it may have paused for a long
+time."""
 
 # Built once, with parameters: building one takes as long as running it.
 _IS_UNJUDGED = and_(col(RunRow.verdict) == "", col(RunRow.reception) != "receiving")

@@ -151,7 +151,7 @@ def _check_may_move(session: Session, run_id: int, row: RunRow, target: ProjectR
         col(RunRow.project_id) == (target.id if target else 0), col(RunRow.content_key) == row.content_key
     )
     if (other := session.execute(same).scalar()) is not None:
-        raise Conflict(f"Run {run_id} was uploaded to that project, too: run {other}. Nothing was changed.")
+        raise Conflict(f"Run {run_id} also exists in that project, as run {other}. Nothing was changed.")
 
 
 def _judge_again(

@@ -150,7 +150,7 @@ def rank_again(engine: Engine, settings: Settings, claim: StackClaim) -> Work | 
 
 
 MOST_AT_ONCE = 4
-"""Candidates that are judged in the transaction that writes a run. More take too long to keep others waiting."""
+"""Candidates that are judged in the transaction that writes a run. More would keep others waiting for too long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -490,7 +490,7 @@ def claim_run(session: Session, run_id: int, settings: Settings) -> RunClaim | N
         return claim
     reason = (
         f"Reading this run was interrupted {settings.max_attempts} times, so it is not tried again. Its files are "
-        "kept. The worker's log says what happened; too little memory is the usual cause."
+        "kept. The worker's log shows what happened; too little memory is the usual cause."
     )
     if run_queue.park(session, run_id, run_queue.times(settings), processed_at=utc_now(), **_failed_columns(reason)):
         log.error("run_parked", run_id=run_id, attempts=settings.max_attempts)

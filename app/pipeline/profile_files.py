@@ -265,7 +265,7 @@ def _chain(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 def _export_command(name: str) -> str:
     stem = PurePosixPath(name).stem
     return (
-        "Only NVIDIA's program reads this report. Export it and upload the export: "
+        "Only NVIDIA's tools can read this report. Export it and upload the export: "
         f"nsys export --type sqlite --output {stem}.sqlite {PurePosixPath(name).name}"
     )
 

@@ -736,7 +736,7 @@ def _first_of_job(stack: StackToJudge, candidate: Candidate) -> StackRun | None:
 
 
 _YOUNG = 4
-"""Commits in a stack within which it takes over what its predecessor left."""
+"""Number of commits within which a new stack continues the regressions of its predecessor."""
 
 
 def _next_run(session: Session, stack: StackToJudge, other: str, since: datetime) -> datetime | None:

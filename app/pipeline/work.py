@@ -333,7 +333,7 @@ def rested_at(run: RunRow) -> datetime:
 WAITS_FOR_VERDICTS = ("waiting", "claimed")
 
 ELSEWHERE = "Runs of a stack that differs in one field changed."
-"""Why a stack is judged again although none of its runs changed: the contrast in place of its baseline did."""
+"""Why a stack is judged again although none of its runs changed: the contrast that replaces its baseline did."""
 
 _MAX_REASON = 300
 _SEVERAL_REASONS = "Several things changed earlier in its history."

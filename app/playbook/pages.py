@@ -382,7 +382,7 @@ OTHER_DATA_TEXT: Mapping[OtherData, str] = {
     "": "",
     "baseline": "Comparisons with a baseline are not counted.",
     "faster": "Comparisons with faster runs and records are not counted.",
-    "profile": "Firings by the profile of another run are not counted.",
+    "profile": "Firings based on the profile of another run are not counted.",
 }
 LEVELS = {
     "code": "enforced in code",

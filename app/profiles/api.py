@@ -82,7 +82,7 @@ class ProfileOut(BaseModel):
     error: str | None = Field(description="Why the profile could not be read.")
     files: list[ProfileFileOut]
     counts: bool = Field(description="The rules use its facts.")
-    differs: list[str] = Field(description="Contradictions to the run's contract, to be confirmed.")
+    differs: list[str] = Field(description="Contradictions with the run's contract, to be confirmed.")
     confirmed_by: str
     confirmed_at: datetime | None
     facts: dict[str, Any] = Field(description="Named as in docs/profiles.md; null if unknown.")

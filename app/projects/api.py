@@ -47,7 +47,7 @@ class DefaultsIn(BaseModel):
     container_image: str = Field(
         "", max_length=500, description="Completes short names: with nvcr.io/nvidia/nemo, `26.06` names a container."
     )
-    author: Author = author_field("Who sets them.", MAX_AUTHOR)
+    author: Author = author_field("Author of the change.", MAX_AUTHOR)
 
 
 class RulesChange(BaseModel):
@@ -87,7 +87,7 @@ class RulesIn(BaseModel):
     baseline_branch: str | None = Field(None, min_length=1, max_length=MAX_BRANCH, description="`*` for any.")
     commit_url: str | None = Field(None, description="For example https://github.com/org/repo/commit/{commit}.")
     compare_url: str | None = Field(None, description="For example https://github.com/org/repo/compare/{from}...{to}.")
-    author: Author = author_field("Who sets them.", MAX_AUTHOR)
+    author: Author = author_field("Author of the change.", MAX_AUTHOR)
 
 
 class AvailabilityEvidenceOut(BaseModel):
@@ -190,14 +190,16 @@ class VerdictPolicyIn(StackPolicyIn):
     """It replaces the whole policy."""
 
     stacks: dict[str, StackPolicyIn] = Field(
-        {}, max_length=200, description="What differs in single stacks, by stack key or at least 8 digits of it."
+        {}, max_length=200, description="Exceptions for single stacks, by stack key or at least 8 of its digits."
     )
     budget: RerunBudgetIn = RerunBudgetIn()
     reference_job: str = Field("", description="Job whose slowdown shows that the machine changed; empty for none.")
     upgrades: list[str] = Field(
-        [], max_length=100, description="Containers, drivers or clusters that replace those before them, in use or not."
+        [],
+        max_length=100,
+        description="Containers, drivers or clusters that replace those before them, even if these are still in use.",
     )
-    author: Author = author_field("Who sets it.", MAX_AUTHOR)
+    author: Author = author_field("Author of the change.", MAX_AUTHOR)
 
 
 class VerdictPolicyOut(BaseModel):
@@ -208,7 +210,7 @@ class VerdictPolicyOut(BaseModel):
     budget: dict[str, float | None]
     reference_job: str
     upgrades: list[str]
-    reruns: dict[str, Any] | None = Field(description="What reruns gain; null until a run was compared.")
+    reruns: dict[str, Any] | None = Field(description="Benefit of reruns; null until a run was compared.")
     changes: list[RulesChange] = Field(description="Previous changes, newest first.")
 
     @classmethod
@@ -296,7 +298,7 @@ class QuotaIn(BaseModel):
     quota_runs_a_day: int | None = Field(
         None, ge=0, le=MOST_RUNS, description="0: no limit; null: the service's default."
     )
-    author: Author = author_field("Who sets it.", MAX_AUTHOR)
+    author: Author = author_field("Author of the change.", MAX_AUTHOR)
 
 
 @router.get("/projects/{slug}/quota", responses=documented(404, 422))

@@ -95,7 +95,7 @@ class DeletionIn(BaseModel):
         [], max_length=MOST_CHOSEN, description="Numbers of runs, for `runs`."
     )
     stack: str = Field("", max_length=64, description="Complete stack key, for `stack`.")
-    author: Author = author_field("Who deletes them.", MAX_AUTHOR)
+    author: Author = author_field("Author of the change.", MAX_AUTHOR)
     note: str = Field("", max_length=MAX_NOTE, description="Reason.")
 
     def selection(self) -> DeletionSelection:
@@ -109,14 +109,14 @@ class DeletionPreviewIn(DeletionIn):
 
 
 class RetentionIn(BaseModel):
-    """It replaces the whole retention; null: for ever."""
+    """It replaces the whole retention; null: forever."""
 
     model_config = ConfigDict(extra="forbid")
 
     logs_days: Days = Field(None, description="Raw logs and other uploaded files; figures stay.")
     failed_days: Days = Field(None, description="Runs without figures: failed and unread.")
     runs_days: Days = Field(None, description="All runs. Golden runs stay under all three rules.")
-    author: Author = author_field("Who sets it.", MAX_AUTHOR)
+    author: Author = author_field("Author of the change.", MAX_AUTHOR)
 
 
 class DataOut(BaseModel):
@@ -146,7 +146,10 @@ class UsageOut(BaseModel):
     bytes_a_day: float | None = Field(
         description="Uploaded a day in the last 90 days; null before seven days of uploads."
     )
-    bytes_in_90_days: float | None = Field(description="If uploads go on like that and nothing is deleted, or null.")
+    bytes_in_90_days: float | None = Field(
+        description="Forecast if uploads continue at this rate and nothing is "
+        "deleted; null before seven days of uploads."
+    )
     months: dict[str, int] = Field(description="Bytes by month of upload, at most twelve.")
     undoable_bytes: int = Field(description="Held by deletions that can be undone.")
 
@@ -169,7 +172,9 @@ class UsageList(BaseModel):
 def remove_run(
     engine: AppEngine,
     run_id: RunId,
-    author: Annotated[str, Query(max_length=MAX_AUTHOR, description="Who deletes it; ignored with log-ins.")] = "",
+    author: Annotated[
+        str, Query(max_length=MAX_AUTHOR, description="Author of the deletion; ignored with log-ins.")
+    ] = "",
     note: Annotated[str, Query(max_length=MAX_NOTE, description="Reason.")] = "",
 ) -> DeletionOut:
     """Delete one run with all that belongs to it. Its stack is judged again. Can be undone for 7 days."""

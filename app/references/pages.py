@@ -140,7 +140,7 @@ def _number(text: str) -> object:
 
 MAX_PASTED = 5_000
 MAX_FIELDS = 300
-"""More inputs than contract fields."""
+"""More inputs than there are contract fields."""
 ROWS = 10
 """Published figures on a page of the list."""
 

@@ -57,16 +57,16 @@ class BisectOut(BaseModel):
     run: int
     change_pct: float = Field(description="Change of step time from the good to the bad commit.")
     measured: list[MeasuredCommitOut] = Field(description="Commits of the range with runs, oldest first.")
-    left: list[str] = Field(description="Commits that may have brought the change; the first 100.")
+    left: list[str] = Field(description="Commits that may have caused the change; the first 100.")
     commits_left: int
-    first_bad: str = Field(description="The commit that brought the change; empty while several are left.")
+    first_bad: str = Field(description="The commit that caused the change; empty while several are left.")
     next: str = Field(description="The commit to measure next; empty when one is left or none can be measured.")
     launches: int = Field(description="Runs of a commit that decide it.")
     steps: int = Field(description="Commits to measure until one is left.")
     gpu_hours_each: float | None = Field(description="Median cost of a run.")
     is_mixed: bool = Field(description="A good commit follows a bad one, so there is more than one change.")
     job: str
-    tag: str = Field(description="Tag for the runs, to find them by. A run joins by its commit.")
+    tag: str = Field(description="Tag that identifies the runs. A run joins by its commit.")
 
     @classmethod
     def of(cls, run_id: int, job: str, result: Bisection) -> "BisectOut":

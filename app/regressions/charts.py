@@ -36,7 +36,7 @@ ROW, GAP, AXIS = 112, 22, 42
 _LANE = 10
 """Pixels at the top of a row for values off the scale."""
 _LEAST_SPAN = 4.0
-"""Least range of the axis in percent: noise must not look like a change."""
+"""Minimum range of the axis in percent, so that noise does not look like a change."""
 _ALIKE = 3.0
 """Rows share one scale while the widest range is at most this times the narrowest; else small changes look flat."""
 _TICKS = 6

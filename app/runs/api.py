@@ -206,7 +206,8 @@ _MEANINGS: Mapping[RunDecision, str] = {
     "release": "End the quarantine of the run: it counts again.",
     "pin": "Make the run the golden baseline of its stack, replacing the previous one.",
     "unpin": "End the pin of the run: its stack is judged against its own history again.",
-    "propose": "Propose the run as golden baseline of its stack. A token with scope `upload` may propose its own runs.",
+    "propose": "Propose the run as golden baseline of its stack. A token with the `upload` scope may propose its own "
+    "runs.",
     "approve": "Pin the proposed run, by another user than its proposer. Other proposals of the stack are superseded.",
     "decline": "Decline the proposal of the run, or withdraw your own. Requires a `note` with the reason.",
 }
@@ -249,7 +250,7 @@ class Correction(BaseModel):
     job: str | None = None
     project: str | None = Field(None, description="Moves the run, which is then read again. Not with a golden run.")
     notes: str | None = Field(None, description="Markdown without HTML.")
-    author: Author = author_field("Who corrects it.", MAX_AUTHOR)
+    author: Author = author_field("Author of the change.", MAX_AUTHOR)
     note: str = Field("", max_length=MAX_NOTE, description="Reason.")
 
     def changes(self) -> dict[str, Any]:
@@ -263,7 +264,7 @@ class BulkCorrection(Correction):
 
 
 class BulkAnswer(BaseModel):
-    changed: int = Field(description="Number of runs that changed; the others were like that before.")
+    changed: int = Field(description="Number of runs that changed; the others already had these values.")
 
 
 @router.patch("/runs/{run_id}", responses=documented(404, 409, 422))

@@ -609,7 +609,7 @@ def news_of(before: SeenState, now: SeenState) -> str:
 
 
 MOST_EXPERIMENTS = 3
-"""The run's experiments that its page names."""
+"""Maximum number of experiments that the page of a run lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -623,7 +623,7 @@ class Headline:
 
 
 MOST_WORKING = 3
-"""Runs like a failed one that its page names."""
+"""Maximum number of similar runs that the page of a failed run lists."""
 _ASKED_FIRST = ("model", "gpu", "gpus", "seq_len", "cluster", "container")
 """Fields without which the most important figures and comparisons are missing."""
 _NEEDED = {

@@ -214,7 +214,7 @@ def _place(settings: Settings, where: str, snapshot: str = "") -> Repository | T
     try:
         return Repository(open_store(settings, where), where, snapshot)
     except (BaseError, OSError) as error:
-        raise Unavailable(f"{where} is no folder or store that can be used ({type(error).__name__}).") from error
+        raise Unavailable(f"{where} is not a usable folder or store ({type(error).__name__}).") from error
 
 
 # --- Backing up.
@@ -472,7 +472,7 @@ def _explained(where: str) -> Iterator[None]:
     try:
         yield
     except tarfile.TarError as error:  # also while a member is read
-        raise DamagedObject(f"{where} is damaged or no backup: {error}. Choose another backup.") from error
+        raise DamagedObject(f"{where} is damaged or not a backup: {error}. Choose another backup.") from error
     except OSError as error:
         raise Unavailable(f"{error.filename or where}: {error.strerror or error}.") from error
     except BaseError as error:

@@ -54,7 +54,7 @@ def add_chart(session: Session, project_id: int, *, page: str, title: str, by: s
         raise _refused(f"has more than {MAX_PAGE} characters")
     if all(row.page != page for row in rows):
         if len(rows) >= MAX_CHARTS:
-            raise _refused(f"is one too many: a project has at most {MAX_CHARTS} charts. Remove another one first")
+            raise _refused(f"exceeds the limit of {MAX_CHARTS} charts per project. Remove another chart first")
         last = max((row.position for row in rows), default=0)
         row = DashboardChartRow(
             project_id=project_id, page=page, title=title[:MAX_TITLE], position=last + 1, added_by=by

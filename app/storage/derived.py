@@ -20,12 +20,12 @@ FIELDS = ("model", "gpu", "dispatcher", "branch")
 """Columns of `run` whose values are choices of filters."""
 
 NOT_IN_METADATA = ("run_search", "ix_run_lower_name")
-"""Names, or beginnings of names, of what Alembic does not compare: the index of the search, which is a table of
-trigrams on SQLite and an index of them on PostgreSQL, and the index of names in lower case."""
+"""Names, or prefixes of names, that Alembic must ignore: the search index (a table of trigrams on SQLite, an index of
+them on PostgreSQL) and the index of lower-case names."""
 
 _AT_ONCE = 10_000
 _MARK = "run_derived_label"
-"""The trigger that tells whether the others are there: the one that was added last."""
+"""The trigger whose existence shows that all others exist, because it was added last."""
 
 _TEXTS = ("name", "branch", '"commit"', "model", "gpu", "dispatcher")
 

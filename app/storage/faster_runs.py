@@ -44,19 +44,21 @@ RUN_RULE, RECORD_RULE = "own-faster-run", "published-faster"
 # --- Another run of the project.
 
 _CONFIGURATIONS, _READ, _LAUNCHES = 40, 5, 5
-"""Faster configurations whose contracts are read; the fastest of them whose runs are read; runs of each."""
+"""Maximum numbers: faster configurations whose contracts are read, fastest ones whose runs are read, runs of each."""
 _OTHER_RESULT = frozenset({
     "model", "task", "data_mode", "seq_len", "gbs", "gpu", "gpus", "gpus_per_node", "cluster", "mtp", "routing_mode",
     "capacity", "rank_capacity", "lb_type", "expert_bias", "optimizer", "deterministic",
 })  # fmt: skip
-"""Fields that change the work of a step, its place or what is learned: a run that differs there does other work."""
+"""Fields that change the work of a step, its place or what is learned. A run that differs in one does different
+work."""
 _CONSEQUENCES = frozenset({"etp", "vpp"})
 """Degrees that follow from TP, or from PP and its layout, unless a flag states them."""
 _KNOWN_ON_BOTH = ("model", "gpu", "gpus", "seq_len", "gbs")
 _Z = 1.96
 _OF_CODE_PCT = 5.0
-"""Gain that other code alone may bring. Our own choice: upstream calls a loss of 5 % between releases a regression."""
-_SHARED = " Test the changes one by one, too: the gain may be that of one of them."
+"""Gain that different code alone may explain. Our own choice: upstream calls a loss of 5 % between releases a
+regression."""
+_SHARED = " Also test the changes one by one: a single one may account for the gain."
 _SHORT = "One of the two has a short window."
 
 

@@ -61,7 +61,7 @@ def create_group(session: Session, name: str, *, by: str) -> Group:
     if find_group(session, name) is not None:
         raise GroupExists(f"The group {name} exists already. Nothing was changed. Choose another name.")
     if session.execute(select_any(func.count()).select_from(GroupRow)).scalar_one() >= MAX_GROUPS:
-        raise _refused("name", f"would be that of more than {MAX_GROUPS} groups; delete one first")
+        raise _refused("name", f"exceeds the limit of {MAX_GROUPS} groups; delete one first")
     row = GroupRow(name=name, created_by=by)
     session.add(row)
     session.flush()
@@ -91,7 +91,7 @@ def add_to_group(session: Session, group_id: int, name: str, *, by: str) -> None
     """Add the user with this name to a group. Raises InvalidChange, NotFound."""
     row, user = get_group(session, group_id), users.find_user(session, name)
     if user is None or user.disabled_at is not None:
-        raise _refused("name", f"must be that of an active user, and {one_line(name)[: users.MAX_NAME]} is none")
+        raise _refused("name", f"must belong to an active user; {one_line(name)[: users.MAX_NAME]} does not")
     member = session.get(GroupMemberRow, (group_id, user.id))
     if member is not None and not member.by_provider:
         return

@@ -22,7 +22,7 @@ from app.storage.visible import EVERY_PROJECT, seeing
 log = structlog.get_logger(__name__)
 
 GRACE = timedelta(hours=6)
-"""Longer than any upload takes from its first key to its run, and than readers need replaced objects."""
+"""Longer than any upload takes from its first key to its run, and longer than readers need replaced objects."""
 
 _DELETED_AT_ONCE = 200
 

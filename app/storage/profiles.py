@@ -32,7 +32,7 @@ class StoredProfileFile:
     rank: int | None
     stage: int | None
     key: str
-    """Of its object; empty once it was dropped."""
+    """Key of its object; empty once the file was dropped."""
 
 
 @dataclass(frozen=True, slots=True)

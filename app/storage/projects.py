@@ -198,7 +198,7 @@ def _check_runs(session: Session, project: ProjectRow, most: int) -> None:
     wait = math.ceil((aware(last) + DAY - utc_now()).total_seconds()) if last is not None else 0
     if wait > 0:
         raise TooManyRuns(
-            f"Project {project.slug} started {most:,} runs within 24 hours, its quota. Nothing was saved, so send it "
+            f"Project {project.slug} reached its quota of {most:,} runs within 24 hours. Nothing was saved. Upload it "
             f"again later. {_WAYS_OUT}",
             retry_after=wait,
         )
@@ -208,7 +208,7 @@ def _check_bytes(session: Session, project: ProjectRow, most: int, new_bytes: in
     used = _bytes_of(session, project.id or 0)
     if used + new_bytes > most:
         raise OverQuota(
-            f"The project {project.slug} holds {used:,} of the {most:,} bytes of its quota, and this upload has "
+            f"The project {project.slug} uses {used:,} bytes of its quota of {most:,}, and this upload has "
             f"{new_bytes:,}. Nothing was saved. {_WAYS_OUT}"
         )
 

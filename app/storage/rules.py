@@ -384,7 +384,7 @@ _EXTRAS: Select[Any] = select_any(
         )
     )
 )
-"""What few runs have, so that most need no further statement."""
+"""Data that only few runs have. One query finds out which exist, so most runs need no further query."""
 
 
 def read_run(session: Session, run_id: int, in_memory: RunInMemory | None = None) -> AdvisedRun:

@@ -377,7 +377,7 @@ def run_warnings(row: RunRow) -> tuple[str, ...]:
     if not row.recompute_error:
         return tuple(row.result.warnings)
     changed = changes(row.result.definitions, DEFINITIONS)
-    behind = f"Its figures are of earlier definitions ({changed}) and in no baseline: they could not be computed again."
+    behind = f"Its figures use earlier definitions ({changed}) and are in no baseline: recomputing them failed."
     return (f"{behind} {row.recompute_error}", *row.result.warnings)
 
 

@@ -28,7 +28,7 @@ from app.storage.tables import ProjectRow, RunRow, select_any
 from app.storage.visible import visible_projects
 
 FEWEST_LETTERS = 3
-"""A trigram has three; shorter words are looked for in the runs themselves."""
+"""Characters of a trigram. Shorter words are searched in the runs themselves."""
 _HEX = frozenset("0123456789abcdef")
 _TEXT: ColumnElement[str] = literal_column(search_text("run"))
 _INDEX = table("run_search", column("rowid"), column("text"))

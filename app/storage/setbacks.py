@@ -36,7 +36,8 @@ REGRESSION_RULE, FITTED_RULE, WORKED_RULE = "val-regression-cause", "fit-go-back
 """Rules about setbacks."""
 _CLOSED = ("expected", "invalid")
 _EARLIER, _WITH_ARGUMENTS, _SHOWN = 30, 3, 6
-"""Earlier runs whose contracts are compared; the nearest of them whose arguments are read; changes in a sentence."""
+"""Maximum numbers: earlier runs whose contracts are compared, nearest ones whose arguments are read, changes in a
+sentence."""
 
 Facts = Mapping[str, object]
 
@@ -133,7 +134,7 @@ def _slowdown(session: Session, run: RunDetail, document: VerdictDocument, *, in
 
 
 _BELOW_AB = 4
-"""Level of a verdict as evidence for going back: its cause is the likely one, which only an A/B shows."""
+"""Evidence level of a verdict for going back: it names a likely cause, which only an A/B can prove."""
 
 
 def _restored(run: RunDetail, slowdown: _Slowdown) -> Statement | None:
@@ -144,7 +145,7 @@ def _restored(run: RunDetail, slowdown: _Slowdown) -> Statement | None:
     gain = gain_change(change.delta_pct, change.ci_low_pct, change.ci_high_pct)
     return Statement(
         level=_BELOW_AB,
-        text=f"{gain.text}, if the whole difference goes",
+        text=f"{gain.text}, if the whole difference disappears",
         setting=f"run #{slowdown.run} and its baseline",
         source="measured here",
         date="",

@@ -504,8 +504,8 @@ class _Remembered:
 
 _SHORT_SECONDS = 0.02
 _TIMES = 100
-"""A count that took longer is used again for this many times as long, with the runs since then. Older runs that change
-in that time are still counted as before."""
+"""A slow count is reused for this many times as long as it took, plus the runs that were added since. It misses changes
+of older runs in that time."""
 _UNSETTLED = 1000
 """Newest runs that are counted each time, because runs are not read in the order of their numbers."""
 _remembered: dict[str, _Remembered] = {}

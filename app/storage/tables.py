@@ -148,7 +148,7 @@ FILTERED_TOGETHER = {
 """Further columns of the index of a filter, so that several filters together are answered without reading runs."""
 
 USABLE = "purpose = 'ci' AND status = 'ready' AND is_steady AND NOT short AND fair_for_timing AND quarantine = ''"
-"""SQL of the condition for a possible baseline; a partial index has these runs, so that it must stay as it is."""
+"""SQL condition of a possible baseline. A partial index uses it, so it must not change."""
 
 
 class RunRow(SQLModel, table=True):

@@ -178,7 +178,7 @@ _KINDS: tuple[tuple[str, Action, Blocks], ...] = (
     (rf"(?:UPDATE|DELETE FROM|INSERT INTO) {_NAME}", "change rows", "writes"),
     (rf"SELECT .* FROM {_NAME}", "change rows", "writes"),  # noqa: S608  # a pattern
 )
-"""Statements by their beginning. What a migration reads it may change, which empty tables cannot show."""
+"""Kinds of statements, by their first words. A migration may change what it reads, which empty tables do not show."""
 _COPY = "_alembic_tmp_"
 
 

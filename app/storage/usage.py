@@ -35,7 +35,7 @@ _AT_ONCE = 1000
 _FORECAST_DAYS = 90
 """The forecast follows the growth of this many days."""
 _LEAST_DAYS = 7
-"""Uploads of fewer days have no rate."""
+"""Uploads of fewer days give no rate."""
 _COUNTED = "usage"
 MOST_COUNTED_NOW = 5000
 """A service with at most this many runs is counted on request."""

@@ -278,7 +278,7 @@ def _stored(rows: Iterable[VerdictRow]) -> Iterable[StoredVerdict]:
 IS_CLAIM = and_(col(RegressionRow.state) == "fixed", col(RegressionMemberRow.proposal) != "fixed")
 """A user marked the regression of a member fixed, and no run of this stack has confirmed it yet."""
 _Member = aliased(RegressionMemberRow)
-"""So that a query which reads members itself does not restrict the members below."""
+"""An alias, so that a query that joins members itself does not restrict these members."""
 SHOWN_STATE: Any = case(
     (
         exists().where(

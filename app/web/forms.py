@@ -100,7 +100,7 @@ async def sent_form(
 def _read_pairs(body: bytes, limits: _Limits) -> FormData:
     """Parse `name=value&...`. Starlette's parser reads byte by byte, which takes 0.6 s of processor time per MB."""
     if 3 * body.count(b"%") > len(body):  # an escape has three bytes; broken ones take as long to parse
-        raise _broken("has broken escapes")
+        raise _broken("contains invalid escapes")
     try:
         pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=limits.fields)
     except ValueError:
@@ -112,7 +112,7 @@ def _read_pairs(body: bytes, limits: _Limits) -> FormData:
 
 async def _read_parts(request: Request, content_type: str, limits: _Limits) -> FormData:
     if b"boundary" not in parse_options_header(content_type)[1]:
-        why = "says multipart/form-data without a boundary"
+        why = "is multipart/form-data without a boundary"
         raise BrokenForm(
             f"The Content-Type header {why}. Nothing was saved. Let the HTTP client write this header.",
             (FieldError("Content-Type", why),),

@@ -134,14 +134,17 @@ Author = Annotated[str, AfterValidator(_required_author)]
 
 def author_field(description: str, max_length: int = MAX_AUTHOR) -> Any:
     """Return the default of an `author: Author` in the body of a call."""
-    text = f"{description} Required on a service without log-ins; ignored for users and tokens, who act by their name."
+    text = (
+        f"{description} Required on a service without log-ins; ignored for users and tokens, who act under their own "
+        "name."
+    )
     return Field("", max_length=max_length, validate_default=True, description=text)
 
 
 class AuthorIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    author: Author = author_field("Who does it.")
+    author: Author = author_field("Author of the change.")
 
 
 def optional_body(model: type[BaseModel]) -> Any:

@@ -68,9 +68,9 @@ class FilterQuery(BaseModel):
     not_narrowing: ClassVar[tuple[str, ...]] = ("sort",)
     """Names of filters that only sort the list or select a tab. In addresses they come last."""
     refuses_unknown: ClassVar[bool] = False
-    """Whether names that are no filters are refused, with the nearest name."""
+    """Whether unknown filter names are refused, with the nearest known name."""
     further_names: ClassVar[tuple[str, ...]] = ()
-    """Names that are no filters and not refused."""
+    """Other query parameters that are accepted."""
     page_defaults: ClassVar[Mapping[str, str]] = {}
     """Defaults of the page that differ from those of the API."""
 

@@ -214,7 +214,7 @@ def strips_body(strips: Sequence[Strip]) -> str:
 
 _VALUES = 190
 _LEAST_RANGE = 0.02
-"""Least range of the axis as a share of the value: noise must not look like a change."""
+"""Minimum range of the axis as a share of the value, so that noise does not look like a change."""
 
 
 def points_body(points: Sequence[tuple[float, Colour]], label: Callable[[float], str]) -> str:

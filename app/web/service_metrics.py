@@ -38,10 +38,10 @@ from app.storage.tables import (
 STATUSES = ("received", "processing", "ready", "failed", "unread")
 VERDICTS = ("regression", "improvement", "no_change", "inconclusive", "no_baseline")
 FRESH_SECONDS = 10.0
-"""A scrape within this time answers the same numbers."""
+"""Scrapes within this time get the same numbers."""
 FRESH_TIMES = 100
-"""Numbers that need the indexes of all runs stay for this many times as long as counting took: it takes at most a
-hundredth of the time, however many runs there are."""
+"""Counts over all runs are reused for this many times as long as counting took, so counting takes at most a hundredth
+of the time."""
 MOST_PROJECTS = 100
 _QUEUES: Mapping[str, type[Any]] = {
     "run": RunRow,

@@ -11,14 +11,14 @@ from app.storage.visible import visible_projects
 from app.web.dependencies import COMPUTING
 
 PATIENCE_SECONDS = 5.0
-"""How long a request waits for the identical one in front of it, and for its turn, before it is handled all the same.
+"""How long a request waits for an identical one, and for its turn, before it is handled anyway.
 """
 
 _OF_THE_CONNECTION = (b"connection", b"x-request-id", b"traceparent", b"tracestate", b"sec-fetch-user")
 """Headers that no handler reads."""
 
 _OF_THE_ROUTE = ("route", "root_path")
-"""What the router adds to the scope and the log line of a request reads."""
+"""Keys that the router adds to the scope and that the log line of a request reads."""
 
 
 _NOT_COMPUTED = ("/static/", "/healthz", "/readyz", "/metrics")

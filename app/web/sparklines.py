@@ -15,7 +15,7 @@ from app.storage.verdicts import current_verdict
 
 WIDTH, HEIGHT, EDGE = 120, 28, 3
 _LEAST_RANGE = 0.02
-"""Least range of the axis as a share of the value: noise must not look like a change."""
+"""Minimum range of the axis as a share of the value, so that noise does not look like a change."""
 
 
 @dataclass(frozen=True, slots=True)

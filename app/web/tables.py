@@ -29,7 +29,7 @@ def table_format(request: Request, *, strict: bool = False) -> Format:
     if stated := request.query_params.get("format"):
         if stated not in _FORMATS:
             raise InvalidQuery(
-                f"There is no format {stated[:50]!r}. Formats are {', '.join(_FORMATS)}.",
+                f"Unknown format {stated[:50]!r}. Formats are {', '.join(_FORMATS)}.",
                 (FieldError("format", f"must be one of {', '.join(_FORMATS)}"),),
             )
         return stated

@@ -147,7 +147,7 @@ def test_a_follower_that_was_stopped_too_early_goes_on_in_its_run(guarded: Runni
     third = following(guarded, log, "switch", *words, THREEWALLS_TOKEN=secret)
     _, output = third.communicate(timeout=300)
     assert (third.returncode, reception_and_sizes()) == (3, there)
-    assert "closed since" in output
+    assert "has since been closed" in output
     assert "another --key" in output
 
 

@@ -220,7 +220,7 @@ def test_a_form_that_is_wrong_keeps_what_was_typed(client: TestClient) -> None:
     assert answer.status_code == 422
     assert 'value="http://10.0.0.1/"' in answer.text
     assert "public internet" in answer.text
-    assert "key of a stack" in answer.text
+    assert "not a stack key" in answer.text
 
 
 def test_a_receiver_is_changed_paused_tested_and_deleted(

@@ -133,7 +133,7 @@ def test_a_run_that_cannot_be_computed_keeps_its_figures_and_nobody_waits_for_it
     assert "Unexpected error (id " in (run.recompute_error or "")
     warning = client.get(f"/api/v1/runs/{run_id}").json()["warnings"][0]
     step = f"flops {DEFINITIONS['flops'] - 1} -> {DEFINITIONS['flops']}"
-    assert warning.startswith(f"Its figures are of earlier definitions ({step}) and in no baseline")
+    assert warning.startswith(f"Its figures use earlier definitions ({step}) and are in no baseline")
     assert run.definition_version == DEFINITION_VERSION - 1
     assert counts(engine) == (0, 0, 1)
     assert ask(engine, settings) == []

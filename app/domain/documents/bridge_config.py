@@ -44,7 +44,7 @@ _SECTIONS = {
 }
 """Names read from each section, except `model`, which is read whole; a later section wins.
 
-`mixed_precision` and `comm_overlap` are applied to the model when training starts, so they stand last.
+`mixed_precision` and `comm_overlap` are applied to the model when training starts, so they are last.
 """
 _RENAMED = {"dataset.sequence_length": "seq_length"}
 _ANY_SECTION = frozenset({"use_megatron_fsdp"})

@@ -28,7 +28,7 @@ _ENDINGS = {
     "OUT_OF_MEMORY": "OUT_OF_MEMORY",
     "CANCELLED": "CANCELLED",
 }
-"""States that say why a job ended, in the words of Slurm's own messages in logs (`performance/failures.py`)."""
+"""States that explain why a job ended, as in Slurm's own messages in logs (`performance/failures.py`)."""
 
 
 def expand_nodes(nodelist: str, most: int = MAX_EXPANDED) -> tuple[str, ...]:

@@ -206,7 +206,7 @@ _MEASURE = re.compile(
     rb"loss|\blr\b|learning_rate|grad_norm|it/s\b|s/it\b|samples?_?(?:/|per_?)s|tok(?:en)?s?(?:/|_per_)s|\btps\b|tflop"
     rb"|throughput|\d ?m?s(?:ec(?:onds)?)?\b|seconds|elapsed|_time\b|\btime\b"
 )
-"""Lower-case words that, beside a counter, mark a step of an unknown trainer."""
+"""Lower-case words that, next to a counter, mark a step of an unknown trainer."""
 _SHOWN_STEPS = 3
 
 
@@ -238,7 +238,7 @@ class Reading:
             DeepSpeedReader(self._notes),
             LightningReader(self._notes),
         )
-        """Readers of trainers with lines of their own, in the order in which their steps are taken."""
+        """Readers of trainers with their own line formats, in order of precedence."""
         self._scanner = Scanner(self._readers())
         self._head = b""
         self._tail = b""

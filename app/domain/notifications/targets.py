@@ -124,7 +124,7 @@ def read_web(text: str) -> WebTarget:
     if len(text) > MAX_TARGET:
         raise ValueError(f"must have at most {MAX_TARGET:,} characters")
     if not text.isascii() or any(c <= " " or c in "\\\x7f" for c in text):
-        raise ValueError("must be one ASCII address without blanks")
+        raise ValueError("must be one ASCII address without spaces")
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
@@ -189,6 +189,6 @@ def _check_host(host: str) -> None:
         try:
             ipaddress.IPv4Address(host)
         except ValueError as error:
-            raise ValueError("must write an IPv4 address as four numbers, like 192.0.2.1") from error
+            raise ValueError("must write an IPv4 address as four numbers, for example 192.0.2.1") from error
     elif len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         raise ValueError("must have a host of letters, digits and hyphens (an international name as xn--...)")

@@ -84,7 +84,7 @@ MEDIANS_DIFFER = 1e-4
 
 LARGEST = {"tokens_per_s_per_gpu": 1e12, "tflops_per_gpu": 1e5, "peak_memory_gib": 1e4}
 """Upper limits by metric: seven times the fastest peak stated anywhere (14,700 TFLOP/s), thirty times the largest
-memory (288 GB), and a token per picosecond. A larger number is damage."""
+memory (288 GB), and a token per picosecond. A larger number means damage."""
 
 SMALLEST = 1e-9
 """Lower limit in every metric's unit; the smallest test models are far above it."""

@@ -30,7 +30,7 @@ from app.domain.run import (
 MIN_STEP_MS = 1e-3
 """A microsecond: launching a single kernel takes longer."""
 MAX_STEP_MS = 1e9
-"""Eleven days: no scheduler lets one step hang for so long, so a larger number is damage."""
+"""Eleven days: no scheduler lets a step hang for so long, so a larger number means damage."""
 
 
 def usable(step_times_ms: FloatArray) -> npt.NDArray[np.bool_]:
@@ -239,7 +239,7 @@ Role = Literal["warm-up", "window", "spike", "outside"]
 MIN_VALUES = 4
 """Fewer step times give no estimate."""
 TAIL_SPREAD_FLOOR = 0.002
-"""Least spread assumed for the second half: rounding of a constant series must not count as warm-up."""
+"""Minimum spread assumed for the second half, so that rounding of a constant series does not count as warm-up."""
 WARM_UP_MARGIN = 0.03
 """Within 3 % of the second half's median an iteration is warm, however small the spread."""
 MIN_REFINED = 20

@@ -164,7 +164,7 @@ _OF_SPLIT = (
     "scale-layers-pp", "scale-vpp-divisible", "scale-interleave-pp", "scale-layout-invalid", "scale-vpp-sources",
 )  # fmt: skip
 MOST = 1_000_000
-"""Far more than any real model and cluster gives; numbers with very many divisors would fill the memory."""
+"""Far more than any real model and cluster needs; numbers with very many divisors would fill the memory."""
 _ETP = (1, 2, 4, 8)
 """Experts are split by width last, and never over more than the GPUs of a node."""
 _CP_BEYOND = 2

@@ -12,7 +12,7 @@ from app.domain.run import Value
 
 LAYOUT = ("tp", "pp", "vpp", "cp", "ep", "etp", "pp_layout", "mtp")
 _GPU, _PRECISION, _SEQUENCE = 4.0, 1.0, 2.0
-"""Distance of another GPU, another precision and a doubled sequence; doubling the GPUs is 1. Our judgement."""
+"""Distances for another GPU, another precision and a doubled sequence, where doubling the GPUs is 1. Our judgement."""
 _SHOWN = 6
 
 

@@ -23,10 +23,10 @@ from app.domain.profiles.kernels import (
 from app.domain.profiles.trace import NO_LAUNCH, DeviceTrace
 
 LATE_LAUNCH_NS = 10_000
-"""A launch after the gap began owns this much of its latency. Ours."""
+"""Launch latency that is attributed to a launch after the gap began. Our choice."""
 
 _GAPS = 65_536
-"""Gaps that are explained at once."""
+"""Gaps that are explained in one batch."""
 
 REASONS = ("launch_starved", "host_sync", "wait_comm", "wait_copy", "issued_other", "unresolved")
 SYNCHRONISES = re.compile(
@@ -66,7 +66,7 @@ class Budget:
     host_ns: int | None = None
     """Length of the host's range of the step."""
     is_regular: bool = True
-    """False: differs too much from the median step, or contains a graph capture. Left out of medians."""
+    """False if it differs too much from the median step or contains a graph capture; then medians omit it."""
     has_whole_graphs: bool = False
 
     @property
@@ -89,7 +89,7 @@ class _Gaps:
     kernel: Times
     launch: Times
     issued: Times
-    """Until then the ending kernel was not issued; the start of the gap when it was already."""
+    """Until then, the kernel that ends the gap was not issued; the start of the gap if it was issued earlier."""
     thread: Times
     """The thread that launched the ending kernel."""
     parts: Mapping[str, Times]

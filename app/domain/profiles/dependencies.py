@@ -16,9 +16,9 @@ from app.domain.profiles.kernels import CLASSES, group_of
 from app.domain.profiles.trace import NO_LAUNCH, DeviceTrace
 
 RESOLVED_SHARE = 0.80
-"""From this share of resolved gaps on, the trace counts as one with dependencies. Ours."""
+"""From this share of resolved gaps on, the trace counts as having dependencies. Our choice."""
 _WAITS_BACK = 4
-"""Waits before a launch that are looked at; a kernel seldom waits for more streams."""
+"""Number of waits before a launch that are inspected; a kernel seldom waits for more streams."""
 _NEVER = np.iinfo(np.int64).min
 _IS_COMMUNICATION = np.array([group_of(name) == "communication" for name in CLASSES], np.bool_)
 

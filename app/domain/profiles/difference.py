@@ -14,7 +14,8 @@ _SAME = 1e-9
 _ANCHORS = ("attention", "gemm.grouped", "gemm")
 """Classes whose kernels count the work of a window without steps: they run a fixed number of times in each layer."""
 _MOST_HIDING = 0.5
-"""Communication whose work changed by less than this share of its row is hidden more or less than before."""
+"""If the work of communication changed by less than this share of its row, the difference is in how much of it is
+hidden."""
 
 IDLE_LABELS = {
     "idle.launch_starved": "waiting for launches",

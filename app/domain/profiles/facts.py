@@ -19,7 +19,7 @@ from app.domain.profiles.ranks import Ranks
 from app.domain.profiles.steps import ProfiledSteps
 
 MAX_UNRESOLVED = 0.10
-"""Above this share of the compute-absent time without a launch, nothing is said of starvation. Ours."""
+"""Above this share of the compute-absent time without a known launch, starvation is not reported. Our choice."""
 HIDDEN_PROOF = 0.01
 
 Fact = float | int | bool | str | None

@@ -41,7 +41,7 @@ CLASSES = (
     *dict.fromkeys(row.kernel_class for row in ROWS),
     *(COPY_HOST, COPY_PEER, GRAPH, OTHER),
 )
-"""Every class once; its place is the number by which traces hold it."""
+"""Every class once; traces store its index."""
 NUMBER = {name: number for number, name in enumerate(CLASSES)}
 
 

@@ -50,8 +50,8 @@ _HOST = frozenset(("cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "
 _OTHERS = frozenset(("user_annotation", "cuda_sync"))
 _UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _TWO_RANKS = (
-    "Two ranks wrote into this file: it holds a second trace. Let each rank write a file of its own, "
-    "for example rank-0.json.gz."
+    "Two ranks wrote to this file: it contains a second trace. Let each rank write its own file, for example "
+    "rank-0.json.gz."
 )
 
 
@@ -313,7 +313,7 @@ class _TraceReader:
     def _add(self, events: list[Any]) -> None:
         self._events += len(events)
         if self._events > _MAX_EVENTS:
-            raise UnusableProfile("The trace holds more than a billion events. Profile fewer steps.")
+            raise UnusableProfile("The trace contains more than a billion events. Profile fewer steps.")
         of_device, of_host = [], []
         for event in events:
             category = event.cat
@@ -453,7 +453,7 @@ class _TraceReader:
         text = str(event.pid if device is None else device)[:64]
         number = self._devices.setdefault(text, len(self._devices))
         if number >= _MAX_DEVICES:
-            raise UnusableProfile(f"The trace names more than {_MAX_DEVICES} devices.")
+            raise UnusableProfile(f"The trace has more than {_MAX_DEVICES} devices.")
         return number
 
     def _stream(self, event: Any) -> int:
@@ -461,7 +461,7 @@ class _TraceReader:
         text = str(event.tid if stream is None else stream)[:64]
         number = self._streams.setdefault(text, len(self._streams))
         if number >= _MAX_STREAMS:
-            raise UnusableProfile(f"The trace names more than {_MAX_STREAMS:,} streams.")
+            raise UnusableProfile(f"The trace has more than {_MAX_STREAMS:,} streams.")
         return number
 
     def _thread(self, event: Any) -> int:
@@ -474,7 +474,7 @@ class _TraceReader:
         if self._timed and self._skipped > _MAX_SKIPPED_SHARE * self._timed:
             raise UnusableProfile(
                 f"{self._skipped:,} of {self._timed:,} events have no usable time (missing, negative, infinite or "
-                "text). The trace is broken; write it again."
+                "text). The trace is damaged; record it again."
             )
         if not self._device_events and self._cut_after >= 0:
             raise UnusableProfile(
@@ -483,10 +483,10 @@ class _TraceReader:
             )
         if not self._device_events:
             raise UnusableProfile(
-                "The trace holds no GPU activity. Was CUDA activity traced? Use "
+                "The trace contains no GPU activity. Was CUDA activity traced? Use "
                 "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
                 if self._events
-                else "The trace holds no events. Check that the profiled steps ran before the profiler was stopped."
+                else "The trace contains no events. Check that the profiled steps ran before the profiler was stopped."
             )
         result = Trace("kineto")
         self._describe(result)

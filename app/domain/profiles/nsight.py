@@ -27,7 +27,7 @@ from app.domain.profiles.trace import (
 _ROWS = 20_000
 _MAX_RANGES = 200_000
 _MAX_ROOM = 8_000_000
-"""Rows for which room is taken at once; more rows take more room as they come."""
+"""Rows for which memory is allocated at the start; more rows extend it."""
 _MAX_DEVICES = 64
 _MAX_STREAMS = 10_000
 _MAX_NAMES = 5_000
@@ -48,7 +48,7 @@ _MAX_WAITS = 1_000_000
 _PUSH_POP, _START_END = 59, 60
 _COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 _NO_KERNELS = (
-    "The export holds no table of GPU kernels. Was CUDA traced? Record with `nsys profile --trace=cuda,nvtx` and "
+    "The export contains no table of GPU kernels. Was CUDA traced? Record with `nsys profile --trace=cuda,nvtx` and "
     "export with `nsys export --type sqlite`."
 )
 
@@ -138,7 +138,7 @@ class _Export:
             for process in np.unique(activities["process"])[: _MAX_DEVICES + 1].tolist()
         }
         if sum(map(len, devices_of.values())) > _MAX_DEVICES:
-            raise UnusableProfile(f"The export names more than {_MAX_DEVICES} devices.")
+            raise UnusableProfile(f"The export has more than {_MAX_DEVICES} devices.")
         gpus = self._gpus()
         for process, devices in devices_of.items():
             of_process = calls_process == process
@@ -298,7 +298,7 @@ class _Export:
         streams, columns["stream"] = np.unique(columns["stream"], return_inverse=True)
         columns["stream"] = columns["stream"].astype(np.int32)
         if streams.size > _MAX_STREAMS:
-            raise UnusableProfile(f"The export names more than {_MAX_STREAMS:,} streams.")
+            raise UnusableProfile(f"The export has more than {_MAX_STREAMS:,} streams.")
         self._streams = [str(stream) for stream in streams.tolist()]
         return columns
 

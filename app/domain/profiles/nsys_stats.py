@@ -95,7 +95,7 @@ def _sums(rows: Iterable[list[str]], places: Mapping[str, int], kind: str, class
         trace.events += 1
         sums[group_of(_class(row[name][:MAX_NAME], class_rows))] += time
     if not sum(sums.values()):
-        raise UnusableProfile("The table holds no times.")
+        raise UnusableProfile("The table contains no times.")
     trace.sums = {f"{kind}.{group}": time for group, time in sums.items()}
     trace.warnings.append(
         "Only sums of kernel times: kernels overlap, so they show neither exposed communication nor idle time. "
@@ -138,9 +138,9 @@ def _activities(rows: Iterable[list[str]], places: Mapping[str, int], class_rows
         )
         devices.setdefault(where, []).append(activity)
         if len(devices) > _MAX_DEVICES:
-            raise UnusableProfile(f"The table names more than {_MAX_DEVICES} devices.")
+            raise UnusableProfile(f"The table has more than {_MAX_DEVICES} devices.")
     if not devices:
-        raise UnusableProfile("The table holds no GPU activity. Was CUDA traced? Record with --trace=cuda,nvtx.")
+        raise UnusableProfile("The table contains no GPU activity. Was CUDA traced? Record with --trace=cuda,nvtx.")
     if trace.skipped > 0.01 * (trace.events + trace.skipped):
         raise UnusableProfile(f"{trace.skipped:,} rows of the table have no usable time. Export it again.")
     texts = list(names)

@@ -28,7 +28,7 @@ MAX_KERNEL_ROWS = 400
 MAX_COLLECTIVE_ROWS = 50
 MAX_RECTANGLES = 2_000
 _MERGE = 1_500
-"""Two rectangles of a lane that lie closer than the step over this are drawn as one."""
+"""Rectangles of a lane that are closer than the length of the step divided by this are drawn as one."""
 _SHOWN_NAME = 160
 ROUNDED_BELOW_NS = 20_000
 """With whole microseconds, shorter kernels are rounded noticeably."""

@@ -15,11 +15,11 @@ from app.domain.profiles.intervals import Coverage, Times
 from app.domain.profiles.kernels import CLASSES, EXPERT_COMMUNICATION, base_name
 
 STRAGGLER_SHARE = 0.70
-"""A rank that is last in this share of the collectives is the straggler. Ours."""
+"""A rank that is last in this share of the collectives is the straggler. Our choice."""
 NOISE = 0.01
 """The others must wait for it at least this share of the step (`T_noise`)."""
 SKEW = 0.05
-"""Windows that start this share of a step apart and end together are skewed. Ours."""
+"""Windows that start this share of a step apart and end together are skewed. Our choice."""
 MAX_COLLECTIVES = 50
 _MATCHED = (EXPERT_COMMUNICATION, "comm.collective", "comm.tp")
 

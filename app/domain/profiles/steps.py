@@ -15,9 +15,9 @@ OPTIMIZER = "optimizer"
 ONE_WINDOW = "one window"
 MAX_STEPS = 1_000
 _IRREGULAR = 0.30
-"""A step that differs from the median by more counts as no usual one. Ours."""
+"""A step that differs from the median by more is not a usual one. Our choice."""
 _STABLE = 1.05
-"""An anchor recurs with a stable count when its largest count exceeds the smallest by no more. Ours."""
+"""An anchor is stable if its largest count exceeds the smallest by at most this. Our choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ProfiledSteps:
 
     source: str
     numbers: tuple[int, ...]
-    """Steps that the host's ranges name, with those that have no end on the device."""
+    """Steps from the host's ranges, including those without an end on the device."""
     windows: tuple[ProfileWindow, ...]
 
 

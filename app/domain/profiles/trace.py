@@ -51,7 +51,7 @@ class Collective:
     """A communication kernel as the trace describes it; None where it does not."""
 
     kernel: int
-    """Place of the kernel in the activities of its device."""
+    """Index of the kernel in the activities of its device."""
     name: str = ""
     group: str = ""
     """Name of the process group."""
@@ -72,7 +72,7 @@ class HostRange:
     thread: int
     name: str
     number: int | None = None
-    """Number of the step that the range is."""
+    """Number of the step that the range marks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,9 @@ class DeviceTrace:
     name: Ids
     stream: Ids
     launch: Ids
-    """Place of the call that launched it in `calls`, or NO_LAUNCH."""
+    """Index in `calls` of the call that launched it, or NO_LAUNCH."""
     blocks: Ids
-    """Thread blocks of the launch, 0 where the trace is silent."""
+    """Thread blocks of the launch, 0 if the trace does not state them."""
     in_graph: npt.NDArray[np.bool_]
     class_by_name: npt.NDArray[np.int16]
     class_by_use: npt.NDArray[np.int16]
@@ -126,12 +126,12 @@ class Trace:
     clock_disorder: int = 0
     """Activities that begin before their launch."""
     incomplete: str = ""
-    """Where a cut file ends; empty for a whole one."""
+    """Where a truncated file ends; empty for a complete one."""
     base_ns: int = 0
     """Origin of the clock since 1970."""
     whole_microseconds: bool = False
     sums: dict[str, int] = field(default_factory=dict)
-    """Of a table without times: nanoseconds by table and group, such as `kernels.communication`."""
+    """For a table without times: nanoseconds by table and group, such as `kernels.communication`."""
     warnings: list[str] = field(default_factory=list)
 
 

@@ -21,7 +21,7 @@ Class = tuple[str, str]
 """Routing mode and semantic class."""
 
 Priors = Prior | Mapping[str, Prior]
-"""One for all runs, or one for each semantic class; the default for a class that is left out."""
+"""One for all runs, or one for each semantic class; a missing class has the default."""
 
 
 def rank_stack(

@@ -531,9 +531,9 @@ def base_facts(missing: Sequence[str], values: Mapping[str, object]) -> tuple[st
 
 _NOTHING_TAKEN = Taken({})
 _FOLLOWS = frozenset(("dp", "edp", "ga"))
-"""Facts of a run that follow from others, so that a change makes them wrong."""
+"""Facts of a run that follow from others, so a change invalidates them."""
 _SAME = frozenset(("dispatcher", "dispatcher_type", "flex_backend"))
-"""Facts that state the same; a change of one replaces all."""
+"""Facts that state the same value; a change of one replaces all."""
 
 
 def _holds(rule: Rule, context: FactContext) -> bool:
@@ -583,7 +583,7 @@ class _Asked:
             withheld = f"Megatron Core {values['mcore_version']} lacks {', '.join(lacking)}: upgrade first."
         blocker = self._blocker_of(settings, env) if rule.kind == "candidate" and not withheld else None
         if blocker is not None:
-            withheld = f"The change would bring a blocker: {blocker.title}."
+            withheld = f"The change would trigger a blocker: {blocker.title}."
         return Suggestion(
             rule=rule,
             title=taken.title or rule.title,

@@ -176,7 +176,7 @@ def read_tables() -> tuple[Fact, ...]:
 def _tables_fact(section: str, name: str, row: dict[str, Any]) -> Fact:
     unknown = set(row) - {"type", "meaning", "unit", "from", "argument", "default", "supply"}
     if unknown or not {"type", "meaning"} <= set(row):
-        raise ValueError(f"{name}: a fact has type and meaning, and no {', '.join(sorted(unknown))}")
+        raise ValueError(f"{name}: a fact has type and meaning, not {', '.join(sorted(unknown))}")
     supply = row.get("supply") or _SUPPLY.get(section, "")
     return Fact(
         name=name,

@@ -19,7 +19,7 @@ Values = Mapping[str, object]
 # --- The expected gain: by the best evidence, reduced by how much the setting differs.
 
 STRENGTH = {1: 1.0, 2: 1.0, 3: 0.8, 4: 0.5, 5: 0.3, LOWEST: 0.2}
-"""Weight of an evidence level. Our own numbers; no source gives any."""
+"""Weight of each evidence level. Our own choice; no source states weights."""
 LIKENESS = {"family": 3.0, "gpu": 3.0, "ep": 1.0, "precision": 1.0, "dispatcher": 1.0, "gpus": 1.0, "seq_len": 1.0}
 """Weight of each fact in the similarity of two settings: model and GPU count most."""
 

@@ -368,7 +368,7 @@ def judge(
 # --- Reruns: how many a verdict asks for, and which look at a commit they make.
 
 MOST_REQUESTED = 3
-"""Reruns that are asked for at most: more cost more than they decide."""
+"""Maximum number of requested reruns: more would cost more than they decide."""
 CONFIRMING = 1
 """Reruns that confirm a slowdown seen in a single launch, which a slow node may have caused."""
 

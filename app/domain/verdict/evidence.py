@@ -21,7 +21,7 @@ _ORDER: tuple[Support, ...] = ("supported", "open", "unlikely")
 EXPLAINS = 0.5
 """Share of the change that an A/B must explain to support a suspect; the rest may be noise or a second cause."""
 FEWEST_STILL = 2
-"""A single unchanged stack may not use the code in question; two or more are a hint."""
+"""A single unchanged stack may not use the suspected code; two or more are a hint."""
 MOST_VALUE = 500
 """Longest value, in characters, that is stored with a verdict."""
 

@@ -105,4 +105,4 @@ def _contrast(contrast: MeasuredContrast, time: StepTimeChange, own_ms: float | 
     sentence = f"{speed}: {step_time(own, unit)}, {was}."
     if others:
         return f"{sentence} {plural(others, 'other field')} changed, too."
-    return f"{sentence} The code changed, too." if contrast.comparability.other_code else sentence
+    return f"{sentence} The code changed as well." if contrast.comparability.other_code else sentence

@@ -19,7 +19,7 @@ MOST_NAMED = 5
 MOST_NODES = 1_000
 """With more nodes in a history than this, none is named."""
 _ERRORS = 0.005
-"""Chance, over all nodes of a history, that a harmless node is named."""
+"""Probability, over all nodes of a history, that a harmless node is named."""
 
 
 @dataclass(frozen=True, slots=True)

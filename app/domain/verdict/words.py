@@ -64,7 +64,7 @@ def no_regression_because(document: VerdictDocument) -> str:
     if document.quarantined:
         return "The run is quarantined, so it opens no regression."
     if document.raises_regression:
-        return "The reference job is slower, too, so this opens no regression."
+        return "The reference job is slower as well, so this opens no regression."
     if document.comparability.kind != "verdict":
         return "The baseline has another configuration, so this is an A/B: it names suspects and opens no regression."
     return "The baseline is of another job, so this opens no regression."
@@ -357,7 +357,7 @@ def reference_text(reference: ReferenceMove, label: Label = as_named) -> str:
     """Say that the machine changed, so that a slowdown is not alarmed."""
     size = "" if reference.delta_pct is None else f", {change_text(reference.delta_pct, None, None).figure}"
     return (
-        f"The reference job {reference.job} moved on {reference.cluster}, too ({label(reference.run)}{size}): the "
+        f"The reference job {reference.job} moved on {reference.cluster} as well ({label(reference.run)}{size}): the "
         "machine changed, so this raises no alarm."
     )
 

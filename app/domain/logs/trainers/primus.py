@@ -23,7 +23,7 @@ NAMES: dict[bytes, tuple[str, float]] = {
     b"rocm mem usage/free/total/usage_ratio": ("rocm_mem_used_bytes", 1.0),
     b"rocm max mem usage/usage_ratio": ("rocm_max_mem_used_bytes", 1.0),
 }
-"""The last one is of the rank with the highest use, whose number precedes the name."""
+"""The last one is that of the rank with the highest use, whose number precedes the name."""
 
 _LOGGER = re.compile(rb"\[\d{8} [\d:]{8}\]\[rank-\d{1,7}/\d{1,7}\]")
 _OWN = frozenset(NAMES) - {b"tokens per GPU (tokens/s/GPU)"}
@@ -49,7 +49,7 @@ _MEMORY_KEY = b"hip mem usage/free/total/"
 _MEMORY = re.compile(rb"usage_ratio: [\d.]{1,9}GB/[\d.]{1,9}GB/([\d.]{1,9})GB")
 _OF_MEMORY = {192: "MI300X", 256: "MI325X"}
 _REACH = 40
-"""Bytes around the key within which the name stands."""
+"""Bytes around the key that contain the name."""
 
 
 class GpuReader:

@@ -39,7 +39,7 @@ _NAMES = {
 }
 
 MAX_BARS = 20
-"""Bars with a length of their own. A job draws a few: loading, mapping, training, evaluation."""
+"""Bars of different lengths. A job draws a few: loading, mapping, training, evaluation."""
 
 MIN_SECONDS = 50
 """Time between two states of Lightning's bar that make a step time: its clock has whole seconds, so 2 %."""
