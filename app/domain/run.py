@@ -238,7 +238,7 @@ class SteadyState:
     spikes: tuple[tuple[int, float], ...] = ()
 
     def contains(self, iterations: FloatArray | IntArray) -> npt.NDArray[np.bool_]:
-        """Tell of each iteration whether it lies in the window."""
+        """Return for each iteration whether it is in the window."""
         inside = (iterations >= self.first_iteration) & (iterations <= self.last_iteration)
         if self.profiled is not None:
             inside &= (iterations < self.profiled[0]) | (iterations > self.profiled[1])

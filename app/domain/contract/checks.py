@@ -167,7 +167,7 @@ def _model(contract: Facts) -> str | None:
 #
 # A log line that proves the active value wins over the request. Without such a line, completed iterations are evidence
 # for trainers that refuse to start otherwise: Megatron Core asserts a dispatcher's package and the requirements of an
-# overlap. This is an inference, so its source is `derived`. A slow run proves nothing.
+# overlap. This is an inference, so its source is `derived`. A slow run is not proof.
 
 _OFF = (None, False, "none")
 """Requests that need no evidence."""

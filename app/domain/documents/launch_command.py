@@ -206,7 +206,7 @@ class _CommandReading:
 def read_launch_command(text: str | bytes) -> Document:
     """Read the contract fields of the training command in `text`. Raises ValueError with a sentence without one.
 
-    Of several commands, the one with most fields is used, with the variables exported before it.
+    If there are several commands, uses the one with the most fields, with the variables exported before it.
     """
     if len(text) > MAX_BYTES:
         raise ValueError(f"The launch command is larger than {MAX_BYTES // 1024} kB.")

@@ -1,7 +1,7 @@
 """Fills a launch script's own variables and arrays into its commands, without executing anything.
 
-Conditions and loops are not followed: of several assignments the last one counts. What a script takes from programs or
-from the environment stays as it is written.
+Conditions and loops are not followed: of several assignments the last one counts. Values that a script takes from
+programs or the environment stay as written.
 """
 
 import re

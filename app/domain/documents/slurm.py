@@ -1,4 +1,4 @@
-"""Reads what Slurm says about a job: its accounting (`sacct --json`), and lists of nodes in any notation.
+"""Reads Slurm's information about a job: its accounting (`sacct --json`), and lists of nodes in any notation.
 
 The shapes of https://slurm.schedmd.com/rest_api.html changed between versions: a state is a text or a list, and a
 number may be `{"set": true, "infinite": false, "number": 4}`.

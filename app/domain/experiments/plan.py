@@ -65,8 +65,8 @@ STEPS = 50
 def effect_of(suggestion: Suggestion | None) -> float:
     """Return the change of step time that an experiment on a suggestion has to detect, in percent.
 
-    It is the smallest that its best evidence found, so that a large effect takes few runs; without a figure, or where
-    the evidence only suggests a direction, the default.
+    It is the smallest effect that its best evidence found, so that a large effect needs few runs; without a figure, or
+    where the evidence only suggests a direction, the default.
     """
     place = None if suggestion is None else suggestion.place
     if place is None or place.expected is None or place.confidence == "low":

@@ -1,8 +1,8 @@
 """A sweep: several values of one knob as one plan, with successive halving.
 
 Every value starts with one run. After each round the better half stays and gets twice as many; the last value is
-confirmed against the baseline with the full number. Every value is an experiment of its own, whose test is as much
-stricter as there are values: the best of many looks better than it is.
+confirmed against the baseline with the full number. Every value is its own experiment. The best of many values looks
+better than it is, so more values make each test stricter.
 """
 
 import math
@@ -37,7 +37,7 @@ def rounds(values: int, confirm: int) -> tuple[Round, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SweepCost:
-    """`runs`: all that are to be started, of the baseline, too; `full_runs`: those of an A/B for each value."""
+    """`runs`: runs to start, including those of the baseline. `full_runs`: runs of a full A/B for each value."""
 
     runs: int
     full_runs: int
@@ -46,7 +46,7 @@ class SweepCost:
 
 
 def cost_of_sweep(values: int, sizing: Sizing) -> SweepCost:
-    """Return what a sweep takes at most. The baseline run exists already and serves every value."""
+    """Return the maximum cost of a sweep. The baseline run exists already and serves every value."""
     confirm = sizing.runs_each
     plan = rounds(values, confirm)
     before = (0, *(item.runs_each for item in plan))
@@ -97,7 +97,7 @@ class SweepProgress:
 
     @property
     def behind(self) -> bool:
-        """Values were rejected by hand, so that those left are in a later round than was asked for."""
+        """Users rejected values by hand, so the remaining ones are in a later round than was requested."""
         return any(trial.is_in and trial.planned < self.round.runs_each for trial in self.trials)
 
     @property

@@ -1,4 +1,4 @@
-"""Prepares lines for the readers: removes prefixes, joins broken lines and records what was skipped."""
+"""Prepares lines for the readers: removes prefixes, joins split lines and records what was skipped."""
 
 import codecs
 import json

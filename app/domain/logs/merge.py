@@ -335,7 +335,7 @@ def _dropped(
             )
 
 
-# --- Distinguishes a crash loop from a resume: repeated starts at the same point have made no lasting progress.
+# --- Distinguishes a crash loop from a resume: repeated starts at the same point made no lasting progress.
 
 MIN_STARTS = 3
 """Starts of a crash loop. One or two retries are normal."""

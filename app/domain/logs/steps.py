@@ -107,7 +107,7 @@ class StampedSteps:
         last, self._last = self._last, (iteration, now)
         if last is None or iteration <= last[0]:
             return float("nan")
-        # Across midnight; no step takes a day.
+        # Past midnight; no step takes a day.
         return (now - last[1]) % _DAY_MS / (iteration - last[0])
 
 

@@ -169,7 +169,7 @@ ATTEMPTS = len(_WAITS) + 1
 """Number of attempts before a message is given up, unless some were made early."""
 LONGEST_WAIT = timedelta(seconds=max(_WAITS))
 PATIENCE = timedelta(seconds=sum(_WAITS))
-"""No message is given up earlier, even if attempts were made early because a user or an answer asked for them."""
+"""No message is given up earlier, even if a user or an answer caused early attempts."""
 LONGEST_ASKED = 3_600
 """Longest pause, in seconds, that a receiver can request with Retry-After."""
 

@@ -46,7 +46,7 @@ def flops_per_token(shape: ModelShape, seq_len: int, *, discount_window: bool) -
         products = (
             _feed_forward_products(shape)
             + _attention_products(shape, seq_len, discount_window=discount_window)
-            + shape.mtp_layers * (3 * shape.hidden + 2 * shape.hidden**2)  # two norms and the joining projection
+            + shape.mtp_layers * (3 * shape.hidden + 2 * shape.hidden**2)  # two norms, and the joining projection
         )
     return FACTOR * (products + shape.hidden * shape.vocabulary * (1 + shape.mtp_layers))
 

@@ -94,8 +94,8 @@ def _cut(model: PlannedModel, pp: int, vpp: int, account: tuple[str, ...] | None
 def written_layout(layers: int, mtp: int, parts: int) -> str | None:
     """Return a layout string of `parts` stages, or None when there is none.
 
-    All stages but the first and last hold the same number of layers, and these two no more. The last one holds the
-    remaining layers, multi-token prediction and the loss.
+    All stages except the first and last hold the same number of layers; these two hold at most as many. The last one
+    holds the remaining layers, multi-token prediction and the loss.
     """
     if parts < 2:
         return None
@@ -122,7 +122,7 @@ def unsplit(request: PlanRequest, pp: int) -> Split:
 def choose(splits: tuple[Split, ...], *, interleaved: bool, slack: Callable[[Split], float]) -> Split | None:
     """Return the split with the least `slack`, the share of time that stages wait; without VPP unless `interleaved`.
 
-    Of those that wait nearly as little the simplest kind comes first, then the middle VPP.
+    Among splits with about the same waiting, the simplest kind comes first, then the middle VPP.
     """
     virtual = [split for split in splits if split.vpp > 1] if interleaved else []
     if not virtual:

@@ -1,5 +1,5 @@
-"""One layout: its degrees, and what follows from them. Attention lies on TP x CP x DP x PP, experts on ETP x EP x EDP
-x PP; both meshes lie over the same GPUs and share PP (Parallel Folding).
+"""One layout: its degrees, and what follows from them. Attention uses the mesh TP x CP x DP x PP, experts ETP x EP x
+EDP x PP. Both meshes cover the same GPUs and share PP (Parallel Folding).
 """
 
 import math

@@ -190,7 +190,7 @@ def _buffers(costs: ModelCosts, degrees: Degrees, recipe: MemoryOptions, rank: F
         receivers = np.minimum(degrees.ep * degrees.etp, nvlink)
         buffers = buffers + FLEX_BUFFERS * 2.0 * rank * receivers * costs.dispatch_width
     chunk = rank * saved_per_token(costs, recipe) / (degrees.pp * degrees.vpp)
-    if recipe.overlap:  # forward of one micro-batch runs inside the backward of another: one more layer of each
+    if recipe.overlap:  # forward of one micro-batch runs during backward of another: one more layer of each
         layers = np.maximum(costs.layers / (degrees.pp * degrees.vpp), 1.0)
         buffers = buffers + overlapped(degrees) * 2.0 * chunk / layers
     if recipe.graphs:  # static inputs of every captured layer

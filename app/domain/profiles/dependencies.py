@@ -83,7 +83,7 @@ class _Streams:
         return self._waits[stream]
 
     def resolve(self, start: Times, kernel: Times) -> tuple[Any, Any]:
-        """Tell of each gap whether a wait explains it, and whether communication did."""
+        """Return for each gap whether a wait explains it, and whether that wait was for communication."""
         trace = self._trace
         is_resolved, is_blocked = np.zeros(start.size, np.bool_), np.zeros(start.size, np.bool_)
         for stream in np.unique(trace.stream[kernel]):

@@ -1,4 +1,4 @@
-"""Unions of half-open intervals of nanoseconds, and how much of a window they cover."""
+"""Unions of half-open intervals in nanoseconds, and how much of a window they cover."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ class Coverage:
         return int((end - start).sum() - other.between(start, end).sum())
 
     def contains(self, moments: Times) -> npt.NDArray[np.bool_]:
-        """Tell of each moment whether an interval covers it."""
+        """Return for each moment whether an interval covers it."""
         if not self.start.size:
             return np.zeros(moments.shape, np.bool_)
         at = np.searchsorted(self.start, moments, "right") - 1

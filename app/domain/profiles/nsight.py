@@ -227,7 +227,7 @@ class _Export:
         }
 
     def _strings(self) -> tuple[list[str], dict[int, int]]:
-        """Return the texts in order, and the place of each by its id in the export."""
+        """Return the texts in order, and the index of each by its id in the export."""
         texts: list[str] = []
         ids: dict[int, int] = {}
         if "StringIds" in self._tables:

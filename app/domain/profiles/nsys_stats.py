@@ -43,7 +43,7 @@ _COPY_CLASSES = {
 
 
 def is_table(head: bytes) -> bool:
-    """Tell whether the first bytes of a file are a table that this module reads."""
+    """Return whether the first bytes of a file are a table that this module reads."""
     lines = head.decode("utf-8", "replace").splitlines()[:_HEADER_LINES]
     return any(_kind(next(csv.reader([line]), [])) for line in lines)
 
@@ -181,6 +181,6 @@ def _device(
 
 
 def _integer(row: list[str], place: int) -> int | None:
-    """Return a whole number of nanoseconds; None when it is none."""
+    """Return a whole number of nanoseconds; None if the text is not one."""
     text = row[place].strip().replace(",", "") if place < len(row) else ""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None

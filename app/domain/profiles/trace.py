@@ -136,7 +136,7 @@ class Trace:
 
 
 def is_expert_collective(collective: str, description: str) -> bool:
-    """Tell whether a point-to-point kernel of NCCL is the all-to-all of expert parallelism."""
+    """Return whether a point-to-point kernel of NCCL is the all-to-all of expert parallelism."""
     text = description.lower()
     return collective.lower().replace("_", "").replace(":", "").removeprefix("nccl").startswith("alltoall") or (
         "expert" in text and "data" not in text

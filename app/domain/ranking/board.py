@@ -171,7 +171,7 @@ def _best_first(pools: Sequence[Pool]) -> list[Pool]:
     """Return the results of one dispatcher, fastest first.
 
     Among those that tie with the fastest, better evidence comes first, because the fastest of many results with one run
-    is often lucky. A short result never precedes a full one.
+    each was often lucky. A short result never precedes a full one.
     """
     ordered = sorted(pools, key=lambda pool: pool.directional)
     fastest = ordered[0]

@@ -1,7 +1,7 @@
 """Results that differ in one axis only: dispatchers at each EP degree, scopes of CUDA graphs.
 
-Best against best says what a team gets; equal knobs say what the axis itself does. Both compare runs of one segment of
-the stack's history, so that a change of the code is never taken for a difference.
+Best against best shows what a team gets; equal knobs show the effect of the axis itself. Both compare runs of one
+segment of the stack's history, so that a change of the code is never taken for a difference.
 """
 
 import math

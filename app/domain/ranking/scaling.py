@@ -217,7 +217,7 @@ def _place(at: float, name: str) -> HistoryPosition:
     return at, len(name), name
 
 
-# --- The same code for every size of a series: an efficiency across a code change says nothing about scaling.
+# --- The same code for every size of a series: an efficiency across a code change does not describe scaling.
 #
 # The sizes of a series are different stacks without a common history. Their code is known only by the times at which
 # any of them changed its speed: all these changes together cut the time into segments. Runs of one segment are

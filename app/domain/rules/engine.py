@@ -157,7 +157,7 @@ def _steps(values: Mapping[str, object]) -> int:
     return steps if isinstance(steps, int) else 0
 
 
-# --- Unknown facts, the rules that need each, and which to ask for now. Facts that only enable deferred suggestions or
+# --- Unknown facts, the rules that need each, and which to request now. Facts that only enable deferred suggestions or
 # warnings, or that the run answered by running, can wait.
 
 

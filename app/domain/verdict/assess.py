@@ -242,7 +242,7 @@ LATE = "it ran after the decision, which is final"
 
 
 def _by_plan(launches: int, at_look: Callable[..., Verdict]) -> Verdict:
-    """Judge the launches of one commit as planned: the first alone, then together with the reruns that it asked for.
+    """Judge the launches of one commit as planned: the first alone, then together with the reruns that it requested.
 
     What the requested reruns decided is final, unless a later launch contradicts them.
     """

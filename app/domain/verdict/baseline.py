@@ -280,7 +280,7 @@ def _nearest(run: RunRecord, selection: Selection[RunRecord], offered: Sequence[
 
 
 def _passed_over(run: RunFacts | None, selection: Selection[RunFacts], newest: Mapping[str, RunRecord]) -> str:
-    """Say why a usable run was not taken; empty when it was."""
+    """Return why a usable run was not taken; empty when it was."""
     if run is None or not selection.runs:
         return ""
     if selection.golden:

@@ -255,7 +255,7 @@ def paid_with(measured: Verdict | None) -> str:
 def why_none(
     a: Sequence[RunRecord], b: Sequence[RunRecord], comparability: Comparability, sets: tuple[Within, Within]
 ) -> tuple[str, ...]:
-    """Return sentences on why no side may be called better, most important first; empty when one may."""
+    """Return the reasons why neither side may be called better, most important first; empty when one may."""
     return tuple(dict.fromkeys(_reasons(a, b, comparability, sets)))
 
 

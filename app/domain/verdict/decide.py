@@ -365,7 +365,7 @@ def judge(
     return replace(verdict, reason=reason(verdict, obstacle), notes=(*skips, *notes(verdict)))
 
 
-# --- Reruns: how many a verdict asks for, and which look at a commit they make.
+# --- Reruns: how many a verdict requests, and which look at a commit they are.
 
 MOST_REQUESTED = 3
 """Maximum number of requested reruns: more would cost more than they decide."""
@@ -374,9 +374,9 @@ CONFIRMING = 1
 
 
 def reruns_wanted(first: Verdict) -> int:
-    """Return how many reruns the verdict on a first launch asks for; 0 when it is final or more would not help.
+    """Return how many reruns the verdict on a first launch requests; 0 when it is final or more would not help.
 
-    A slowdown asks for one that confirms it; an undecided change of 1 % or more for the few that would decide.
+    A slowdown requests one that confirms it; an undecided change of 1 % or more requests the few that would decide.
     """
     time = first.step_time
     if time is None or len(first.candidates_used) != 1:

@@ -1,8 +1,8 @@
 """Control the false discoveries among many stacks: Benjamini and Hochberg 1995.
 
-Every stack is judged alone, with 0.5 % false regressions at most. Over 100 stacks of one commit or upgrade, one such
-regression is likely. The q-value of a change is the expected share of chance among the changes that are at least as
-clear, so it depends on how many stacks were looked at. It changes no decision: it says which of them to doubt.
+Every stack is judged on its own, with at most 0.5 % false regressions. Over 100 stacks of one commit or upgrade, one
+such regression is likely. The q-value of a change is the expected share of chance among the changes that are at least
+as clear, so it depends on the number of tested stacks. It changes no decision; it shows which ones to doubt.
 """
 
 from collections.abc import Sequence

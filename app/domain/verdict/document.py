@@ -105,7 +105,7 @@ class VerdictDocument:
 
     @property
     def requested_reruns(self) -> int:
-        """Number of reruns to ask for: once for a commit that may have changed the speed, when few would decide."""
+        """Number of reruns to request: once for a commit that may have changed the speed, when few would decide."""
         time = self.verdict.step_time
         if not self.alarms or time is None:
             return 0

@@ -222,7 +222,7 @@ _LEAST_OUTLIER = 0.05
 def with_outliers(
     runs: Sequence[HistoryRun], eligibilities: Sequence[Eligibility], priors: Mapping[str, Prior] | None = None
 ) -> tuple[Eligibility, ...]:
-    """Return the eligibilities with runs marked as outliers that lie far from the segments at either side of them.
+    """Return the eligibilities, with runs marked as outliers that are far from the segments on both sides.
 
     The last two commits are never marked: they may be the beginning of a new segment.
     """

@@ -1,7 +1,7 @@
 """Find nodes whose runs are slower than neighbouring runs of the history.
 
 Each run is compared with the median of its neighbours, so that a change of the code, which moves all later runs, does
-not make the nodes suspect that happened to run afterwards.
+not cast suspicion on nodes that happened to run afterwards.
 """
 
 import math
@@ -45,7 +45,7 @@ def slow_nodes(history: Sequence[NodeRun], run: int, variance: float) -> tuple[S
     """Return the nodes of a run that make runs slower, slowest first.
 
     `history`: runs of one configuration, oldest first. `variance`: of ln(step time) between launches. The clearest node
-    is named first, and its cost is taken off its runs, so that other nodes of these runs are not named for it.
+    is named first. Its cost is subtracted from its runs, so that other nodes of these runs are not blamed for it.
     """
     own = next((entry.nodes for entry in history if entry.run == run), frozenset[str]())
     used = _places(history)

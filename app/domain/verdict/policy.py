@@ -88,7 +88,7 @@ def _shown(metric: str, value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RerunBudget:
-    """`reruns_a_day` and `gpu_hours_a_day` limit what verdicts may ask for; None: no limit."""
+    """`reruns_a_day` and `gpu_hours_a_day` limit what verdicts may request; None: no limit."""
 
     reruns_a_day: int | None = None
     gpu_hours_a_day: float | None = None

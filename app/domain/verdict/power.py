@@ -1,6 +1,6 @@
 """What reruns gain: the chance to detect a slowdown of a given size, and the launches that a smaller one would take.
 
-The plan of verdicts (one launch, then the reruns that it asks for) is simulated with normal launches of a known spread,
+The plan of verdicts (one launch, then the reruns that it requests) is simulated with normal launches of a known spread,
 always with the same random numbers, so that a page shows the same figures each time.
 """
 

@@ -221,7 +221,7 @@ F = TypeVar("F", bound=RunFacts)
 def launches_of_commits(runs: Sequence[F]) -> list[list[F]]:
     """Group the reruns of a commit, in the order of their first runs. A run that states no commit is alone.
 
-    A commit that ran three times says once where its level is, so reruns alone begin no segment.
+    A commit that ran three times counts once, so reruns alone begin no segment.
     """
     groups: dict[tuple[str, str], list[F]] = {}
     for run in runs:
@@ -277,7 +277,8 @@ def level_starts(runs: Sequence[RunFacts], prior: Prior) -> list[int]:
 
 @lru_cache(maxsize=64)
 def _change_points(log_step_times: tuple[float, ...], prior: Prior) -> tuple[int, ...]:
-    """Return where new levels start. Judging, ranking and scaling ask for the same history one after another."""
+    """Return where new levels start. Cached, because judging, ranking and scaling request the same history one after
+    another."""
     return tuple(point.run for point in find_changes(log_step_times, prior).change_points)
 
 

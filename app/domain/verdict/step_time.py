@@ -386,7 +386,7 @@ CLIPPING_LOSS = 1.15
 _LEAST_SPREAD = 0.01
 _LEAST_DF, _MOST_DF = 4.0, 20.0
 """Under 4 degrees of freedom a t quantile is so wide that no change could be called."""
-MOST_TEST_DF = 12.0  # pays for tails heavier than Student's
+MOST_TEST_DF = 12.0  # accounts for tails heavier than Student's
 
 
 def family_prior(configurations: Iterable[Sequence[RunEstimate]]) -> Prior:
@@ -542,7 +542,7 @@ def compare_step_time(
     comparison = replace(_comparison(candidates, baseline, prior), thresholds=thresholds)
     launches = comparison.variance
     if looks > 1:
-        # What was asked for is a sample of launches, too.
+        # Requested reruns are a sample of launches as well.
         own = np.array([run.log_step_time for run in candidates])
         pooled = moderated_variance(prior, baseline.log_step_times, own)
         comparison = replace(comparison, variance=pooled, rerun_df=k - 1)

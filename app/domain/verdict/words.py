@@ -341,7 +341,7 @@ def upgrade_text(upgrade: MeasuredContrast) -> tuple[str, ...]:
 
 
 def rerun_text(request: RerunRequest, decision: str, run: str) -> str:
-    """Say how many reruns a verdict asks for, why, and which command starts them. `run`: its number."""
+    """Return how many reruns a verdict requests, why, and which command starts them. `run`: its number."""
     commit = f" of commit {short_commit(request.commit)}" if request.commit else ""
     reruns = f"{plural(request.runs, 'rerun')}{commit}"
     if str(request.requested_by) != run:
