@@ -272,7 +272,7 @@ def _staged(log_files: LogFiles, settings: Settings, stored_log: StoredLog, piec
         if added == 0:
             yield None
             return
-        if is_first and fresh.head.strip(b"\0"):  # a log may begin with a hole, with its text still to come
+        if is_first and fresh.head.strip(b"\0"):  # a log may begin with a hole before its first text arrives
             for _ in checked([fresh.head], "log", stored_log.name):
                 pass
         keeps = len(stored_log.segments) - stored_log.absorbed(added)

@@ -293,7 +293,7 @@ _WITHOUT_BASELINE: Select[Any] = (
 )
 
 
-# What few projects have, so that a change of a stack of most of them needs no further statement.
+# Data that few projects have. This query finds out which exist, so most changes of a stack need no further query.
 _RULES_AND_CONCERNS = _RULES.add_columns(
     _WITHOUT_BASELINE.exists().label("contrasts"),
     select_any(UpgradeChangeRow.id)
@@ -740,7 +740,7 @@ class Assessor:
     def _still_runs(self, run: RunRecord, comparability: Comparability, candidate: Candidate) -> bool:
         """Return whether the other side of a contrast ran after the candidate, before this stack had five commits.
 
-        Another cluster is in use, too, if it ran on the same commit. A declared upgrade always counts.
+        Another cluster is also in use if it ran on the same commit. A declared upgrade always counts.
         """
         is_later = col(RunRow.ordered_at) > candidate.place[0]
         field = changed_field(comparability)

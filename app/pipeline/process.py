@@ -479,7 +479,7 @@ def _store(engine: Engine, claim: RunClaim, computed: Computed, at_once: AtOnce 
         if at_once is None or fault_of(error) is not None or isinstance(error, SoftTimeLimitExceeded):
             raise
         log.exception("not_judged_at_once", run_id=claim.row_id)
-    with transaction(engine) as session:  # the figures are right, whatever is wrong with their judging
+    with transaction(engine) as session:  # the figures are right even if judging them failed
         return _write(session, claim, computed, None)
 
 
@@ -510,7 +510,7 @@ def _failed_columns(reason: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class WrittenRun:
-    """`status` None: the claim was lost. `waits`: the run is to be read again. `stacks`: other stacks to be judged."""
+    """`status` None: the claim was lost. `waits`: the run must be read again. `stacks`: other stacks to be judged."""
 
     status: str | None
     waits: bool = False

@@ -130,7 +130,7 @@ class _FileReader:
         return trace
 
     def _sqlite(self, path: Path, progress: Progress) -> Trace:
-        """Read an export without running anything that it brings: views, triggers and functions stay unused."""
+        """Read an export without running anything that it contains: views, triggers and functions stay unused."""
         try:
             connection = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)
             try:
@@ -210,7 +210,8 @@ class _FileReader:
 
 
 def is_profile(name: str, file: BinaryIO) -> bool:
-    """Tell a profile from a training log, by the beginning of the file. Archives are profiles: no log comes in one."""
+    """Return whether a file is a profile rather than a training log, by its beginning. Archives are profiles: no log
+    comes in one."""
     file.seek(0)
     head = file.read(512)
     if head.startswith((SQLITE, _ZIP, _EMPTY_ZIP)) or _is_tar(head) or name.lower().endswith(_REPORTS):
@@ -251,7 +252,7 @@ def _write(target: Path, chunks: Iterable[bytes]) -> None:
 
 
 def _counted(chunks: Iterator[bytes], file: BinaryIO, length: int, progress: Progress) -> Iterator[bytes]:
-    """Pass the chunks on and report how much of the file is behind them."""
+    """Pass the chunks on and report how much of the file was read."""
     for chunk in chunks:
         yield chunk
         progress(file.tell() / (length or 1))

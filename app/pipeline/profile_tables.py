@@ -29,7 +29,7 @@ _WANTED = (
 
 
 def is_wanted(name: str) -> bool:
-    """Tell whether a file `TABLE.parquet` is one of the tables to read."""
+    """Return whether a file `TABLE.parquet` is one of the tables to read."""
     stem, dot, suffix = name.rpartition(".")
     return f"{dot}{suffix.lower()}" in SUFFIXES and stem in _WANTED
 
@@ -67,7 +67,7 @@ def _copy(connection: sqlite3.Connection, table: str, path: Path) -> None:
     marks = ", ".join("?" * len(columns))
     written = 0
     for batch in batches:
-        batch.validate(full=True)  # offsets of a damaged file would be followed out of the memory
+        batch.validate(full=True)  # offsets of a damaged file would lead outside the memory
         written += batch.num_rows
         if written > _MAX_ROWS:
             raise UnusableProfile(f"{table} has more than {_MAX_ROWS:,} rows. Export fewer steps.")

@@ -93,7 +93,7 @@ _ALL: Select[Any] = (
     select_any(*_RANKED)
     .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
     .where(
-        # So that SQLite looks the runs of the stack up, and does not read all of the project in their order.
+        # Makes SQLite look up the runs of the stack instead of reading all of the project in order.
         not_looked_up(col(RunRow.project_id)) == bindparam("project_id"),
         col(RunRow.stack_key) == bindparam("stack_key"),
         col(RunRow.status).in_(PROCESSED_STATUSES),
@@ -157,7 +157,7 @@ class RankedStack:
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """What judging read of a stack already. `newest`: all its runs, or more than LOOK_BACK; empty: none were read.
+    """Data that judging already read of a stack. `newest`: all its runs, or more than LOOK_BACK; empty: none were read.
 
     `contracts`: by run. `may_miss`: a log of the project showed that the package of a dispatcher is missing.
     """

@@ -263,7 +263,7 @@ def accept_upload(
             target = find_target(session, settings, upload)
             accepted = target.same
             if accepted is None and target.project_id is not None and target.has_quota:
-                # Early, so that what has no room is not stored first.
+                # Early, so that files without enough space are not stored first.
                 check_room(session, settings, target.project_id, room, new_run=True)
             warnings = [*metadata.warnings, *cut_warnings(staged)]
             if dry_run:
@@ -398,7 +398,7 @@ def _insert(engine: Engine, settings: Settings, upload: UploadIdentity, target: 
         if target.has_quota:
             target = find_target(session, settings, upload)
             if target.same is not None:
-                return target.same  # another request was faster, and its run needs no more room
+                return target.same  # another request was faster, and its run needs no additional space
         project = target.project_id or project_id(session, upload.project, upload.uploader.name)
         if target.has_quota:
             check_room(session, settings, project, new.room, new_run=True)

@@ -1,6 +1,6 @@
 """Update regressions from verdicts: open one per cause, add members, propose it as fixed, reopen it.
 
-The service opens and reopens regressions, and withdraws those that are unassigned and no longer measurable. People
+The service opens and reopens regressions, and withdraws those that are unassigned and no longer measurable. Users
 decide everything else. This runs in the transaction that writes the verdicts; repeating it changes nothing.
 """
 
@@ -256,7 +256,7 @@ class RegressionMembers:
         for number, regression in regressions.items():
             rows = members[number]
             regression.gpu_hours_per_day = total_cost([row.gpu_hours_per_day for row in rows])
-            # What is over no longer says how bad it is, while another stack is still slow.
+            # A recovered member does not count towards the size while another stack is still slow.
             slow = [row for row in rows if row.proposal != "fixed"] or rows
             regression.worst_delta_pct = max((row.delta_pct for row in slow if row.delta_pct is not None), default=None)
         self._session.flush()
@@ -642,7 +642,7 @@ def follow_regressions(session: Session, stack: StackToJudge, judged: Sequence[J
 
 def _take_back(session: Session, stack: StackToJudge, members: RegressionMembers) -> list[StackMember]:
     """Take back the regressions of this stack that another one continues, when this one runs again before the other has
-    five commits: the job did not move, so runs of the other stack say nothing about it.
+    five commits: the job did not move, so runs of the other stack are not evidence.
 
     Return the members that stay with the other stack: runs of this one no longer affect them.
     """
@@ -847,7 +847,7 @@ def _place(
         if origin is None or member.regression.state == "invalid":
             continue  # a run that was not a regression explains no other run
         if origin.place > candidate.place:
-            # What came in late shows it earlier.
+            # A late upload shows it earlier.
             if stack_history.reaches(candidate, origin) and alarm.is_covered_by(member.slow_level, has_ended=True):
                 members.move(member, candidate, alarm)
                 members.settle(member, stack_history.settled(member))

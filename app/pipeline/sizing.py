@@ -18,7 +18,7 @@ _HISTORY = 60
 
 @dataclass(frozen=True, slots=True)
 class JobVariation:
-    """What is known of how much launches of a run's job vary.
+    """The known variation between launches of a run's job.
 
     `history`: other runs of its configuration in the current level; `family`: the prior of similar jobs; `noise`:
     standard error within the run (ln).

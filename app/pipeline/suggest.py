@@ -171,7 +171,8 @@ class RunSuggestions:
         return (*self.evaluation.blockers, *self.evaluation.suggestions)
 
     def sizing(self, suggestion: Suggestion) -> Sizing | None:
-        """Return what an A/B of a suggestion takes; None if it changes nothing measurable or the run is no baseline."""
+        """Return the cost of an A/B of a suggestion; None if it changes nothing measurable or the run is no
+        baseline."""
         measurable = suggestion.rule.changes_something or suggestion.set
         if self.job is None or suggestion.kind != "candidate" or not measurable:
             return None
@@ -338,6 +339,6 @@ def _setting_text(alike: Likeness) -> str:
 
 
 def cost_text(sizing: Sizing) -> str:
-    """Format what an A/B takes: `5 runs per side, about 44 GPU-hours`."""
+    """Format the cost of an A/B: `5 runs per side, about 44 GPU-hours`."""
     hours = "" if sizing.gpu_hours is None else f", about {gpu_hours(sizing.gpu_hours)} GPU-hours"
     return f"{plural(sizing.runs_each, 'run')} per side{hours}"

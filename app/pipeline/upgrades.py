@@ -21,7 +21,8 @@ _MOST_VALUE = 500
 
 
 def follow_upgrades(session: Session, stack: StackToJudge, judged: Sequence[tuple[Candidate, VerdictDocument]]) -> None:
-    """Write what each judged candidate shows of the upgrade that its stack began with; later ones replace earlier."""
+    """Record the effect of the upgrade that a stack began with, as each judged candidate shows it; later ones replace
+    earlier."""
     may_have_changes = stack.concerns.moved
     for candidate, document in judged:
         if document.upgrade is None and document.decision != "no_baseline":
@@ -51,7 +52,7 @@ def follow_upgrades(session: Session, stack: StackToJudge, judged: Sequence[tupl
             may_have_changes = True
         elif document.comparability is None:
             row.sqlmodel_update(values)
-        else:  # its first run may be unsteady, and none of those that are measured
+        else:  # its first run may be unsteady and is then not among the measured runs
             row.sqlmodel_update({name: value for name, value in values.items() if name not in ("run_id", "at")})
         if row.decision == "improvement" != before and not row.side_by_side:
             session.flush()

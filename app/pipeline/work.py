@@ -9,7 +9,7 @@ are such queues, with the same columns: runs and profiles to read, stacks to jud
 * `claims` numbers the claims and serves as fencing token: a worker writes only while the row carries its number. A
   worker that was presumed dead and wakes up changes nothing. Deliveries use `attempts` for this.
 * `lease_until`: when the worker of a claimed row is presumed dead, unless it renews the lease; when a waiting row is
-  due. NULL means at once. A time further away than any lease or wait stems from before the clock was set back, and
+  due. NULL means now. A time further in the future than any lease or wait was set before the clock was set back, and
   counts as over.
 * `attempts` counts the claims since the last request. A run or stack that used them all is parked until the next
   request, because it would take down one worker after another.

@@ -97,7 +97,7 @@ class Copied:
     new_bytes: int
 
 
-# --- Where backups lie.
+# --- Where backups are stored.
 
 
 class Repository:
@@ -151,7 +151,7 @@ class Repository:
         if not old:
             return 0
         for snapshot in old:
-            for name in (MANIFEST, OBJECT_LIST, *_DATABASES.values()):  # from the first on it is no backup any more
+            for name in (MANIFEST, OBJECT_LIST, *_DATABASES.values()):  # without its manifest it is not a backup
                 self._delete(f"{_SNAPSHOTS}/{snapshot}/{name}")
         needed = {key for snapshot in finished[-keep:] for key in self.object_keys(snapshot)}
         for key in self.stored_objects() - needed:
@@ -380,8 +380,8 @@ def back_up_if_due(engine: Engine, settings: Settings) -> Copied | None:
 def restore(settings: Settings, where: str, *, snapshot: str = "") -> Manifest:
     """Restore a backup into an empty database and store, and migrate it to this version.
 
-    Nothing is put in place before all of it was read and compared with its hashes. Raises Unavailable if the database
-    has tables already, and DamagedObject.
+    Nothing is put in place before the whole backup was read and compared with its hashes. Raises Unavailable if the
+    database has tables already, and DamagedObject.
     """
     engine = make_engine(settings)
     try:

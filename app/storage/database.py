@@ -33,7 +33,7 @@ CONNECTIONS = 50
 _POOL: Mapping[str, Any] = {
     "pool_size": 10,
     "max_overflow": CONNECTIONS - 10,
-    "pool_timeout": 1,  # seconds: an exhausted pool is a defect, and waiting for it blocks a thread
+    "pool_timeout": 1,  # seconds: an exhausted pool is a bug, and waiting for it blocks a thread
 }
 
 _BUSY_TIMEOUT_MS = 15_000

@@ -1,4 +1,5 @@
-"""What triggers of the database derive from `run`: the choices of filters, the stacks, and the index of the search.
+"""Tables and columns that database triggers derive from `run`: the choices of filters, the stacks, and the index of the
+search.
 
 Pages over a million runs read these small tables instead of all runs. Triggers write them, so that no code that
 changes a run can forget them. `install` runs after every upgrade, because a migration that copies the table `run` on
@@ -132,7 +133,7 @@ def _batches(connection: Connection) -> Iterator[tuple[int, int]]:
 
 
 def _index_search_text(connection: Connection) -> None:
-    """Searches read every run without it, so a role that may not create extensions gets a warning, no failure."""
+    """Searches read every run without it, so a role that may not create extensions gets a warning and no error."""
     try:
         with connection.begin_nested():
             connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS pg_trgm")

@@ -146,7 +146,7 @@ _NEXT_FIRST = case(
 def find_experiments(
     session: Session, wanted: ExperimentFilter, page: int = 1, page_size: int = 50, *, next_first: bool = False
 ) -> ExperimentListPage:
-    """Return a page of experiments, newest first; with `next_first` those that need a decision or runs lead."""
+    """Return a page of experiments, newest first; with `next_first`, those that need a decision or runs come first."""
     conditions = _conditions(wanted)
     states = session.execute(
         select_any(ExperimentRow.state, func.count().label("n"))

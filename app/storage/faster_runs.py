@@ -64,7 +64,7 @@ _SHORT = "One of the two has a short window."
 
 @dataclass(frozen=True, slots=True)
 class FasterWork:
-    """What does the work of a run faster: facts, and what each rule takes over."""
+    """Runs and records that do the work of a run faster: facts, and what each rule takes over."""
 
     facts: Mapping[str, object] = field(default_factory=dict)
     taken: Mapping[str, Taken] = field(default_factory=dict)
@@ -372,7 +372,7 @@ def _record(session: Session, run: RunDetail) -> FasterWork | None:
     most = max(gain for gain, _, _ in faster)
     near = [item for item in faster if item[0] >= most - RECORD_GAIN_PCT]
     gain, point, settings = min(near, key=lambda item: (len(item[2]), -item[0]))
-    if not settings:  # what it states is what this run does: it is no advice
+    if not settings:  # the record states what this run already does, so it is not advice
         return None
     changes = [f"{name} {shown(ours[name])} to {shown(value)}" for name, value in settings.items()]
     changes += [

@@ -96,7 +96,7 @@ def _frozen(stored: Any) -> Any:
 
 # --- JSON columns: numbers that JSON lacks are stored as null.
 #
-# SQLite stores a NaN and then refuses to look into the document; PostgreSQL refuses to store it.
+# SQLite stores a NaN and then cannot query the document; PostgreSQL refuses to store it.
 
 
 _encode = msgspec.json.Encoder().encode

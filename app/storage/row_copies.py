@@ -68,10 +68,10 @@ def _links(session: Session, rows: Rows) -> list[tuple[str, list[Any], str, Any]
 def insert_rows(
     session: Session, copies: RowCopies, *, numbers: Mapping[tuple[str, Any], Any] | None = None
 ) -> dict[tuple[str, Any], Any]:
-    """Insert copied rows. Rows get another number where theirs was given away meanwhile.
+    """Insert copied rows. Rows get another number if theirs was assigned to another row meanwhile.
 
     `numbers`: further new numbers, by table and old number, for columns that refer to rows that are not among these.
-    Return them with those that were given now.
+    Return the old numbers with the new ones.
     """
     new: dict[tuple[str, Any], Any] = dict(numbers or {})
     for table in tables():

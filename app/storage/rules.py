@@ -360,7 +360,7 @@ class AdvisedRun:
 
 @dataclass(frozen=True, slots=True)
 class RunInMemory:
-    """What the transaction that reads a run has in memory: its files, launch arguments and verdict.
+    """Data that the transaction that reads a run has in memory: its files, launch arguments and verdict.
 
     `is_new`: the run was never read before.
     """
@@ -394,7 +394,7 @@ def read_run(session: Session, run_id: int, in_memory: RunInMemory | None = None
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .options(WITH_RESULT)
         .where(col(RunRow.id) == run_id)
-        .execution_options(populate_existing=True)  # a session that writes runs by their tables knows old values
+        .execution_options(populate_existing=True)  # a session that writes runs through Core tables has old values
     ).one_or_none()
     if row is None:
         raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")

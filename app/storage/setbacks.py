@@ -1,4 +1,4 @@
-"""What a run fell back from: its baseline if it is slower, or the last run that worked if it failed.
+"""The state that a run fell back from: its baseline if it is slower, or the last run that worked if it failed.
 
 Each names what has changed since and how to revert it. The rules use both as facts.
 """

@@ -67,7 +67,7 @@ _SHOWN: tuple[Any, ...] = (
 _TO_JUDGE: Select[Any] = (
     select_any(*_SLIM)
     .where(
-        # So that SQLite looks up the runs of the stack instead of scanning the project in order.
+        # Makes SQLite look up the runs of the stack instead of scanning the project in order.
         not_looked_up(col(RunRow.project_id)) == bindparam("project_id"),
         col(RunRow.stack_key) == bindparam("stack_key"),
         col(RunRow.status).in_(("ready", "failed")),
@@ -446,7 +446,7 @@ def sample_of_level(log_step_times: tuple[float, ...]) -> Sample | None:
 
 
 class PassReading:
-    """Runs by name, as text. Judging a whole history uses each of them twenty times."""
+    """Runs by name, as text. Judging a whole history uses each of them about twenty times."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -522,7 +522,7 @@ def find_availability(
     return tuple(
         _joined(counted, newest_rows[counted.newest, dispatcher])
         for (container, dispatcher), counted in sorted(counts.items(), key=lambda item: (item[0][0] == "", item[0]))
-        if (counted.newest, dispatcher) in newest_rows  # else it was deleted since
+        if (counted.newest, dispatcher) in newest_rows  # otherwise it was deleted since
     )
 
 

@@ -805,7 +805,7 @@ class ShareLinkRow(SQLModel, table=True):
 class InvitationRow(SQLModel, table=True):
     """An invitation to a project, valid for one person until `expires_at` or `revoked_at`.
 
-    `digest` is the SHA-256 of the secret in its link; `email` says whom it is for and may be empty.
+    `digest` is the SHA-256 of the secret in its link; `email` is that of the invited person and may be empty.
     """
 
     __tablename__ = "invitation"
@@ -1056,7 +1056,8 @@ class UpgradeChangeRow(SQLModel, table=True):
 
     `run_id`: the first run after it, at history position `at`. `field`: what was upgraded, `others`: the number of
     fields that changed with it. `decision` is that of the contrast of `runs` runs with `from_runs` of the stack before;
-    `level` is ln of the step time after it. `side_by_side`: the stack before ran again, so it was no upgrade.
+    `level` is the natural logarithm of the step time after it. `side_by_side`: the stack before ran again, so it was no
+    upgrade.
     """
 
     __tablename__ = "upgrade_change"

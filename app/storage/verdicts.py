@@ -487,7 +487,7 @@ class Costs:
 # Built once: building a statement takes longer than running it.
 _OF_STACKS = (
     select_any(RunRow.ordered_at)
-    # So that SQLite looks the stacks up, and does not read the runs of the project.
+    # Makes SQLite look up the stacks instead of reading the runs of the project.
     .where(not_looked_up(col(RunRow.project_id)) == bindparam("project"))
     .where(col(RunRow.stack_key).in_(bindparam("stacks", expanding=True)))
 )
