@@ -28,7 +28,7 @@ COPY threewalls threewalls
 RUN pip install --no-deps --no-build-isolation --no-index --editable . && pip uninstall --yes uv setuptools pip
 
 FROM python
-# What serves can install nothing: neither the tools of the base image nor those of the build stage are left.
+# The service cannot install packages: the tools of the base image and the build stage are removed.
 RUN python -m pip uninstall --yes --root-user-action=ignore wheel setuptools pip && \
     rm -rf /usr/local/lib/python3.11/ensurepip && \
     groupadd --system --gid 10001 threewalls && \
@@ -48,9 +48,9 @@ COPY static static
 COPY docs docs
 COPY deploy/proxy deploy/proxy
 ENV PATH=/opt/threewalls/bin:$PATH PYTHONUNBUFFERED=1 THREEWALLS_DATA_DIR=/data
-# A container starts in a fraction of the time with bytecode in its image.
+# Bytecode in the image makes a container start in a fraction of the time.
 RUN python -m compileall -q /opt/threewalls/lib app workers threewalls migrations
-# By number, which Kubernetes needs to see that it is not root.
+# By number, so that Kubernetes can verify that it is not root.
 USER 10001:10001
 VOLUME ["/data", "/backups"]
 EXPOSE 8000

@@ -59,7 +59,7 @@ def enqueue(task_name: str, *args: int) -> bool:
     try:
         if task_name != SWEEP or waiting(SWEEPS) == 0:
             get_celery().send_task(task_name, args=args, queue=_QUEUE_OF.get(task_name, QUEUE), retry=False)
-    except Exception as error:  # whatever the error, the upload is stored and must be acknowledged
+    except Exception as error:  # for any error: the upload is stored and must be acknowledged
         log.warning("message_not_enqueued", task=task_name, args=args, error=str(error))
         return False
     return True
@@ -89,7 +89,7 @@ def _common(settings: Settings) -> dict[str, Any]:
         "task_time_limit": settings.task_hard_limit_seconds,
         "broker_connection_retry_on_startup": True,
         "task_publish_retry": False,
-        # One entry, harmless when it comes too often, so the schedule needs no state file.
+        # One entry, harmless when it runs too often, so the schedule needs no state file.
         "beat_scheduler": "app.queue:SweepScheduler",
         "beat_schedule": {"sweep": {"task": SWEEP, "schedule": settings.sweep_seconds}},
     }

@@ -1,9 +1,9 @@
 """Wake-ups between web servers and workers.
 
-In the embedded mode, two pipes that the web server creates and the worker inherits: one says that a message was queued,
-the other which run was processed. In the scaled mode, Celery wakes the workers, and Redis carries the processed runs.
-The rows are the record, and both sides also look at them from time to time: a lost wake-up only delays, and a
-superfluous one changes nothing.
+In the embedded mode, two pipes that the web server creates and the worker inherits: one signals that a message was
+queued, the other which run was processed. In the scaled mode, Celery wakes the workers, and Redis carries the processed
+runs. The rows are the record, and both sides also look at them from time to time: a lost wake-up only causes a delay,
+and a superfluous one has no effect.
 """
 
 import array
@@ -22,7 +22,7 @@ import structlog
 
 from app.settings import get_settings
 
-if TYPE_CHECKING:  # importing it takes 0.1 s, and the embedded mode does without
+if TYPE_CHECKING:  # importing it takes 0.1 s, and the embedded mode does not need it
     from redis import Redis
 
 log = structlog.get_logger(__name__)

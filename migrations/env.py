@@ -1,4 +1,5 @@
-"""Runs the migrations, online only: `app.storage.database.migrate` in the service, `alembic` for whoever writes one."""
+"""Runs the migrations, online only: `app.storage.database.migrate` in the service, `alembic` for authors of
+migrations."""
 
 import warnings
 

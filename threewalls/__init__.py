@@ -113,7 +113,7 @@ class Client:
     def __init__(self, url: str = "", token: str | None = None, *, project: str = "", retries: int = 5) -> None:
         """Default to THREEWALLS_URL, THREEWALLS_TOKEN and THREEWALLS_PROJECT; an empty token sends none.
 
-        The token needs the scope `read`, or `upload` for `upload` and for the verdicts of its own runs.
+        The token needs the `read` scope, or `upload` for `upload` and for the verdicts of its own runs.
         """
         self.url = (url or os.environ.get("THREEWALLS_URL", "") or "http://127.0.0.1:8000").rstrip("/")
         self.project = project or os.environ.get("THREEWALLS_PROJECT", "")

@@ -150,7 +150,7 @@ class HttpClient:
         return Response(answer.status, answer.reason, answer.headers, content, is_authorized="Authorization" in headers)
 
     def _connected(self, url: SplitResult, seconds: float) -> tuple[http.client.HTTPConnection, str]:
-        """Return a connection and the target of the request line. A connection that still stands is used again."""
+        """Return a connection and the target of the request line. An open connection is reused."""
         host, port = url.hostname or "", url.port or PORTS.get(url.scheme, 0)
         if not host or not port:
             raise ValueError(f"{url.geturl()!r} is not an address")

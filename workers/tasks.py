@@ -42,7 +42,7 @@ def register(app: Celery) -> None:
 
 
 def process_next(_run_id: int) -> None:
-    """Process the run that is due longest: a message stands for any waiting run, whichever it was sent for.
+    """Process the run that is due longest: a message stands for any waiting run, not only for the one it was sent for.
 
     Then process further ones for a moment, because Celery needs as long to deliver a message as a short run takes.
     Their own messages find nothing to do.

@@ -99,7 +99,8 @@ def change_role(
 
 
 def _require_maintainer(session: Session, project: ProjectRow, user_id: int, new_role: Role | None) -> None:
-    """Raise InvalidChange if the project would lose its last maintainer. The lock is for two who leave at once."""
+    """Raise InvalidChange if the project would lose its last maintainer. The lock covers two maintainers who leave at
+    the same time."""
     session.refresh(project, with_for_update=True)
     maintainers = [
         member

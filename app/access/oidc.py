@@ -20,7 +20,7 @@ from app.web.dependencies import AppEngine, AppSettings
 from app.web.identity import access_of
 from app.web.templating import is_https, public_address
 
-if TYPE_CHECKING:  # it imports authlib, which takes a tenth of a second and only services with a provider need
+if TYPE_CHECKING:  # it imports authlib, which takes a tenth of a second and which only services with a provider need
     from app.access.identity_provider import Provider
 
 log = structlog.get_logger(__name__)

@@ -136,7 +136,8 @@ def import_people(engine: Engine, settings: Settings, text: str, *, by: str, dry
 
 
 def _missing(session: Session, lines: Sequence[ImportLine]) -> list[ImportLine]:
-    """Return the first line of each user that does not exist. Raises InvalidChange for what a line cannot mean."""
+    """Return the first line of each user that does not exist. Raises InvalidChange for a line that has no valid
+    meaning."""
     problems, new = [], dict[str, ImportLine]()
     for line in lines:
         user = users.find_user(session, line.name)

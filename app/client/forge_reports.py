@@ -161,5 +161,5 @@ def _say(result: PostResult, env: Mapping[str, str]) -> None:
     for problem in result.problems:
         text = one_line(problem)
         print(f"threewalls: not posted: {text}", file=sys.stderr, flush=True)
-        if env.get("GITHUB_ACTIONS") == "true":  # an annotation of the job; GitHub reads both streams
+        if env.get("GITHUB_ACTIONS") == "true":  # a job annotation; GitHub reads both streams
             print(f"::warning title=Threewalls::{text.replace('%', '%25')}", file=sys.stderr, flush=True)

@@ -219,7 +219,7 @@ class _PullRequestComments:
         self._api.send("DELETE", f"{self._path}/issues/comments/{comment_id}")
 
     def add_label(self, name: str) -> None:
-        self._api.send("POST", self._labels, {"labels": [name]})  # creates it in a repository that has none
+        self._api.send("POST", self._labels, {"labels": [name]})  # creates a label that the repository lacks
 
     def remove_label(self, name: str) -> None:
         try:

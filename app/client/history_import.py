@@ -298,7 +298,7 @@ def _text(file: Path) -> str:
 def _points(file: Path) -> dict[float, float]:
     """Return the values of a metric by step. A line: time, value, step, and perhaps the data set and its digest.
 
-    Old lines have no step. A line that is cut, as in a copy of an active run, is left out.
+    Old lines have no step. A truncated line, as in a copy of an active run, is left out.
     """
     points: dict[float, float] = {}
     for line in _text(file).splitlines()[:MAX_STEPS]:
@@ -497,7 +497,7 @@ _FULL, _FIRST, _LAST = 1, 2, 4
 
 
 def _records(data: bytes) -> Iterator[bytes]:
-    """Yield the records of a `.wandb` file: a log of LevelDB with a header of its own. A cut last record is dropped."""
+    """Yield the records of a `.wandb` file: a LevelDB log with its own header. A cut last record is dropped."""
     at, parts = _FILE_HEADER, b""
     while at + _RECORD_HEADER <= len(data):
         left = _BLOCK - at % _BLOCK

@@ -39,7 +39,7 @@ def split_jobs(service: Service, files: Sequence[Path]) -> list[Job]:
     """Return the jobs that wrote these files, in the order of the files. One job if the service cannot tell.
 
     A log without facts, such as the output of another rank, joins the job whose files have the most similar name. A
-    document joins such a job, too, or all jobs if none is more similar than the others. Raises Unreachable.
+    document also joins such a job, or all jobs if none is more similar than the others. Raises Unreachable.
     """
     everything = [Job(list(files))]
     if not 1 < len(files) <= MOST_FILES:

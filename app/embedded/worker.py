@@ -82,7 +82,7 @@ class Worker:
             began, status = time.monotonic(), None
             try:
                 self._before_start()
-            except Exception:  # whatever the error, a service without a worker would be worse
+            except Exception:  # for any error: a service without a worker would be worse
                 log.exception("worker_start_unprepared")
             try:
                 status = self._run_one()
@@ -96,8 +96,8 @@ class Worker:
             pause = min(2 * pause, MOST_RESTART_SECONDS)
 
     def _run_one(self) -> int:
-        # A session of its own: Ctrl-C in a terminal reaches the server only, which then stops the worker in order.
-        # Our own path, so that the worker finds the same code: a package called `app` may be on PYTHONPATH.
+        # A separate session: Ctrl-C in a terminal reaches only the server, which then stops the worker in order. Our
+        # own path, so that the worker finds the same code even if PYTHONPATH contains a package called `app`.
         path = {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
         with subprocess.Popen(
             COMMAND,

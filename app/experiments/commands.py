@@ -288,7 +288,7 @@ def plan_sweep(engine: Engine, settings: Settings, wish: SweepWish, who: str, no
 
 
 def advance_sweep(engine: Engine, sweep_id: int, who: str) -> None:
-    """Go to the next round: reject the worse half, and ask for more runs of the rest.
+    """Go to the next round: reject the worse half, and request more runs of the rest.
 
     Raises NotFound, and InvalidChange while a value lacks runs or nothing is left to drop.
     """

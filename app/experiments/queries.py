@@ -51,7 +51,7 @@ def newest_of_workloads(session: Session, most: int) -> list[RunListItem]:
     newest_of_stack = (
         select(col(RunRow.id))
         .where(
-            # So that SQLite looks the runs of the stack up, and does not read all of the project.
+            # Makes SQLite look up the runs of the stack instead of reading all of the project.
             not_looked_up(col(RunRow.project_id)) == col(StackRow.project_id),
             col(RunRow.stack_key) == col(StackRow.stack_key),
             col(RunRow.status) == "ready",

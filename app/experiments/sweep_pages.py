@@ -95,7 +95,7 @@ def _wish(run_id: int, form: SweepForm) -> SweepWish:
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A value with its experiment; `place` says what becomes of it."""
+    """A value with its experiment; `place` is its fate in the sweep."""
 
     trial: Trial
     experiment: Experiment
@@ -228,7 +228,7 @@ class TrialOut(BaseModel):
     state: State
     tag: str = Field(description="Include it in the `tags` of each upload.")
     runs: int = Field(description="Runs of the value that count.")
-    planned: int = Field(description="Runs per side that the round asks for.")
+    planned: int = Field(description="Runs per side that the round requests.")
     gain: PlannedGain | None
     place: str
 
@@ -306,7 +306,7 @@ def read_sweep(request: Request, session: ReadSession, experiment_id: Experiment
 @api.patch("/experiments/{experiment_id}/sweep", responses=documented(404, 422))
 @requires(Action.CONTRIBUTE, of="experiment")
 def change_sweep(request: Request, engine: AppEngine, experiment_id: ExperimentId, change: AdvanceIn) -> SweepOut:
-    """Go to the next round: reject the worse half, and ask for more runs of the rest."""
+    """Go to the next round: reject the worse half, and request more runs of the rest."""
     advance_sweep(engine, experiment_id, change.author)
     return _read(engine, experiment_id, public_address(request))
 

@@ -262,7 +262,7 @@ def _in_lane(rows: Sequence[Row], frame: Sequence[Row]) -> list[Row]:
         ends = [-math.inf] * len(_SLOTS)
         chosen = []
         for row in rows:
-            # Without a free one, the one that was used longest ago.
+            # If none is free, the least recently used one.
             slot = next((slot for slot, end in enumerate(ends) if end <= row["at"]), ends.index(min(ends)))
             if row["lane"]:
                 ends[slot] = row["at"] + share * span
@@ -317,7 +317,7 @@ def _intervals(drawing: Drawing) -> Iterator[Row]:
         if metric and drawing.counts(place) and math.isfinite(metric.ci_low) and metric.ci_low < metric.ci_high:
             dispatcher = drawing.history.runs[place].dispatcher
             low, high = drawing.range
-            # Cut to the axis: a longer bar would stretch it, and no mark would stand at its value any more.
+            # Cut to the axis: a longer bar would stretch it, and no mark would be at its value any more.
             ends = {"low": max(metric.ci_low * drawing.scale, low), "high": min(metric.ci_high * drawing.scale, high)}
             if ends["low"] < ends["high"]:
                 yield {"at": drawing.at(place), "colour": dispatcher or "unknown", **ends}
@@ -562,7 +562,7 @@ def _charts_changes(alt: Any, x: Any) -> list[Any]:
     scale = alt.Scale(domain=["slower", "faster"], range=["--regression", "--improvement"])
     colour = alt.Color("direction:N", scale=scale, legend=None)
     rule = alt.Chart(data).mark_rule(strokeDash=[4, 3])
-    # Near the right edge a label stands before its line.
+    # Near the right edge, a label is left of its line.
     side = {"align": alt.expr("datum.late ? 'right' : 'left'"), "dx": alt.expr("datum.late ? -5 : 5")}
     # In a narrow chart short labels in two rows, so that neighbours do not overlap.
     lower = alt.expr(f"width < {_NARROW} ? {_LABEL_ROW} * datum.row : 0")

@@ -139,7 +139,7 @@ def stacks_of(session: Session, keys: Sequence[str]) -> tuple[StackItem, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _ReadStack:
-    """What the runs of a stack say about it: its row, without name and project, and what its name is made of."""
+    """A stack's row without name and project, and the parts of its name."""
 
     item: StackItem
     container: str
@@ -150,7 +150,7 @@ _read_stacks = Remembered[_ReadStack](4000)
 
 
 def _items(session: Session, stacks: Sequence[StackRow]) -> list[StackItem]:
-    """Return the rows of stacks. Only those are read with runs that changed since the last time."""
+    """Return the rows of stacks. Reads only stacks whose runs changed since the last call."""
     database = str(session.get_bind().engine.url)
     read: dict[str, _ReadStack] = {}
     for stack in stacks:
@@ -167,7 +167,7 @@ def _items(session: Session, stacks: Sequence[StackRow]) -> list[StackItem]:
             slug = projects[stack.project_id].slug
             own = TitledStack(stack.stack_key, known.container or "unknown container", slug, known.values)
             titled.setdefault((slug, known.item.group), []).append(own)
-    # Those of a group stand together, where the newest of them stands.
+    # Stacks of a group are listed together, at the position of the newest.
     names = {key: name for group in titled.values() for key, name in stack_names(group).items()}
     by_key = {stack.stack_key: stack for stack in stacks}
     return [
@@ -223,7 +223,7 @@ def _works(session: Session, keys: Sequence[str]) -> dict[str, tuple[object, str
     """Return workload and container of each stack, as its newest run states them."""
     if len(_WORKS) > _MOST_WORKS:
         _WORKS.clear()
-    # The key of a stack is made of the same fields, so a workload that was read once stays true.
+    # The key of a stack consists of the same fields, so a workload that was read once stays valid.
     unread = [key for key in keys if key not in _WORKS]
     for start in range(0, len(unread), _AT_ONCE):
         newest = (

@@ -224,7 +224,8 @@ class HistoryAlarm:
 
 @dataclass(frozen=True, slots=True)
 class _Analysis:
-    """What takes long to read and compute of a long history. `judged`: of each configuration the newest judged run.
+    """The parts of a long history that are slow to read and compute. `judged`: of each configuration the newest judged
+    run.
 
     `eligible`: eligibilities before outliers are marked. `results`: those and configurations by the priors that they
     were found with.

@@ -435,7 +435,7 @@ def _graph_runs(session: Session, stacks: Sequence[MatrixStack]) -> list[_GraphR
 
 
 def _is_shown(activity: Activity | None) -> bool | None:
-    """None where the log cannot say: no graphs were asked for, or no line of it would tell."""
+    """None if the log cannot show it: no graphs were requested, or no line would mention them."""
     if activity is None or activity.requested is None or activity.requested.value in (None, NO_GRAPHS):
         return None
     return activity.active is not None and activity.agrees is not False

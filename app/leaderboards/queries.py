@@ -34,7 +34,7 @@ class BoardQuery(ListQuery):
     max_text = 200
     not_narrowing = ("rank",)
 
-    page_size: int = 10  # rankings are tall
+    page_size: int = 10  # rankings take much vertical space
     rank: Annotated[str, OneOf(tuple(RANKINGS))] = Field(BY_STEP_TIME, description="Order of the results.")
     evidence: Annotated[str, OneOf(LEVELS)] = Field(
         DEFAULT_FLOOR, description="The weakest evidence level that counts."

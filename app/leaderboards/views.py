@@ -83,7 +83,7 @@ def class_view(summary: ClassSummary) -> ClassView:
         )
         for group in summary.groups
     ]
-    # A single part is the whole, which takes its label.
+    # With a single part, the whole takes its label.
     groups = [GroupView("all stacks", summary.overall), *parts] if len(parts) > 1 else parts
     return ClassView(summary, routing_words(summary.routing_mode), class_sentence(summary), tuple(groups))
 
@@ -125,7 +125,7 @@ def _class_words(summary: ClassSummary) -> str:
     return capitalized(f"{routing_words(summary.routing_mode)}, {label(summary.semantic_class)}")
 
 
-# --- Who quarantined a run, and when: the reason alone does not say whom to ask.
+# --- Who quarantined a run, and when: the reason alone does not show whom to ask.
 
 
 def quarantines_of(session: Session, stacks: Iterable[StoredStandings]) -> Mapping[str, Quarantine]:

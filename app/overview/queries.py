@@ -135,7 +135,7 @@ def _on_branch(branch: str) -> list[ColumnElement[bool]]:
     member = (
         select(col(RunRow.id))
         .join(RegressionMemberRow, col(RegressionMemberRow.run_id) == RunRow.id)
-        # So that SQLite looks the members up, and does not read all runs of the branch.
+        # Makes SQLite look up the members instead of reading all runs of the branch.
         .where(col(RegressionMemberRow.regression_id) == RegressionRow.id, not_looked_up(col(RunRow.branch)) == branch)
     )
     return [exists(member)]
@@ -361,7 +361,7 @@ def _by_cause(failed: Sequence[RunListItem]) -> tuple[FailureGroup, ...]:
 
 
 def _cause(run: RunListItem) -> str:
-    """Return the cause that the log shows, without what is true of every failed log."""
+    """Return the cause that the log shows, without statements that are true of every failed log."""
     text = (run.error or run.evidence or "The log shows no cause.").removeprefix("No iteration line was read. ")
     return _DETAIL.sub("", text.partition(". ")[0])
 

@@ -50,7 +50,7 @@ _TRACKED: Select[Any] = (
         RunRow.job, RunRow.dispatcher, RunRow.stack_key, RunRow.config_key, RunRow.project_id, RunRow.purpose,
     )
     .where(
-        # So that SQLite looks the runs of the stack up, and does not read all of the project.
+        # Makes SQLite look up the runs of the stack instead of reading all of the project.
         not_looked_up(col(RunRow.project_id)) == bindparam("project_id"),
         col(RunRow.stack_key) == bindparam("stack_key"),
         col(RunRow.ordered_at) >= bindparam("since"),
@@ -281,7 +281,7 @@ def _flags(session: Session, lines: Sequence[TrendLine]) -> list[tuple[int, str,
     return sorted(flags.values(), key=lambda flag: flag[0])
 
 
-# --- The chart. Each line has a hue of its own; its label and the key have it, too.
+# --- The chart. Each line has its own hue, which its label and the key share.
 
 
 def trend_chart(trend: Trend) -> dict[str, Any]:

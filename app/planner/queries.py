@@ -256,7 +256,7 @@ def measured_time(offer: Offer, request: PlanRequest) -> str:
 
 
 def _measured(offer: Offer, request: PlanRequest) -> str:
-    """Return what the fastest record of the layout means for this batch; "" without one."""
+    """Return the measured time of the layout's fastest record, scaled to this batch; "" without one."""
     time = measured_time(offer, request)
     if not time:
         return ""

@@ -112,7 +112,7 @@ def show_profile(
 ) -> HTMLResponse:
     page = _page(session, rules, run_id, profile_id)
     answer = render(request, "profiles/profile.html", p=page, perfetto=settings.perfetto)
-    if settings.perfetto:  # a page that cuts the tie to what it opens cannot pass it a trace
+    if settings.perfetto:  # a page that severs its link to the opened window cannot pass it a trace
         answer.headers["Cross-Origin-Opener-Policy"] = "same-origin-allow-popups"
     return answer
 

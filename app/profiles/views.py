@@ -93,7 +93,7 @@ class Lane:
 def segments(window: Mapping[str, Any]) -> tuple[BarSegment, ...]:
     """Return the bar of a step: computation, exposed parts, and idle time by reason."""
     exposed = window["exposed_comm_ms"]
-    if exposed is None:  # whole graphs hide the rest
+    if exposed is None:  # graphs that were traced as a whole hide the rest
         exposed = window.get("exposed_comm_outside_graphs_ms") or 0.0
     parts = [
         ("compute", "computation", window["compute_ms"]),

@@ -209,7 +209,7 @@ class PolicyForm(Form):
         return name if scope in ("thresholds", "budget") else "limits" if scope in ("fixed", "stacks") else field
 
     def number(self, name: str) -> float | str | None:
-        """Return the number; None for an empty input, the text if it is none."""
+        """Return the number; None for an empty input, the text if it is not a number."""
         text = self.value(name).replace(",", "").replace(" ", "")
         try:
             value = float(text) if text else None

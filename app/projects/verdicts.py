@@ -1,4 +1,4 @@
-"""What a project decides about verdicts: thresholds, limits, reruns, reference job, upgrades; what its reruns buy."""
+"""What a project decides about verdicts: thresholds, limits, reruns, reference job, upgrades; what its reruns gain."""
 
 import math
 import statistics
@@ -175,7 +175,7 @@ def _fixed_text(limit: Mapping[str, Any]) -> str:
 
 
 def read_limits(text: str) -> dict[str, Any]:
-    """Read such a line into `fixed` and `stacks`. Raises InvalidChange naming the part that means nothing."""
+    """Read such a line into `fixed` and `stacks`. Raises InvalidChange naming the invalid part."""
     read: dict[str, Any] = {"fixed": [], "stacks": {}}
     for part in filter(None, (part.strip() for part in text.replace("\n", ";").split(";"))):
         words = part.split()
@@ -197,7 +197,7 @@ def read_limits(text: str) -> dict[str, Any]:
     return read
 
 
-# --- What the reruns of a project buy, from its own verdicts.
+# --- What the reruns of a project gain, from its own verdicts.
 
 
 @dataclass(frozen=True, slots=True)

@@ -314,7 +314,7 @@ def _render_reference(
 def _may_change(request: Request, session: Session, reference: Reference) -> bool:
     """Return whether the user may change the figure, by the rule of the forms' routes.
 
-    Figures for all projects can be changed only by users who may do everything.
+    Only administrators can change figures that are offered to all projects.
     """
     if reference.entered is None or not reference.counts:
         return False

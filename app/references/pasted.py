@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from app.domain.contract.values import KNOWN_MODELS, gpu_sku
 
-# A number is matched whole and from its first digit on: a long one would be tried from every digit to every other.
+# A number is matched as a whole from its first digit; otherwise a long one would be tried from every digit to every
+# other.
 _COUNT = r"(?<![\d.,])(\d++(?:,\d{3})*+)"
 _NUMBER = r"(?<![\d.,])(\d++(?:,\d{3})*+(?:\.\d++)?+)"
 _FIGURES = {

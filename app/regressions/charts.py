@@ -168,7 +168,7 @@ def _role(run: StackRun, member: RegressionMember, change: Moment, is_of_other: 
     return "before" if is_before else "after"
 
 
-# --- The specification. Rows stand below each other on one value axis, each in a range of its own.
+# --- The specification. Rows are stacked on one value axis, each in its own range.
 
 
 def chart_height(rows: int) -> int:
@@ -369,7 +369,7 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
             _text(alt, "names", "name", align="left", color=charts.TEXT, fontWeight=600).encode(
                 x=alt.value(0), y=y, text=alt.value(alt.expr("width < 420 ? datum.short : datum.name"))
             ),
-            # On a phone the cost would stand on the name; the table below has it.
+            # On a phone the cost would cover the name; the table below has it.
             *(
                 _text(alt, "names", field, align="right", fontWeight=600).encode(
                     x=alt.value("width"),
@@ -392,7 +392,7 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
         ],
         "ticks": [
             _text(alt, "ticks", field, **style).encode(
-                # On a phone every second one has room.
+                # On a phone there is room for every second one.
                 x=x,
                 y=alt.value(height),
                 opacity=alt.when("width >= 420 || datum.on_phone").then(alt.value(1)).otherwise(alt.value(0)),

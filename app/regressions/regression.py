@@ -111,12 +111,12 @@ class Regression:
 
     @property
     def jobs(self) -> tuple[SlowJob, ...]:
-        """Return its members by job: a stack stands with the one that its job ran in before."""
+        """Return its members by job: a stack is grouped with the one that its job ran in before."""
         stacks: list[list[RegressionMember]] = []
         for member in self.members:
             before = [own for own in stacks if member.follows and own[-1].stack_key == member.follows]
             if before:
-                # The usual level is copied from stack to stack, so it tells jobs of one stack apart.
+                # The usual level is copied from stack to stack, so it identifies the jobs of one stack.
                 min(before, key=lambda own: abs((own[-1].usual or 0.0) - (member.usual or 0.0))).append(member)
             else:
                 stacks.append([member])

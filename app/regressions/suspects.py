@@ -64,7 +64,7 @@ def _change(ranked: RankedSuspect) -> tuple[str, str, str]:
 
 def _side(field: str, stated: Stated | None) -> str:
     text = side_text(field, stated)
-    # The registry of an image says nothing; its digest is on the pages of the runs.
+    # The registry of an image is not informative; its digest is on the pages of the runs.
     return text.partition("@")[0].rpartition("/")[2] if field == "container" else text
 
 

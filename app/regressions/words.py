@@ -81,7 +81,7 @@ def answer(regression: Regression) -> str:
 
 
 def stacks_of(jobs: Iterable[SlowJob]) -> int:
-    """Return the number of stacks that became slower; a stack to which a job moved later is none more."""
+    """Return the number of stacks that became slower; a stack to which a job moved later is not an additional one."""
     return len({job.first.stack_key for job in jobs})
 
 

@@ -229,7 +229,7 @@ def series_chart(
     low, high = int(data.iterations.min()), int(data.iterations.max())
     datasets = _datasets(data, scale, steady, baseline)
     datasets["pointed"] = [{"iteration": pointed_at}] if low <= pointed_at <= high else []
-    # A layer without data would have no extent, which Vega warns of.
+    # A layer without data would have no extent, and Vega would print a warning.
     drawn = {name for name, rows in datasets.items() if rows}
     if datasets["points"] and len(data.iterations) <= _JOINED_POINTS:
         drawn.add("line")

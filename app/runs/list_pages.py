@@ -83,7 +83,7 @@ class Dot:
 
     @property
     def ends_at_dot(self) -> bool:
-        """Return whether the text stands left of the dot, where it has room."""
+        """Return whether the text is left of the dot, where it has room."""
         return self.x > 70
 
 
@@ -129,7 +129,7 @@ _MARKS = {
 def run_strip(runs: Sequence[RunListItem]) -> RunStrip | None:
     """Return the runs from the oldest on by their change against the baseline, slower above; None for too few.
 
-    Runs without a change stand in a lane below.
+    Runs without a change are in a lane below.
     """
     changes = {run.id: _change(run) for run in runs}
     judged = [change for change in changes.values() if change is not None]
@@ -157,7 +157,7 @@ def run_strip(runs: Sequence[RunListItem]) -> RunStrip | None:
 
 
 def text_rows(dots: Sequence[Dot]) -> dict[int, int]:
-    """Return the row of the text of each dot at one edge. The dots themselves stand in the first row."""
+    """Return the row of the text of each dot at one edge. The dots themselves are in the first row."""
     taken = [[(dot.x - _DOT_PCT, dot.x + _DOT_PCT) for dot in dots], *([] for _ in range(_ROWS - 1))]
     rows: dict[int, int] = {}
     for dot in dots:

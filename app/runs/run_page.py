@@ -234,7 +234,7 @@ def contract_groups(contract: Mapping[str, Stated], unknown: Sequence[str]) -> t
 def amend_command(base_url: str, run_id: int, blocking: Sequence[str]) -> str:
     """Return the API call that states `blocking`, the unknown fields that limit comparisons.
 
-    Each value is null, which the API refuses, so that a command pasted unread never becomes a fact.
+    Each value is null, which the API refuses, so that a command pasted without reading never becomes a fact.
     """
     body = json.dumps({"fields": dict.fromkeys(blocking), "author": ""})
     address = f"{base_url}/api/v1/runs/{run_id}/contract"
@@ -560,7 +560,7 @@ def report(run: RunDetail) -> str:
     return "\n".join([head, *lines])
 
 
-# --- Detects changes since the page was rendered: the page sends a token of its state when it asks for news.
+# --- Detects changes since the page was rendered: the page sends a token of its state when it polls.
 
 
 @dataclass(frozen=True, slots=True)
@@ -862,7 +862,7 @@ class RunPage:
 
     @property
     def asked_first(self) -> list[str]:
-        """Return the unknown fields that the head of the page asks for."""
+        """Return the unknown fields that the top of the page requests."""
         return [name for name in _ASKED_FIRST if name in self.run.unknown] if self.run.status == "ready" else []
 
     @property

@@ -95,7 +95,8 @@ class OlderVerdict:
 
 @dataclass(frozen=True, slots=True)
 class VerdictView:
-    """`rerun`: the reruns that the verdict asks for, and how; empty for none. `names`: of mentioned runs, by number.
+    """`rerun`: the reruns that the verdict requests, and how to start them; empty for none. `names`: of mentioned runs,
+    by number.
 
     `baseline_times`: step times (ms) of the baseline, or of the other side of a contrast.
     `ab`: the run belongs to an experiment or has another configuration than its baseline, so it opens no regression.

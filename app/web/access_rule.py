@@ -29,7 +29,7 @@ class Open(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """Who may use a route; `requires` explains the fields."""
+    """The rule of who may use a route; `requires` explains the fields."""
 
     needs: Action | Open
     owner: Owner = ""

@@ -43,7 +43,7 @@ class _HashedStatic(StaticFiles):
 
 
 def mount_assets(app: FastAPI) -> None:
-    """Serve `/static/...`, `/assets/htmx.js` and the icon that browsers ask for unasked."""
+    """Serve `/static/...`, `/assets/htmx.js` and the icon that browsers always request."""
     app.mount("/static", requires(Open.ALWAYS)(_HashedStatic(directory=STATIC)), name="static")
     app.add_api_route("/favicon.ico", _serve_icon, include_in_schema=False)
     app.add_api_route("/assets/htmx.js", _serve_htmx, include_in_schema=False)

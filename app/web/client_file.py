@@ -1,4 +1,4 @@
-"""`/client/threewalls.pyz`: the client of this version in one file, for jobs that can install nothing."""
+"""`/client/threewalls.pyz`: the client of this version in one file, for jobs that cannot install packages."""
 
 import hashlib
 import io

@@ -104,7 +104,7 @@ def _render_reference(request: Request, part: ReferencePart | None) -> Response:
 
 
 def parts(document: Mapping[str, Any]) -> tuple[ReferencePart, ...]:
-    """Return the reference in parts by the first name of the paths. The calls of a whole list stand first."""
+    """Return the reference in parts by the first name of the paths. The calls of a whole list come first."""
     by_name = {schema.name: schema for schema in schemas(document)}
     calls: dict[str, list[Operation]] = {}
     for call in operations(document):

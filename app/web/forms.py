@@ -99,7 +99,7 @@ async def sent_form(
 
 def _read_pairs(body: bytes, limits: _Limits) -> FormData:
     """Parse `name=value&...`. Starlette's parser reads byte by byte, which takes 0.6 s of processor time per MB."""
-    if 3 * body.count(b"%") > len(body):  # an escape has three bytes; broken ones take as long to parse
+    if 3 * body.count(b"%") > len(body):  # an escape has three bytes; invalid ones take as long to parse
         raise _broken("contains invalid escapes")
     try:
         pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=limits.fields)

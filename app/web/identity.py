@@ -52,7 +52,8 @@ remembered: ContextVar[str] = ContextVar("remembered", default="")
 
 
 def own_name() -> str:
-    """Return the name that forms send: of the user who is logged in, or the remembered one; empty to ask for it."""
+    """Return the name that forms send: of the user who is logged in, or the remembered one; empty if the form must ask
+    for it."""
     return request_author.get() or remembered.get()
 
 

@@ -69,7 +69,8 @@ class StageCounters(Collector):
 
 
 class ServiceMetrics:
-    """Gauges of the service. `refresh` reads them at most once in FRESH_SECONDS, however many scrapers ask."""
+    """Gauges of the service. `refresh` reads them at most once in FRESH_SECONDS, regardless of the number of
+    scrapers."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
@@ -137,7 +138,7 @@ class ServiceMetrics:
         definitions = progress(session)
         for state in ("current", "waiting", "failed"):
             self.definitions.labels(state).set(getattr(definitions, state))
-        # So that SQLite counts in the index of definitions, and does not read all runs without work.
+        # Makes SQLite count in the index of definitions instead of reading all runs without work.
         resting_runs = select(func.count()).where(
             not_looked_up(col(RunRow.work)) == "", col(RunRow.recompute_failed) > 0
         )

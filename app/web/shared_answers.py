@@ -40,7 +40,7 @@ class _Computation:
 
     async def begin(self) -> None:
         try:
-            COMPUTING.acquire_on_behalf_of_nowait(self)  # yields to no other task
+            COMPUTING.acquire_on_behalf_of_nowait(self)  # does not yield to other tasks
         except WouldBlock:
             await COMPUTING.acquire_on_behalf_of(self)
         self.is_limited = True

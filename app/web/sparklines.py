@@ -136,7 +136,7 @@ def regression_sparklines(session: Session, slow_runs: Sequence[SlowRun]) -> dic
 
 
 def _around_change(session: Session, first_slow: SlowRun) -> Sparkline | None:
-    """Draw the runs of the job and configuration of the first slow run, which is drawn whether it counts or not.
+    """Draw the runs of the job and configuration of the first slow run, even if that run does not count for levels.
 
     After an upgrade there are few before it: those of the other container come first, else the usual level.
     """
